@@ -5,7 +5,6 @@ BIN := $(VENV)/bin
 DEMO ?= demo-output
 SCRATCH ?= bench-scratch
 BENCH ?= $(BIN)/python
-LAB ?=
 FFCV ?=
 TURNS ?= 5
 SECONDS ?= 30
@@ -29,7 +28,7 @@ help:
 	@echo "make marks   measure which tests are marked slow and are not, and the other way round"
 	@echo "make coverage  the lines of brand/node that its own tests do not run"
 	@echo "make lint    ruff, mypy --strict, import-linter"
-	@echo "make bench   the README's table, by TURNS (5) of each library; rivals take part where they are installed"
+	@echo "make bench   measure the README's table, by TURNS (5) of each library that is installed; needs root"
 	@echo "make bench-more  how long conversions take, exact reads, opening a large data set (bench/README.md)"
 	@echo "make docs    the documentation as HTML in docs/_build/html; what its pages show is run"
 	@echo "make release-check  the wheel in new environments: Python 3.11 to 3.13, the oldest and the newest PyTorch. Takes some"
@@ -77,7 +76,7 @@ explore: SEED := $(shell od -An -N4 -tu4 /dev/urandom | tr -d ' ')
 explore: $(DEV)
 	$(BIN)/python -m pytest -n auto -m "(rounds or hypothesis) and not realdata and not pages" --rounds $(ROUNDS) --seed $(SEED) \
 		--everywhere --hypothesis-profile explore --hypothesis-seed $(SEED)
-	$(BIN)/python -m brand.testing.integrity --trials $$((200 * $(ROUNDS))) --seed $(SEED)
+	$(BIN)/python -m tests.tools.integrity --trials $$((200 * $(ROUNDS))) --seed $(SEED)
 
 marks: $(DEV)
 	$(BIN)/python -m tests.marks
@@ -96,10 +95,9 @@ lint: $(DEV)
 
 bench: $(DEV)
 	@test -d "$(DATA)" || { echo "make bench DATA=FOLDER: a folder with images/<class>/* and text/*.jsonl (bench/README.md)"; exit 2; }
-	@test -n "$(LAB)" || { echo "make bench LAB=COMMAND: what limits storage and memory (bench/README.md)"; exit 2; }
 	$(BENCH) -m bench.training_data --data $(DATA) --work $(SCRATCH)
 	$(if $(FFCV),$(FFCV) -m bench.training_data --data $(DATA) --work $(SCRATCH) --only ffcv)
-	for task in images records; do $(BENCH) -m bench.training_reads --work $(SCRATCH) --lab $(LAB) $(if $(FFCV),--ffcv $(FFCV)) \
+	for task in images records; do $(BENCH) -m bench.training_reads --work $(SCRATCH) $(if $(LAB),--lab '$(LAB)') $(if $(FFCV),--ffcv $(FFCV)) \
 		--task $$task --regime nas-4 nvme-4 warm --repeat $(TURNS) --seconds $(SECONDS) --out bench/results/training-$$task.json || exit 1; done
 	$(BENCH) -m bench.honest_table bench/results/training-images.json bench/results/training-records.json
 

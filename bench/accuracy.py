@@ -34,11 +34,12 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.utils.data import RandomSampler
 
-from brand import BrandDataset, BrandLoader, BrandSampler, Slots, Stripes
-from brand.node.setup.choose import ProtocolChoice
-from brand.protocol.shared_policy import SharedPolicy
+from brand import BrandDataset, BrandLoader, BrandSampler
+from brand.orders import Slots, Stripes
+from brand.orders.policies.registry import OrderOption
+from brand.orders.policies.shared_policy import SharedPolicy
 from brand.simulate.joining import Runner, draws_together
-from brand.storage.dataset import StoredDataSet
+from brand.storage.dataset.dataset import StoredDataSet
 
 BATCH = 128
 MEMORY: Final = 0.1
@@ -56,12 +57,12 @@ class Beside:
     """How many times as fast the other job draws."""
 
 
-ORDERS: Final[dict[str, ProtocolChoice | Beside | None]] = {
+ORDERS: Final[dict[str, OrderOption | Beside | None]] = {
     "RandomSampler": None,
     "default, 1/10": "stripes",
-    "stripes, 1/10": Stripes(mixing=MEMORY),
+    "stripes, 1/10": Stripes(buffer=MEMORY),
     "slots, 1/10": Slots(),
-    "stripes of 32, 1/32 mixing": Stripes(length=32, mixing=1 / 32),
+    "stripes of 32, 1/32 mixing": Stripes(length=32, buffer=1 / 32),
     "shared, half late": Beside(late=0.5, times=1),
     "shared, half speed": Beside(late=0.0, times=2),
 }
@@ -112,7 +113,7 @@ class Order:
 
 def drawn_beside(path: Path, seed: int, epochs: int, how: Beside) -> list[NDArray[np.int64]]:
     """The indices of each epoch of a job that draws beside another one."""
-    order = BrandDataset(path, memory=MEMORY, protocol="shared").ordering.order(seed)
+    order = BrandDataset(path, memory=MEMORY, protocol="shared")._source.ordering.order(seed)
     assert isinstance(order.policy, SharedPolicy)
     every, begins = np.ones(order.samples, np.bool_), how.late * order.samples / how.times
     runners = [Runner(0.0, how.times, every), Runner(begins, 1.0, every, epochs)]

@@ -16,13 +16,14 @@ import re
 from pathlib import Path
 from typing import Any
 
-from brand import BrandDataset, BrandLoader, BrandSampler, Slots, Stripes
+from brand import BrandDataset, BrandLoader, BrandSampler
+from brand.orders import Slots, Stripes
 from brand.testing.node import running_server
 
 EPOCHS = 4
 CASES: dict[str, tuple[float, Stripes | Slots]] = {
-    "stripes, 1/10, all mixes": (0.1, Stripes(mixing=0.1)),
-    "stripes, 1/4, all mixes": (0.25, Stripes(mixing=0.25)),
+    "stripes, 1/10, all mixes": (0.1, Stripes(buffer=0.1)),
+    "stripes, 1/4, all mixes": (0.25, Stripes(buffer=0.25)),
     "stripes, 1/10": (0.1, Stripes()),
     "stripes, 1/4": (0.25, Stripes()),
     "stripes, all": (1.0, Stripes()),
@@ -43,7 +44,7 @@ def run(folder: Path, name: str) -> dict[str, Any]:
         data = BrandDataset(folder, server=server.address, protocol=protocol, decode=False)
         sampler = BrandSampler(data)
         loader = BrandLoader(data, 256, sampler=sampler)
-        delivered = data.mean_bytes * len(data)
+        delivered = data._source.mean_bytes * len(data)
         shares: list[float] = []
         before = read_bytes()
         for epoch in range(EPOCHS):

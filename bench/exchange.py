@@ -21,11 +21,13 @@ from typing import Any
 import numpy as np
 
 from bench.harness import show, table
-from brand.node.setup.choose import Nodes, ProtocolChoice, choose_order, facts_of
-from brand.protocol.order import Order
-from brand.storage.dataset import StoredDataSet
-from brand.testing.cluster import RunningCluster, running_cluster
+from brand.node.setup.choose import Nodes, choose_order, facts_of
+from brand.node.wire.drawing import Announcement
+from brand.orders.order import Order
+from brand.orders.policies.registry import OrderOption
+from brand.storage.dataset.dataset import StoredDataSet
 from brand.testing.node import attached
+from tests.tools.cluster import RunningCluster, running_cluster
 
 NODES = 3
 BATCH = 256
@@ -46,7 +48,7 @@ def draw(cluster: RunningCluster, order: Order, epochs: int, *, locality: bool) 
         def run(rank: int) -> None:
             for epoch in range(epochs):
                 batch = BATCH if locality else 0
-                mine = clients[rank].begin(order, 1, epoch, 0, (rank, NODES), batch, turn=0)
+                mine = clients[rank].begin(order, 1, Announcement(epoch, 0, rank, NODES, batch), turn=0)
                 positions = np.arange(rank, order.samples, NODES) if mine is None else mine
                 for first in range(0, -(-order.samples // NODES), BATCH):
                     if len(some := positions[first : first + BATCH]):
@@ -72,7 +74,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=3)
     options = parser.parse_args()
     data, rows = StoredDataSet(options.data), []
-    kinds: list[tuple[str, ProtocolChoice, bool]] = [
+    kinds: list[tuple[str, OrderOption, bool]] = [
         ("stripes, in turn", "stripes", False),
         ("stripes, locality", "stripes", True),
         ("slots", "slots", False),

@@ -14,6 +14,10 @@ A benchmark file starts itself again for every single measurement:
 
 A rival that fails stays in the tables as "failed", with its reason; a rival that is missing, as "not installed". Times,
 caches and memory of the system are in system.py.
+
+A file of results holds question, command, date, version of Brand, machine, versions of the libraries, settings,
+`tables` (everything that the run printed) and `results` (every single measurement). A file with `"printed": true` has
+no `results`: it was made from the medians that a page printed, and the single measurements are lost.
 """
 
 from __future__ import annotations
@@ -26,6 +30,7 @@ import json
 import os
 import platform
 import resource
+import shlex
 import signal
 import statistics
 import subprocess
@@ -37,10 +42,18 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from brand.version import __version__
+
 _TRIES: Final = 4
 _CALM: Final = "the machine's host takes no more than CORES meanwhile (where a benchmark notes it)"
 
 Status = Literal["ok", "failed", "timed out", "not installed"]
+
+LAB: Final = shlex.join([sys.executable, "-m", "bench.lab"])
+"""The command that limits storage and memory, as an option has it."""
+
+_SHOWN: Final[list[str]] = []
+"""What this process has printed as a result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,8 +201,34 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in padded)
 
 
+def tables_of(text: str) -> list[dict[str, Any]]:
+    """The tables of a printed result: `title` (the line above), `columns`, `rows`, and the lines `below`."""
+    tables: list[dict[str, Any]] = []
+    title, inside = "", False
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
+        if not line.startswith("|"):
+            if inside and line.strip():
+                tables[-1]["below"].append(line)
+            else:
+                title, inside = line.strip() or title, False
+        elif not inside:
+            tables.append({"title": title, "columns": cells, "rows": [], "below": []})
+            title, inside = "", True
+        elif set(line) - set("|- "):
+            tables[-1]["rows"].append(cells)
+    return tables
+
+
+def printed(shown: Mapping[str, Any]) -> str:
+    """A table of a file of results, as the run printed it."""
+    title = [shown["title"]] if shown["title"] else []
+    return "\n".join([*title, table(shown["columns"], shown["rows"]), *shown["below"]])
+
+
 def show(text: str) -> None:
-    """Print a result on standard output."""
+    """Print a result on standard output, and note it for `save`."""
+    _SHOWN.append(text)
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 
@@ -201,17 +240,27 @@ def progress(text: str) -> None:
 
 
 def save(file: Path, doc: str | None, settings: Mapping[str, Any], rivals: Iterable[Rival], results: Any) -> None:
-    """Write everything that a reader needs to judge the numbers."""
+    """Write everything that a reader needs to judge the numbers, with the tables that `show` has printed."""
     content = {
         "question": (doc or "").partition("\n")[0],
+        "command": command(),
         "date": time.strftime("%Y-%m-%d"),
+        "version": __version__,
         "machine": machine(),
         "versions": versions(rivals),
         "settings": dict(settings),
+        "tables": tables_of("\n\n".join(_SHOWN)),
         "results": results,
     }
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(content, indent=1, default=asdict) + "\n")
+
+
+def command() -> str:
+    """The command line of this process, with the last part of each absolute path: folders are this machine's matter."""
+    module = sys.modules["__main__"].__spec__
+    words = [Path(word).name if word.startswith("/") else word for word in sys.argv[1:]]
+    return shlex.join(["python", "-m", module.name if module else Path(sys.argv[0]).stem, *words])
 
 
 def machine() -> dict[str, Any]:

@@ -1,70 +1,205 @@
-"""Which figures stand in the README's table? Medians of what `training_reads` has measured, a row for each regime.
+"""Which figures are in the README's table and in the results of bench/README.md? Those of the files in bench/results/.
 
-Each cell has the samples a second of the first and of the second epoch, with a `~` where a run was stopped before its
-first epoch ended. The last lines name every rival that is faster than Brand, by epoch. Only figures of one row compare:
-they come from one run, in turns.
+    python -m bench.honest_table                # print the README's table
+    python -m bench.honest_table FILE...        # the same for what `training_reads --out` has written just now
+    python -m bench.honest_table --write        # put the figures of bench/results/ into README.md and bench/README.md
+
+Every cell of the README's table has the same basis: samples/s in the first epoch, from the end of the imports on (so
+with start-up and the wait for the first batch), then samples/s in the second epoch. `~` marks a run that was stopped
+early. The highest figure of each epoch is bold. Only figures of one row compare: they are from one run, in turns.
+
+In bench/README.md, `<!-- results: NAME -->` begins a block with everything that bench/results/NAME.json holds. In
+prose, a figure is a link whose title says where it is from: a table, a row and a column of the file, or the ratio of
+two of them.
+
+    [12](results/NAME.json "images, warm > brand > with start")
+    [1.3x](results/NAME.json "images, warm > spdl > with start over brand > with start")
+
+tests/test_results.py compares both pages with the files, so no figure can be typed by hand.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from typing import Any, Final
 
-from bench.training_loaders import BRAND, LIMIT, WAYS
+from bench import harness
 
-Runs = Sequence[Mapping[str, Any]]
-RATES: Final = ("samples_per_s", "second_samples_per_s")
-"""Of the first and of the second epoch."""
+ROOT: Final = Path(__file__).resolve().parent.parent
+RESULTS: Final = ROOT / "bench" / "results"
+LIMIT: Final = "sequential limit"
+RIVALS: Final = {
+    "brand": "Brand, `BrandLoader`",
+    "brand, DataLoader": "Brand, `DataLoader`",
+    "spdl": "SPDL",
+    "ffcv": "FFCV",
+    "mosaicml": "mosaicml-streaming",
+    "litdata": "litdata",
+    "webdataset": "webdataset",
+    "plain files": "plain files",
+}
+"""Columns of the README's table, by the names in the files."""
+EPOCHS: Final = ("with start", "2nd epoch")
+"""The columns of the files with the rates of the first and of the second epoch."""
+APART: Final = "apart"
+
+_BLOCK: Final = re.compile(r"(?<=<!-- results: )([\w.-]+)( -->\n).*?(?=<!-- end of results -->)", re.DOTALL)
+_README_TABLE: Final = re.compile(r"(?<=<!-- the table -->\n).*?(?=<!-- end of the table -->)", re.DOTALL)
+
+Content = Mapping[str, Any]
 
 
-def rate(runs: Runs, rival: str, key: str) -> float | None:
-    """The median of one figure of a rival; None where it has none."""
-    values = [run["values"][key] for run in runs if run["rival"] == rival and run["values"].get(key) is not None]
-    return median(values) if values else None
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row of the README's table: a table of a file of results."""
+
+    label: str
+    file: Path
+    title: str
+    """Of the table in the file."""
+    unit: int = 1
+    """What the rates are divided by."""
+    distance: bool = False
+    """Whether the row shows the adjacent distance in place of rates."""
 
 
-def cell(runs: Runs, rival: str) -> str:
-    """The rates of a rival, first / second epoch."""
-    found = [rate(runs, rival, key) for key in RATES[: 1 if rival == LIMIT.rival.name else 2]]
-    early = any(not run["values"].get("complete", [True])[0] for run in runs if run["rival"] == rival)
-    return " / ".join(f"{value:,.0f}" for value in found if value is not None) + (" ~" if early else "")
+ROWS: Final = (
+    Row("images, NAS", RESULTS / "training-images-nas-4.json", "images, nas-4"),
+    Row("images, NVMe disk", RESULTS / "training-images-nvme-4.json", "images, nvme-4"),
+    Row("images, in memory", RESULTS / "training-images-warm.json", "images, warm"),
+    Row("images, decoded, in memory", RESULTS / "training-pixels.json", "images, decoded to 224 x 224, warm"),
+    Row("records, NVMe disk, thousands", RESULTS / "training-records-nvme-4.json", "records, nvme-4", 1000),
+    Row("records, in memory, thousands", RESULTS / "training-records-warm.json", "records, warm", 1000),
+    Row("adjacent distance, images", RESULTS / "training-images-nvme-4.json", "images, nvme-4", distance=True),
+    Row("adjacent distance, records", RESULTS / "training-records-warm.json", "records, warm", distance=True),
+)
+"""The README's table."""
 
 
-def faster(runs: Runs, names: Sequence[str], key: str) -> list[str]:
-    """Rivals that are faster than Brand in one figure, and how much."""
-    brand = rate(runs, BRAND.rival.name, key)
-    rivals = {name: rate(runs, name, key) for name in names if not name.startswith(BRAND.rival.name)}
-    return [f"{name} x{value / brand:.2f}" for name, value in rivals.items() if brand and value and value > brand]
+def load(file: Path) -> Content:
+    """Return the content of a file of results."""
+    content: Content = json.loads(file.read_text(encoding="utf-8"))
+    return content
 
 
-def lines(results: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """The table in Markdown, and who is faster."""
-    rows = [
-        (f"{result['settings']['task']}, {regime}", measured["runs"])
-        for result in results
-        for regime, measured in result["results"].items()
-    ]
-    every = {run["rival"] for _, runs in rows for run in runs}
-    names = [way.rival.name for way in WAYS if way.rival.name in every]
-    yield "| | " + " | ".join(names) + " |"
-    yield "|---" * (1 + len(names)) + "|"
-    for title, runs in rows:
-        yield f"| {title} | " + " | ".join(cell(runs, name) for name in names) + " |"
-    rivals = [way.rival.name for way in WAYS if way.rival.name in every and not way.yardstick]
-    for title, runs in rows:
-        for number, key in enumerate(RATES, 1):
-            yield f"{title}, epoch {number}: faster than Brand: {', '.join(faster(runs, rivals, key)) or 'nobody'}"
+def cell(content: Content, title: str, row: str, column: str) -> str:
+    """Return a cell of a file, as the run printed it; empty if the table has no such row. Raises `KeyError`."""
+    for table in content["tables"]:
+        if table["title"] == title and column in table["columns"]:
+            place = table["columns"].index(column)
+            return next((str(cells[place]) for cells in table["rows"] if cells[0] == row), "")
+    raise KeyError(f"no table {title!r} with a column {column!r}")
+
+
+def number(text: str) -> float:
+    """Return the first number of a cell: `1,107`, `98%`, `x1.50` and `9,994 (9,072 to 10,319)` have one."""
+    found = re.search(r"\d[\d,]*(?:\.\d+)?", text)
+    if found is None:
+        raise ValueError(f"no number in {text!r}")
+    return float(found[0].replace(",", ""))
+
+
+def figure(content: Content, where: str) -> str | float:
+    """Return what the title of a link names: the text of a cell, or the ratio of two cells.
+
+    `where` is `TABLE > ROW > COLUMN`, or two of them with ` over ` in between; the second leaves out what it has in
+    common with the first: the table, or table and row.
+    """
+    first, over, second = where.partition(" over ")
+    keys = first.split(" > ")
+    text = cell(content, *keys)
+    if not over:
+        return text
+    others = second.split(" > ")
+    return number(text) / number(cell(content, *keys[: 3 - len(others)], *others))
+
+
+def is_early(content: Content, title: str, rival: str) -> bool:
+    """Whether a run of the rival was stopped early."""
+    try:
+        return "~" in cell(content, title, rival, "notes")
+    except KeyError:  # no run of this table has a note
+        return False
+
+
+def rates(content: Content, row: Row, rival: str) -> list[float]:
+    """Return the rates of a rival: first epoch with start-up, second epoch, as far as there are any."""
+    found = [cell(content, row.title, rival, column) for column in EPOCHS]
+    return [number(text) / row.unit for text in found if text]
+
+
+def table_lines(rows: Sequence[Row]) -> Iterator[str]:
+    """Yield the README's table in Markdown."""
+    yield "| | storage limit | " + " | ".join(RIVALS.values()) + " | measured |"
+    yield "|---" * (len(RIVALS) + 3) + "|"
+    for row in rows:
+        content = load(row.file)
+        link = f"[{content['date']}]({Path('bench', 'results', row.file.name)})"
+        cells = _distances(content, row) if row.distance else _rates(content, row)
+        yield f"| {row.label} | " + " | ".join(cells) + f" | {link} |"
+
+
+def _distances(content: Content, row: Row) -> list[str]:
+    return ["", *(cell(content, row.title, rival, APART) for rival in RIVALS)]
+
+
+def _rates(content: Content, row: Row) -> list[str]:
+    found = {rival: rates(content, row, rival) for rival in RIVALS}
+    best = [max((values[epoch] for values in found.values() if len(values) > epoch), default=0.0) for epoch in (0, 1)]
+    limit = cell(content, row.title, LIMIT, EPOCHS[0])
+    cells = [f"{number(limit) / row.unit:,.0f}" if limit and row.title.partition(", ")[2] != "warm" else ""]
+    for rival, values in found.items():
+        shown = [f"**{value:,.0f}**" if value == best[epoch] else f"{value:,.0f}" for epoch, value in enumerate(values)]
+        cells.append(("~ " if shown and is_early(content, row.title, rival) else "") + " / ".join(shown))
+    return cells
+
+
+def block(name: str) -> str:
+    """Return everything that a file holds: how, when and on which machine it was measured, and its tables."""
+    content = load(RESULTS / f"{name}.json")
+    machine = content["machine"]
+    facts = [content["date"], f"brand-data {content['version']}", machine["cpu"]]
+    facts += [f"{machine['cores']} cores"] if "cores" in machine else []
+    facts += [f"{machine['memory_gib']} GiB"] if "memory_gib" in machine else []
+    facts += [f"disk: {machine['disk']}"] if "disk" in machine else []
+    kept = "the printed medians" if content.get("printed") else "every single run"
+    tables = "\n\n".join(harness.printed(table) for table in content["tables"])
+    return (
+        f"`{content['command']}`\n\n{'; '.join(facts)}. [`{name}.json`](results/{name}.json) has {kept}.\n\n"
+        f"```\n{tables}\n```\n\n"
+    )
+
+
+def written(page: str) -> str:
+    """Return a page with the figures of the files in its blocks."""
+    page = _BLOCK.sub(lambda match: f"{match[1]}{match[2]}\n{block(match[1])}", page)
+    return _README_TABLE.sub(lambda _: "\n" + "\n".join(table_lines(ROWS)) + "\n\n", page)
+
+
+def rows_of(file: Path) -> list[Row]:
+    """Return a row for each table of a file of `training_reads`."""
+    return [Row(table["title"], file, table["title"]) for table in load(file)["tables"]]
 
 
 def main() -> None:
-    """Print the table of these files."""
-    parser = argparse.ArgumentParser(prog="bench.honest_table", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("results", type=Path, nargs="+", help="what `training_reads --out` has written")
-    print("\n".join(lines([json.loads(file.read_text()) for file in parser.parse_args().results])))
+    """Print the table, or write it into the pages."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.honest_table", description=(__doc__ or "").partition("\n")[0]
+    )
+    parser.add_argument("results", type=Path, nargs="*", help="what `training_reads --out` has written")
+    parser.add_argument("--write", action="store_true", help="put the figures into README.md and bench/README.md")
+    arguments = parser.parse_args()
+    if arguments.write:
+        for page in (ROOT / "README.md", ROOT / "bench" / "README.md"):
+            page.write_text(written(page.read_text(encoding="utf-8")), encoding="utf-8")
+        return
+    rows = [row for file in arguments.results for row in rows_of(file)]
+    harness.show("\n".join(table_lines(rows or ROWS)))
 
 
 if __name__ == "__main__":

@@ -133,7 +133,7 @@ def compare_rows(kind: str, folder: Path, out: Path) -> int:
     A sum of checksums does not depend on the order, so Brand's samples are read as they lie on disk.
     """
     import brand
-    from brand.storage.dataset import StoredDataSet
+    from brand.storage.dataset.dataset import StoredDataSet
 
     stored, order = brand.BrandDataset(out, decode=False), StoredDataSet(out)
     places = range(0, len(stored), _AT_ONCE)

@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.errors import UsageError
-from brand.protocol.mapping import chunks_per_group
-from brand.protocol.order import Order
-from brand.protocol.plan import peak
-from brand.protocol.stripe_policy import StripePolicy
+from brand.orders.base.mapping import chunks_per_group
+from brand.orders.base.plan import peak
+from brand.orders.order import Order
+from brand.orders.policies.stripe_policy import StripePolicy
 
 LENGTH: Final = 128
 """Bytes of a sequence."""

@@ -1,12 +1,12 @@
 """Three nodes train together: how long is an epoch, and does it train as well as on one?
 
-    python -m bench.nodes --train train.brand --folder fashion-mnist/train --test test.brand --lab lab \
+    python -m bench.nodes --train train.brand --folder fashion-mnist/train --test test.brand \
         --out bench/results/nodes.json --plot docs/images/nodes.svg
 
 Three network namespaces, each linked by 1 Gbit/s, run `bench.ddp` (gloo, CPU) on Fashion-MNIST, with a batch of 64 on
-each rank. `lab` gives a command its own storage, limited like a NAS: 120 MB/s and 400 operations a second. PyTorch's
-nodes read plain files from one such storage, as from a shared NAS; each of Brand's nodes has its own. Caches are
-dropped before each run. One node alone, which draws the same global batches, gives the accuracy to compare with.
+each rank. `bench.lab` gives a command its own storage, limited like a NAS: 120 MB/s and 400 operations a second.
+PyTorch's nodes read plain files from one such storage, as from a shared NAS; each of Brand's nodes has its own. Caches
+are dropped before each run. One node alone, which draws the same global batches, gives the accuracy to compare with.
 
 Columns: seconds of each epoch, the first from cold storage; test accuracy after the last epoch; samples that came from
 other nodes, over all epochs (gradients cross the same links).
@@ -17,13 +17,14 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from bench.harness import progress, show, table
+from bench.harness import LAB, progress, show, table
 from bench.system import drop_caches
 from brand.cluster.namespaces import Namespace, namespaces
 
@@ -75,7 +76,7 @@ def run(variant: Variant, options: argparse.Namespace, spaces: Sequence[Namespac
     """Train once."""
     drop_caches(MODULES)
     data = options.folder if variant.plain else options.train
-    lab = [sys.executable, options.lab, "--profile", options.profile, "--path", str(data), "--"]
+    lab = [*shlex.split(options.lab), "--profile", options.profile, "--path", str(data), "--"]
     commands = [
         space.command(launch(variant, number, spaces[0].address, data, options))
         for number, space in enumerate(spaces[: variant.nodes])
@@ -139,7 +140,7 @@ def main() -> None:
     parser.add_argument("--train", type=Path, required=True)
     parser.add_argument("--folder", type=Path, required=True, help="the same pictures as files")
     parser.add_argument("--test", type=Path, required=True)
-    parser.add_argument("--lab", required=True, help="the program that limits storage")
+    parser.add_argument("--lab", default=LAB, help="the command that limits storage (bench.lab)")
     parser.add_argument("--profile", default="nas")
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--only", nargs="*", help="names of variants")

@@ -68,10 +68,10 @@ def look(path: Path, length: str, memory: float, **limits: Any) -> dict[str, Any
     data = brand.BrandDataset(path, memory=memory)
     started = time.perf_counter()
     plan = brand.BatchPlan(data, length, **limits)
-    made = plan.batches_of(0)
+    made = plan._sequence.batches_of(0)
     planned_s = time.perf_counter() - started
     sample_of, batches = plan.order.plan(0).sample_of, made.batches
-    lengths = data.column(length)[data.catalogue.indices(sample_of)]
+    lengths = data.column(length)[data._source.data.indices(sample_of)]
     assert (np.bincount(batches.positions, minlength=len(data)) == 1).all()
     used, chunk = batches.padded(lengths), plan.order.chunk_size
     over = 0
@@ -106,7 +106,7 @@ def speeds(path: Path, repeat: int) -> dict[str, Any]:
     """Texts a second, plain and packed in turn."""
     data = brand.BrandDataset(path, fields=("tokens",), memory=1.0)
     plan = brand.BatchPlan(data, "count", pack=ROW, rows=ROWS)
-    size = plan.batches_of(0).mean_samples
+    size = plan._sequence.batches_of(0).mean_samples
     loaders = {
         "plain": brand.BrandLoader(data, size, collate_fn=arrays),
         "packed": brand.BrandLoader(data, batch_sampler=plan, collate_fn=plan.collate("tokens")),

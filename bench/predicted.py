@@ -1,9 +1,9 @@
 """Does a run take as long, and read as much, as `brand simulate` says?
 
-    python -m bench.predicted --data images.brand --lab LAB [--decode] [--out FILE]
+    python -m bench.predicted --data images.brand [--decode] [--out FILE]
 
-For memory for a tenth, a quarter and a half of the data: three epochs of a `BrandLoader` on storage that LAB (see
-README.md) limits to 120 MB/s and 400 operations a second, and the answer of the simulation for the same order. With
+For memory for a tenth, a quarter and a half of the data: three epochs of a `BrandLoader` on storage that lab.py
+limits to 120 MB/s and 400 operations a second, and the answer of the simulation for the same order. With
 `--decode`, one thread decodes; how long it takes for a sample is measured first, in memory, over all samples. Give a
 smaller data set then: a core decodes a tenth of what the storage gives. Seconds are those of an epoch from the end of
 the one before; the first one begins at the first batch. Reads and bytes are those of all epochs and of what the server
@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import shlex
 import subprocess
 import sys
 import time
@@ -23,15 +24,15 @@ from typing import Any
 
 import numpy as np
 
-from bench.harness import progress, show, table
+from bench.harness import LAB, progress, show, table
 from brand import BrandDataset, BrandLoader
 from brand.node.setup.measure import measure_pages
-from brand.protocol.order import Order
+from brand.orders.order import Order
 from brand.simulate.pace import Machine, pace
 from brand.simulate.running import Run, Work, work_of
 from brand.simulate.storages import BUILT_IN
 from brand.simulate.whatif import data_of
-from brand.storage.dataset import StoredDataSet
+from brand.storage.dataset.dataset import StoredDataSet
 from brand.testing.node import running_server
 
 EPOCHS = 3
@@ -58,7 +59,7 @@ def run(folder: Path, memory: float, *, decode: bool) -> dict[str, Any]:
             before, stats = stats, data.stats()
             if stats["reads"] == before["reads"] and not stats["reading"]:
                 counts = {name: stats[name] for name in ("reads", "read_bytes", "exact")}
-                return {"seconds": seconds, "order": data.ordering.order(0).to_json(), **counts}
+                return {"seconds": seconds, "order": data._source.ordering.order(0).to_json(), **counts}
 
 
 def decode_seconds(folder: Path) -> float:
@@ -76,7 +77,7 @@ def decode_seconds(folder: Path) -> float:
 
 def limited(options: argparse.Namespace, memory: float, *, decode: bool) -> dict[str, Any]:
     """`run` in a process of its own, on storage that is limited."""
-    lab = [str(options.lab), "--profile", "nas", "--cold", "--path", str(options.data), "--preload"]
+    lab = [*shlex.split(options.lab), "--profile", "nas", "--cold", "--path", str(options.data), "--preload"]
     loads = f"{sys.executable} -c 'import brand.torch'"
     child = [sys.executable, "-m", "bench.predicted", "--data", str(options.data), "--child", str(memory)]
     found = subprocess.run(
@@ -111,7 +112,7 @@ def main() -> None:
     """Compare all cases."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="a data set with a field `image`")
-    parser.add_argument("--lab", type=Path, help="the command that limits storage")
+    parser.add_argument("--lab", default=LAB, help="the command that limits storage (bench.lab)")
     parser.add_argument("--out", type=Path, help="write the figures here, as JSON")
     parser.add_argument("--child", type=float, help=argparse.SUPPRESS)
     parser.add_argument("--decode", action="store_true", help="decode the images")

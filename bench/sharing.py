@@ -1,7 +1,7 @@
 """What do jobs gain that train on one data set of pictures at the same time, and share a node server?
 
     python -m bench.sharing --data images.brand --images FOLDER [--scene SCENE ...] [--jobs N ...] [--arms ARM ...]
-                            [--seconds 25] [--repeat 3] [--prepared 1GB] [--rate 100] [--out FILE]
+                            [--seconds 25] [--repeat 3] [--decoded-memory 1GB] [--rate 100] [--out FILE]
 
 Each job is a process of its own. It decodes pictures to a shorter side of 256 pixels, and cuts 224 x 224 pixels out of
 each at random: the first part is the same for all jobs, the second is each job's own. The arms take turns.
@@ -9,7 +9,7 @@ each at random: the first part is the same for all jobs, the second is each job'
     plain     a DataLoader with one worker process for each job, over the folder of pictures
     apart     a node server for each job, which prepares for itself
     reading   one node server; each job prepares for itself
-    shared    one node server, which prepares once for all jobs (`--prepared`)
+    shared    one node server, which prepares once for all jobs (`--decoded-memory`)
 
     together    as many jobs as `--jobs` says begin at the same time (several numbers: one row each)
     quarters    four jobs begin a quarter of an epoch apart
@@ -108,7 +108,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, nargs="+", default=[2], help="of the scene `together`")
     parser.add_argument("--seconds", type=float, default=25)
     parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--prepared", default="1GB", help="memory for prepared pictures")
+    parser.add_argument("--decoded-memory", default="1GB", help="memory for prepared pictures")
     parser.add_argument("--rate", type=float, default=100, help="pictures a second of the faster job in `half speed`")
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
     parser.add_argument("--out", type=Path)

@@ -220,12 +220,12 @@ def facts_of(servers: Mapping[str, str]) -> dict[str, float]:
     found = {"drawn": 0.0, "drawn_bytes": 0.0, "read_bytes": 0.0, "made": 0.0}
     for server, data in servers.items():
         data_set = BrandDataset(data, server=server)
-        facts, mean = data_set._node.stats(), data_set.mean_bytes
+        facts, mean = data_set._source.port.client.stats(), data_set._source.mean_bytes
         found["drawn"] += facts["draws"]
         found["drawn_bytes"] += facts["draws"] * mean
         found["read_bytes"] += facts["read_bytes"] + facts["exact"] * mean
         found["made"] += (facts["prepared"] or {"made": 0})["made"]
-        data_set._node.close()
+        data_set._source.port.client.close()
     return found
 
 
@@ -235,14 +235,14 @@ def serving(data: str, prepared: str | None = None, memory: float = 0.25, within
     address = f"unix:@bench-sharing-{secrets.token_hex(8)}"
     command = [*within, sys.executable, "-m", "brand", "serve", data, "--memory", str(memory), "--address", address]
     with subprocess.Popen(
-        command + (["--prepared", prepared] if prepared else []), stdout=subprocess.PIPE, text=True
+        command + (["--decoded-memory", prepared] if prepared else []), stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
         process.stdout.readline()
         try:
             yield address
         finally:
-            os.kill(BrandDataset(data, server=address)._node.stats()["process"], signal.SIGTERM)
+            os.kill(BrandDataset(data, server=address)._source.port.client.stats()["process"], signal.SIGTERM)
 
 
 def _cpu_s() -> float:

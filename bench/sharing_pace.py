@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import statistics
 import tempfile
 import time
@@ -95,8 +96,8 @@ def reads(given: argparse.Namespace) -> Figures:
         with ExitStack() as stack:
             report = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "lab.json"
             data_set = BrandDataset(given.data)
-            most = int(MEMORY * data_set.mean_bytes * len(data_set)) + BESIDE_BYTES
-            lab = [given.lab, "--profile", "nas", "--cold", "--memory", str(most), "--path", given.data]
+            most = int(MEMORY * data_set._source.mean_bytes * len(data_set)) + BESIDE_BYTES
+            lab = [*shlex.split(given.lab), "--profile", "nas", "--cold", "--memory", str(most), "--path", given.data]
             lab += ["--json", str(report), "--"]
             drawn = 0
             with serving(given.data, memory=MEMORY, within=lab if given.lab else ()) as server:
@@ -107,7 +108,7 @@ def reads(given: argparse.Namespace) -> Figures:
             found |= {f"{name}: read/byte": span.read, f"{name}: samples/s": sum(span.rates)}
             if given.lab:  # from the first draw on, so also what the first job read before the second one came
                 counted = json.loads(report.read_text())["read_bytes"]
-                found[f"{name}: read/byte, kernel, all the time"] = counted / (drawn * data_set.mean_bytes)
+                found[f"{name}: read/byte, kernel, all the time"] = counted / (drawn * data_set._source.mean_bytes)
     return found
 
 
@@ -127,7 +128,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=20)
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--step", type=float, default=0.05, help="seconds that a batch is trained")
-    parser.add_argument("--lab", help="the command that slows storage")
+    parser.add_argument("--lab", default="", help="the command that slows storage, such as 'python -m bench.lab'")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     found: dict[str, list[Figures]] = {question: [] for question in given.question}

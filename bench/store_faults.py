@@ -2,7 +2,7 @@
 
     python -m bench.store_faults --data SET.brand [--repeat N] [--out FILE]
 
-The folder SET.brand is served as an S3 store by another process (`brand.testing.objects`: 30 ms before each answer,
+The folder SET.brand is served as an S3 store by another process (`tests.tools.objects`: 30 ms before each answer,
 125 MB/s for all connections together), first without faults, then with: 1 % of the requests are refused with 503, 1 %
 of the answers are reset in the middle, 0.5 % end too early, and 0.5 % stop for 2 s in the middle. A fresh process takes
 two epochs of batches of 256 through `BrandLoader`, memory 1/10, files as bytes.
@@ -26,7 +26,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from brand.testing.objects import Busy, Fault, Faults, ObjectStore, Reset, Short, Stall
+from tests.tools.objects import Busy, Fault, Faults, ObjectStore, Reset, Short, Stall
 
 LATENCY_S, BYTES_PER_S, EPOCHS, BATCH = 0.03, 125e6, 2, 256
 CHUNKS = "*/chunks/*"

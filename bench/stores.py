@@ -7,7 +7,7 @@ Tasks: `images` (14,336 of 105 KB) and `records` (1,000,000 of 500 bytes) of tra
 each library is used.
 
 1. Two network namespaces are joined by links of 1 Gbit/s (`tc ... tbf`). In one of them `python -m
-   brand.testing.objects` serves SCRATCH as an S3 store that waits 30 ms before each answer. The wait is the store's,
+   tests.tools.objects` serves SCRATCH as an S3 store that waits 30 ms before each answer. The wait is the store's,
    not the link's: a connection opens at once, and its window grows quickly. The objects are in the page cache.
 2. In the other one a fresh process imports, opens, and takes batches for two epochs, with an empty cache folder at the
    start. Between the epochs it drops the pages of its cache folder, so the second epoch reads that folder's disk.
@@ -133,7 +133,7 @@ def launch(arguments: argparse.Namespace, way: Way) -> dict[str, Any]:
 @contextmanager
 def serving(space: Namespace, folder: Path) -> Iterator[tuple[str, list[dict[str, Any]]]]:
     """A store in a namespace: where it listens, and the list of its requests, which is filled at the end."""
-    command = [sys.executable, "-m", "brand.testing.objects", str(folder), "--latency", str(LATENCY_S)]
+    command = [sys.executable, "-m", "tests.tools.objects", str(folder), "--latency", str(LATENCY_S)]
     command = space.command([*command, "--address", space.address])
     requests: list[dict[str, Any]] = []
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:

@@ -50,7 +50,7 @@ def turn(loader: BrandLoader, epoch: int, rate: float, images: int) -> dict[str,
         if done >= images:
             break
     seconds, waits = time.perf_counter() - started, loader.stages.totals()["loop_waits"] - waited
-    threads = loader.pace.threads
+    threads = loader._instruments.pace.threads
     batches.close()  # type: ignore[attr-defined]
     decoded = loader.stages.totals()["decoded"] - before["decoded"]
     return {

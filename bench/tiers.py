@@ -1,10 +1,10 @@
 """What does a cache folder make of a slow storage, for the default order and for a uniform one?
 
     python -m bench.training_data --data DATA --work SCRATCH --name images small-images --only plain sequential brand
-    python -m bench.tiers --work SCRATCH --lab LAB --repeat 5 [--only NAME ...] [--out FILE]
+    python -m bench.tiers --work SCRATCH --repeat 5 [--only NAME ...] [--out FILE]
 
-The images of training_data.py (14,336 of 105 KB; 1.5 GB) lie on a loop device (loop_device.py), which LAB (see
-README.md) limits to 120 MB/s and 400 operations a second: `nas`. The cache folder lies on the machine's own disk, which
+The images of training_data.py (14,336 of 105 KB; 1.5 GB) lie on a loop device (loop_device.py), which lab.py
+limits to 120 MB/s and 400 operations a second: `nas`. The cache folder lies on the machine's own disk, which
 nothing limits. Arms whose name ends in `nvme` read a copy of the images on that disk, and have no folder.
 
 1. `brand profile` measures the slow device, as a user would; the machine's disk is not measured. A run on that disk
@@ -59,12 +59,13 @@ from bench.loop_device import counted, loop_device
 from bench.training_data import Store
 from bench.training_loaders import BATCH, LIMIT, WAYS, WORKERS, Feed, Job, Way
 from bench.training_loop import Epoch, rates, save_labels, shuffles, take
-from brand import BrandDataset, BrandLoader, Cache, Stripes
-from brand.node.setup.choose import ProtocolChoice
+from brand import BrandDataset, BrandLoader, Cache
+from brand.orders import Stripes
+from brand.orders.policies.registry import OrderOption
 from brand.simulate.pace import Machine
 from brand.simulate.storages import BUILT_IN, Limits, Storage, storage_below
 from brand.simulate.whatif import Answer, Case, answer, data_of
-from brand.storage.dataset import StoredDataSet
+from brand.storage.dataset.dataset import StoredDataSet
 
 MEMORY: Final = 1 / 10
 """Share of the data that fits in memory, page cache included."""
@@ -97,7 +98,7 @@ class Arm:
     name: str
     way: Way | None = None
     """None: Brand."""
-    protocol: ProtocolChoice = "stripes"
+    protocol: OrderOption = "stripes"
     storage: str = NAS
     cache: float = 0.0
     """Room of the cache folder over the size of the data; 0: there is no folder."""
@@ -115,7 +116,7 @@ def _arms() -> Iterator[Arm]:
     yield Arm("sequential limit", LIMIT, epochs=1)
     yield Arm("plain files", PLAIN, epochs=1)
     for name in ("stripes", "uniform"):
-        protocol: ProtocolChoice = "stripes" if name == "stripes" else "uniform"
+        protocol: OrderOption = "stripes" if name == "stripes" else "uniform"
         yield Arm(f"{name}, no cache", protocol=protocol)
         for cache, share in SHARES.items():
             yield Arm(f"{name}, {cache}", protocol=protocol, cache=share, epochs=3)
@@ -271,7 +272,15 @@ def launch(arguments: argparse.Namespace, arm: Arm) -> dict[str, Any]:
     """Start the measured process in the lab, and join what both measured; runs in the child."""
     store, seen = store_of(arm, arguments), arguments.report.with_suffix(".lab.json")
     inner = [sys.executable, "-m", "bench.tiers", *sys.argv[1:]]
-    lab = [str(arguments.lab), "--path", str(store.folder), "--json", str(seen), "--timeout", str(arguments.limit - 60)]
+    lab = [
+        *shlex.split(arguments.lab),
+        "--path",
+        str(store.folder),
+        "--json",
+        str(seen),
+        "--timeout",
+        str(arguments.limit - 60),
+    ]
     warm = ["--warm"] if arguments.launch == "idle" else []
     if arguments.launch == "feed":
         lab += ["--cold", "--profile", arm.storage, "--memory", str(arguments.room), "--readahead-kb", "128"]
@@ -328,7 +337,17 @@ class Measurements:
 def measured(arguments: argparse.Namespace, folder: Path) -> Storage:
     """Have `brand profile` measure the slow device, for the runs and for the model."""
     harness.progress("brand profile")
-    lab = [str(arguments.lab), "--path", str(folder), "--profile", NAS, "--readahead-kb", "128", "--json", os.devnull]
+    lab = [
+        *shlex.split(arguments.lab),
+        "--path",
+        str(folder),
+        "--profile",
+        NAS,
+        "--readahead-kb",
+        "128",
+        "--json",
+        os.devnull,
+    ]
     ask = [sys.executable, "-m", "brand", "profile", str(folder), "--seconds", str(PROFILE_S), "--json"]
     subprocess.run([*lab, "--", *ask], check=True, stdout=subprocess.DEVNULL)
     storage = storage_below(folder)
@@ -398,7 +417,7 @@ def _median_rate(outcomes: Sequence[Outcome], name: str) -> float | None:
 
 def _parse() -> argparse.Namespace:
     parser = harness.parser("bench.tiers", __doc__, data=False, repeat=5)
-    parser.add_argument("--lab", type=Path, required=True, help="the command that limits storage and memory")
+    parser.add_argument("--lab", default=harness.LAB, help="the command that limits storage and memory (bench.lab)")
     parser.add_argument("--only", nargs="+", metavar="ARM", choices=tuple(ARMS), default=tuple(ARMS))
     parser.add_argument("--mounted", help=argparse.SUPPRESS)
     parser.add_argument("--device", help=argparse.SUPPRESS)

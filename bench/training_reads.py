@@ -1,7 +1,7 @@
 """How many shuffled samples a second reach a training loop, in batches of 256, from storage and memory of a given size?
 
     python -m bench.training_data  --data DATA --work SCRATCH
-    python -m bench.training_reads --work SCRATCH --lab LAB --task images --regime nvme-4 [--out FILE]
+    python -m bench.training_reads --work SCRATCH --task images --regime nvme-4 [--out FILE]
 
 Tasks: `images` (105 KB each) and `records` (500 bytes each); `--pixels` decodes the images to 224 x 224.
 training_data.py makes them, training_loaders.py says how each library is used.
@@ -14,7 +14,7 @@ nothing cached, memory for what the idle process needs and for a quarter or a te
 1. A run on a small data set checks every sample against the source. For the cold regimes, a run on the whole data set
    measures what the processes of a rival need without data: the peak of their memory while the page cache of another
    control group holds the data, less a small buffer where the rival takes one.
-2. LAB (see README.md) drops the caches, loads the libraries' files by one more small run, and starts a fresh process in
+2. lab.py drops the caches, loads the libraries' files by one more small run, and starts a fresh process in
    control groups of its own, which limit storage and memory, page cache included. A process that is killed for memory
    runs again with 1.5, 2 and 3 times the share of the data, but with buffers of the same size.
 3. The process imports, opens, and takes batches for two epochs. It only notes when each batch came and which samples
@@ -168,7 +168,15 @@ def launch(arguments: argparse.Namespace, way: Way) -> dict[str, Any]:
     )
     seen, step = arguments.report.with_suffix(".lab.json"), arguments.launch
     inner = [python, "-m", "bench.training_reads", *sys.argv[1:]]
-    lab = [str(arguments.lab), "--path", str(store.folder), "--json", str(seen), "--timeout", str(arguments.limit - 60)]
+    lab = [
+        *shlex.split(arguments.lab),
+        "--path",
+        str(store.folder),
+        "--json",
+        str(seen),
+        "--timeout",
+        str(arguments.limit - 60),
+    ]
     if step == "feed" and regime.cold:
         lab += ["--cold", "--profile", regime.profile, "--memory", str(arguments.room)]
         lab += ["--inode-readahead-blks", "1"] if regime.profile == "nas" else []
@@ -325,7 +333,7 @@ def notes_of(values: dict[str, Any]) -> str:
 
 def _parse() -> argparse.Namespace:
     parser = harness.parser("bench.training_reads", __doc__, data=False, repeat=3)
-    parser.add_argument("--lab", type=Path, required=True, help="the command that limits storage and memory")
+    parser.add_argument("--lab", default=harness.LAB, help="the command that limits storage and memory (bench.lab)")
     parser.add_argument("--lab-options", default="--readahead-kb 128", help="more for the cold regimes (%(default)r)")
     parser.add_argument("--ffcv", type=Path, help="the interpreter of an environment with FFCV")
     parser.add_argument("--task", choices=KINDS, required=True)

@@ -1,12 +1,12 @@
 """Can the order of a data set of a billion samples be made in parts, with memory for a part only? A prototype.
 
-The access sequence of an epoch is a sort of random words, one for each sample (`brand.protocol.random.permutation`).
+The access sequence of an epoch is a sort of random words, one for each sample (`brand.orders.base.random.permutation`).
 Part `k` of `K` is what a full sort would bring between two values: the words from `k / K` to `(k + 1) / K` of their
 range. One pass over all words finds them, because any word can be made without those before it. Only they are sorted.
 
 A draw takes the next sample of its group's tape. A tape is a sort by keys, and the keys of a stripe that has `s`
-samples before it lie between `s` and `s + W` (`brand.protocol.stripes`). So the draws from `c` to `c + d` of a group
-can only come from stripes with `s` from `c - W - r` to `c + d + W + r`, and only these are sorted.
+samples before it lie between `s` and `s + W` (`brand.orders.policies.stripes`). So the draws from `c` to `c + d` of a
+group can only come from stripes with `s` from `c - W - r` to `c + d + W + r`, and only these are sorted.
 
 What a part needs of the parts before it: how often each group was drawn. Going on in the middle of an epoch takes one
 more pass, which counts.
@@ -26,10 +26,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.protocol.dtypes import index_dtype
-from brand.protocol.mapping import Mapping
-from brand.protocol.random import Stream, bits, low_mask, ranked
-from brand.protocol.stripes import plan_stripes
+from brand.orders.base.dtypes import index_dtype
+from brand.orders.base.mapping import Mapping
+from brand.orders.base.random import Stream, bits, low_mask, ranked
+from brand.orders.policies.stripes import plan_stripes
 
 _WORDS: Final = 1 << 18
 """Words that are made at a time: they stay in the processor's cache."""

@@ -17,20 +17,15 @@ if TYPE_CHECKING:
     from brand.formats.preparation import Picture as Picture
     from brand.formats.preparation import Sound as Sound
     from brand.node.setup.caching import Cache as Cache
-    from brand.node.setup.choose import MinIO as MinIO
-    from brand.node.setup.choose import Pool as Pool
-    from brand.node.setup.choose import Shared as Shared
-    from brand.node.setup.choose import Slots as Slots
-    from brand.node.setup.choose import Stripes as Stripes
-    from brand.node.setup.choose import Uniform as Uniform
     from brand.node.setup.tls import Tls as Tls
-    from brand.storage.dataset import open as open  # noqa: A004 - as gzip.open
+    from brand.storage.dataset.reader import Reader as Reader
+    from brand.storage.dataset.reader import open as open  # noqa: A004 - as gzip.open
     from brand.torch import BatchPlan as BatchPlan
     from brand.torch import BrandDataset as BrandDataset
     from brand.torch import BrandLoader as BrandLoader
     from brand.torch import BrandSampler as BrandSampler
     from brand.torch import Mixture as Mixture
-    from brand.torch.rebase import rebase as rebase
+    from brand.torch.sampler.rebase import rebase as rebase
 
 __all__ = [
     "BatchPlan",
@@ -39,16 +34,11 @@ __all__ = [
     "BrandLoader",
     "BrandSampler",
     "Cache",
-    "MinIO",
     "Mixture",
     "Picture",
-    "Pool",
-    "Shared",
-    "Slots",
+    "Reader",
     "Sound",
-    "Stripes",
     "Tls",
-    "Uniform",
     "Waveform",
     "__version__",
     "open",
@@ -62,24 +52,25 @@ _HOMES: Final = {
     "BrandLoader": "brand.torch",
     "BrandSampler": "brand.torch",
     "Cache": "brand.node.setup.caching",
-    "MinIO": "brand.node.setup.choose",
     "Mixture": "brand.torch",
     "Picture": "brand.formats.preparation",
-    "Pool": "brand.node.setup.choose",
-    "Shared": "brand.node.setup.choose",
-    "Slots": "brand.node.setup.choose",
+    "Reader": "brand.storage.dataset.reader",
     "Sound": "brand.formats.preparation",
-    "Stripes": "brand.node.setup.choose",
     "Tls": "brand.node.setup.tls",
-    "Uniform": "brand.node.setup.choose",
     "Waveform": "brand.formats.media",
-    "open": "brand.storage.dataset",
+    "open": "brand.storage.dataset.reader",
     "pack": "brand.chunker",
-    "rebase": "brand.torch.rebase",
+    "rebase": "brand.torch.sampler.rebase",
 }
+
+
+_PACKAGES: Final = ("brand.orders",)
+"""Public packages that need no import of their own."""
 
 
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)
+    if f"brand.{name}" in _PACKAGES:
+        return import_module(f"brand.{name}")
     raise AttributeError(f"module 'brand' has no attribute {name!r}")

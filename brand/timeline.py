@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from brand.errors import UsageError
+from brand.reprs import Reprs
 
 MOST_BYTES: Final = 64 << 20
 """What one process writes, at most."""
@@ -31,7 +32,7 @@ _numbers = itertools.count(1)
 """Of the tracks of all timelines of this process."""
 
 
-class Timeline:
+class Timeline(Reprs, shows="_path _tracks _left"):
     """Appends what this process does to the file at `path`, under the name `process`. Any thread may add events.
 
     Raises `UsageError` where the file cannot be written, or is no such file.
@@ -51,9 +52,6 @@ class Timeline:
         self._tracks: dict[str, int] = {}
         """Numbers of tracks, by name."""
         self._write({"ph": "M", "name": "process_name", "tid": 0, "args": {"name": process}})
-
-    def __repr__(self) -> str:
-        return f"Timeline({str(self._path)!r}, {len(self._tracks)} tracks, {self._left:,} bytes left)"
 
     def add(self, track: str, name: str, start_s: float, end_s: float, facts: Mapping[str, Any] | None = None) -> None:
         """Something took from `start_s` to `end_s` (`time.monotonic`). Events of a track do not overlap."""

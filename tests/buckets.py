@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from brand.testing.objects import S3, Flavour, Gcs, Keys, ObjectStore
-from brand.testing.objects.faults import Operation
 from tests.support import tree_digest
+from tests.tools.objects import S3, Flavour, Gcs, Keys, ObjectStore
+from tests.tools.objects.faults import Operation
 
 KEYS = Keys("key", "secret")
 

@@ -16,10 +16,10 @@ from brand.cluster import supervisor
 from brand.node.client import launch, session
 from brand.stores import cloud
 from brand.testing import node as running_node
-from brand.testing.objects import S3, ObjectStore
 from tests import places, rounds
 from tests.leftovers import Leftovers
 from tests.support import LIMIT_S, Disk, options
+from tests.tools.objects import S3, ObjectStore
 
 rounds.register_profiles()
 os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")  # PyTorch asks for names: some name servers say nothing

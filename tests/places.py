@@ -20,14 +20,13 @@ import pytest
 
 from brand.errors import UsageError
 from brand.formats.constants import MANIFEST_NAME, SHARE_NAME
-from brand.storage import catalogue, location
-from brand.storage.dataset import StoredDataSet
-from brand.storage.fetching import fetch_index
-from brand.storage.indexcopy import copy_index
-from brand.storage.location import Location, Where
-from brand.storage.remote import Remote
+from brand.storage.dataset.dataset import StoredDataSet, catalogue
+from brand.storage.io import location
+from brand.storage.io.indexcopy import copy_index
+from brand.storage.io.location import Location, Where
+from brand.storage.io.remote import Remote, fetch_index
 from brand.testing import storage
-from brand.testing.objects import Keys, ObjectStore
+from tests.tools.objects import Keys, ObjectStore
 
 EVERYWHERE: Final = pytest.mark.usefixtures("lies_in")
 IN_A_FOLDER: Final = pytest.mark.parametrize("lies_in", ["folder"], indirect=True)

@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 import pytest
 
-from brand.testing.objects import S3, Gcs, Http, Keys, ObjectStore
+from tests.tools.objects import S3, Gcs, Http, Keys, ObjectStore
 
 Speech = Literal["s3", "gs", "http"]
 SPEECHES: Final[tuple[Speech, ...]] = ("s3", "gs", "http")

@@ -20,7 +20,6 @@ from typing import Any
 import pytest
 
 from brand.chunker import Options
-from brand.chunker.plan import Layout
 from brand.cli.main import main
 
 LIMIT_S = 600.0
@@ -52,9 +51,14 @@ def _refuse(name: str) -> None:
 
 def brand(*args: object) -> Outcome:
     """Run the command `brand` in this process."""
+    return called(main, "brand", *args)
+
+
+def called(main: Callable[[], None], name: str, *args: object) -> Outcome:
+    """Call the main function of a command in this process."""
     out, err = io.BytesIO(), io.BytesIO()
     streams = io.TextIOWrapper(out, "utf-8"), io.TextIOWrapper(err, "utf-8", errors="backslashreplace")
-    before, sys.argv = sys.argv, ["brand", *map(str, args)]
+    before, sys.argv = sys.argv, [name, *map(str, args)]
     try:
         with contextlib.redirect_stdout(streams[0]), contextlib.redirect_stderr(streams[1]):
             try:
@@ -166,7 +170,7 @@ def tree_digest(folder: Path) -> dict[str, str]:
 
 def options(chunk_size: int | None = None, chunk_bytes: int | None = None, **more: Any) -> Options:
     """Options of a conversion, in one process unless said otherwise."""
-    return Options(layout=Layout(chunk_size, chunk_bytes), **({"jobs": 1} | more))
+    return Options(chunk_size=chunk_size, chunk_bytes=chunk_bytes, **({"jobs": 1} | more))
 
 
 class Disk:

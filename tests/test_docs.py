@@ -155,7 +155,8 @@ class Session:
             ["bash", "-c", f"exec {command[:-2]}" if background else command],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            env=os.environ | {"PATH": f"{self.bin}{os.pathsep}{os.environ['PATH']}", "OMP_NUM_THREADS": "1"},
+            env=os.environ
+            | {"PATH": f"{self.bin}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
             text=True,
         )
         if not background:

@@ -138,9 +138,9 @@ def test_brand_takes_the_commands_of_a_conversion(name: str) -> None:
 
 
 def test_there_are_as_many_pods_as_parts_and_peers() -> None:
-    """`--part k/8` needs 8 pods; `--peers` and torchrun name each pod of the training."""
+    """`--task k/8` needs 8 pods; `--peers` and torchrun name each pod of the training."""
     job, convert = container("convert")
-    assert option(convert["args"], "--part") == f"$(JOB_COMPLETION_INDEX)/{job['completions']}"
+    assert option(convert["args"], "--task") == f"$(JOB_COMPLETION_INDEX)/{job['completions']}"
     job, server = container("server")
     peers = option(server["args"], "--peers").split(",")
     assert peers == [f"train-{number}.train:7070" for number in range(job["completions"])]

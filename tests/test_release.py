@@ -40,7 +40,7 @@ def metadata(built: tuple[Path, Path]) -> Message:
 
 @pytest.mark.slow
 def test_the_wheel_holds_brand_and_nothing_else(built: tuple[Path, Path]) -> None:
-    """`brand` is the only top-level package of the wheel, with every module, every scene, py.typed and the licence."""
+    """`brand` is the only top-level package of the wheel, with every module, py.typed and the licence."""
     with zipfile.ZipFile(built[1]) as wheel:
         names = set(wheel.namelist())
     assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"brand"}

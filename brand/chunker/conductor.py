@@ -23,15 +23,15 @@ from typing import Final
 
 import numpy as np
 
-from brand.chunker.chunks import Packer, pack_chunk
-from brand.chunker.options import Options
-from brand.chunker.plan import Plan
-from brand.chunker.probe import decide
-from brand.chunker.report import OnProgress, Progress, Report
-from brand.chunker.source import Source
-from brand.chunker.spool import SpoolSource
-from brand.chunker.work import Work
-from brand.chunker.workers import run_tasks
+from brand.chunker.plan.options import Options
+from brand.chunker.plan.plan import Plan
+from brand.chunker.plan.report import OnProgress, Progress, Report
+from brand.chunker.sources.probe import decide
+from brand.chunker.sources.source import Source
+from brand.chunker.sources.spool import SpoolSource
+from brand.chunker.sources.workers import run_tasks
+from brand.chunker.work.chunks import Packer, pack_chunk
+from brand.chunker.work.work import Work
 from brand.errors import SourceError
 from brand.formats.index import IndexBuilder, seal
 from brand.formats.publish import storage_errors

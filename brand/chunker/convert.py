@@ -12,34 +12,27 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from brand.chunker.companions import write_skipped
 from brand.chunker.conductor import Conversion
-from brand.chunker.exchange import exchange
-from brand.chunker.fields import Choice
-from brand.chunker.folder_work import open_folder_work
-from brand.chunker.folders import check_folder
 from brand.chunker.importers import FORMATS, open_shards
-from brand.chunker.job import Job
-from brand.chunker.options import Options
-from brand.chunker.plan import Layout
-from brand.chunker.planning import plan
-from brand.chunker.report import OnProgress, Report, silent
-from brand.chunker.request import Kind, Request, find, hinted
-from brand.chunker.shards import Shards
-from brand.chunker.source import IndexableSource, Source
-from brand.chunker.spool import spool, spool_records
-from brand.chunker.store_work import open_store_work
-from brand.chunker.tables import table_of
-from brand.chunker.work import Work
+from brand.chunker.importers.fields import FieldMapping
+from brand.chunker.importers.tables import table_of
+from brand.chunker.plan.options import Options
+from brand.chunker.plan.report import OnProgress, Report, silent
+from brand.chunker.sources.companions import write_skipped
+from brand.chunker.sources.exchange import exchange
+from brand.chunker.sources.request import Request, Target, find, folder_of, hinted, make_request
+from brand.chunker.sources.shards import Shards
+from brand.chunker.sources.source import IndexableSource, Source
+from brand.chunker.sources.spool import spool, spool_records
+from brand.chunker.work.folder_work import open_folder_work
+from brand.chunker.work.store_work import open_store_work
+from brand.chunker.work.work import Work
 from brand.errors import SchemaError, SourceError, UsageError, counted
 from brand.formats.compression import Mode
 from brand.formats.publish import storage_errors
 from brand.formats.record import encode_columns
 from brand.formats.schema import Schema
 from brand.stores.url import is_url, parse_url
-
-Target = str | os.PathLike[str]
-"""A path; for the data set that is written also a URL, as a str."""
 
 
 def convert_images(
@@ -55,7 +48,7 @@ def convert_images(
         StorageError: The storage refused a read or a write. The same call goes on from there, as after a kill.
         InterruptedConversionError: A worker process died. The same call goes on from there.
     """
-    return _convert_folder(_request(src, dst, "images", options), dst, on_progress)
+    return _convert_folder(make_request(src, dst, "images", options), dst, on_progress)
 
 
 def convert_audio(
@@ -75,33 +68,7 @@ def convert_audio(
     the text of `clip.wav`. `columns` names other columns of the table, which become `str` fields. Raises as
     `convert_images` does.
     """
-    return _convert_folder(_request(src, dst, "audio", options, transcripts, columns), dst, on_progress)
-
-
-def plan_images(
-    src: Target, dst: Target, options: Options | None = None, *, parts: int = 0, on_progress: OnProgress = silent
-) -> Job:
-    """Plan the conversion of an image folder, for several processes or machines that make its chunks with `run`.
-
-    All machines see the folders `src` and `dst`. The first machine lists `src` and plans; the others load its plan.
-    `parts` is into how many parts the chunks are divided, for the messages of `seal`. Raises as `convert_images` does,
-    and `TargetExistsError` where a plan is there that was made with other options or versions.
-    """
-    return _plan(_request(src, dst, "images", options), dst, parts, on_progress)
-
-
-def plan_audio(
-    src: Target,
-    dst: Target,
-    options: Options | None = None,
-    *,
-    transcripts: Target | None = None,
-    columns: Sequence[str] = (),
-    parts: int = 0,
-    on_progress: OnProgress = silent,
-) -> Job:
-    """Plan the conversion of an audio folder, as `plan_images` does. Arguments are those of `convert_audio`."""
-    return _plan(_request(src, dst, "audio", options, transcripts, columns), dst, parts, on_progress)
+    return _convert_folder(make_request(src, dst, "audio", options, transcripts, columns), dst, on_progress)
 
 
 def convert_from(
@@ -110,7 +77,7 @@ def convert_from(
     dst: Target,
     options: Options | None = None,
     *,
-    choice: Choice | None = None,
+    choice: FieldMapping | None = None,
     on_progress: OnProgress = silent,
 ) -> Report:
     """Convert data that another tool has written; `kind` is one of `brand.chunker.importers.FORMATS`.
@@ -125,7 +92,7 @@ def convert_from(
         raise UsageError(f"{kind!r} is no format that is converted; there are {', '.join(FORMATS)}")
     if not is_url(src) and not is_url(dst) and Path(dst).resolve().is_relative_to(Path(src).resolve()):
         raise UsageError(f"{os.fspath(dst)} lies inside {os.fspath(src)}: choose a target outside of the source")
-    source: Shards = open_shards(kind, src, choice or Choice())
+    source: Shards = open_shards(kind, src, choice or FieldMapping())
     if options.like is not None:  # before all of it is read
         options.like.check(source.schema, source.classes)
     with _open_work(dst, options) as work:
@@ -187,7 +154,7 @@ def pack(
         StorageError: The storage refused a read or a write.
         InterruptedConversionError: A worker process died. The same call goes on from there.
     """
-    options = Options(seed, Layout(chunk_size, chunk_bytes), compression, jobs=jobs)
+    options = Options(seed, chunk_size, chunk_bytes, compression, jobs=jobs)
     return pack_samples(samples, dst, schema, classes, options, on_progress)
 
 
@@ -221,28 +188,8 @@ def pack_samples(
     return replace(report, notes=renamed, seconds=time.monotonic() - started)
 
 
-def _plan(request: Request, dst: Target, parts: int, on_progress: OnProgress) -> Job:
-    if request.options.dry_run:
-        raise UsageError("a dry run is of the whole conversion, in one process: leave the parts out")
-    folder = _folder(dst)
-    if folder is None:
-        raise UsageError(
-            f"{os.fspath(dst)}: parts are made in a folder that all machines see. Convert into a folder, and copy the"
-            f" data set then: `brand copy FOLDER {os.fspath(dst)}`"
-        )
-    return plan(request, folder, parts, on_progress)
-
-
-def _folder(dst: Target) -> Path | None:
-    """The folder that a target is; None where it lies in a store."""
-    if not isinstance(dst, str) or not is_url(dst):
-        return Path(dst)
-    url = parse_url(dst)
-    return Path("/", url.path) if url.scheme == "file" else None
-
-
 def _open_work(dst: Target, options: Options) -> AbstractContextManager[Work]:
-    folder = _folder(dst)
+    folder = folder_of(dst)
     if folder is not None:
         return open_folder_work(folder, dry_run=options.dry_run)
     return open_store_work(str(parse_url(os.fspath(dst))), options.processes, dry_run=options.dry_run)
@@ -260,26 +207,6 @@ def _python_source(samples: Any, schema: Schema, seed: int, work: Work, on_progr
     if not len(samples):
         raise SourceError("samples", "there are none")
     return IndexableSource(samples, schema)
-
-
-def _request(
-    src: Target,
-    dst: Target,
-    kind: Kind,
-    options: Options | None,
-    table: Target | None = None,
-    columns: Sequence[str] = (),
-) -> Request:
-    """A checked request. Raises `UsageError`."""
-    if isinstance(columns, str):
-        raise UsageError(f"columns={columns!r}: give a tuple of names, ({columns!r},)")
-    if columns and table is None:
-        raise UsageError("--columns names columns of a table: say with --transcripts which it is")
-    root = Path(os.path.normpath(os.fspath(src)))
-    if not is_url(dst) and Path(dst).resolve().is_relative_to(root.resolve()):
-        raise UsageError(f"{os.fspath(dst)} lies inside {root}: choose a target outside of the source")
-    check_folder(root)
-    return Request(root, kind, None if table is None else Path(table), tuple(columns), options or Options())
 
 
 def _convert_folder(request: Request, dst: Target, on_progress: OnProgress) -> Report:

@@ -1,7 +1,5 @@
-"""The command `brand`: one file a verb, no logic. Results go to stdout, everything else to stderr. Only this room
-imports click and rich.
+"""The command `brand`: a file for each command, without logic. Results go to stdout, everything else to stderr.
 
-main       the group, exit codes              output     progress, tables, JSON, numbers for people
-convert    images, audio                      info, verify, unpack, cat, reindex
-doctor     can Brand work here?
+Only this package imports click and rich. `main` is the group with its exit codes, `output` prints tables, progress and
+JSON, `dataset` and `naming` parse arguments, and `several` and `jobs` belong to `convert` and `simulate`.
 """

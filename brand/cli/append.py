@@ -1,4 +1,4 @@
-"""`brand append FORMAT SRC COLLECTION`: the samples of SRC become a part of a collection, or its first one."""
+"""`brand append FORMAT SRC COLLECTION`: add the samples of SRC as a segment of a collection."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from brand.chunker import Options, Report
-from brand.chunker.report import OnProgress
+from brand.chunker.plan.report import OnProgress
 from brand.cli.convert import IMPORTS, TEXT_COLUMNS, TRANSCRIPTS, folder_verb, import_verb, names_of
 from brand.cli.dataset import FOLDER
 from brand.cli.output import echo, meter, print_json
@@ -19,9 +19,10 @@ _THEN = "An append that was stopped goes on with the same command."
 
 @click.group()
 def append() -> None:
-    """Add samples to a collection, a data set that grows; the first append makes it.
+    """Add a segment of samples to a collection.
 
-    The collection decides fields, chunk size, compression and the labels of its classes.
+    A collection is a data set that grows, and the first append makes it. The collection fixes the fields, the chunk
+    size, the compression and the labels of its classes.
     """
 
 
@@ -57,7 +58,7 @@ for _kind, _help in IMPORTS.items():
 def dataset(src: Path, dst: Path, *, copy: bool, as_json: bool) -> None:
     """Add the finished data set SRC to the collection DST, or begin it.
 
-    A hard link is a second name of a file: it takes no space, and SRC stays as it is.
+    A hard link is a second name of a file. It takes no space, and SRC stays unchanged.
     """
     with meter(quiet=as_json) as show:
         version = append_data_set(

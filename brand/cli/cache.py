@@ -17,22 +17,25 @@ from brand.errors import CacheError, UsageError, counted
 from brand.formats.publish import storage_errors
 from brand.node.setup.caching import parse_cache
 from brand.node.setup.measure import stored_sizes
-from brand.storage.cachefill import fill as run
-from brand.storage.cachefolder import CacheFolder
-from brand.storage.cacheroom import Cached, free_bytes, list_caches, opened_caches, remove_cache
-from brand.storage.dataset import StoredDataSet
+from brand.storage.cache.cachefill import fill as run
+from brand.storage.cache.cachefolder import CacheFolder
+from brand.storage.cache.cacheroom import Cached, free_bytes, list_caches, opened_caches, remove_cache
+from brand.storage.dataset.dataset import StoredDataSet
 
 
 @click.group()
 def cache() -> None:
-    """Look after a cache folder, in which node servers keep what they have read."""
+    """List, fill or clear a cache folder of data servers."""
 
 
 @cache.command("list")
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def list_(folder: Path, as_json: bool) -> None:  # noqa: FBT001 - click passes options by name
-    """Say which data sets the cache folder DIR holds, the longest unused first."""
+    """List the data sets in the cache folder DIR.
+
+    The data set that has been unused for longest is first.
+    """
     with opened_caches(os.fspath(folder), make=False) as (caches, shown), storage_errors(folder, "cannot look at"):
         found, free = list_caches(caches, shown), max(0, free_bytes(caches))
     if as_json:
@@ -51,9 +54,9 @@ def list_(folder: Path, as_json: bool) -> None:  # noqa: FBT001 - click passes o
 @click.argument("folder", metavar="DIR[:SIZE]", callback=check_cache)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, and no progress.")
 def fill_(dst: Path | str, folder: str, as_json: bool) -> int:  # noqa: FBT001 - click passes options by name
-    """Copy the data set DST into the cache folder DIR ahead of a training, as far as there is room.
+    """Copy the data set DST into the cache folder DIR.
 
-    A copy that was stopped goes on with the same command.
+    The copy ends when the folder is full. If a copy was stopped, the same command continues it.
     """
     data, wanted, total = StoredDataSet(dst), parse_cache(folder), 0
     where = os.fspath(wanted.folder)
@@ -86,7 +89,10 @@ def fill_(dst: Path | str, folder: str, as_json: bool) -> int:  # noqa: FBT001 -
 @click.option("--data-set", metavar="ID", help="Only the cache of this data set.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def clear(folder: Path, data_set: str | None, as_json: bool) -> int:  # noqa: FBT001 - click passes options by name
-    """Remove what the cache folder DIR holds, but for what a server writes just now."""
+    """Remove the contents of the cache folder DIR.
+
+    A cache that a running server is writing is not removed.
+    """
     removed, in_use = list[Cached](), list[Cached]()
     with opened_caches(os.fspath(folder), make=False) as (caches, shown), storage_errors(folder, "cannot clear"):
         found = [cached for cached in list_caches(caches, shown) if data_set in (None, cached.data_set)]

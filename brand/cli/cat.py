@@ -16,7 +16,7 @@ from brand.cli.output import echo, print_json, size
 from brand.errors import SchemaError, UsageError
 from brand.formats.media import kind_of
 from brand.printable import printable_lines
-from brand.storage.dataset import StoredDataSet
+from brand.storage.dataset.dataset import StoredDataSet
 
 
 @click.command()

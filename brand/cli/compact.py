@@ -24,10 +24,10 @@ from brand.errors import counted
 @click.option("--forget", is_flag=True, help="Remove all older versions, and the files that only they need.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, and no progress.")
 def compact(dst: Path, *, above: float, forget: bool, as_json: bool) -> None:
-    """Write parts of the collection DST again without their deleted samples.
+    """Rewrite segments of the collection DST without deleted samples.
 
-    Indices stay as they are. Older versions need the old parts: without --forget no space becomes free. With it, states
-    and running trainings of older versions cannot go on.
+    Indices do not change. Older versions need the old segments, so no space is freed without --forget. With --forget,
+    loader states and running trainings of older versions cannot continue.
     """
     with meter(quiet=as_json) as show:
         done = run(

@@ -1,4 +1,4 @@
-"""`brand convert FORMAT SRC DST`: folders of files, and data that other tools have written."""
+"""`brand convert FORMAT SRC DST`: convert folders of files, and data that other tools have written."""
 
 from __future__ import annotations
 
@@ -9,20 +9,10 @@ from typing import Any, Final
 
 import click
 
-from brand.chunker import (
-    Choice,
-    Layout,
-    Options,
-    PartReport,
-    Progress,
-    Report,
-    convert_audio,
-    convert_from,
-    convert_images,
-    plan_audio,
-    plan_images,
-)
-from brand.chunker.report import OnProgress
+from brand.chunker import Options, Report, convert_audio, convert_from, convert_images
+from brand.chunker.distributed import TaskReport, plan_audio, plan_images
+from brand.chunker.importers.fields import FieldMapping
+from brand.chunker.plan.report import OnProgress, Progress
 from brand.cli.output import duration, echo, meter, print_json, size
 from brand.cli.several import convert_together, one_machine, print_part, several_machines
 from brand.errors import counted
@@ -36,7 +26,7 @@ _EVERYWHERE: Final = (
 
 
 Run = Callable[..., Report]
-"""Converts data of another tool: kind, source, target and options, and the keywords of `convert_from`."""
+"""Converts data of another tool: format, source, target and options, and the keywords of `convert_from`."""
 
 _JSON: Final = click.option("--json", "as_json", is_flag=True, help="Print the report as JSON, and no progress.")
 
@@ -47,7 +37,7 @@ class Bytes(click.ParamType[int]):
     name = "size"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Parse a number of bytes; the error says what is allowed."""
+        """Parse a number of bytes. The error lists the allowed forms."""
         match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmg]i?)?b?", str(value).strip().lower())
         if match is None:
             self.fail(f"{value!r} is no size; write for example 4MiB, 10MB or 65536", param, ctx)
@@ -55,7 +45,7 @@ class Bytes(click.ParamType[int]):
 
 
 def _always(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the arguments and options that every conversion has."""
+    """Add the arguments and options of every conversion."""
     for add in reversed(
         (
             click.argument("src", type=click.Path()),
@@ -93,15 +83,16 @@ def _on_error(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 
 def _run(
-    convert: Callable[[Options, OnProgress], Report | PartReport], given: dict[str, Any], noun: str, *, as_json: bool
+    convert: Callable[[Options, OnProgress], Report | TaskReport], given: dict[str, Any], noun: str, *, as_json: bool
 ) -> None:
-    """Convert with the options of `given`, which are taken out, and print the report.
+    """Convert with the options of `given`, which are removed from it, and print the report.
 
-    `noun` is what can be left out.
+    `noun` names one item of the source in the report.
     """
     options = Options(
         seed=given.pop("seed"),
-        layout=Layout(given.pop("chunk_size"), given.pop("chunk_bytes")),
+        chunk_size=given.pop("chunk_size"),
+        chunk_bytes=given.pop("chunk_bytes"),
         compression=given.pop("compression"),
         labels=not given.pop("no_labels", False),
         jobs=given.pop("jobs"),
@@ -118,14 +109,14 @@ def _run(
         report = convert(options, on_progress)
     if as_json:
         print_json(report.to_json())
-    elif isinstance(report, PartReport):
+    elif isinstance(report, TaskReport):
         print_part(report)
     else:
         print_report(report, noun)
 
 
-def folder_verb(command: Callable[..., Report | PartReport]) -> Callable[..., None]:
-    """Add the options of a conversion of a folder of files. The command gets them as one `Options`."""
+def folder_verb(command: Callable[..., Report | TaskReport]) -> Callable[..., None]:
+    """Add the options of a conversion of a folder of files. The command receives them as one `Options`."""
 
     @_always
     @_on_error("file")
@@ -151,7 +142,7 @@ def folder_verb(command: Callable[..., Report | PartReport]) -> Callable[..., No
 
 
 def _pairs(context: click.Context, parameter: click.Parameter, values: Sequence[str]) -> dict[str, str]:
-    """`NAME=VALUE` as often as it was given."""
+    """Parse `NAME=VALUE` for each time that the option was given."""
     pairs = {}
     for value in values:
         name, equals, told = value.partition("=")
@@ -162,7 +153,7 @@ def _pairs(context: click.Context, parameter: click.Parameter, values: Sequence[
 
 
 def import_verb(kind: str, run: Run) -> Callable[..., None]:
-    """A verb that converts one format of another tool; `run` converts with its options."""
+    """Make the command that converts one format of another tool; `run` converts with its options."""
 
     @_always
     @click.option("--columns", metavar="NAME,...", help="The columns to take (default: all).")
@@ -195,7 +186,7 @@ def import_verb(kind: str, run: Run) -> Callable[..., None]:
         as_json: bool,
         **given: Any,
     ) -> None:
-        choice = Choice(names_of(columns), codecs, nulls)
+        choice = FieldMapping(names_of(columns), codecs, nulls)
         _run(
             lambda options, on_progress: run(kind, src, dst, options, choice=choice, on_progress=on_progress),
             given,
@@ -208,18 +199,18 @@ def import_verb(kind: str, run: Run) -> Callable[..., None]:
 
 @click.group()
 def convert() -> None:
-    """Convert a folder of files, or data of another tool, into a chunked data set."""
+    """Convert files, or data of another tool, into a data set."""
 
 
 @convert.command()
 @folder_verb
 @several_machines
-def images(src: str, dst: str, options: Options, on_progress: OnProgress, **together: Any) -> Report | PartReport:
+def images(src: str, dst: str, options: Options, on_progress: OnProgress, **together: Any) -> Report | TaskReport:
     """Convert the image folder SRC into the data set DST.
 
-    Folders at the top of SRC are classes, in ImageFolder's order; without such folders the set has no labels. The files
-    are kept as they are, and a file's kind is found from its contents. DST is a folder, or a URL as s3://bucket/name. A
-    conversion that was stopped goes on with the same command.
+    Folders at the top of SRC are classes, in the order of ImageFolder. Without such folders the data set has no labels.
+    Files are stored unchanged, and the type of a file is found from its contents. DST is a folder, or a URL such as
+    s3://bucket/name. If a conversion was stopped, the same command continues it.
     """
     plan = functools.partial(plan_images, src, dst, options)
     report = convert_together(plan, dst, options, on_progress, **together)
@@ -249,11 +240,11 @@ def audio(
     transcripts: str | None,
     columns: str | None,
     **together: Any,
-) -> Report | PartReport:
+) -> Report | TaskReport:
     """Convert the audio folder SRC into the data set DST.
 
-    Folders at the top of SRC are classes; without such folders the set has no labels. The files are kept as they are.
-    DST is a folder, or a URL as s3://bucket/name. A conversion that was stopped goes on with the same command.
+    Folders at the top of SRC are classes. Without such folders the data set has no labels. Files are stored unchanged.
+    DST is a folder, or a URL such as s3://bucket/name. If a conversion was stopped, the same command continues it.
     """
     names = names_of(columns)
     texts: dict[str, Any] = {"transcripts": transcripts, "columns": names}
@@ -271,19 +262,19 @@ IMPORTS: Final = {
     "jsonl": "Convert the JSON lines SRC: a folder, a file, or a pattern.",
     "csv": "Convert the CSV or TSV files SRC: a folder, a file, or a pattern.",
 }
-"""Formats of other tools, and the first sentence of their help."""
+"""The formats of other tools, each with the first sentence of its help."""
 
 for _kind, _help in IMPORTS.items():
     convert.command(_kind, help=f"{_help} {_EVERYWHERE}")(import_verb(_kind, convert_from))
 
 
 def names_of(columns: str | None) -> tuple[str, ...]:
-    """The names in a list such as `speaker,age`."""
+    """Return the names in a list such as `speaker,age`."""
     return tuple(name.strip() for name in (columns or "").split(",") if name.strip())
 
 
 def print_report(report: Report, noun: str = "file") -> None:
-    """Say what a conversion did, or would do; `noun` is what can be left out."""
+    """Print the result of a conversion or of its dry run; `noun` names one item of the source."""
     would = "would become" if report.dry_run else "are now"
     classes = "" if report.classes is None else f" in {counted(len(report.classes), 'class', 'classes')}"
     packed = "not compressed"

@@ -8,7 +8,7 @@ import click
 
 from brand.cli.output import duration, echo, meter, print_json, size
 from brand.errors import counted
-from brand.storage.copying import copy as run
+from brand.storage.maintenance.copying import copy as run
 
 
 @click.command()
@@ -16,10 +16,10 @@ from brand.storage.copying import copy as run
 @click.argument("dst", type=click.Path())
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, and no progress.")
 def copy(src: str, dst: str, as_json: bool) -> None:  # noqa: FBT001 - click passes options by name
-    """Copy the data set SRC to DST. Both are folders, or URLs as s3://bucket/name.
+    """Copy the data set SRC to DST, each a folder or a URL.
 
-    Each sample is compared with its checksum on the way, and the manifest is written last. A copy that was stopped goes
-    on with the same command.
+    A URL has the form s3://bucket/name. Each sample is compared with its checksum during the copy, and the manifest is
+    written last. If a copy was stopped, the same command continues it.
     """
     with meter(quiet=as_json) as show:
         copied = run(src, dst, lambda done, chunks, held, total: show("copy", done, chunks, held, total))

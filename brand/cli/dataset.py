@@ -1,6 +1,6 @@
-"""What may a user name as a data set? A folder by its path, or one in a store by its URL.
+"""Parse the name of a data set: the path of a folder, or the URL of a data set in an object store.
 
-A `Path` would make something else of a URL. So verbs get `Path | str`, and a `str` is a URL.
+A `Path` would change a URL. Commands therefore receive `Path | str`, and a `str` is a URL.
 """
 
 from __future__ import annotations
@@ -11,21 +11,23 @@ from typing import Any, Final
 import click
 
 from brand.errors import UsageError
-from brand.storage.location import place
+from brand.storage.io.location import place
 
 
 class _Place(click.ParamType):  # type: ignore[type-arg, unused-ignore]
-    """A path or a URL."""
+    """Parses a path or a URL."""
 
     name = "path or URL"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path | str:  # noqa: ARG002
-        """See `click.ParamType`. Raises `UsageError` for a URL that names nothing, or that holds a secret."""
+        """Parse the argument, as `click.ParamType` requires. Raises `UsageError` for a URL without a name or with a
+        secret in it.
+        """
         return place(value) if isinstance(value, str) else value
 
 
 class _Folder(_Place):
-    """A path; a URL is refused. `cure` says what helps, with the verb and the URL in it."""
+    """Parses a path, and refuses a URL. `cure` is the next step for the user, with the command and the URL in it."""
 
     name = "path"
 
@@ -33,7 +35,7 @@ class _Folder(_Place):
         self._cure = cure
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        """See `click.ParamType`. Raises `UsageError`."""
+        """Parse the argument, as `click.ParamType` requires. Raises `UsageError`."""
         found = super().convert(value, param, ctx)
         if isinstance(found, Path):
             return found
@@ -44,5 +46,5 @@ DATA_SET: Final = _Place()
 DATA_SET_IN_FOLDER: Final = _Folder(
     "`brand {verb}` works on a folder: copy the data set to one first, `brand copy {url} FOLDER`"
 )
-"""For verbs that write into the data set, or make links to its files."""
+"""For commands that write into the data set, or link to its files."""
 FOLDER: Final = _Folder("{url}: `brand {verb}` writes to a folder of this machine, not to a store")

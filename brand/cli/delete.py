@@ -22,10 +22,10 @@ from brand.errors import UsageError, counted
 def delete(
     dst: Path, *, keys: tuple[str, ...], key_file: Path | None, indices: tuple[int, ...], undo: bool, as_json: bool
 ) -> None:
-    """Delete samples of the collection DST: nothing reads or draws them from the next version on.
+    """Delete samples from the next version of the collection DST.
 
-    Their bytes stay, for older versions: `brand compact` and `brand redact` remove them. Finding keys reads all samples
-    once.
+    The bytes stay for older versions; `brand compact` and `brand redact` remove them. A search for keys reads all
+    samples once.
     """
     wanted = wanted_of(keys, key_file, indices)
     if undo and (keys or key_file is not None):

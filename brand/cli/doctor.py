@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 
 _STYLES: Final = {"ok": "green", "missing": "yellow", "problem": "bold red"}
 _WIDTHS: Final = (len("problem"), len("shared memory"))
-"""Of the first two columns, so that the tables of all parts line up."""
+"""Widths of the first two columns, so that the tables of all parts line up."""
 
 
 @click.command()
 @click.argument("dst", type=DATA_SET, required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, and no progress.")
 def doctor(dst: Path | str | None, as_json: bool) -> int:  # noqa: FBT001 - click passes options by name
-    """Say whether Brand works here, and what to do where it does not.
+    """Check this machine, the packages and optionally a data set.
 
-    Looks at the installed packages, the kernel and the limits of this process, and trains from a small data set in a
-    temporary folder. With DST, it also looks at that data set and at the storage below it.
+    The command checks the installed packages, the kernel and the limits of this process, and trains from a small data
+    set in a temporary folder. With DST, it also checks that data set and its storage.
 
     Exit code 1 means that something is broken. A missing extra is no error.
     """

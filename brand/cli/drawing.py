@@ -1,4 +1,4 @@
-"""How does a verb draw a picture? With matplotlib, which is an extra."""
+"""How does a command draw a figure? With matplotlib, which is an extra."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _ENDINGS: Final = (".png", ".svg", ".pdf")
 
 
 def empty_figure(plot: Path) -> Any:
-    """An empty figure, made before the work begins, so that a missing package or folder is an error at once.
+    """Return an empty figure, made before the work begins, so that a missing package or folder is an error at once.
 
     Raises `UsageError`, `MissingExtraError`.
     """

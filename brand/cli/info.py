@@ -13,8 +13,8 @@ from brand.cli.dataset import DATA_SET
 from brand.cli.output import chunk_run, print_json, size
 from brand.errors import counted
 from brand.printable import printable
-from brand.storage.dataset import StoredDataSet
-from brand.storage.summary import Summary, summarise
+from brand.storage.dataset.dataset import StoredDataSet
+from brand.storage.dataset.summary import Summary, summarise
 
 if TYPE_CHECKING:
     from rich.table import Table  # imported where it is used: it takes longer than all other verbs need to start
@@ -27,7 +27,10 @@ _CLASSES_SHOWN = 30
 @click.argument("dst", type=DATA_SET)
 @click.option("--json", "as_json", is_flag=True, help="Print all facts as JSON.")
 def info(dst: Path | str, as_json: bool) -> None:  # noqa: FBT001 - click passes options by name
-    """Show what is in the data set DST: fields, sizes, classes. Reads the index only."""
+    """Show the fields, sizes and classes of the data set DST.
+
+    The command reads the index only.
+    """
     summary = replace(summarise(StoredDataSet(dst)), path=str(dst))
     if as_json:
         print_json(summary.to_json())

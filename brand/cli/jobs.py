@@ -1,4 +1,4 @@
-"""`brand simulate DST --job SPEED --job SPEED`: what several jobs would read that share a node server."""
+"""`brand simulate DST --job SPEED --job SPEED`: predict the reads of several jobs that share a data server."""
 
 from __future__ import annotations
 
@@ -20,32 +20,32 @@ if TYPE_CHECKING:
 
 _FORM: Final = "give a speed, then start=, part= or epochs=, such as 1500/s,start=0.5,part=0.1"
 _LITTLE: Final = 0.15
-"""Jobs that together save less than this share of their reads gain almost nothing."""
+"""Jobs that together save less than this fraction of their reads gain almost nothing."""
 _WIDTH: Final = 240
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What the user asks of some jobs."""
+    """The jobs, policies and memories that the user asks about."""
 
     jobs: Sequence[str]
-    """As the user wrote them."""
+    """The jobs as the user wrote them."""
     policies: str
     memories: Sequence[tuple[str, Memory]]
-    """What the user calls each one, and the memory."""
-    prepared: str | None
+    """The user's name for each memory, and the memory."""
+    decoded_memory: str | None
     decode_s: float
     epochs: int
 
 
 @dataclass(frozen=True, slots=True)
 class _Planned:
-    """A job, and how the user wrote it."""
+    """A job, with the text that the user wrote."""
 
     text: str
     job: Job
     per_second: bool
-    """Whether its speed is in samples a second."""
+    """Whether its speed is in samples per second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,23 +54,23 @@ class _Row:
     policy: Policy
     sharing: Sharing
     per_s: float
-    """Samples a second of all jobs; 0: their speeds are not in samples a second."""
+    """Samples per second of all jobs, or 0 if their speeds are not in samples per second."""
 
 
 def show_jobs(data: Data, asked: Asked, plot: Path | None, *, as_json: bool) -> None:
-    """Simulate jobs with some policies and memories, and print what they read. Raises `UsageError`."""
+    """Simulate jobs with some policies and memories, and print their reads. Raises `UsageError`."""
     figure = empty_figure(plot) if plot else None
     planned = [_planned(text) for text in asked.jobs]
     jobs = [each.job for each in planned]
     if len({each.per_second for each in planned}) > 1:
         raise UsageError("--job: give all speeds in samples a second, such as 1500/s, or none")
-    policies, prepared = _policies(asked.policies), _prepared(asked.prepared, data.samples)
+    policies, decoded = _policies(asked.policies), _decoded(asked.decoded_memory, data.samples)
     facts = replace(data.facts, samples=data.samples)
     together, rows = Together(facts, jobs, asked.epochs), []
     for name, memory in asked.memories:
         share = memory_bytes(memory, data.stored_bytes) / data.stored_bytes
         for policy in policies:
-            rows.append(_Row(name, policy, together.sharing(policy, share, prepared), _rate(planned, policy)))
+            rows.append(_Row(name, policy, together.sharing(policy, share, decoded), _rate(planned, policy)))
     first_share = memory_bytes(asked.memories[0][1], data.stored_bytes) / data.stored_bytes
     advice = _advice(rows, jobs, lambda: Together(facts, _aligned(jobs), asked.epochs).sharing("follow", first_share))
     if as_json:
@@ -124,17 +124,17 @@ def _policies(text: str) -> list[Policy]:
     return found
 
 
-def _prepared(text: str | None, samples: int) -> float | None:
-    """Prepared samples that fit into their memory, as a share of all."""
+def _decoded(text: str | None, samples: int) -> float | None:
+    """Return the fraction of the samples that fit into the memory for decoded samples."""
     if text is None:
         return None
     memory, colon, sample = text.partition(":")
     if not colon:
-        raise UsageError(f"--prepared {text}: give a memory and the size of a prepared sample, such as 2GB:262kB")
+        raise UsageError(f"--decoded-memory {text}: give a memory and the size of a decoded sample, such as 2GB:262kB")
     try:
         return parse_size(memory) / max(1, parse_size(sample)) / samples
     except UsageError as error:
-        raise UsageError(f"--prepared {text}: {error}") from None
+        raise UsageError(f"--decoded-memory {text}: {error}") from None
 
 
 def _aligned(jobs: Sequence[Job]) -> list[Job]:
@@ -145,7 +145,7 @@ def _aligned(jobs: Sequence[Job]) -> list[Job]:
 
 
 def _rate(planned: Sequence[_Planned], policy: Policy) -> float:
-    """Samples that all jobs draw in a second; 0: that is not known."""
+    """Return the samples per second that all jobs fetch together, or 0 if that is not known."""
     speeds = [each.job.speed for each in planned if each.per_second] or [0.0]
     return len(speeds) * min(speeds) if policy == "coordl" else sum(speeds)
 
@@ -172,7 +172,7 @@ def _read_bytes(found: Sharing, data: Data) -> int:
 
 
 def _advice(rows: list[_Row], jobs: Sequence[Job], aligned: Any) -> str | None:
-    """What the user should do, in one sentence; None: nothing is known. `aligned()`: all jobs start at once."""
+    """Return one sentence of advice, or None if nothing is known. `aligned()` simulates a common start of all jobs."""
     of = {row.policy: row.sharing for row in rows if row.memory == rows[0].memory}
     if len(jobs) == 1:
         return "One job has nobody to share with: give a --job for each job"
@@ -208,7 +208,7 @@ def _show(data: Data, asked: Asked, planned: Sequence[_Planned], rows: list[_Row
 
 
 def _jobs_table(data: Data, planned: Sequence[_Planned], rows: list[_Row]) -> Table:
-    """Each job, and what is read for each of its draws, by policy."""
+    """Return a table of the reads for each sample that each job fetches, by policy."""
     from rich.table import Table
 
     table, first = Table(box=None, padding=(0, 3, 0, 0)), rows[0].sharing
@@ -226,12 +226,12 @@ def _jobs_table(data: Data, planned: Sequence[_Planned], rows: list[_Row]) -> Ta
 
 
 def _rows_table(data: Data, asked: Asked, rows: list[_Row]) -> Table:
-    """All jobs together, by memory and policy."""
+    """Return a table of all jobs together, by memory and policy."""
     from rich.table import Table
 
     table, several = Table(box=None, padding=(0, 3, 0, 0)), len(asked.memories) > 1
     threads = asked.decode_s > 0 and rows[0].per_s > 0
-    names = [*(["memory"] if several else []), "policy", "reads", "read", "per byte drawn", "prepared per draw"]
+    names = [*(["memory"] if several else []), "policy", "reads", "read", "per byte drawn", "decoded per sample"]
     for name in [*names, *(["decoding threads"] if threads else [])]:
         table.add_column(name, justify="left" if name == "policy" else "right")
     for row in rows:

@@ -19,10 +19,10 @@ from brand.cli.output import echo
 from brand.cli.serve import (
     cache_option,
     check_tls,
+    decoding_of,
+    decoding_options,
     http_option,
     memory_options,
-    prepared_of,
-    prepared_options,
     say,
     tls_options,
 )
@@ -42,7 +42,7 @@ _TOKEN_BYTES: Final = 32
 @click.option("--rate", help="With --namespaces: how fast each link is, such as 1gbit.")
 @memory_options
 @cache_option
-@prepared_options
+@decoding_options
 @click.option("--address", help="Where nodes listen, unix:@NAME. Default: a name made from the data set and the node.")
 @tls_options
 @http_option
@@ -57,22 +57,25 @@ def launch(
     rate: str | None,
     ssh: str,
     python: str | None,
-    prepared: str | None,
-    preparers: int | None,
+    decoded_memory: str | None,
+    decode_workers: int | None,
     **passed: str | None,
 ) -> None:
-    """Start node servers of the data set DST on several hosts, and run them until Ctrl-C.
+    """Start data servers of DST on several hosts until Ctrl-C.
 
     DST is the same path or URL on every host; {node} in it, in --cache, --address, --http and the TLS files stands for
-    0 to K-1. A training on a host attaches with BrandDataset(DST, server=ADDRESS); the addresses are printed when all
-    nodes are there.
+    0 to K-1. A training on a host attaches with BrandDataset(DST, server=ADDRESS). The addresses are printed when all
+    nodes are ready.
 
-    If a node ends before all are ready, all are stopped. If one ends later, the others go on.
+    If a node ends before all are ready, all nodes are stopped. If a node ends later, the other nodes continue.
     """
     check_tls(passed["tls_cert"], passed["tls_key"], passed["tls_ca"])
     options = {f"--{name.replace('_', '-')}": value for name, value in passed.items()}
-    prepared_of(prepared, preparers)
-    options |= {"--prepared": prepared, "--preparers": None if preparers is None else str(preparers)}
+    decoding_of(decoded_memory, decode_workers)
+    options |= {
+        "--decoded-memory": decoded_memory,
+        "--decode-workers": None if decode_workers is None else str(decode_workers),
+    }
     paths = {name: value for name, value in options.items() if name.startswith(("--tls", "--cache")) and value}
     options |= {name: os.path.abspath(value) for name, value in paths.items()}
     serving = Serving(os.path.abspath(dst) if isinstance(dst, Path) else dst, options)
@@ -103,7 +106,7 @@ def _starts(
     *,
     apart: bool,
 ) -> Iterator[list[Start]]:
-    """Yield how each node is started; its port or namespace is there during the block. Raises `UsageError`."""
+    """Yield the command that starts each node. Its port or namespace exists during the block. Raises `UsageError`."""
     if (nodes is None) == (local is None):
         raise UsageError("on which hosts? Give --nodes FILE, or --local K for K nodes on this machine")
     if (apart and local is None) or (rate is not None and not apart):

@@ -2,7 +2,7 @@
 
 0 done    1 something was found wrong    2 wrong use    130 stopped with Ctrl-C
 
-The command imports a verb when it runs it. To import all verbs takes longer than most of them run.
+A command is imported when it runs, because the import of all commands takes longer than most of them run.
 """
 
 from __future__ import annotations
@@ -19,51 +19,44 @@ from brand.cli.output import fail
 from brand.errors import BrandError, UsageError
 from brand.printable import printable
 
-VERBS: Final = (
-    "append",
-    "cache",
-    "cat",
-    "compact",
-    "convert",
-    "copy",
-    "delete",
-    "doctor",
-    "info",
-    "launch",
-    "overlay",
-    "partition",
-    "profile",
-    "redact",
-    "reindex",
-    "seal",
-    "serve",
-    "simulate",
-    "top",
-    "unpack",
-    "verify",
-    "versions",
-)
-"""Each is a function in the module of its name."""
+COMMANDS: Final = {
+    "Prepare data": ("convert", "seal", "copy", "unpack"),
+    "Inspect": ("info", "cat", "verify", "reindex", "doctor"),
+    "Collections": ("append", "overlay", "versions", "delete", "redact", "compact"),
+    "Train and serve": ("serve", "launch", "partition", "cache", "top"),
+    "Measure": ("profile", "simulate"),
+}
+"""Each command is a function in the module of its name; the groups are those of `brand --help`."""
 
 
-class _Verbs(click.Group):
-    """Finds a verb in its module. `commands` has only the names: click lists them, and says which one was meant."""
+class _Commands(click.Group):
+    """A group that imports a command when it runs the command. `commands` holds only the names, for suggestions."""
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - as click calls it
         if cmd_name not in self.commands:
             return None
-        verb: click.Command = getattr(import_module(f"brand.cli.{cmd_name}"), cmd_name)
-        return verb
+        command: click.Command = getattr(import_module(f"brand.cli.{cmd_name}"), cmd_name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write a list for each group, so that a reader finds the commands of a task together."""
+        longest = max(map(len, self.commands))
+        for title, names in COMMANDS.items():
+            found = [(name, self.get_command(ctx, name)) for name in names]
+            limit = formatter.width - 6 - longest
+            rows = [(name.ljust(longest), command.get_short_help_str(limit)) for name, command in found if command]
+            with formatter.section(title):
+                formatter.write_dl(rows)
 
 
 @click.group(
-    cls=_Verbs,
-    commands={verb: click.Command(verb) for verb in VERBS},
+    cls=_Commands,
+    commands={name: click.Command(name) for names in COMMANDS.values() for name in names},
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.version_option(brand.__version__, "-V", "--version", prog_name="brand")
 def cli() -> None:
-    """Pack samples into chunks, and look after data sets that are packed.
+    """Convert data sets into chunks, inspect them, and serve them to trainings.
 
     Exit codes: 0 done, 1 something was found wrong, 2 wrong use, 130 stopped with Ctrl-C.
     """

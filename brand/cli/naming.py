@@ -1,4 +1,4 @@
-"""Which samples does a command line name? Options of the verbs that delete."""
+"""Parse the options that name samples, for the commands that delete."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def naming_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def wanted_of(keys: tuple[str, ...], key_file: Path | None, indices: tuple[int, ...]) -> Wanted:
-    """The samples that the options name. Raises `UsageError`."""
+    """Return the samples that the options name. Raises `UsageError`."""
     lines: list[str] = []
     if key_file is not None:
         try:

@@ -1,4 +1,4 @@
-"""How results and progress are shown: bars on a terminal, plain lines elsewhere, JSON for machines."""
+"""Show results and progress: bars on a terminal, plain lines in a file, JSON for programs."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ BAR_EVERY_S: Final = 0.1
 
 
 Meter = Callable[[str, int, int | None, int, int | None], None]
-"""Shows how far a stage is: its name, samples (or chunks) done and in all, bytes done and in all."""
+"""Shows the progress of a stage: its name, samples (or chunks) done and in all, bytes done and in all."""
 
 
 def echo(line: str, *, err: bool = False) -> None:
-    """Print one line for people, with control characters escaped. Verbs print all lines here, and JSON elsewhere."""
+    """Print one line for people, with control characters escaped. Commands print all lines here, and JSON elsewhere."""
     click.echo(printable(line), err=err)
 
 
@@ -42,7 +42,7 @@ def _finite(value: Any) -> Any:
 
 
 def fail(message: str, kind: str, code: int, *, as_json: bool, notes: Sequence[str] = ()) -> int:
-    """Print what went wrong, and each note on a line of its own. Returns the exit code."""
+    """Print the error, and each note on a line of its own. Return the exit code."""
     if as_json:
         print_json({"error": {"type": kind, "message": "\n".join((message, *notes))}})
     else:
@@ -53,7 +53,7 @@ def fail(message: str, kind: str, code: int, *, as_json: bool, notes: Sequence[s
 
 
 def duration(seconds: float) -> str:
-    """Seconds for people."""
+    """Format seconds for people."""
     if round(seconds, 1) < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -61,13 +61,13 @@ def duration(seconds: float) -> str:
 
 
 def chunk_run(first: int, last: int) -> str:
-    """Consecutive chunks for people: `chunks 313 to 625`."""
+    """Format consecutive chunks for people: `chunks 313 to 625`."""
     return f"chunk {first:,}" if first == last else f"chunks {first:,} to {last:,}"
 
 
 @contextmanager
 def meter(*, quiet: bool) -> Iterator[Meter]:
-    """A bar on a terminal, lines every ten seconds elsewhere, nothing where `quiet`."""
+    """Yield a bar on a terminal, a line every ten seconds in a file, or a meter that shows nothing if `quiet`."""
     if quiet:
         yield _silent
     elif sys.stderr.isatty():
@@ -82,7 +82,7 @@ def _silent(*_: object) -> None:
 
 
 class _Bars:
-    """One bar a stage, drawn when there is news (no thread of its own: workers are forked meanwhile)."""
+    """A bar for each stage. It draws when progress is reported: a thread would not survive the fork of workers."""
 
     def __init__(self) -> None:
         from rich.console import Console

@@ -18,9 +18,9 @@ from brand.errors import UsageError, counted
 @click.argument("column", metavar="NAME=FILE.npy")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def overlay(dst: Path, column: str, *, as_json: bool) -> None:
-    """Give all samples of the collection DST a number each: a column, without touching the samples.
+    """Add a column of numbers to the collection DST.
 
-    FILE.npy holds one value for each index. `NAME=` removes the column.
+    FILE.npy holds one value for each index. The samples are not rewritten. `NAME=` removes the column.
     """
     name, equals, file = column.partition("=")
     if not equals:

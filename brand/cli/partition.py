@@ -11,10 +11,10 @@ from brand.cli.dataset import DATA_SET_IN_FOLDER, FOLDER
 from brand.cli.output import chunk_run, echo, meter, print_json, size
 from brand.errors import UsageError, counted
 from brand.formats.manifest import read_manifest
-from brand.protocol.owners import MAX_NODES, owner_of_chunk
-from brand.storage.copies import WAYS
-from brand.storage.partition import Divided
-from brand.storage.partition import partition as run
+from brand.orders.base.owners import MAX_NODES, owner_of_chunk
+from brand.storage.maintenance.copies import WAYS
+from brand.storage.maintenance.partition import Divided
+from brand.storage.maintenance.partition import partition as run
 
 _NODE: Final = "{node}"
 
@@ -34,10 +34,10 @@ _NODE: Final = "{node}"
 @click.option("--copy", is_flag=True, help="Copy the files. Default: hard links where OUT is on DST's file system.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, and no progress.")
 def partition(dst: Path, out: tuple[Path, ...], *, nodes: int, group_chunks: int, copy: bool, as_json: bool) -> None:
-    """Divide the data set DST over K nodes, with a folder OUT for the share of each.
+    """Divide the data set DST over K nodes, into a folder OUT each.
 
-    Give K folders, or one with {node} in its name, which stands for 0 to K-1. A share holds the whole index and its
-    node's run of the chunks. A partition that was stopped goes on with the same command.
+    Give K folders, or one with {node} in its name, which stands for 0 to K-1. A partition holds the whole index and the
+    consecutive chunks of its node. If the command was stopped, the same command continues it.
     """
     folders, total = _folders(out, nodes), 0
     header = read_manifest(dst).header
@@ -60,7 +60,7 @@ def partition(dst: Path, out: tuple[Path, ...], *, nodes: int, group_chunks: int
 
 
 def _folders(out: tuple[Path, ...], nodes: int) -> list[Path]:
-    """The folder of each node."""
+    """Return the folder of each node."""
     if len(out) == 1 and _NODE in str(out[0]):
         return [Path(str(out[0]).replace(_NODE, str(node))) for node in range(nodes)]
     if len(out) != nodes:

@@ -15,11 +15,11 @@ from brand.cli.output import Meter, echo, meter, print_json, size
 from brand.errors import counted
 from brand.formats.constants import MANIFEST_NAME
 from brand.formats.manifest import read_manifest
-from brand.storage.location import located
-from brand.storage.probe import SECONDS, Measurement, Report, take_measurement
-from brand.storage.probestore import SECONDS as STORE_SECONDS
-from brand.storage.probestore import StoreProbe
-from brand.storage.profile import ENOUGH, Profile, best_depth, save_profile, stripe_bytes, stripe_length
+from brand.storage.io.location import located
+from brand.storage.profile.probe import SECONDS, Measurement, Report, take_measurement
+from brand.storage.profile.probestore import SECONDS as STORE_SECONDS
+from brand.storage.profile.probestore import StoreProbe
+from brand.storage.profile.profile import ENOUGH, Profile, best_depth, save_profile, stripe_bytes, stripe_length
 from brand.stores.url import parse_url
 
 if TYPE_CHECKING:
@@ -37,12 +37,14 @@ _BAR: Final = 48
 @click.option("--dry-run", is_flag=True, help="Measure, and store nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, and no progress.")
 def profile(path: Path | str, seconds: float | None, plot: Path | None, dry_run: bool, as_json: bool) -> None:  # noqa: FBT001 - click passes options by name
-    """Measure the storage of PATH: bandwidth by read size and reads in flight.
+    """Measure the bandwidth of the storage below PATH.
 
-    PATH is a data set, a folder or a large file. Its files are dropped from the page cache and read
-    in random pieces. The result gives the length of a stripe, and is stored for this storage.
+    PATH is a data set, a folder or a large file. The command drops its files from the page cache and reads them in
+    random blocks, by read size and reads in flight. The result fixes the length of a stripe, and is stored for this
+    storage.
 
-    PATH may be the URL of a data set in a store. Then the most that it will cost is printed first: requests and bytes.
+    PATH may be the URL of a data set in an object store. The command then prints the highest cost first: requests and
+    bytes.
     """
     figure = empty_figure(plot) if plot else None
     samples, measure = _in_store(path, quiet=as_json) if isinstance(path, str) else _in_files(path)
@@ -62,7 +64,7 @@ def profile(path: Path | str, seconds: float | None, plot: Path | None, dry_run:
 
 
 _Measure = Callable[[float | None, Report], Measurement]
-"""Takes the time to take, and who is told how far it is."""
+"""Measures for a number of seconds, and reports its progress."""
 
 
 def _in_store(url: str, *, quiet: bool) -> tuple[_Samples | None, _Measure]:
@@ -80,7 +82,7 @@ def _in_files(path: Path) -> tuple[_Samples | None, _Measure]:
 
 
 class _Samples(NamedTuple):
-    """What the length of a stripe needs to know about a data set."""
+    """The facts of a data set that the length of a stripe depends on."""
 
     mean_bytes: float
     chunk_size: int
@@ -146,7 +148,7 @@ def _table(found: Profile) -> Table:
 
 
 def _curve(found: Profile) -> Table:
-    """A bar for each read size, at the best number of reads in flight. A line marks the speed to be reached."""
+    """Draw a bar for each read size, at the best number of reads in flight. A line marks the target speed."""
     from rich.table import Table
 
     depth = best_depth(found)
@@ -213,12 +215,12 @@ def _draw(found: Profile, figure: Any) -> None:
 
 
 def _binary(count: int) -> str:
-    """A read size in the units that people choose it in: 384 KiB."""
+    """Format a read size in the units in which people choose it: 384 KiB."""
     if round(count / 1024) < 1024:
         return f"{count / 1024:.0f} KiB"
     return f"{count / (1 << 20):.1f} MiB".replace(".0 ", " ")
 
 
 def _speed(bytes_per_s: float) -> str:
-    """MB/s, in three digits or more."""
+    """Format MB/s with three digits or more."""
     return f"{bytes_per_s / 1e6:,.{0 if bytes_per_s >= 1e8 else 1}f}"

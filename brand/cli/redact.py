@@ -27,11 +27,11 @@ def redact(
     report: str,
     as_json: bool,
 ) -> None:
-    """Destroy samples of the collection DST: no file of it holds their bytes afterwards.
+    """Destroy the bytes of samples of the collection DST.
 
-    Samples may have been deleted before. Parts with them are written again, and all versions that name the old parts
-    are removed: states and running trainings of these versions cannot go on. The report lists what was destroyed, and
-    what remains with you.
+    Samples may have been deleted before. Segments that hold them are rewritten, and all versions that name the old
+    segments are removed. Loader states and running trainings of these versions cannot continue. The report lists the
+    samples that were destroyed and the work that remains for you.
     """
     with meter(quiet=as_json) as show:
         told = run(

@@ -9,14 +9,17 @@ import click
 from brand.cli.dataset import DATA_SET_IN_FOLDER
 from brand.cli.output import echo, meter, print_json
 from brand.errors import counted
-from brand.storage.reindex import reindex as run
+from brand.storage.maintenance.reindex import reindex as run
 
 
 @click.command()
 @click.argument("dst", type=DATA_SET_IN_FOLDER)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, and no progress.")
 def reindex(dst: Path, as_json: bool) -> None:  # noqa: FBT001 - click passes options by name
-    """Make manifest, index and columns of DST again from its chunks alone."""
+    """Rebuild manifest, index and columns of DST from its chunks.
+
+    Raises `UsageError`.
+    """
     total = 0
     with meter(quiet=as_json) as show:
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from brand.chunker import Progress
-from brand.chunker import seal as run
+from brand.chunker.distributed import seal as run
+from brand.chunker.plan.report import Progress
 from brand.cli.convert import print_report
 from brand.cli.dataset import FOLDER
 from brand.cli.output import meter, print_json
@@ -18,9 +18,10 @@ from brand.errors import MissingChunksError
 @click.argument("dst", type=FOLDER)
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON, and no progress.")
 def seal(dst: Path, as_json: bool) -> int:  # noqa: FBT001 - click passes options by name
-    """Finish the data set DST, whose chunks `brand convert --part` has made.
+    """Finalise the data set DST that tasks of `brand convert` made.
 
-    Exit code 1 where chunks are missing or damaged, with the parts that make them. Sealing again changes nothing.
+    Exit code 1 means that chunks are missing or damaged; the report lists the tasks that make them. A second run
+    changes nothing.
     """
     with meter(quiet=as_json) as show:
 

@@ -27,10 +27,11 @@ from brand.node.setup.caching import parse_cache
 from brand.node.setup.member import Member
 from brand.node.setup.memory import memory_bytes
 from brand.node.setup.preparing import Prepared
+from brand.node.setup.server_spec import ServerSpec
 from brand.node.setup.tls import Tls
 from brand.node.wire.connection import own_address
-from brand.storage.dataset import StoredDataSet
-from brand.storage.files import no_descriptor_left
+from brand.storage.dataset.dataset import StoredDataSet
+from brand.storage.io.files import no_descriptor_left
 
 _MAX_TOKEN: Final = 4096
 _NO_TOKEN: Final = (
@@ -42,10 +43,10 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 class EnvironmentOnly(click.Option):
-    """A secret that comes from an environment variable only, because other users can read the command line."""
+    """A secret that is read from an environment variable only, because other users can read the command line."""
 
     def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
-        """Add nothing, so that the command line does not take the option."""
+        """Add nothing, so that the command line does not accept the option."""
 
 
 def memory_options(command: _F) -> _F:
@@ -53,7 +54,7 @@ def memory_options(command: _F) -> _F:
     own = "Memory for samples: 2GB, or a share of the data such as 0.25. Default: a quarter of what is free."
     others = "How much of --memory other nodes may fill: 200MB, or a share of it. Default: 0.1."
     wanted = click.option("--memory", help=own, callback=_check_memory)
-    return wanted(click.option("--remote-memory", help=others, callback=_check_memory)(command))
+    return wanted(click.option("--peer-memory", help=others, callback=_check_memory)(command))
 
 
 def cache_option(command: _F) -> _F:
@@ -62,23 +63,23 @@ def cache_option(command: _F) -> _F:
     return click.option("--cache", metavar="FOLDER[:SIZE]", help=meaning, callback=check_cache)(command)
 
 
-def prepared_options(command: _F) -> _F:
-    """Add the options for what a server prepares with; `prepared_of` takes them."""
+def decoding_options(command: _F) -> _F:
+    """Add the options of server-side decoding; `decoding_of` parses them."""
     memory = "Memory for samples that this server decodes for all clients: 2GB."
     count = "Processes that decode. Default: one a core."
-    wanted = click.option("--prepared", metavar="SIZE", help=memory)
-    return wanted(click.option("--preparers", type=click.IntRange(1), metavar="N", help=count)(command))
+    wanted = click.option("--decoded-memory", metavar="SIZE", help=memory)
+    return wanted(click.option("--decode-workers", type=click.IntRange(1), metavar="N", help=count)(command))
 
 
-def prepared_of(prepared: str | None, preparers: int | None) -> Prepared | None:
-    """What a server prepares with; None where it does not prepare. Raises `UsageError`."""
-    if preparers is not None and prepared is None:
-        raise UsageError("--preparers is for a server that prepares: give it memory for that, with --prepared")
-    return None if prepared is None else Prepared(prepared, preparers)
+def decoding_of(decoded_memory: str | None, decode_workers: int | None) -> Prepared | None:
+    """Return the settings of server-side decoding, or None if it is off. Raises `UsageError`."""
+    if decode_workers is not None and decoded_memory is None:
+        raise UsageError("--decode-workers is for a server that decodes: give it memory with --decoded-memory")
+    return None if decoded_memory is None else Prepared(decoded_memory, decode_workers)
 
 
 def check_cache(context: click.Context, option: click.Parameter, cache: str | None) -> str | None:
-    """The text, checked to name a folder and a size. Raises `UsageError`."""
+    """Return the text, checked to name a folder and a size. Raises `UsageError`."""
     del context
     try:
         if cache is not None:
@@ -89,7 +90,7 @@ def check_cache(context: click.Context, option: click.Parameter, cache: str | No
 
 
 def _check_memory(_: click.Context, option: click.Parameter, memory: str | None) -> str | None:
-    """The text, checked to be an amount of memory. Raises `UsageError`."""
+    """Return the text, checked to be an amount of memory. Raises `UsageError`."""
     try:
         memory_bytes(as_memory(memory), 1 << 62)
     except UsageError as error:
@@ -104,7 +105,7 @@ def http_option(command: _F) -> _F:
 
 
 def _check_http(_: click.Context, option: click.Parameter, where: str | None) -> str | None:
-    """The text, checked to be a port. Raises `UsageError`."""
+    """Return the text, checked to be a port. Raises `UsageError`."""
     try:
         if where is not None:
             check_where(where.replace(NODE, "0"))
@@ -114,7 +115,7 @@ def _check_http(_: click.Context, option: click.Parameter, where: str | None) ->
 
 
 def tls_options(command: _F) -> _F:
-    """Add the options for certificates, of which a user gives all three or none."""
+    """Add the options for certificates. A user gives all three, or none."""
     for name, meaning in (
         ("ca", "The CA that signs the other nodes' certificates. Without all three files, nodes speak unencrypted."),
         ("key", "The private key for --tls-cert."),
@@ -128,7 +129,7 @@ def tls_options(command: _F) -> _F:
 @click.argument("dst", type=DATA_SET)
 @memory_options
 @cache_option
-@prepared_options
+@decoding_options
 @click.option("--address", help="Where to listen, unix:@NAME. Default: a name made from the data set and the node.")
 @click.option("--node", type=click.IntRange(0), metavar="K", help="Which of several nodes this is, from 0.")
 @click.option("--peers", metavar="HOST:PORT,...", help="Where all nodes listen for each other, in order.")
@@ -153,8 +154,8 @@ def serve(
     *,
     memory: str | None,
     cache: str | None,
-    prepared: str | None,
-    preparers: int | None,
+    decoded_memory: str | None,
+    decode_workers: int | None,
     address: str | None,
     until_eof: bool,
     record: Path | None,
@@ -162,21 +163,23 @@ def serve(
     http: str | None,
     **cluster: Any,
 ) -> None:
-    """Run the node server of the data set DST until Ctrl-C, for several processes of this user.
+    """Run the data server of DST until Ctrl-C.
 
-    They attach with BrandDataset(DST, server=ADDRESS). Without this verb a training starts its own server.
+    The trainings of one user on this machine attach with BrandDataset(DST, server=ADDRESS). Without this command, a
+    training starts its own server.
 
-    With --node and --peers the server is one of several nodes, which serve each other; `brand launch` starts them all.
+    With --node and --peers the server is one of several nodes that serve each other; `brand launch` starts them all.
     """
     member, peers, secret = _member(**cluster, http=http)
-    ready = prepared_of(prepared, preparers)
+    ready = decoding_of(decoded_memory, decode_workers)
     facts = StoredDataSet(dst).id if member is None else f"{StoredDataSet(dst).id} node {member.node}"
     where = address or own_address(facts.encode())
     tune_server_process()
     logging.basicConfig(format="%(levelname)s: %(message)s")  # before it listens: it may have to warn at once
     try:
         folder = None if cache is None else parse_cache(cache)
-        server = _server(member, dst, where, memory=as_memory(memory), record=record, cache=folder, prepared=ready)
+        spec = ServerSpec(dst, where, as_memory(memory), member=member, cache=folder, prepared=ready, record=record)
+        server = _server(spec)
     except OSError as error:
         if why := no_descriptor_left(error):
             raise UsageError(why) from None
@@ -201,16 +204,16 @@ def serve(
         _run(server, member, peers, until_eof=until_eof)
 
 
-def _server(member: Member | None, dst: Path | str, where: str, **more: Any) -> NodeServer:
-    if member is None:
-        return NodeServer(dst, where, **more)
+def _server(spec: ServerSpec) -> NodeServer:
+    if spec.member is None:
+        return NodeServer(spec)
     from brand.cluster.member import server_of  # only here: gRPC takes longer to load than other verbs need
 
-    return server_of(member, dst, where, **more)
+    return server_of(spec)
 
 
 def _run(server: NodeServer, member: Member | None, peers: list[str], *, until_eof: bool) -> None:
-    """Serve until stopped."""
+    """Serve until the server is stopped."""
     if until_eof:
         serving.stop_at_end_of(sys.stdin.fileno(), server.stop)
     if member is None:
@@ -224,7 +227,7 @@ def _member(  # one option each
     node: int | None,
     peers: str | None,
     bind: str | None,
-    remote_memory: str | None,
+    peer_memory: str | None,
     token_file: TextIO | None,
     token: str | None,
     tls_cert: str | None,
@@ -232,9 +235,9 @@ def _member(  # one option each
     tls_ca: str | None,
     http: str | None,
 ) -> tuple[Member | None, list[str], str | None]:
-    """Which of several nodes this is, the addresses of all, and the token; None and no address for a single server."""
+    """Return this node, the addresses of all nodes, and the token; None and no address for a single server."""
     if peers is None:
-        given: dict[str, Any] = {"--node": node, "--bind": bind, "--remote-memory": remote_memory}
+        given: dict[str, Any] = {"--node": node, "--bind": bind, "--peer-memory": peer_memory}
         given |= {"--token-file": token_file if http is None else None}
         given |= {"--tls-cert": tls_cert, "--tls-key": tls_key, "--tls-ca": tls_ca}
         for name, value in given.items():
@@ -250,22 +253,21 @@ def _member(  # one option each
     secret = _secret(token, token_file)
     if not secret:
         raise UsageError(_NO_TOKEN)
-    return Member(node, len(listed), secret, bind or listed[node], as_memory(remote_memory), tls), listed, secret
+    return Member(node, len(listed), secret, bind or listed[node], as_memory(peer_memory), tls), listed, secret
 
 
 def _secret(token: str | None, token_file: TextIO | None) -> str | None:
-    """The token that a user has given; None: none."""
     return token if token_file is None else token_file.readline(_MAX_TOKEN).strip()
 
 
 def check_tls(*files: str | None) -> None:
-    """Raise `UsageError` where some of the three files are given and some are not."""
+    """Raise `UsageError` if only some of the three files are given."""
     if None in files and any(files):
         raise UsageError("--tls-cert, --tls-key and --tls-ca go together: give all three, or none")
 
 
 def as_memory(memory: str | None) -> str | float | None:
-    """A share of the data for a number without a unit that is at most 1; else the text itself."""
+    """Return a share of the data for a number without a unit that is at most 1, and the text itself for any other."""
     try:
         share = float(memory or "")
     except ValueError:

@@ -1,4 +1,4 @@
-"""`brand convert ... --part K/N` and `--engine ray`: options of a conversion that several machines work on."""
+"""`brand convert ... --task K/N` and `--engine ray`: options for a conversion on several machines."""
 
 from __future__ import annotations
 
@@ -9,37 +9,38 @@ from typing import Any, TypeVar
 
 import click
 
-from brand.chunker import Job, Options, Part, PartReport, Report, run_part, seal
-from brand.chunker.report import OnProgress
+from brand.chunker import Options, Report
+from brand.chunker.distributed import Job, Task, TaskReport, run_task, seal
+from brand.chunker.plan.report import OnProgress
 from brand.cli.output import chunk_run, duration, echo, size
 from brand.errors import UsageError, counted
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-class _Part(click.ParamType[Part]):
-    """A part: `3/8`."""
+class _TaskNumber(click.ParamType[Task]):
+    """Parses a task of a conversion: `3/8`."""
 
-    name = "part"
+    name = "task"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Part:
-        """Parse a part; the error says what is allowed."""
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Task:
+        """Parse a task. The error lists the allowed forms."""
         try:
-            return value if isinstance(value, Part) else Part.parse(str(value))
+            return value if isinstance(value, Task) else Task.parse(str(value))
         except UsageError as error:
             self.fail(str(error), param, ctx)
 
 
 def several_machines(command: Command) -> Command:
-    """Add the options. The command gets them as `part`, `engine` and `address`."""
+    """Add the options. The command receives them as `part`, `engine` and `address`."""
     for option in (
         click.option("--address", help="With --engine ray: the cluster (default: RAY_ADDRESS, or a new one here)."),
         click.option(
             "--engine", type=click.Choice(["ray"]), help="Let a Ray cluster make the chunks, then finish DST."
         ),
         click.option(
-            "--part",
-            type=_Part(),
+            "--task",
+            type=_TaskNumber(),
             metavar="K/N",
             help="Make only part K of N, counted from 0, beside other machines that see SRC and DST; `brand seal DST`"
             " finishes it.",
@@ -50,8 +51,8 @@ def several_machines(command: Command) -> Command:
 
 
 def one_machine(command: Command) -> Command:
-    """Refuse these options with the reason, and do not list them."""
-    for name in ("--engine", "--part"):
+    """Hide these options, and refuse them with the reason."""
+    for name in ("--engine", "--task"):
         command = click.option(name, hidden=True, expose_value=False, callback=_refuse)(command)
     return command
 
@@ -70,21 +71,21 @@ def convert_together(
     options: Options,
     on_progress: OnProgress,
     *,
-    part: Part | None,
+    part: Task | None,
     engine: str | None,
     address: str | None,
-) -> Report | PartReport | None:
-    """Work on a conversion with other machines. Returns None where no option asks for that.
+) -> Report | TaskReport | None:
+    """Convert with other machines. Return None if no option asks for that.
 
     `plan` makes the job; it takes `parts` and `on_progress`.
     """
     if part is not None and engine is not None:
-        raise UsageError("--part and --engine: an engine makes all parts by itself, so give one of the two")
+        raise UsageError("--task and --engine: an engine makes all parts by itself, so give one of the two")
     if address is not None and engine is None:
         raise UsageError("--address is for --engine ray")
     if part is not None:
         job = plan(parts=part.of, on_progress=on_progress)
-        return replace(run_part(job, part, jobs=options.jobs, on_progress=on_progress), target=dst)
+        return replace(run_task(job, part, jobs=options.jobs, on_progress=on_progress), target=dst)
     if engine is None:
         return None
     from brand.engines.ray import make_chunks
@@ -96,8 +97,8 @@ def convert_together(
     return replace(report, target=dst, chunks_found=found, seconds=time.monotonic() - started)
 
 
-def print_part(report: PartReport) -> None:
-    """Say what a part did, and what is still to do."""
+def print_part(report: TaskReport) -> None:
+    """Print the result of a task, and the tasks that remain."""
     if report.chunks:
         which = chunk_run(report.first, report.first + report.chunks - 1)
         echo(

@@ -1,4 +1,4 @@
-"""`brand simulate DST`; `--scene` leads to `scenes`, and `--job` to `jobs`."""
+"""`brand simulate DST`; `--job` leads to `jobs`."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 from click.core import ParameterSource
 
-from brand.chunker.plan import Layout, chunk_samples
+from brand.chunker.plan.plan import Layout, chunk_samples
 from brand.cli.dataset import DATA_SET
 from brand.cli.drawing import empty_figure, save_figure
 from brand.cli.jobs import Asked, show_jobs
 from brand.cli.output import duration, echo, print_json, size
-from brand.cli.scenes import show_scene
 from brand.cli.serve import as_memory
 from brand.errors import UsageError, counted
-from brand.node.setup.choose import MinIO, Pool, ProtocolChoice, Slots, Stripes, Uniform
 from brand.node.setup.memory import parse_size
+from brand.orders import Slots, Stripes, Uniform
+from brand.orders.baselines import Pool
+from brand.orders.policies.registry import OrderOption
 from brand.simulate.pace import Machine
 from brand.simulate.storages import ASSUMED_STORE, BUILT_IN, DEFAULT, Storage, storage_below, storage_named
 from brand.simulate.whatif import Answer, Case, Data, Price, answer, data_of, imagine
-from brand.storage.dataset import StoredDataSet
+from brand.storage.dataset.dataset import StoredDataSet
 
 if TYPE_CHECKING:
     from rich.table import Table  # imported where it is used: it takes longer than all other verbs need to start
@@ -34,23 +35,33 @@ _T = TypeVar("_T")
 _F = TypeVar("_F", bound=Callable[..., Any])
 _MOST_ROWS: Final = 100
 _WIDTH: Final = 240
-"""Room for all columns: a narrow terminal wraps lines, which is better than a table that wraps cells."""
+"""Width for all columns: a narrow terminal wraps lines, which is easier to read than wrapped cells."""
 _ASSUMED: Final = f"{DEFAULT} (assumed)"
-_OF_SCENES: Final = {"scene", "policies", "plot", "as_json"}
-"""Options that go with `--scene`."""
-_OF_JOBS: Final = {"dst", "samples", "mean_bytes", "memory", "epochs", "decode", "job", "prepared"} | _OF_SCENES - {
-    "scene"
+_OF_JOBS: Final = {
+    *(
+        "dst",
+        "samples",
+        "mean_bytes",
+        "memory",
+        "epochs",
+        "decode",
+        "job",
+        "decoded_memory",
+        "policies",
+        "plot",
+        "as_json",
+    )
 }
-"""Options that go with `--job`."""
+"""Options that `--job` accepts."""
 _UNSAID: Final = {"chosen", "0"}
 """Values of options that are not used."""
 _NEAR: Final = 1.05
-"""Epochs that take this many times as long as training alone are as good as these."""
+"""Memories whose epochs take at most this many times the training time count as enough."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """One case, what the user calls each of its choices, and the answer."""
+    """One case, the user's name for each of its values, and the prediction."""
 
     case: Case
     named: dict[str, str]
@@ -67,7 +78,7 @@ def _several(name: str, meaning: str) -> Callable[[_F], _F]:
 @_several("cache", "Room of a cache folder in each node: 100GB, a share of the data, or 0. Default: 0.")
 @_several("storage", f"{', '.join(BUILT_IN)}, MB/s, MB/s:operations/s, or a stored profile. Default: as measured.")
 @click.option("--cache-storage", default="nvme", show_default=True, help="What the cache folder lies on, as --storage.")
-@_several("protocol", "stripes, slots, uniform, or a baseline: pool:8 (chunks of a pool), minio. Default: stripes.")
+@_several("order", "stripes, slots, uniform, or a baseline: pool:8 (chunks of a pool). Default: stripes.")
 @_several("stripe", "Samples of a stripe. Default: as Brand chooses for the storage.")
 @_several("nodes", "Nodes that train together. Default: 1.")
 @click.option("--ranks", type=click.IntRange(1), default=1, show_default=True, help="Ranks of each node.")
@@ -89,45 +100,37 @@ def _several(name: str, meaning: str) -> Callable[[_F], _F]:
 @click.option("--samples", type=click.IntRange(1), help="Without DST: samples of a data set that is not there yet.")
 @click.option("--mean-bytes", metavar="SIZE", help="Without DST: mean stored size of a sample, such as 110kB.")
 @click.option("--sigma", metavar="SIZE", help="Without DST: standard deviation of the sizes. Default: all are equal.")
-@click.option("--scene", metavar="NAME", help="Simulate a paper's scene instead: hdmlp-t1, or a TOML file.")
 @click.option("--job", metavar="JOB", multiple=True, help="One of several jobs that share a server: see below.")
-@click.option("--prepared", metavar="SIZE:SIZE", help="Of jobs: memory for prepared samples, and the size of one.")
-@click.option("--policies", metavar="A,B,...", help="Policies of the scene, or of the jobs. Default: see below.")
+@click.option("--decoded-memory", metavar="SIZE:SIZE", help="Of jobs: memory for decoded samples, and the size of one.")
+@click.option("--policies", metavar="A,B,...", help="Policies of the jobs. Default: see below.")
 @click.option("--plot", metavar="FILE", type=click.Path(path_type=Path), help="Draw it: .png, .svg or .pdf.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def simulate(
     dst: Path | None,
-    scene: str | None,
     job: tuple[str, ...],
     policies: str | None,
     plot: Path | None,
     as_json: bool,  # noqa: FBT001 - click passes options by name
     **given: Any,
 ) -> None:
-    """Say what an epoch of the data set DST would cost, before it is run: time, reads and bytes.
+    """Predict the time, reads, bytes and cost of an epoch of DST.
 
-    The decisions are those of a node server, over the real plan and the real sizes; only the time is a model. Several
-    values of an option, with commas between them, make a row each.
+    The simulator makes the decisions of a data server, with the real plan and the real sizes. Only the time is a model.
+    Several values of an option, separated by commas, make a row each.
 
-    With --job, once for each of several jobs that share a server, say what they read together. A JOB is its speed
-    beside the others', or 1500/s samples a second; then ,start=0.5 epochs of the fastest job, ,part=0.1 of the samples,
-    ,epochs=3. The --policies are follow, joader, coordl and alone; the default is follow,alone.
-
-    With --scene, simulate policies of papers, each beside the seconds that the paper printed. The default is all.
+    With --job, given once for each of several jobs that share a server, the command predicts their reads together. A
+    JOB is its relative speed, or 1500/s samples per second; then ,start=0.5 epochs of the fastest job, ,part=0.1 of the
+    samples, ,epochs=3. The --policies are follow, joader, coordl and alone; the default is follow,alone.
     """
-    if scene is not None:
-        _check_alone("--scene", _OF_SCENES)
-        show_scene(scene, "all" if policies is None else policies, plot, as_json=as_json)
-        return
     if job:
-        _check_alone("--job", _OF_JOBS)
+        _check_alone()
         asked = _of_jobs(job, policies, given)
         show_jobs(
             _with_storage(_data(dst, given["samples"], given["mean_bytes"], None), dst), asked, plot, as_json=as_json
         )
         return
-    if policies is not None or given["prepared"] is not None:
-        raise UsageError("--policies and --prepared belong to jobs and scenes: give --scene or --job, too")
+    if policies is not None or given["decoded_memory"] is not None:
+        raise UsageError("--policies and --decoded-memory belong to jobs: give --job, too")
     figure = empty_figure(plot) if plot else None
     data = _data(dst, given["samples"], given["mean_bytes"], given["sigma"])
     price = Price(given["price_reads"], given["price_gb"], given["price_hour"])
@@ -146,14 +149,14 @@ def simulate(
             echo(f"The epochs are drawn in {plot}")
 
 
-def _check_alone(leads: str, with_it: set[str]) -> None:
-    """A scene has numbers of its own, and jobs do without most. Raises `UsageError` where the user gave others."""
+def _check_alone() -> None:
+    """Raise `UsageError` if the user gave an option that jobs do not use."""
     context = click.get_current_context()
     for parameter in context.command.params:
         name = parameter.name or ""
-        if name not in with_it and context.get_parameter_source(name) is not ParameterSource.DEFAULT:
+        if name not in _OF_JOBS and context.get_parameter_source(name) is not ParameterSource.DEFAULT:
             what = parameter.opts[0] if isinstance(parameter, click.Option) else parameter.human_readable_name
-            raise UsageError(f"{leads} has no use for it: leave out {what}")
+            raise UsageError(f"--job has no use for it: leave out {what}")
 
 
 # -- what is asked -----------------------------------------------------------------------------------------------------
@@ -180,21 +183,20 @@ def _size(option: str, text: str) -> int:
 def _of_jobs(jobs: tuple[str, ...], policies: str | None, given: dict[str, Any]) -> Asked:
     memories = _values("memory", given, "0.25", _memory)
     chosen = "follow,alone" if policies is None else policies
-    return Asked(jobs, chosen, memories, given["prepared"], given["decode"] / 1000, given["epochs"])
+    return Asked(jobs, chosen, memories, given["decoded_memory"], given["decode"] / 1000, given["epochs"])
 
 
 def _with_storage(data: Data, dst: Path | str | None) -> Data:
-    """The data set with reads of the size that suits its storage."""
     return replace(data, facts=replace(data.facts, read_bytes=_default_storage(dst)[1].stripe_bytes))
 
 
 def _cases(dst: Path | str | None, given: dict[str, Any]) -> list[tuple[Case, dict[str, str]]]:
-    """All combinations of the values that the user gave, and what each value is called."""
+    """Return all combinations of the user's values, and the name of each value."""
     memories = _values("memory", given, "0.25", _memory)
     caches = _values("cache", given, "0", _cache)
     storages = _values("storage", given, None, _storage) or [_default_storage(dst)]
     cache_storage = storage_named(given["cache_storage"], "--cache-storage")
-    protocols = _values("protocol", given, "stripes", _protocol)
+    protocols = _values("order", given, "stripes", _protocol)
     stripes: list[tuple[str, int | None]] = [*_values("stripe", given, None, _whole("stripe"))] or [("chosen", None)]
     nodes = _values("nodes", given, "1", _whole("nodes"))
     if math.prod(len(each) for each in (memories, caches, storages, protocols, stripes, nodes)) > _MOST_ROWS:
@@ -203,10 +205,10 @@ def _cases(dst: Path | str | None, given: dict[str, Any]) -> list[tuple[Case, di
     for memory, cache, storage, protocol, stripe, count in itertools.product(
         memories, caches, storages, protocols, stripes, nodes
     ):
-        chosen: ProtocolChoice = protocol[1]
+        chosen: OrderOption = protocol[1]
         if stripe[1] is not None:
             if not isinstance(chosen, Stripes):
-                raise UsageError(f"--stripe belongs to protocol stripes: leave it out, or leave out {protocol[0]}")
+                raise UsageError(f"--stripe belongs to order stripes: leave it out, or leave out {protocol[0]}")
             chosen = Stripes(length=stripe[1])
         machine = Machine(
             storage[1],
@@ -226,7 +228,7 @@ def _cases(dst: Path | str | None, given: dict[str, Any]) -> list[tuple[Case, di
             batch=given["batch"],
             epochs=given["epochs"],
         )
-        named = {"memory": memory, "cache": cache, "storage": storage, "protocol": protocol}
+        named = {"memory": memory, "cache": cache, "storage": storage, "order": protocol}
         named |= {"stripe": stripe, "nodes": count}
         cases.append((case, {name: each[0] for name, each in named.items()}))
     return cases
@@ -263,18 +265,17 @@ def _storage(text: str) -> Storage:
     return storage_named(text, "--storage")
 
 
-def _protocol(text: str) -> Stripes | Slots | Uniform | Pool | MinIO:
+def _protocol(text: str) -> Stripes | Slots | Uniform | Pool:
     name, colon, chunks = text.partition(":")
     if name == "pool" and chunks.isdecimal() and int(chunks):
         return Pool(int(chunks))
-    known: dict[str, Stripes | Slots | Uniform | MinIO] = {
+    known: dict[str, Stripes | Slots | Uniform] = {
         "stripes": Stripes(),
         "slots": Slots(),
         "uniform": Uniform(),
-        "minio": MinIO(),
     }
     if name not in known or colon:
-        raise UsageError(f"--protocol {text}: give stripes, slots, uniform, minio, or pool:8 for pools of 8 chunks")
+        raise UsageError(f"--order {text}: give stripes, slots, uniform, or pool:8 for pools of 8 chunks")
     return known[name]
 
 
@@ -346,7 +347,7 @@ def _table(rows: list[_Row], varying: list[str], price: Price) -> Table:
 
 
 def _sentences(rows: list[_Row], varying: list[str]) -> list[str]:
-    """What the table says, and what it rests on."""
+    """Return sentences with the result of the table and its assumptions."""
     first, said = rows[0], []
     good = [row for row in rows if row.answer.later.seconds <= _NEAR * row.answer.later.training]
     if first.case.machine.train_per_s < math.inf and 0 < len(good) < len(rows):

@@ -46,9 +46,9 @@ def top(
     web: bool,
     http: str | None,
 ) -> None:
-    """Watch a running node server: rates, reads, memory, and where clients wait.
+    """Watch the rates, reads, memory and stalls of a data server.
 
-    Without ADDRESS, watch the one server of this user that runs.
+    Without ADDRESS, watch the only running server of this user.
     """
     if http is not None and not web:
         raise UsageError("--http goes with --web")
@@ -81,7 +81,7 @@ def top(
 
 
 def _serve_page(where: str, http: str) -> None:
-    """Serve the page of a server, and open it where there is a browser, until Ctrl-C or the server's end."""
+    """Serve the page of a server, and open it if there is a browser, until Ctrl-C or the server's end."""
     ended = threading.Event()
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, lambda *_: ended.set())
@@ -99,7 +99,7 @@ def _serve_page(where: str, http: str) -> None:
 
 
 def _only_server() -> str:
-    """The address of the one server of this user. Skips servers that do not answer. Raises `UsageError`."""
+    """Return the address of the only server of this user. Skips servers that do not answer. Raises `UsageError`."""
     there: dict[str, str] = {}
     for name in own_addresses():
         with suppress(ServerError):
@@ -116,7 +116,7 @@ def _only_server() -> str:
 
 
 def _view(facts: dict[str, Any], before: dict[str, Any] | None, interval: float) -> RenderableType:
-    """All that a user sees, with rates since `before`, or since the server started."""
+    """Return the whole view, with rates since `before`, or since the server started."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
@@ -165,7 +165,7 @@ def _view(facts: dict[str, Any], before: dict[str, Any] | None, interval: float)
 
 
 def _job(job: dict[str, Any]) -> str:
-    """How a job goes on beside others."""
+    """Format the progress of a job relative to the others."""
     if job["sets_the_pace"]:
         place = ", sets the pace"
     elif job["behind"] is None or not job["joins"]:
@@ -176,7 +176,7 @@ def _job(job: dict[str, Any]) -> str:
 
 
 def _store(store: dict[str, int], before: dict[str, int] | None, seconds: float) -> str:
-    """What the object store was asked for."""
+    """Format the requests to the object store."""
     earlier = before or dict.fromkeys(store, 0)
     requests, came = ((store[name] - earlier[name]) / seconds for name in ("requests", "bytes"))
     in_all = f"{counted(store['requests'], 'request')} and {size(store['bytes'])} in all"
@@ -184,7 +184,7 @@ def _store(store: dict[str, int], before: dict[str, int] | None, seconds: float)
 
 
 def _cache(cache: dict[str, Any], before: dict[str, Any] | None, seconds: float) -> str:
-    """The cache folder: what it holds, and how fast it is read and filled."""
+    """Format the contents of the cache folder, and the rates at which it is read and filled."""
     earlier = before or {"read_bytes": 0, "written_bytes": 0}
     read, written = ((cache[name] - earlier[name]) / seconds for name in ("read_bytes", "written_bytes"))
     held = f"{size(cache['used'])} of {size(cache['limit'])}, {cache['state']}"
@@ -192,7 +192,7 @@ def _cache(cache: dict[str, Any], before: dict[str, Any] | None, seconds: float)
 
 
 def _prepared(prepared: dict[str, int], before: dict[str, int] | None, seconds: float) -> str:
-    """What preparers have made, and how much of what was drawn."""
+    """Format the output of the decode workers, and the fraction of the fetched samples that they decoded."""
     earlier = before or {"made": 0, "drawn": 0}
     made, drawn = ((prepared[name] - earlier[name]) / seconds for name in ("made", "drawn"))
     held = f"{size(prepared['used'])} of {size(prepared['limit'])}, {counted(prepared['preparers'], 'preparer')}"
@@ -200,14 +200,14 @@ def _prepared(prepared: dict[str, int], before: dict[str, int] | None, seconds: 
 
 
 def _nodes(cluster: dict[str, Any]) -> str:
-    """This node, and which of the other nodes it cannot reach."""
+    """Format this node, and the other nodes that it cannot reach."""
     missing = sorted(set(range(cluster["nodes"])) - {cluster["node"], *cluster["reachable"]})
     others = f"not reachable: {', '.join(map(str, missing))}" if missing else "all others reachable"
     return f"node {cluster['node']} of {cluster['nodes']}, {others}"
 
 
 def _memory(memory: dict[str, int]) -> RenderableType:
-    """The arena as a bar by kind."""
+    """Draw the arena as a bar by kind."""
     from rich.table import Table
     from rich.text import Text
 

@@ -9,7 +9,7 @@ import click
 from brand.cli.dataset import DATA_SET, FOLDER
 from brand.cli.output import echo, meter, print_json
 from brand.errors import counted
-from brand.storage.unpack import unpack as run
+from brand.storage.maintenance.unpack import unpack as run
 
 
 @click.command()
@@ -17,7 +17,7 @@ from brand.storage.unpack import unpack as run
 @click.argument("out", type=FOLDER)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, and no progress.")
 def unpack(dst: Path | str, out: Path, as_json: bool) -> None:  # noqa: FBT001 - click passes options by name
-    """Write the folder that DST was made from to OUT, bit for bit."""
+    """Write the source folder of DST to OUT, bit for bit."""
     with meter(quiet=as_json) as show:
         files = run(dst, out, lambda done, chunks, _: show("unpack", done, chunks, 0, None))
     if as_json:

@@ -9,9 +9,9 @@ import click
 from brand.cli.dataset import DATA_SET
 from brand.cli.output import echo, meter, print_json, size
 from brand.errors import FormatError, counted
-from brand.storage.location import located
-from brand.storage.verify import extent
-from brand.storage.verify import verify as run
+from brand.storage.io.location import located
+from brand.storage.maintenance.verify import extent
+from brand.storage.maintenance.verify import verify as run
 
 _SHOWN = 100
 
@@ -20,9 +20,9 @@ _SHOWN = 100
 @click.argument("dst", type=DATA_SET)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, and no progress.")
 def verify(dst: Path | str, as_json: bool) -> int:  # noqa: FBT001 - click passes options by name
-    """Read every byte of the data set DST and check it.
+    """Check every byte of the data set DST.
 
-    Exit code 1 where something is wrong, with chunk and sample named.
+    Exit code 1 means that something is wrong; the report names chunk and sample.
     """
     location = located(dst)
     whole, chunks, share = extent(location)

@@ -16,7 +16,7 @@ from brand.collect.listing import versions as run
 @click.argument("dst", type=FOLDER)
 @click.option("--json", "as_json", is_flag=True, help="Print the versions as JSON.")
 def versions(dst: Path, *, as_json: bool) -> None:
-    """List the versions of the collection DST, the present one last.
+    """List the versions of the collection DST, the latest last.
 
     `DST@2` names version 2 wherever a data set is named.
     """

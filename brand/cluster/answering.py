@@ -24,6 +24,7 @@ from brand.cluster.tls import server_credentials
 from brand.errors import BrandError, ServerError
 from brand.node.setup.tls import Tls
 from brand.node.wire.network import Stream
+from brand.reprs import Reprs
 
 STRANGER: Final = "not let in"
 """The only answer to a peer that does not know the token."""
@@ -35,7 +36,7 @@ _STOP_S: Final = 2.0
 log = logging.getLogger("brand.cluster")
 
 
-class Answering:
+class Answering(Reprs, shows="_greeting.node _greeting.nodes address _streams"):
     """A server at `bind`, which puts the streams that it lets in into `streams`.
 
     Raises `UsageError` (`bind` is no address, or a file of `tls` is missing), `ServerError` (it cannot listen there).
@@ -61,9 +62,6 @@ class Answering:
         self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         """Where it listens."""
         self._server.start()
-
-    def __repr__(self) -> str:
-        return f"Answering(node {self._greeting.node} of {self._greeting.nodes} at {self.address}, {self._streams!r})"
 
     def close(self) -> None:
         """End the server and its threads. The caller has closed the streams before."""
@@ -138,5 +136,4 @@ class _Methods(grpc.GenericRpcHandler):
         }
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[bytes, bytes] | None:
-        """The method that is called."""
         return self._methods.get(handler_call_details.method)

@@ -25,6 +25,7 @@ from brand.cluster.tls import channel_credentials
 from brand.errors import BrandError, ProtocolError
 from brand.node.setup.tls import Tls
 from brand.node.wire.network import Closed, Stream
+from brand.reprs import Reprs
 
 FIRST_PAUSE_S: Final = 0.1
 LONGEST_PAUSE_S: Final = 2.0
@@ -32,7 +33,7 @@ LONGEST_PAUSE_S: Final = 2.0
 _TLS_TROUBLE: Final = "handshake|certificate|socket closed"
 
 
-class Asking:
+class Asking(Reprs, shows="_stream.node _address _channel"):
     """A stream to a node, which is opened again whenever it ends, until `close`. Raises `UsageError` (no address)."""
 
     def __init__(
@@ -47,10 +48,6 @@ class Asking:
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"ask-{node}", daemon=True)
         self._thread.start()
-
-    def __repr__(self) -> str:
-        state = "ended" if self._ended.is_set() else "no channel" if self._channel is None else "channel open"
-        return f"Asking(node {self._stream.node} at {self._address}, {state})"
 
     def close(self) -> None:
         """End the stream, and stop trying. Does not wait for the thread; `join` does."""

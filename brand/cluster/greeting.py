@@ -50,7 +50,6 @@ class Greeting:
     protocol: int = PROTOCOL
 
     def to_json(self) -> bytes:
-        """As it is sent."""
         return json.dumps(asdict(self)).encode()
 
     @classmethod

@@ -62,7 +62,6 @@ class Serving:
     """Name of an option of `brand serve` -> its value; None: not given."""
 
     def folder(self, node: int) -> str:
-        """Folder of the data set on this node."""
         return self.dst.replace(NODE, str(node))
 
     def command(self, python: str, node: int, peers: Sequence[str]) -> list[str]:

@@ -13,6 +13,7 @@ from typing import Final
 
 from brand.cluster.parcel import pack
 from brand.node.wire.network import MAX_UNSENT, Stream
+from brand.reprs import Reprs
 
 LIMIT_UNSENT: Final = 4 * MAX_UNSENT
 """Most unsent bytes of a stream. A stream with more is ended, because its sender does not look at `unsent`."""
@@ -20,7 +21,7 @@ WAIT_S: Final = 1.0
 """How long a thread waits before it checks again whether it must still wait."""
 
 
-class Link:
+class Link(Reprs, shows="stream _unsent _ended"):
     """Messages to one node, in order. The loop's calls never wait."""
 
     def __init__(self, stream: Stream, rouse: Callable[[], None], cancel: Callable[[], object] | None = None) -> None:
@@ -32,9 +33,6 @@ class Link:
         self._waiting: deque[bytes] = deque()
         self._unsent = 0
         self._was_full = self._ended = False
-
-    def __repr__(self) -> str:
-        return f"Link({self.stream}, {self._unsent:,} B unsent{', ended' if self._ended else ''})"
 
     @property
     def unsent(self) -> int:

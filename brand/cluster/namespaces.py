@@ -43,7 +43,6 @@ class Namespace:
     """Its IP address, where the other namespaces of the block reach it."""
 
     def command(self, command: Sequence[str]) -> list[str]:
-        """The command that runs another one in this namespace."""
         return ["ip", "netns", "exec", self.name, *command]
 
 

@@ -25,12 +25,13 @@ from brand.cluster.streams import Streams
 from brand.errors import UsageError
 from brand.node.setup.tls import Tls
 from brand.node.wire.network import Event, Stream
+from brand.reprs import Reprs
 
 CLOSE_S: Final = 2.0
 """How long the threads that ask may take to end."""
 
 
-class Peers:
+class Peers(Reprs, shows="_greeting.node _greeting.nodes address _streams"):
     """Streams to and from the other nodes. It listens at `bind` (`host:port`, port 0 for any) at once.
 
     Without `tls` nothing is encrypted, which is right on one machine, or on a network that no stranger can read.
@@ -49,9 +50,6 @@ class Peers:
         except BaseException:
             self._streams.close()
             raise
-
-    def __repr__(self) -> str:
-        return f"Peers(node {self._greeting.node} of {self._greeting.nodes} at {self.address}, {self._streams!r})"
 
     @property
     def address(self) -> str:

@@ -52,7 +52,6 @@ class Hello:
     """The nonce of the asking node."""
 
     def to_bytes(self) -> bytes:
-        """As it is sent."""
         return _HELLO.pack(self.to, self.own, self.nonce) + self.greeting
 
     @classmethod
@@ -98,7 +97,6 @@ class Nonces:
         return f"Nonces({[len(period.used) for period in self._periods]} used, newest period first)"
 
     def make(self) -> bytes:
-        """A nonce of `NONCE` bytes."""
         with self._lock:
             return self._current()[0].make()
 

@@ -18,6 +18,7 @@ from brand.cluster.address import split_address
 from brand.errors import UsageError, counted
 from brand.node.serve.server import NodeServer
 from brand.node.wire.network import Closed, Opened
+from brand.reprs import Reprs
 
 REMIND_S: Final = 5.0
 """How often the server names the missing nodes."""
@@ -60,7 +61,7 @@ def only_here(bind: str, peers: Sequence[str]) -> str:
     return f"here {host} is {named}, where no other host reaches it: list its IP address, or --bind 0.0.0.0:{port}"
 
 
-class Attendance:
+class Attendance(Reprs, shows="_peers _missing _refusal"):
     """Which other nodes can be reached? The server's events tell. Any thread may use this."""
 
     def __init__(self, peers: Sequence[str], node: int) -> None:
@@ -69,9 +70,6 @@ class Attendance:
         """Node that cannot be reached -> the reason; empty where it is not known."""
         self._met = not self._missing
         self._refusal: str | None = None
-
-    def __repr__(self) -> str:
-        return f"Attendance({len(self._peers)} nodes, missing {sorted(self._missing)}, refusal {self._refusal!r})"
 
     @property
     def refusal(self) -> str | None:

@@ -16,6 +16,7 @@ from brand.cluster.link import WAIT_S, Link
 from brand.cluster.parcel import Unpacking
 from brand.errors import ProtocolError
 from brand.node.wire.network import Closed, Event, Opened, Received, Stream
+from brand.reprs import Reprs
 
 MAX_HELD: Final = 4 << 20
 """Most bytes in the queue."""
@@ -23,7 +24,7 @@ _EVENT: Final = 256
 """Bytes that an event counts beside its message, so that events with empty messages have a bound, too."""
 
 
-class Streams:
+class Streams(Reprs, shows="_closed _links _events _held"):
     """Open streams and their events. Any thread may use this; the loop's calls never wait."""
 
     def __init__(self, limit: int = MAX_HELD) -> None:
@@ -38,10 +39,6 @@ class Streams:
 
     # -- called by the loop ------------------------------------------------------------------------------------------
 
-    def __repr__(self) -> str:
-        state = "closed" if self._closed else f"open {[str(stream) for stream in self._links]}"
-        return f"Streams({state}, {len(self._events)} events of {self._held:,} B)"
-
     def take(self) -> list[Event]:
         """All events since the last call."""
         with self._changed:
@@ -53,7 +50,6 @@ class Streams:
             return events
 
     def find(self, stream: Stream) -> Link | None:
-        """The link of an open stream; None where the stream is not open."""
         with self._changed:
             return self._links.get(stream)
 

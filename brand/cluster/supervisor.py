@@ -23,6 +23,7 @@ from brand.cluster.launcher import Start
 from brand.cluster.serving import Say, everybody
 from brand.errors import ServerError, counted
 from brand.node.wire.connection import PREFIX
+from brand.reprs import Reprs
 
 READY_LIMIT_S: Final = 60.0
 """How long all nodes together may take until they are there."""
@@ -36,14 +37,11 @@ _MAX_LINE: Final = 1 << 16
 _CHUNK: Final = 1 << 16
 
 
-class Lines:
+class Lines(Reprs, shows="_rest"):
     """Makes whole lines of pieces; a line without an end has a limit."""
 
     def __init__(self) -> None:
         self._rest = b""
-
-    def __repr__(self) -> str:
-        return f"Lines({len(self._rest)} B of a line that has not ended)"
 
     def take(self, data: bytes) -> list[str]:
         """The lines that end in this piece; an empty piece is the end of the output."""
@@ -103,7 +101,6 @@ class Child:
 
     @property
     def fate(self) -> str:
-        """How the process ended, for people."""
         return f"ended with exit code {self.code}" if self.code >= 0 else f"was ended by signal {-self.code}"
 
     def read(self, descriptor: int) -> tuple[list[str], bool]:
@@ -138,7 +135,7 @@ class Child:
         os.close(self.life)
 
 
-class Supervisor:
+class Supervisor(Reprs, shows="_running _nodes _stopped _ready _failure"):
     """All nodes of a cluster, from their start to their end.
 
     `say` gets each line that a node writes, and how each node ends. When all nodes are there, `ready` gets the
@@ -157,10 +154,6 @@ class Supervisor:
         """How nodes ended while the other nodes went on."""
         self._stop_end, self._stop_start = socket.socketpair()
         self._selector.register(self._stop_end, selectors.EVENT_READ, self._take_stop)
-
-    def __repr__(self) -> str:
-        state = "stopped" if self._stopped else "ready" if self._ready else "not ready"
-        return f"Supervisor({len(self._running)} of {self._nodes} nodes run, {state}, failure {self._failure!r})"
 
     def run(self, starts: Sequence[Start]) -> None:
         """Run the nodes until stopped, or until none is left.

@@ -19,18 +19,12 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from brand.chunker import (
-    Choice,
-    Like,
-    Options,
-    Report,
-    convert_audio,
-    convert_from,
-    convert_images,
-    pack_samples,
-)
-from brand.chunker.convert import Target
-from brand.chunker.report import OnProgress, silent
+from brand.chunker import Options, Report, convert_audio, convert_from, convert_images
+from brand.chunker.convert import pack_samples
+from brand.chunker.importers.fields import FieldMapping
+from brand.chunker.plan.like import Like
+from brand.chunker.plan.report import OnProgress, silent
+from brand.chunker.sources.request import Target
 from brand.collect.home import STAGING, Writer, collection_folder, joined, kept, make_folder, staged, writing
 from brand.errors import SchemaError, UsageError, counted
 from brand.formats.compression import Compression
@@ -39,11 +33,11 @@ from brand.formats.manifest import Manifest, read_manifest
 from brand.formats.publish import sync_folder
 from brand.formats.version import PartOf, Version
 from brand.printable import printable
-from brand.storage import progress
-from brand.storage.copies import link_or_copy
-from brand.storage.dataset import StoredDataSet
-from brand.storage.location import Collected, Folder, located
-from brand.storage.versions import is_collection, numbers, present_version
+from brand.storage.dataset.dataset import StoredDataSet
+from brand.storage.io.location import Collected, Folder, located
+from brand.storage.io.versions import is_collection, numbers, present_version
+from brand.storage.maintenance import progress
+from brand.storage.maintenance.copies import link_or_copy
 
 Convert = Callable[[str, Options], Report]
 """Writes a data set to a folder, with these options."""
@@ -85,7 +79,7 @@ def append_from(
     collection: Target,
     options: Options | None = None,
     *,
-    choice: Choice | None = None,
+    choice: FieldMapping | None = None,
     on_progress: OnProgress = silent,
 ) -> Report:
     """Add data that another tool has written, as `append_images` does; the arguments are those of `convert_from`."""
@@ -218,7 +212,7 @@ def _options(folder: Path, options: Options | None) -> Options:
     options = options or Options()
     if not _has_versions(folder):
         return options
-    if options.layout.chunk_size is not None or options.layout.chunk_bytes is not None or options.compression != "auto":
+    if options.chunk_size is not None or options.chunk_bytes is not None or options.compression != "auto":
         raise UsageError(
             "chunk size and compression are those of the collection: leave out --chunk-size, --chunk-bytes and "
             "--compression"

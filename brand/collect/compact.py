@@ -15,16 +15,18 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.chunker.convert import Target
+from brand.chunker.sources.request import Target
 from brand.collect.destroying import forget_before
 from brand.collect.home import Writer, collection_folder, joined, staged, writing
 from brand.collect.rewriting import new_id, rewrite
 from brand.errors import StorageError, UsageError, counted
 from brand.formats.publish import storage_errors
 from brand.formats.version import Overlay, PartOf, Version
-from brand.storage.dataset import StoredDataSet
-from brand.storage.joined import JoinedIndex, PartIndex, read_list
-from brand.storage.progress import OnChunk, silent
+from brand.storage.dataset.dataset import StoredDataSet
+from brand.storage.dataset.joined import JoinedIndex
+from brand.storage.dataset.lists import read_list
+from brand.storage.dataset.partindex import PartIndex
+from brand.storage.maintenance.progress import OnChunk, silent
 
 
 @dataclass(frozen=True)

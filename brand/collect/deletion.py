@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from brand.chunker.convert import Target
+from brand.chunker.sources.request import Target
 from brand.collect.finding import Found, Wanted, find
 from brand.collect.home import collection_folder, joined, writing
 from brand.errors import UsageError, counted
 from brand.formats.version import Version
-from brand.storage.joined import read_list
-from brand.storage.progress import OnChunk, silent
+from brand.storage.dataset.lists import read_list
+from brand.storage.maintenance.progress import OnChunk, silent
 
 
 def delete(collection: Target, wanted: Wanted, *, on_chunk: OnChunk = silent) -> tuple[Version, Found]:

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from brand.errors import UsageError, counted
 from brand.formats.record import RecordDecoder
 from brand.printable import printable
-from brand.storage.dataset import StoredDataSet
-from brand.storage.joined import JoinedIndex
-from brand.storage.progress import OnChunk
+from brand.storage.dataset.dataset import StoredDataSet
+from brand.storage.dataset.joined import JoinedIndex
+from brand.storage.maintenance.progress import OnChunk
 
 _SHOWN = 10
 

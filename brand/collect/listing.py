@@ -6,11 +6,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from brand.chunker.convert import Target
+from brand.chunker.sources.request import Target
 from brand.collect.home import KEPT, STAGING, collection_folder
 from brand.formats.manifest import read_manifest
 from brand.formats.version import Version, read_version
-from brand.storage.versions import numbers
+from brand.storage.io.versions import numbers
 
 
 @dataclass(frozen=True)

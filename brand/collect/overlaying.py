@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from brand.chunker.convert import Target
+from brand.chunker.sources.request import Target
 from brand.collect.home import collection_folder, joined, writing
 from brand.errors import SchemaError, UsageError, counted
 from brand.formats.schema import Schema
 from brand.formats.version import Overlay, Version
-from brand.storage.joined import NOTHING
+from brand.storage.dataset.partindex import NOTHING
 
 
 def overlay(collection: Target, name: str, values: ArrayLike | None) -> Version:

@@ -20,7 +20,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.chunker.convert import Target
+from brand.chunker.sources.request import Target
 from brand.collect.compact import Rewritten, publish_rewritten, rewrite_parts
 from brand.collect.destroying import finish_destroying, write_intent
 from brand.collect.finding import Found, Wanted, find
@@ -29,10 +29,12 @@ from brand.errors import StorageError, UsageError, counted
 from brand.formats.constants import chunk_name
 from brand.formats.publish import file_digest, storage_errors
 from brand.formats.version import Overlay, part_name, read_version
-from brand.storage.joined import NOTHING, JoinedIndex, PartIndex, read_values
-from brand.storage.location import Collected
-from brand.storage.progress import OnChunk, silent
-from brand.storage.versions import numbers
+from brand.storage.dataset.joined import JoinedIndex
+from brand.storage.dataset.lists import read_values
+from brand.storage.dataset.partindex import NOTHING, PartIndex
+from brand.storage.io.location import Collected
+from brand.storage.io.versions import numbers
+from brand.storage.maintenance.progress import OnChunk, silent
 
 REMAINS: Final = (
     "the source that the samples were converted from, and data sets that were appended from a folder of their own",

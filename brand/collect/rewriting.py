@@ -21,8 +21,8 @@ from brand.formats.header import Header, canonical_json, pack_header
 from brand.formats.index import IndexBuilder, seal
 from brand.formats.publish import FolderTarget
 from brand.formats.record import fixed_dtype
-from brand.storage.dataset import StoredDataSet
-from brand.storage.progress import OnChunk
+from brand.storage.dataset.dataset import StoredDataSet
+from brand.storage.maintenance.progress import OnChunk
 
 
 def new_id(part: str, left_out: NDArray[np.integer[Any]]) -> str:

@@ -17,9 +17,9 @@ import numpy as np
 from brand.doctor.finding import Finding
 from brand.doctor.system import page_cache
 from brand.errors import BrandError, counted, size
-from brand.storage.dataset import StoredDataSet
-from brand.storage.device import IN_MEMORY, device_name, mount_of
-from brand.storage.profile import DEFAULT_STRIPE_BYTES, is_assumed, load_profile
+from brand.storage.dataset.dataset import StoredDataSet
+from brand.storage.io.device import IN_MEMORY, device_name, mount_of
+from brand.storage.profile.profile import DEFAULT_STRIPE_BYTES, is_assumed, load_profile
 
 PART: Final = "data set"
 _ALIGNED: Final = 4096

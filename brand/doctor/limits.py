@@ -13,7 +13,7 @@ from brand.doctor.finding import Finding
 from brand.errors import BrandError, counted, size
 from brand.node.setup.groups import processors_allowed, read_limits
 from brand.node.setup.memory import DEFAULT_SHARE, available_bytes, group_bytes
-from brand.storage.files import USUAL_LIMIT
+from brand.storage.io.files import USUAL_LIMIT
 from brand.usercache import user_cache
 
 PART: Final = "limits"

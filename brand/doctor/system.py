@@ -22,7 +22,7 @@ from typing import Final
 from brand.doctor.finding import Finding
 from brand.native import CORE, WANTED, XXH3, borrowed
 from brand.node.memory.arena import Arena
-from brand.storage.pagecache import CachedFile
+from brand.storage.io.pagecache import CachedFile
 
 PART: Final = "system"
 _NEEDS: Final = "draws need Linux 5.3 or newer; conversions and exact reads need less"

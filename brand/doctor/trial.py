@@ -20,7 +20,7 @@ import numpy as np
 
 from brand.chunker import pack
 from brand.errors import BrandError, MissingExtraError
-from brand.storage.dataset import StoredDataSet
+from brand.storage.dataset.dataset import StoredDataSet
 
 if TYPE_CHECKING:
     from brand.torch import BrandLoader
@@ -116,7 +116,6 @@ class _Trial:
 
 
 def _bytes(index: int) -> bytes:
-    """What the sample with this index holds."""
     return np.random.default_rng(index).bytes(500 + index % 500)
 
 

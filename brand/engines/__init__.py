@@ -1,4 +1,5 @@
 """Engines that make the chunks of a planned conversion on many machines. Each has a module, which alone imports it.
 
-An engine gets a `Job` and calls `brand.chunker.run(job, k)` for each chunk `k`, in any process, as often as it likes.
+An engine calls `brand.chunker.distributed.run(job, k)` for each chunk `k` of a `Job`, in any process, any number of
+times.
 """

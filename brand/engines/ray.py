@@ -1,8 +1,8 @@
 """A conversion on a Ray cluster: one plain task for each chunk.
 
-A task is `brand.chunker.run`: it publishes its chunk itself, and a repeated one changes nothing. So Ray may run tasks
-again where a worker or a node dies, results are a few numbers for the progress, and if this process dies, the same
-command goes on. At most a few tasks for each core wait at a time.
+A task is `brand.chunker.distributed.run`: it publishes its chunk itself, and a repeated task changes nothing. So Ray
+may repeat a task when a worker or a node dies, results are a few numbers for the progress, and if this process dies,
+the same command goes on. At most a few tasks for each core wait at a time.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from brand.chunker import Job, Made, run
-from brand.chunker.job import read_decided
-from brand.chunker.planning import joined
-from brand.chunker.report import OnProgress, Progress, silent
+from brand.chunker.distributed import Job, PublishedChunk, run
+from brand.chunker.plan.report import OnProgress, Progress, silent
+from brand.chunker.tasks.job import read_decided
+from brand.chunker.tasks.planning import joined
 from brand.errors import BrandError, InterruptedConversionError, MissingExtraError, UsageError
 from brand.formats.constants import SHARED_PLAN_NAME
 
@@ -90,7 +90,7 @@ def _check_reached(address: str | None) -> None:
         raise UsageError(f"no Ray cluster can be reached at {address}: {error}") from error
 
 
-def _results(job: Job, bound: int) -> Iterator[Made]:
+def _results(job: Job, bound: int) -> Iterator[PublishedChunk]:
     """What the tasks say, as they end; at most `bound` of them at a time."""
     task = ray.remote(num_cpus=1, max_retries=RETRIES)(run)
     numbers, running = iter(range(job.chunks)), list[Any]()
@@ -111,9 +111,9 @@ def _results(job: Job, bound: int) -> Iterator[Made]:
             ray.cancel(each)
 
 
-def _result(reference: Any) -> Made:
+def _result(reference: Any) -> PublishedChunk:
     try:
-        made: Made = ray.get(reference)
+        made: PublishedChunk = ray.get(reference)
     except ray.exceptions.RayError as error:
         cause = getattr(error, "cause", None)
         if isinstance(cause, BrandError):

@@ -1,12 +1,12 @@
 """Bytes <-> values: everything that `docs/format.md` specifies. A leaf: it imports no other room.
 
 constants     persistent numbers and limits
+old_names     names in files that are not those of this version
 schema        names and codecs of the fields
 values        one field <-> payload
 instead       what to write instead of a value that does not fit
 record        one sample <-> record
 compression   whether compression is worth it, and one record <-> stored bytes
-frames        which zstd frames may be unpacked in one call
 header        what every chunk and the manifest say about the data set
 chunk         preamble, header and table of a chunk file
 contents      the samples of a chunk file, one after the other

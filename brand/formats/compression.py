@@ -19,7 +19,6 @@ import zstandard
 from numpy.typing import NDArray
 
 from brand.errors import UsageError
-from brand.formats.frames import MAX_BLOCK, simple_frames
 from brand.formats.records import Records
 from brand.formats.values import Buffer, lengths
 from brand.native import CORE, borrowed
@@ -37,6 +36,16 @@ _BULK: Final = {"multi_compress_to_buffer", "multi_decompress_to_buffer"} <= zst
 """Whether zstandard can pack and unpack many frames in one call. It cannot where it was built for the system's zstd."""
 _LARGEST_KEPT: Final = (32 << 20) - (64 << 10)
 """glibc learns from no larger block (mallopt(3), M_MMAP_THRESHOLD)."""
+
+_MAX_BLOCK: Final = 128 << 10
+"""Bytes that one block of a frame can hold."""
+
+_DESCRIPTOR_AT: Final = 4
+_LONGEST_HEADER: Final = 18
+_BLOCK_HEADER: Final = 3
+_CHECKSUM: Final = 4
+_REPEATED: Final = 1
+"""Kind of a block that is one byte, repeated."""
 
 WORTH: Final = 0.9
 """Compression is kept where the result is at most this share of the raw bytes."""
@@ -124,8 +133,8 @@ class Decompressor:
         if self._core is not None:
             in_bulk = packed & (raw_sizes <= _TRUSTED_BYTES)
         else:
-            in_bulk = packed & _BULK & (raw_sizes <= MAX_BLOCK)
-            in_bulk[in_bulk] = simple_frames(memory, starts[in_bulk], sizes[in_bulk])
+            in_bulk = packed & _BULK & (raw_sizes <= _MAX_BLOCK)
+            in_bulk[in_bulk] = _simple_frames(memory, starts[in_bulk], sizes[in_bulk])
         alone, stored = np.flatnonzero(packed & ~in_bulk), np.flatnonzero(~packed)
         pieces = [
             self.unpack(memory.data[start : start + size], raw_size)
@@ -241,3 +250,41 @@ def _train(records: Sequence[bytes]) -> bytes:
 def _ratio(dictionary: bytes, worth: float, records: Sequence[bytes]) -> float:
     packed = Compressor(Compression("zstd", dictionary, worth)).pack(Records.of(records))
     return sum(map(len, packed)) / max(1, sum(map(len, records)))
+
+
+def _header_bytes(descriptor: int) -> int:
+    """Return the length of a frame's header, by its fifth byte; 0 if the header states no content size."""
+    single = descriptor >> 5 & 1
+    content_size = (single, 2, 4, 8)[descriptor >> 6]
+    return 5 + (1 - single) + (0, 1, 2, 4)[descriptor & 3] + content_size if content_size else 0
+
+
+_HEADER_BYTES: Final = np.array([_header_bytes(descriptor) for descriptor in range(256)])
+
+
+def _simple_frames(memory: NDArray[np.uint8], starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Whether the stored bytes of each sample, if they are a zstd frame, are a simple one. Shape (len(starts),).
+
+        magic (4) | descriptor (1) | window (0 or 1) | dictionary id (0 to 4) | content size (1 to 8) | block | checksum
+
+    (RFC 8878, section 3.1.1.) A simple frame states its content size, and its first block ends where its stored bytes
+    end. So it has one block, holds at most 128 KiB, and nothing follows it; the call that unpacks many frames at once
+    checks none of this. The bytes may be anything: zstd checks the magic and the content.
+    """
+    if not memory.size:
+        return np.zeros(len(starts), np.bool_)
+    front = memory.take(starts[:, None] + np.arange(_LONGEST_HEADER + _BLOCK_HEADER), mode="clip")
+    descriptors = front[:, _DESCRIPTOR_AT]
+    headers = _HEADER_BYTES[descriptors]
+    low, middle, high = (_column(front, headers + number) for number in range(_BLOCK_HEADER))
+    block = low | middle << 8 | high << 16
+    kind, length = block >> 1 & 3, block >> 3
+    ends = headers + _BLOCK_HEADER + np.where(kind == _REPEATED, 1, length) + (descriptors >> 2 & 1) * _CHECKSUM
+    simple: NDArray[np.bool_] = (headers > 0) & (ends == sizes)
+    return simple
+
+
+def _column(front: NDArray[np.uint8], at: NDArray[Any]) -> NDArray[np.int64]:
+    """Return one byte of each row."""
+    column: NDArray[np.int64] = front[np.arange(len(front)), at].astype(np.int64)
+    return column

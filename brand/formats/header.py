@@ -33,11 +33,9 @@ class Header:
 
     @property
     def chunks(self) -> int:
-        """Number of chunks."""
         return -(-self.samples // self.chunk_size)
 
     def chunk_samples(self, number: int) -> int:
-        """Number of samples in a chunk."""
         return min(self.chunk_size, self.samples - number * self.chunk_size)
 
     def to_json(self) -> dict[str, Any]:

@@ -169,7 +169,6 @@ def checked(
 
 
 def to_json(how: Preparation) -> dict[str, Any]:
-    """A preparation as plain values."""
     return {"codec": how.codec, **asdict(how)}
 
 

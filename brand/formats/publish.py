@@ -16,6 +16,7 @@ from typing import BinaryIO, Final, Protocol
 import xxhash
 
 from brand.errors import BrandError, StorageError
+from brand.reprs import Reprs
 
 _REASONS: Final = {
     errno.ENOSPC: "no space left on the device",
@@ -41,14 +42,11 @@ class Target(Protocol):
         """Write the manifest, once all other files are there to stay. Raises `TargetExistsError`."""
 
 
-class FolderTarget:
+class FolderTarget(Reprs, shows="folder"):
     """A `Target` in a folder. Temporary files must lie on its file system. A manifest that is there is replaced."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-
-    def __repr__(self) -> str:
-        return f"FolderTarget({str(self.folder)!r})"
 
     def publish(self, temporary: Path, name: str) -> None:
         """See `Target`."""

@@ -231,7 +231,6 @@ def fixed_dtype(schema: Schema) -> np.dtype[np.void]:
 
 
 def _head_dtype(schema: Schema) -> np.dtype[np.void]:
-    """A record's head as a structured dtype."""
     return np.dtype([*fixed_dtype(schema).descr, *((f"length of {n}", "<u4") for n, _ in schema.variable)])
 
 

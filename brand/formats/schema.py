@@ -25,7 +25,6 @@ _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 
 
 def is_field_name(name: str) -> bool:
-    """Whether a field may have this name."""
     return _NAME.fullmatch(name) is not None
 
 

@@ -44,11 +44,9 @@ class Share:
 
     @property
     def chunks(self) -> range:
-        """Numbers of the chunks in this share."""
         return range(self.cuts[self.node], self.cuts[self.node + 1])
 
     def samples(self, header: Header) -> int:
-        """How many samples are in this share."""
         return min(header.samples, self.chunks.stop * header.chunk_size) - self.chunks.start * header.chunk_size
 
     def here(self, chunks: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
@@ -57,7 +55,6 @@ class Share:
         return found
 
     def owners(self, chunks: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
-        """The node that has each of these chunks."""
         return np.searchsorted(self.cuts, chunks, side="right").astype(np.int64) - 1
 
 

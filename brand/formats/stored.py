@@ -32,7 +32,6 @@ class Stored:
         return Stored(self.memory, self.starts[which], self.rows[which])
 
     def pieces(self) -> list[Buffer]:
-        """The stored bytes of each sample."""
         return slices(self.memory, self.starts, self.rows["size"].astype(np.int64))
 
     def right(self) -> NDArray[np.bool_]:

@@ -1,13 +1,15 @@
 """One field of variable size <-> its payload (docs/format.md, section 3).
 
-Images and audio are bytes here, apart from Pillow images that are stored; see `media` and `picture`.
+Images and audio are bytes here, apart from Pillow images that are stored; see `media`.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import struct
 from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -16,12 +18,13 @@ from numpy.typing import NDArray
 from brand.errors import SchemaError
 from brand.formats.constants import ARRAY_DTYPES, MAX_DIMENSIONS
 from brand.formats.instead import instead
-from brand.formats.picture import file_of, is_picture
 
 Buffer = bytes | bytearray | memoryview
 
 _JSON: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
 _DTYPE_NUMBERS: Final = {dtype: number for number, dtype in ARRAY_DTYPES.items()}
+_PNG_MODES: Final = ("1", "L", "LA", "P", "RGB", "RGBA", "I;16")
+"""Modes of Pillow that PNG holds without loss."""
 
 
 def encode_str(value: Any) -> bytes:
@@ -115,7 +118,6 @@ DECODERS: Final[dict[str, Callable[[Buffer], Any]]] = {
 
 
 def lengths(pieces: Collection[Any]) -> NDArray[np.int64]:
-    """The length of each piece."""
     return np.fromiter(map(len, pieces), np.int64, len(pieces))
 
 
@@ -133,3 +135,51 @@ def encode_column(name: str, codec: str, values: Sequence[Any], called: Sequence
                 what = f"{error}{instead(codec, value) if isinstance(error, TypeError) else ''}"
                 raise SchemaError(f"{called[position]}, field {name!r} ({codec}): {what}") from error
         raise
+
+
+def is_picture(value: Any) -> bool:
+    """Whether a value is a Pillow image. By the name of its class, so that Pillow is not imported."""
+    return any(kind.__module__ == "PIL.Image" and kind.__name__ == "Image" for kind in type(value).__mro__)
+
+
+def file_of(image: Any) -> bytes:
+    """Return the bytes that are stored for a Pillow image. Raises TypeError for pixels that PNG does not hold.
+
+    If the image is still as in the file that Pillow opened, these are the bytes of the file, as a conversion of the
+    folder would store them. Otherwise the pixels, as PNG, which is lossless.
+    """
+    contents = _unread(image) or _unchanged(image)
+    if contents is not None:
+        return contents
+    if image.mode not in _PNG_MODES:
+        raise TypeError(f"PNG has no pixels of mode {image.mode}: give image.convert('RGB'), or the bytes of a file")
+    buffer = io.BytesIO()
+    image.save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def _unread(image: Any) -> bytes | None:
+    """Return the file of an image whose pixels were not read yet, so nothing can have changed them; else None."""
+    file = getattr(image, "fp", None)
+    if file is None or file.closed or not getattr(image, "tile", None) or image.tell():
+        return None
+    place = file.tell()
+    file.seek(0)
+    contents: bytes = file.read()
+    file.seek(place)
+    return contents
+
+
+def _unchanged(image: Any) -> bytes | None:
+    """Return the file of an image that was read, if its pixels are still those of the file; else None."""
+    name = getattr(image, "filename", "")
+    if not name:
+        return None
+    try:
+        contents = Path(name).read_bytes()
+        with type(image)(io.BytesIO(contents)) as again:
+            same = (again.mode, again.size, again.tobytes()) == (image.mode, image.size, image.tobytes())
+            same = same and again.getpalette() == image.getpalette()
+    except (OSError, ValueError, SyntaxError):
+        return None
+    return contents if same else None

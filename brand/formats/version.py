@@ -85,7 +85,6 @@ class Overlay:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """dtype of its file."""
         return np.dtype("<i8" if self.codec == "int" else "<f8")
 
 
@@ -129,12 +128,10 @@ class Version:
 
 
 def collection_of(version_id: str) -> str:
-    """The digits of a version's id that name its collection."""
     return version_id[:16]
 
 
 def number_of(version_id: str) -> int:
-    """The number of a version, by its id."""
     return int(version_id[16:24], 16)
 
 
@@ -160,7 +157,6 @@ def make_version(
 
 
 def pack_version(version: Version) -> bytes:
-    """Bytes of the file."""
     return pack_signed(MARKER, {"id": version.id, **_facts(version)}, minor=VERSION_OF_COLLECTIONS)
 
 
@@ -241,7 +237,6 @@ def _facts(version: Version) -> dict[str, Any]:
 
 
 def _seal(facts: Mapping[str, Any]) -> str:
-    """The last digits of a version's id."""
     return xxhash.xxh3_64_hexdigest(canonical_json(facts))[:8]
 
 

@@ -14,7 +14,8 @@ from torch.utils.data import DataLoader
 
 from brand.errors import MissingExtraError, UsageError
 from brand.torch import BatchPlan, BrandSampler
-from brand.torch.loader import OwnBatches
+from brand.torch.loader.loader import OwnBatches
+from brand.torch.sampler.sampler import is_announced, pin_ranks, state_of_next
 
 try:
     from accelerate import Accelerator
@@ -58,7 +59,7 @@ class PreparedLoader(DataLoaderStateMixin):  # type: ignore[misc]
             )
         self.loader, self.dataset, self.batch_size = loader, loader.dataset, loader.batch_size
         self.sampler: BrandSampler = loader.sampler
-        self.sampler.pin_ranks(accelerator.process_index, accelerator.num_processes)
+        pin_ranks(self.sampler, accelerator.process_index, accelerator.num_processes)
         self.batch_sampler = OwnBatches(loader.sampler, loader.batch_size, loader.drop_last)
         self.total_batch_size = loader.batch_size * accelerator.num_processes
         self.gradient_state = GradientState()
@@ -92,10 +93,10 @@ class PreparedLoader(DataLoaderStateMixin):  # type: ignore[misc]
 
     def state_dict(self) -> dict[str, Any]:
         """Where a run goes on: after the last batch handed out; after an epoch's last batch, in the next epoch."""
-        if self._handed_out is None or self.sampler.announced:
+        if self._handed_out is None or is_announced(self.sampler):
             return self.sampler.state_dict()
         if self.end_of_dataloader:
-            return self.sampler.state_of_next()
+            return state_of_next(self.sampler)
         return self.sampler.state_dict(batches=self._handed_out, batch_size=self.batch_size)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from brand.errors import MissingExtraError
 from brand.torch import BrandLoader, BrandSampler
-from brand.torch.drawable import Drawable
+from brand.torch.data.drawable import Drawable
 
 try:
     from lightning.pytorch import LightningDataModule

@@ -19,8 +19,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.protocol.mapping import Mapping
-from brand.protocol.placement import unit_at, unit_count
+from brand.orders.base.mapping import Mapping
+from brand.orders.base.placement import unit_at, unit_count
 from brand.simulate.joining import Draws, Runner
 
 MOMENTS: Final = 4096
@@ -46,7 +46,6 @@ class Tally:
 
     @cached_property
     def draws(self) -> NDArray[np.int64]:
-        """Counted draws of each job, shape (jobs,)."""
         return np.bincount(self.job_of[self.read[self.counted]], minlength=self.jobs)
 
     @cached_property
@@ -143,5 +142,4 @@ def _before(places: NDArray[np.int32], times: NDArray[np.float64], began: NDArra
 
 
 def _sums(group: NDArray[np.int32], values: NDArray[np.float64], groups: int) -> NDArray[np.float64]:
-    """The sum of each group's values, shape (groups,)."""
     return np.asarray(np.bincount(group, values, groups), np.float64)

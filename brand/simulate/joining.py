@@ -3,7 +3,7 @@
 A run of the simulation goes from event to event: a job begins an epoch, or ends its last one. There the pacemaker is
 elected: the fastest job, until it ends or another is a tenth faster. A job that begins an epoch joins the front. Where
 another job becomes the pacemaker, all others join anew, in the middle of their epochs. What a job draws follows from
-its joins (`brand.protocol.following`). Time is counted in draws of a job whose speed is 1.
+its joins (`brand.orders.policies.following`). Time is counted in draws of a job whose speed is 1.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.protocol.following import LEAST_PACE, MOST_PACE, UNIT, Drawn, Join, Lap, follow, lap_of
-from brand.protocol.mapping import Mapping
-from brand.protocol.stripes import plan_stripes
+from brand.orders.base.joins import LEAST_PACE, MOST_PACE, Join
+from brand.orders.base.mapping import Mapping
+from brand.orders.policies.following import UNIT, Drawn, Lap, follow, lap_of
+from brand.orders.policies.stripes import plan_stripes
 
 FASTER: Final = 1.1
 """A job that is so many times as fast as the pacemaker takes its place."""
@@ -44,7 +45,6 @@ class Runner:
 
     @property
     def draws(self) -> int:
-        """Draws of an epoch."""
         return int(np.count_nonzero(self.part))
 
 
@@ -116,7 +116,6 @@ class _Together:
                 yield [self._draw(at, epoch, now) for at, epoch in self._epochs.items()]
 
     def _over(self, at: int, epoch: _Epoch) -> float:
-        """When a job's epoch ends."""
         return epoch.began + len(epoch.times) / self._runners[at].speed
 
     def _ends(self, at: int) -> bool:

@@ -120,7 +120,6 @@ class _Reads:
     operations: NDArray[np.float64]
 
     def in_turn(self, seconds: NDArray[np.float64]) -> list[tuple[int, int, float]]:
-        """Of each read `due`, `after` and its seconds."""
         return list(zip(self.due.tolist(), self.after.tolist(), seconds.tolist(), strict=True))
 
 

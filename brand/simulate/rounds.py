@@ -1,8 +1,8 @@
 """How much do several jobs read that draw by JOADER's rule, each at its own speed, epoch after epoch?
 
 A round is the time of one draw of the fastest job. In a round the jobs draw that are due (partial sampling,
-`brand.protocol.dependent`). Memory holds single elements; without room, the one leaves that the fewest jobs still need
-in their epochs. A job that begins an epoch needs all elements of its part again.
+`brand.orders.joader.dependent`). Memory holds single elements; without room, the one leaves that the fewest jobs still
+need in their epochs. A job that begins an epoch needs all elements of its part again.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.protocol.dependent import draw_rounds
-from brand.protocol.random import Stream, Words
-from brand.protocol.tree import Need, Tree
+from brand.orders.base.random import Stream, Words
+from brand.orders.joader.dependent import draw_rounds
+from brand.orders.joader.tree import Need, Tree
 from brand.simulate.joining import Runner
 from brand.simulate.sharing import Counted
 
@@ -98,5 +98,4 @@ def _due(runners: Sequence[Runner], until: float) -> Iterator[tuple[int, list[in
 
 
 def _ends(runner: Runner) -> float:
-    """Draws after which the job ends."""
     return runner.epochs * runner.draws

@@ -43,14 +43,14 @@ from brand.node.memory.pool import Pool
 from brand.node.memory.residents import Residents
 from brand.node.setup.measure import lay_out
 from brand.node.setup.memory import Memory
-from brand.node.wire.drawing import Begin, Drawing
+from brand.node.wire.drawing import Announcement, Begin, Drawing
 from brand.node.wire.numbers import ClientNumber, NodeNumber, RunNumber
 from brand.node.wire.peer_messages import Told
-from brand.protocol.order import Order
-from brand.protocol.owners import drawer_of
-from brand.protocol.placement import unit_at
-from brand.protocol.plan import Plan, read_of_sample
-from brand.protocol.random import blocks
+from brand.orders.base.owners import drawer_of
+from brand.orders.base.placement import unit_at
+from brand.orders.base.plan import Plan, read_of_sample
+from brand.orders.base.random import blocks
+from brand.orders.order import Order
 from brand.simulate.wholes import Reads, first_reads
 
 _NAME = "simulated"
@@ -77,15 +77,13 @@ class Run:
     whole_unit: int = 1
     """Samples that the storage reads faster at once than one by one (`choose_whole_unit`)."""
     busy_bytes: int = 0
-    """Bytes in flight that keep the storage busy (`brand.storage.profile.busy_bytes`)."""
+    """Bytes in flight that keep the storage busy (`brand.storage.profile.profile.busy_bytes`)."""
 
     @property
     def iterations(self) -> int:
-        """Batches of an epoch."""
         return -(-len(self.sizes) // (self.batch * self.ranks))
 
     def ranks_of(self, node: int) -> tuple[int, ...]:
-        """The ranks of a node."""
         return tuple(np.flatnonzero(drawer_of(np.arange(self.ranks), self.nodes, self.ranks) == node).tolist())
 
 
@@ -131,22 +129,18 @@ class Work:
 
     @property
     def reads(self) -> int:
-        """Large reads from the storage."""
         return len(self.read_sizes) - self.cache_reads
 
     @property
     def read_bytes(self) -> int:
-        """Bytes of large reads from the storage."""
         return int(self.read_sizes.sum()) - self.cache_bytes
 
     @property
     def cache_reads(self) -> int:
-        """Large reads from the cache folder."""
         return int(self.from_cache.sum())
 
     @property
     def cache_bytes(self) -> int:
-        """Bytes of large reads from the cache folder."""
         return int(self.read_sizes[self.from_cache].sum())
 
     @property
@@ -202,7 +196,8 @@ class _Node:
         """All ranks begin an epoch."""
         run, here = self._run, self._members.node
         for rank in run.ranks_of(here):
-            self._turn.handle(ClientBegins(ClientNumber(rank + 1), self._key(epoch), 0, rank, run.ranks), 0.0)
+            announcement = Announcement(epoch, 0, rank, run.ranks)
+            self._turn.handle(ClientBegins(ClientNumber(rank + 1), self._number, announcement), 0.0)
         for node in nodes:
             other = node._members.node
             if other != here:

@@ -2,7 +2,7 @@
 
 Each job draws every element of its own set once. In a round, each job that is not done draws one element; what several
 jobs draw in one round is read at most once. An element that lies in the cache is not read. `dependent` jobs draw by
-JOADER's rule (`brand.protocol.dependent`), `independent` ones shuffle for themselves.
+JOADER's rule (`brand.orders.joader.dependent`), `independent` ones shuffle for themselves.
 
 Caches: `lru`, `fifo`, `random`; `refcnt` (JOADER, 4.4) first drops what the fewest jobs still need, then what came
 first, and drops at once what no job needs.
@@ -18,9 +18,9 @@ from typing import Final, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.protocol.dependent import draw_rounds
-from brand.protocol.random import Stream, Words
-from brand.protocol.tree import Tree
+from brand.orders.base.random import Stream, Words
+from brand.orders.joader.dependent import draw_rounds
+from brand.orders.joader.tree import Tree
 
 Sampling = Literal["dependent", "independent"]
 Policy = Literal["lru", "fifo", "random", "refcnt"]

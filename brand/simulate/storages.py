@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from brand.errors import UsageError
 from brand.formats.publish import storage_errors
-from brand.storage.profile import (
+from brand.storage.profile.profile import (
     DEFAULT_STRIPE_BYTES,
     Profile,
     bandwidth,
@@ -62,7 +62,6 @@ class Limits:
 
     @property
     def stripe_bytes(self) -> int:
-        """The default."""
         return DEFAULT_STRIPE_BYTES
 
     @property

@@ -22,10 +22,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.errors import UsageError
-from brand.node.setup.choose import MIXING_SHARE, Facts, Stripes, choose_order
-from brand.protocol.mapping import Mapping
-from brand.protocol.placement import unit_at
-from brand.protocol.stripe_policy import StripePolicy
+from brand.node.setup.choose import Facts, choose_order
+from brand.orders import Stripes
+from brand.orders.base.mapping import Mapping
+from brand.orders.base.placement import unit_at
+from brand.orders.policies.stripe_policy import BUFFER_SHARE, StripePolicy
 from brand.simulate.following import Tally, tally
 from brand.simulate.joining import Runner, draws_together
 from brand.simulate.rounds import drawn_and_read
@@ -85,12 +86,10 @@ class Sharing:
 
     @property
     def per_draw(self) -> float:
-        """Samples that are read for each draw."""
         return sum(self.reads) / sum(self.draws)
 
     @property
     def prepared_per_draw(self) -> float:
-        """Samples that are prepared for each draw."""
         return self.prepared / sum(self.draws)
 
 
@@ -161,12 +160,12 @@ class Together:
         return first
 
     def _order(self, memory: float, mixing: float) -> tuple[Mapping, StripePolicy]:
-        order = choose_order(self._facts, 0, Stripes(mixing=mixing), None, memory)
+        order = choose_order(self._facts, 0, Stripes(buffer=mixing), None, memory)
         assert isinstance(order.policy, StripePolicy)
         return order.mapping, order.policy
 
     def _follow(self, memory: float, prepared: float | None) -> Sharing:
-        samples, mixing = self._facts.samples, min(1 / MIXING_SHARE, memory / 2)
+        samples, mixing = self._facts.samples, min(1 / BUFFER_SHARE, memory / 2)
         mapping, policy = self._order(memory, mixing)
         if self._tallied is None or self._tallied[0] != policy:
             after, until = self._after * samples, self._until * samples

@@ -15,13 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.errors import UsageError
-from brand.node.setup.choose import Facts, Nodes, Pool, ProtocolChoice, choose_order, choose_whole_unit, facts_of
+from brand.node.setup.choose import Facts, Nodes, choose_order, choose_whole_unit, facts_of
 from brand.node.setup.measure import stored_sizes
 from brand.node.setup.memory import Memory, memory_bytes
-from brand.protocol.order import Order
+from brand.orders.baselines import Pool
+from brand.orders.order import Order
+from brand.orders.policies.registry import OrderOption
 from brand.simulate.pace import Machine, Pace, pace
 from brand.simulate.running import Run, Work, work_of
-from brand.storage.dataset import StoredDataSet
+from brand.storage.dataset.dataset import StoredDataSet
 
 MOST: Final = 1 << 25
 """The most samples that are planned one by one where all count as the mean size."""
@@ -39,12 +41,10 @@ class Data:
 
     @property
     def parts(self) -> float:
-        """How many parts the data set has."""
         return self.samples / len(self.sizes)
 
     @property
     def stored_bytes(self) -> int:
-        """Stored bytes of the data set."""
         return round(self.parts * int(self.sizes.sum(dtype=np.int64)))
 
 
@@ -83,7 +83,7 @@ class Case:
     remote_memory: Memory = None
     cache: Memory = None
     """Room of each node's cache folder, in stored bytes or as a share of the data; None: there is no folder."""
-    protocol: ProtocolChoice = "stripes"
+    protocol: OrderOption = "stripes"
     nodes: int = 1
     ranks: int = 1
     """Of each node."""
@@ -112,7 +112,6 @@ class Counts:
     requests: int
 
     def times(self, parts: float) -> Counts:
-        """The counts of so many equal parts."""
         return Counts(*(round(parts * getattr(self, name)) for name in self.__slots__))
 
 

@@ -29,7 +29,6 @@ class Reads:
     from_cache: NDArray[np.bool_]
 
     def of(self, which: NDArray[np.bool_]) -> Reads:
-        """Some of the reads."""
         return Reads(*(getattr(self, field.name)[which] for field in fields(self)))
 
 

@@ -1,7 +1,8 @@
 """Objects at a URL: how are they read and written, whatever store they are in?
 
 url          what a URL names; no secret may stand in it
-store        what Brand needs of a store; which one a URL needs
+store        what Brand needs of a store
+opening      which library accesses the store of a URL
 ahead        objects that are read from front to back
 traffic      requests and bytes, counted
 cloud        S3, Google Cloud Storage, Azure and the web, through obstore

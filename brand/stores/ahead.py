@@ -13,6 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
+from brand.reprs import Reprs
 from brand.stores.store import Store, read_all
 
 AT_ONCE: Final = 16
@@ -30,7 +31,7 @@ class _Block:
     data: Future[bytearray]
 
 
-class ReadAhead:
+class ReadAhead(Reprs, shows="_store _window"):
     """Reads `objects`: for each a number, larger than the one before, its name, and the size that it should have.
 
     A read should be behind the one before it. What was passed over is not kept: it is read again, with a request of its
@@ -42,9 +43,6 @@ class ReadAhead:
         self._todo = _cut(objects)
         self._window: deque[_Block] = deque()
         self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="read ahead")
-
-    def __repr__(self) -> str:
-        return f"ReadAhead({self._store!r}, {len(self._window)} ranges)"
 
     def read_into(self, number: int, name: str, offset: int, buffer: memoryview) -> None:
         """Fill the buffer from an object, which has this number and this name. Raises OSError."""

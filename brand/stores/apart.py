@@ -16,10 +16,8 @@ import io
 import json
 import os
 import queue
-import signal
 import socket
 import struct
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -27,8 +25,9 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from brand.errors import BrandError, StorageError, pack_error, unpack_error
-from brand.pythonchild import child_command
-from brand.stores.store import Store, open_store
+from brand.pythonchild import start_helper
+from brand.stores.opening import open_store
+from brand.stores.store import Store
 from brand.stores.traffic import Traffic
 from brand.stores.url import parse_url
 
@@ -53,14 +52,10 @@ class StoreApart:
                 with end:
                     self._idle.put(end.makefile("rwb"))
             numbers = [end.fileno() for _, end in pairs]
-            command = [*child_command("brand.stores.apart"), str(self.url), *map(str, numbers)]
-            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # the process inherits the mask
             try:
-                self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=numbers)
+                self._process = start_helper("brand.stores.apart", numbers, self.url, *numbers)
             except OSError as error:
                 raise StorageError(f"{self.url}: no process can be started that speaks to it: {error}") from None
-            finally:
-                signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def __repr__(self) -> str:
         return f"StoreApart({self.url}, {self._idle.qsize()} lines idle, process {self._process.pid})"

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from brand.errors import UsageError
+from brand.reprs import Reprs
 from brand.stores.eagerness import Eagerness
 from brand.stores.forking import note_use
-from brand.stores.reasons import failed, replaced, too_long, too_short
-from brand.stores.store import missing
+from brand.stores.reasons import failed, missing, replaced, too_long, too_short
 from brand.stores.traffic import Traffic
 from brand.stores.url import Url
 
@@ -117,7 +117,7 @@ def open_cloud(
         raise UsageError(f"{url}: {failed(error, str(url)).strerror}") from None
 
 
-class CloudStore:
+class CloudStore(Reprs, shows="url _versions"):
     """A `Store` through stores of obstore: `client`, and `eager` for the first tries of ranges."""
 
     def __init__(self, url: Url, client: Any, eager: Any) -> None:
@@ -129,9 +129,6 @@ class CloudStore:
         self._sizes: dict[str, int] = {}
         """The size of each object, as it was told with a range of it."""
         self._lock = threading.Lock()
-
-    def __repr__(self) -> str:
-        return f"CloudStore({self.url}, {len(self._versions)} objects read)"
 
     def read(self, name: str, most: int) -> bytes:
         """See `Store`."""

@@ -11,6 +11,8 @@ import threading
 from collections import deque
 from typing import Final
 
+from brand.reprs import Reprs
+
 _LATEST: Final = 64
 """Ranges that are looked back upon."""
 _MOST_LATE: Final = 8
@@ -19,16 +21,13 @@ _PAUSE: Final = 1000
 """Ranges that are asked for patiently from then on."""
 
 
-class Eagerness:
+class Eagerness(Reprs, shows="_late _pause"):
     """For any number of threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._late: deque[bool] = deque(maxlen=_LATEST)
         self._pause = 0
-
-    def __repr__(self) -> str:
-        return f"Eagerness({sum(self._late)} of {len(self._late)} late, {self._pause} to be patient)"
 
     def next(self) -> bool:
         """Whether the next range is asked for eagerly."""

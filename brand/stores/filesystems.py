@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from brand.errors import UsageError
+from brand.reprs import Reprs
 from brand.stores.forking import note_use
-from brand.stores.reasons import failed, too_long, too_short
-from brand.stores.store import missing
+from brand.stores.reasons import failed, missing, too_long, too_short
 from brand.stores.traffic import Traffic
 from brand.stores.url import Url
 
@@ -32,15 +32,12 @@ def open_file_system(url: Url) -> FileSystemStore:
     return FileSystemStore(url, system, str(folder))
 
 
-class FileSystemStore:
+class FileSystemStore(Reprs, shows="url"):
     """A `Store` through `system`, a file system of fsspec, below `folder`."""
 
     def __init__(self, url: Url, system: Any, folder: str) -> None:
         self.url, self._system, self._folder = url, system, folder
         self.traffic = Traffic()
-
-    def __repr__(self) -> str:
-        return f"FileSystemStore({self.url})"
 
     def read(self, name: str, most: int) -> bytes:
         """See `Store`."""

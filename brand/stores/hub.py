@@ -11,8 +11,7 @@ from typing import Final
 
 from brand.errors import UsageError
 from brand.stores.cloud import CloudStore, open_cloud
-from brand.stores.reasons import failed
-from brand.stores.store import missing
+from brand.stores.reasons import failed, missing
 from brand.stores.url import Url, parse_url
 
 _KINDS: Final = {"datasets": "dataset", "spaces": "space", "models": "model"}

@@ -6,7 +6,9 @@ import errno
 import re
 from typing import Final
 
+from brand.errors import UsageError
 from brand.printable import printable
+from brand.stores.url import Url
 
 _QUERY: Final = re.compile(r"(https?://[^\s?\"')]+)\?[^\s\"')]*")
 _USER: Final = re.compile(r"://[^/@\s]+@")
@@ -78,12 +80,10 @@ def failed(error: BaseException, url: str) -> OSError:
 
 
 def replaced(url: str) -> OSError:
-    """The error for an object that is another one than at its first read."""
     return OSError(errno.ESTALE, "the object was replaced while it was in use: open the data set again", url)
 
 
 def too_long(url: str, most: int) -> OSError:
-    """The error for a store that sends more than was asked for."""
     return OSError(errno.EFBIG, f"the store sends more than the {most:,} bytes that were asked for", url)
 
 
@@ -91,3 +91,8 @@ def too_short(url: str, offset: int, size: int, found: int) -> OSError:
     """The error for an object that ends within a range."""
     what = f"the store has only {found:,} of the {size:,} bytes from {offset:,} on: the object was cut or replaced"
     return OSError(errno.ENODATA, what, url)
+
+
+def missing(url: Url, package: str, install: str) -> UsageError:
+    """Return the error for a store whose library is not installed."""
+    return UsageError(f"{url} needs {package}, which is not installed: pip install {install}")

@@ -1,4 +1,4 @@
-"""What does Brand need of a store, and which library speaks to the store of a URL?
+"""What does Brand need of a store?
 
 A `Store` is a folder of objects. It reads ranges, reads small objects whole, and writes objects whole or not at all. It
 asks for nothing else while it reads: no list, and no question about an object beforehand. Every object that it has read
@@ -12,10 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, Protocol
 
-from brand.errors import UsageError
-from brand.stores.forking import note_use
 from brand.stores.traffic import Traffic
-from brand.stores.url import Url, parse_url
+from brand.stores.url import Url
 
 AT_ONCE: Final = 16
 """Ranges that `read_all` reads at the same time."""
@@ -67,30 +65,3 @@ def _fill(store: Store, wanted: Wanted) -> None:
     for piece in store.pieces(name, offset, len(buffer)):
         buffer[done : done + len(piece)] = piece
         done += len(piece)
-
-
-def open_store(text: str, patience_s: float | None = None) -> Store:
-    """The store of a URL.
-
-    `patience_s`: how long a request is repeated where the store does not answer; None: `PATIENCE_S`. Raises
-    `UsageError`, also where the library that is needed is not installed, and where this process may not speak to a
-    store.
-    """
-    note_use()
-    url = parse_url(text)
-    if url.scheme in ("s3", "gs", "az", "http", "https"):
-        from brand.stores.cloud import open_cloud
-
-        return open_cloud(url, patience_s)
-    if url.scheme == "hf":
-        from brand.stores.hub import open_hub
-
-        return open_hub(url, patience_s)
-    from brand.stores.filesystems import open_file_system
-
-    return open_file_system(url)
-
-
-def missing(url: Url, package: str, install: str) -> UsageError:
-    """The error where the library for a store is not installed."""
-    return UsageError(f"{url} needs {package}, which is not installed: pip install {install}")

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from brand.errors import BrandError, TargetExistsError
+from brand.reprs import Reprs
 from brand.stores.store import Store
 
 _PAUSES_S: Final = (0.1, 0.5, 2.0, 5.0)
@@ -24,14 +25,11 @@ _HOPELESS: Final = (errno.EACCES, errno.ENOENT, errno.ENODEV)
 """Errors that another try does not mend: no permission, no bucket."""
 
 
-class StoreTarget:
+class StoreTarget(Reprs, shows="_store"):
     """The `Target` of `brand.formats.publish` in a store. All methods raise OSError, as those of `Store` do."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-
-    def __repr__(self) -> str:
-        return f"StoreTarget({self._store!r})"
 
     def publish(self, temporary: Path, name: str) -> None:
         """See `Target`."""

@@ -7,24 +7,21 @@ from __future__ import annotations
 
 import threading
 
+from brand.reprs import Reprs
 
-class Traffic:
+
+class Traffic(Reprs, shows="_requests _bytes"):
     """Counts reads. Any number of threads may use it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._requests = self._bytes = 0
 
-    def __repr__(self) -> str:
-        return f"Traffic({self._requests:,} requests, {self._bytes:,} bytes)"
-
     def asked(self) -> None:
-        """A request is made."""
         with self._lock:
             self._requests += 1
 
     def came(self, size: int) -> None:
-        """So many bytes of a body have come."""
         with self._lock:
             self._bytes += size
 

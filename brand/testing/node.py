@@ -25,7 +25,8 @@ from brand.node.setup.caching import Cache
 from brand.node.setup.choose import DEFAULT_DEPTH
 from brand.node.setup.memory import Memory
 from brand.node.setup.preparing import Prepared
-from brand.storage.dataset import StoredDataSet
+from brand.node.setup.server_spec import ServerSpec
+from brand.storage.dataset.dataset import StoredDataSet
 from brand.testing.storage import Habit
 
 END_LIMIT_S: Final = 30.0
@@ -63,7 +64,8 @@ class RunningServer:
 def attached(server: RunningServer, run: str | None = None) -> Client:
     """A client of a running server, without PyTorch, in a run of this name; it never starts another server."""
     data = StoredDataSet(server.path)
-    return Client(server.path, data.id, data.mean_bytes, server.address, None, run or secrets.token_hex(8), attach=True)
+    spec = ServerSpec(server.path, server.address)
+    return Client(spec, data.id, data.mean_bytes, run or secrets.token_hex(8), attach=True)
 
 
 @contextmanager
@@ -95,10 +97,17 @@ def running_server(
     At the end of the block, raises the error that ended the server, if there was one.
     """
     where = path if storage is None else storage.at(path)
-    address = address or random_address()
-    options: dict[str, Any] = {"owners": owners, "depth": depth, "page_cache": page_cache, "cache": cache}
-    server = NodeServer(where, address, memory=memory, prepared=prepared, **options)
-    with running(os.fspath(path), server) as found:
+    spec = ServerSpec(
+        where,
+        address or random_address(),
+        memory,
+        owners,
+        cache=cache,
+        prepared=prepared,
+        depth=depth,
+        page_cache=page_cache,
+    )
+    with running(os.fspath(path), NodeServer(spec)) as found:
         yield found
 
 

@@ -34,9 +34,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.formats.version import Version
-from brand.storage.files import Range, Reader
-from brand.storage.location import Location, Where, located
-from brand.storage.vectored import VectorReader
+from brand.storage.io.files import ChunkReader, Range
+from brand.storage.io.location import Location, Where, located
+from brand.storage.io.vectored import VectorReader
 from brand.stores.traffic import Traffic
 
 
@@ -115,7 +115,7 @@ class _Large(_Pending):
 class _Exact(_Pending):
     """A range into one buffer."""
 
-    def __init__(self, call: ReadCall, file: str, buffer: memoryview, inner: Reader) -> None:
+    def __init__(self, call: ReadCall, file: str, buffer: memoryview, inner: ChunkReader) -> None:
         super().__init__(call, file)
         self._buffer, self._inner = buffer.cast("B"), inner
 
@@ -125,7 +125,7 @@ class _Exact(_Pending):
     def do_half(self) -> None:
         half = len(self._buffer) // 2
         self._inner.read_into([(self.call.chunk, self.call.offset, self._buffer[:half])])
-        self._buffer[half:] = bytes(len(self._buffer) - half)  # as a `Reader` does past the end
+        self._buffer[half:] = bytes(len(self._buffer) - half)  # as a `ChunkReader` does past the end
 
     def flip(self) -> None:
         if self._buffer:
@@ -191,7 +191,7 @@ class _Location:
         """See `Location`."""
         return self.inner.dictionary()
 
-    def reader(self) -> Reader:
+    def reader(self) -> ChunkReader:
         """See `Location`."""
         return _Reader(self, self.inner.reader())
 
@@ -202,19 +202,19 @@ class _Location:
 
 
 class _Reader:
-    """A `Reader` whose ranges are read one by one, each as the habit has it."""
+    """A `ChunkReader` whose ranges are read one by one, each as the habit has it."""
 
-    def __init__(self, location: _Location, inner: Reader) -> None:
+    def __init__(self, location: _Location, inner: ChunkReader) -> None:
         self._location, self._inner = location, inner
 
     def read_into(self, ranges: Sequence[Range]) -> None:
-        """See `Reader`."""
+        """See `ChunkReader`."""
         for chunk, offset, buffer in ranges:
             call = ReadCall(chunk, offset, buffer.nbytes, exact=True)
             self._location.habit._read(_Exact(call, self._location.chunk_file(chunk), buffer, self._inner))
 
     def close(self) -> None:
-        """See `Reader`."""
+        """See `ChunkReader`."""
         self._inner.close()
 
 

@@ -15,9 +15,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from brand.chunker import Layout, Options, Part, convert_audio, plan_images, run_part, seal
+from brand.chunker import Options, convert_audio
+from brand.chunker.distributed import Task, plan_images, run_task, seal
 from brand.errors import FormatError
-from brand.storage.dataset import StoredDataSet
+from brand.storage.dataset.dataset import StoredDataSet
 from tests.support import LIMIT_S, tree_digest
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
@@ -28,13 +29,13 @@ _ENDED: Final = 77
 def _images_in_parts(source: Path, target: Path) -> None:
     if not (target / "brand.json").exists():
         for number in (1, 0):
-            run_part(plan_images(source, target, Options(layout=Layout(8), jobs=1), parts=2), Part(number, 2), jobs=1)
+            run_task(plan_images(source, target, Options(chunk_size=8, jobs=1), parts=2), Task(number, 2), jobs=1)
     seal(target)
 
 
 def _audio(source: Path, target: Path) -> None:
     if not (target / "brand.json").exists() or (target / ".brand-work").exists():
-        convert_audio(source, target, Options(layout=Layout(14), jobs=1), transcripts=source / "transcripts.tsv")
+        convert_audio(source, target, Options(chunk_size=14, jobs=1), transcripts=source / "transcripts.tsv")
 
 
 WAYS: Final[dict[str, Callable[[Path, Path], None]]] = {"images in parts": _images_in_parts, "audio": _audio}

@@ -11,10 +11,9 @@ import pytest
 
 from brand import pack
 from brand.chunker import Options, convert_audio, convert_images
-from brand.chunker.plan import Layout
-from brand.storage.reindex import reindex
-from brand.storage.unpack import unpack
-from brand.storage.verify import verify
+from brand.storage.maintenance.reindex import reindex
+from brand.storage.maintenance.unpack import unpack
+from brand.storage.maintenance.verify import verify
 from tests.support import files_below, tree_digest
 
 Convert = Callable[[Path, int, int], None]
@@ -51,13 +50,13 @@ def convert(request: pytest.FixtureRequest, photos: Path, clips: Path, tmp_path:
     """A conversion as a function of target, processes and seed."""
 
     def images(target: Path, jobs: int, seed: int) -> None:
-        convert_images(photos, target, Options(seed, Layout(5), jobs=jobs))
+        convert_images(photos, target, Options(seed, chunk_size=5, jobs=jobs))
 
     def with_table(target: Path, jobs: int, seed: int) -> None:
-        convert_audio(clips, target, Options(seed, Layout(5), jobs=jobs), transcripts=clips / "transcripts.tsv")
+        convert_audio(clips, target, Options(seed, chunk_size=5, jobs=jobs), transcripts=clips / "transcripts.tsv")
 
     def with_sidecars(target: Path, jobs: int, seed: int) -> None:
-        convert_audio(tmp_path / "speech", target, Options(seed, Layout(5), jobs=jobs))
+        convert_audio(tmp_path / "speech", target, Options(seed, chunk_size=5, jobs=jobs))
 
     if request.param == "clips with sidecars":
         shutil.copytree(clips, tmp_path / "speech", ignore=shutil.ignore_patterns("*.tsv"))
@@ -113,7 +112,7 @@ def test_reindex_writes_the_same_bytes(convert: Convert, tmp_path: Path) -> None
 @pytest.mark.slow
 def test_unpacked_folders_convert_to_the_same_bytes(photos: Path, clips: Path, tmp_path: Path) -> None:
     """Convert, unpack, convert: the same data set, since the folder is the same."""
-    plain = Options(layout=Layout(5), jobs=2)
+    plain = Options(chunk_size=5, jobs=2)
     convert_images(photos, tmp_path / "a", plain)
     unpack(tmp_path / "a", tmp_path / "photos")
     assert files_below(tmp_path / "photos") == files_below(photos)
@@ -130,7 +129,7 @@ def test_unpacked_folders_convert_to_the_same_bytes(photos: Path, clips: Path, t
 def test_a_larger_real_set_is_the_same_for_any_number_of_processes(fashion: Path, tmp_path: Path) -> None:
     """3,000 pictures in 188 chunks."""
     for jobs in (1, 2, 3):
-        convert_images(fashion / "train", tmp_path / str(jobs), Options(layout=Layout(16), jobs=jobs))
+        convert_images(fashion / "train", tmp_path / str(jobs), Options(chunk_size=16, jobs=jobs))
     assert tree_digest(tmp_path / "1") == tree_digest(tmp_path / "2") == tree_digest(tmp_path / "3")
     unpack(tmp_path / "3", tmp_path / "back")
     assert tree_digest(tmp_path / "back") == tree_digest(fashion / "train")

@@ -10,9 +10,9 @@ import pytest
 from brand import BrandDataset
 from brand.chunker import Report, convert_audio
 from brand.errors import SchemaError, UsageError
-from brand.storage.dataset import StoredDataSet
-from brand.storage.unpack import unpack
-from brand.storage.verify import verify
+from brand.storage.dataset.dataset import StoredDataSet
+from brand.storage.maintenance.unpack import unpack
+from brand.storage.maintenance.verify import verify
 from tests.support import brand, files_below, options, tree_digest
 
 HEAD = "path\ttext\tlang\tspeaker name\tspeaker\tlabel\n"

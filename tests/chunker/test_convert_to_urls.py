@@ -19,8 +19,6 @@ import pytest
 from brand import pack
 from brand.chunker import convert_audio, convert_images
 from brand.errors import SourceError, StorageError, TargetExistsError
-from brand.testing.objects import S3, Busy, Fault, Faults, Flavour, Gcs, Http, Keys, Lost, Reset
-from brand.testing.objects.faults import What
 from tests.buckets import Bucket, bucket
 from tests.leftovers import Leftovers
 from tests.rounds import Chance, rounds
@@ -36,6 +34,8 @@ from tests.support import (
     tree_digest,
     wait_until,
 )
+from tests.tools.objects import S3, Busy, Fault, Faults, Flavour, Gcs, Http, Keys, Lost, Reset
+from tests.tools.objects.faults import What
 
 pytest.importorskip("obstore", reason="obstore is not installed: pip install obstore")
 pytestmark = pytest.mark.slow

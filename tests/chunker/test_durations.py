@@ -14,7 +14,7 @@ from brand import BatchPlan, BrandDataset
 from brand.chunker import convert_audio
 from brand.errors import UsageError
 from brand.formats.media import duration
-from brand.storage.verify import verify
+from brand.storage.maintenance.verify import verify
 from tests.support import options, tree_digest
 
 RATE = 8000

@@ -18,21 +18,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brand.chunker import Options, convert_from, sortedparts
-from brand.chunker import exchange as exchange_module
+from brand.chunker import Options, convert_from
 from brand.chunker.conductor import Conversion
-from brand.chunker.exchange import cut_stretches, exchange
-from brand.chunker.folder_work import open_folder_work
-from brand.chunker.plan import Layout
-from brand.chunker.report import Progress, silent
-from brand.chunker.shards import Bad, Block, Shard
-from brand.chunker.shuffle import Keys, open_order, write_order
-from brand.chunker.sortedparts import SPAN, find_part
+from brand.chunker.plan.report import Progress, silent
+from brand.chunker.sources import exchange as exchange_module
+from brand.chunker.sources import sortedparts
+from brand.chunker.sources.exchange import cut_stretches, exchange
+from brand.chunker.sources.shards import Bad, Block, Shard
+from brand.chunker.sources.shuffle import Keys, open_order, write_order
+from brand.chunker.sources.sortedparts import SPAN, find_part
+from brand.chunker.work.folder_work import open_folder_work
 from brand.errors import SourceError
 from brand.formats.record import Numbered, encode_records
 from brand.formats.records import Records
 from brand.formats.schema import Schema
-from brand.storage.dataset import StoredDataSet
+from brand.storage.dataset.dataset import StoredDataSet
 from tests.rounds import Chance, examples, rounds
 from tests.support import brand, running_brand, session_processes, tree_digest, wait_until
 
@@ -267,7 +267,7 @@ def lines(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-SMALL = "import brand.chunker.exchange as e; e.LEAST_BYTES = 1; "
+SMALL = "import brand.chunker.sources.exchange as e; e.LEAST_BYTES = 1; "
 """Makes each file a stretch, in a process of its own."""
 
 
@@ -277,7 +277,7 @@ def undisturbed(lines: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[s
     target = tmp_path_factory.mktemp("undisturbed") / "set"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(exchange_module, "LEAST_BYTES", 1)
-        convert_from("jsonl", lines, target, Options(layout=Layout(100), jobs=2))
+        convert_from("jsonl", lines, target, Options(chunk_size=100, jobs=2))
     return tree_digest(target)
 
 

@@ -10,9 +10,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from brand.chunker import Progress
-from brand.chunker.folders import Folder, scan_folder
-from brand.chunker.report import silent
+from brand.chunker.plan.report import Progress, silent
+from brand.chunker.sources.folders import Folder, scan_folder
 from brand.errors import SourceError, UsageError
 from tests.rounds import examples
 

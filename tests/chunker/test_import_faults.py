@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import zstandard
 
-from brand.storage.dataset import StoredDataSet
+from brand.storage.dataset.dataset import StoredDataSet
 from tests.chunker.test_importers import SOURCES
 from tests.support import Outcome, brand
 

@@ -22,9 +22,9 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brand.chunker import Choice, Options, convert_from
-from brand.chunker.plan import Layout
-from brand.storage.dataset import StoredDataSet
+from brand.chunker import Options, convert_from
+from brand.chunker.importers.fields import FieldMapping
+from brand.storage.dataset.dataset import StoredDataSet
 from tests.rounds import examples
 from tests.support import brand, brand_process, tree_digest
 
@@ -50,9 +50,9 @@ PACKERS: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-def convert(kind: str, src: Path | str, target: Path, choice: Choice | None = None, **more: Any) -> StoredDataSet:
+def convert(kind: str, src: Path | str, target: Path, choice: FieldMapping | None = None, **more: Any) -> StoredDataSet:
     """Convert in one process, in small chunks."""
-    convert_from(kind, src, target, Options(layout=Layout(5), jobs=more.pop("jobs", 1), **more), choice=choice)
+    convert_from(kind, src, target, Options(chunk_size=5, jobs=more.pop("jobs", 1), **more), choice=choice)
     return StoredDataSet(target)
 
 
@@ -106,7 +106,7 @@ def test_the_names_of_a_class_label_become_the_classes(kind: str, tmp_path: Path
 @pytest.mark.parametrize("name", ["webdataset", "mds", "litdata", "parquet", "hf", "jsonl", "csv"])
 def test_the_bytes_do_not_depend_on_the_processes(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One, two and three, where each shard is a stretch of its own."""
-    monkeypatch.setattr("brand.chunker.exchange.LEAST_BYTES", 1)
+    monkeypatch.setattr("brand.chunker.sources.exchange.LEAST_BYTES", 1)
     src = SOURCES / name
     if name in ("jsonl", "csv"):
         src = tmp_path / "source"
@@ -157,7 +157,7 @@ def test_nested_values_of_json_lines_are_json_and_others_on_demand_arrays(tmp_pa
     write_texts(tmp_path / "source", "jsonl", rows, files=1)
     stored = convert("jsonl", tmp_path / "source", tmp_path / "a")
     assert [stored.sample(i) for i in range(2)] == rows
-    stored = convert("jsonl", tmp_path / "source", tmp_path / "b", Choice(codecs={"ids": "ndarray"}))
+    stored = convert("jsonl", tmp_path / "source", tmp_path / "b", FieldMapping(codecs={"ids": "ndarray"}))
     assert stored.sample(0)["ids"].dtype == np.int64
     assert [stored.sample(i)["ids"].tolist() for i in range(2)] == [[1, 2, 3], [4]]
 
@@ -282,9 +282,9 @@ def test_any_texts_and_numbers_come_back(rows: list[dict[str, Any]], kind: str, 
     """Whatever characters, quotes and breaks; in one file or several, cut anywhere. A text of digits only stays one."""
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr("brand.chunker.importers.jsonl.STRETCH_BYTES", stretch)
-        patch.setattr("brand.chunker.exchange.LEAST_BYTES", 1)
+        patch.setattr("brand.chunker.sources.exchange.LEAST_BYTES", 1)
         source, target = Path(folder, "source"), Path(folder, "set")
         write_texts(source, kind, rows, files)
         codecs = {"t": "str", "n": "int", "x": "float"}
-        stored = convert(kind, source, target, Choice(codecs=codecs))
+        stored = convert(kind, source, target, FieldMapping(codecs=codecs))
         assert [stored.sample(i) for i in range(len(rows))] == rows

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brand.chunker.chunks import Written
-from brand.chunker.kept import KeptChunks, keep_chunk
-from brand.chunker.plan import Layout, Plan, make_plan
+from brand.chunker.plan.plan import Layout, Plan, make_plan
+from brand.chunker.work.chunks import Written
+from brand.chunker.work.kept import KeptChunks, keep_chunk
 from brand.formats.constants import ROW
 from brand.formats.record import fixed_dtype
 from brand.formats.schema import Schema

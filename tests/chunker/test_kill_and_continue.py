@@ -15,7 +15,7 @@ import pytest
 
 from brand.chunker import convert_images
 from brand.errors import NotADataSetError
-from brand.storage.dataset import StoredDataSet
+from brand.storage.dataset.dataset import StoredDataSet
 from tests.chunker.crashes import steps_survived
 from tests.support import (
     LIMIT_S,

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from brand.errors import NotADataSetError
-from brand.storage.dataset import StoredDataSet
+from brand.storage.dataset.dataset import StoredDataSet
 from tests.chunker.conversions import Conversions, Options
 from tests.leftovers import Leftovers
 from tests.rounds import Chance, rounds

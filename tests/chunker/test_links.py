@@ -9,8 +9,8 @@ import pytest
 
 from brand.chunker import convert_images
 from brand.errors import SourceError
-from brand.storage.dataset import StoredDataSet
-from brand.storage.unpack import unpack
+from brand.storage.dataset.dataset import StoredDataSet
+from brand.storage.maintenance.unpack import unpack
 from tests.support import brand, options
 
 

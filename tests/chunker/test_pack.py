@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brand import pack
-from brand.chunker import Progress
+from brand.chunker.plan.report import Progress
 from brand.errors import SchemaError, SourceError, TargetExistsError, UsageError
-from brand.storage.dataset import StoredDataSet
-from brand.storage.verify import verify
+from brand.storage.dataset.dataset import StoredDataSet
+from brand.storage.maintenance.verify import verify
 from brand.torch import BrandDataset
 from tests.rounds import examples
 from tests.support import tree_digest

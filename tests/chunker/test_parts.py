@@ -16,29 +16,18 @@ from typing import Any
 
 import pytest
 
-from brand.chunker import (
-    Job,
-    Layout,
-    Options,
-    Part,
-    convert_audio,
-    convert_images,
-    plan_audio,
-    plan_images,
-    run,
-    run_part,
-    seal,
-)
-from brand.chunker.parts import MAX_PARTS, by_part, missing
+from brand.chunker import Options, convert_audio, convert_images
+from brand.chunker.distributed import Job, Task, plan_audio, plan_images, run, run_task, seal
+from brand.chunker.tasks.parts import MAX_PARTS, by_part, missing
 from brand.errors import InterruptedConversionError, SourceError, TargetExistsError, UsageError
 from tests.support import LIMIT_S, Outcome, brand, options, running_brand, tree_digest, wait_until
 
-PLAIN = Options(layout=Layout(8), jobs=1)
+PLAIN = Options(chunk_size=8, jobs=1)
 
 
 def part(source: Path, target: Path, which: str, *more: object) -> Outcome:
-    """`brand convert images SOURCE TARGET --part WHICH`."""
-    return brand("convert", "images", source, target, "--chunk-size", 8, "-j", 1, "--part", which, *more)
+    """`brand convert images SOURCE TARGET --task WHICH`."""
+    return brand("convert", "images", source, target, "--chunk-size", 8, "-j", 1, "--task", which, *more)
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +64,7 @@ def test_parts_at_the_same_time_have_the_bytes_of_one_process(
     command = ["convert", "images", fashion / "test", target, "--chunk-size", 8, "-j", 2, "--json"]
     with contextlib.ExitStack() as stack:
         started = [
-            stack.enter_context(running_brand(*command, "--part", f"{number}/{count}"))
+            stack.enter_context(running_brand(*command, "--task", f"{number}/{count}"))
             for number in (*range(count), *range(count))
         ]
         for process in started:
@@ -99,7 +88,7 @@ def test_where_locks_do_nothing_between_machines_the_bytes_are_the_same(
     command = [sys.executable, "-c", LOCKS_DO_NOTHING, "convert", "images", str(fashion / "test"), str(target)]
     started = [
         subprocess.Popen(
-            [*command, "--chunk-size", "8", "-j", "1", "--part", f"{number}/{at_once}"],
+            [*command, "--chunk-size", "8", "-j", "1", "--task", f"{number}/{at_once}"],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
@@ -121,12 +110,12 @@ def test_clips_with_transcripts_and_companions_come_in_parts(clips: Path, tmp_pa
     shutil.copytree(clips, source)
     (source / "nobody").mkdir()
     (source / "broken.wav").write_bytes(b"RIFF and no more")
-    some = Options(layout=Layout(5), labels=False, skip_errors=True, jobs=1)
+    some = Options(chunk_size=5, labels=False, skip_errors=True, jobs=1)
     more: dict[str, Any] = {"transcripts": source / "transcripts.tsv"}
     plain = convert_audio(source, tmp_path / "whole", some, **more)
     for number in range(3):
         job = plan_audio(source, tmp_path / "set", some, parts=3, **more)
-        run_part(job, Part(number, 3), jobs=1)
+        run_task(job, Task(number, 3), jobs=1)
     sealed = seal(tmp_path / "set")
     assert tree_digest(tmp_path / "set") == tree_digest(tmp_path / "whole")
     assert {"extras.zip", "skipped.tsv"} <= set(tree_digest(tmp_path / "set"))
@@ -143,8 +132,8 @@ def test_clips_with_texts_beside_them_come_in_parts(clips: Path, tmp_path: Path)
         clip.with_suffix(".txt").write_text(f"this is {clip.stem}\n")
     some = options(5)
     convert_audio(source, tmp_path / "whole", some)
-    run_part(plan_audio(source, tmp_path / "set", some), Part(0, 2), jobs=1)
-    run_part(plan_audio(source, tmp_path / "set", some), Part(1, 2), jobs=1)
+    run_task(plan_audio(source, tmp_path / "set", some), Task(0, 2), jobs=1)
+    run_task(plan_audio(source, tmp_path / "set", some), Task(1, 2), jobs=1)
     told[0].with_suffix(".txt").write_text("this is another text\n")
     with pytest.raises(TargetExistsError, match="transcripts have changed"):
         plan_audio(source, tmp_path / "set", some)
@@ -156,7 +145,7 @@ def test_clips_with_texts_beside_them_come_in_parts(clips: Path, tmp_path: Path)
 def test_threads_of_one_process_make_chunks_side_by_side(fashion: Path, tmp_path: Path, whole: dict[str, str]) -> None:
     """As the workers of Dask do; each chunk twice, also compressed, where a compressor is no matter for two threads."""
     for compression, mode in (("none", "auto"), ("zstd", "zstd")):
-        some = Options(layout=Layout(8), compression=mode, jobs=1)  # type: ignore[arg-type]
+        some = Options(chunk_size=8, compression=mode, jobs=1)  # type: ignore[arg-type]
         convert_images(fashion / "test", tmp_path / compression, some)
         job = plan_images(fashion / "test", tmp_path / f"{compression}-set", some)
         with ThreadPoolExecutor(4) as threads:
@@ -282,7 +271,7 @@ def test_a_conversion_in_one_process_finishes_what_parts_have_begun(
     target = tmp_path / "set"
     assert part(fashion / "test", target, "1/3").code == 0
     with pytest.raises(TargetExistsError, match="another source or with other options"):
-        convert_images(fashion / "test", target, Options(seed=1, layout=Layout(8), jobs=1))
+        convert_images(fashion / "test", target, Options(seed=1, chunk_size=8, jobs=1))
     assert convert_images(fashion / "test", target, PLAIN).chunks_found == 25
     assert tree_digest(target) == whole
     (target / "brand.json").unlink()
@@ -329,7 +318,7 @@ def test_a_part_waits_while_another_machine_makes_the_plan(
     (target / ".brand-work").mkdir(parents=True)
     with (target / ".brand-work" / "planning").open("w") as planning:
         fcntl.flock(planning, fcntl.LOCK_EX)
-        monkeypatch.setattr("brand.chunker.planning.PLAN_WAIT_S", 0.0)
+        monkeypatch.setattr("brand.chunker.tasks.planning.PLAN_WAIT_S", 0.0)
         with pytest.raises(InterruptedConversionError, match="has been planning this conversion"):
             plan_images(fashion / "test", target, PLAIN)
         monkeypatch.undo()
@@ -374,7 +363,7 @@ def test_a_plan_that_was_removed_or_replaced_is_noticed(fashion: Path, tmp_path:
     shutil.rmtree(target)
     with pytest.raises(InterruptedConversionError, match="the plan of this conversion is gone"):
         run(job, 1)
-    other = plan_images(fashion / "test", target, Options(seed=3, layout=Layout(8)))
+    other = plan_images(fashion / "test", target, Options(seed=3, chunk_size=8))
     with pytest.raises(InterruptedConversionError, match="or there is another one"):
         run(job, 1)
     for number in range(other.chunks):
@@ -452,7 +441,7 @@ def test_options_that_do_not_go_together_are_wrong_use(
 
 def test_parts_of_a_store_are_refused_with_the_way_there(fashion: Path) -> None:
     """Convert into a folder, and copy."""
-    told = brand("convert", "images", fashion / "test", "s3://bucket/set", "--part", "0/2")
+    told = brand("convert", "images", fashion / "test", "s3://bucket/set", "--task", "0/2")
     assert told.code == 2
     assert "`brand copy FOLDER s3://bucket/set`" in told.err
 
@@ -468,14 +457,14 @@ def test_more_parts_than_chunks_leave_some_empty(photos: Path, tmp_path: Path) -
 @pytest.mark.parametrize("parts", [1, 2, 7, 80, MAX_PARTS])
 def test_each_chunk_is_in_one_part_and_its_part_is_found(count: int, parts: int) -> None:
     """Parts are consecutive, and of equal size but for one chunk."""
-    some = [Part(number, parts).chunks(count) for number in range(min(parts, 200))]
+    some = [Task(number, parts).chunks(count) for number in range(min(parts, 200))]
     numbers = [number for chunks in some for number in chunks]
     assert numbers == list(range(len(numbers)))
     if parts <= 200:
         assert len(numbers) == count
         assert max(map(len, some)) - min(map(len, some)) <= 1
     for number, of in (
-        (number, Part.parse(text)) for text, found in by_part(range(count), count, parts).items() for number in found
+        (number, Task.parse(text)) for text, found in by_part(range(count), count, parts).items() for number in found
     ):
         assert number in of.chunks(count)
 

@@ -45,7 +45,7 @@ def test_parts_are_killed(conversions: Conversions, tmp_path: Path, left: Leftov
     every = sum(name.startswith("chunks/") for name in wanted)
 
     def command(number: int) -> list[object]:
-        return [*conversions.command(kind, which, target, rng.randint(1, 3)), "--part", f"{number}/{of}"]
+        return [*conversions.command(kind, which, target, rng.randint(1, 3)), "--task", f"{number}/{of}"]
 
     for _ in range(rng.choice([1, 2])):
         with ExitStack() as stack:

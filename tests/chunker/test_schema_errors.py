@@ -11,7 +11,7 @@ import pytest
 
 from brand import pack
 from brand.errors import SchemaError
-from brand.storage.dataset import StoredDataSet
+from brand.storage.dataset.dataset import StoredDataSet
 
 GOOD: dict[str, Any] = {
     "int": 1,

@@ -10,14 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from brand.chunker import Layout, Options, Part, convert_images, plan_images, run, run_part, seal
-from brand.chunker.job import read_decided
-from brand.chunker.kept import KeptChunks, keep_chunk
+from brand.chunker import Options, convert_images
+from brand.chunker.distributed import Task, plan_images, run, run_task, seal
+from brand.chunker.tasks.job import read_decided
+from brand.chunker.work.kept import KeptChunks, keep_chunk
 from brand.errors import BrandError, MissingChunksError, MissingFileError, NotADataSetError, TargetExistsError
 from tests.chunker.crashes import steps_survived
 from tests.support import brand, tree_digest
 
-PLAIN = Options(layout=Layout(8), jobs=1)
+PLAIN = Options(chunk_size=8, jobs=1)
 
 
 @pytest.fixture
@@ -44,7 +45,7 @@ def chunk(target: Path, number: int) -> Path:
 
 def make_again(fashion: Path, target: Path, *parts: int) -> None:
     for number in parts:
-        run_part(plan_images(fashion / "test", target, PLAIN, parts=5), Part(number, 5), jobs=1)
+        run_task(plan_images(fashion / "test", target, PLAIN, parts=5), Task(number, 5), jobs=1)
 
 
 def test_missing_chunks_are_told_with_the_parts_that_make_them(
@@ -57,8 +58,8 @@ def test_missing_chunks_are_told_with_the_parts_that_make_them(
     told = brand("seal", target)
     assert told.code == 1
     assert "3 chunks of 75 are missing" in told.err
-    assert "`brand convert ... --part 0/5` makes 1 chunk, the first is 0" in told.err
-    assert "`brand convert ... --part 2/5` makes 2 chunks, the first is 31" in told.err
+    assert "`brand convert ... --task 0/5` makes 1 chunk, the first is 0" in told.err
+    assert "`brand convert ... --task 2/5` makes 2 chunks, the first is 31" in told.err
     listed = brand("seal", target, "--json")
     assert listed.code == 1
     assert listed.json == {"target": str(target), "missing": [0, 31, 32], "parts": {"0/5": [0], "2/5": [31, 32]}}
@@ -106,7 +107,7 @@ def test_a_damaged_chunk_is_named_and_made_again(
     assert "1 chunk of 75 is missing or damaged" in told.err
     assert "00000040.brand" in told.err
     assert why in told.err
-    assert "--part 2/5" in told.err
+    assert "--task 2/5" in told.err
     assert not (target / "brand.json").exists()
     make_again(fashion, target, 2)
     seal(target)
@@ -116,7 +117,7 @@ def test_a_damaged_chunk_is_named_and_made_again(
 @pytest.mark.slow
 def test_a_chunk_of_another_plan_is_refused(fashion: Path, target: Path, tmp_path: Path, whole: dict[str, str]) -> None:
     """The same number and the same size, but of another seed."""
-    convert_images(fashion / "test", tmp_path / "other", Options(seed=1, layout=Layout(8), jobs=1))
+    convert_images(fashion / "test", tmp_path / "other", Options(seed=1, chunk_size=8, jobs=1))
     shutil.copy(chunk(tmp_path / "other", 12), chunk(target, 12))
     with pytest.raises(MissingChunksError) as caught:
         seal(target)
@@ -202,7 +203,7 @@ def test_an_unfinished_set_says_who_finishes_it(target: Path) -> None:
 
 def test_while_a_part_works_nothing_is_sealed(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It waits for a moment, and then says so."""
-    monkeypatch.setattr("brand.chunker.sealing.LOCK_WAIT_S", 0.0)
+    monkeypatch.setattr("brand.chunker.tasks.sealing.LOCK_WAIT_S", 0.0)
     with (target / ".brand-work" / "lock").open("rb") as lock:
         fcntl.flock(lock, fcntl.LOCK_SH)
         with pytest.raises(TargetExistsError, match="writing there right now"):

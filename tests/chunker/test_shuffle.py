@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from brand.chunker.shuffle import Keys, open_order, sorted_places, write_order
+from brand.chunker.sources.shuffle import Keys, open_order, sorted_places, write_order
 from tests.rounds import examples
 
 

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from brand.chunker import Progress, Report, convert_audio, convert_images
+from brand.chunker import Report, convert_audio, convert_images
+from brand.chunker.plan.report import Progress
 from brand.errors import SourceError, UsageError
-from brand.storage.dataset import StoredDataSet
-from brand.storage.unpack import unpack
-from brand.storage.verify import verify
+from brand.storage.dataset.dataset import StoredDataSet
+from brand.storage.maintenance.unpack import unpack
+from brand.storage.maintenance.verify import verify
 from tests.support import brand, files_below, options, tree_digest
 
 

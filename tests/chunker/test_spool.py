@@ -12,16 +12,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brand.chunker import Progress, pack, sortedparts
-from brand.chunker import spool as spool_module
-from brand.chunker.report import silent
-from brand.chunker.shuffle import open_order, write_order
-from brand.chunker.spool import SAMPLES_A_STEP, SpoolSource, spool
+from brand.chunker import pack
+from brand.chunker.plan.report import Progress, silent
+from brand.chunker.sources import sortedparts
+from brand.chunker.sources import spool as spool_module
+from brand.chunker.sources.shuffle import open_order, write_order
+from brand.chunker.sources.spool import SAMPLES_A_STEP, SpoolSource, spool
 from brand.errors import SchemaError, SourceError
 from brand.formats.record import encode_records
 from brand.formats.records import SMALL
 from brand.formats.schema import Schema
-from brand.storage.dataset import StoredDataSet
+from brand.storage.dataset.dataset import StoredDataSet
 from tests.rounds import examples
 from tests.support import tree_digest
 

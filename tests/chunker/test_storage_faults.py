@@ -12,7 +12,7 @@ import pytest
 
 from brand.chunker import convert_images
 from brand.errors import NotADataSetError, TargetExistsError, UsageError
-from brand.storage.dataset import StoredDataSet
+from brand.storage.dataset.dataset import StoredDataSet
 from tests.support import Disk, Outcome, brand, brand_process, files_below, options, tree_digest
 
 

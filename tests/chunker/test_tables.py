@@ -14,7 +14,7 @@ import pytest
 
 from brand import pack
 from brand.errors import SchemaError, UsageError
-from brand.storage.dataset import StoredDataSet
+from brand.storage.dataset.dataset import StoredDataSet
 from tests.chunker.test_importers import SAMPLES, SOURCES, plain
 from tests.support import tree_digest
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from brand.chunker import convert_images
-from brand.chunker.folders import scan_folder
-from brand.chunker.report import silent
-from brand.chunker.source import FolderSource
+from brand.chunker.plan.report import silent
+from brand.chunker.sources.folders import scan_folder
+from brand.chunker.sources.source import FolderSource
 from brand.errors import SourceError, TargetExistsError
 from tests.support import options, tree_digest
 

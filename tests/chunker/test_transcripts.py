@@ -10,8 +10,8 @@ import pytest
 
 from brand.chunker import Report, convert_audio
 from brand.errors import SourceError, UsageError
-from brand.storage.dataset import StoredDataSet
-from brand.storage.unpack import unpack
+from brand.storage.dataset.dataset import StoredDataSet
+from brand.storage.maintenance.unpack import unpack
 from tests.support import files_below, options
 
 SPEAKER = "it_IT_m_Carlo"

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from brand.chunker.workers import default_jobs, run_tasks
+from brand.chunker.plan.options import default_jobs
+from brand.chunker.sources.workers import run_tasks
 from brand.errors import InterruptedConversionError, SourceError
 from tests.support import wait_until
 

@@ -9,8 +9,8 @@ import pytest
 
 from brand.node.setup.caching import Cache
 from brand.node.setup.measure import stored_sizes
-from brand.storage.cachefolder import CacheFolder
-from brand.storage.dataset import StoredDataSet
+from brand.storage.cache.cachefolder import CacheFolder
+from brand.storage.dataset.dataset import StoredDataSet
 from brand.testing.node import running_server
 from tests.support import brand
 

@@ -25,7 +25,6 @@ import pytest
 from brand.node.serve.http import HttpPort
 from brand.node.serve.why import HINTS, LONG_S, NAMES
 from brand.node.wire.looping import LOOP
-from brand.testing.cluster import running_cluster
 from brand.testing.node import random_address, running_server
 from brand.testing.storage import BlockedStorage
 from brand.torch import BrandDataset, BrandLoader
@@ -33,6 +32,7 @@ from tests.browser import NEEDS_BROWSER, Browser, browser
 from tests.cli.test_page import fetch, first_line
 from tests.node.test_metrics import read
 from tests.support import running_brand, wait_until
+from tests.tools.cluster import running_cluster
 from tests.torch.support import make_samples, make_set
 from tests.torch.test_waits import Gate
 
@@ -161,7 +161,7 @@ def said(page: Browser, pattern: str, cause: str) -> re.Match[str] | None:
 
 def waits_now(world: World, cause: str, at_least_s: float) -> bool:
     """Whether the loop has waited for so long by now. It does not know yet what the server makes it wait for."""
-    now = world.loader.waits.to_json(time.monotonic())["now"]
+    now = world.loader._instruments.waits.to_json(time.monotonic())["now"]
     known = cause if cause in ("preparation", "collate") else "server"
     return now is not None and now["cause"] == known and now["wait_s"] > at_least_s
 

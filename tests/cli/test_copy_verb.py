@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from brand.formats.constants import chunk_name
-from brand.testing.damage import flip_bit
 from tests.buckets import Bucket, bucket
 from tests.support import LIMIT_S, brand, running_brand, tree_digest, wait_until
+from tests.tools.damage import flip_bit
 
 pytest.importorskip("obstore", reason="obstore is not installed: pip install obstore")
 

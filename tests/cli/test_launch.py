@@ -19,7 +19,7 @@ from brand.errors import ServerError
 from brand.formats.preparation import Picture
 from brand.node.client.look import look_at
 from brand.node.client.wants import Wants
-from tests.orders import order_of
+from tests.made_orders import order_of
 from tests.several_nodes.support import Rank, check_epoch, draw_in_step, node_of
 from tests.support import LIMIT_S, Outcome, brand, running_brand, wait_until
 
@@ -88,7 +88,7 @@ def certificate(folder: Path) -> list[object]:
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_nodes_on_this_machine(own_photos_set: Path, how: signal.Signals) -> None:
     """They are told from each other, draw every sample once, and end with Ctrl-C, all of them, with exit code 0."""
-    with launching(own_photos_set, "--local", 2, "--memory", "0.5", "--remote-memory", "0.2") as (addresses, process):
+    with launching(own_photos_set, "--local", 2, "--memory", "0.5", "--peer-memory", "0.2") as (addresses, process):
         nodes = descendants(process.pid)
         assert len(nodes) == 2
         check_draws([own_photos_set] * 2, addresses)
@@ -110,7 +110,7 @@ def test_nodes_on_this_machine(own_photos_set: Path, how: signal.Signals) -> Non
 @pytest.mark.slow
 def test_nodes_that_prepare(own_photos_set: Path) -> None:
     """Each has preparers of its own, which prepare what its ranks draw, from whichever node it comes."""
-    options = ("--memory", "0.9", "--prepared", "2MB", "--preparers", "1")
+    options = ("--memory", "0.9", "--decoded-memory", "2MB", "--decode-workers", "1")
     with launching(own_photos_set, "--local", 2, *options) as (addresses, _):
         check_draws([own_photos_set] * 2, addresses, Wants({"image": Picture(size=(16, 24))}))
         for address in addresses:
@@ -259,8 +259,8 @@ def wrong(*args: object) -> Outcome:
         (["--local", "2", "--tls-ca", "ca.pem"], "--tls-cert, --tls-key and --tls-ca go together"),
         (["--local", "2", "--address", "unix:@x"], "nodes on one machine need one each, such as unix:@x-{node}"),
         (["--local", "2", "--token", "on the command line"], "No such option '--token'"),
-        (["--local", "2", "--prepared", "100B"], "memory of 100 bytes is too small"),
-        (["--local", "2", "--preparers", "2"], "give it memory for that, with --prepared"),
+        (["--local", "2", "--decoded-memory", "100B"], "memory of 100 bytes is too small"),
+        (["--local", "2", "--decode-workers", "2"], "give it memory for that, with --decoded-memory"),
     ],
 )
 def test_wrong_use(own_photos_set: Path, tmp_path: Path, args: list[str], says: str) -> None:

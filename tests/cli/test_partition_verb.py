@@ -14,7 +14,7 @@ import pytest
 
 from brand.chunker import convert_images
 from brand.cli.output import size
-from brand.storage.dataset import StoredDataSet
+from brand.storage.dataset.dataset import StoredDataSet
 from tests.cli.test_terminal import on_terminal, plain
 from tests.support import (
     Disk,

@@ -10,15 +10,14 @@ from pathlib import Path
 import pytest
 
 from brand.errors import StorageError
-from brand.storage import probe, probestore
-from brand.storage.location import located
-from brand.storage.probestore import DEPTHS, MOST_IN_FLIGHT, SIZES, StoreProbe, _reads_of
-from brand.storage.profile import Profile, is_assumed, load_profile
-from brand.storage.ranges import cells_that_fit
+from brand.storage.io.location import located
+from brand.storage.profile.probestore import DEPTHS, MOST_IN_FLIGHT, SIZES, StoreProbe, _reads_of
+from brand.storage.profile.profile import Profile, is_assumed, load_profile, probe, probestore
+from brand.storage.profile.ranges import cells_that_fit
 from brand.stores import cloud
-from brand.testing.objects import Busy, Expired, Fault, Faults
 from tests.shop import SPEECHES, Shop, shop
 from tests.support import brand
+from tests.tools.objects import Busy, Expired, Fault, Faults
 
 pytestmark = pytest.mark.slow
 

@@ -244,7 +244,7 @@ def test_certificates_encrypt_what_nodes_say(own_photos_set: Path, peers: list[s
         (["--node", "0", "--peers", "a,b:2"], "'a' is no address"),
         (["--node", "0"], "--node is for one of several nodes"),
         (["--bind", "a:1"], "--bind is for one of several nodes"),
-        (["--remote-memory", "0.1"], "--remote-memory is for one of several nodes"),
+        (["--peer-memory", "0.1"], "--peer-memory is for one of several nodes"),
         (["--tls-ca", "c"], "--tls-ca is for one of several nodes"),
         (["--token-file", "SHORT"], "--token-file is for one of several nodes"),
     ],

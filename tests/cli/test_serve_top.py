@@ -20,10 +20,10 @@ from brand.cli import top
 from brand.cli.serve import as_memory
 from brand.node.client.look import look_at
 from brand.node.wire.connection import listen, own_address, own_addresses, second_address
-from brand.testing.cluster import running_cluster
 from brand.testing.node import RunningServer, random_address, running_server
 from tests.cli.test_terminal import on_terminal, plain
 from tests.support import LIMIT_S, brand, running_brand, wait_until
+from tests.tools.cluster import running_cluster
 
 KEYS = {
     *("data_set", "address", "process", "uptime_s", "data_bytes", "clients", "replaced", "draws", "from_memory"),
@@ -160,7 +160,7 @@ def test_a_number_up_to_1_is_a_share(memory: str | None, meant: object) -> None:
         (("nowhere.brand",), 1, "nowhere.brand: there is no such folder"),
         (("SET", "--memory", "lots"), 2, "'lots' is no size; write it like 2GB, 500MB or 1.5GiB"),
         (("SET", "--memory", "8G"), 2, "brand: --memory: '8G' is no size; write 8GB"),
-        (("SET", "--remote-memory", "lots"), 2, "brand: --remote-memory: 'lots' is no size"),
+        (("SET", "--peer-memory", "lots"), 2, "brand: --peer-memory: 'lots' is no size"),
         (("SET", "--memory", "0"), 2, "above 0 and at most 1.0"),
         (("SET", "--memory", "-1"), 2, "above 0 and at most 1.0"),
         (("SET", "--memory", "100"), 2, "memory of 100 bytes is too small"),

@@ -90,12 +90,11 @@ def test_many_equal_samples_are_answered_by_a_part(monkeypatch: pytest.MonkeyPat
 
 def test_the_baselines_are_simulated_beside_the_default() -> None:
     """Each reads what memory does not keep: pools by whole chunks, `uniform` by single samples."""
-    asked = "--memory", "0.5", "--protocol", "stripes,pool:8,uniform,minio", "--epochs", "2", "--json"
-    stripes, pool, uniform, minio = (row["epochs"][1] for row in brand("simulate", *IMAGINED, *asked).json["rows"])
-    assert uniform == minio
-    assert minio["reads"] == minio["read_samples"]
-    assert pool["reads"] < stripes["reads"] < minio["reads"]
-    for row in (stripes, pool, minio):
+    asked = "--memory", "0.5", "--order", "stripes,pool:8,uniform", "--epochs", "2", "--json"
+    stripes, pool, uniform = (row["epochs"][1] for row in brand("simulate", *IMAGINED, *asked).json["rows"])
+    assert uniform["reads"] == uniform["read_samples"]
+    assert pool["reads"] < stripes["reads"] < uniform["reads"]
+    for row in (stripes, pool, uniform):
         assert row["exact"] == 0
         assert 0.45 * 20000 <= row["read_samples"] <= 0.75 * 20000
 
@@ -103,7 +102,7 @@ def test_the_baselines_are_simulated_beside_the_default() -> None:
 @pytest.mark.slow
 def test_a_part_has_its_part_of_a_pool(monkeypatch: pytest.MonkeyPatch) -> None:
     """Four parts have a quarter of its chunks each."""
-    asked = "--samples", "200001", "--mean-bytes", "10kB", "--protocol", "pool:8", "--epochs", "2", "--json"
+    asked = "--samples", "200001", "--mean-bytes", "10kB", "--order", "pool:8", "--epochs", "2", "--json"
     assert brand("simulate", *asked).json["rows"][0]["order"]["pool"] == 8
     monkeypatch.setattr(whatif, "MOST", 1 << 16)
     assert brand("simulate", *asked).json["rows"][0]["order"]["pool"] == 2
@@ -130,14 +129,14 @@ def test_a_picture_is_drawn(tmp_path: Path) -> None:
         ((*IMAGINED, "--mean-bytes", "much"), "--mean-bytes"),
         ((*IMAGINED, "--storage", "tape"), "nvme, nas, hdd, s3"),
         ((*IMAGINED, "--storage", "-1"), "MB/s"),
-        ((*IMAGINED, "--protocol", "fifo"), "stripes, slots, uniform, minio, or pool:8"),
-        ((*IMAGINED, "--protocol", "pool:0"), "pool:8 for pools of 8 chunks"),
-        ((*IMAGINED, "--protocol", "pool"), "pool:8 for pools of 8 chunks"),
-        ((*IMAGINED, "--protocol", "minio:8"), "pool:8 for pools of 8 chunks"),
-        ((*IMAGINED, "--protocol", "pool:1000000"), "a pool has 1 to"),
+        ((*IMAGINED, "--order", "fifo"), "stripes, slots, uniform, or pool:8"),
+        ((*IMAGINED, "--order", "pool:0"), "pool:8 for pools of 8 chunks"),
+        ((*IMAGINED, "--order", "pool"), "pool:8 for pools of 8 chunks"),
+        ((*IMAGINED, "--order", "minio"), "pool:8 for pools of 8 chunks"),
+        ((*IMAGINED, "--order", "pool:1000000"), "a pool has 1 to"),
         ((*IMAGINED, "--stripe", "0"), "1 or more"),
-        ((*IMAGINED, "--stripe", "4", "--protocol", "slots"), "belongs to protocol stripes"),
-        ((*IMAGINED, "--stripe", "4", "--protocol", "pool:8"), "belongs to protocol stripes"),
+        ((*IMAGINED, "--stripe", "4", "--order", "slots"), "belongs to order stripes"),
+        ((*IMAGINED, "--stripe", "4", "--order", "pool:8"), "belongs to order stripes"),
         ((*IMAGINED, "--nodes", "two"), "1 or more"),
         ((*IMAGINED, "--nodes", ",".join(["1"] * 101)), "fewer values"),
         ((*IMAGINED, "--plot", "rows.txt"), ".png, .svg, .pdf"),

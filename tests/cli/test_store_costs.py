@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 from torch.utils.data import DataLoader
 
-from brand import BrandDataset, BrandSampler, Stripes, Uniform, pack
+from brand import BrandDataset, BrandSampler, pack
 from brand.node.setup.measure import stored_sizes
-from brand.protocol.order import MAX_EPOCH
+from brand.orders import Stripes, Uniform
+from brand.orders.order import MAX_EPOCH
 from brand.simulate.running import Run, work_of
-from brand.storage.dataset import StoredDataSet
-from brand.storage.profile import STORE, Profile, busy_bytes, load_profile, save_profile
+from brand.storage.dataset.dataset import StoredDataSet
+from brand.storage.profile.profile import STORE, Profile, busy_bytes, load_profile, save_profile
 from brand.testing.node import RunningServer, running_server
 from tests.shop import Shop, shop
 from tests.support import brand
@@ -76,7 +77,7 @@ def test_simulation_server_and_store_count_the_same(
     sampler = BrandSampler(data)
     run = run_of(s3, sampler, memory)
     works = [work for (work,) in work_of(run, range(2))]
-    stripe = ("--stripe", 16) if isinstance(protocol, Stripes) else ("--protocol", "uniform")
+    stripe = ("--stripe", 16) if isinstance(protocol, Stripes) else ("--order", "uniform")
     told = brand("simulate", s3.url(), "--memory", memory, "--epochs", 2, "--batch", 16, *stripe, "--json")
     counted = [(each["reads"], each["exact"], each["read_bytes"]) for each in told.json["rows"][0]["epochs"]]
     assert counted == [(work.reads, work.exact, work.read_bytes) for work in works]

@@ -12,14 +12,14 @@ import pytest
 
 from brand.chunker import convert_audio, convert_images
 from brand.node.client.look import look_at
-from brand.storage import verify as verifying
+from brand.storage.maintenance import verify as verifying
 from brand.stores import ahead, cloud
-from brand.testing.objects import Busy, Expired, Fault, Faults, Lost, Reset, Short, WrongETag
 from tests.cli.test_hostile_names import assert_harmless
 from tests.cli.test_launch import check_draws, launching
 from tests.cli.test_serve_top import drawn, serving
 from tests.shop import SPEECHES, Shop, shop
 from tests.support import LIMIT_S, Outcome, brand, files_below, options, wait_until
+from tests.tools.objects import Busy, Expired, Fault, Faults, Lost, Reset, Short, WrongETag
 
 pytestmark = pytest.mark.slow
 

@@ -227,7 +227,7 @@ def test_a_chunk_that_is_a_folder_is_a_clear_error(tmp_path: Path, photos_set: P
     assert told.code == 1
 
 
-@pytest.mark.parametrize("option", [("--part", "0/2"), ("--engine", "ray")])
+@pytest.mark.parametrize("option", [("--task", "0/2"), ("--engine", "ray")])
 @pytest.mark.parametrize("kind", ["parquet", "jsonl"])
 def test_an_import_is_the_work_of_one_machine(kind: str, option: tuple[str, str], tmp_path: Path) -> None:
     """The message says why, and what to do; the help does not list the option."""

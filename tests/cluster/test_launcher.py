@@ -77,7 +77,7 @@ def test_a_list_names_hosts(text: str, count: str) -> None:
 
 def test_each_node_is_told_its_number_and_where_all_are() -> None:
     """`{node}` stands for the number wherever it is; what is not given is not passed on."""
-    serving = Serving("/shares/{node}", {"--memory": "2GB", "--remote-memory": None, "--tls-key": "/keys/{node}.pem"})
+    serving = Serving("/shares/{node}", {"--memory": "2GB", "--peer-memory": None, "--tls-key": "/keys/{node}.pem"})
     one, two = on_ports(serving, [4000, 5000], "python9")
     assert one.where == "127.0.0.1:4000"
     peers = ["--peers", "127.0.0.1:4000,127.0.0.1:5000"]

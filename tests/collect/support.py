@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from brand.chunker import Layout, Options
+from brand.chunker import Options
 from brand.collect import Wanted, append_samples, compact, delete, overlay, redact, undelete
-from brand.storage.dataset import StoredDataSet
-from brand.storage.joined import NOTHING
+from brand.storage.dataset.dataset import StoredDataSet
+from brand.storage.dataset.partindex import NOTHING
 
 SCHEMA = {"number": "int", "share": "float", "data": "bytes", "key": "str"}
 _WRITES = {"os.rename", "os.link", "os.remove", "os.mkdir", "os.rmdir", "os.truncate"}
@@ -34,7 +34,7 @@ def samples(first: int, count: int, *, mark: str = "") -> list[dict[str, Any]]:
 def grow(folder: Path, first: int, count: int, *, chunk_size: int = 8, mark: str = "") -> None:
     """Append so many samples."""
     new = not (folder / "versions").is_dir() or not any((folder / "versions").iterdir())
-    options = Options(layout=Layout(chunk_size) if new else Layout(), jobs=1, compression="none" if new else "auto")
+    options = Options(chunk_size=chunk_size if new else None, jobs=1, compression="none" if new else "auto")
     append_samples(samples(first, count, mark=mark), folder, SCHEMA, options=options)
 
 

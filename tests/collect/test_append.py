@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import brand
-from brand.chunker import Layout, Options, convert_images
+from brand.chunker import Options, convert_images
 from brand.collect import (
     Wanted,
     append_data_set,
@@ -30,7 +30,7 @@ from brand.collect import home as home_module
 from brand.collect.home import Writer, kept, writing
 from brand.collect.listing import unfinished
 from brand.errors import BrandError, SchemaError, SourceError, StorageError, UsageError
-from brand.storage.dataset import StoredDataSet
+from brand.storage.dataset.dataset import StoredDataSet
 from tests.collect.support import SCHEMA, grow, killed, numbers, samples, tidy
 from tests.support import brand_process
 
@@ -155,7 +155,7 @@ def test_a_data_set_that_does_not_fit_is_refused(photos: Path) -> None:
 def test_options_of_the_collection_are_not_given_again(tmp_path: Path) -> None:
     """Chunk size and compression would be another's."""
     grow(tmp_path / "all", 0, 20)
-    for options in (Options(layout=Layout(4)), Options(layout=Layout(None, 100)), Options(compression="zstd")):
+    for options in (Options(chunk_size=4), Options(chunk_bytes=100), Options(compression="zstd")):
         with pytest.raises(UsageError, match="are those of the collection"):
             append_samples(samples(30, 3), tmp_path / "all", SCHEMA, options=options)
 

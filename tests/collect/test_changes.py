@@ -9,9 +9,9 @@ import pytest
 
 from brand.collect import Wanted, compact, delete, overlay, undelete, versions
 from brand.errors import ChecksumError, SchemaError, UsageError
-from brand.storage.dataset import StoredDataSet
-from brand.storage.reindex import reindex
-from brand.storage.verify import verify
+from brand.storage.dataset.dataset import StoredDataSet
+from brand.storage.maintenance.reindex import reindex
+from brand.storage.maintenance.verify import verify
 from tests.collect.support import Model, check, grow, numbers, samples, tidy
 from tests.support import files_below
 

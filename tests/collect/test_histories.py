@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from brand.storage.verify import verify
+from brand.storage.maintenance.verify import verify
 from tests.collect.support import Model, check, killed, numbers, some_change, tidy
 from tests.rounds import Chance, rounds
 

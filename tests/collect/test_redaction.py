@@ -15,8 +15,8 @@ from brand.collect import Wanted, append_data_set, compact, delete, overlay, red
 from brand.collect.home import writing
 from brand.errors import UsageError
 from brand.formats.publish import file_digest
-from brand.storage.dataset import StoredDataSet
-from brand.storage.verify import verify
+from brand.storage.dataset.dataset import StoredDataSet
+from brand.storage.maintenance.verify import verify
 from tests.collect.support import grow, killed, numbers, tidy
 from tests.support import files_below
 

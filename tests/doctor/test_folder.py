@@ -9,12 +9,12 @@ import pytest
 
 from brand.doctor import folder
 from brand.doctor.finding import Finding
-from brand.storage import device
-from brand.storage.dataset import StoredDataSet
-from brand.storage.device import device_name, mount_of
-from brand.storage.profile import Profile, save_profile
-from brand.testing.damage import flip_bit
+from brand.storage.dataset.dataset import StoredDataSet
+from brand.storage.io import device
+from brand.storage.io.device import device_name, mount_of
+from brand.storage.profile.profile import Profile, save_profile
 from tests.support import Disk, brand
+from tests.tools.damage import flip_bit
 
 
 def findings(where: Path | str) -> dict[str, Finding]:

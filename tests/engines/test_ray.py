@@ -16,7 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from brand.chunker import Layout, Options, convert_images, plan_images, seal
+from brand.chunker import Options, convert_images
+from brand.chunker.distributed import plan_images, seal
 from tests.rounds import Chance, rounds
 from tests.support import (
     LIMIT_S,
@@ -107,7 +108,7 @@ def no_token(monkeypatch: pytest.MonkeyPatch) -> None:
 def whole(fashion: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """3,000 pictures in 375 chunks, made by one process."""
     target = tmp_path_factory.mktemp("whole") / "set"
-    convert_images(fashion / "train", target, Options(layout=Layout(8), jobs=1))
+    convert_images(fashion / "train", target, Options(chunk_size=8, jobs=1))
     return tree_digest(target)
 
 
@@ -208,7 +209,7 @@ def test_an_error_of_the_source_is_the_error_of_one_process(cluster: Cluster, fa
     """It names the file; Ray does not try again, and shows no traceback of a worker."""
     source = tmp_path / "source"
     shutil.copytree(fashion / "test", source)
-    plan_images(source, tmp_path / "set", Options(layout=Layout(8)))
+    plan_images(source, tmp_path / "set", Options(chunk_size=8))
     for path in source.rglob("*.png"):
         os.utime(path, ns=(1, 1))
     told = brand_process(*command(source, tmp_path / "set", cluster.address))

@@ -25,7 +25,7 @@ from brand.formats.chunk import Front, front_size, pack_front, parse_preamble, r
 from brand.formats.constants import ROW
 from brand.formats.header import Header, pack_header
 from brand.formats.schema import Schema
-from brand.testing.forge import set_preamble, set_row
+from tests.tools.forge import set_preamble, set_row
 
 ID = bytes(range(16))
 NAME = Path("some/chunk.brand")

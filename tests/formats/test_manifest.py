@@ -16,8 +16,8 @@ from brand.errors import ChecksumError, FormatError, LayoutError, NotADataSetErr
 from brand.formats.header import Header, canonical_json
 from brand.formats.manifest import Manifest, index_names, pack_manifest, parse_manifest, read_manifest
 from brand.formats.schema import Schema
-from brand.testing.damage import truncate
 from tests.formats.test_header import HEADERS, JSON
+from tests.tools.damage import truncate
 
 NAME = Path("some/brand.json")
 HEADER = Header(10, 4, Schema.parse({"label": "int", "text": "str"}), ("ü", "b"), "none", 0, {"kind": "python"})

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from PIL import Image, ImageDraw
 
-from brand.formats.picture import file_of, is_picture
+from brand.formats.values import file_of, is_picture
 
 
 @pytest.fixture(params=["jpg", "png", "webp"])

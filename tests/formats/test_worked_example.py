@@ -13,8 +13,8 @@ import zstandard
 from brand.formats.chunk import read_front
 from brand.formats.contents import read_records
 from brand.formats.record import RecordDecoder
-from brand.testing.forge import take_apart
 from tests.independent_reader import Chunk, fields
+from tests.tools.forge import take_apart
 
 VALUES: list[dict[str, Any]] = [
     {"label": 7, "text": "Grüße", "key": "a.txt"},

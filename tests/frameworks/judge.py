@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from brand.protocol.order import Order
-from brand.storage.dataset import StoredDataSet
+from brand.orders.order import Order
+from brand.storage.dataset.dataset import StoredDataSet
 from tests.frameworks.loops import BATCH, EPOCHS
 from tests.frameworks.program import STOPS, TWICE
 

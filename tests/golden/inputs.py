@@ -15,7 +15,6 @@ import numpy as np
 
 import brand
 from brand.chunker import Options, convert_audio, convert_images
-from brand.chunker.plan import Layout
 
 Make = Callable[[Path, Path], object]
 """(target, empty folder for source files) -> makes the data set."""
@@ -139,13 +138,13 @@ def _pack(samples: Callable[[], list[dict[str, Any]]], schema: dict[str, str], *
 
 
 def _pictures(target: Path, scratch: Path) -> None:
-    convert_images(lay(scratch / "pictures", picture_files()), target, Options(layout=Layout(4), jobs=1))
+    convert_images(lay(scratch / "pictures", picture_files()), target, Options(chunk_size=4, jobs=1))
 
 
 def _clips(target: Path, scratch: Path) -> None:
     (lay(scratch / "clips", clip_files()) / "grace" / "empty").mkdir()
     with patch.dict(sys.modules, {"soundfile": None}):  # as released versions made it: clips were not measured
-        convert_audio(scratch / "clips", target, Options(seed=3, layout=Layout(3), compression="none", jobs=1))
+        convert_audio(scratch / "clips", target, Options(seed=3, chunk_size=3, compression="none", jobs=1))
 
 
 SETS: dict[str, Make] = {

@@ -17,7 +17,7 @@ import numpy as np
 import zstandard
 
 from brand.formats.constants import VERSION_MAJOR, VERSION_MINOR
-from brand.storage.dataset import StoredDataSet
+from brand.storage.dataset.dataset import StoredDataSet
 from tests.golden.inputs import SETS
 
 HERE = Path(__file__).resolve().parent

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from brand.chunker import Layout, Options
+from brand.chunker import Options
 from brand.collect import Wanted, append_samples, compact, delete, overlay
-from brand.storage.dataset import StoredDataSet
+from brand.storage.dataset.dataset import StoredDataSet
 from tests.golden.make import HERE, plain
 
 SCHEMA = {"label": "int", "weight": "float", "text": "str", "key": "str"}
@@ -22,7 +22,7 @@ FOLDER = HERE / "v1.1"
 
 def make(folder: Path) -> None:
     """Three parts: one with deleted samples, one written again without some, one without any sample left."""
-    options = Options(seed=5, layout=Layout(4), compression="none", jobs=1)
+    options = Options(seed=5, chunk_size=4, compression="none", jobs=1)
     for first, count in ((0, 10), (10, 7), (17, 2)):
         samples = [
             {"label": i % 3, "weight": i / 8, "text": "Grüße " * (i % 4), "key": f"part/{i}"}

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from brand.storage.dataset import StoredDataSet
-from brand.storage.verify import verify
+from brand.storage.dataset.dataset import StoredDataSet
+from brand.storage.maintenance.verify import verify
 from tests.collect.support import grow, numbers
 from tests.golden import make_collection
 from tests.golden.make import plain

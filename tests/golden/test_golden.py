@@ -13,15 +13,15 @@ import pytest
 import zstandard
 
 from brand.formats.chunk import read_front
-from brand.storage.dataset import StoredDataSet
-from brand.storage.reindex import reindex
-from brand.storage.unpack import unpack
-from brand.storage.verify import verify
-from brand.testing.forge import take_apart
+from brand.storage.dataset.dataset import StoredDataSet
+from brand.storage.maintenance.reindex import reindex
+from brand.storage.maintenance.unpack import unpack
+from brand.storage.maintenance.verify import verify
 from tests.golden import make
 from tests.golden.inputs import SETS, clip_files, picture_files
 from tests.independent_reader import Reader
 from tests.support import files_below
+from tests.tools.forge import take_apart
 
 GOLDEN = Path(__file__).resolve().parent / "v1"
 EXPECTED: dict[str, Any] = json.loads((GOLDEN / "expected.json").read_bytes())

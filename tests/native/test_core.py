@@ -33,9 +33,10 @@ from brand.native import CORE, XXH3, borrowed
 from brand.node.client import wants
 from brand.node.client.buffers import Buffers
 from brand.node.client.wants import Pages
-from brand.protocol import random
-from brand.storage import cached, vectored
-from brand.storage.crew import Crew
+from brand.orders.base import random
+from brand.storage.dataset.dataset import cached
+from brand.storage.io import vectored
+from brand.storage.io.crew import Crew
 from tests.rounds import examples
 
 pytestmark = pytest.mark.skipif(CORE is None, reason="the core was not built here, or BRAND_NATIVE=0")

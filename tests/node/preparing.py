@@ -30,15 +30,19 @@ from brand.node.memory.page_memory import ROW_BYTES
 from brand.node.memory.prepared import MADE, MAKING
 from brand.node.wire.messages import PREPARED
 from brand.node.wire.numbers import ClientNumber, RunNumber
-from brand.node.wire.prepared import HEADER, Want, pack_values, unpack_chains
+from brand.node.wire.prepared import HEADER, DecodeSpec, pack_values, unpack_chains
 from brand.node.wire.preparer import CANNOT, PAGE, UNTRIED
 from tests.node.world import World
 
-WANTS = [Want("image", Picture(shorter=64)), Want("other", Picture(shorter=32)), Want("image", Picture(mode="L"))]
+WANTS = [
+    DecodeSpec("image", Picture(shorter=64)),
+    DecodeSpec("other", Picture(shorter=32)),
+    DecodeSpec("image", Picture(mode="L")),
+]
 """Each makes values of other sizes."""
 
 
-def values(want: Want, place: int) -> NDArray[np.uint8]:
+def values(want: DecodeSpec, place: int) -> NDArray[np.uint8]:
     """What a preparation makes of a sample: up to three pages."""
     size = (1 + WANTS.index(want)) * (97 * place % 3000) + place
     return (np.arange(size) * (place + 3) + WANTS.index(want)).astype(np.uint8)
@@ -83,18 +87,18 @@ class PreparingWorld(World):
         super().__post_init__()
         assert self.turn.preparing is not None
         self.preparing = self.turn.preparing
-        self.named: dict[int, Want] = {}
+        self.named: dict[int, DecodeSpec] = {}
 
     # -- clients -----------------------------------------------------------------------------------------------------
 
-    def want(self, client: int, run: int, wants: Collection[Want]) -> None:
+    def want(self, client: int, run: int, wants: Collection[DecodeSpec]) -> None:
         """A client wants something prepared of a run."""
         where = ClientNumber(client), RunNumber(run)
         (numbers, *_) = self.tell(ClientPrepares(*where, tuple(wants)))
         assert isinstance(numbers, Numbers)
-        assert numbers.wants is not None
-        self.wanted[where] = numbers.wants
-        self.named |= dict(zip(numbers.wants, wants, strict=True))
+        assert numbers.numbers
+        self.wanted[where] = numbers.numbers
+        self.named |= dict(zip(numbers.numbers, wants, strict=True))
         assert len(set(self.named.values())) == len(self.named), "a want has two numbers"
         self.check()
 

@@ -12,12 +12,15 @@ from typing import Any
 import numpy as np
 
 from brand.node.wire import messages
+from brand.node.wire.client_messages import ClientRegisters, pack
 from brand.node.wire.connection import PREFIX, socket_name
 from brand.node.wire.lease import Lease, unpack_lease
 from brand.node.wire.messages import HEAD, Kind
-from brand.protocol.order import Order
-from brand.storage.dataset import StoredDataSet
+from brand.node.wire.numbers import NO_CLIENT
+from brand.orders.order import Order
+from brand.storage.dataset.dataset import StoredDataSet
 from brand.torch import BrandDataset
+from tests.node.packing import pack_begin, pack_release
 from tests.support import LIMIT_S
 
 
@@ -43,12 +46,12 @@ class RawClient:
 
     def order(self, order: Order, run: str = "run", tag: int | None = None) -> int:
         """Register a run; its number."""
-        self.send(messages.pack_order(order, run=run, tag=tag))
+        self.send(pack(ClientRegisters(NO_CLIENT, order, run, tag)))
         return int(self.answer(Kind.ORDER)["number"])
 
     def begin(self, run: int, epoch: int, position: int = 0, *, rank: int = 0, replicas: int = 1) -> None:
         """Say that a rank is about to draw."""
-        self.send(messages.pack_begin(run, epoch, position, rank, replicas))
+        self.send(pack_begin(run, epoch, position, rank, replicas))
 
     def stats(self) -> dict[str, Any]:
         """What the server has done."""
@@ -136,12 +139,12 @@ def drawing(path: Path, address: str, **more: Any) -> Iterator[BrandDataset]:
     try:
         yield data_set
     finally:
-        data_set._node.close()
+        data_set._source.port.client.close()
 
 
 def draw(client: RawClient, run: int, epoch: int, positions: Any) -> Lease:
     """Draw, and release at once."""
     client.send(messages.pack_draw(run, epoch, np.asarray(positions, np.int64)))
     lease = client.lease()
-    client.send(messages.pack_release(lease.number, checked=True))
+    client.send(pack_release(lease.number, checked=True))
     return lease

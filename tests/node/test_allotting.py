@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bench.papers.allotment import greedy, least
 from brand.node.decide.ahead import Next
-from brand.node.decide.allotment import SLACK, Queues, greedy, least
+from brand.node.decide.allotment import SLACK, Queues
 from brand.node.decide.allotting import Allotting, next_queue
 from brand.node.decide.division import Division
 from brand.node.wire.messages import PREPARED

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from bench.papers import hits
 from brand.formats.constants import ROW
 from brand.node.decide.caching import CacheStart
 from brand.node.decide.choosing import ON_TOP, SLACK_SHARE, Choice, Placement
@@ -35,13 +36,13 @@ from brand.node.memory.page_memory import NoMemory
 from brand.node.memory.pool import Pool
 from brand.node.memory.residents import Residents
 from brand.node.setup.measure import lay_out
+from brand.node.wire.drawing import Announcement
 from brand.node.wire.numbers import ClientNumber, RunNumber
-from brand.protocol.order import Order
-from brand.protocol.plan import read_of_sample
-from brand.protocol.policy import Policy
-from brand.protocol.stripe_policy import StripePolicy
-from brand.protocol.uniform import UniformPolicy
-from brand.simulate import hits
+from brand.orders.base.plan import read_of_sample
+from brand.orders.base.policy import Policy
+from brand.orders.order import Order
+from brand.orders.policies.stripe_policy import StripePolicy
+from brand.orders.policies.uniform import UniformPolicy
 
 SIZE = 70_000
 UNIFORM = UniformPolicy(1)
@@ -103,7 +104,7 @@ class Player:
         (said,) = self.turn.handle(ClientRegisters(client, self.order, "run"), 0.0)
         assert isinstance(said, Number)
         self.run = said.run
-        self.tell(ClientBegins(client, (self.run, epoch), start, rank, self.replicas))
+        self.tell(ClientBegins(client, self.run, Announcement(epoch, start, rank, self.replicas)))
         self.rest()
 
     def draw(self, rank: int, epoch: int, positions: NDArray[np.int64]) -> None:

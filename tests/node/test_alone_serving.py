@@ -13,12 +13,12 @@ from brand.errors import UsageError
 from brand.node.decide.choosing import Placement
 from brand.node.setup.caching import Cache
 from brand.node.setup.measure import stored_sizes
-from brand.protocol.uniform import UniformPolicy
-from brand.storage.cachefolder import CacheFolder
-from brand.storage.dataset import StoredDataSet
-from brand.storage.holes import BLOCK
+from brand.orders.policies.uniform import UniformPolicy
+from brand.storage.cache.cachefolder import CacheFolder
+from brand.storage.cache.cacheparts import BLOCK
+from brand.storage.dataset.dataset import StoredDataSet
 from brand.testing.node import RunningServer, running_server
-from tests.orders import order_of
+from tests.made_orders import order_of
 from tests.several_nodes.support import Rank, check_epoch, draw_in_step, node_of
 from tests.support import wait_until
 

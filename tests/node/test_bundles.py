@@ -15,17 +15,18 @@ from brand.errors import FormatError
 from brand.node.decide import reads
 from brand.node.decide.reads import BUNDLE
 from brand.node.decide.states import DUE, HELD
+from brand.node.wire.drawing import Announcement
 from brand.node.wire.numbers import RunNumber
-from brand.protocol.order import MAX_EPOCH
-from brand.protocol.uniform import UniformPolicy
-from brand.storage.dataset import StoredDataSet
+from brand.orders.order import MAX_EPOCH
+from brand.orders.policies.uniform import UniformPolicy
+from brand.storage.dataset.dataset import StoredDataSet
 from brand.testing.node import attached, running_server
 from brand.testing.storage import CountedStorage, Fault, FaultyStorage
 from tests import places
+from tests.made_orders import order_of
 from tests.node.test_core import SAMPLES, draw, world
 from tests.node.world import PAGE, World
-from tests.orders import order_of
-from tests.protocol.models import table_of
+from tests.orders.models import table_of
 
 pytestmark = places.EVERYWHERE
 
@@ -164,7 +165,7 @@ def presence(path: Path, storage: FaultyStorage | CountedStorage) -> tuple[NDArr
     """Draw the last epoch that there is from storage with a habit: all places, which came from memory, the counters."""
     order = order_of(path, UniformPolicy(2))
     with running_server(path, memory=1.0, storage=storage) as server, closing(attached(server)) as client:
-        client.begin(order, 1, MAX_EPOCH, 0, (0, 1))
+        client.begin(order, 1, Announcement(MAX_EPOCH))
         parts = client.draw(order, MAX_EPOCH, np.arange(order.samples), owner=0)
         facts = client.stats()
     places = np.concatenate([part.places for part in parts])

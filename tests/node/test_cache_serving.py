@@ -17,20 +17,20 @@ import pytest
 from brand.errors import CacheError, UsageError
 from brand.node.setup.caching import Cache, parse_cache
 from brand.node.setup.measure import stored_sizes
-from brand.protocol.minio import MinioPolicy
-from brand.protocol.order import MAX_EPOCH
-from brand.protocol.policy import Policy
+from brand.orders.base.policy import Policy
+from brand.orders.order import MAX_EPOCH
+from brand.orders.policies.uniform import UniformPolicy
 from brand.simulate.running import Run, work_of
-from brand.storage.dataset import StoredDataSet
-from brand.storage.device import device_name, mount_of
-from brand.storage.profile import Profile, busy_bytes, load_profile, save_profile
+from brand.storage.dataset.dataset import StoredDataSet
+from brand.storage.io.device import device_name, mount_of
+from brand.storage.profile.profile import Profile, busy_bytes, load_profile, save_profile
 from brand.testing.node import RunningServer, running_server
 from brand.testing.storage import CountedStorage, Fault, FaultyStorage
 from brand.torch import BrandDataset, BrandSampler
 from tests import places
+from tests.made_orders import SLOTS, STRIPES, order_of
 from tests.node.conftest import SAMPLES, text
 from tests.node.support import drawing
-from tests.orders import SLOTS, STRIPES, order_of
 from tests.several_nodes.support import Rank, draw_in_step, node_of
 from tests.support import Disk, wait_until
 
@@ -115,7 +115,7 @@ def test_all_comes_from_the_folder_once_it_is_there(texts: Path, tmp_path: Path)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("share", [0.4, 1.0])
-@pytest.mark.parametrize("policy", [STRIPES, SLOTS, MinioPolicy(2)], ids=["stripes", "slots", "minio"])
+@pytest.mark.parametrize("policy", [STRIPES, SLOTS, UniformPolicy(2)], ids=["stripes", "slots", "uniform"])
 def test_a_server_reads_what_is_predicted(texts: Path, tmp_path: Path, policy: Policy, share: float) -> None:
     """Reads and bytes of both sources, in an epoch after the folder is full, are those of `brand simulate`."""
     room, data = int(share * bytes_of(texts)), StoredDataSet(texts)
@@ -257,7 +257,7 @@ def test_a_training_starts_its_server_with_the_folder(texts: Path, tmp_path: Pat
             facts = data_set.stats()
             assert facts["cache"]["folder"] == str(tmp_path)
         finally:
-            data_set._node.close()
+            data_set._source.port.client.close()
     assert json.loads(next(tmp_path.glob("brand-cache/*/cache.json")).read_text())["samples"] == SAMPLES
 
 

@@ -20,7 +20,7 @@ from brand.node.memory.pool import Pool
 from brand.node.memory.residents import Residents
 from brand.node.serve.recording import Recorder, replay
 from brand.node.wire.numbers import ClientNumber, RunNumber
-from brand.protocol.placement import cached_unit
+from brand.orders.base.placement import cached_unit
 from tests.node.world import World
 from tests.rounds import Chance, rounds
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from brand.node.setup import choose
-from brand.storage.dataset import StoredDataSet
-from brand.storage.location import vector_reader
-from brand.storage.vectored import DirectFiles, LocalFiles
+from brand.storage.dataset.dataset import StoredDataSet
+from brand.storage.io.location import vector_reader
+from brand.storage.io.vectored import DirectFiles, LocalFiles
 from brand.testing.node import running_server
 from brand.torch import BrandDataset, BrandSampler
 

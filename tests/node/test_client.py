@@ -28,16 +28,18 @@ from brand.node.client.client import Client
 from brand.node.client.look import look_at
 from brand.node.decide import draws
 from brand.node.serve.server import NodeServer
+from brand.node.setup.server_spec import ServerSpec
 from brand.node.wire import messages
 from brand.node.wire.connection import socket_name
+from brand.node.wire.drawing import Announcement
 from brand.node.wire.messages import Kind
-from brand.protocol.part import Part
-from brand.storage.dataset import StoredDataSet
+from brand.orders.base.part import Part
+from brand.storage.dataset.dataset import StoredDataSet
 from brand.testing.node import attached, random_address, running_server
 from brand.testing.storage import BlockedStorage, Fault, FaultyStorage
 from brand.torch import BrandSampler
+from tests.made_orders import order_of
 from tests.node.support import RawClient, drawing
-from tests.orders import order_of
 from tests.support import wait_until
 
 
@@ -101,9 +103,9 @@ def test_storage_that_hangs(texts: Path, depth: int, monkeypatch: pytest.MonkeyP
 @pytest.mark.slow
 def test_more_clients_at_once_than_the_queue_holds(texts: Path) -> None:
     """Many workers connect while a server measures a large data set: each of them waits for its turn."""
-    server = NodeServer(texts, random_address())
+    server = NodeServer(ServerSpec(texts, random_address()))
     thread = threading.Thread(target=server.run, daemon=True)
-    node = Client(str(texts), StoredDataSet(texts).id, 200.0, server.address, None, "run", attach=True)
+    node = Client(ServerSpec(str(texts), server.address), StoredDataSet(texts).id, 200.0, "run", attach=True)
     try:
         with ExitStack() as stack, closing(node):
             for _ in range(129):
@@ -137,7 +139,7 @@ def test_what_a_server_refuses_as_wrong_use_is_a_usage_error(texts: Path, tmp_pa
     pack([{"number": 1}], tmp_path / "other", {"number": "int"}, jobs=1)
     with running_server(texts) as server, closing(attached(server)) as client:
         data = StoredDataSet(tmp_path / "other")
-        other = Client(str(data.path), data.id, data.mean_bytes, server.address, None, "run", attach=True)
+        other = Client(ServerSpec(str(data.path), server.address), data.id, data.mean_bytes, "run", attach=True)
         with closing(other), pytest.raises(UsageError, match=rf"{server.address} refuses: .* serves data set "):
             other.stats()
         with pytest.raises(UsageError, match=r"no order of run .* has tag 7"):
@@ -153,23 +155,23 @@ def test_ranks_of_one_node_draw_one_order(texts: Path) -> None:
     others = [replace(order, seed=7), replace(order, part=Part.of(np.arange(1200) % 2 == 0))]
     with running_server(texts) as server:
         with closing(attached(server, "job")) as first:
-            first.begin(order, 1, 0, 0, (0, 2), turn=5)
+            first.begin(order, 1, Announcement(0, 0, 0, 2), turn=5)
             said = (r"seed is 7 here and 0 there;", r"part is \w+ here and absent there;")
             for number, (other, why) in enumerate(zip(others, said, strict=True)):
                 with (
                     closing(attached(server, "job")) as second,
                     pytest.raises(UsageError, match=f"disagree: {why} give"),
                 ):
-                    second.begin(other, 2, 0, 0, (1, 2), turn=5)
+                    second.begin(other, 2, Announcement(0, 0, 1, 2), turn=5)
                 with closing(attached(server, "job")) as second:
-                    second.begin(other, 2, 0, 0, (1, 2), turn=6 + number)
+                    second.begin(other, 2, Announcement(0, 0, 1, 2), turn=6 + number)
                 with closing(attached(server, f"job {number}")) as third:
-                    third.begin(other, 2, 0, 0, (1, 2), turn=5)
+                    third.begin(other, 2, Announcement(0, 0, 1, 2), turn=5)
             with closing(attached(server, "job")) as second:
-                second.begin(order, 1, 0, 0, (1, 2), turn=5)
+                second.begin(order, 1, Announcement(0, 0, 1, 2), turn=5)
         with closing(attached(server, "job")) as later:
             wait_until(lambda: later.stats()["clients"] == 1, "the others have gone")
-            later.begin(others[0], 2, 0, 0, (0, 2), turn=5)
+            later.begin(others[0], 2, Announcement(0, 0, 0, 2), turn=5)
 
 
 @pytest.mark.parametrize("count", [1, 700])

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brand.node.decide.division import Division
-from brand.protocol import random
+from brand.orders.base import random
 
 
 @st.composite

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from brand.node.serve.executor import Executor, Readers
-from brand.storage.vectored import LocalFiles
+from brand.storage.io.vectored import LocalFiles
 from tests.support import LIMIT_S
 
 

@@ -20,13 +20,14 @@ import pytest
 import brand
 from brand.errors import ServerError
 from brand.node.serve import lifetime
-from brand.storage.dataset import StoredDataSet
+from brand.node.wire.drawing import Announcement
+from brand.storage.dataset.dataset import StoredDataSet
 from brand.testing.node import random_address, running_server
 from brand.torch import BrandDataset, BrandSampler
+from tests.made_orders import order_of
 from tests.node.conftest import SAMPLES, text
 from tests.node.support import greeted, listeners, servers_of
 from tests.node.training import draw_all, node_for
-from tests.orders import order_of
 from tests.rounds import Chance, rounds
 from tests.support import LIMIT_S, session_processes, wait_until
 
@@ -166,7 +167,7 @@ def test_kill_9_at_any_moment(texts: Path, tmp_path: Path, chance: Chance) -> No
         wait_until(lambda: not servers_of(texts), "the server has ended")
         node, order = node_for(data, address, "next"), order_of(data.path)
         with closing(node):
-            node.begin(order, 1, 0, 0, (0, 1))
+            node.begin(order, 1, Announcement(0))
             found = draw_all(node, order, 0, np.arange(SAMPLES), owner=os.getpid())
             assert found == order.plan(0).sample_of.tolist()
             server = node.stats()["process"]
@@ -207,9 +208,9 @@ def test_a_server_that_is_killed_while_many_threads_have_connections(texts: Path
     try:
 
         def draw() -> None:
-            connection = data_set._node._connector.connect(os.getpid())
+            connection = data_set._source.port.client._connector.connect(os.getpid())
             everybody.wait()
-            data_set._node._idle.append(connection)
+            data_set._source.port.client._idle.append(connection)
 
         threads = [threading.Thread(target=draw) for _ in range(6)]
         for thread in threads:
@@ -222,7 +223,7 @@ def test_a_server_that_is_killed_while_many_threads_have_connections(texts: Path
         assert [index for (index,) in data_set.__getitems__(asked[:50])] == want[:50]
     finally:
         server = data_set.stats()["process"]
-        data_set._node.close()
+        data_set._source.port.client.close()
         os.kill(server, signal.SIGTERM)
     wait_until(lambda: not running(server), "it has ended")
 

@@ -18,7 +18,7 @@ from brand.node.decide.tasks import Deliver, Refuse
 from brand.node.wire.numbers import ClientNumber, NodeNumber
 from brand.node.wire.peer_messages import Fetched
 from brand.node.wire.samples import pack_samples, unpack_samples
-from brand.protocol.mapping import Mapping
+from brand.orders.base.mapping import Mapping
 from tests.node.world import Index
 
 CLIENT = ClientNumber(5)

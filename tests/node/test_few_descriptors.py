@@ -15,7 +15,7 @@ from brand.errors import ServerError
 from brand.node.client.session import Session
 from brand.node.wire import messages
 from brand.node.wire.messages import Kind
-from brand.storage.files import most_open
+from brand.storage.io.files import most_open
 from tests.support import LIMIT_S, wait_until
 
 _EPOCH = """
@@ -122,7 +122,7 @@ def test_files_that_are_open_make_room_for_others(tmp_path: Path) -> None:
         (tmp_path / name).write_text(name)
     code = (
         "import os, resource, sys\n"
-        "from brand.storage.files import OpenFiles\n"
+        "from brand.storage.io.files import OpenFiles\n"
         "files = OpenFiles(8, lambda number: sys.argv[1] + '/' + 'abc'[number])\n"
         "first = files.descriptor(0)\n"
         "limit = first + 1\n"

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from brand.node.decide import pacing
-from brand.protocol.stripe_policy import StripePolicy
+from brand.orders.policies.stripe_policy import StripePolicy
 from brand.testing.node import running_server
+from tests.made_orders import order_of
 from tests.node.support import RawClient, draw, greeted
-from tests.orders import order_of
 
 LARGE_GROUPS = StripePolicy(8, stripe=4)
 MEMORY = 0.25

@@ -21,15 +21,17 @@ from brand.errors import ServerError
 from brand.node.client.client import Client
 from brand.node.memory.leases import MAX_LEASES
 from brand.node.serve import clients
+from brand.node.setup.server_spec import ServerSpec
 from brand.node.wire import messages
 from brand.node.wire.connection import socket_name
 from brand.node.wire.messages import Kind
-from brand.protocol.order import MAX_EPOCH
-from brand.storage.dataset import StoredDataSet
+from brand.orders.order import MAX_EPOCH
+from brand.storage.dataset.dataset import StoredDataSet
 from brand.testing.node import RunningServer, random_address, running_server
 from brand.testing.storage import BlockedStorage
+from tests.made_orders import order_of
+from tests.node.packing import pack_begin, pack_release
 from tests.node.support import RawClient, draw, greeted, memory_kib
-from tests.orders import order_of
 from tests.support import LIMIT_S, wait_until
 
 
@@ -114,7 +116,7 @@ def test_more_ranks_than_there_can_be(server: RunningServer, texts: Path) -> Non
     """Four billion ranks are refused."""
     with greeted(server.address, texts) as client:
         run = client.order(order_of(texts))
-        client.send(messages.pack_begin(run, 0, 0, 0, (1 << 32) - 1) + messages.frame(Kind.STATS))
+        client.send(pack_begin(run, 0, 0, 0, (1 << 32) - 1) + messages.frame(Kind.STATS))
         assert client.receive()[0] == Kind.FAILED
 
 
@@ -194,7 +196,7 @@ def test_ten_thousand_draws_whose_answers_nobody_takes(server: RunningServer, te
         message = messages.pack_draw(run, 0, np.arange(600))
         with suppress(TimeoutError, ConnectionError):
             for number in range(10_000):
-                client.send(message + messages.pack_release(first + 1 + number, checked=True))
+                client.send(message + pack_release(first + 1 + number, checked=True))
         with greeted(server.address, texts) as other:
             draw(other, other.order(order_of(texts, seed=5)), 0, range(20))
         assert memory_kib(os.getpid(), "RssAnon") - before < 48 << 10
@@ -266,7 +268,7 @@ def test_half_messages(server: RunningServer, texts: Path, monkeypatch: pytest.M
     """A message that never ends is waited for only so long; one that comes byte by byte is as good as any."""
     monkeypatch.setattr(clients, "HALF_MESSAGE_S", 0.2)
     with greeted(server.address, texts) as client, RawClient(server.address) as silent:
-        message = messages.pack_begin(client.order(order_of(texts)), 0, 0, 0, 1) + messages.frame(Kind.STATS)
+        message = pack_begin(client.order(order_of(texts)), 0, 0, 0, 1) + messages.frame(Kind.STATS)
         client.send(message[:-5])
         assert client.ended()[-1][0] == Kind.FAILED
         assert silent.ended()[-1][0] == Kind.FAILED
@@ -286,10 +288,10 @@ def test_half_messages(server: RunningServer, texts: Path, monkeypatch: pytest.M
         messages.frame(Kind.LEASE),
         messages.frame(Kind.FAILED, b"{}"),
         messages.pack_json(Kind.HELLO, {"data_set": None}),
-        messages.pack_release(1, checked=True),
+        pack_release(1, checked=True),
         messages.pack_draw(12345, 0, np.arange(3)),
-        messages.pack_begin(12345, 0, 0, 0, 1),
-        messages.pack_begin(0, 0, 0, 0, 1),
+        pack_begin(12345, 0, 0, 0, 1),
+        pack_begin(0, 0, 0, 0, 1),
     ],
 )
 def test_what_no_client_says(server: RunningServer, texts: Path, message: bytes) -> None:
@@ -329,9 +331,9 @@ def test_somebody_elses_lease(server: RunningServer, texts: Path) -> None:
         run = client.order(order_of(texts))
         client.send(messages.pack_draw(run, 0, np.arange(5)))
         lease = client.lease()
-        other.send(messages.pack_release(lease.number, checked=False))
+        other.send(pack_release(lease.number, checked=False))
         assert other.ended()[-1][0] == Kind.FAILED
-        client.send(messages.pack_release(lease.number, checked=False))
+        client.send(pack_release(lease.number, checked=False))
         client.stats()
 
 
@@ -421,7 +423,7 @@ def test_a_listener_of_another_user_is_refused(texts: Path) -> None:
     thread = threading.Thread(target=lambda: heard.append(as_nobody(hears_nothing)))
     thread.start()
     assert os.read(ready, 1) == b"x"
-    node = Client(str(texts), StoredDataSet(texts).id, 200.0, address, None, "run", attach=False)
+    node = Client(ServerSpec(str(texts), address), StoredDataSet(texts).id, 200.0, "run", attach=False)
     with closing(node), pytest.raises(ServerError, match="another user"):
         node.stats()
     thread.join()
@@ -437,8 +439,10 @@ def test_a_server_that_hangs_up_in_its_first_words(texts: Path, said: bytes) -> 
     code = (
         "import sys\n"
         "from brand.node.client.client import Client\n"
-        "from brand.storage.dataset import StoredDataSet\n"
-        "node = Client(sys.argv[1], StoredDataSet(sys.argv[1]).id, 200.0, sys.argv[2], None, 'run', attach=True)\n"
+        "from brand.storage.dataset.dataset import StoredDataSet\n"
+        "from brand.node.setup.server_spec import ServerSpec\n"
+        "spec = ServerSpec(sys.argv[1], sys.argv[2])\n"
+        "node = Client(spec, StoredDataSet(sys.argv[1]).id, 200.0, 'run', attach=True)\n"
         "try:\n"
         "    node.stats()\n"
         "except Exception as error:\n"

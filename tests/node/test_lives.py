@@ -19,9 +19,9 @@ from brand.node.memory.page_memory import NoMemory
 from brand.node.memory.pool import Pool
 from brand.node.memory.residents import Residents
 from brand.node.wire.numbers import NodeNumber, RunNumber
-from brand.protocol.order import Order
-from brand.protocol.plan import Plan
-from brand.protocol.slot_policy import SlotPolicy
+from brand.orders.base.plan import Plan
+from brand.orders.order import Order
+from brand.orders.policies.slot_policy import SlotPolicy
 
 ZERO, ONE = map(NodeNumber, range(2))
 SAMPLES = 32

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 
 from brand.node.decide.lockstep import AWAY_S, GATHER_S
-from brand.protocol.following import alone
+from brand.orders.base.joins import alone
 from tests.node.world import World
 from tests.rounds import examples
 

@@ -12,9 +12,10 @@ import pytest
 from brand.node.serve import loops
 from brand.node.serve.loops import MOST_ROWS, Loops, shown
 from brand.node.wire import messages
-from brand.node.wire.looping import LoopReport, Tally, Waiting, pack_loop
+from brand.node.wire.client_messages import pack
+from brand.node.wire.looping import LoopReport, Tally, Waiting
 from brand.node.wire.messages import Kind
-from brand.storage.dataset import StoredDataSet
+from brand.storage.dataset.dataset import StoredDataSet
 from brand.testing.node import running_server
 from tests.node.support import RawClient
 from tests.node.test_messages import body_of
@@ -97,7 +98,7 @@ def test_a_wait_under_way_is_what_the_server_holds() -> None:
 )
 def test_a_bad_report_ends_its_client_only(texts: Path, change: dict[str, Any]) -> None:
     """The client hears why; the server goes on, and knows nothing of the report."""
-    value = json.loads(body_of(pack_loop(report()), Kind.LOOP)) | change
+    value = json.loads(body_of(pack(report()), Kind.LOOP)) | change
     with running_server(texts) as server:
         with RawClient(server.address) as client:
             client.hello(StoredDataSet(texts).id)

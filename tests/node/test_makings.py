@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from brand.node.decide import makings
-from brand.protocol import random
+from brand.orders.base import random
 from tests.node.test_core_walks import WALKS, walk
 from tests.node.world import World
 from tests.rounds import Chance, rounds

@@ -6,7 +6,7 @@ import numpy as np
 
 from brand.node.decide.members import Members
 from brand.node.wire.numbers import NodeNumber
-from brand.protocol.mapping import Mapping
+from brand.orders.base.mapping import Mapping
 
 PLACES = np.arange(8_000)
 

@@ -7,7 +7,8 @@ import struct
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, get_args
 
 import hypothesis.strategies as st
 import numpy as np
@@ -15,16 +16,32 @@ import pytest
 from hypothesis import example, given
 
 from brand.errors import ProtocolError
-from brand.node.wire import deciding, joining, looping, messages
+from brand.node.wire import looping, messages
+from brand.node.wire.client_messages import (
+    ClientBegins,
+    ClientJoins,
+    ClientOrders,
+    ClientRegisters,
+    ClientReleases,
+    Request,
+    pack,
+    unpack,
+)
+from brand.node.wire.drawing import Announcement
 from brand.node.wire.lease import Held, pack_lease, unpack_lease
-from brand.node.wire.messages import HEAD, MAX_DRAW, MAX_REPLICAS, PREPARED, Chains, Kind
-from brand.protocol.following import Join
-from brand.protocol.joins import Joins
-from brand.protocol.order import Order
-from brand.protocol.part import Part
-from brand.protocol.uniform import UniformPolicy
+from brand.node.wire.looping import LoopReport
+from brand.node.wire.messages import HEAD, MAX_DRAW, MAX_REPLICAS, MOST_PLACES, PREPARED, Chains, Kind
+from brand.node.wire.numbers import NO_CLIENT, RunNumber
+from brand.node.wire.replies import Decided, Deliver, Divided, Joined, Number, Numbers, OrderFound, Places
+from brand.node.wire.taking import unpack_taken
+from brand.orders.base.joins import Join, Joins
+from brand.orders.base.part import Part
+from brand.orders.order import Order
+from brand.orders.policies.uniform import UniformPolicy
+from tests.node.packing import pack_begin, pack_release
 from tests.rounds import examples
 
+REPLIES = (Number, OrderFound, Divided, Deliver, Joined, Decided, Numbers, Places)
 U32 = st.integers(0, (1 << 32) - 1)
 
 
@@ -40,11 +57,11 @@ def body_of(message: bytes, kind: Kind) -> bytes:
 def test_begin(run: int, epoch: int, position: int, replicas: int, batch: int, processes: int, data: Any) -> None:
     """`BEGIN` there and back; a rank is below the number of ranks. 0 processes: as many as before."""
     rank = data.draw(st.integers(0, replicas - 1))
-    facts = (run, epoch, position, rank, replicas, batch, processes)
-    assert messages.unpack_begin(body_of(messages.pack_begin(*facts), Kind.BEGIN)) == facts
+    begins = ClientBegins(NO_CLIENT, RunNumber(run), Announcement(epoch, position, rank, replicas, batch, processes))
+    assert unpack(ClientBegins, body_of(pack(begins), Kind.BEGIN)) == begins
     for wrong in ((replicas, replicas), (0, 0), (rank, MAX_REPLICAS + 1), (rank, replicas, batch, MAX_REPLICAS + 1)):
         with pytest.raises(ProtocolError, match="rank"):
-            messages.unpack_begin(body_of(messages.pack_begin(run, epoch, position, *wrong), Kind.BEGIN))
+            unpack(ClientBegins, body_of(pack_begin(run, epoch, position, *wrong), Kind.BEGIN))
 
 
 @given(U32, U32, st.lists(st.integers(-(1 << 63), (1 << 63) - 1), min_size=1, max_size=50))
@@ -59,10 +76,10 @@ def test_draw(run: int, epoch: int, positions: list[int]) -> None:
 def test_an_order_of_a_part(samples: int) -> None:
     """There and back with the bits of the part, which fit into a request for any data set."""
     order = Order("set", samples, 1, 0, UniformPolicy(1), Part.of(np.arange(samples) % 3 == 0))
-    message = messages.pack_order(order, run="run", tag=3)
+    registers = ClientRegisters(NO_CLIENT, order, "run", tag=3)
+    message = pack(registers)
     assert len(message) - HEAD.size <= messages.longest_order(samples)
-    value = messages.unpack_json(body_of(message, Kind.ORDER))
-    assert (value["run"], value["tag"], messages.unpack_order(value)) == ("run", 3, order)
+    assert unpack(ClientRegisters, body_of(message, Kind.ORDER)) == registers
 
 
 @pytest.mark.parametrize("bits", [None, 5, "", "AA==", "gA==", "AQE=", "?"])
@@ -162,45 +179,41 @@ def check_lease(body: bytes) -> None:
 @given(st.integers(0, (1 << 64) - 1), st.booleans(), st.lists(st.integers(-(1 << 63), (1 << 63) - 1), max_size=5))
 def test_release(number: int, checked: bool, wrong: list[int]) -> None:
     """`RELEASE` there and back."""
-    message = messages.pack_release(number, checked=checked, wrong=np.array(wrong, np.int64))
-    *facts, places = messages.unpack_release(body_of(message, Kind.RELEASE))
-    assert (*facts, places.tolist()) == (number, checked, wrong)
+    message = pack_release(number, checked=checked, wrong=np.array(wrong, np.int64))
+    found = unpack(ClientReleases, body_of(message, Kind.RELEASE))
+    assert (found.lease, found.checked, np.asarray(found.wrong).tolist()) == (number, checked, wrong)
 
 
 def test_joins() -> None:
     """`JOINS` there and back, in both directions."""
     joins = Joins((Join(0, 3, 5120, 1024), Join(800, 4, 17, 0)), 4)
-    assert joining.unpack_joins(body_of(joining.pack_joins(joins), Kind.JOINS)) == joins
-    found = joining.unpack_known_joins(body_of(joining.pack_known_joins(7, 2, joins), Kind.JOINS))
-    assert found == (7, 2, joins)
+    joined, known = Joined(NO_CLIENT, joins), ClientJoins(NO_CLIENT, (RunNumber(7), 2), joins)
+    assert unpack(Joined, body_of(pack(joined), Kind.JOINS)) == joined
+    assert unpack(ClientJoins, body_of(pack(known), Kind.JOINS)) == known
     with pytest.raises(ProtocolError, match="ascending"):
-        joining.unpack_joins(body_of(joining.pack_joins(joins), Kind.JOINS) + bytes(32))
+        unpack(Joined, body_of(pack(joined), Kind.JOINS) + bytes(32))
 
 
 @given(st.lists(st.integers(-(1 << 31), (1 << 31) - 1), max_size=5), *[st.integers(0, (1 << 64) - 1)] * 3)
 def test_decided(places: list[int], first: int, sure: int, wanted: int) -> None:
     """`DECIDED` there and back, in both directions."""
     some = np.array(places, np.int32)
-    message = deciding.pack_known_order(7, 2, first, some, sure, wanted)
-    run, epoch, at, found, *more = deciding.unpack_known_order(body_of(message, Kind.DECIDED))
-    assert (run, epoch, at, found.tolist(), *more) == (7, 2, first, places, sure, wanted)
-    decided, found = deciding.unpack_decided(body_of(deciding.pack_decided(first, some), Kind.DECIDED))
-    assert (decided, found.tolist()) == (first, places)
-    with pytest.raises(ProtocolError, match="an order of"):
-        deciding.unpack_decided(bytes(8 + 4 * (deciding.MOST_PLACES + 1)))
+    message = pack(ClientOrders(NO_CLIENT, (RunNumber(7), 2), first, some, sure, wanted))
+    found = unpack(ClientOrders, body_of(message, Kind.DECIDED))
+    assert (found.key, found.first, found.places.tolist()) == ((7, 2), first, places)
+    assert (found.sure, found.wanted) == (sure, wanted)
+    decided = unpack(Decided, body_of(pack(Decided(NO_CLIENT, first, some)), Kind.DECIDED))
+    assert (decided.decided, decided.places.tolist()) == (first, places)
+    with pytest.raises(ProtocolError, match="places of"):
+        unpack(Decided, bytes(8 + 4 * (MOST_PLACES + 1)))
 
 
 @pytest.mark.parametrize(
     "unpack",
     [
-        messages.unpack_begin,
         messages.unpack_draw,
-        messages.unpack_release,
-        joining.unpack_joins,
-        joining.unpack_known_joins,
-        deciding.unpack_decided,
-        deciding.unpack_known_order,
-        messages.unpack_stats,
+        unpack_taken,
+        *(partial(unpack, cls) for cls in (*get_args(Request), *REPLIES)),
     ],
 )
 @given(body=st.binary(max_size=60))
@@ -235,8 +248,8 @@ def test_loop(steps: list[tuple[str, float, float]], worst: Any, now: Any, epoch
     tally = looping.Tally()
     for cause, wait_s, trained_s in steps:
         tally.count(cause, wait_s, wait_s + trained_s)
-    report = looping.LoopReport("run", 1, 3, epoch, step, tally, worst, now)
-    found = looping.unpack_loop(body_of(looping.pack_loop(report), Kind.LOOP))
+    report = LoopReport("run", 1, 3, epoch, step, tally, worst, now)
+    found = unpack(LoopReport, body_of(pack(report), Kind.LOOP))
     assert replace(found, tally=tally) == report
     assert (found.tally.seconds, found.tally.waits) == (tally.seconds, tally.waits)
 
@@ -247,13 +260,13 @@ def test_a_loop_that_was_changed(data: Any) -> None:
     """Refused or taken; no other error, and what is taken can be added up."""
     tally = looping.Tally()
     tally.count("storage", 0.5, 1.0)
-    report = looping.LoopReport("run", 1, 3, 0, 7, tally, looping.Waiting(6, 0.5, "storage"))
-    value = json.loads(body_of(looping.pack_loop(report), Kind.LOOP))
+    report = LoopReport("run", 1, 3, 0, 7, tally, looping.Waiting(6, 0.5, "storage"))
+    value = json.loads(body_of(pack(report), Kind.LOOP))
     name = data.draw(st.sampled_from(sorted(value)))
     inner = data.draw(st.one_of(VALUES, st.just({"storage": data.draw(VALUES)}), st.just({"storage": [0, [[-1, 1]]]})))
     value[name] = inner
     with suppress(ProtocolError):
-        looping.Tally().add(looping.unpack_loop(json.dumps(value).encode()).tally)
+        looping.Tally().add(unpack(LoopReport, json.dumps(value).encode()).tally)
 
 
 @pytest.mark.slow

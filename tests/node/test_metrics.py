@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from brand.node.serve.metrics import prometheus
-from brand.node.wire.looping import LoopReport, Tally, pack_loop
-from brand.storage.dataset import StoredDataSet
+from brand.node.wire.client_messages import pack
+from brand.node.wire.looping import LoopReport, Tally
+from brand.storage.dataset.dataset import StoredDataSet
 from brand.testing.node import RunningServer, running_server
 from tests.node.support import RawClient
 
@@ -90,7 +91,7 @@ def report_to(server: RunningServer, run: str, waits: list[tuple[str, float]], r
         tally.count(cause, wait_s, wait_s + 0.1)
     with RawClient(server.address) as client:
         client.hello(StoredDataSet(server.path).id)
-        client.send(pack_loop(LoopReport(run, rank, 2, 3, 7, tally)))
+        client.send(pack(LoopReport(run, rank, 2, 3, 7, tally)))
         client.stats()
 
 

@@ -14,18 +14,19 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from brand.protocol.mapping import Mapping
-from brand.protocol.order import Order
-from brand.protocol.plan import Plan
-from brand.protocol.policies import POLICIES
-from brand.protocol.policy import Policy, check_number
-from brand.protocol.slots import whole_reads
-from brand.protocol.tickets import MAX_POSITIONS
+from brand.node.wire.drawing import Announcement
+from brand.orders.base.mapping import Mapping
+from brand.orders.base.plan import Plan
+from brand.orders.base.policy import Policy, check_number
+from brand.orders.base.tickets import MAX_POSITIONS
+from brand.orders.order import Order
+from brand.orders.policies.registry import POLICIES
+from brand.orders.policies.slots import whole_reads
 from brand.testing.node import attached, running_server
 from brand.torch import BrandLoader, BrandSampler
+from tests.made_orders import STRIPES, order_of
 from tests.node.support import drawing
 from tests.node.training import draw_all
-from tests.orders import STRIPES, order_of
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ def test_a_server_delivers_every_sample_once(texts: Path, policy: InSequence, me
     order = order_of(texts, policy)
     with running_server(texts, memory=memory) as server, closing(attached(server)) as node:
         for epoch in range(3):
-            node.begin(order, 1, epoch, 0, (0, 1))
+            node.begin(order, 1, Announcement(epoch))
             drawn: list[int] = []
             for first in range(0, order.samples, 24):
                 positions = range(first, min(first + 24, order.samples))
@@ -104,7 +105,7 @@ def test_a_training_goes_on_with_it_from_a_state(texts: Path) -> None:
         sampler = BrandSampler(data_set)
         sampler.load_state_dict(sampler.state_dict() | {"order": order_of(texts, InSequence(1)).to_json()})
         drawn = [index for _, indices in BrandLoader(data_set, 50, sampler=sampler) for index in indices.tolist()]
-        assert drawn == data_set._stored.indices(np.arange(len(data_set))).tolist()
+        assert drawn == data_set._source.data.indices(np.arange(len(data_set))).tolist()
         assert sampler.state_dict()["order"]["protocol"] == "in sequence"
 
 

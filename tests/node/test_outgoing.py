@@ -12,7 +12,7 @@ from hypothesis import given
 from brand.node.decide.makings import follows
 from brand.node.decide.outgoing import Outgoing
 from brand.node.wire.numbers import NodeNumber
-from brand.protocol.plan import Requests
+from brand.orders.base.plan import Requests
 
 
 def positions(*values: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

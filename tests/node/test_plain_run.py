@@ -42,9 +42,9 @@ ONLINE_ORDERS: Final = (
     "brand.node.decide.growing_orders",
     "brand.node.decide.growth",
     "brand.node.decide.rounds",
-    "brand.protocol.dependent",
-    "brand.protocol.growing",
-    "brand.protocol.tree",
+    "brand.orders.joader.dependent",
+    "brand.orders.joader.growing",
+    "brand.orders.joader.tree",
 )
 SERVER_SIDE_DECODING: Final = (
     "brand.node.decide.ahead",

@@ -26,7 +26,6 @@ from PIL import Image
 from brand import BrandLoader, Picture, Sound, pack
 from brand.errors import DecodeError, ProtocolError, UsageError
 from brand.formats.preparation import Preparation, decoders
-from brand.formats.schema import Schema
 from brand.node.client.buffers import Buffers
 from brand.node.client.wants import Pages, Wants
 from brand.node.decide import core
@@ -36,17 +35,21 @@ from brand.node.serve import requests
 from brand.node.serve.preparer import Preparer
 from brand.node.serve.server import NodeServer
 from brand.node.setup.preparing import Prepared, for_common
-from brand.node.wire import messages, prepared
+from brand.node.setup.server_spec import ServerSpec
+from brand.node.wire import client_messages, messages
+from brand.node.wire.client_messages import ClientPrepares, unpack
 from brand.node.wire.connection import socket_name
 from brand.node.wire.messages import HEAD, Chains, Kind
-from brand.node.wire.prepared import HEADER, MOST_WANTS, Want, pack_values, pack_wants, unpack_chains, unpack_wants
+from brand.node.wire.numbers import NO_CLIENT, RunNumber
+from brand.node.wire.prepared import HEADER, MOST_WANTS, DecodeSpec, pack_values, unpack_chains
 from brand.node.wire.preparer import CANNOT, ENOUGH, PAGE, STAGING, UNTRIED, Setup, pages_of, unpack_sizes
-from brand.storage.crew import Crew
-from brand.storage.dataset import StoredDataSet
+from brand.node.wire.replies import Numbers
+from brand.storage.dataset.dataset import StoredDataSet
+from brand.storage.io.crew import Crew
 from brand.testing.node import RunningServer, random_address, running, running_server
 from brand.torch import BrandDataset
+from tests.made_orders import order_of
 from tests.node.support import RawClient, greeted
-from tests.orders import order_of
 from tests.rounds import examples
 from tests.support import brand, running_brand, wait_until
 
@@ -91,7 +94,7 @@ def epoch(server: RunningServer, prepare: dict[str, Preparation], batch: int = 1
     data = BrandDataset(server.path, server=server.address, prepare=prepare, **more)
     loader = BrandLoader(data, batch, collate_fn=list)
     found = {sample["index"]: {name: sample[name] for name in prepare} for samples in loader for sample in samples}
-    data._node.close()
+    data._source.port.client.close()
     return found
 
 
@@ -214,7 +217,7 @@ def test_a_preparer_that_hangs_is_ended(pictures: Path, monkeypatch: pytest.Monk
             found |= {n: {"image": image} for n, image in zip(indices.tolist(), images.numpy(), strict=True)}
             if len(found) == 30:
                 os.kill(processes(server)[0], signal.SIGSTOP)
-        data._node.close()
+        data._source.port.client.close()
         assert same(found, made_by_the_client(pictures, how))
         assert server.facts()["prepared"]["ended"] == 1
 
@@ -235,7 +238,7 @@ def test_preparers_that_are_killed_cost_no_sample(pictures: Path, caplog: pytest
                     with suppress(ProcessLookupError):
                         os.kill(process, signal.SIGKILL)
             assert same(found, expected)
-        data._node.close()
+        data._source.port.client.close()
         assert server.facts()["prepared"]["ended"] == 6
     assert "clients prepare for themselves" in caplog.text
 
@@ -243,7 +246,7 @@ def test_preparers_that_are_killed_cost_no_sample(pictures: Path, caplog: pytest
 @pytest.mark.slow
 def test_nothing_is_left_behind(pictures: Path) -> None:
     """Preparers end with their server, also where that is killed and they decode."""
-    with running_brand("serve", pictures, "--prepared", "4MB", "--preparers", "2") as process:
+    with running_brand("serve", pictures, "--decoded-memory", "4MB", "--decode-workers", "2") as process:
         assert process.stdout is not None
         address = process.stdout.readline().decode().strip()
         data = BrandDataset(pictures, server=address, prepare={"image": SMALL})
@@ -254,7 +257,7 @@ def test_nothing_is_left_behind(pictures: Path) -> None:
         process.kill()
         for pid in ids:
             wait_until(lambda pid=pid: _gone(pid), f"preparer {pid} has ended")  # type: ignore[misc]
-        data._node.close()
+        data._source.port.client.close()
 
 
 def _gone(pid: str) -> bool:
@@ -334,7 +337,7 @@ def test_what_no_client_wants_is_refused(pictures: Path, body: dict[str, Any]) -
             assert client.receive()[0] == Kind.FAILED
         with greeted(server.address, pictures) as client:
             run = client.order(order_of(pictures))
-            client.send(pack_wants(run, [Want("image", SMALL)], {"image": decoders("image")}))
+            client.send(pack_wants(run, (DecodeSpec("image", SMALL),), {"image": decoders("image")}))
             assert client.answer(Kind.PREPARE)["numbers"] == [1]
 
 
@@ -343,8 +346,8 @@ def test_a_server_that_does_not_prepare_says_so(pictures: Path) -> None:
     with running_server(pictures) as server:
         with greeted(server.address, pictures) as client:
             run = client.order(order_of(pictures))
-            client.send(pack_wants(run, [Want("image", SMALL)], {"image": decoders("image")}))
-            assert "start it with --prepared" in client.answer(Kind.PREPARE)["why"]
+            client.send(pack_wants(run, (DecodeSpec("image", SMALL),), {"image": decoders("image")}))
+            assert "start it with --decoded-memory" in client.answer(Kind.PREPARE)["why"]
         assert server.facts()["prepared"] is None
 
 
@@ -385,12 +388,12 @@ def test_a_batch_that_fills_the_staging_memory(pictures: Path) -> None:
     setup, pages, chains = batch_of(pictures, range(5))
     for room, expected in ((PAGE, [UNTRIED] * 4), (2 * PAGE, [1192, UNTRIED, UNTRIED, UNTRIED])):
         preparer = Preparer(setup, pages, np.zeros(room, np.uint8))
-        preparer.learn(7, Want("image", SMALL))
+        preparer.learn(7, DecodeSpec("image", SMALL))
         assert preparer.prepare(7, chains) == [1192, *expected]
-    preparer.learn(8, Want("image", Picture(size=(300, 300))))
+    preparer.learn(8, DecodeSpec("image", Picture(size=(300, 300))))
     assert preparer.prepare(8, chains) == [CANNOT] * 5
     many = Preparer(setup, pages, np.zeros(STAGING, np.uint8))
-    many.learn(9, Want("image", Picture(size=(2000, 1000))))
+    many.learn(9, DecodeSpec("image", Picture(size=(2000, 1000))))
     sizes = np.array(many.prepare(9, chains))
     assert (sizes == UNTRIED).tolist() == [False, False, True, True, True]
     assert pages_of(sizes).sum() * PAGE > ENOUGH
@@ -403,7 +406,7 @@ def test_samples_that_are_not_what_their_rows_say(pictures: Path) -> None:
     pages[starts[1], ROW_BYTES + 50] ^= 1
     pages[starts[2], 8:12] = 255
     preparer = Preparer(setup, pages, np.zeros(STAGING, np.uint8))
-    preparer.learn(1, Want("image", SMALL))
+    preparer.learn(1, DecodeSpec("image", SMALL))
     assert preparer.prepare(1, chains) == [1192, CANNOT, CANNOT, 1192]
 
 
@@ -457,16 +460,25 @@ def test_values_of_another_kind() -> None:
             pack_values(1, 1, values)
 
 
+def pack_wants(run: int, wants: tuple[DecodeSpec, ...], versions: dict[str, Any]) -> bytes:
+    """`PREPARE` of a client."""
+    return client_messages.pack(ClientPrepares(NO_CLIENT, RunNumber(run), wants, versions))
+
+
 def test_wants_travel_as_they_are() -> None:
     """There and back."""
-    wants = (Want("a", Picture(size=(3, 4), mode="L", filter="box")), Want("b", Sound(rate=5, mono=False)))
+    wants = (DecodeSpec("a", Picture(size=(3, 4), mode="L", filter="box")), DecodeSpec("b", Sound(rate=5, mono=False)))
     body = pack_wants(5, wants, {"image": {"Pillow": "1"}})[HEAD.size :]
-    schema = Schema.parse({"a": "image", "b": "audio"})
-    assert unpack_wants(body, schema) == (5, wants, {"image": {"Pillow": "1"}})
-    assert prepared.unpack_numbers(prepared.pack_numbers((4, 5))[HEAD.size :], 2) == ((4, 5), "")
+    found = unpack(ClientPrepares, body)
+    assert (found.run, found.wants, found.decoders) == (5, wants, {"image": {"Pillow": "1"}})
+    numbers = Numbers(NO_CLIENT, (4, 5))
+    assert unpack(Numbers, client_messages.pack(numbers)[HEAD.size :]) == numbers
+    asking = Wants({want.field: want.how for want in wants})
+    assert asking.numbers(RunNumber(1), lambda _: memoryview(client_messages.pack(numbers)[HEAD.size :])) == (4, 5)
     for wrong in ({"numbers": [1]}, {"numbers": "12"}, {"numbers": ["1", "2"]}, {}):
+        answer = memoryview(messages.pack_json(Kind.PREPARE, wrong)[HEAD.size :])
         with pytest.raises(ProtocolError):
-            prepared.unpack_numbers(messages.pack_json(Kind.PREPARE, wrong)[HEAD.size :], 2)
+            asking.numbers(RunNumber(1), lambda _, answer=answer: answer)  # type: ignore[misc]
 
 
 def test_a_server_that_prepares_what_was_not_asked(pictures: Path) -> None:
@@ -485,10 +497,10 @@ def test_a_server_that_prepares_what_was_not_asked(pictures: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "says"),
     [
-        (("--prepared", "much"), "'much' is no size"),
-        (("--prepared", "100B"), "memory of 100 bytes is too small"),
-        (("--preparers", "2"), "give it memory for that, with --prepared"),
-        (("--prepared", "1MB", "--preparers", "0"), "is not in the range x>=1"),
+        (("--decoded-memory", "much"), "'much' is no size"),
+        (("--decoded-memory", "100B"), "memory of 100 bytes is too small"),
+        (("--decode-workers", "2"), "give it memory for that, with --decoded-memory"),
+        (("--decoded-memory", "1MB", "--decode-workers", "0"), "is not in the range x>=1"),
     ],
 )
 def test_what_cannot_be_served(pictures: Path, args: tuple[str, ...], says: str) -> None:
@@ -543,18 +555,18 @@ def test_a_common_server_prepares_from_the_second_job_on(pictures: Path) -> None
         assert drawn(one)["made"] == 120
     finally:
         os.kill(one.stats()["process"], signal.SIGTERM)
-        one._node.close()
-        two._node.close()
+        one._source.port.client.close()
+        two._source.port.client.close()
 
 
 @pytest.mark.slow
 def test_a_server_that_prepares_is_replayed(pictures: Path, tmp_path: Path) -> None:
     """Its record holds what preparers said."""
     record = tmp_path / "record"
-    node = NodeServer(pictures, random_address(), memory=0.5, record=record, prepared=Prepared("1MB", 1))
+    node = NodeServer(ServerSpec(pictures, random_address(), memory=0.5, record=record, prepared=Prepared("1MB", 1)))
     with running(str(pictures), node) as server:
         assert len(epoch(server, {"image": SMALL})) == 120
-    command = [sys.executable, "-m", "brand.testing.replay", str(record), str(pictures)]
+    command = [sys.executable, "-m", "tests.tools.replay", str(record), str(pictures)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert "the same decisions" in done.stdout, done.stderr
 

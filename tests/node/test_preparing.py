@@ -19,7 +19,7 @@ from brand.node.decide.tasks import Numbers
 from brand.node.decide.wants import MOST
 from brand.node.wire.messages import PREPARED
 from brand.node.wire.numbers import ClientNumber
-from brand.node.wire.prepared import Want
+from brand.node.wire.prepared import DecodeSpec
 from brand.node.wire.preparer import BATCH_S
 from tests.node.preparing import WANTS, PreparingWorld
 from tests.node.test_core_machine import ORDERS, SIZES, CoreMachine
@@ -363,13 +363,15 @@ def test_the_second_memory_holds_as_many_wants_as_it_may() -> None:
     world = small()
     run = world.register(7, **ORDER)
 
-    def asks(client: int, shorter: int) -> tuple[int, ...] | None:
-        (numbers,) = world.tell(ClientPrepares(ClientNumber(client), run, (Want("image", Picture(shorter=shorter)),)))
+    def asks(client: int, shorter: int) -> tuple[int, ...]:
+        (numbers,) = world.tell(
+            ClientPrepares(ClientNumber(client), run, (DecodeSpec("image", Picture(shorter=shorter)),))
+        )
         assert isinstance(numbers, Numbers)
-        return numbers.wants
+        return numbers.numbers
 
     found = [asks(100 + number, 1000 + number) for number in range(MOST + 3)]
-    assert found[MOST - 1 :] == [None] * 4
+    assert found[MOST - 1 :] == [()] * 4
     assert len(set(found[: MOST - 1])) == MOST - 1
     world.core.left(ClientNumber(100))
     assert asks(200, 5000) == (MOST + 1,)

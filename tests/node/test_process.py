@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from brand import pack
-from brand.node.client.launch import Spec
+from brand.node.setup.server_spec import ServerSpec
 from tests.support import LIMIT_S
 
 _MAIN = "import brand.node.serve.process; brand.node.serve.process.main()"
@@ -41,7 +41,7 @@ def test_a_server_whose_starter_is_gone_ends_without_a_word(tmp_path: Path) -> N
     """Whether it could serve or not, and also where it was not told all that it should do."""
     pack([{"n": n} for n in range(8)], tmp_path / "set", {"n": "int"}, jobs=1)
     for path in (tmp_path / "set", tmp_path / "none"):
-        spec = Spec(str(path), f"unix:@brand-starter-{os.getpid()}", 1.0, (ended_process(),)).to_json().encode()
+        spec = ServerSpec(str(path), f"unix:@brand-starter-{os.getpid()}", 1.0, (ended_process(),)).to_json().encode()
         assert start(spec) == ""
     assert start(spec[:20]) == ""
     assert start(b"") == ""

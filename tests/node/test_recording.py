@@ -17,11 +17,13 @@ from brand.errors import UsageError
 from brand.node.decide.stimuli import ClientOrders, ClientReleases
 from brand.node.serve.recording import Recorder, replay
 from brand.node.serve.server import NodeServer
+from brand.node.setup.server_spec import ServerSpec
+from brand.node.wire.drawing import Announcement
 from brand.node.wire.numbers import ClientNumber
-from brand.storage.dataset import StoredDataSet
+from brand.storage.dataset.dataset import StoredDataSet
 from brand.testing.node import attached, random_address, running
+from tests.made_orders import order_of
 from tests.node.world import World
-from tests.orders import order_of
 from tests.several_nodes.world import Walk
 
 ORDER: dict[str, Any] = {"group_chunks": 3, "stripe": 4, "seed": 1}
@@ -141,19 +143,19 @@ def test_a_record_that_cannot_be_written(tmp_path: Path) -> None:
 
 
 def test_a_server_records_and_is_replayed(texts: Path, tmp_path: Path) -> None:
-    """A real server, storage and client; `python -m brand.testing.replay` decides the same."""
+    """A real server, storage and client; `python -m tests.tools.replay` decides the same."""
     record = tmp_path / "record"
-    server = NodeServer(texts, random_address(), memory=0.5, record=record)
+    server = NodeServer(ServerSpec(texts, random_address(), memory=0.5, record=record))
     with running(str(texts), server) as found:
         client = attached(found, "run")
         order = order_of(texts)
-        client.begin(order, 0, 0, 0, (0, 1))
+        client.begin(order, 0, Announcement(0))
         for first in range(0, 200, 50):
             drawn = client.draw(order, 0, np.arange(first, first + 50), owner=os.getpid())
             assert sum(len(part.places) for part in drawn) == 50
         client.close()
     assert len(StoredDataSet(texts)) >= 200
-    command = [sys.executable, "-m", "brand.testing.replay", str(record), str(texts)]
+    command = [sys.executable, "-m", "tests.tools.replay", str(record), str(texts)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
     assert "the same decisions" in done.stdout
 

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from brand.node.decide.rounds import Levels, Rounds
 from brand.node.wire.numbers import RunNumber
-from brand.protocol.growing import Growing
-from brand.protocol.tree import MOST_JOBS
+from brand.orders.joader.growing import Growing
+from brand.orders.joader.tree import MOST_JOBS
 
 
 @dataclass

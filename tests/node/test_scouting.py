@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brand.node.serve.scouting import FEWEST, MOST, Scout
-from brand.protocol.order import Order
-from brand.protocol.plan import Plan
-from brand.protocol.policy import Policy
-from brand.protocol.stripe_policy import StripePolicy
-from brand.protocol.uniform import UniformPolicy
+from brand.orders.base.plan import Plan
+from brand.orders.base.policy import Policy
+from brand.orders.order import Order
+from brand.orders.policies.stripe_policy import StripePolicy
+from brand.orders.policies.uniform import UniformPolicy
 from tests.support import LIMIT_S
 
 CHUNK = 8

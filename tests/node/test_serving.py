@@ -13,16 +13,16 @@ import brand
 from brand.errors import FormatError, MissingFileError
 from brand.node.setup.measure import measure_pages, stored_sizes
 from brand.node.wire.messages import pack_draw
-from brand.protocol.policy import Policy
-from brand.protocol.stripe_policy import StripePolicy
-from brand.storage.dataset import StoredDataSet
+from brand.orders.base.policy import Policy
+from brand.orders.policies.stripe_policy import StripePolicy
+from brand.storage.dataset.dataset import StoredDataSet
 from brand.testing.node import RunningServer, running_server
 from brand.testing.storage import BlockedStorage, CountedStorage, Fault, FaultyStorage, SlowStorage
 from brand.torch import BrandDataset, BrandSampler
 from tests import places
+from tests.made_orders import SLOTS, order_of
 from tests.node.conftest import SAMPLES, text
 from tests.node.support import drawing, greeted
-from tests.orders import SLOTS, order_of
 from tests.storage.support import chunk as chunk_path
 from tests.support import wait_until
 
@@ -110,7 +110,7 @@ def test_a_rewind_a_skip_an_early_break(texts: Path) -> None:
         for _ in range(2):
             sampler.set_epoch(3)
             assert take(data_set, list(sampler)[:50]) == want[3][:50]
-        order, skipping = sampler.order, sampler.sequence.ints(3, np.arange(700, SAMPLES))
+        order, skipping = sampler.order, sampler._sequence.ints(3, np.arange(700, SAMPLES))
         assert take(data_set, skipping.tolist()) == want[3][700:]
         assert order == sampler.order
 
@@ -122,7 +122,7 @@ def test_positions_in_any_order_and_more_than_once(texts: Path) -> None:
         want = planned(sampler, texts, 0)
         rng = np.random.default_rng(1)
         for positions in (np.arange(SAMPLES)[::-1], np.zeros(50, int), rng.integers(0, SAMPLES, 2000)):
-            asked = sampler.sequence.ints(0, positions).tolist()
+            asked = sampler._sequence.ints(0, positions).tolist()
             assert take(data_set, asked, batch=200) == [want[p] for p in positions.tolist()]
 
 

@@ -17,9 +17,9 @@ from brand.node.decide.pacing import IDLE_S, LEAST_RATE_S, Pulse
 from brand.node.decide.states import HELD
 from brand.node.decide.stimuli import ClientJoins
 from brand.node.wire.numbers import ClientNumber, RunNumber
-from brand.protocol.following import UNIT, Join, alone
-from brand.protocol.joins import Joins
-from brand.protocol.plan import read_of_sample
+from brand.orders.base.joins import Join, Joins, alone
+from brand.orders.base.plan import read_of_sample
+from brand.orders.policies.following import UNIT
 from tests.node.world import World
 from tests.rounds import examples
 

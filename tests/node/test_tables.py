@@ -32,15 +32,15 @@ from brand.node.memory.page_memory import ROW_BYTES, NoMemory
 from brand.node.memory.pool import Pool
 from brand.node.memory.residents import Residents
 from brand.node.setup.measure import lay_out, measure_pages
-from brand.node.wire.drawing import Drawer
+from brand.node.wire.drawing import Announcement, Drawer
 from brand.node.wire.numbers import ClientNumber
-from brand.protocol.mapping import Mapping
-from brand.protocol.order import Order
-from brand.protocol.plan import Plan, read_of_sample
-from brand.protocol.policy import Policy
-from brand.protocol.slot_policy import SlotPolicy
-from brand.protocol.stripe_policy import StripePolicy
-from brand.protocol.uniform import UniformPolicy
+from brand.orders.base.mapping import Mapping
+from brand.orders.base.plan import Plan, read_of_sample
+from brand.orders.base.policy import Policy
+from brand.orders.order import Order
+from brand.orders.policies.slot_policy import SlotPolicy
+from brand.orders.policies.stripe_policy import StripePolicy
+from brand.orders.policies.uniform import UniformPolicy
 from tests.node.test_alone import Index
 from tests.rounds import examples
 
@@ -72,7 +72,7 @@ class Served:
     def draw_until_two_are_planned(self) -> None:
         """Draw the first epoch, until all its positions are drawn but those of the last batch."""
         samples = len(self.residents.pages_of)
-        self.tell(ClientBegins(CLIENT, self.key, 0, 0, 1, drawer=DRAWER))
+        self.tell(ClientBegins(CLIENT, self.key[0], Announcement(self.key[1]), DRAWER))
         for first in range(0, samples - BATCH, BATCH):
             self.tell(ClientDraws(CLIENT, self.key, np.arange(first, first + BATCH), DRAWER))
             while not self.answers:

@@ -38,27 +38,20 @@ from brand.node.memory.page_memory import ROW_BYTES
 from brand.node.memory.pool import Pool
 from brand.node.memory.residents import Residents
 from brand.node.wire import messages
-from brand.node.wire.messages import HEAD, Kind
-from brand.node.wire.taking import (
-    MOST_PLACES,
-    MOST_TAKEN,
-    pack_places,
-    pack_taken,
-    pack_where,
-    unpack_places,
-    unpack_taken,
-    unpack_where,
-)
-from brand.protocol.stripe_policy import StripePolicy
-from brand.storage import cached
-from brand.storage.crew import Crew
-from brand.storage.dataset import StoredDataSet
+from brand.node.wire.client_messages import AskPlaces, pack, unpack
+from brand.node.wire.messages import HEAD, MOST_PLACES, Kind
+from brand.node.wire.numbers import NO_CLIENT, RunNumber
+from brand.node.wire.replies import Places
+from brand.node.wire.taking import MOST_TAKEN, pack_taken, unpack_taken
+from brand.orders.policies.stripe_policy import StripePolicy
+from brand.storage.dataset.dataset import StoredDataSet, cached
+from brand.storage.io.crew import Crew
 from brand.testing.node import running_server
 from brand.torch import BrandDataset, BrandLoader, BrandSampler
+from tests.made_orders import order_of
 from tests.node.conftest import SAMPLES, text
 from tests.node.support import drawing, greeted
 from tests.node.world import content
-from tests.orders import order_of
 from tests.rounds import examples
 from tests.support import LIMIT_S, wait_until
 
@@ -209,24 +202,23 @@ def test_every_interleaving_of_a_server_that_drops_and_a_client_that_takes() -> 
 @given(st.integers(0, (1 << 32) - 1), st.integers(0, (1 << 32) - 1), st.integers(0, (1 << 64) - 1))
 @examples(20)
 def test_messages_come_back(run: int, epoch: int, first: int) -> None:
-    assert unpack_where(pack_where(run, epoch, first)[HEAD.size :]) == (run, epoch, first)
+    asked = AskPlaces((RunNumber(run), epoch), first)
+    assert unpack(AskPlaces, pack(asked)[HEAD.size :]) == asked
     positions, entries = np.array([3, 9]), np.array([1 << 63, first], np.uint64)
     for some in (entries, entries[:0]):
         taken = unpack_taken(pack_taken(run, epoch, positions, some)[HEAD.size :])
         assert (taken.run, taken.epoch) == (run, epoch)
         assert (taken.positions.tolist(), taken.entries.tolist()) == ([3, 9], some.tolist())
     places = np.array([0, 5, 2], np.int32)
-    assert unpack_places(pack_places(places)[HEAD.size :], 6).tolist() == [0, 5, 2]
+    assert unpack(Places, pack_places(places)[HEAD.size :]).places.tolist() == [0, 5, 2]
 
 
 @pytest.mark.parametrize(
     "wrong",
     [
-        lambda: unpack_where(b"1" * 15),
-        lambda: unpack_places(b"1" * 5, 1 << 31),
-        lambda: unpack_places(np.array([6], np.int32).tobytes(), 6),
-        lambda: unpack_places(np.array([-1], np.int32).tobytes(), 6),
-        lambda: unpack_places(bytes(4 * (MOST_PLACES + 1)), 6),
+        lambda: unpack(AskPlaces, b"1" * 15),
+        lambda: unpack(Places, b"1" * 5),
+        lambda: unpack(Places, bytes(4 * (MOST_PLACES + 1))),
         lambda: unpack_taken(b"1" * 11),
         lambda: unpack_taken(pack_taken(0, 0, np.arange(0))[HEAD.size :]),
         lambda: unpack_taken(pack_taken(0, 0, np.arange(2))[HEAD.size : -1]),
@@ -240,6 +232,11 @@ def test_messages_are_distrusted(wrong: Callable[[], object]) -> None:
 
 
 # -- a client against what a server says -------------------------------------------------------------------------------
+
+
+def pack_places(places: NDArray[np.int32]) -> bytes:
+    """`PLACES` of a server."""
+    return pack(Places(NO_CLIENT, places))
 
 
 class Said:
@@ -258,7 +255,7 @@ class Said:
 
     def request(self, message: bytes, expected: Kind) -> memoryview:
         assert expected == Kind.PLACES
-        first = unpack_where(message[HEAD.size :])[2]
+        first = unpack(AskPlaces, message[HEAD.size :]).first
         self.asked.append(first)
         places = self.order[first : first + MOST_PLACES] if self.says else self.order[:0]
         return memoryview(pack_places(places)[HEAD.size :])
@@ -279,6 +276,17 @@ def taken(taking: Taking, positions: NDArray[np.int64], draws: int) -> list[int]
     """The places that a client takes; None where it asks."""
     found = taking.take(1, 0, positions, draws)
     return None if found is None else found[0].tolist()
+
+
+@pytest.mark.parametrize("place", [6, -1])
+def test_places_that_the_data_set_does_not_have(place: int) -> None:
+    """The client refuses them."""
+    said = Said(6)
+    said.order[2] = place
+    taking = said.taking()
+    taking.answered(1, 0)
+    with pytest.raises(ProtocolError, match="places that the data set does not have"):
+        taking.take(1, 0, np.arange(2), 6)
 
 
 @pytest.mark.parametrize("workers", [1, 3])
@@ -415,10 +423,10 @@ def test_a_client_that_lies_is_cut_off_and_nobody_else(texts: Path) -> None:
         with greeted(server.address, texts) as bad:
             bad.send(pack_taken(77, 0, np.arange(3)))
             assert [kind for kind, _ in bad.ended()] == [Kind.FAILED]
-        good.send(pack_where(number, 3, 0))
+        good.send(pack(AskPlaces((RunNumber(number), 3), 0)))
         kind, body = good.receive()
         assert (kind, body) == (Kind.PLACES, b""), "an epoch that has not begun"
-        good.send(pack_where(number, 0, SAMPLES))
+        good.send(pack(AskPlaces((RunNumber(number), 0), SAMPLES)))
         assert good.receive() == (Kind.PLACES, b"")
         good.send(pack_taken(number, 0, np.arange(5, 9), np.arange(4, dtype=np.uint64)))
         good.send(pack_taken(number, 9, np.arange(5)))
@@ -491,7 +499,9 @@ def test_a_server_that_drops_kept_samples_while_clients_take(texts: Path) -> Non
         taking = Taking(
             Pages(arena.pages, Buffers(), Crew(2)),
             entries,
-            lambda message, _: memoryview(pack_places(order[unpack_where(message[HEAD.size :])[2] :])[HEAD.size :]),
+            lambda message, _: memoryview(
+                pack_places(order[unpack(AskPlaces, message[HEAD.size :]).first :])[HEAD.size :]
+            ),
             lambda _: None,
         )
         taking.answered(1, 0)

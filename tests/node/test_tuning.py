@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from brand.errors import ServerError
-from brand.node.client.launch import Spec
 from brand.node.client.look import look_at
 from brand.node.setup.member import Member
+from brand.node.setup.server_spec import ServerSpec
 from tests.support import LIMIT_S, wait_until
 
 _FACTS = """
@@ -76,8 +76,8 @@ def facts_of_server(data_set: Path, tmp_path: Path, way: str) -> object:
     if way == "brand.cli.main":
         arguments = ["serve", str(data_set), "--address", address]
     else:
-        member = Member(0, 2, secrets.token_hex(16)).to_json() if way == "brand.cluster.process" else None
-        said = Spec(str(data_set), address, 1.0, (os.getpid(),), member).to_json().encode()
+        member = Member(0, 2, secrets.token_hex(16)) if way == "brand.cluster.process" else None
+        said = ServerSpec(str(data_set), address, 1.0, (os.getpid(),), member).to_json().encode()
     command = [sys.executable, "-c", _SERVER, way, str(target), *arguments]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as started:
         assert started.stdin is not None
@@ -105,9 +105,10 @@ before = facts()
 from brand.cluster.greeting import Greeting
 from brand.cluster.peers import Peers
 from brand.node.serve.server import NodeServer
+from brand.node.setup.server_spec import ServerSpec
 
 peers = Peers(Greeting("set", 0, 2, 4096, None, "0"), "secret" * 8, "127.0.0.1:0")
-server = NodeServer(sys.argv[1], sys.argv[2])
+server = NodeServer(ServerSpec(sys.argv[1], sys.argv[2]))
 print(json.dumps([before, facts()]), flush=True)
 os._exit(0)
 """

@@ -15,16 +15,16 @@ from brand.node.decide.wholes import around_misses, pieces_of, units_of
 from brand.node.serve.recording import Recorder, replay
 from brand.node.setup.caching import Cache, open_cache
 from brand.node.setup.measure import stored_sizes
-from brand.protocol.order import MAX_EPOCH
-from brand.protocol.uniform import UniformPolicy
-from brand.storage.dataset import StoredDataSet
-from brand.storage.device import device_name, mount_of
-from brand.storage.profile import Profile, save_profile
+from brand.orders.order import MAX_EPOCH
+from brand.orders.policies.uniform import UniformPolicy
+from brand.storage.dataset.dataset import StoredDataSet
+from brand.storage.io.device import device_name, mount_of
+from brand.storage.profile.profile import Profile, save_profile
 from brand.testing.node import running_server
 from brand.testing.storage import CountedStorage
+from tests.made_orders import order_of
 from tests.node.test_caching import CHUNK, SIZES, _something, facts
 from tests.node.world import World
-from tests.orders import order_of
 from tests.rounds import Chance, examples, rounds
 from tests.several_nodes.support import Rank, draw_in_step, node_of
 from tests.support import wait_until

@@ -21,16 +21,18 @@ from typing import Any
 import numpy as np
 
 from brand.node.client.client import Client
-from brand.protocol.order import Order
-from brand.storage.dataset import StoredDataSet
-from tests.orders import order_of
+from brand.node.setup.server_spec import ServerSpec
+from brand.node.wire.drawing import Announcement
+from brand.orders.order import Order
+from brand.storage.dataset.dataset import StoredDataSet
+from tests.made_orders import order_of
 
 BATCH = 30
 
 
 def node_for(data: StoredDataSet, address: str, run: str) -> Client:
     """The way to a server that is started where there is none."""
-    return Client(str(data.path), data.id, data.mean_bytes, address, 0.3, run, attach=False)
+    return Client(ServerSpec(str(data.path), address, 0.3), data.id, data.mean_bytes, run, attach=False)
 
 
 def draw_all(node: Client, order: Order, epoch: int, positions: Any, *, owner: int) -> list[int]:
@@ -68,7 +70,7 @@ def train(path: str, address: str, workers: int, epochs: int) -> None:
         processes.append(process)
     told = False
     for epoch in range(epochs):
-        node.begin(order, 1, epoch, 0, (0, 1))
+        node.begin(order, 1, Announcement(epoch))
         found: dict[int, int] = {}
         batches = [list(range(first, min(first + BATCH, len(data)))) for first in range(0, len(data), BATCH)]
         busy: set[Any] = set()

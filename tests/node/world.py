@@ -69,16 +69,16 @@ from brand.node.memory.pool import Pool
 from brand.node.memory.residents import Residents
 from brand.node.serve.exchange import Exchange
 from brand.node.serve.recording import Recorder
+from brand.node.wire.drawing import Announcement
 from brand.node.wire.messages import PREPARED
 from brand.node.wire.network import Network
 from brand.node.wire.numbers import ClientNumber, RunNumber
 from brand.node.wire.samples import pack_samples, unpack_samples
-from brand.protocol.dtypes import smallest
-from brand.protocol.following import Join
-from brand.protocol.joins import Joins
-from brand.protocol.order import Order
-from brand.protocol.part import Part
-from brand.protocol.plan import Plan, read_of_sample
+from brand.orders.base.dtypes import smallest
+from brand.orders.base.joins import Join, Joins
+from brand.orders.base.part import Part
+from brand.orders.base.plan import Plan, read_of_sample
+from brand.orders.order import Order
 
 PAGE = 128
 DATA_SET = "0" * 32
@@ -318,8 +318,8 @@ class World:
         """A rank is about to draw. An order that the server has forgotten begins anew."""
         if self.is_over((RunNumber(run), epoch)):
             del self.given[RunNumber(run), epoch]
-        key = RunNumber(run), epoch
-        self.tell(ClientBegins(ClientNumber(client), key, position, rank, replicas, batch, processes))
+        announcement = Announcement(epoch, position, rank, replicas, batch, processes)
+        self.tell(ClientBegins(ClientNumber(client), RunNumber(run), announcement))
         self.check()
 
     def begun(self, client: int, **order: Any) -> RunNumber:

@@ -20,9 +20,9 @@ import soundfile
 from brand import pack
 from brand.chunker import Options, convert_audio, convert_images
 from brand.formats.media import kind_of
-from brand.storage.dataset import StoredDataSet
-from brand.storage.unpack import unpack
-from brand.storage.verify import verify
+from brand.storage.dataset.dataset import StoredDataSet
+from brand.storage.maintenance.unpack import unpack
+from brand.storage.maintenance.verify import verify
 from brand.torch import BrandDataset
 from tests.support import LIMIT_S
 

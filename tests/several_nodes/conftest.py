@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from brand.node.decide import draws, epochs, receiving
-from brand.protocol.owners import owner_of_chunk
-from brand.storage.dataset import StoredDataSet
-from brand.storage.partition import partition
+from brand.orders.base.owners import owner_of_chunk
+from brand.storage.dataset.dataset import StoredDataSet
+from brand.storage.maintenance.partition import partition
 from tests.node.conftest import texts as texts
 from tests.support import LIMIT_S
 

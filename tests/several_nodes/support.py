@@ -17,18 +17,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.node.client.client import Client
-from brand.node.client.launch import Spec, start_server
+from brand.node.client.launch import start_server
 from brand.node.client.look import look_at
 from brand.node.client.session import Session
 from brand.node.client.wants import Wants
 from brand.node.setup.member import Member
+from brand.node.setup.server_spec import ServerSpec
 from brand.node.wire import messages
+from brand.node.wire.drawing import Announcement
 from brand.node.wire.messages import Kind
-from brand.protocol.order import Order
-from brand.storage.dataset import StoredDataSet
-from brand.testing.cluster import RunningCluster
+from brand.orders.order import Order
+from brand.storage.dataset.dataset import StoredDataSet
 from brand.testing.node import random_address
 from tests.support import LIMIT_S, wait_until
+from tests.tools.cluster import RunningCluster
 
 Places = NDArray[np.int64]
 TOKEN = "a token for tests only, 32 bytes"
@@ -37,7 +39,7 @@ TOKEN = "a token for tests only, 32 bytes"
 def node_of(path: Path, address: str, run: str = "run", wants: Wants | None = None) -> Client:
     """A client of one of the servers, which wants something prepared or nothing."""
     data = StoredDataSet(path)
-    return Client(str(path), data.id, data.mean_bytes, address, None, run, attach=True, wants=wants)
+    return Client(ServerSpec(str(path), address), data.id, data.mean_bytes, run, attach=True, wants=wants)
 
 
 @dataclass
@@ -72,7 +74,7 @@ class Rank:
     def _epoch(self, epoch: int, step: threading.Barrier) -> None:
         start = self.start if not self.drawn else 0
         batch = self.batch if self.locality else 0
-        mine = self.node.begin(self.order, 1, epoch, start, (self.rank, self.ranks), batch, turn=0)
+        mine = self.node.begin(self.order, 1, Announcement(epoch, start, self.rank, self.ranks, batch), turn=0)
         if mine is None:
             mine = np.arange(start + self.rank, self.order.samples, self.ranks)
         self.positions[epoch] = mine
@@ -133,7 +135,7 @@ class Server:
     def start(self) -> None:
         """Start it, again at the same address."""
         member = replace(self.member, bind=self.listens_at or self.member.bind)
-        start_server(Spec(str(self.path), self.address, self.memory, (os.getpid(),), member.to_json()))
+        start_server(ServerSpec(str(self.path), self.address, self.memory, (os.getpid(),), member))
         with closing(self._session()) as session:
             self.listens_at = session.server.listens_at or ""
         self.process = self.facts()["process"]

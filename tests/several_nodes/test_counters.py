@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from brand.testing.cluster import running_cluster
-from tests.orders import order_of, slots_across
+from tests.made_orders import order_of, slots_across
 from tests.several_nodes.support import Rank, all_open, draw_in_step, node_of, servers
 from tests.support import wait_until
+from tests.tools.cluster import running_cluster
 
 pytestmark = pytest.mark.slow
 

@@ -21,7 +21,6 @@ import pytest
 
 from brand.errors import FormatError, ServerError
 from brand.node.decide import fetches
-from brand.testing.cluster import RunningCluster, running_cluster
 from brand.testing.storage import Fault, FaultyStorage, SlowStorage
 from brand.torch import BrandDataset, BrandSampler
 from tests.cluster.conftest import Certificates
@@ -29,6 +28,7 @@ from tests.cluster.conftest import certificates as certificates
 from tests.rounds import Chance, rounds
 from tests.several_nodes.support import Server, servers
 from tests.support import LIMIT_S
+from tests.tools.cluster import RunningCluster, running_cluster
 from tests.torch.support import planned
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_job")]

@@ -8,15 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from brand.protocol.minio import MinioPolicy
-from brand.protocol.policy import Policy
-from brand.protocol.pool_policy import PoolPolicy
-from brand.protocol.uniform import UniformPolicy
-from brand.testing.cluster import running_cluster
+from brand.orders.base.policy import Policy
+from brand.orders.policies.pool_policy import PoolPolicy
+from brand.orders.policies.uniform import UniformPolicy
 from tests import places
-from tests.orders import STRIPES, order_of, slots_across
+from tests.made_orders import STRIPES, order_of, slots_across
 from tests.several_nodes.support import Rank, all_open, all_reachable, check_epoch, draw_in_step, node_of, servers
 from tests.support import wait_until
+from tests.tools.cluster import running_cluster
 
 pytestmark = [places.EVERYWHERE, pytest.mark.slow]
 
@@ -55,8 +54,8 @@ def test_uneven_ranks(texts: Path) -> None:
 
 @pytest.mark.parametrize(
     "policy",
-    [STRIPES, slots_across(3, 3), UniformPolicy(2), PoolPolicy(2, 8), MinioPolicy(2)],
-    ids=["stripes", "slots", "uniform", "pool", "minio"],
+    [STRIPES, slots_across(3, 3), UniformPolicy(2), PoolPolicy(2, 8)],
+    ids=["stripes", "slots", "uniform", "pool"],
 )
 def test_the_order_does_not_depend_on_nodes_and_goes_on_with_others(texts: Path, policy: Policy) -> None:
     """An epoch that three nodes begin, two go on with from the middle, and then one: the plan's order throughout."""

@@ -17,14 +17,14 @@ from brand.cluster.member import server_of
 from brand.errors import UnreachableError, UsageError
 from brand.node.decide import fetches
 from brand.node.setup.member import Member
-from brand.protocol.stripe_policy import StripePolicy
-from brand.storage.dataset import StoredDataSet
-from brand.testing.cluster import running_cluster
+from brand.node.setup.server_spec import ServerSpec
+from brand.orders.policies.stripe_policy import StripePolicy
+from brand.storage.dataset.dataset import StoredDataSet
 from brand.testing.node import random_address, running
 from brand.testing.storage import Fault, FaultyStorage
 from brand.torch import BrandDataset, BrandSampler
 from tests import places
-from tests.orders import SLOTS, order_of
+from tests.made_orders import SLOTS, order_of
 from tests.rounds import Chance, rounds
 from tests.several_nodes.support import (
     Rank,
@@ -36,6 +36,7 @@ from tests.several_nodes.support import (
     servers,
 )
 from tests.support import LIMIT_S, wait_until
+from tests.tools.cluster import running_cluster
 
 pytestmark = [places.EVERYWHERE, pytest.mark.slow]
 
@@ -173,7 +174,7 @@ def test_shares_on_three_nodes(shares: list[Path]) -> None:
         wanted = np.random.default_rng(0).permutation(1200)[:200].tolist()
         assert [sample["number"] for sample in data_sets[1].__getitems__(wanted)] == wanted
         for data_set in data_sets:
-            data_set._node.close()
+            data_set._source.port.client.close()
 
 
 def test_a_share_whose_node_is_gone_is_an_error_that_names_it(
@@ -200,7 +201,7 @@ def test_a_share_whose_node_is_gone_is_an_error_that_names_it(
             data_set[elsewhere]
         here = int(StoredDataSet(shares[0]).indices(np.array([0]))[0])
         assert data_set[here]["number"] == here
-        data_set._node.close()
+        data_set._source.port.client.close()
 
 
 @pytest.mark.parametrize(
@@ -234,7 +235,7 @@ def test_a_node_with_another_memory_is_refused(texts: Path) -> None:
     token, found = "a token for tests only, 32 bytes", []
     with ExitStack() as stack:
         for node, memory in enumerate((0.5, 0.25)):
-            made = server_of(Member(node, 2, token), texts, random_address(), memory=memory)
+            made = server_of(ServerSpec(texts, random_address(), memory, member=Member(node, 2, token)))
             found.append(stack.enter_context(running(str(texts), made)))
         for node, server in enumerate(found):
             server.node.connect({1 - node: found[1 - node].node.listens_at or ""})

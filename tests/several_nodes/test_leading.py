@@ -9,7 +9,8 @@ import pytest
 
 from brand.node.decide.leading import ANSWER_S, LIMIT_S
 from brand.node.decide.receiving import SILENCE_S
-from brand.protocol.following import UNIT, Join, alone
+from brand.orders.base.joins import Join, alone
+from brand.orders.policies.following import UNIT
 from tests.rounds import Chance, rounds
 from tests.several_nodes.world import Cluster
 

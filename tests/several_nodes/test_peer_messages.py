@@ -21,21 +21,24 @@ from brand.node.decide.lives import Key
 from brand.node.decide.reads import reserved
 from brand.node.memory.page_memory import ROW_BYTES
 from brand.node.memory.residents import Residents
-from brand.node.serve.server import Among, NodeServer
+from brand.node.serve.server import NodeServer
+from brand.node.setup.member import Member
+from brand.node.setup.server_spec import ServerSpec
 from brand.node.wire import peer_messages as wire
-from brand.node.wire.drawing import Begin, Drawing
+from brand.node.wire.client_messages import ClientBegins
+from brand.node.wire.drawing import Announcement, Begin, Drawing
 from brand.node.wire.joining import Front, Joining, Said
+from brand.node.wire.messages import MAX_REASON, PeerKind
 from brand.node.wire.network import Closed, Event, Opened, Received, Stream
 from brand.node.wire.numbers import ClientNumber, NodeNumber
-from brand.node.wire.peer_messages import PeerKind
-from brand.protocol.following import Join, alone
-from brand.protocol.order import Order
-from brand.protocol.part import Part
-from brand.protocol.shared_policy import SharedPolicy
-from brand.protocol.slot_policy import SlotPolicy
-from brand.storage.dataset import StoredDataSet
+from brand.orders.base.joins import Join, alone
+from brand.orders.base.part import Part
+from brand.orders.order import Order
+from brand.orders.policies.shared_policy import SharedPolicy
+from brand.orders.policies.slot_policy import SlotPolicy
+from brand.storage.dataset.dataset import StoredDataSet
 from brand.testing.node import random_address
-from tests.orders import order_of
+from tests.made_orders import order_of
 from tests.rounds import examples
 from tests.support import wait_until
 
@@ -76,16 +79,16 @@ def test_rooms_requests_and_fetches(number: int, room: int, places: list[int]) -
     fetch = wire.unpack_question(wire.pack(wire.Fetch(number, array(places))), ONE)
     assert isinstance(fetch, wire.Fetch)
     assert (fetch.number, fetch.places.tolist()) == (number, places)
-    with pytest.raises(ProtocolError, match="room"):
+    with pytest.raises(ProtocolError, match="pages"):
         wire.unpack_question(wire.pack(wire.Room(wire.MAX_ROOM + 1)), ONE)
 
 
-@given(st.none() | st.integers(0, 1000), st.text(max_size=2 * wire.MAX_REASON))
+@given(st.none() | st.integers(0, 1000), st.text(max_size=2 * MAX_REASON))
 def test_what_is_forgotten_or_refused(epoch: int | None, reason: str) -> None:
     """There and back; a reason has a longest length."""
     about = wire.Forgotten("run", ORDER, epoch)
     assert wire.unpack_question(wire.pack(about), ONE) == about
-    refused = wire.Refused(about, reason[: wire.MAX_REASON])
+    refused = wire.Refused(about, reason[:MAX_REASON])
     assert wire.unpack_reply(wire.pack(wire.Refused(about, reason)), PAGE) == refused
 
 
@@ -141,7 +144,7 @@ def test_joins_and_fronts(stands: bool, leads: bool, join: Join | None, lap: int
         ("joins", "all", "rows of four"),
         ("lap", 1 << 16, "laps are"),
         ("stands", 1, "not true or false"),
-        ("epoch", None, "of no epoch"),
+        ("epoch", None, "epoch is None"),
         ("order", ORDER.to_json(), "order that has none"),
         ("order", {**SHARED.to_json(), "part": "0" * 32}, "no order"),
         ("bits", "", "no order"),
@@ -155,7 +158,7 @@ def test_joins_that_cannot_be_are_refused(field: str, value: Any, said: str) -> 
         del facts["bits"]
     with pytest.raises(ProtocolError, match=said):
         wire.unpack_question(packed[:4] + json.dumps(facts).encode(), ONE)
-    with pytest.raises(ProtocolError, match="a front of 3 bytes"):
+    with pytest.raises(ProtocolError, match="a Front of 3 bytes"):
         wire.unpack_question(wire.pack(Front(1, 2, 3))[:7], ONE)
 
 
@@ -213,7 +216,9 @@ def served(texts: Path) -> Iterator[tuple[NodeServer, Wire]]:
 def serving(texts: Path) -> Iterator[tuple[NodeServer, Wire]]:
     """The same for the length of a block."""
     made = Wire()
-    server = NodeServer(texts, random_address(), memory=0.5, among=Among(0, 2, lambda data, page: made))
+    server = NodeServer(
+        ServerSpec(texts, random_address(), memory=0.5, member=Member(0, 2, "token")), lambda data, page: made
+    )
     for asks in (True, False):
         made.coming.append(Opened(Stream(1, asks)))
     yield server, made
@@ -326,7 +331,7 @@ def test_a_peer_that_lies(texts: Path) -> None:
         turn(server)
         core, page = server._turn.core, residents_of(server).pool.allocator.page
         run = core.epochs.runs.register(CLIENT, order, "run", None)
-        core.epochs.begin_here(CLIENT, (run, 0), 0, (0, 1), 0)
+        core.epochs.begin_here(ClientBegins(CLIENT, run, Announcement(0)))
         wait_until(lambda: planned(server, (run, 0)), "the epoch is planned")
         live = core.epochs.get((run, 0))
         assert live is not None

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from brand.node.decide import draws
-from brand.testing.cluster import running_cluster
 from tests.several_nodes.support import all_open
 from tests.support import wait_until
+from tests.tools.cluster import running_cluster
 
 pytestmark = pytest.mark.slow
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from brand.protocol.shared_policy import SharedPolicy
-from brand.testing.cluster import running_cluster
+from brand.orders.policies.shared_policy import SharedPolicy
 from tests import places
-from tests.orders import order_of
+from tests.made_orders import order_of
 from tests.several_nodes.support import Rank, all_open, all_reachable, draw_in_step, node_of, servers
 from tests.support import wait_until
+from tests.tools.cluster import running_cluster
 
 pytestmark = [places.EVERYWHERE, pytest.mark.slow]
 

@@ -16,6 +16,7 @@ from brand.node.decide.receiving import SILENCE_S
 from brand.node.decide.states import HELD
 from brand.node.serve import lifetime
 from brand.node.setup.member import Member
+from brand.node.setup.server_spec import ServerSpec
 from brand.node.wire import peer_messages as wire
 from brand.node.wire.network import Stream
 from brand.testing.node import random_address, running
@@ -260,7 +261,7 @@ def test_a_server_that_waits_for_others_misses_no_clients(texts: Path, monkeypat
     """However long the nodes of a cluster take to start, those that are there already do not end meanwhile."""
     monkeypatch.setattr(lifetime, "LINGER_S", -1.0)
     member = Member(0, 2, "a token for tests only, 32 bytes")
-    server = server_of(member, texts, random_address(), memory=0.5, owners=(os.getpid(),))
+    server = server_of(ServerSpec(texts, random_address(), 0.5, (os.getpid(),), member))
     with running(str(texts), server) as found:
         for _ in range(3):
             assert found.facts()["clients"] == 1

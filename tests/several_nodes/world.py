@@ -1,6 +1,6 @@
 """Several node servers without sockets, threads or a clock, and the ranks of trainings that draw from them.
 
-Each node is a `World`; what they say to each other goes through `brand.testing.network`. So a test decides what arrives
+Each node is a `World`; what they say to each other goes through `tests.tools.network`. So a test decides what arrives
 when, which stream ends, how far a node is behind, and what time it is. Each answer is compared with the plan and with
 the bytes of the samples; the books of every node are checked after every call.
 """
@@ -17,10 +17,10 @@ from brand.node.decide.lives import Key
 from brand.node.decide.members import Members
 from brand.node.decide.stimuli import ClientJoins, KeptChosen
 from brand.node.wire.numbers import ClientNumber, NodeNumber, RunNumber
-from brand.protocol.joins import Joins
-from brand.protocol.mapping import Mapping
-from brand.testing.network import FakeNetwork
+from brand.orders.base.joins import Joins
+from brand.orders.base.mapping import Mapping
 from tests.node.world import World, some_pieces
+from tests.tools.network import FakeNetwork
 
 CLIENT = 1
 """Number of the first client of every node."""

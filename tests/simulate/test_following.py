@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brand.protocol.mapping import Mapping
+from brand.orders.base.mapping import Mapping
 from brand.simulate.following import MOMENTS, Tally, tally
 from brand.simulate.joining import Draws, Runner, draws_together
 from tests.rounds import examples

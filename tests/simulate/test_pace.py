@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brand.protocol.order import Order
-from brand.protocol.stripe_policy import StripePolicy
+from brand.orders.order import Order
+from brand.orders.policies.stripe_policy import StripePolicy
 from brand.simulate.pace import Machine, pace
 from brand.simulate.running import Run, work_of
 from brand.simulate.storages import Limits

@@ -33,22 +33,23 @@ from brand.node.memory.page_memory import NoMemory
 from brand.node.memory.pool import Pool
 from brand.node.memory.residents import Residents
 from brand.node.setup.measure import lay_out, stored_sizes
+from brand.node.wire.drawing import Announcement
 from brand.node.wire.numbers import ClientNumber
-from brand.protocol.order import MAX_EPOCH, Order
-from brand.protocol.plan import read_of_sample
-from brand.protocol.policy import Policy
-from brand.protocol.pool_policy import PoolPolicy
-from brand.protocol.slot_policy import SlotPolicy
-from brand.protocol.stripe_policy import StripePolicy
-from brand.protocol.uniform import UniformPolicy
+from brand.orders.base.plan import read_of_sample
+from brand.orders.base.policy import Policy
+from brand.orders.order import MAX_EPOCH, Order
+from brand.orders.policies.pool_policy import PoolPolicy
+from brand.orders.policies.slot_policy import SlotPolicy
+from brand.orders.policies.stripe_policy import StripePolicy
+from brand.orders.policies.uniform import UniformPolicy
 from brand.simulate.running import Run, Work, work_of
-from brand.storage.dataset import StoredDataSet
-from brand.testing.cluster import running_cluster
+from brand.storage.dataset.dataset import StoredDataSet
 from brand.testing.node import running_server
-from tests.orders import STRIPES, order_of, slots_across
+from tests.made_orders import STRIPES, order_of, slots_across
 from tests.rounds import examples
 from tests.several_nodes.support import Rank, all_open, draw_in_step, node_of
 from tests.support import wait_until
+from tests.tools.cluster import running_cluster
 
 CLIENT = ClientNumber(1)
 
@@ -85,7 +86,7 @@ class _Server:
 
     def play(self, epochs: Iterable[int]) -> Counters:
         for epoch in epochs:
-            self._tell(ClientBegins(CLIENT, (self.number, epoch), 0, 0, 1))
+            self._tell(ClientBegins(CLIENT, self.number, Announcement(epoch)))
             self._step()
             for wanted in self.plans:
                 plan = wanted.order.plan(epoch)

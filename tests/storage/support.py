@@ -7,10 +7,10 @@ from typing import Any
 
 from brand.errors import FormatError
 from brand.formats.manifest import read_manifest
-from brand.protocol.owners import owner_of_chunk
-from brand.storage.dataset import StoredDataSet
-from brand.storage.partition import Divided, partition
-from brand.storage.verify import verify
+from brand.orders.base.owners import owner_of_chunk
+from brand.storage.dataset.dataset import StoredDataSet
+from brand.storage.maintenance.partition import Divided, partition
+from brand.storage.maintenance.verify import verify
 
 SCHEMA = {"label": "int", "text": "str", "ratio": "float", "key": "str"}
 SAMPLES: list[dict[str, Any]] = [

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from brand.chunker import convert_audio
 from brand.errors import FormatError, MissingFileError
-from brand.storage.dataset import StoredDataSet
+from brand.storage.dataset.dataset import StoredDataSet
 from tests.golden.inputs import clip_files, lay
 from tests.rounds import Chance, examples, rounds
 from tests.storage.support import NOTES, SAMPLES, read_each, told_by_verify

@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 
 import brand
-from brand.storage import cached
-from brand.storage.cached import LEAST_BYTES, CachedSamples, cached_samples
-from brand.storage.crew import Crew
-from brand.storage.dataset import StoredDataSet
-from brand.storage.pagecache import CachedFile, in_page_cache
+from brand.storage.dataset.cached import LEAST_BYTES, CachedSamples, cached_samples
+from brand.storage.dataset.dataset import StoredDataSet, cached
+from brand.storage.io.crew import Crew
+from brand.storage.io.pagecache import CachedFile, in_page_cache
 
 SAMPLES, SIZE = 96, 3 * LEAST_BYTES
 

@@ -23,12 +23,12 @@ from numpy.typing import NDArray
 import brand
 from brand.errors import CacheError
 from brand.formats.stored import Stored
-from brand.storage.cachefolder import CacheFolder
-from brand.storage.cachelayout import CacheFacts, held_bytes, pack_held, part_name, unpack_held
-from brand.storage.cacheroom import list_caches, opened_caches
-from brand.storage.dataset import StoredDataSet
-from brand.storage.holes import BLOCK
-from brand.storage.vectored import LocalFiles
+from brand.storage.cache.cachefolder import CacheFolder
+from brand.storage.cache.cachelayout import CacheFacts, held_bytes, pack_held, part_name, unpack_held
+from brand.storage.cache.cacheparts import BLOCK
+from brand.storage.cache.cacheroom import list_caches, opened_caches
+from brand.storage.dataset.dataset import StoredDataSet
+from brand.storage.io.vectored import LocalFiles
 from tests.rounds import examples
 from tests.storage.support import chunk
 from tests.support import Disk, descriptors
@@ -238,7 +238,7 @@ class Machine:
             self.names.add(path_of(values["part"]))
         elif event == "c_return" and name == "fdatasync":
             self.bytes = {each for each in self.bytes if each[0] != path_of(values["part"])}
-        elif event == "c_return" and name == "fsync" and frame.f_code.co_name == "publish":
+        elif event == "c_return" and name == "fsync" and frame.f_code.co_name == "flush":
             self.names.clear()
 
     def ends(self) -> None:
@@ -606,7 +606,7 @@ def test_the_lock_goes_with_the_folder_also_where_a_child_was_forked(some_set: P
     """A process that was forked meanwhile has the descriptor, too; closing lets go of the lock for both."""
     data = StoredDataSet(some_set)
     found = CacheFolder(str(tmp_path), data, sizes_of(data), MUCH)
-    copy = os.dup(found._lock or 0)
+    copy = os.dup(found._home.lock or 0)
     try:
         found.close()
         with cache(tmp_path, data) as again:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from brand.errors import UnreadableError
-from brand.storage.copies import link_or_copy
+from brand.storage.maintenance.copies import link_or_copy
 from tests.support import Disk
 
 DATA = bytes(range(256)) * 5000

@@ -27,12 +27,9 @@ from brand.errors import (
     UsageError,
 )
 from brand.formats.constants import chunk_name
-from brand.storage.copying import Copied
-from brand.storage.copying import copy as run
+from brand.storage.maintenance.copying import Copied
+from brand.storage.maintenance.copying import copy as run
 from brand.stores import cloud
-from brand.testing.damage import any_damage, flip_bit, read_files
-from brand.testing.objects import Busy, Fault, Faults, Gcs, Lost, Reset, Short
-from brand.testing.objects.faults import What
 from tests.buckets import Bucket, bucket
 from tests.leftovers import Leftovers
 from tests.rounds import Chance, rounds
@@ -46,6 +43,9 @@ from tests.support import (
     tree_digest,
     wait_until,
 )
+from tests.tools.damage import any_damage, flip_bit, read_files
+from tests.tools.objects import Busy, Fault, Faults, Gcs, Lost, Reset, Short
+from tests.tools.objects.faults import What
 
 pytest.importorskip("obstore", reason="obstore is not installed: pip install obstore")
 

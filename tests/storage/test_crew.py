@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from brand.storage import crew as crew_module
-from brand.storage.crew import Crew
+from brand.storage.io import crew as crew_module
+from brand.storage.io.crew import Crew
 from tests.rounds import examples
 
 

@@ -19,10 +19,10 @@ from brand.errors import (
     TruncatedError,
     VersionError,
 )
-from brand.storage.dataset import StoredDataSet
-from brand.testing.damage import extend, flip_bit, overwrite, truncate
-from brand.testing.forge import set_preamble, sign_index, table
+from brand.storage.dataset.dataset import StoredDataSet
 from tests.storage.support import SAMPLES, SCHEMA, chunk, read_each, told_by_verify
+from tests.tools.damage import extend, flip_bit, overwrite, truncate
+from tests.tools.forge import set_preamble, sign_index, table
 
 Damage = Callable[[Path], object]
 

@@ -16,8 +16,7 @@ import brand
 from brand.errors import SchemaError
 from brand.formats.constants import ROW
 from brand.formats.record import RecordDecoder
-from brand.storage.cuts import Cut, cut_ranges
-from brand.storage.dataset import StoredDataSet
+from brand.storage.dataset.dataset import Cut, StoredDataSet, cut_ranges
 from tests.formats.strategies import data_sets, same
 from tests.independent_reader import Reader
 from tests.storage.support import NOTES, SAMPLES, SCHEMA
@@ -185,7 +184,7 @@ def test_any_data_set_comes_back(
 
 def test_more_than_the_kept_scratch_memory_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch larger than what a thread keeps is read all the same."""
-    monkeypatch.setattr("brand.storage.dataset.SCRATCH_BYTES", 64)
+    monkeypatch.setattr("brand.storage.dataset.dataset.SCRATCH_BYTES", 64)
     brand.pack(SAMPLES, tmp_path / "set", SCHEMA, chunk_size=4, compression="none", jobs=1)
     data_set = StoredDataSet(tmp_path / "set")
     for _ in range(2):

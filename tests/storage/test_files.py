@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brand.storage import files
-from brand.storage.files import RangeReader
+from brand.storage.io import files
+from brand.storage.io.files import RangeReader
 from tests.support import descriptors
 
 CONTENT = bytes(range(256)) * 4

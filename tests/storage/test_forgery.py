@@ -14,9 +14,10 @@ import zstandard
 
 from brand.errors import DecodeError, FormatError, LayoutError, OversizedError
 from brand.formats.header import canonical_json
-from brand.storage.dataset import StoredDataSet
-from brand.storage.reindex import reindex
-from brand.testing.forge import (
+from brand.storage.dataset.dataset import StoredDataSet
+from brand.storage.maintenance.reindex import reindex
+from tests.storage.support import NOTES, SAMPLES, chunk, read_each, told_by_verify
+from tests.tools.forge import (
     Parts,
     edit_manifest,
     put_together,
@@ -27,7 +28,6 @@ from brand.testing.forge import (
     table,
     take_apart,
 )
-from tests.storage.support import NOTES, SAMPLES, chunk, read_each, told_by_verify
 
 HUGE = 2**32 - 1
 Change = Callable[[Parts], object]

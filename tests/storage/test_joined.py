@@ -24,10 +24,10 @@ from brand.errors import (
 from brand.formats.constants import SAMPLES_NAME, chunk_name
 from brand.formats.publish import publish_bytes
 from brand.formats.version import make_version, npy_list, pack_version, read_version, version_name
-from brand.storage.dataset import StoredDataSet
-from brand.storage.joined import NOTHING
-from brand.storage.location import Collected
-from brand.storage.verify import verify
+from brand.storage.dataset.dataset import StoredDataSet
+from brand.storage.dataset.partindex import NOTHING
+from brand.storage.io.location import Collected
+from brand.storage.maintenance.verify import verify
 from tests.collect.support import grow, samples
 
 SIZES = (20, 3, 13)

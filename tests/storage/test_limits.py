@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from brand.testing.forge import put_together, set_preamble, sign_files, sign_index, table, take_apart
 from tests.formats.test_chunk import header, whole_chunk
 from tests.storage.support import chunk
 from tests.support import LIMIT_S
+from tests.tools.forge import put_together, set_preamble, sign_files, sign_index, table, take_apart
 
 pytestmark = pytest.mark.slow
 
@@ -24,9 +24,9 @@ SCRIPT = """
 import resource, sys
 from pathlib import Path
 from brand.errors import FormatError
-from brand.storage.dataset import StoredDataSet
-from brand.storage.reindex import reindex
-from brand.storage.verify import verify
+from brand.storage.dataset.dataset import StoredDataSet
+from brand.storage.maintenance.reindex import reindex
+from brand.storage.maintenance.verify import verify
 
 what, folder = sys.argv[1], Path(sys.argv[2])
 used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()

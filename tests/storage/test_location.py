@@ -15,15 +15,16 @@ import pytest
 from brand.errors import ChecksumError, FormatError, MissingFileError, UnreadableError
 from brand.formats.constants import PREAMBLE_SIZE, chunk_name
 from brand.node.serve.server import NodeServer
-from brand.storage.dataset import StoredDataSet
-from brand.storage.files import Range
-from brand.storage.location import Folder, Location, located
-from brand.testing.cluster import RunningCluster, running_cluster
+from brand.node.setup.server_spec import ServerSpec
+from brand.storage.dataset.dataset import StoredDataSet
+from brand.storage.io.files import Range
+from brand.storage.io.location import Folder, Location, located
 from brand.testing.node import random_address, running, running_server
 from brand.testing.storage import BlockedStorage, CountedStorage, Fault, FaultyStorage, SlowStorage
 from brand.torch import BrandDataset, BrandSampler
 from tests.storage.support import NOTES, SAMPLES, chunk, divide
 from tests.support import wait_until
+from tests.tools.cluster import RunningCluster, running_cluster
 
 FRONT = Fault(end=PREAMBLE_SIZE)
 """No chunk's front can be read, and all samples can."""
@@ -214,7 +215,7 @@ def test_exact_reads_of_objects(objects: Objects) -> None:
 
 def test_draws_of_objects(objects: Objects) -> None:
     """A server reads stripes of them, and each sample comes once."""
-    server = NodeServer(objects, random_address(), memory=1.0)
+    server = NodeServer(ServerSpec(objects, random_address(), memory=1.0))
     with running(str(objects.local), server) as found:
         data_set = BrandDataset(objects, server=found.address, fields=("index", "text"))
         drawn = data_set.__getitems__(list(BrandSampler(data_set)))

@@ -15,9 +15,9 @@ import pytest
 import brand
 from brand import BrandError
 from brand.stores import forking
-from brand.testing.objects import Fault, Faults, Reset, Short
 from tests.shop import SPEECHES, Shop, shop
 from tests.storage.support import SAMPLES
+from tests.tools.objects import Fault, Faults, Reset, Short
 
 pytestmark = pytest.mark.slow
 
@@ -46,7 +46,7 @@ def test_what_it_gives_is_what_was_packed(kept: Shop) -> None:
         for name in ("int", "float"):
             for field in (field for field, codec in data.schema.items() if codec == name):
                 np.testing.assert_array_equal(data.column(field), [sample[field] for sample in SAMPLES])
-        assert repr(data).startswith(f"StoredDataSet({str(where)!r}, 10 samples, {{")
+        assert repr(data).startswith(f"Reader({str(where)!r}, 10 samples, {{")
 
 
 def test_samples_of_one_call_are_asked_for_together(kept: Shop) -> None:
@@ -55,7 +55,7 @@ def test_samples_of_one_call_are_asked_for_together(kept: Shop) -> None:
     kept.store.requests.clear()
     data.samples(range(10))
     assert set(kept.asked()) == {"GET"}
-    assert len(kept.asked()) == len(kept.asked("/chunks/")) == data.header.chunks
+    assert len(kept.asked()) == len(kept.asked("/chunks/")) == len(list((kept.folder() / "chunks").iterdir()))
 
 
 @pytest.mark.parametrize("wrong", [-1, 10, 10**12])

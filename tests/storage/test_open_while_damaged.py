@@ -12,8 +12,8 @@ import pytest
 import brand
 from brand.errors import FormatError, UnreadableError
 from brand.formats.record import RecordDecoder
-from brand.storage.dataset import StoredDataSet
-from brand.storage.tables import BLOCK
+from brand.storage.dataset.dataset import StoredDataSet
+from brand.storage.dataset.tables import BLOCK
 from tests.storage.support import SAMPLES, chunk
 from tests.support import LIMIT_S
 
@@ -21,8 +21,8 @@ SCRIPT = """
 import os, sys
 from pathlib import Path
 from brand.errors import FormatError
-from brand.storage.dataset import StoredDataSet
-from brand.storage.verify import verify
+from brand.storage.dataset.dataset import StoredDataSet
+from brand.storage.maintenance.verify import verify
 
 folder, name, size, what = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4]
 

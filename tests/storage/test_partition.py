@@ -24,15 +24,15 @@ from brand.errors import (
     UsageError,
 )
 from brand.formats.record import RecordDecoder
-from brand.storage.dataset import StoredDataSet
-from brand.storage.partition import Divided
-from brand.storage.reindex import reindex
-from brand.storage.summary import summarise
-from brand.storage.unpack import unpack
-from brand.storage.verify import verify
-from brand.testing.damage import flip_bit, truncate
+from brand.storage.dataset.dataset import StoredDataSet
+from brand.storage.dataset.summary import summarise
+from brand.storage.maintenance.partition import Divided
+from brand.storage.maintenance.reindex import reindex
+from brand.storage.maintenance.unpack import unpack
+from brand.storage.maintenance.verify import verify
 from tests.storage.support import NOTES, SAMPLES, SCHEMA, chunk, divide, told_by_verify
 from tests.support import files_below
+from tests.tools.damage import flip_bit, truncate
 
 WORK = ".brand-partition"
 

@@ -20,11 +20,11 @@ from hypothesis import strategies as st
 
 from brand.errors import BrandError, StorageError, UsageError
 from brand.node.setup.choose import DEFAULT_DEPTH, depth_of
-from brand.storage import device, probe, profile
-from brand.storage.device import IN_MEMORY, Mount, device_name, find_mount, mount_of, parse_mounts
-from brand.storage.pagecache import CachedFile
-from brand.storage.probe import Measurement, bandwidth, measure, take_measurement
-from brand.storage.profile import (
+from brand.storage.io import device
+from brand.storage.io.device import IN_MEMORY, Mount, device_name, find_mount, mount_of, parse_mounts
+from brand.storage.io.pagecache import CachedFile
+from brand.storage.profile.probe import Measurement, bandwidth, measure, take_measurement
+from brand.storage.profile.profile import (
     DEFAULT_STRIPE_BYTES,
     STORE,
     Profile,
@@ -32,12 +32,14 @@ from brand.storage.profile import (
     busy_bytes,
     gap_bytes,
     load_profile,
+    probe,
+    profile,
     save_profile,
     sequential_of,
     stripe_bytes,
     stripe_length,
 )
-from brand.storage.ranges import MOST_IN_FLIGHT, Cell, Range, cells_that_fit, layouts, place, reads_of, rounds
+from brand.storage.profile.ranges import MOST_IN_FLIGHT, Cell, Range, cells_that_fit, layouts, place, reads_of, rounds
 from tests.rounds import examples
 from tests.support import descriptors
 

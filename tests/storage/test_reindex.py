@@ -17,10 +17,10 @@ from brand.errors import (
     NotADataSetError,
     TruncatedError,
 )
-from brand.storage.reindex import reindex
-from brand.testing.damage import flip_bit, truncate
+from brand.storage.maintenance.reindex import reindex
 from tests.storage.support import SAMPLES, SCHEMA, chunk, read_each, told_by_verify
 from tests.support import files_below
+from tests.tools.damage import flip_bit, truncate
 
 
 def strip(folder: Path) -> None:

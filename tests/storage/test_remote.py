@@ -25,12 +25,12 @@ from brand.errors import (
     UsageError,
 )
 from brand.formats.manifest import pack_manifest, read_manifest
-from brand.storage.dataset import StoredDataSet
-from brand.storage.fetching import fetch_index
-from brand.storage.indexcopy import copy_index
-from brand.testing.objects import Busy, Fault, Faults, Lost, Request
+from brand.storage.dataset.dataset import StoredDataSet
+from brand.storage.io.indexcopy import copy_index
+from brand.storage.io.remote import fetch_index
 from tests.buckets import Bucket, bucket
 from tests.storage.support import NOTES, SAMPLES, divide
+from tests.tools.objects import Busy, Fault, Faults, Lost, Request
 
 DENSE = "s3://bucket/dense.brand"
 
@@ -113,7 +113,7 @@ def test_this_process_loads_no_library_that_speaks_to_a_store(store: Bucket) -> 
     """So it may fork workers. And nothing that another program could see holds a credential."""
     code = f"""
 import sys, threading
-from brand.storage.dataset import StoredDataSet
+from brand.storage.dataset.dataset import StoredDataSet
 data = StoredDataSet({DENSE!r})
 print(len(data), "obstore" in sys.modules, threading.active_count(), data.column("number")[5])
 """
@@ -134,7 +134,7 @@ def test_where_there_is_no_data_set(store: Bucket) -> None:
 def test_a_store_that_does_not_answer(store: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     """Within a time that a user waits, with host and port."""
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-    monkeypatch.setattr("brand.storage.indexcopy.PATIENCE_S", 0.5)
+    monkeypatch.setattr("brand.storage.io.indexcopy.PATIENCE_S", 0.5)
     with pytest.raises(StorageError, match=r"cannot be opened: no connection could be made: check .*127\.0\.0\.1:9"):
         copy_index(DENSE)
 
@@ -217,7 +217,7 @@ def test_a_forked_process_may_open_what_its_parent_has_read(store: Bucket) -> No
 
 def test_the_process_that_copies_says_what_it_did(store: Bucket) -> None:
     """In JSON, on its standard output."""
-    command = [sys.executable, "-c", "from brand.storage.indexcopy import main; main()"]
+    command = [sys.executable, "-c", "from brand.storage.io.indexcopy import main; main()"]
     env = {**os.environ, **store.environment}
     out = subprocess.run(command, env=env, input=DENSE, capture_output=True, text=True, check=True)
     assert Path(json.loads(out.stdout)["folder"]).is_relative_to(store.cache)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from brand.storage.dataset import StoredDataSet
-from brand.storage.summary import summarise
+from brand.storage.dataset.dataset import StoredDataSet
+from brand.storage.dataset.summary import summarise
 from tests.golden.test_golden import GOLDEN
 from tests.storage.support import SAMPLES
 

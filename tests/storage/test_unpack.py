@@ -29,13 +29,13 @@ from brand.errors import (
     UsageError,
 )
 from brand.formats.header import canonical_json
-from brand.storage.unpack import unpack
-from brand.testing.damage import flip_bit
-from brand.testing.forge import edit_manifest, put_together, sign_files, sign_index, take_apart
+from brand.storage.maintenance.unpack import unpack
 from tests.golden.inputs import clip_files, lay, wav
 from tests.rounds import examples
 from tests.storage.support import chunk, told_by_verify
 from tests.support import files_below, options
+from tests.tools.damage import flip_bit
+from tests.tools.forge import edit_manifest, put_together, sign_files, sign_index, take_apart
 
 OUTSIDE = ["../x", "/x", "a/../../x", "..", "a/..", "../out/x", "a\0b", "\0", "", ".", "/", "a/../b"]
 

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import HealthCheck, given
 from numpy.typing import NDArray
 
-from brand.storage import vectored
-from brand.storage.files import PathOf, RangeReader
-from brand.storage.pagecache import CachedFile
-from brand.storage.vectored import OPEN_FILES, CopiedReads, DirectFiles, LocalFiles, scatter_memory
+from brand.storage.io import vectored
+from brand.storage.io.files import PathOf, RangeReader
+from brand.storage.io.pagecache import CachedFile
+from brand.storage.io.vectored import OPEN_FILES, CopiedReads, DirectFiles, LocalFiles, scatter_memory
 from tests.rounds import examples
 from tests.support import descriptors
 

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from brand.stores import ahead
 from brand.stores.ahead import ReadAhead
-from brand.stores.store import Store, Wanted, open_store, read_all
-from brand.testing.objects import Busy, Fault, Faults, Http, ObjectStore, Reset
+from brand.stores.opening import open_store
+from brand.stores.store import Store, Wanted, read_all
 from tests.rounds import examples
+from tests.tools.objects import Busy, Fault, Faults, Http, ObjectStore, Reset
 
 pytestmark = pytest.mark.slow
 

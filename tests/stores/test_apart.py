@@ -14,9 +14,9 @@ import pytest
 
 from brand.errors import StorageError, UsageError
 from brand.stores.apart import StoreApart
-from brand.testing.objects import Busy, Fault, Faults
 from tests.buckets import Bucket, bucket
 from tests.support import wait_until
+from tests.tools.objects import Busy, Fault, Faults
 
 pytest.importorskip("obstore", reason="obstore is not installed: pip install obstore")
 pytestmark = pytest.mark.slow

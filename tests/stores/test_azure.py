@@ -18,8 +18,9 @@ import pytest
 
 from brand import pack
 from brand.errors import TargetExistsError
-from brand.storage.dataset import StoredDataSet
-from brand.stores.store import open_store, read_all
+from brand.storage.dataset.dataset import StoredDataSet
+from brand.stores.opening import open_store
+from brand.stores.store import read_all
 from tests.storage.support import NOTES
 from tests.support import free_port
 

@@ -12,8 +12,10 @@ import pytest
 
 from brand.errors import UsageError
 from brand.stores import cloud
-from brand.stores.store import Store, open_store, read_all
-from brand.testing.objects import (
+from brand.stores.opening import open_store
+from brand.stores.store import Store, read_all
+from tests.buckets import KEYS, Bucket, bucket
+from tests.tools.objects import (
     S3,
     Bomb,
     Busy,
@@ -34,8 +36,7 @@ from brand.testing.objects import (
     WrongETag,
     WrongRange,
 )
-from brand.testing.objects.faults import What
-from tests.buckets import KEYS, Bucket, bucket
+from tests.tools.objects.faults import What
 
 DATA = random.Random(1).randbytes(3_000_000)
 PATIENCE_S = 1.0

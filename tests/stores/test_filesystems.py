@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from brand.errors import UsageError
-from brand.stores.store import open_store, read_all
+from brand.stores.opening import open_store
+from brand.stores.store import read_all
 
 fsspec = pytest.importorskip("fsspec")
 

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from brand.errors import UsageError
-from brand.stores.store import open_store, read_all
+from brand.stores.opening import open_store
+from brand.stores.store import read_all
 
 constants = pytest.importorskip("huggingface_hub.constants")
 

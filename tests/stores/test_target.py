@@ -10,11 +10,11 @@ import pytest
 
 from brand.errors import TargetExistsError
 from brand.stores import target as module
-from brand.stores.store import open_store
+from brand.stores.opening import open_store
 from brand.stores.target import StoreTarget
-from brand.testing.objects import S3, Busy, Fault, Faults, Flavour, Gcs, Http, Keys, Lost, Reset
-from brand.testing.objects.faults import What
 from tests.buckets import Bucket, bucket
+from tests.tools.objects import S3, Busy, Fault, Faults, Flavour, Gcs, Http, Keys, Lost, Reset
+from tests.tools.objects.faults import What
 
 pytest.importorskip("obstore", reason="obstore is not installed: pip install obstore")
 

@@ -15,15 +15,15 @@ from pathlib import Path
 import pytest
 
 from brand.errors import ServerError
-from brand.node.client import launch
 from brand.node.setup.caching import Cache
+from brand.node.setup.server_spec import ServerSpec
 from brand.stores import cloud
-from brand.testing.cluster import RunningCluster, running_cluster
 from brand.testing.node import running_server
-from brand.testing.objects import Busy, Expired, Fault, Faults, Lost, Reset, Short, Stall
 from brand.torch import BrandDataset, BrandLoader, BrandSampler
 from tests.buckets import KEYS, Bucket, bucket
 from tests.support import wait_until
+from tests.tools.cluster import RunningCluster, running_cluster
+from tests.tools.objects import Busy, Expired, Fault, Faults, Lost, Reset, Short, Stall
 from tests.torch.support import indices_of, make_samples, make_set, openings
 
 pytestmark = pytest.mark.slow
@@ -204,13 +204,13 @@ def test_a_chunk_that_is_replaced_in_mid_epoch(store: Bucket) -> None:
 def test_no_secret_is_seen_by_others(store: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not in the command line of a process, in what a server is told, in stats or in the address of a server."""
     told: list[str] = []
-    plain = launch.Spec.to_json
+    plain = ServerSpec.to_json
 
-    def to_json(spec: launch.Spec) -> str:
+    def to_json(spec: ServerSpec) -> str:
         told.append(plain(spec))
         return told[-1]
 
-    monkeypatch.setattr(launch.Spec, "to_json", to_json)
+    monkeypatch.setattr(ServerSpec, "to_json", to_json)
     with openings() as opened:
         data = opened(URL, memory=0.4, fields=("index",))
         next(iter(BrandLoader(data, 8)))

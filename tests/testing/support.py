@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from brand.testing.objects.signature import Keys, Signed, signature_of
+from tests.tools.objects.signature import Keys, Signed, signature_of
 
 LIMIT_S = 60.0
 

@@ -1,4 +1,4 @@
-"""The store of `brand.testing.objects`, asked by the standard library's client: what is right, and who may ask."""
+"""The store of `tests.tools.objects`, asked by the standard library's client: what is right, and who may ask."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brand.testing.objects import S3, Busy, Fault, Faults, Flavour, Gcs, Http, Keys, ObjectStore, Request
-from brand.testing.objects.pipe import Pipe
-from brand.testing.objects.service import SMALLEST_PART
-from brand.testing.objects.signature import Signed, refusal, signature_of
 from tests.rounds import Chance, examples, rounds
 from tests.support import LIMIT_S, wait_until
 from tests.testing.support import Told, ask, signed
+from tests.tools.objects import S3, Busy, Fault, Faults, Flavour, Gcs, Http, Keys, ObjectStore, Request
+from tests.tools.objects.pipe import Pipe
+from tests.tools.objects.service import SMALLEST_PART
+from tests.tools.objects.signature import Signed, refusal, signature_of
 
 KEYS = Keys("AKIAEXAMPLE", "a secret")
 DATA = bytes(range(256)) * 700
@@ -449,10 +449,10 @@ def test_a_bug_in_the_store_is_raised_at_its_end() -> None:
 
 @pytest.mark.slow
 def test_the_store_in_a_process_of_its_own_tells_what_came(tmp_path: Path) -> None:
-    """`python -m brand.testing.objects FOLDER`, at an address that the user names."""
+    """`python -m tests.tools.objects FOLDER`, at an address that the user names."""
     (tmp_path / "bucket").mkdir()
     (tmp_path / "bucket" / "k").write_bytes(DATA)
-    command = [sys.executable, "-m", "brand.testing.objects", str(tmp_path), "--flavour", "http", "--latency", "0.001"]
+    command = [sys.executable, "-m", "tests.tools.objects", str(tmp_path), "--flavour", "http", "--latency", "0.001"]
     command += ["--address", "127.0.0.2"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

@@ -1,4 +1,4 @@
-"""The object store of `brand.testing.objects`, asked by `obstore`, a client that training uses: S3, GCS and the web."""
+"""The object store of `tests.tools.objects`, asked by `obstore`, a client that training uses: S3, GCS and the web."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from brand.testing.objects import (
+from tests.tools.objects import (
     S3,
     Busy,
     Expired,
@@ -27,7 +27,7 @@ from brand.testing.objects import (
     Stall,
     WrongRange,
 )
-from brand.testing.objects.faults import What
+from tests.tools.objects.faults import What
 
 obstore_store = pytest.importorskip("obstore.store", reason="obstore is not installed: pip install obstore")
 obstore_errors = pytest.importorskip("obstore.exceptions", reason="obstore is not installed: pip install obstore")

@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brand.testing.objects import (
+from tests.testing.support import LIMIT_S, Told, ask
+from tests.tools.objects import (
     S3,
     Bomb,
     Busy,
@@ -37,9 +38,8 @@ from brand.testing.objects import (
     WrongETag,
     WrongRange,
 )
-from brand.testing.objects.answers import Answer, FilePiece, answer, split
-from brand.testing.objects.faults import Asked, What
-from tests.testing.support import LIMIT_S, Told, ask
+from tests.tools.objects.answers import Answer, FilePiece, answer, split
+from tests.tools.objects.faults import Asked, What
 
 DATA = random.Random(1).randbytes(300_000)
 TARGET = "/bucket/k"

@@ -17,9 +17,9 @@ from urllib.parse import urlencode
 
 import pytest
 
-from brand.testing.objects import S3, Keys, ObjectStore
-from brand.testing.objects.service import SMALLEST_PART
 from tests.testing.support import Told, ask
+from tests.tools.objects import S3, Keys, ObjectStore
+from tests.tools.objects.service import SMALLEST_PART
 
 pytest.importorskip("moto", reason="moto is not installed: pip install 'moto[s3]' flask flask-cors")
 pytest.importorskip("flask_cors", reason="moto's server is not installed: pip install flask flask-cors")

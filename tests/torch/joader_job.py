@@ -13,13 +13,13 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-from brand.node.setup.choose import Shared
+from brand.orders.baselines import Joader
 from brand.torch import BrandDataset, BrandLoader, BrandSampler
 
 
 def main(path: str, name: str, workers: int, address: str) -> None:
     """Print the server's process id, and at the end the indices of two epochs."""
-    shared = Shared("joader")
+    shared = Joader()
     data_set = BrandDataset(path, server=address, protocol=shared, job=name, fields=("index",), memory=0.25)
     sampler, loader = BrandSampler(data_set), None
     if workers:

@@ -14,7 +14,7 @@ median and the maximum of the rounds. A job that was killed or stopped is left o
 iteration whose workers have to start. `none` shows what the machine itself costs. `--seed` and the number of a round
 fix all but the moment at which processes get the processor. `tests/torch/test_shared_faults.py` has some of these
 rounds. `--keep` gets the folder of each round that was wrong: what its processes said, and the decisions of a server
-that was started by hand, for `python -m brand.testing.replay`.
+that was started by hand, for `python -m tests.tools.replay`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from typing import Any, Final
 import numpy as np
 
 from brand import pack
-from brand.torch.way import COMMON
+from brand.torch.job.way import COMMON
 from tests.leftovers import Leftovers
 from tests.rounds import Chance
 from tests.support import LIMIT_S, session_processes, wait_until
@@ -158,7 +158,7 @@ class Round:
     def _serving(self, address: str) -> Iterator[None]:
         """A server that was started by hand, and prepares."""
         command = [sys.executable, "-c", _SERVE, "serve", str(self.data), "--memory", str(MEMORY)]
-        command += ["--prepared", "1MB", "--preparers", "2", "--address", address]
+        command += ["--decoded-memory", "1MB", "--decode-workers", "2", "--address", address]
         command += ["--record", str(self.folder / f"decisions-{len(self.servers)}.log")]
         environment = os.environ | self.left.environment
         with (

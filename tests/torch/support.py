@@ -18,8 +18,8 @@ import torch
 from brand import pack
 from brand.node.setup.memory import Memory
 from brand.node.setup.preparing import Prepared
-from brand.protocol.order import Order
-from brand.storage.dataset import StoredDataSet
+from brand.orders.order import Order
+from brand.storage.dataset.dataset import StoredDataSet
 from brand.testing.node import running_server
 from brand.testing.storage import Habit
 from brand.torch import BrandDataset
@@ -142,7 +142,7 @@ class Openings:
     def close(self) -> None:
         """End the servers."""
         for data_set in self._opened:
-            process = data_set.stats().get("process") if data_set.server is None else None
+            process = data_set.stats().get("process") if not data_set._source.port.way.options.attached else None
             if process is not None:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(process, signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""`Uniform`, and the baselines `Pool` and `MinIO`, as users run them: what comes and is read, resuming, wrong use."""
+"""`Uniform` and the baseline `Pool`, as users run them: what comes and is read, resuming, wrong use."""
 
 from __future__ import annotations
 
@@ -13,15 +13,19 @@ from torch.utils.data import DataLoader
 
 import brand
 from brand.errors import UsageError
-from brand.node.setup.choose import Facts, MinIO, Nodes, Pool, ProtocolChoice, Uniform, choose_order
-from brand.storage.dataset import StoredDataSet
+from brand.node.setup.choose import Facts, Nodes, choose_order
+from brand.orders import Uniform, baselines
+from brand.orders.baselines import Joader, Pool
+from brand.orders.policies.registry import CHOICES as CHOICES_OF_ALL
+from brand.orders.policies.registry import OrderOption
+from brand.storage.dataset.dataset import StoredDataSet
 from brand.testing.node import running_server
 from brand.torch import BrandDataset, BrandLoader, BrandSampler
 from tests.storage.support import chunk as chunk_path
 from tests.torch.support import indices_of, make_samples, make_set, planned, records, records_of, served
 
 COUNT, CHUNK = 75, 8
-CHOICES: list[ProtocolChoice] = [Pool(chunks=1), Pool(chunks=3), "uniform", MinIO()]
+CHOICES: list[OrderOption] = [Pool(chunks=1), Pool(chunks=3), "uniform"]
 FACTS = Facts("any", 10_000, 16, 1000.0, 512 << 10)
 """625 chunks."""
 
@@ -30,7 +34,7 @@ FACTS = Facts("any", 10_000, 16, 1000.0, 512 << 10)
 
 
 @pytest.mark.parametrize("protocol", CHOICES, ids=repr)
-def test_the_order_depends_neither_on_nodes_nor_on_memory(protocol: ProtocolChoice) -> None:
+def test_the_order_depends_neither_on_nodes_nor_on_memory(protocol: OrderOption) -> None:
     """So any number of nodes, with any memory that holds a pool, has the same."""
     orders = {
         choose_order(FACTS, 3, protocol, share, memory, Nodes(nodes, ranks))
@@ -74,22 +78,24 @@ def test_a_pool_of_a_number_that_is_none_is_refused(chunks: Any) -> None:
         choose_order(FACTS, 0, Pool(chunks), 1.0, None)
 
 
-@pytest.mark.parametrize("protocol", ["pool", "minio", "pool:8", Pool, MinIO, Uniform])
+@pytest.mark.parametrize("protocol", ["pool", "minio", "pool:8", Pool, Joader, Uniform])
 def test_a_class_or_a_name_in_place_of_a_choice_is_refused(protocol: Any) -> None:
     """The message lists the choices."""
-    with pytest.raises(UsageError, match=r"Pool\(\.\.\.\) or MinIO\(\)"):
+    with pytest.raises(UsageError, match=r"or one of Stripes\(\.\.\.\), .* Joader\(\.\.\.\)"):
         choose_order(FACTS, 0, protocol, 1.0, None)
 
 
 def test_all_are_public() -> None:
-    """Beside `Stripes` and `Slots`."""
-    assert (brand.Pool, brand.MinIO, brand.Uniform) == (Pool, MinIO, Uniform)
+    """Also without an import of their package; baselines have a module of their own."""
+    assert brand.orders.Uniform is Uniform
+    assert set(brand.orders.__all__) == {choice.__name__ for choice in CHOICES_OF_ALL if not choice.baseline}
+    assert set(baselines.__all__) == {choice.__name__ for choice in CHOICES_OF_ALL if choice.baseline}
 
 
 def test_uniform_by_name_is_uniform() -> None:
-    """And it is another order than that of the baseline, which has the same plan."""
-    named, made, minio = (choose_order(FACTS, 0, choice, 1.0, None) for choice in ("uniform", Uniform(), MinIO()))
-    assert named == made != minio
+    """A name is the choice with default options."""
+    named, made = (choose_order(FACTS, 0, choice, 1.0, None) for choice in ("uniform", Uniform()))
+    assert named == made
 
 
 # -- real servers ------------------------------------------------------------------------------------------------------
@@ -99,7 +105,7 @@ def test_uniform_by_name_is_uniform() -> None:
 @pytest.mark.parametrize("memory", [0.5, 1.0])
 @pytest.mark.parametrize("protocol", CHOICES, ids=repr)
 def test_a_server_delivers_every_sample_once_in_the_order_of_the_plan(
-    small: Path, protocol: ProtocolChoice, memory: float
+    small: Path, protocol: OrderOption, memory: float
 ) -> None:
     """Three epochs of either loader, whole samples under their own names."""
     every = records(make_samples(COUNT, 1500))
@@ -115,9 +121,9 @@ def test_a_server_delivers_every_sample_once_in_the_order_of_the_plan(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("protocol", "samples_a_read"), [(Pool(chunks=2), CHUNK), (Uniform(), 1), (MinIO(), 1)])
+@pytest.mark.parametrize(("protocol", "samples_a_read"), [(Pool(chunks=2), CHUNK), (Uniform(), 1)])
 def test_memory_keeps_what_it_can_and_the_rest_is_read(
-    tmp_path: Path, protocol: ProtocolChoice, samples_a_read: int
+    tmp_path: Path, protocol: OrderOption, samples_a_read: int
 ) -> None:
     """Equal samples, memory for half of them: later epochs read what is not kept, chunk by chunk or one by one.
 
@@ -141,22 +147,21 @@ def test_memory_keeps_what_it_can_and_the_rest_is_read(
 
 
 # fmt: off
-GOLDEN: dict[ProtocolChoice, list[list[int]]] = {
+GOLDEN: dict[OrderOption, list[list[int]]] = {
     Pool(chunks=3): [
         [15, 10, 6, 18, 4, 23, 3, 26, 14, 24, 12, 29, 27, 17, 16, 9, 28, 22, 20, 19, 1, 7, 0, 5, 8, 21, 13, 2, 11, 25],
         [22, 5, 24, 16, 14, 8, 15, 25, 13, 28, 19, 10, 23, 26, 2, 6, 12, 29, 18, 11, 3, 21, 4, 0, 20, 7, 1, 9, 17, 27],
     ],
-    MinIO(): [
+    "uniform": [
         [15, 27, 0, 17, 5, 10, 16, 6, 8, 21, 13, 18, 2, 9, 28, 4, 23, 3, 26, 11, 25, 22, 20, 14, 24, 19, 1, 12, 7, 29],
         [23, 26, 2, 20, 6, 12, 29, 18, 22, 7, 11, 5, 3, 24, 16, 14, 1, 9, 21, 8, 15, 17, 25, 13, 28, 19, 10, 4, 27, 0],
     ],
 }
-GOLDEN["uniform"] = GOLDEN[MinIO()]
 # fmt: on
 
 
 @pytest.mark.parametrize("protocol", GOLDEN, ids=repr)
-def test_golden_indices(smaller: Path, protocol: ProtocolChoice) -> None:
+def test_golden_indices(smaller: Path, protocol: OrderOption) -> None:
     """WARNING: they must never change, as in `test_order.py`. 30 samples in chunks of four, seed 2024."""
     with served(smaller, memory=1.0, protocol=protocol) as data_set:
         loader = BrandLoader(data_set, 4, sampler=BrandSampler(data_set, seed=2024))
@@ -165,7 +170,7 @@ def test_golden_indices(smaller: Path, protocol: ProtocolChoice) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("protocol", CHOICES, ids=repr)
-def test_a_training_goes_on_from_every_position(smaller: Path, protocol: ProtocolChoice) -> None:
+def test_a_training_goes_on_from_every_position(smaller: Path, protocol: OrderOption) -> None:
     """With another seed and another number of ranks: the rest of the epoch, and the next one."""
     with running_server(smaller, memory=0.7) as server:
 
@@ -189,7 +194,7 @@ def test_a_training_goes_on_from_every_position(smaller: Path, protocol: Protoco
 
 
 @pytest.mark.parametrize("protocol", CHOICES, ids=repr)
-def test_a_missing_chunk_is_replaced_by_its_group(small: Path, tmp_path: Path, protocol: ProtocolChoice) -> None:
+def test_a_missing_chunk_is_replaced_by_its_group(small: Path, tmp_path: Path, protocol: OrderOption) -> None:
     """Each lost sample by one of another chunk; all others come once."""
     path = shutil.copytree(small, tmp_path / "missing")
     data = StoredDataSet(path)

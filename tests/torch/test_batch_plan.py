@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 
 from brand import pack
 from brand.errors import SchemaError, UsageError
-from brand.node.setup.choose import ProtocolChoice
+from brand.orders.policies.registry import OrderOption
 from brand.testing.node import RunningServer, running_server
 from brand.torch import BatchPlan, BrandDataset, BrandLoader, BrandSampler
 from tests.support import LIMIT_S, free_port
@@ -86,8 +86,8 @@ def loaded(plan: BatchPlan) -> BrandLoader:
 
 def expected(plan: BatchPlan, epoch: int) -> list[Batch]:
     """The indices of all batches of an epoch, out of its plan alone."""
-    batches = plan.batches_of(epoch).batches
-    indices = plan.data_set.catalogue.indices(plan.order.plan(epoch).sample_of)[batches.positions]
+    batches = plan._sequence.batches_of(epoch).batches
+    indices = plan.data_set._source.data.indices(plan.order.plan(epoch).sample_of)[batches.positions]
     return [part.tolist() for part in np.split(indices, batches.ends)[:-1]]
 
 
@@ -113,9 +113,7 @@ def through_json(state: State) -> State:
 
 @pytest.mark.parametrize("limits", LIMITS.values(), ids=LIMITS)
 @pytest.mark.parametrize("protocol", ["stripes", "slots", "uniform"])
-def test_every_sample_comes_once_an_epoch(
-    server: RunningServer, limits: dict[str, Any], protocol: ProtocolChoice
-) -> None:
+def test_every_sample_comes_once_an_epoch(server: RunningServer, limits: dict[str, Any], protocol: OrderOption) -> None:
     """Batch for batch as planned, with a `BrandLoader` and a `DataLoader`; other batches in the next epoch."""
     data_set = opened(server, protocol=protocol)
     plan = BatchPlan(data_set, "count", **limits)
@@ -338,7 +336,7 @@ def test_a_window_that_memory_chose_is_part_of_the_state(server: RunningServer) 
     """A run with other memory goes on with the same batches."""
     data_set = opened(server)
     plan = BatchPlan(data_set, "count", batch_size=4, window=16)
-    state = plan.state_at(0, 3)
+    state = plan._sequence.state_at(0, 3)
     other = BatchPlan(data_set, "count", batch_size=4)
     assert other.limits.window != 16
     other.load_state_dict(state)
@@ -352,12 +350,12 @@ def test_epochs_are_set_and_not_gone_back_to(data_set: BrandDataset, caplog: pyt
     loader.set_epoch(5)
     assert list(loader) == expected(plan, 5)
     assert list(loader) == expected(plan, 6)
-    loader.load_state_dict(plan.state_at(3, 2))
+    loader.load_state_dict(plan._sequence.state_at(3, 2))
     with pytest.raises(UsageError, match=r"set_epoch\(2\) would go back"):
         loader.set_epoch(2)
     loader.set_epoch(3)
     assert list(loader) == expected(plan, 3)[2:]
-    loader.load_state_dict(plan.state_at(3, 2))
+    loader.load_state_dict(plan._sequence.state_at(3, 2))
     with caplog.at_level(logging.WARNING, "brand"):
         loader.set_epoch(4)
     assert "leaves out the last 21 batches of epoch 3" in caplog.text
@@ -386,7 +384,7 @@ def test_a_state_is_distrusted(data_set: BrandDataset, change: State, why: str) 
     """A message says what is wrong."""
     plan = BatchPlan(data_set, "count", batch_size=4)
     with pytest.raises(UsageError, match=why):
-        plan.load_state_dict(plan.state_at(0, 2) | change)
+        plan.load_state_dict(plan._sequence.state_at(0, 2) | change)
     with pytest.raises(UsageError, match="no state of a BatchPlan"):
         plan.load_state_dict({})
     with pytest.raises(UsageError, match="no state of a BatchPlan"):
@@ -403,12 +401,12 @@ def test_another_plan_goes_on_between_epochs_only(data_set: BrandDataset) -> Non
     }
     for why, other in others.items():
         with pytest.raises(UsageError, match=rf"(?s)batch_size=4.*{why}"):
-            other.load_state_dict(plan.state_at(0, 2))
-        other.load_state_dict(plan.state_at(1, 0))
+            other.load_state_dict(plan._sequence.state_at(0, 2))
+        other.load_state_dict(plan._sequence.state_at(1, 0))
         assert list(loaded(other)) == expected(other, 1)
     part = BatchPlan(data_set, "count", batch_size=4, part=np.arange(50))
     with pytest.raises(UsageError, match="give the same part="):
-        part.load_state_dict(plan.state_at(0, 2))
+        part.load_state_dict(plan._sequence.state_at(0, 2))
 
 
 # -- packed rows -----------------------------------------------------------------------------------------------------

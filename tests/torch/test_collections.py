@@ -14,7 +14,8 @@ from torch.utils.data import DataLoader
 import brand
 from brand.collect import Wanted, compact, delete, overlay
 from brand.errors import DeletedError, SchemaError, UsageError
-from brand.node.setup.choose import Pool, Slots
+from brand.orders import Slots
+from brand.orders.baselines import Pool
 from brand.testing.node import running_server
 from brand.torch import BatchPlan, BrandDataset, BrandLoader, BrandSampler, Mixture
 from tests.collect.support import grow, samples
@@ -110,8 +111,8 @@ def test_a_mixture_draws_present_samples(grown: Path, small: Path, opened: Openi
     collection, other = opened(grown, fields=("index",), memory="1MB"), opened(small, fields=("index",), memory="1MB")
     mixture = Mixture({collection: 116, other: len(other)})
     assert len(mixture) == 116 + len(other)
-    tickets = BrandSampler(mixture).sequence.ints(0, np.arange(len(mixture)))
-    fetched = mixture.fetch(tickets).columns(0, len(mixture))
+    tickets = BrandSampler(mixture)._sequence.ints(0, np.arange(len(mixture)))
+    fetched = mixture._source.fetch(tickets).columns(0, len(mixture))
     indices = [np.asarray(fetched["index"])[tickets >> 48 == tag] for tag in np.unique(tickets >> 48)]
     assert sorted(map(len, indices)) == sorted((116, len(other)))
     assert [sorted(each.tolist()) for each in indices if len(each) == 116] == [collection.present().tolist()]
@@ -143,7 +144,7 @@ def test_a_state_goes_on_exactly_on_its_version(grown: Path, opened: Openings) -
 
 def test_a_state_is_refused_by_another_version(grown: Path, opened: Openings) -> None:
     """The message says what to open, and how to begin the epoch anew."""
-    state = BrandSampler(opened(grown), seed=3).state_at(2, 48)
+    state = BrandSampler(opened(grown), seed=3)._sequence.state_at(2, 48)
     grow(grown, 200, 7)
     data = opened(grown)
     sampler = BrandSampler(data, seed=3)
@@ -168,7 +169,7 @@ def test_a_state_of_a_fork_is_refused(tmp_path: Path, opened: Openings) -> None:
 @pytest.mark.slow
 def test_a_state_is_rebased(grown: Path, opened: Openings, caplog: pytest.LogCaptureFixture) -> None:
     """Its epoch begins anew on the new version, with all that is there now; the log says what is drawn again."""
-    state = BrandSampler(opened(grown), seed=3).state_at(2, 48)
+    state = BrandSampler(opened(grown), seed=3)._sequence.state_at(2, 48)
     grow(grown, 120, 7)
     data = opened(grown, fields=FIELDS, memory="1MB")
     sampler = BrandSampler(data, seed=3)

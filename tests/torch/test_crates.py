@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from brand.errors import UsageError
-from brand.torch import crates as module
-from brand.torch.crates import MOST_CRATES, Crates, Slip, empty_probe, unstowed
+from brand.torch.data import crates as module
+from brand.torch.data.crates import MOST_CRATES, Crates, Slip, empty_probe, unstowed
 from tests.support import descriptors
 
 PARTS = [b"one", b"", b"three"]
@@ -111,7 +111,7 @@ def _refuse(*_: int) -> None:
 
 
 OTHER = """
-from brand.torch.crates import Crates, empty_probe
+from brand.torch.data.crates import Crates, empty_probe
 crates = Crates()
 empty_probe(crates.probe)
 process, descriptor, room, token = crates.stow([b"from another process"], 20)

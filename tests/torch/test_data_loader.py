@@ -14,7 +14,7 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset, RandomSampler, Subset, WeightedRandomSampler, random_split
 
 from brand.errors import ChecksumError, MissingFileError
-from brand.storage.dataset import StoredDataSet
+from brand.storage.dataset.dataset import StoredDataSet
 from brand.torch import BrandDataset
 from tests import places
 from tests.torch.support import MANY_WORKERS, failure_of

@@ -15,10 +15,9 @@ import pytest
 import torch.distributed
 
 from brand.errors import ServerError, UsageError
-from brand.node.setup.member import Member
-from brand.torch import discovery
-from brand.torch.discovery import Job, find_nodes
-from brand.torch.ranks import master, node_by_launcher
+from brand.torch.job import discovery
+from brand.torch.job.discovery import Job, find_nodes
+from brand.torch.job.ranks import master, node_by_launcher
 from tests.support import LIMIT_S
 
 
@@ -69,7 +68,7 @@ def test_a_store_that_nobody_names(environment: dict[str, str]) -> None:
 def test_nodes_meet(store: Any) -> None:
     """All get the same token and learn where the others listen; a server that is started anew gets its old address."""
     jobs = [Job("job", node, 3) for node in range(3)]
-    members = [Member.from_json(job.member()) for job in jobs]
+    members = [job.member() for job in jobs]
     assert len({member.token for member in members}) == 1
     assert len(members[0].token) == 64
     assert [(member.node, member.nodes, member.bind) for member in members] == [(n, 3, "127.0.0.1:0") for n in range(3)]
@@ -83,8 +82,8 @@ def test_nodes_meet(store: Any) -> None:
     for thread in threads:
         thread.join(LIMIT_S)
     assert met[1] == ["127.0.0.1:7000", None, "127.0.0.1:7002"]
-    assert Member.from_json(jobs[2].member()).bind == "127.0.0.1:7002"
-    other = Member.from_json(Job("another job", 0, 3).member())
+    assert jobs[2].member().bind == "127.0.0.1:7002"
+    other = Job("another job", 0, 3).member()
     assert other.token != members[0].token
 
 
@@ -139,7 +138,7 @@ if not child:
 discovery.LIMIT_S = 0.2
 data_set = BrandDataset(sys.argv[1], fields=("index",))
 print(data_set[3], data_set.stats())
-for ask in (lambda: data_set.ordering.order(0), lambda: pickle.dumps(data_set)):
+for ask in (lambda: data_set._source.ordering.order(0), lambda: pickle.dumps(data_set)):
     try:
         ask()
     except Exception as error:
@@ -160,14 +159,14 @@ def test_a_data_set_waits_for_other_ranks_when_it_draws_and_not_before(small: Pa
 
 FORKED = """
 import os, sys, torch.distributed
-from brand.torch.discovery import Job
+from brand.torch.job.discovery import Job
 
 store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
-token = Job("job", 0, 2).member()["token"]
+token = Job("job", 0, 2).member().token
 
 def ask():
-    assert all(Job("job", 0, 2).member()["token"] == token for _ in range(20))
+    assert all(Job("job", 0, 2).member().token == token for _ in range(20))
 
 children, (waits, go) = [], os.pipe()
 for _ in range(4):

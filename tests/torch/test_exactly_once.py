@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 from brand.node.memory.pages import arena_bytes
-from brand.node.setup.choose import ProtocolChoice, Slots, Stripes
 from brand.node.setup.measure import measure_pages, stored_sizes
 from brand.node.setup.memory import Memory, memory_bytes
-from brand.storage.dataset import StoredDataSet
+from brand.orders import Slots, Stripes
+from brand.orders.policies.registry import OrderOption
+from brand.storage.dataset.dataset import StoredDataSet
 from brand.torch import BrandDataset, BrandLoader, BrandSampler
 from tests import places
 from tests.rounds import examples
@@ -37,7 +38,7 @@ from tests.torch.training import run_ranks
 pytestmark = places.EVERYWHERE
 
 EPOCHS = 5
-PROTOCOLS: list[ProtocolChoice] = ["stripes", "slots", Stripes(length=3, mixing=0.2), Slots(refill="random")]
+PROTOCOLS: list[OrderOption] = ["stripes", "slots", Stripes(length=3, buffer=0.2), Slots(refill="random")]
 SAMPLES = make_samples(75, 1500)
 
 
@@ -75,7 +76,7 @@ def test_any_data_set_in_any_memory(
     sizes: list[int],
     chunk_size: int,
     memory: Memory,
-    protocol: ProtocolChoice,
+    protocol: OrderOption,
     batch: int,
     seed: int,
     threads: int,
@@ -83,7 +84,7 @@ def test_any_data_set_in_any_memory(
     """Five epochs of a `DataLoader` (0 threads) or of a `BrandLoader`."""
     samples = sized_samples(sizes)
     if isinstance(protocol, Stripes):
-        protocol = Stripes(min(3, chunk_size), protocol.mixing)
+        protocol = Stripes(min(3, chunk_size), protocol.buffer)
     with tempfile.TemporaryDirectory() as folder:
         path = make_set(Path(folder) / "set", samples, chunk_size)
         with served(path, memory=enough(path, memory), fields=None, protocol=protocol) as data_set:
@@ -110,7 +111,7 @@ EDGES = {
 @pytest.mark.slow
 @pytest.mark.parametrize(("threads", "protocol"), [(0, "slots"), (2, "stripes")])
 @pytest.mark.parametrize("edge", EDGES)
-def test_edges_of_sizes(tmp_path: Path, edge: str, protocol: ProtocolChoice, threads: int) -> None:
+def test_edges_of_sizes(tmp_path: Path, edge: str, protocol: OrderOption, threads: int) -> None:
     """Five epochs of each."""
     count, chunk_size = EDGES[edge]
     samples = make_samples(count, 300)
@@ -140,7 +141,7 @@ def test_edges_of_sizes(tmp_path: Path, edge: str, protocol: ProtocolChoice, thr
         ("stripes", "1TB"),
     ],
 )
-def test_memory_however_it_is_given(small: Path, protocol: ProtocolChoice, memory: Memory) -> None:
+def test_memory_however_it_is_given(small: Path, protocol: OrderOption, memory: Memory) -> None:
     """From less than the largest sample and less than a chunk to all of it: bytes, texts, fractions."""
     with served(small, memory=memory, fields=None, protocol=protocol) as data_set:
         loader = BrandLoader(data_set, 10)
@@ -153,7 +154,7 @@ def test_memory_however_it_is_given(small: Path, protocol: ProtocolChoice, memor
 @pytest.mark.slow
 @pytest.mark.parametrize("protocol", ["stripes", "slots"])
 @pytest.mark.parametrize("memory", ["20kB", 1.0])
-def test_samples_from_nothing_to_more_than_the_memory(tmp_path: Path, protocol: ProtocolChoice, memory: Memory) -> None:
+def test_samples_from_nothing_to_more_than_the_memory(tmp_path: Path, protocol: OrderOption, memory: Memory) -> None:
     """Sizes around a page and up to many pages; one sample is larger than all of the memory."""
     sizes = [0, 1, 2, *range(50, 80), *range(180, 200), 1000, 4096, 100_000, 0, 0, 12_000]
     path = make_set(tmp_path / "set", samples := sized_samples(sizes), 7)
@@ -197,7 +198,7 @@ def test_a_fraction_of_a_tiny_data_set_is_enough(tmp_path: Path, count: int) -> 
     ],
 )
 def test_workers(
-    small: Path, opened: Openings, context: str, workers: int, persistent: bool, protocol: ProtocolChoice
+    small: Path, opened: Openings, context: str, workers: int, persistent: bool, protocol: OrderOption
 ) -> None:
     """Five epochs, in the order of the plan, from a server that started by itself."""
     data_set = opened(small, fields=None, protocol=protocol, memory="30kB")

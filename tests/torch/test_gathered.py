@@ -23,11 +23,11 @@ from brand.node.setup.preparing import Prepared
 from brand.node.wire.messages import Chains
 from brand.node.wire.prepared import HEADER, pack_values
 from brand.node.wire.preparer import PAGE
-from brand.storage.crew import Crew
-from brand.storage.dataset import StoredDataSet
+from brand.storage.dataset.dataset import StoredDataSet
+from brand.storage.io.crew import Crew
 from brand.torch import BrandDataset
-from brand.torch.assemble import assemble
-from brand.torch.fetched import Fetched
+from brand.torch.fetch.fetched import Fetched
+from brand.torch.loader.assemble import assemble
 from tests.rounds import examples
 from tests.torch.support import equal, served
 
@@ -110,7 +110,7 @@ def test_a_batch_in_one_array_is_that_of_single_samples(
     There is one where the parts of the draw that the batch touches are all prepared, whole and of one shape.
     """
     data = StoredDataSet(pictures)
-    fetcher = BrandDataset(pictures, prepare={"image": HOW})._fetcher
+    decoding = BrandDataset(pictures, prepare={"image": HOW})._source._fetcher.decoding
     values = {at: value(at, of[at], floats=floats) for at in sorted(prepared)}
     parts = [{at: values[at] for at in values if low <= at < high} for low, high in ((0, cut), (cut, COUNT))]
     made = [came(part, broken, seed) for part in parts if part]
@@ -122,13 +122,12 @@ def test_a_batch_in_one_array_is_that_of_single_samples(
     starts = np.cumsum([0, *map(len, pieces)])[:-1]
     stored = Stored(np.frombuffer(b"".join(pieces), np.uint8), starts, rows)
     fetched = Fetched(
-        fetcher,
+        decoding,
         indices,
         [stored.part(np.arange(low, high)) for low, high in bounds],
         [np.arange(low, high) for low, high in bounds],
         np.arange(0),
         [],
-        None,
         {"image": made},
         (),
     )

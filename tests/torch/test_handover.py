@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 from brand.torch import BrandDataset, BrandSampler
-from brand.torch import handover as module
-from brand.torch.crates import MOST_CRATES, Crates
-from brand.torch.handover import LEAST_BYTES, FirstDict, FirstTuple, HandedDict, HandedList, marked
+from brand.torch.data import handover as module
+from brand.torch.data.crates import MOST_CRATES, Crates
+from brand.torch.data.handover import LEAST_BYTES, FirstDict, FirstTuple, HandedDict, HandedList, marked
 from tests.torch.support import MANY_WORKERS, equal, failure_of, make_samples, make_set
 
 VALUES = {

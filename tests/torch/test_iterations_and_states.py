@@ -20,8 +20,10 @@ from torch.utils.data import BatchSampler, DataLoader
 from brand import pack
 from brand.errors import ServerError, UsageError
 from brand.testing.node import random_address, running_server
-from brand.torch import BrandDataset, BrandLoader, BrandSampler, fetch, habit
-from brand.torch.ranks import find_rank
+from brand.torch import BrandDataset, BrandLoader, BrandSampler
+from brand.torch.data import habit
+from brand.torch.job.ranks import find_rank
+from brand.torch.sampler.sampler import is_announced
 from tests import places
 from tests.torch.support import TORCHDATA, Openings, failure_of, indices_of, planned, stateful_loader
 
@@ -77,7 +79,7 @@ def test_an_iteration_that_could_not_begin_is_no_epoch(small: Path, how: str) ->
     for _ in range(2):
         with pytest.raises(ServerError):
             next(iter(sampler if how == "sampler" else loader))
-        assert (sampler.announced, sampler.state_dict()["epoch"]) == (True, 4)
+        assert (is_announced(sampler), sampler.state_dict()["epoch"]) == (True, 4)
     with running_server(small, memory=0.3, address=address):
         found = list(sampler) if how == "sampler" else indices_of(loader)
         expected = planned(small, sampler.order, 4)[::2]
@@ -275,14 +277,14 @@ def test_no_two_orders_of_a_process_have_the_same_tag(
     small: Path, smaller: Path, opened: Openings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Here there are only two tags. A ticket for another data set is refused, and so is an order too many."""
-    monkeypatch.setattr(fetch, "_tags", {})
-    monkeypatch.setattr(fetch, "TAGS", 2)
+    monkeypatch.setattr("brand.torch.fetch.fetch._tags", {})
+    monkeypatch.setattr("brand.torch.fetch.fetch.TAGS", 2)
     training, validation = opened(small), opened(smaller)
     foreign, own = BrandSampler(training), BrandSampler(validation)
-    assert {training.tag_of(foreign.order), validation.tag_of(own.order)} == {0, 1}
+    assert {training._source.port.tag_of(foreign.order), validation._source.port.tag_of(own.order)} == {0, 1}
     assert list(BrandSampler(validation)) == list(own)
     with pytest.raises(UsageError, match="another BrandDataset"):
-        validation.__getitems__(foreign.sequence.ints(0, np.arange(5)).tolist())
+        validation.__getitems__(foreign._sequence.ints(0, np.arange(5)).tolist())
     with pytest.raises(UsageError, match="2 orders"):
         BrandSampler(training, seed=1)
 

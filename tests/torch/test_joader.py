@@ -18,8 +18,8 @@ from torch.utils.data import DataLoader
 
 import brand
 from brand.errors import UsageError
-from brand.node.setup.choose import Shared
-from brand.protocol.drawn import pack_drawn, unpack_drawn
+from brand.orders.baselines import Joader
+from brand.orders.joader.growing import pack_drawn, unpack_drawn
 from brand.testing.node import RunningServer, running_server
 from brand.torch import BrandDataset, BrandLoader, BrandSampler
 from tests.node.conftest import texts as texts
@@ -39,7 +39,7 @@ def server(texts: Path) -> Iterator[RunningServer]:
 
 def job(server: RunningServer, name: str) -> BrandDataset:
     """A job's data set."""
-    return BrandDataset(server.path, server=server.address, protocol=Shared("joader"), job=name, fields=("index",))
+    return BrandDataset(server.path, server=server.address, protocol=Joader(), job=name, fields=("index",))
 
 
 def drawn(batches: Any) -> list[int]:
@@ -164,24 +164,17 @@ def test_a_state_that_is_damaged_is_refused(server: RunningServer) -> None:
     state = sampler.state_dict(samples=8)
     places = unpack_drawn(state["drawn"], SAMPLES)
     assert len(places) == 8
-    outside = data_set._stored.places(np.arange(1, 17, 2))
+    outside = data_set._source.data.places(np.arange(1, 17, 2))
     for wrong in ("none", None, pack_drawn(places[:7], SAMPLES), pack_drawn(outside, SAMPLES)):
         with pytest.raises(UsageError, match="no state of a BrandSampler"):
             BrandSampler(job(server, "other"), part=part).load_state_dict(state | {"drawn": wrong})
     with pytest.raises(UsageError, match="no state of a BrandSampler"):
         BrandSampler(job(server, "other"), part=part).load_state_dict({k: v for k, v in state.items() if k != "drawn"})
-    others = data_set._stored.places(np.arange(SAMPLES - 16, SAMPLES, 2))
+    others = data_set._source.data.places(np.arange(SAMPLES - 16, SAMPLES, 2))
     again = BrandSampler(job(server, "told"), part=part)
     again.load_state_dict(state | {"drawn": pack_drawn(others, SAMPLES)})
     with pytest.raises(UsageError, match="with another order than this process knows"):
         list(again)
-
-
-def test_an_unknown_policy_is_refused(server: RunningServer) -> None:
-    """With the names that there are."""
-    data_set = BrandDataset(server.path, server=server.address, protocol=Shared("other"))  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match=r"Shared\('other'\): give 'follow', 'joader' or 'coordl'"):
-        BrandSampler(data_set)
 
 
 @pytest.mark.slow

@@ -12,7 +12,8 @@ import pytest
 from torch.utils.data import BatchSampler, DataLoader, Dataset
 
 from brand.errors import BrandError
-from brand.torch import BrandDataset, BrandLoader, BrandSampler, habit
+from brand.torch import BrandDataset, BrandLoader, BrandSampler
+from brand.torch.data import habit
 from tests.torch.support import MANY_WORKERS, Openings, failure_of, indices_of
 
 pytestmark = [MANY_WORKERS, pytest.mark.slow]

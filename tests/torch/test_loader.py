@@ -20,8 +20,9 @@ from brand import pack
 from brand.errors import UsageError
 from brand.formats.media import Waveform
 from brand.testing.node import running_server
-from brand.torch import BrandDataset, BrandLoader, BrandSampler, iteration, stages
-from brand.torch.stages import NAMES, Stages
+from brand.torch import BrandDataset, BrandLoader, BrandSampler
+from brand.torch.loader.loader import iteration, stages
+from brand.torch.loader.stages import NAMES, Stages
 from tests import places
 from tests.support import wait_until
 from tests.torch.support import (
@@ -436,7 +437,7 @@ def test_what_is_ahead_by_default_is_64_megabytes(tmp_path: Path) -> None:
     for size, batch, ahead in [(10, 1, 64), (1 << 20, 8, 8), (1 << 20, 100, 2)]:
         target = tmp_path / f"{size} {batch}"
         pack([{"data": bytes(size)}] * 2, target, {"data": "bytes"}, compression="none", jobs=1)
-        assert abs(BrandLoader(BrandDataset(target), batch).ahead - ahead) <= 1
+        assert abs(BrandLoader(BrandDataset(target), batch)._ahead - ahead) <= 1
 
 
 def test_little_memory_makes_what_is_ahead_small(tmp_path: Path) -> None:
@@ -445,10 +446,10 @@ def test_little_memory_makes_what_is_ahead_small(tmp_path: Path) -> None:
     pack([{"data": bytes(1 << 16)}] * 64, target, {"data": "bytes"}, compression="none", jobs=1)
     memories: list[tuple[str | float | None, int]] = [(None, 64), (1.0, 8), (0.5, 4), ("1MiB", 2), ("9TB", 8)]
     for memory, ahead in memories:
-        assert abs(BrandLoader(BrandDataset(target, memory=memory), 1).ahead - ahead) <= 1
+        assert abs(BrandLoader(BrandDataset(target, memory=memory), 1)._ahead - ahead) <= 1
     with running_server(target, memory=1.0) as server:
-        assert BrandLoader(BrandDataset(target, memory="1MiB", server=server.address), 1).ahead == 64
-    assert BrandLoader(BrandDataset(target, memory="1MiB"), 1, ahead=5).ahead == 5
+        assert BrandLoader(BrandDataset(target, memory="1MiB", server=server.address), 1)._ahead == 64
+    assert BrandLoader(BrandDataset(target, memory="1MiB"), 1, ahead=5)._ahead == 5
 
 
 def test_stages_say_where_the_time_goes(small: Path) -> None:

@@ -20,9 +20,7 @@ import pytest
 from brand import pack
 from brand.errors import ChecksumError, DecodeError, LayoutError, MissingFileError, ServerError
 from brand.node.client.look import look_at
-from brand.storage.dataset import StoredDataSet
-from brand.testing.damage import flip_bit
-from brand.testing.forge import put_together, sign_index, take_apart
+from brand.storage.dataset.dataset import StoredDataSet
 from brand.testing.node import running_server
 from brand.testing.storage import BlockedStorage
 from brand.torch import BrandDataset, BrandLoader, BrandSampler
@@ -30,6 +28,8 @@ from tests import places
 from tests.places import named
 from tests.storage.support import chunk as chunk_path
 from tests.support import LIMIT_S, session_processes, wait_until
+from tests.tools.damage import flip_bit
+from tests.tools.forge import put_together, sign_index, take_apart
 from tests.torch.support import indices_of, loader_threads, planned, served
 from tests.torch.test_loader import gone
 
@@ -285,7 +285,7 @@ path, kind, when = sys.argv[1:]
 told = threading.Lock()
 
 def tell():
-    print(json.dumps([data_set.stats()["process"], data_set._node.address]), flush=True)
+    print(json.dumps([data_set.stats()["process"], data_set._source.port.client.address]), flush=True)
 
 def slowly(sample):
     if when == "before the first batch" and told.acquire(blocking=False):

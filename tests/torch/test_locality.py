@@ -13,12 +13,12 @@ import pytest
 from torch.utils.data import DataLoader
 
 from brand.errors import UsageError
-from brand.protocol.tickets import positions_of, tag_and_epoch
-from brand.testing.cluster import RunningCluster, running_cluster
+from brand.orders.base.tickets import positions_of, tag_and_epoch
 from brand.torch import BrandDataset, BrandLoader, BrandSampler
 from tests import places
 from tests.node.conftest import texts as texts
 from tests.support import LIMIT_S
+from tests.tools.cluster import RunningCluster, running_cluster
 
 pytestmark = [places.EVERYWHERE, pytest.mark.usefixtures("one_job")]
 NODES, BATCH, SAMPLES = 3, 16, 1200
@@ -61,7 +61,7 @@ def test_every_position_once_and_as_many_for_each(cluster: RunningCluster, drop_
         sampler.load_state_dict(state)
         tickets = list(sampler)
         assert {tag_and_epoch(ticket) for ticket in tickets} == {
-            tag_and_epoch(int(sampler.sequence.ints(0, np.arange(1))[0]))
+            tag_and_epoch(int(sampler._sequence.ints(0, np.arange(1))[0]))
         }
         return [int(positions_of(ticket)) for ticket in tickets]  # type: ignore[arg-type]
 

@@ -13,7 +13,7 @@ import pytest
 from torch.utils.data import DataLoader
 
 from brand.errors import UsageError
-from brand.node.setup.choose import Shared
+from brand.orders.baselines import CoorDL
 from brand.testing.node import RunningServer, running_server
 from brand.torch import BrandDataset, BrandLoader, BrandSampler
 from tests.node.conftest import texts as texts
@@ -24,7 +24,7 @@ SAMPLES, WINDOW = 1200, 256
 
 def job(server: RunningServer, name: str, jobs: int = 2) -> BrandDataset:
     """The data set of one of some jobs."""
-    protocol = Shared("coordl", jobs=jobs, window=WINDOW)
+    protocol = CoorDL(jobs=jobs, window=WINDOW)
     return BrandDataset(server.path, server=server.address, protocol=protocol, job=name, fields=("index",))
 
 
@@ -90,11 +90,8 @@ def test_what_cannot_be_is_refused(texts: Path) -> None:
         with pytest.raises(UsageError, match="jobs in lock step draw the same samples: leave out part="):
             BrandSampler(job(server, "one"), part=np.arange(100))
         for protocol, reason in {
-            Shared("coordl"): "say how many jobs go in lock step",
-            Shared("coordl", jobs=0): "jobs=0 of an order is not from 1 to 255",
-            Shared("coordl", jobs=2, window=0): "window=0 of an order is not",
-            Shared(jobs=2): "only Shared\\('coordl', jobs=...\\) counts them",
-            Shared("both"): "give 'follow', 'joader' or 'coordl'",  # type: ignore[arg-type]
+            CoorDL(jobs=0): "jobs=0 of an order is not from 1 to 255",
+            CoorDL(jobs=2, window=0): "window=0 of an order is not",
         }.items():
             data_set = BrandDataset(texts, server=server.address, protocol=protocol, job="other")
             with pytest.raises(UsageError, match=reason):

@@ -23,8 +23,8 @@ from torch.utils.data import DataLoader, RandomSampler
 from brand import Mixture as lazily_found
 from brand import pack
 from brand.errors import SchemaError, UsageError
-from brand.protocol.mixed_order import MixedOrder
-from brand.storage.dataset import StoredDataSet
+from brand.orders.mixtures.mixed_order import MixedOrder
+from brand.storage.dataset.dataset import StoredDataSet
 from brand.torch import BrandDataset, BrandLoader, BrandSampler, Mixture
 from tests import places
 from tests.support import LIMIT_S, free_port
@@ -137,7 +137,7 @@ def test_a_run_goes_on_from_any_position_on_any_number_of_ranks(mixture: Mixture
     """Every position of an epoch: ranks of other numbers together draw the rest, none of it twice."""
     whole = list(BrandSampler(mixture))
     for stop in range(SAMPLES):
-        state = json.loads(json.dumps(BrandSampler(mixture).state_at(0, stop)))
+        state = json.loads(json.dumps(BrandSampler(mixture)._sequence.state_at(0, stop)))
         replicas = 1 + stop % 5
         ranks = []
         for rank in range(replicas):
@@ -311,8 +311,8 @@ def test_a_small_share_is_no_habit_of_single_draws(
     sets: list[Path], opened: Openings, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Members get requests of few samples, and the log does not blame the user."""
-    monkeypatch.setattr("brand.torch.habit.ENOUGH_SINGLE", 3)
-    monkeypatch.setattr("brand.torch.habit._said", bytearray(2))
+    monkeypatch.setattr("brand.torch.data.habit.ENOUGH_SINGLE", 3)
+    monkeypatch.setattr("brand.torch.data.habit._said", bytearray(2))
     mixture = mixed(sets, opened, [9, 1])
     with caplog.at_level(logging.WARNING):
         list(DataLoader(mixture, 10, sampler=BrandSampler(mixture)))
@@ -419,7 +419,7 @@ def test_what_a_mixture_cannot_do_is_refused(
             read()
     foreign = BrandSampler(opened(sets[0], memory=0.1), seed=5)
     with pytest.raises(UsageError, match="of another Mixture"):
-        mixture.__getitems__(foreign.sequence.ints(0, np.arange(3)).tolist())
+        mixture.__getitems__(foreign._sequence.ints(0, np.arange(3)).tolist())
     with pytest.raises(UsageError, match=r"not from a list"):
         BrandSampler([1, 2])  # type: ignore[arg-type]
     sharing = Mixture({opened(sets[0], protocol="shared"): 1, opened(sets[1]): 1})

@@ -10,7 +10,8 @@ import pytest
 from torch.utils.data import DataLoader
 
 from brand import pack
-from brand.node.setup.choose import ProtocolChoice, Slots, Stripes
+from brand.orders import Slots, Stripes
+from brand.orders.policies.registry import OrderOption
 from brand.testing.storage import SlowStorage
 from brand.torch import BrandDataset, BrandLoader, BrandSampler
 from tests.torch.support import MANY_WORKERS, indices_of, planned, served
@@ -46,7 +47,7 @@ def delivered(data_set: BrandDataset, workers: int, **more: Any) -> list[list[in
 
 
 @pytest.mark.parametrize("protocol", ["stripes", "slots"])
-def test_epochs_differ_and_so_do_seeds(numbers: Path, protocol: ProtocolChoice) -> None:
+def test_epochs_differ_and_so_do_seeds(numbers: Path, protocol: OrderOption) -> None:
     """No two alike, each a permutation."""
     data_set = BrandDataset(numbers, memory=0.3, protocol=protocol)
     orders = [planned(numbers, BrandSampler(data_set, seed=s).order, epoch) for s in (0, 1) for epoch in range(3)]
@@ -123,7 +124,7 @@ GOLDEN: dict[str, list[list[int]]] = {
     ],
 }
 # fmt: on
-PROTOCOLS: dict[str, ProtocolChoice] = {"stripes": Stripes(length=2, mixing=0.3), "slots": Slots()}
+PROTOCOLS: dict[str, OrderOption] = {"stripes": Stripes(length=2, buffer=0.3), "slots": Slots()}
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

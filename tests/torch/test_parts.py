@@ -18,15 +18,17 @@ from brand import pack
 from brand.errors import UsageError
 from brand.node.serve.server import NodeServer
 from brand.node.setup.caching import Cache
-from brand.node.setup.choose import ProtocolChoice, Stripes
-from brand.storage.dataset import StoredDataSet
-from brand.testing.cluster import running_cluster
-from brand.testing.damage import flip_bit
+from brand.node.setup.server_spec import ServerSpec
+from brand.orders import Stripes
+from brand.orders.policies.registry import OrderOption
+from brand.storage.dataset.dataset import StoredDataSet
 from brand.testing.node import random_address, running, running_server
 from brand.torch import BrandDataset, BrandLoader, BrandSampler
 from tests.places import EVERYWHERE
 from tests.storage.support import chunk as chunk_path
 from tests.support import wait_until
+from tests.tools.cluster import running_cluster
+from tests.tools.damage import flip_bit
 from tests.torch.support import MANY_WORKERS, indices_of, planned, served
 
 SAMPLES = 75
@@ -39,7 +41,7 @@ PART = np.flatnonzero(MASK).tolist()
 @pytest.mark.parametrize("protocol", ["stripes", "slots", "uniform"])
 @pytest.mark.parametrize("memory", [0.3, 1.0])
 @MANY_WORKERS
-def test_each_sample_of_the_part_comes_once_an_epoch(small: Path, protocol: ProtocolChoice, memory: float) -> None:
+def test_each_sample_of_the_part_comes_once_an_epoch(small: Path, protocol: OrderOption, memory: float) -> None:
     """In the order of the plan without the others; with workers, and with a `BrandLoader`."""
     with served(small, memory=memory, protocol=protocol, fields=("index",)) as data_set:
         sampler = BrandSampler(data_set, seed=3, part=MASK)
@@ -64,7 +66,7 @@ def test_each_sample_of_the_part_comes_once_an_epoch(small: Path, protocol: Prot
 @pytest.mark.parametrize("protocol", ["stripes", "uniform"])
 @pytest.mark.parametrize(("memory", "share"), [(0.8, None), (0.2, 0.5)])
 def test_memory_and_cache_folder_are_for_the_part(
-    small: Path, tmp_path: Path, protocol: ProtocolChoice, memory: float, share: float | None
+    small: Path, tmp_path: Path, protocol: OrderOption, memory: float, share: float | None
 ) -> None:
     """Once they hold a part that fits into one of them, nothing is read any more."""
     third, size = np.arange(SAMPLES) % 3 == 0, int(StoredDataSet(small).rows(0, SAMPLES)["size"].sum())
@@ -87,9 +89,9 @@ def test_memory_and_cache_folder_are_for_the_part(
 def test_the_order_is_that_of_all_without_the_others(small: Path) -> None:
     """So two parts of one data set and seed draw their samples in the same order."""
     data_set = BrandDataset(small, protocol="stripes")
-    whole = planned(small, data_set.ordering.order(3), 2)
-    assert planned(small, data_set.ordering.order(3, MASK), 2) == [index for index in whole if MASK[index]]
-    assert data_set.ordering.order(3, np.ones(SAMPLES, np.bool_)) == data_set.ordering.order(3)
+    whole = planned(small, data_set._source.ordering.order(3), 2)
+    assert planned(small, data_set._source.ordering.order(3, MASK), 2) == [index for index in whole if MASK[index]]
+    assert data_set._source.ordering.order(3, np.ones(SAMPLES, np.bool_)) == data_set._source.ordering.order(3)
 
 
 def test_a_part_that_is_not_shuffled(small: Path) -> None:
@@ -105,13 +107,13 @@ def test_a_part_that_is_not_shuffled(small: Path) -> None:
 def test_a_state_says_whether_a_part_is_shuffled(small: Path) -> None:
     """As without a part: a sampler that was made otherwise goes on as the state says."""
     data_set = BrandDataset(small)
-    state = BrandSampler(data_set, part=MASK, shuffle=False).state_at(0, 7)
+    state = BrandSampler(data_set, part=MASK, shuffle=False)._sequence.state_at(0, 7)
     sampler = BrandSampler(data_set, part=MASK)
     sampler.load_state_dict(state)
     assert list(sampler) == PART[7:]
-    other = BrandSampler(data_set, seed=5, part=MASK, shuffle=False).state_at(0, 3)
+    other = BrandSampler(data_set, seed=5, part=MASK, shuffle=False)._sequence.state_at(0, 3)
     sampler.load_state_dict(other)
-    assert sampler.state_at(0, 3) == other
+    assert sampler._sequence.state_at(0, 3) == other
 
 
 @pytest.mark.slow
@@ -122,7 +124,7 @@ def test_it_goes_on_at_every_step(small: Path, ranks: int) -> None:
         first = BrandSampler(data_set, seed=3, part=MASK)
         expected = planned(small, first.order, 0)
         for position in range(len(PART)):
-            state = first.state_at(0, position)
+            state = first._sequence.state_at(0, position)
             assert state["order"]["part"] == first.order.to_json()["part"]
             found = []
             for rank in range(ranks):
@@ -147,7 +149,7 @@ def test_a_state_of_another_part_is_refused(small: Path) -> None:
         with pytest.raises(UsageError, match=f"the state is of all samples, this sampler draws part {digest}"):
             some.load_state_dict(every.state_dict())
         some.load_state_dict(some.state_dict())
-    far = some.state_at(0, len(PART) + 1)
+    far = some._sequence.state_at(0, len(PART) + 1)
     with pytest.raises(UsageError, match="this is no state of a BrandSampler: position 51 of 50"):
         some.load_state_dict(far)
 
@@ -193,7 +195,7 @@ def test_only_samples_of_the_part_replace_a_damaged_one(tmp_path: Path, kind: in
     for place in range(0, 64, 16):
         flip_bit(chunk_path(path, place // 8), 8 * int(data.rows(place, place + 1)["offset"][0]))
     broken = set(data.indices(np.arange(0, 64, 16)).tolist())
-    with served(path, memory=0.5, fields=("index", "data"), on_error="skip", protocol=Stripes(mixing=1.0)) as data_set:
+    with served(path, memory=0.5, fields=("index", "data"), on_error="skip", protocol=Stripes(buffer=1.0)) as data_set:
         sampler = BrandSampler(data_set, part=mask)
         loader = (
             BrandLoader(data_set, 4, sampler=sampler)
@@ -239,9 +241,9 @@ def test_several_nodes_draw_a_part(small: Path, protocol: Any) -> None:
 def test_a_recorded_server_is_replayed(small: Path, tmp_path: Path) -> None:
     """The record has the part, so the replay decides the same."""
     record = tmp_path / "record"
-    with running(str(small), NodeServer(small, random_address(), memory=0.5, record=record)) as found:
+    with running(str(small), NodeServer(ServerSpec(small, random_address(), memory=0.5, record=record))) as found:
         data_set = BrandDataset(small, server=found.address, fields=("index",))
         assert sorted(indices_of(BrandLoader(data_set, 8, sampler=BrandSampler(data_set, part=MASK)))) == PART
-    command = [sys.executable, "-m", "brand.testing.replay", str(record), str(small)]
+    command = [sys.executable, "-m", "tests.tools.replay", str(record), str(small)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
     assert "the same decisions" in done.stdout

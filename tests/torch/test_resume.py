@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from brand.errors import UsageError
-from brand.node.setup.choose import ProtocolChoice
+from brand.orders.policies.registry import OrderOption
 from brand.testing.node import RunningServer, running_server
 from brand.torch import BrandDataset, BrandLoader, BrandSampler
 from tests import places
@@ -44,9 +44,9 @@ def through_torch(state: State) -> State:
 
 
 @pytest.fixture(scope="module", params=["stripes", "slots"])
-def protocol(request: pytest.FixtureRequest) -> ProtocolChoice:
+def protocol(request: pytest.FixtureRequest) -> OrderOption:
     """Both."""
-    found: ProtocolChoice = request.param
+    found: OrderOption = request.param
     return found
 
 
@@ -64,7 +64,7 @@ def server(path: Path) -> Iterator[RunningServer]:
 
 
 @pytest.fixture
-def data_set(server: RunningServer, protocol: ProtocolChoice) -> BrandDataset:
+def data_set(server: RunningServer, protocol: OrderOption) -> BrandDataset:
     """Opened anew for each test, as a new process does."""
     return opened(server, protocol)
 
@@ -76,7 +76,7 @@ def epochs(path: Path, data_set: BrandDataset) -> list[list[int]]:
     return [planned(path, order, epoch) for epoch in range(3)]
 
 
-def opened(server: RunningServer, protocol: ProtocolChoice) -> BrandDataset:
+def opened(server: RunningServer, protocol: OrderOption) -> BrandDataset:
     """(index, key)."""
     return BrandDataset(server.path, fields=("index", "key"), server=server.address, protocol=protocol)
 
@@ -260,7 +260,7 @@ def test_a_loader_with_another_sampler_has_no_state(data_set: BrandDataset) -> N
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_stateful_loader_at_every_step(
-    server: RunningServer, protocol: ProtocolChoice, epochs: list[list[int]], workers: int
+    server: RunningServer, protocol: OrderOption, epochs: list[list[int]], workers: int
 ) -> None:
     """In a new data set each time."""
 

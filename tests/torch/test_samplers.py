@@ -25,7 +25,7 @@ from torch.utils.data import (
 
 from brand.errors import ServerError, UsageError
 from brand.node.client.look import look_at
-from brand.protocol.tickets import positions_of
+from brand.orders.base.tickets import positions_of
 from brand.torch import BrandDataset, BrandLoader, BrandSampler
 from tests import places
 from tests.torch.support import (
@@ -157,7 +157,7 @@ def test_a_batch_is_of_one_kind(small: Path) -> None:
             ([tickets[0], next(iter(sampler))], "one epoch"),
             ([tickets[0], foreign[1]], "one epoch"),
         ):
-            for read in (data_set.__getitems__, data_set.fetch):
+            for read in (data_set.__getitems__, data_set._source.fetch):
                 with pytest.raises(UsageError, match=said):
                     read(wrong)
         assert len(data_set.__getitems__(tickets[:3])) == 3
@@ -227,7 +227,7 @@ def test_a_used_loader_may_be_dropped_and_its_sampler_used_again(small: Path) ->
 def nobody_listens(data_set: BrandDataset) -> bool:
     """Whether no server was started for a data set."""
     try:
-        look_at(data_set._node.address)
+        look_at(data_set._source.port.client.address)
     except ServerError:
         return data_set.stats() == {}
     return False

@@ -21,10 +21,10 @@ from torch.utils.data import DataLoader
 
 from brand import Picture, pack
 from brand.errors import UsageError
-from brand.node.setup.choose import Shared
 from brand.node.setup.preparing import Prepared
-from brand.protocol.joins import Joins
-from brand.storage.dataset import StoredDataSet
+from brand.orders import Shared
+from brand.orders.base.joins import Joins
+from brand.storage.dataset.dataset import StoredDataSet
 from brand.testing.node import RunningServer, running_server
 from brand.torch import BrandDataset, BrandLoader, BrandSampler
 from tests.node.conftest import texts as texts
@@ -185,7 +185,7 @@ def test_each_state_tells_what_was_drawn(texts: Path, server: RunningServer, rej
         states.append(json.loads(json.dumps(loader.state_dict())))
         drawn(islice(ahead, 3))
     assert sorted(found) == list(range(SAMPLES))
-    order = following.ordering.order(0)
+    order = following._source.ordering.order(0)
     for step, state in enumerate(states[:-1], 1):
         joins = Joins.from_json(state["joins"], state["lap"]).rows
         planned = StoredDataSet(texts).indices(order.plan(0, joins).sample_of).tolist()

@@ -18,16 +18,17 @@ from torch.utils.data import DataLoader
 from brand import pack
 from brand.errors import ChecksumError, DecodeError, MissingFileError, UsageError
 from brand.formats.media import Waveform
-from brand.node.setup.choose import ProtocolChoice, Stripes
-from brand.protocol.stripe_policy import StripePolicy
-from brand.storage.dataset import StoredDataSet
-from brand.testing.damage import flip_bit
-from brand.testing.forge import put_together, sign_index, take_apart
+from brand.orders import Stripes
+from brand.orders.policies.registry import OrderOption
+from brand.orders.policies.stripe_policy import StripePolicy
+from brand.storage.dataset.dataset import StoredDataSet
 from brand.testing.storage import Fault, FaultyStorage
 from brand.torch import BrandDataset, BrandLoader, BrandSampler
 from tests import places
-from tests.orders import order_of
+from tests.made_orders import order_of
 from tests.storage.support import chunk as chunk_path
+from tests.tools.damage import flip_bit
+from tests.tools.forge import put_together, sign_index, take_apart
 from tests.torch.support import failure_of, make_samples, make_set, planned, records, records_of, served
 
 pytestmark = places.EVERYWHERE
@@ -36,7 +37,7 @@ COUNT, CHUNK, BATCH = 75, 8, 7
 SAMPLES = records(make_samples(COUNT, 1500))
 DAMAGED_PLACES = [3, 4, *range(7, COUNT, CHUNK)]
 """The last of each chunk and so of each group, and two side by side."""
-GROUPS = Stripes(length=2, mixing=0.6)
+GROUPS = Stripes(length=2, buffer=0.6)
 """Several groups of several chunks each, however the memory is."""
 
 
@@ -86,7 +87,7 @@ def check(found: list[int], data_set: BrandDataset, broken: Collection[int], epo
     ("kind", "protocol", "memory"), [(0, GROUPS, 0.7), (2, "slots", 1.0), (-1, "slots", 0.7), (-3, GROUPS, 1.0)]
 )
 def test_another_of_the_group_comes(
-    damaged: Path, broken: list[int], kind: int, protocol: ProtocolChoice, memory: float
+    damaged: Path, broken: list[int], kind: int, protocol: OrderOption, memory: float
 ) -> None:
     """As many samples as ever, each whole and under its own name; the statistics list what was replaced by what."""
     with served(damaged, memory=memory, protocol=protocol, fields=None, on_error="skip") as data_set:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, median
 
@@ -13,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brand.errors import UsageError
-from brand.torch.dataset import BrandDataset
-from brand.torch.loader import BrandLoader
-from brand.torch.sampler import BrandSampler
-from brand.torch.threads import FORGOTTEN, RAMP, RUNGS, WINDOW_BATCHES, WINDOW_S, Ladder, Pace
+from brand.torch.data.dataset import BrandDataset
+from brand.torch.loader.loader import BrandLoader
+from brand.torch.loader.threads import FORGOTTEN, RAMP, RUNGS, WINDOW_BATCHES, WINDOW_S, Ladder, Pace
+from brand.torch.sampler.sampler import BrandSampler
 from tests.rounds import examples
 from tests.torch.support import equal, served
 from tests.torch.test_data_loader import pixels
@@ -142,14 +143,15 @@ def test_batches_do_not_depend_on_the_number_of_threads(
     fashion_set: Path, monkeypatch: pytest.MonkeyPatch, *, restless: bool
 ) -> None:
     """The same batches in the same order as with one thread, also where the number changes with each batch."""
-    monkeypatch.setattr("brand.torch.threads.WINDOW_S", 0.0)
-    monkeypatch.setattr("brand.torch.threads.WINDOW_BATCHES", 1)
+    monkeypatch.setattr("brand.torch.loader.threads.WINDOW_S", 0.0)
+    monkeypatch.setattr("brand.torch.loader.threads.WINDOW_BATCHES", 1)
     with served(fashion_set, fields=("image", "label"), transform={"image": pixels}) as data_set:
         sampler = BrandSampler(data_set)
         expected = list(BrandLoader(data_set, 50, sampler=sampler, threads=1))
         sampler.set_epoch(0)
         loader = BrandLoader(data_set, 50, sampler=sampler, threads="auto")
-        loader.threads, loader.pace = 8, Pace(Restless(8) if restless else Ladder(8))
+        loader.threads = 8
+        loader._instruments = replace(loader._instruments, pace=Pace(Restless(8) if restless else Ladder(8)))
         assert equal(list(loader), expected)
         stats = loader.stats()
         assert 1 <= stats["threads"] <= 8
@@ -160,9 +162,9 @@ def test_batches_do_not_depend_on_the_number_of_threads(
 def test_the_number_is_fixed_unless_auto(fashion_set: Path) -> None:
     """Given, or all processors; a copy in another process begins anew."""
     data_set = BrandDataset(fashion_set)
-    assert BrandLoader(data_set, threads=7).pace.threads == 7
+    assert BrandLoader(data_set, threads=7)._instruments.pace.threads == 7
     assert BrandLoader(data_set).stages.threads == BrandLoader(data_set).threads
     copy = pickle.loads(pickle.dumps(BrandLoader(data_set, threads="auto")))
-    assert copy.pace.threads == min(2, copy.threads)
+    assert copy._instruments.pace.threads == min(2, copy.threads)
     with pytest.raises(UsageError, match=r'threads=.many.: give a whole number, at least 1, or "auto"'):
         BrandLoader(data_set, threads="many")  # type: ignore[arg-type]

@@ -22,13 +22,14 @@ from brand.node.client.look import look_at
 from brand.node.serve.metrics import prometheus
 from brand.node.wire.lease import Held
 from brand.node.wire.looping import CAUSES, LOOP
-from brand.testing.cluster import running_cluster
 from brand.testing.storage import BlockedStorage
 from brand.torch import BrandDataset, BrandLoader, BrandSampler
-from brand.torch.iteration import PROFILED
-from brand.torch.waits import Course, Span, Waits, asked
+from brand.torch.fetch.spans import Span, asked
+from brand.torch.loader.iteration import PROFILED
+from brand.torch.loader.waits import Course, Waits
 from tests.node.test_metrics import read
 from tests.support import wait_until
+from tests.tools.cluster import running_cluster
 from tests.torch.support import make_samples, make_set, served
 
 COUNT = 75
@@ -71,14 +72,14 @@ def opened_later(loader: BrandLoader, open_it: Callable[[], object]) -> Iterator
 
 def waited(loader: BrandLoader) -> float | None:
     """How long the loop waits by now; None: it does not."""
-    now = loader.waits.to_json(time.monotonic())["now"]
+    now = loader._instruments.waits.to_json(time.monotonic())["now"]
     return None if now is None else now["wait_s"]
 
 
 def long_step(loader: BrandLoader, batches: Iterator[Any]) -> dict[str, Any]:
     """Take batches up to the one that the loop has to wait for. Returns what is said of it."""
     for _ in batches:
-        last: dict[str, Any] = loader.waits.to_json(time.monotonic())["last"]
+        last: dict[str, Any] = loader._instruments.waits.to_json(time.monotonic())["last"]
         if last["wait_s"] > LONG_S:
             return last
     raise AssertionError("no step waited")

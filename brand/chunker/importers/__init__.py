@@ -7,6 +7,7 @@ jsonl       JSON lines                      arrowtypes  Arrow's types and values
 csvfiles    CSV and TSV                     raw       what MDS and LitData have in common
 litarrow    LitData's chunks of plain rows
 tars        the files of a tar archive      files     the files of a source, also compressed ones
+fields      columns of a source -> fields   tables    a table given to `pack`
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any, Final
 
-from brand.chunker.fields import Choice
+from brand.chunker.importers.fields import FieldMapping
 
 _HOMES: Final = {
     "webdataset": ("webdataset", "WebDataset"),
@@ -31,11 +32,11 @@ FORMATS: Final = tuple(_HOMES)
 """What `open_shards` reads."""
 
 
-def open_shards(kind: str, src: str | os.PathLike[str], choice: Choice) -> Any:
+def open_shards(kind: str, src: str | os.PathLike[str], choice: FieldMapping) -> Any:
     """The source at `src`, which has this format, as `Shards`.
 
     Raises `UsageError`, `SourceError`, `MissingExtraError`.
     """
     module, name = _HOMES[kind]
-    opened: Callable[[Any, Choice], Any] = getattr(import_module(f"brand.chunker.importers.{module}"), name)
+    opened: Callable[[Any, FieldMapping], Any] = getattr(import_module(f"brand.chunker.importers.{module}"), name)
     return opened(src, choice)

@@ -17,9 +17,9 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from brand.chunker.fields import Choice, Fields, choose, codec_of_bytes, is_taken
 from brand.chunker.importers.arrowtypes import values_of, way_of
-from brand.chunker.shards import Block
+from brand.chunker.importers.fields import FieldMapping, Fields, choose, codec_of_bytes, is_taken
+from brand.chunker.sources.shards import Block
 from brand.formats.record import Numbered
 
 
@@ -30,7 +30,7 @@ class ArrowFields:
         self,
         schema: Any,
         first_rows: Callable[[list[str]], Any],
-        choice: Choice,
+        choice: FieldMapping,
         *,
         order: Sequence[str] | None = None,
     ) -> None:

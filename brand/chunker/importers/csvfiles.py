@@ -17,10 +17,10 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any, Final
 
-from brand.chunker.fields import ROWS_LOOKED_AT, Choice, choose, common_codec
+from brand.chunker.importers.fields import ROWS_LOOKED_AT, FieldMapping, choose, common_codec
 from brand.chunker.importers.files import COMPRESSED, File, find_files, reading
 from brand.chunker.importers.jsonl import LINES_OF_OTHERS, OTHERS
-from brand.chunker.shards import Bad, Block, Shard
+from brand.chunker.sources.shards import Bad, Block, Shard
 from brand.errors import SourceError, counted
 from brand.formats.constants import MAX_SAMPLE
 from brand.formats.record import Numbered
@@ -37,7 +37,7 @@ class Csv:
     kind = "csv"
     classes = None
 
-    def __init__(self, src: str | os.PathLike[str], choice: Choice) -> None:
+    def __init__(self, src: str | os.PathLike[str], choice: FieldMapping) -> None:
         names = (".csv", ".tsv")
         endings = [*names, *(f"{name}{ending}" for name in names for ending in COMPRESSED)]
         self._files = find_files(src, endings, "CSV file")

@@ -14,13 +14,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from brand.chunker.fields import LOOKED_AT, Choice
 from brand.chunker.importers.arrow import ArrowFields
 from brand.chunker.importers.arrowtypes import arrow
+from brand.chunker.importers.fields import LOOKED_AT, FieldMapping
 from brand.chunker.importers.files import File, find_files
 from brand.chunker.importers.parquet import Parquet
 from brand.chunker.importers.raw import below, folder_error
-from brand.chunker.shards import Block, Shard
+from brand.chunker.sources.shards import Block, Shard
 from brand.errors import SourceError, UsageError
 from brand.stores.url import is_url, parse_url
 
@@ -34,7 +34,7 @@ class Saved:
 
     kind = "hf"
 
-    def __init__(self, root: Path, choice: Choice) -> None:
+    def __init__(self, root: Path, choice: FieldMapping) -> None:
         library, state = arrow(), root / "state.json"
         try:
             told = json.loads(state.read_bytes())
@@ -81,7 +81,7 @@ class Saved:
                 row += batch.num_rows
 
 
-def open_hf(src: str | os.PathLike[str], choice: Choice) -> Saved | Parquet:
+def open_hf(src: str | os.PathLike[str], choice: FieldMapping) -> Saved | Parquet:
     """The source in a folder, in Parquet files, or at `hf://datasets/OWNER/NAME`.
 
     Raises `SourceError`, `UsageError`.

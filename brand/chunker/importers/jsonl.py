@@ -17,9 +17,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, Final, overload
 
-from brand.chunker.fields import ROWS_LOOKED_AT, Choice, choose, codec_of_value, common_codec, is_taken
+from brand.chunker.importers.fields import ROWS_LOOKED_AT, FieldMapping, choose, codec_of_value, common_codec, is_taken
 from brand.chunker.importers.files import BUFFER_BYTES, COMPRESSED, File, find_files, reading
-from brand.chunker.shards import Bad, Block, Shard
+from brand.chunker.sources.shards import Bad, Block, Shard
 from brand.errors import SourceError, UsageError
 
 STRETCH_BYTES: Final = 64 << 20
@@ -36,7 +36,7 @@ class JsonLines:
     kind = "jsonl"
     classes = None
 
-    def __init__(self, src: str | os.PathLike[str], choice: Choice) -> None:
+    def __init__(self, src: str | os.PathLike[str], choice: FieldMapping) -> None:
         names = (".jsonl", ".ndjson", ".json")
         endings = [*names, *(f"{name}{ending}" for name in names for ending in COMPRESSED)]
         self._files = find_files(src, endings, "JSONL file")
@@ -126,7 +126,7 @@ def _lines_before(path: Path, start: int) -> int:
     return count
 
 
-def _columns(files: Sequence[File], choice: Choice) -> list[tuple[str, str]]:
+def _columns(files: Sequence[File], choice: FieldMapping) -> list[tuple[str, str]]:
     """Names and codecs of the columns, as the first lines of the files have them. Raises `UsageError`."""
     found: dict[str, dict[str, str]] = {}
     step = max(1, len(files) // OTHERS)

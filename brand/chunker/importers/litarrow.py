@@ -14,12 +14,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from brand.chunker.fields import LOOKED_AT, Choice
 from brand.chunker.importers.arrow import ArrowFields
 from brand.chunker.importers.arrowtypes import arrow
+from brand.chunker.importers.fields import LOOKED_AT, FieldMapping
 from brand.chunker.importers.litdata import LitData, refuse, shard_of
 from brand.chunker.importers.raw import below, folder_error
-from brand.chunker.shards import Block
+from brand.chunker.sources.shards import Block
 from brand.errors import SourceError, UsageError
 
 _MAGIC: Final = b"LDARW01\0"
@@ -34,7 +34,7 @@ class LitDataRows:
 
     kind = "litdata"
 
-    def __init__(self, root: Path, choice: Choice) -> None:
+    def __init__(self, root: Path, choice: FieldMapping) -> None:
         index = root / "index.json"
         try:
             told = json.loads(index.read_bytes())
@@ -88,7 +88,7 @@ class LitDataRows:
             raise SourceError(name, f"it is damaged or cut short: {error}") from error
 
 
-def open_litdata(src: str | os.PathLike[str], choice: Choice) -> LitData | LitDataRows:
+def open_litdata(src: str | os.PathLike[str], choice: FieldMapping) -> LitData | LitDataRows:
     """The source in a folder of LitData. Raises `SourceError`, `UsageError`, `MissingExtraError`."""
     root = Path(src)
     return LitDataRows(root, choice) if _has_rows(root) else LitData(root, choice)

@@ -23,10 +23,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from brand.chunker.fields import Choice, choose, is_taken
+from brand.chunker.importers.fields import FieldMapping, choose, is_taken
 from brand.chunker.importers.files import reading
 from brand.chunker.importers.raw import at_offsets, below, folder_error, pixels, scalar, settled
-from brand.chunker.shards import Block, Shard
+from brand.chunker.sources.shards import Block, Shard
 from brand.errors import SourceError, UsageError
 from brand.formats.record import Numbered
 
@@ -42,7 +42,7 @@ class LitData:
     kind = "litdata"
     classes = None
 
-    def __init__(self, src: str | os.PathLike[str], choice: Choice) -> None:
+    def __init__(self, src: str | os.PathLike[str], choice: FieldMapping) -> None:
         self._root = Path(src)
         index = self._root / "index.json"
         try:

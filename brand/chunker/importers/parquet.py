@@ -11,11 +11,11 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, Final
 
-from brand.chunker.fields import LOOKED_AT, Choice
 from brand.chunker.importers.arrow import ArrowFields
 from brand.chunker.importers.arrowtypes import arrow
+from brand.chunker.importers.fields import LOOKED_AT, FieldMapping
 from brand.chunker.importers.files import File, find_files
-from brand.chunker.shards import Block, Shard
+from brand.chunker.sources.shards import Block, Shard
 from brand.errors import SourceError
 
 STRETCH_BYTES: Final = 64 << 20
@@ -30,11 +30,11 @@ class Parquet:
 
     kind = "parquet"
 
-    def __init__(self, src: str | os.PathLike[str], choice: Choice) -> None:
+    def __init__(self, src: str | os.PathLike[str], choice: FieldMapping) -> None:
         arrow()
         self._take(find_files(src, [".parquet", ".pq"], "Parquet file"), choice)
 
-    def _take(self, files: Sequence[File], choice: Choice) -> None:
+    def _take(self, files: Sequence[File], choice: FieldMapping) -> None:
         self._stretches: list[tuple[File, list[int]]] = []
         shards, columns = [], None
         for file in files:

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, Final
 
 import numpy as np
 
-from brand.chunker.fields import LOOKED_AT, codec_of_bytes
+from brand.chunker.importers.fields import LOOKED_AT, codec_of_bytes
 from brand.errors import SourceError
 from brand.formats.constants import MAX_SAMPLE
 

@@ -27,10 +27,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from brand.chunker.fields import FILES_LOOKED_AT, Choice, choose, codec_of_bytes, common_codec
+from brand.chunker.importers.fields import FILES_LOOKED_AT, FieldMapping, choose, codec_of_bytes, common_codec
 from brand.chunker.importers.files import COMPRESSED, File, find_files, reading
 from brand.chunker.importers.tars import members
-from brand.chunker.shards import Bad, Block, Shard
+from brand.chunker.sources.shards import Bad, Block, Shard
 from brand.errors import SourceError
 from brand.formats.media import HEAD_BYTES
 
@@ -59,7 +59,7 @@ class WebDataset:
     kind = "webdataset"
     classes = None
 
-    def __init__(self, src: str | os.PathLike[str], choice: Choice) -> None:
+    def __init__(self, src: str | os.PathLike[str], choice: FieldMapping) -> None:
         self._files = find_files(src, [".tar", *(f".tar{ending}" for ending in COMPRESSED), ".tgz"], "tar file")
         self.shards = tuple(Shard(file.name, file.bytes, file.mark) for file in self._files)
         seen: list[Sample] = []

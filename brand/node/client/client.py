@@ -17,20 +17,32 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.errors import BrandError, ServerError, counted
+from brand.errors import BrandError, ServerError
 from brand.node.client.connector import Cluster, Connector
 from brand.node.client.session import Drawn, Session
 from brand.node.client.taking import NO_FILES, Files
 from brand.node.client.wants import Wants
 from brand.node.client.welcome import ServerFacts
-from brand.node.setup.caching import Cache
-from brand.node.setup.memory import Memory
-from brand.node.wire import messages
-from brand.node.wire.looping import LoopReport, pack_loop
-from brand.node.wire.messages import Kind
+from brand.node.setup.server_spec import ServerSpec
+from brand.node.wire.client_messages import (
+    AskOrder,
+    AskStats,
+    ClientBegins,
+    ClientDivides,
+    ClientFetches,
+    Replaced,
+    pack,
+    unpack,
+)
+from brand.node.wire.drawing import Announcement
+from brand.node.wire.looping import LoopReport
+from brand.node.wire.messages import Kind, unpack_json
+from brand.node.wire.numbers import NO_CLIENT
+from brand.node.wire.replies import Divided, OrderFound
 from brand.node.wire.samples import unpack_samples
-from brand.protocol.joins import Joins
-from brand.protocol.order import Order
+from brand.orders.base.joins import Joins
+from brand.orders.order import Order
+from brand.reprs import Reprs
 
 if TYPE_CHECKING:
     from brand.node.client.orders import Orders
@@ -43,55 +55,40 @@ _T = TypeVar("_T")
 _clients: weakref.WeakSet[Client] = weakref.WeakSet()
 
 
-class Client:
+class Client(Reprs, shows="path address run _idle"):
     """The client of the server of one data set.
 
     Where the server refuses a request, the client raises the class that the server names: `UsageError`,
     `UnreachableError` or `ProtocolError`. For any other class it raises `ServerError`.
 
     Args:
-        path, data_set, mean_bytes: Folder and id of the data set, and the mean size of a stored sample.
-        address: Where the server listens.
-        memory: Memory for a server that this client starts; None together with `attach`.
+        spec: Where the server listens, and what a server has to know that this client starts.
+        data_set, mean_bytes: Id of the data set, and the mean size of a stored sample.
         run: Name of the training, which its processes share and no other process has.
         attach: Never start a server.
         cluster: How a server that this client starts becomes one of several; None: it is alone.
-        cache: The cache folder of a server that this client starts; None: it has none.
         wants: What the server may prepare for this client; None: nothing.
-        common: Whether a server that this client starts is for several jobs.
         files: What this process knows of the data set's files without the server.
     """
 
-    def __init__(  # noqa: PLR0913 - a keyword each
+    def __init__(
         self,
-        path: str,
+        spec: ServerSpec,
         data_set: str,
         mean_bytes: float,
-        address: str,
-        memory: Memory,
         run: str,
         *,
         attach: bool,
         cluster: Cluster | None = None,
-        cache: Cache | None = None,
         wants: Wants | None = None,
-        common: bool = False,
         files: Files = NO_FILES,
     ) -> None:
-        self.path, self.address, self.run = path, address, run
+        self.path, self.address, self.run = str(spec.where), spec.address, run
         self._mean_bytes = mean_bytes
         self._joins: dict[tuple[Order, int], Joins] = {}
         """Where this run joined others, by order and epoch, as far as this process knows."""
         self._orders: dict[str, Orders] = {}
-        self._connector = Connector(
-            *(path, data_set, address, memory),
-            attach=attach,
-            cluster=cluster,
-            cache=cache,
-            wants=wants,
-            common=common,
-            files=files,
-        )
+        self._connector = Connector(spec, data_set, attach=attach, cluster=cluster, wants=wants, files=files)
         self._begin_anew()
         _clients.add(self)
 
@@ -116,30 +113,22 @@ class Client:
         self._begin_anew()
         _clients.add(self)
 
-    def __repr__(self) -> str:
-        connections = len(self._idle) + (self._control is not None)
-        return f"Client({self.path!r}, {self.address}, run {self.run!r}, {counted(connections, 'free connection')})"
-
     def begin(
         self,
         order: Order,
         tag: int,
-        epoch: int,
-        position: int,
-        ranks: tuple[int, int],
-        batch: int = 0,
+        announcement: Announcement,
         turn: int | None = None,
-        processes: int = 1,
     ) -> NDArray[np.int64] | None:
-        """Say that this process is about to draw; `ranks` is (rank, number of ranks). Raises `ServerError`.
+        """Say that this process is about to draw. Raises `ServerError`.
 
         From then on other processes of the run find the order by the tag. `turn` is the same number on all nodes for
-        the same sampler: where nodes have different orders of the same turn, the server refuses them. `processes`
-        processes share the positions of this rank.
+        the same sampler: if nodes have different orders of the same turn, the server refuses them.
 
-        `batch` is the samples of a batch of each rank, with `locality`. The server then returns which positions are
-        this rank's own, as soon as all ranks have begun; without `batch` the result is None.
+        With a `batch`, the server returns which positions are this rank's own, as soon as all ranks have begun; without
+        it, the result is None.
         """
+        epoch = announcement.epoch
 
         def act(connection: Session) -> NDArray[np.int64] | None:
             number = connection.number_of(self.run, order, tag, turn)
@@ -149,11 +138,11 @@ class Client:
                 )
             if order.grows:
                 self.orders.tell(connection, order, epoch)
-            connection.send(messages.pack_begin(number, epoch, position, *ranks, batch, processes))
-            if not batch:
+            connection.send(pack(ClientBegins(NO_CLIENT, number, announcement)))
+            if not announcement.batch:
                 return None
-            body = connection.request(messages.pack_which(number, epoch, ranks[0]), Kind.POSITIONS)
-            return messages.unpack_positions(body)
+            message = pack(ClientDivides(NO_CLIENT, (number, epoch), announcement.rank))
+            return unpack(Divided, connection.request(message, Kind.POSITIONS)).positions
 
         return self._with_control(act)
 
@@ -187,8 +176,7 @@ class Client:
         """
         connection = self._connector.connect(owner)
         try:
-            body = connection.request(messages.pack_json(Kind.ORDER, {"run": self.run, "tag": tag}), Kind.ORDER)
-            return messages.unpack_order(messages.unpack_json(body))
+            return unpack(OrderFound, connection.request(pack(AskOrder(self.run, tag)), Kind.ORDER)).order
         except (ConnectionError, TimeoutError) as error:
             raise ServerError(f"the node server at {self.address} does not answer: {error}") from error
         finally:
@@ -247,7 +235,7 @@ class Client:
         present, samples = [], []
         for number in np.unique(part).tolist():
             some = part == number
-            message, limit = messages.pack_fetch(places[some]), int(sizes[some].sum()) + int(some.sum())
+            message, limit = pack(ClientFetches(NO_CLIENT, places[some])), int(sizes[some].sum()) + int(some.sum())
 
             def act(connection: Session, message: bytes = message, limit: int = limit) -> memoryview:
                 return connection.request(message, Kind.FETCH, limit)
@@ -260,7 +248,7 @@ class Client:
     def stats(self) -> dict[str, Any]:
         """Counters of the server. Raises `ServerError`."""
         _tell(self._idle)
-        return self._with_control(lambda c: messages.unpack_json(c.request(messages.frame(Kind.STATS), Kind.STATS)))
+        return self._with_control(lambda c: unpack_json(c.request(pack(AskStats()), Kind.STATS)))
 
     def tell_loop(self, report: LoopReport) -> bool:
         """Tell the server how the training loop of this process waits. Returns whether it was sent.
@@ -272,7 +260,7 @@ class Client:
             if control is None:
                 return False
             try:
-                control.send(pack_loop(report))
+                control.send(pack(report))
             except (OSError, BrandError) as error:  # the next draw says why
                 self._connector.note_end(error)
                 self._lost = True
@@ -280,9 +268,9 @@ class Client:
             self._control = control
             return True
 
-    def report(self, fact: dict[str, Any]) -> None:
-        """Put a fact on the server's list of replaced samples."""
-        self._with_control(lambda c: c.send(messages.pack_json(Kind.REPORT, fact)))
+    def report(self, replaced: Replaced) -> None:
+        """Put a sample on the server's list of replaced samples."""
+        self._with_control(lambda c: c.send(pack(replaced)))
 
     def server(self) -> ServerFacts:
         """Facts that the server tells about itself. Raises `ServerError`."""

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Protocol
+from dataclasses import replace
+from typing import Protocol
 
 from brand.errors import EndedError, ServerError
-from brand.node.client.launch import Spec, start_server
+from brand.node.client.launch import start_server
 from brand.node.client.session import Session
-from brand.node.client.taking import NO_FILES, Files
+from brand.node.client.taking import Files
 from brand.node.client.wants import Wants
 from brand.node.client.welcome import ServerFacts
-from brand.node.setup.caching import Cache
-from brand.node.setup.memory import Memory
-from brand.node.wire import messages
-from brand.node.wire.messages import Kind
+from brand.node.setup.member import Member
+from brand.node.setup.server_spec import ServerSpec
+from brand.node.wire.client_messages import PeerAddresses, pack
+from brand.reprs import Reprs
 
 
 class Cluster(Protocol):
     """How the server of this node finds the servers of the other nodes. Picklable."""
 
-    def member(self) -> dict[str, Any]:
-        """What a server of several nodes has to know (`Spec.cluster`). Raises `ServerError`."""
+    def member(self) -> Member:
+        """Which node the server of this node is. Raises `ServerError`."""
         ...
 
     def meet(self, address: str) -> list[str | None]:
@@ -32,33 +33,26 @@ class Cluster(Protocol):
         ...
 
 
-class Connector:
+class Connector(Reprs, shows="_address _attach"):
     """Connects to the server of one data set; the arguments are those of `Client`. Picklable."""
 
     def __init__(
         self,
-        path: str,
+        spec: ServerSpec,
         data_set: str,
-        address: str,
-        memory: Memory,
         *,
         attach: bool,
         cluster: Cluster | None,
-        cache: Cache | None,
-        wants: Wants | None = None,
-        common: bool = False,
-        files: Files = NO_FILES,
+        wants: Wants | None,
+        files: Files,
     ) -> None:
-        self._path, self._data_set, self._address = path, data_set, address
-        self._memory, self._attach, self._cluster, self._cache = memory, attach, cluster, cache
-        self._wants, self._common, self._files = wants, common, files
+        self._spec, self._data_set, self._attach, self._cluster = spec, data_set, attach, cluster
+        self._path, self._address = spec.where, spec.address
+        self._wants, self._files = wants, files
         self._served: ServerFacts | None = None
         """The server to which this process, or the one that it was forked from, was last connected."""
         self._said = ""
         """What that server said when it ended."""
-
-    def __repr__(self) -> str:
-        return f"Connector({self._address}, {'attaches' if self._attach else 'starts a server where there is none'})"
 
     def connect(self, owner: int, worker: tuple[int, int] | None = None) -> Session:
         """A new connection for `worker`, (worker, number of workers), of process `owner`.
@@ -73,12 +67,10 @@ class Connector:
             if self._attach:
                 raise ServerError(self._why_none()) from None
         member = None if self._cluster is None else self._cluster.member()
-        cache = None if self._cache is None else self._cache.to_json()
-        start_server(Spec(self._path, self._address, self._memory, (owner,), member, cache, self._common))
+        start_server(replace(self._spec, owners=(owner,), member=member))
         return self._joined(self._session(owner, worker))
 
     def note_end(self, error: Exception) -> None:
-        """A connection has ended."""
         if isinstance(error, EndedError):
             self._said = str(error)
 
@@ -111,5 +103,5 @@ class Connector:
             except BaseException:
                 session.close()
                 raise
-            session.send(messages.pack_json(Kind.PEERS, {"addresses": addresses}))
+            session.send(pack(PeerAddresses(tuple(addresses))))
         return session

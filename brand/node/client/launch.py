@@ -1,7 +1,7 @@
 """How does a node server come to life, and how long does it live?
 
-A process that finds no server at its address starts one, `python -c ...`, and sends it a `Spec` on its standard input.
-The server detaches (two forks, its own session), so no process has to wait for it, and Ctrl-C, which goes to all
+A process that finds no server at its address starts one, `python -c ...`, and sends it a `ServerSpec` on its standard
+input. The server detaches (two forks, its own session), so no process has to wait for it, and Ctrl-C, which goes to all
 processes of a terminal, does not end it while others draw from it. The server ends when its owners, the training
 processes, have ended. Where several processes start a server at the same time, the kernel gives the address to one
 server, and the other processes connect to it.
@@ -12,74 +12,45 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from dataclasses import asdict, dataclass
-from typing import Any, Final
+from typing import Final
 
 from brand.errors import ServerDiedError as ServerDiedError
 from brand.errors import ServerError as ServerError
-from brand.node.setup.memory import Memory
+from brand.node.setup.server_spec import ServerSpec
 from brand.pythonchild import child_command
-from brand.storage.files import no_descriptor_left
+from brand.storage.io.files import no_descriptor_left
 
 START_LIMIT_S: Final = 60.0
 """How long a server may take to listen."""
 
 
-@dataclass(frozen=True)
-class Spec:
-    """What a server has to know when it starts."""
-
-    path: str
-    """Folder of the data set."""
-    address: str
-    memory: Memory
-    owners: tuple[int, ...] = ()
-    """The server ends with the last of these processes."""
-    cluster: dict[str, Any] | None = None
-    """For one of several nodes: what `brand.cluster.process` also has to know."""
-    cache: dict[str, Any] | None = None
-    """The cache folder, as `Cache.to_json` gives it; None: there is none."""
-    common: bool = False
-    """Whether several jobs may draw from it, for which it then prepares."""
-
-    def to_json(self) -> str:
-        """The text that goes to the standard input of the server."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> Spec:
-        """Inverse of `to_json`."""
-        value = json.loads(text)
-        return cls(**value | {"owners": tuple(value["owners"])})
-
-
-def start_server(spec: Spec) -> None:
+def start_server(spec: ServerSpec) -> None:
     """Start a server and wait until it listens. It ends at once where another one listens already.
 
     Raises `ServerError`; `ServerDiedError` where the server ended without a message.
     """
-    module = "brand.node.serve.process" if spec.cluster is None else "brand.cluster.process"
+    module = "brand.node.serve.process" if spec.member is None else "brand.cluster.process"
     try:
         started = subprocess.Popen(
             child_command(module), stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
         )
     except OSError as error:
         why = no_descriptor_left(error) or str(error)
-        raise ServerError(f"the node server for {spec.path} cannot be started: {why}") from None
+        raise ServerError(f"the node server for {spec.where} cannot be started: {why}") from None
     with started as process:
         try:
             said, _ = process.communicate(spec.to_json().encode(), START_LIMIT_S)
         except subprocess.TimeoutExpired:
             process.kill()
-            raise ServerError(f"the node server for {spec.path} did not start within {START_LIMIT_S:.0f} s") from None
+            raise ServerError(f"the node server for {spec.where} did not start within {START_LIMIT_S:.0f} s") from None
     try:
         answer = json.loads(said)
     except ValueError:
         raise ServerDiedError(
-            f"the node server for {spec.path} ended before it listened; it may have said why"
+            f"the node server for {spec.where} ended before it listened; it may have said why"
         ) from None
     if "error" in answer:
-        raise ServerError(f"the node server for {spec.path} did not start: {answer['error']}")
+        raise ServerError(f"the node server for {spec.where} did not start: {answer['error']}")
 
 
 def detach() -> bool:

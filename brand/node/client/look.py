@@ -6,8 +6,8 @@ from typing import Any
 
 from brand.errors import ServerError
 from brand.node.client.session import Session
-from brand.node.wire import messages
-from brand.node.wire.messages import Kind
+from brand.node.wire.client_messages import AskStats, pack
+from brand.node.wire.messages import Kind, unpack_json
 
 
 def look_at(address: str, rows: int = 0) -> dict[str, Any]:
@@ -18,7 +18,7 @@ def look_at(address: str, rows: int = 0) -> dict[str, Any]:
     try:
         connection = Session(address, None, None)
         try:
-            return messages.unpack_json(connection.request(messages.pack_stats(rows), Kind.STATS))
+            return unpack_json(connection.request(pack(AskStats(rows)), Kind.STATS))
         finally:
             connection.close()
     except (ConnectionError, TimeoutError) as error:

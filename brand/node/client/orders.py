@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from brand.errors import ProtocolError, ServerError
 from brand.node.client.session import Drawn, Session
-from brand.node.wire.deciding import MOST_PLACES
-from brand.protocol.order import Order
+from brand.node.wire.messages import MOST_PLACES
+from brand.orders.order import Order
 
 LIMIT_S: Final = 30.0
 """How long a state waits until the server has decided what comes before its position."""
@@ -44,7 +44,6 @@ class _Known:
 
     @property
     def before(self) -> NDArray[np.int32]:
-        """The places that are known."""
         return self.places[: self.count]
 
     def puts(self, first: int, places: NDArray[np.int32], decided: int) -> None:
@@ -65,7 +64,6 @@ class _Known:
         self.sure = max(self.sure, end)
 
     def is_known_to(self, life: str) -> None:
-        """A server knows all of this."""
         self.life, self.loaded = life, False
 
 

@@ -25,16 +25,26 @@ from brand.node.client.taking import NO_FILES, Files, Taking
 from brand.node.client.wants import NOTHING, Pages, Values, Wants
 from brand.node.client.welcome import MOST_MEMORIES, Memories, ServerFacts, unpack_welcome
 from brand.node.wire import messages
+from brand.node.wire.client_messages import (
+    ClientJoins,
+    ClientOrders,
+    ClientRegisters,
+    ClientReleases,
+    Hello,
+    pack,
+    unpack,
+)
 from brand.node.wire.connection import same_user, socket_name
-from brand.node.wire.deciding import pack_known_order, unpack_decided
-from brand.node.wire.joining import pack_known_joins, unpack_joins
 from brand.node.wire.lease import NOT_HELD, Held, Lease, unpack_lease
 from brand.node.wire.messages import CHECKED, HEAD, MAX_DRAW, MAX_FAILED, MAX_REPLY, PREPARED, Chains, Kind
+from brand.node.wire.numbers import NO_CLIENT, RunNumber
 from brand.node.wire.preparer import PAGE
-from brand.protocol.joins import Joins
-from brand.protocol.order import Order
-from brand.storage.crew import Crew
-from brand.storage.files import no_descriptor_left
+from brand.node.wire.replies import Decided, Joined, Number
+from brand.orders.base.joins import Joins
+from brand.orders.order import Order
+from brand.reprs import Reprs
+from brand.storage.io.crew import Crew
+from brand.storage.io.files import no_descriptor_left
 
 ANSWER_LIMIT_S: Final = 120.0
 """How long a server may take to answer. It answers within 30 s even where storage hangs."""
@@ -70,7 +80,7 @@ class Drawn:
     """How many positions of the epoch are decided, where its order grows."""
 
 
-class Session:
+class Session(Reprs, shows="_address _hang_up.alive _numbers server"):
     """One connection of this process to a server, used by one thread at a time."""
 
     def __init__(
@@ -83,7 +93,7 @@ class Session:
         files: Files = NO_FILES,
     ) -> None:
         self._address, self._files = address, files
-        self._numbers: dict[Order, tuple[int, tuple[int, ...]]] = {}
+        self._numbers: dict[Order, tuple[RunNumber, tuple[int, ...]]] = {}
         """Number of the run with each order, and numbers of what the server prepares for it."""
         self._joined: dict[tuple[Order, int], Joins] = {}
         """What the server of this connection said last of the joins of an epoch."""
@@ -102,8 +112,7 @@ class Session:
             _connect(self._socket, address)
             if not same_user(self._socket):
                 raise ServerError(f"the server at {address} belongs to another user")
-            hello = {"data_set": data_set, "owner": owner, "worker": worker}
-            memories, self.server = self._greet(messages.pack_json(Kind.HELLO, hello))
+            memories, self.server = self._greet(pack(Hello(data_set, owner, worker)))
             workers = 1 if worker is None else worker[1]
             crew = Crew() if workers == 1 else Crew(1)  # workers share the machine's processors
             self._first = Pages(memories.pages, buffers, crew)
@@ -117,15 +126,11 @@ class Session:
             self.close()
             raise
 
-    def __repr__(self) -> str:
-        state = "open" if self._hang_up.alive else "closed"
-        return f"Session({self._address}, {state}, {len(self._numbers)} orders, {getattr(self, 'server', None)})"
-
-    def number_of(self, run: str, order: Order, tag: int | None = None, turn: int | None = None) -> int:
+    def number_of(self, run: str, order: Order, tag: int | None = None, turn: int | None = None) -> RunNumber:
         """The server's number of a run with an order; see `Client.begin`."""
         if order not in self._numbers:
-            body = self.request(messages.pack_order(order, run=run, tag=tag, turn=turn), Kind.ORDER)
-            number = int(messages.unpack_json(body)["number"])
+            body = self.request(pack(ClientRegisters(NO_CLIENT, order, run, tag, turn)), Kind.ORDER)
+            number = unpack(Number, body).run
             prepares: tuple[int, ...] = ()
             if self._second is not None:
                 prepares = self._wants.numbers(number, lambda asks: self.request(asks, Kind.PREPARE))
@@ -161,7 +166,8 @@ class Session:
     def joins(self, run: str, order: Order, epoch: int, known: Joins) -> Joins:
         """Tell the server where the run joined others in an epoch, as far as this process knows, and ask it back."""
         number = self.number_of(run, order)
-        found = unpack_joins(self.request(pack_known_joins(number, epoch, known), Kind.JOINS))
+        message = pack(ClientJoins(NO_CLIENT, (number, epoch), known))
+        found = unpack(Joined, self.request(message, Kind.JOINS)).joins
         try:
             found.check_fits(order.samples, order.draws)
         except ValueError as error:
@@ -194,7 +200,7 @@ class Session:
             right[~right] = self._files.right(stored.part(~right), lease.places[present[~right]])
         # Release at once, not with the next request: until then the server cannot use the pages again.
         wrong = lease.places[present[~right]]
-        self.send(messages.pack_release(lease.number, checked=not len(wrong), wrong=wrong))
+        self.send(pack(ClientReleases(NO_CLIENT, lease.number, not len(wrong), wrong)))
         if not right.all():  # the caller reads them exactly, and says what is wrong if storage is
             stored, present = stored.part(right), present[right]
         if taking is not None:
@@ -219,14 +225,13 @@ class Session:
         Returns how many positions are decided, and the samples at some of them, from `first` on.
         """
         number = self.number_of(run, order)
-        message = pack_known_order(number, epoch, first, places, sure, wanted)
-        decided, found = unpack_decided(self.request(message, Kind.DECIDED))
-        if not len(found) <= max(0, decided - first) <= max(0, order.draws - first):
+        message = pack(ClientOrders(NO_CLIENT, (number, epoch), first, places, sure, wanted))
+        found = unpack(Decided, self.request(message, Kind.DECIDED))
+        if not len(found.places) <= max(0, found.decided - first) <= max(0, order.draws - first):
             raise ProtocolError("the server tells an order that cannot be")
-        return decided, found
+        return found.decided, found.places
 
     def tell(self) -> None:
-        """Tell the server what this process has taken by itself."""
         if self._taking is not None:
             self._taking.tell()
 

@@ -4,7 +4,7 @@
     places -> entries         the directory, in shared memory (`brand.node.memory.directory`)
     entries -> samples        copied out of the pages; the entries are looked at again afterwards
 
-A sample that is not shown yet may be in the page cache (`brand.storage.cached`): then the client has it before the
+A sample that is not shown yet may be in the page cache (`brand.storage.dataset.cached`): then the client has it before the
 server has read it. Where one sample of a draw is nowhere, or has changed meanwhile, or is not right, the client asks
 for all of them, as if it had not looked.
 
@@ -27,10 +27,14 @@ from brand.formats.constants import ROW
 from brand.formats.stored import Stored
 from brand.node.client.wants import Pages
 from brand.node.memory.directory import Entries, are_checked, runs_of, unchanged
-from brand.node.wire.messages import Kind
-from brand.node.wire.taking import MOST_PLACES, MOST_TAKEN, pack_taken, pack_where, repeat, unpack_places
-from brand.storage.cached import CachedSamples
-from brand.storage.crew import Crew
+from brand.node.wire.client_messages import AskPlaces, pack, unpack
+from brand.node.wire.messages import MOST_PLACES, Kind
+from brand.node.wire.numbers import RunNumber
+from brand.node.wire.replies import Places
+from brand.node.wire.taking import MOST_TAKEN, pack_taken, repeat
+from brand.reprs import Reprs
+from brand.storage.dataset.cached import CachedSamples
+from brand.storage.io.crew import Crew
 
 REMEMBERED: Final = 4
 """Blocks of `MOST_PLACES` positions that a client remembers."""
@@ -65,7 +69,7 @@ class Files:
 NO_FILES: Final = Files()
 
 
-class Taking:
+class Taking(Reprs, shows="_entries _at _blocks"):
     """Takes samples on one connection, which `request` and `send` use. `entries` are those of the directory.
 
     `workers` share the positions of the training process.
@@ -91,9 +95,6 @@ class Taking:
         """Whether the samples of this epoch have to be asked for."""
         self._blocks: dict[int, NDArray[np.int32]] = {}
         """Places at positions of that epoch, by block. Those that were asked for last come last."""
-
-    def __repr__(self) -> str:
-        return f"Taking({len(self._entries)} entries, epoch {self._at}, {len(self._blocks)} blocks of places)"
 
     def may(self, run: int, epoch: int) -> bool:
         """Whether the server has answered a draw of this epoch."""
@@ -128,7 +129,6 @@ class Taking:
         return places, stored
 
     def tell(self) -> None:
-        """Tell the server all that was taken."""
         self._untold.tell()
 
     def _shown(self, entries: Entries, more: int = 0) -> Stored:
@@ -173,11 +173,13 @@ class Taking:
         for number in range(first, last + 1):
             block = self._blocks.pop(number, None)
             if block is None:
-                body = self._request(pack_where(run, epoch, number * MOST_PLACES), Kind.PLACES)
-                block = unpack_places(body, len(self._entries)).copy()
+                question = AskPlaces((RunNumber(run), epoch), number * MOST_PLACES)
+                block = unpack(Places, self._request(pack(question), Kind.PLACES)).places.copy()
                 if not len(block):
                     self._never = True
                     return None
+                if not 0 <= block.min() <= block.max() < len(self._entries):
+                    raise ProtocolError("places that the data set does not have")
                 if len(self._blocks) == REMEMBERED:
                     del self._blocks[next(iter(self._blocks))]
             self._blocks[number] = block

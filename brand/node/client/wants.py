@@ -22,10 +22,14 @@ from brand.native import CORE
 from brand.node.client.buffers import Buffers
 from brand.node.memory.directory import pages_of_runs
 from brand.node.memory.page_memory import ROW_BYTES
+from brand.node.wire.client_messages import ClientPrepares, pack, unpack
 from brand.node.wire.messages import Chains
-from brand.node.wire.prepared import Want, pack_wants, unpack_chains, unpack_numbers
+from brand.node.wire.numbers import NO_CLIENT, RunNumber
+from brand.node.wire.prepared import DecodeSpec, unpack_chains
 from brand.node.wire.preparer import PAGE
-from brand.storage.crew import Crew
+from brand.node.wire.replies import Numbers
+from brand.reprs import Reprs
+from brand.storage.io.crew import Crew
 
 log = logging.getLogger("brand.node")
 
@@ -60,17 +64,14 @@ Values = dict[str, Made]
 NOTHING: Final[Values] = {}
 
 
-class Wants:
+class Wants(Reprs, shows="_wants"):
     """The fields that a client wants prepared. Picklable."""
 
     def __init__(self, prepare: Mapping[str, Preparation]) -> None:
-        self._wants = tuple(Want(field, how) for field, how in prepare.items())
+        self._wants = tuple(DecodeSpec(field, how) for field, how in prepare.items())
         self._said = False
 
-    def __repr__(self) -> str:
-        return f"Wants({', '.join(f'{want.field}: {want.how}' for want in self._wants)})"
-
-    def numbers(self, run: int, ask: Callable[[bytes], memoryview]) -> tuple[int, ...]:
+    def numbers(self, run: RunNumber, ask: Callable[[bytes], memoryview]) -> tuple[int, ...]:
         """Numbers by which the server calls the wants, for draws of a run; none where it does not prepare them.
 
         `ask` sends PREPARE to a server that prepares, and returns the body of its answer.
@@ -81,11 +82,13 @@ class Wants:
             mine = {codec: decoders(codec) for codec in {want.how.codec for want in self._wants}}
         except MissingExtraError:  # the first sample will say so
             return ()
-        numbers, why = unpack_numbers(ask(pack_wants(run, self._wants, mine)), len(self._wants))
-        if not numbers and not self._said:
+        found = unpack(Numbers, ask(pack(ClientPrepares(NO_CLIENT, run, self._wants, mine))))
+        if len(found.numbers) not in (0, len(self._wants)):
+            raise ProtocolError(f"{len(found.numbers)} numbers for {len(self._wants)} wants")
+        if not found.numbers and not self._said:
             self._said = True
-            log.warning("the node server does not prepare %s: %s", self, why)
-        return numbers
+            log.warning("the node server does not prepare %s: %s", self, found.why)
+        return found.numbers
 
     def values(
         self, pages: Pages, numbers: Sequence[int], chains: Chains, indices: NDArray[np.uint64], at: NDArray[np.intp]

@@ -23,7 +23,7 @@ from brand.node.decide.lives import Lives
 from brand.node.decide.tasks import Forget, Write
 from brand.node.decide.writing import Writing
 from brand.node.memory.residents import Residents
-from brand.protocol.placement import cached_unit
+from brand.orders.base.placement import cached_unit
 
 
 @dataclass(frozen=True, slots=True, eq=False)

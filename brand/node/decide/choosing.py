@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from brand.node.decide.members import Owners
 from brand.node.memory.pages import PageCounts
-from brand.protocol.nextuse import Frequency, NextUse, Ranks
-from brand.protocol.placement import choose_cached, choose_kept, most_wanted, unit_at, units
-from brand.protocol.plan import Plan
+from brand.orders.base.placement import choose_cached, choose_kept, most_wanted, unit_at, units
+from brand.orders.base.plan import Plan
+from brand.orders.nextuse import Frequency, NextUse, Ranks
 
 ON_TOP: Final = 4096
 """Bytes that the file system takes on top of a unit: half a block at both ends, on average."""

@@ -12,7 +12,7 @@ from brand.errors import UsageError
 from brand.node.decide.runs import Runs
 from brand.node.wire.drawing import Drawing
 from brand.node.wire.numbers import ClientNumber, NodeNumber, RunNumber
-from brand.protocol.order import Order
+from brand.orders.order import Order
 
 REMEMBER_S: Final = 2.0
 """How long a run is refused after its last client has gone."""

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.protocol.random import blocks
+from brand.orders.base.random import blocks
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,8 @@ from brand.node.decide.progress import Progress
 from brand.node.decide.read_queue import ReadQueue
 from brand.node.decide.states import COMING, DUE, UNWANTED, SampleStates
 from brand.node.wire.numbers import NodeNumber
-from brand.protocol.plan import Plan, Requests, read_of_sample
-from brand.protocol.random import blocks
+from brand.orders.base.plan import Plan, Requests, read_of_sample
+from brand.orders.base.random import blocks
 
 
 @dataclass(frozen=True, slots=True)

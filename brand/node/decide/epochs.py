@@ -26,12 +26,13 @@ from brand.node.decide.plans import Plans
 from brand.node.decide.runs import Beginning, Reader, Runs
 from brand.node.decide.states import HELD
 from brand.node.memory.residents import Residents
-from brand.node.wire.drawing import Begin, Drawer
+from brand.node.wire.client_messages import ClientBegins
+from brand.node.wire.drawing import Begin
 from brand.node.wire.messages import GOES_ON
 from brand.node.wire.numbers import ClientNumber, NodeNumber, RunNumber
-from brand.protocol.following import Join
-from brand.protocol.order import MAX_EPOCH
-from brand.protocol.plan import Plan
+from brand.orders.base.joins import Join
+from brand.orders.base.plan import Plan
+from brand.orders.order import MAX_EPOCH
 
 RANKS_S: Final = 1.0
 """How long a planned epoch waits for ranks of other nodes to begin it."""
@@ -72,29 +73,21 @@ class Epochs:
 
     # -- ranks and nodes begin, draw and leave -----------------------------------------------------------------------
 
-    def begin_here(
-        self,
-        client: ClientNumber,
-        key: Key,
-        start: int,
-        ranks: tuple[int, int],
-        batch: int,
-        processes: int = 1,
-        drawer: Drawer | None = None,
-    ) -> None:
-        """A rank of this node, (rank, ranks), is about to draw from position `start` on.
-
-        `processes` processes share the positions of the rank, or `UNTOLD`; `drawer` is the process that says so. With
-        `GOES_ON`, this is no further beginning of the epoch.
-        """
-        run = self.runs[key[0]]
-        before = run.readers.get((client, None))
-        here = before.begin.times if before is not None and before.epoch == key[1] else 0
-        if processes != GOES_ON:
-            run.conduct.begins(drawer, processes, again=before is None or key[1] <= before.epoch)
-        times = max(here, 1) if processes == GOES_ON else here + 1
-        self.begin(client, key, Begin(start, ranks[1], (ranks[0],), batch, self._members.node, times))
-        if before is not None and key[1] < before.epoch:
+    def begin_here(self, said: ClientBegins) -> None:
+        """A rank of this node is about to draw. With `GOES_ON`, this is no further beginning of the epoch."""
+        key, announced = said.key, said.announcement
+        run = self.runs[said.run]
+        before = run.readers.get((said.client, None))
+        here = before.begin.times if before is not None and before.epoch == announced.epoch else 0
+        goes_on = announced.processes == GOES_ON
+        if not goes_on:
+            again = before is None or announced.epoch <= before.epoch
+            run.conduct.begins(said.drawer, announced.processes, again=again)
+        times = max(here, 1) if goes_on else here + 1
+        start, ranks = min(announced.position, run.order.draws), (announced.rank,)
+        begin = Begin(start, announced.replicas, ranks, announced.batch, self._members.node, times)
+        self.begin(said.client, key, begin)
+        if before is not None and announced.epoch < before.epoch:
             self._drop_later(key)
 
     def begin(self, client: ClientNumber, key: Key, begin: Begin) -> None:

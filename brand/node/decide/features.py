@@ -5,7 +5,7 @@ The core consults the features that are on, in the order in which they were turn
 run on one node has none. Server-side decoding has a protocol of its own (`Decodes`), since it owns a memory.
 """
 
-# ruff: noqa: ARG002, D102 - a hook that does nothing needs no argument; `Features` inherits what its methods say
+# ruff: noqa: ARG002 - a hook that does nothing needs no argument; `Features` inherits what its methods say
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from brand.node.decide.tasks import Read, Refuse
 from brand.node.memory.leases import Shelved
 from brand.node.wire.messages import NO_CHAINS, Chains
 from brand.node.wire.numbers import ClientNumber, RunNumber
-from brand.protocol.following import Join
-from brand.protocol.order import Order
+from brand.orders.base.joins import Join
+from brand.orders.order import Order
 
 if TYPE_CHECKING:
     from brand.node.memory.prepared import PreparedMemory

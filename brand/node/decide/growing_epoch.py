@@ -18,8 +18,8 @@ from brand.node.decide.epoch import Epoch, Setting
 from brand.node.decide.read_queue import ReadQueue
 from brand.node.decide.states import EARLY, SampleStates
 from brand.node.wire.numbers import NodeNumber
-from brand.protocol.growing import Growing
-from brand.protocol.plan import Plan
+from brand.orders.base.plan import Plan
+from brand.orders.joader.growing import Growing
 
 
 class GrowingQueue(ReadQueue):

@@ -17,7 +17,7 @@ from brand.errors import UsageError
 from brand.node.decide.lives import Key, Lives
 from brand.node.decide.runs import Runs
 from brand.node.wire.numbers import RunNumber
-from brand.protocol.growing import Growing
+from brand.orders.joader.growing import Growing
 
 MOST_KEPT: Final = 4
 """Orders of epochs without a life that are kept of each run: a slow process may still draw from them."""

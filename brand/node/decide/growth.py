@@ -26,7 +26,7 @@ from brand.node.decide.growing_orders import GrowingOrder, GrowingOrders
 from brand.node.decide.lives import Key, Lives, Ready
 from brand.node.decide.rounds import Levels, Rounds
 from brand.node.decide.runs import Runs
-from brand.protocol.growing import Growing
+from brand.orders.joader.growing import Growing
 
 AHEAD: Final = 1024
 """Positions that are decided ahead, unless memory bridges more (the channel of JOADER's code)."""

@@ -22,9 +22,9 @@ from brand.node.decide.sharing import LEAST_LOST, Sharing
 from brand.node.decide.tasks import Refuse
 from brand.node.memory.residents import Residents
 from brand.node.wire.numbers import RunNumber
-from brand.protocol.following import UNIT, Join
-from brand.protocol.joins import Joins
-from brand.protocol.order import Order
+from brand.orders.base.joins import Join, Joins
+from brand.orders.order import Order
+from brand.orders.policies.following import UNIT
 
 FOLLOWER_SHARE: Final = 0.045
 """A job that follows another one holds up to this share of the data set, of what it has to draw from its rest.

@@ -13,8 +13,8 @@ from brand.node.decide.members import Members
 from brand.node.decide.placing import Aim, Placing, Room
 from brand.node.memory.residents import Residents
 from brand.node.wire.numbers import RunNumber
-from brand.protocol.nextuse import Frequency, NextUse
-from brand.protocol.order import MAX_EPOCH, Order
+from brand.orders.nextuse import Frequency, NextUse
+from brand.orders.order import MAX_EPOCH, Order
 
 AHEAD_SHARE: Final = 8
 """`1 / AHEAD_SHARE` of the arena stays free of kept samples, for reading ahead."""

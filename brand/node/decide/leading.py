@@ -22,8 +22,7 @@ from brand.node.decide.runs import Run, Runs
 from brand.node.decide.sharing import Sharing
 from brand.node.wire.joining import Joining, Said
 from brand.node.wire.numbers import FIRST_NODE, NodeNumber, RunNumber
-from brand.protocol.following import Join
-from brand.protocol.joins import Joins
+from brand.orders.base.joins import Join, Joins
 
 LEADER: Final = FIRST_NODE
 ANSWER_S: Final = 2.0

@@ -23,11 +23,9 @@ from brand.node.decide.account import Account, Conduct
 from brand.node.decide.draw import Draw
 from brand.node.decide.epoch import Epoch
 from brand.node.decide.runs import Beginning
-from brand.node.wire.numbers import NodeNumber, RunNumber
-from brand.protocol.plan import Plan
-
-Key = tuple[RunNumber, int]
-"""Number of a run, and an epoch."""
+from brand.node.wire.numbers import Key as Key
+from brand.node.wire.numbers import NodeNumber
+from brand.orders.base.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from brand.node.decide.pacing import Pacing
 from brand.node.decide.runs import Runs
 from brand.node.decide.tasks import Refuse
 from brand.node.wire.numbers import RunNumber
-from brand.protocol.policy import LockStep
+from brand.orders.base.policy import LockStep
 
 GATHER_S: Final = 60.0
 """How long the first jobs wait for the others."""

@@ -22,8 +22,8 @@ from brand.node.decide.members import Members
 from brand.node.decide.runs import Beginning, Runs
 from brand.node.memory.residents import Residents
 from brand.node.wire.numbers import NodeNumber
-from brand.protocol.plan import Plan, Requests
-from brand.protocol.split import split_near
+from brand.orders.base.plan import Plan, Requests
+from brand.orders.base.split import split_near
 
 PART: Final = 1 << 18
 """About how many samples a part of the work is about: a few milliseconds."""

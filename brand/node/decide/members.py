@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.node.wire.numbers import FIRST_NODE, NodeNumber
-from brand.protocol.hashing import rendezvous
-from brand.protocol.mapping import Mapping
-from brand.protocol.order import Order
-from brand.protocol.owners import owner_of_chunk
-from brand.protocol.policy import Foreseen
+from brand.orders.base.hashing import rendezvous
+from brand.orders.base.mapping import Mapping
+from brand.orders.base.owners import owner_of_chunk
+from brand.orders.base.policy import Foreseen
+from brand.orders.order import Order
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from brand.node.decide.epoch import Epoch
 from brand.node.wire.numbers import NodeNumber
-from brand.protocol.dtypes import index_dtype
-from brand.protocol.plan import Requests
+from brand.orders.base.dtypes import index_dtype
+from brand.orders.base.plan import Requests
 
 MAX_EARLY: Final = 1 << 20
 """The most positions of another node's requests that are kept until the plan is made."""

@@ -18,8 +18,8 @@ from brand.node.decide.epochs import Epochs
 from brand.node.decide.lives import Live
 from brand.node.decide.members import Members
 from brand.node.wire.numbers import RunNumber
-from brand.protocol.nextuse import Ranks
-from brand.protocol.placement import CACHED_BYTES
+from brand.orders.base.placement import CACHED_BYTES
+from brand.orders.nextuse import Ranks
 
 MOST_SEEN: Final = 0.75
 """Where so much of all units is drawn in each epoch, the next draws of units hardly differ, and `even` is as good."""

@@ -9,7 +9,7 @@ from brand.node.decide.lives import Key, Lives, Wanted
 from brand.node.decide.runs import Runs
 from brand.node.decide.tasks import MakePlan
 from brand.node.memory.residents import Residents
-from brand.protocol.following import Join
+from brand.orders.base.joins import Join
 
 Asked = tuple[Key, tuple[Join, ...]]
 """An epoch, and the joins of its plan."""

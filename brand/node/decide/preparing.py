@@ -35,7 +35,7 @@ from brand.node.memory.prepared import MADE, MAKING, RAW, PreparedMemory
 from brand.node.memory.residents import Residents
 from brand.node.wire.messages import Chains
 from brand.node.wire.numbers import ClientNumber, RunNumber
-from brand.node.wire.prepared import Want
+from brand.node.wire.prepared import DecodeSpec
 from brand.node.wire.preparer import BATCH_S, ENOUGH, MOST_PAGES, UNTRIED, pages_of
 
 BATCH: Final = 16
@@ -121,7 +121,7 @@ class Preparing:
 
     # -- clients -----------------------------------------------------------------------------------------------------
 
-    def register(self, client: ClientNumber, run: RunNumber, wants: tuple[Want, ...]) -> tuple[int, ...] | None:
+    def register(self, client: ClientNumber, run: RunNumber, wants: tuple[DecodeSpec, ...]) -> tuple[int, ...] | None:
         """A client has wants for its draws of a run. Returns their numbers; None where there are too many."""
         numbers = self.wants.register(client, run, wants)
         for number in numbers or ():

@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.node.decide.states import EARLY, HELD, SampleStates
-from brand.protocol.dtypes import index_dtype
-from brand.protocol.packed import PackedMask
-from brand.protocol.plan import Plan
-from brand.protocol.random import blocks
+from brand.orders.base.dtypes import index_dtype
+from brand.orders.base.packed import PackedMask
+from brand.orders.base.plan import Plan
+from brand.orders.base.random import blocks
 
 FOUND: Final = 1 << 13
 """Reads that the queue looks through at a time, for those that come next."""

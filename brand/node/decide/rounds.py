@@ -1,4 +1,4 @@
-"""What do jobs draw next, where orders grow? JOADER's rounds, in pieces (`brand.protocol.dependent`).
+"""What do jobs draw next, where orders grow? JOADER's rounds, in pieces (`brand.orders.joader.dependent`).
 
 A job takes part in a piece of rounds while it has less decided ahead than it may have, and a piece is drawn as soon as
 one job has less than it needs. So jobs that draw about equally fast draw together, though each of them asks at its own
@@ -14,10 +14,10 @@ from typing import Any, Final
 from numpy.typing import NDArray
 
 from brand.node.decide.lives import Key
-from brand.protocol.dependent import draw_rounds
-from brand.protocol.growing import Growing
-from brand.protocol.random import Stream, Words
-from brand.protocol.tree import MOST_JOBS, Need, Tree
+from brand.orders.base.random import Stream, Words
+from brand.orders.joader.dependent import draw_rounds
+from brand.orders.joader.growing import Growing
+from brand.orders.joader.tree import MOST_JOBS, Need, Tree
 
 PIECE: Final = 256
 """The most rounds of a piece: the server's loop does nothing else meanwhile."""

@@ -12,7 +12,7 @@ from brand.node.decide.account import Conduct
 from brand.node.decide.division import Division
 from brand.node.wire.drawing import Begin
 from brand.node.wire.numbers import ClientNumber, NodeNumber, RunNumber
-from brand.protocol.order import Order
+from brand.orders.order import Order
 
 MAX_RUNS: Final = 1024
 """The most runs that a server has at a time."""

@@ -1,8 +1,8 @@
 """Where does a run join those that it shares with?
 
 A run joins where the pacemaker's *front* is: as its epochs begin, and again where it has lost the front. What it draws
-follows from its joins alone (`brand.protocol.following`), so they stand once they are decided, and no position that a
-client has asked for gets another sample. No clock is here: times are arguments. `Sharing` owns the joins.
+follows from its joins alone (`brand.orders.policies.following`), so they stand once they are decided, and no position
+that a client has asked for gets another sample. No clock is here: times are arguments. `Sharing` owns the joins.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from brand.node.decide.pacemakers import Pacemakers
 from brand.node.decide.pacing import Pacing
 from brand.node.decide.runs import Runs
 from brand.node.wire.numbers import RunNumber
-from brand.protocol.following import LEAST_PACE, MOST_PACE, UNIT, Join, alone
-from brand.protocol.joins import MAX_LAP, MOST, Joins
+from brand.orders.base.joins import LEAST_PACE, MAX_LAP, MOST, MOST_PACE, Join, Joins, alone
+from brand.orders.policies.following import UNIT
 
 LAP_END_SHARE: Final = 50
 """A pacemaker so near the end of a lap, as a share of it, begins with the next one."""

@@ -1,4 +1,7 @@
-"""What happens to a node? All that its decisions learn from outside: from clients, threads and other nodes."""
+"""What happens to a node? All that its decisions learn from outside: from clients, threads and other nodes.
+
+Messages of clients are stimuli as they are (`brand.node.wire.client_messages`), but for those of each batch.
+"""
 
 from __future__ import annotations
 
@@ -9,41 +12,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.errors import BrandError
-from brand.node.decide.lives import Key
 from brand.node.decide.tasks import Read, ReadFor, Write
+from brand.node.wire.client_messages import ClientBegins as ClientBegins
+from brand.node.wire.client_messages import ClientDivides as ClientDivides
+from brand.node.wire.client_messages import ClientFetches as ClientFetches
+from brand.node.wire.client_messages import ClientJoins as ClientJoins
+from brand.node.wire.client_messages import ClientOrders as ClientOrders
+from brand.node.wire.client_messages import ClientPrepares as ClientPrepares
+from brand.node.wire.client_messages import ClientRegisters as ClientRegisters
+from brand.node.wire.client_messages import ClientReleases as ClientReleases
 from brand.node.wire.drawing import Drawer
-from brand.node.wire.numbers import ClientNumber, NodeNumber, RunNumber
+from brand.node.wire.numbers import ClientNumber, Key, NodeNumber
 from brand.node.wire.peer_messages import Question, Reply
-from brand.node.wire.prepared import Want
-from brand.protocol.following import Join
-from brand.protocol.joins import Joins
-from brand.protocol.order import Order
-from brand.protocol.plan import Plan
-
-
-@dataclass(frozen=True, slots=True)
-class ClientRegisters:
-    """A client names a run and its order."""
-
-    client: ClientNumber
-    order: Order
-    name: str
-    tag: int | None = None
-    turn: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ClientBegins:
-    """A rank is about to draw an epoch from a position on. `processes` processes draw for the rank."""
-
-    client: ClientNumber
-    key: Key
-    position: int
-    rank: int
-    replicas: int
-    batch: int = 0
-    processes: int = 1
-    drawer: Drawer | None = None
+from brand.orders.base.joins import Join
+from brand.orders.base.plan import Plan
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,66 +48,6 @@ class ClientTakes:
     right: NDArray[np.int64]
     """Places of samples whose checksums it has found right, in the bytes that are in memory."""
     drawer: Drawer | None = None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ClientReleases:
-    """A client has copied the samples of a lease. `checked`: all checksums were right."""
-
-    client: ClientNumber
-    lease: int
-    checked: bool
-    wrong: NDArray[np.int64] | tuple[()] = ()
-    """Places of samples whose checksums were wrong."""
-
-
-@dataclass(frozen=True, slots=True)
-class ClientDivides:
-    """A client asks which positions of an epoch are a rank's own."""
-
-    client: ClientNumber
-    key: Key
-    rank: int
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ClientFetches:
-    """A client wants samples that only other nodes have."""
-
-    client: ClientNumber
-    places: NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True)
-class ClientJoins:
-    """A client says where its run joined others in an epoch, as far as it knows, and asks where it did."""
-
-    client: ClientNumber
-    key: Key
-    joins: Joins
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ClientOrders:
-    """A client says which samples lie at positions from `first` on, as far as it knows, and asks which ones do."""
-
-    client: ClientNumber
-    key: Key
-    first: int
-    places: NDArray[np.int32]
-    sure: int
-    """The client may have been answered positions before this one."""
-    wanted: int
-    """The client needs the order before this position."""
-
-
-@dataclass(frozen=True, slots=True)
-class ClientPrepares:
-    """A client wants fields prepared, of all that it draws of a run."""
-
-    client: ClientNumber
-    run: RunNumber
-    wants: tuple[Want, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from brand.node.decide.epoch import Epoch, to_read
 from brand.node.decide.gaps import cut_at_gaps
 from brand.node.decide.tasks import PIECE
 from brand.node.memory.residents import Residents
-from brand.protocol.plan import Plan
+from brand.orders.base.plan import Plan
 
 
 @dataclass(frozen=True, slots=True, eq=False)

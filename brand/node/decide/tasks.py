@@ -16,11 +16,16 @@ from brand.node.wire.lease import NOT_HELD, Held
 from brand.node.wire.messages import NO_CHAINS, Chains
 from brand.node.wire.numbers import ClientNumber, NodeNumber, RunNumber
 from brand.node.wire.peer_messages import Question, Reply
-from brand.node.wire.prepared import Want
-from brand.protocol.following import Join
-from brand.protocol.joins import Joins
-from brand.protocol.order import Order
-from brand.protocol.plan import Plan
+from brand.node.wire.prepared import DecodeSpec
+from brand.node.wire.replies import Decided as Decided
+from brand.node.wire.replies import Deliver as Deliver
+from brand.node.wire.replies import Divided as Divided
+from brand.node.wire.replies import Joined as Joined
+from brand.node.wire.replies import Number as Number
+from brand.node.wire.replies import Numbers as Numbers
+from brand.orders.base.joins import Join
+from brand.orders.base.plan import Plan
+from brand.orders.order import Order
 
 
 class Rows(Protocol):
@@ -215,39 +220,6 @@ class Say:
 
 
 @dataclass(frozen=True, slots=True)
-class Number:
-    """Tell a client the number of a run that it has registered."""
-
-    client: ClientNumber
-    run: RunNumber
-
-
-@dataclass(frozen=True, slots=True)
-class Joined:
-    """Tell a client where its run joined others in an epoch."""
-
-    client: ClientNumber
-    joins: Joins
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Decided:
-    """Tell a client how many positions of an epoch are decided, and the samples at some of them."""
-
-    client: ClientNumber
-    decided: int
-    places: NDArray[np.int32]
-
-
-@dataclass(frozen=True, slots=True)
-class Numbers:
-    """Tell a client the numbers of what it wants prepared; None: there are too many wants."""
-
-    client: ClientNumber
-    wants: tuple[int, ...] | None
-
-
-@dataclass(frozen=True, slots=True)
 class StartPreparer:
     """Start the process of a preparer, then say `PreparerReady`."""
 
@@ -270,7 +242,7 @@ class Prepare:
     """Number of the batch."""
     wanted: int
     """Number of the want."""
-    want: Want
+    want: DecodeSpec
     chains: Chains
     """Pages of the stored samples, which stay in memory meanwhile."""
 
@@ -284,22 +256,6 @@ class Fill:
     """Number of the batch."""
     source: NDArray[np.intp]
     pages: NDArray[np.int32]
-
-
-@dataclass(frozen=True, slots=True)
-class Divided:
-    """Tell a client which positions are a rank's own."""
-
-    client: ClientNumber
-    positions: NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True)
-class Deliver:
-    """Give a client the samples that it fetched. `data` is the result of `pack_samples`."""
-
-    client: ClientNumber
-    data: bytes
 
 
 @dataclass(frozen=True, slots=True)

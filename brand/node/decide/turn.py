@@ -64,10 +64,10 @@ from brand.node.decide.tasks import (
     Rows,
 )
 from brand.node.memory.residents import Residents
-from brand.node.wire.deciding import MOST_PLACES
+from brand.node.wire.messages import MOST_PLACES
 from brand.node.wire.numbers import NodeNumber
-from brand.protocol.mapping import Mapping as Places
-from brand.protocol.order import Order
+from brand.orders.base.mapping import Mapping as Places
+from brand.orders.order import Order
 
 if TYPE_CHECKING:
     from brand.node.decide.growth import Growth
@@ -80,6 +80,7 @@ Preparation = ClientPrepares | PreparerReady | PreparerSized | PreparedFilled | 
 
 AT_ONCE: Final = 8
 """The most reads ahead that one step starts. Each takes the loop up to a millisecond, and clients wait meanwhile."""
+TOO_MANY: Final = "it prepares as many different things as it can"
 
 
 class Turn:
@@ -201,8 +202,8 @@ class Turn:
         match stimulus:
             case ClientRegisters(client, order, name, tag, turn):
                 instructions.append(Number(client, core.epochs.runs.register(client, order, name, tag, turn)))
-            case ClientBegins(client, key, position, rank, replicas, batch, processes, drawer):
-                core.epochs.begin_here(client, key, position, (rank, replicas), batch, processes, drawer)
+            case ClientBegins():
+                core.epochs.begin_here(stimulus)
             case ClientDraws(client, key, positions, drawer):
                 core.draws.ask(client, key, positions, now_s, drawer)
             case ClientTakes(_, key, positions, right, drawer):
@@ -260,7 +261,8 @@ class Turn:
         assert preparing is not None
         match stimulus:
             case ClientPrepares(client, run, wants):
-                yield Numbers(client, preparing.register(client, run, wants))
+                numbers = preparing.register(client, run, wants)
+                yield Numbers(client, numbers or (), "" if numbers else TOO_MANY)
             case PreparerReady(preparer):
                 preparing.preparers.is_ready(preparer, now_s)
             case PreparerSized(preparer, number, sizes):

@@ -14,7 +14,7 @@ from itertools import chain
 from typing import Final
 
 from brand.node.wire.numbers import ClientNumber, RunNumber
-from brand.node.wire.prepared import Want
+from brand.node.wire.prepared import DecodeSpec
 
 MOST: Final = 16
 """The most wants that a server knows."""
@@ -28,7 +28,7 @@ class Wants:
 
     def __init__(self, forgets: Callable[[int], bool], least: int = 1) -> None:
         self._forgets, self.least = forgets, least
-        self._numbers: dict[Want, int] = {}
+        self._numbers: dict[DecodeSpec, int] = {}
         self._of: dict[tuple[ClientNumber, RunNumber], tuple[int, ...]] = {}
         self._last = 0
         self._prepared: dict[RunNumber, set[int]] = {}
@@ -45,7 +45,7 @@ class Wants:
         """Whether anything is to be prepared."""
         return any(self._prepared.values())
 
-    def register(self, client: ClientNumber, run: RunNumber, wants: tuple[Want, ...]) -> tuple[int, ...] | None:
+    def register(self, client: ClientNumber, run: RunNumber, wants: tuple[DecodeSpec, ...]) -> tuple[int, ...] | None:
         """A client has wants for its draws of a run. Returns their numbers; None where there are too many."""
         used = {number for numbers in self._of.values() for number in numbers}
         for want in [want for want, number in self._numbers.items() if number not in used and want not in wants]:
@@ -82,6 +82,6 @@ class Wants:
         runs = Counter(chain.from_iterable(wanted.values()))
         self._prepared = {run: {n for n in numbers if runs[n] >= self.least} for run, numbers in wanted.items()}
 
-    def named(self, number: int) -> Want:
+    def named(self, number: int) -> DecodeSpec:
         """The want of a number."""
         return next(want for want, of in self._numbers.items() if of == number)

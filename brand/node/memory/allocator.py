@@ -12,12 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.errors import UsageError
+from brand.reprs import Reprs
 
 LEAP: Final = 64
 """Pages of a chain between two that are linked directly, so that one long chain costs few steps."""
 
 
-class Allocator:
+class Allocator(Reprs, shows="count page free"):
     """Pages of `page` bytes, as many as fit into `limit` bytes. Raises `UsageError` where fewer than two fit."""
 
     def __init__(self, limit: int, page: int) -> None:
@@ -31,12 +32,8 @@ class Allocator:
         self._leap = np.zeros(self.count, np.int32)
         """For each page of a chain that is longer than `LEAP`: the page that comes `LEAP` pages later in it."""
 
-    def __repr__(self) -> str:
-        return f"Allocator({self.count} pages of {self.page} bytes, {self.free} free)"
-
     @property
     def bytes(self) -> int:
-        """Size of all pages."""
         return self.count * self.page
 
     def free_pages(self) -> NDArray[np.int32]:

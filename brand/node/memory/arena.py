@@ -17,11 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.node.memory.page_memory import IOVEC, ROW_BYTES, SINK
+from brand.reprs import Reprs
 
 _SEAL_FUTURE_WRITE: Final = getattr(fcntl, "F_SEAL_FUTURE_WRITE", 0x10)
 
 
-class Arena:
+class Arena(Reprs, shows="pages _page descriptor"):
     """Shared memory of `count` pages of `page` bytes: the `PageMemory` of a server."""
 
     def __init__(self, count: int, page: int) -> None:
@@ -37,9 +38,6 @@ class Arena:
         self.pages: NDArray[np.uint8] = np.frombuffer(self._memory, np.uint8).reshape(count, page)
         """All pages, shape (count, page)."""
         self._address = self.pages.ctypes.data
-
-    def __repr__(self) -> str:
-        return f"Arena({len(self.pages)} pages of {self._page} bytes, descriptor {self.descriptor})"
 
     def write_rows(self, heads: NDArray[np.int32], rows: NDArray[np.void]) -> None:
         """Put each sample's row at the beginning of its chain."""

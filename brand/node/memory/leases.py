@@ -79,7 +79,6 @@ class Leases:
         return held.places
 
     def left(self, client: int) -> None:
-        """A client is gone."""
         for number in [number for number, held in self._leases.items() if held.client == client]:
             self._let_go(self._leases.pop(number))
 
@@ -88,7 +87,6 @@ class Leases:
         return any(now_s - lease.since_s < STALE_S for lease in self._leases.values())
 
     def places(self) -> list[NDArray[Any]]:
-        """The leased places, lease by lease."""
         return [lease.places for lease in self._leases.values()]
 
     def _let_go(self, held: _Lease) -> None:

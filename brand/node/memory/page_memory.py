@@ -62,7 +62,6 @@ class NoMemory:
         held: NDArray[np.bool_],  # noqa: ARG002
         pages: NDArray[np.int32],  # noqa: ARG002
     ) -> tuple[NDArray[np.void], NDArray[np.int64]]:
-        """No pieces."""
         return np.empty(0, IOVEC), np.zeros(len(sizes), np.int64)
 
     def take_out(self, pages: NDArray[np.int32]) -> NDArray[np.uint8]:

@@ -10,11 +10,12 @@ from numpy.typing import NDArray
 from brand.node.memory.allocator import Allocator
 from brand.node.memory.page_memory import PageMemory
 from brand.node.memory.pages import PageCounts
+from brand.reprs import Reprs
 
 Places = NDArray[np.integer[Any]]
 
 
-class Pool:
+class Pool(Reprs, shows="allocator _memory"):
     """Pages for the samples of one data set; `pages_of` is the number of pages of each place's sample.
 
     A sample is found by its head, the first page of its chain. Methods take arrays of places and of their heads.
@@ -26,9 +27,6 @@ class Pool:
         """Of all samples together. Steps of a server need it, and there may be many samples."""
         self.mean_pages = self.all_pages / len(pages_of) if len(pages_of) else 0.0
         """Of a sample."""
-
-    def __repr__(self) -> str:
-        return f"Pool({self.allocator!r}, {self._memory!r})"
 
     def take(self, places: Places) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         """Take pages for samples that will come. Returns heads, and all pages, sample by sample.

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.node.memory.allocator import Allocator
+from brand.reprs import Reprs
 
 Places = NDArray[np.integer[Any]]
 Mask = NDArray[np.bool_]
@@ -49,11 +50,9 @@ class Shelf:
         return states
 
     def all(self, state: int) -> NDArray[np.intp]:
-        """All places in a state, ascending."""
         return np.flatnonzero(self._state == state)
 
     def starts(self, places: Places) -> None:
-        """These samples are being prepared."""
         self._state[places] = MAKING
 
     def stops(self, places: Places, *, never: bool = False) -> None:
@@ -80,7 +79,6 @@ class Shelf:
         return self._leases[places] > 0
 
     def pages(self, places: Places) -> NDArray[np.int64]:
-        """Pages that each prepared sample takes."""
         return self._count[places].astype(np.int64)
 
     def free(self, places: Places) -> None:
@@ -89,7 +87,7 @@ class Shelf:
         self._state[places] = RAW
 
 
-class PreparedMemory:
+class PreparedMemory(Reprs, shows="allocator _shelves"):
     """The second memory of a server: shelves by the numbers of wants."""
 
     def __init__(self, allocator: Allocator, samples: int) -> None:
@@ -97,9 +95,6 @@ class PreparedMemory:
         self._shelves: dict[int, Shelf] = {}
         self.released = 0
         """Pages of prepared samples that clients have copied since all that could go went (`looked`)."""
-
-    def __repr__(self) -> str:
-        return f"PreparedMemory({self.allocator!r}, {self._shelves})"
 
     def __getitem__(self, want: int) -> Shelf:
         return self._shelves[want]
@@ -109,11 +104,9 @@ class PreparedMemory:
 
     @property
     def largest(self) -> int:
-        """Pages of the largest sample that is prepared."""
         return max(1, (self.allocator.count - 1) // LARGEST_SHARE)
 
     def add(self, want: int) -> None:
-        """A shelf for a want that has none."""
         self._shelves[want] = Shelf(self.allocator, self._samples)
 
     def remove(self, want: int) -> None:

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from brand.node.memory.directory import Directory, Entries
 from brand.node.memory.pool import Places, Pool
-from brand.protocol.packed import PackedMask
-from brand.protocol.random import blocks
+from brand.orders.base.packed import PackedMask
+from brand.orders.base.random import blocks
 
 SampleChains = tuple[NDArray[np.uint32], NDArray[np.int32]]
 """Number of pages of each of some samples, and all pages, sample by sample."""
@@ -33,7 +33,6 @@ class Left:
         return self._left
 
     def leave(self, places: Places) -> None:
-        """These samples are left there."""
         self._left[places] = True
 
     def miss(self, places: Places) -> None:
@@ -66,11 +65,9 @@ class Residents:
         return f"Residents({here} of {len(self._head)} samples in memory, {np.count_nonzero(self.kept())} of them kept)"
 
     def present(self, places: Places | slice) -> NDArray[np.bool_]:
-        """Which samples are in memory."""
         return self._head[places] >= 0
 
     def references(self, places: Places) -> NDArray[np.uint16]:
-        """How many references each sample has, same shape."""
         return self._references[places]
 
     def checked(self, places: Places) -> NDArray[np.bool_]:
@@ -109,7 +106,6 @@ class Residents:
             self._keep(kept)
 
     def refer(self, places: Places) -> None:
-        """Add a reference to each sample."""
         self._references[places] += 1
 
     def let_go(self, places: Places, chains: SampleChains | None = None) -> None:

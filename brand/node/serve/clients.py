@@ -19,7 +19,8 @@ from brand.node.wire import messages
 from brand.node.wire.connection import Channel, listen, peer, same_user, second_address
 from brand.node.wire.messages import Kind
 from brand.node.wire.numbers import ClientNumber
-from brand.storage.files import no_descriptor_left
+from brand.reprs import Reprs
+from brand.storage.io.files import no_descriptor_left
 
 MAX_CLIENTS: Final = 1024
 MAX_UNSENT: Final = 1 << 20
@@ -33,7 +34,7 @@ Handle = Callable[["Clients", Channel, Kind, bytes], None]
 """Does what a message of a client asks. Raises `BrandError` where that is impossible."""
 
 
-class Clients:
+class Clients(Reprs, shows="_channels _numbers"):
     """Connections at one address, and at a second one where `brand top` finds the server. The loop owns them.
 
     `longest_order` is the largest body of an ORDER. Raises OSError (EADDRINUSE: the address is taken).
@@ -61,9 +62,6 @@ class Clients:
         for listener in self._listeners:
             selector.register(listener.fileno(), selectors.EVENT_READ, lambda _, at=listener: self._accept(at))
 
-    def __repr__(self) -> str:
-        return f"Clients({len(self)} connected, {self._numbers} since the start)"
-
     def __len__(self) -> int:
         return len(self._channels)
 
@@ -71,7 +69,6 @@ class Clients:
         return iter(list(self._channels.values()))
 
     def get(self, number: ClientNumber) -> Channel | None:
-        """The client of this number; None where it is gone."""
         return self._channels.get(number)
 
     def process_of(self, number: ClientNumber) -> int:

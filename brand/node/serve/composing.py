@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from brand.node.decide.stimuli import Stimulus
 from brand.node.decide.turn import Turn
 from brand.node.memory.arena import Arena
-from brand.storage.dataset import StoredDataSet
+from brand.storage.dataset.dataset import StoredDataSet
 
 if TYPE_CHECKING:
     from brand.node.serve.exchange import Exchange

@@ -16,6 +16,7 @@ from brand.node.decide.turn import Turn
 from brand.node.wire import peer_messages as wire
 from brand.node.wire.network import Closed, Network, Opened, Received, Stream
 from brand.node.wire.numbers import NodeNumber
+from brand.reprs import Reprs
 
 log = logging.getLogger("brand.node")
 
@@ -23,16 +24,13 @@ Watch = Callable[[Opened | Closed], None]
 """Called with each stream that opens, ends, or cannot be opened."""
 
 
-class Exchange:
+class Exchange(Reprs, shows="_turn.core.peers"):
     """The streams to and from other nodes. Pages have `page` bytes. `tell` takes the stimuli."""
 
     def __init__(self, turn: Turn, network: Network, page: int, tell: Callable[[Stimulus], object]) -> None:
         self._turn, self._network, self._page, self._tell = turn, network, page, tell
         self._watch: Watch | None = None
         self._connected = False
-
-    def __repr__(self) -> str:
-        return f"Exchange({self._turn.peering!r})"
 
     @property
     def wake(self) -> int:
@@ -80,7 +78,6 @@ class Exchange:
         return {peer.node: self._network.unsent(Stream(peer.node, asks=False)) for peer in self._peers}
 
     def say(self, instruction: Say) -> None:
-        """Send a message."""
         self._network.send(Stream(instruction.node, instruction.asks), wire.pack(instruction.message))
 
     def facts(self) -> dict[str, object]:
@@ -95,7 +92,6 @@ class Exchange:
         }
 
     def close(self) -> None:
-        """End all streams."""
         self._network.close()
 
     @property

@@ -17,7 +17,8 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any, Final, TypeVar
 
-from brand.storage.vectored import VectorReader
+from brand.reprs import Reprs
+from brand.storage.io.vectored import VectorReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,6 @@ class Readers:
     """Reads the parts of the cache folder; None: there is none."""
 
     def of(self, *, cached: bool) -> VectorReader:
-        """The reader for a read, by its source."""
         return self.cache if cached and self.cache is not None else self.storage
 
     def close(self) -> None:
@@ -51,7 +51,7 @@ _Task = Callable[[Readers | None], Callable[[], None] | None]
 """What a thread runs. The result, if there is one, is called in the loop."""
 
 
-class Executor:
+class Executor(Reprs, shows="depth _reads _plans _results"):
     """Threads that run jobs and queue their results for the loop.
 
     Raises OSError where `make_readers` fails: a thread without a reader would leave its jobs undone.
@@ -81,10 +81,6 @@ class Executor:
         self._threads.append(threading.Thread(target=self._plan, name="plan", daemon=True))
         for thread in self._threads:
             thread.start()
-
-    def __repr__(self) -> str:
-        waiting = f"{self._reads.qsize()} reads and {self._plans.qsize()} plans wait"
-        return f"Executor(depth {self.depth}, {waiting}, {self._results.qsize()} results)"
 
     @property
     def most(self) -> int:

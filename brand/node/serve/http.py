@@ -88,7 +88,6 @@ class HttpPort:
 
     @property
     def url(self) -> str:
-        """The address of the page, with the token."""
         return f"http://{self.address}/?token={self._token.decode()}"
 
     def close(self) -> None:

@@ -11,11 +11,13 @@ import os
 import selectors
 from typing import Final
 
+from brand.reprs import Reprs
+
 LINGER_S: Final = 10.0
 """A server ends so long after its last client has left."""
 
 
-class Lifetime:
+class Lifetime(Reprs, shows="_owners _left_s"):
     """The owners of a server, watched by the selector of its loop. Without owners it lives until it is told to end."""
 
     def __init__(self, selector: selectors.BaseSelector, owners: tuple[int, ...]) -> None:
@@ -27,10 +29,6 @@ class Lifetime:
         """When the last client left; None: some are connected, or none has come yet."""
         for owner in owners:
             self.own(owner)
-
-    def __repr__(self) -> str:
-        owners = f"owners {sorted(self._owners)}" if self.owned else "no owners"
-        return f"Lifetime({owners}{', its clients have left' if self._left_s is not None else ''})"
 
     def own(self, process: int) -> None:
         """Live at least as long as this process, too."""

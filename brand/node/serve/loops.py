@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from brand.node.wire.looping import LoopReport, Tally, Waiting
+from brand.reprs import Reprs
 
 MOST_LOOPS: Final = 4096
 """Ranks of runs of which a server keeps a sum. It drops the one that it has not heard of for longest."""
@@ -17,7 +18,7 @@ SILENT_S: Final = 5.0
 """What a loop waits for now is not told any more so long after its last report."""
 
 
-class _Loop:
+class _Loop(Reprs, shows="tally rows last"):
     """What is known of the loops of one rank of a run."""
 
     def __init__(self) -> None:
@@ -25,9 +26,6 @@ class _Loop:
         self.rows: deque[dict[str, Any]] = deque(maxlen=MOST_ROWS)
         self.last: LoopReport | None = None
         self.heard_s = 0.0
-
-    def __repr__(self) -> str:
-        return f"_Loop({self.tally!r}, {len(self.rows)} rows, last {self.last!r})"
 
     def hears(self, report: LoopReport, row: dict[str, Any], now_s: float) -> None:
         """The rank reports."""
@@ -37,15 +35,12 @@ class _Loop:
             self.rows.append(row)
 
 
-class Loops:
+class Loops(Reprs, shows="_loops _reports"):
     """The training loops of a server's ranks."""
 
     def __init__(self) -> None:
         self._loops: dict[tuple[str, int], _Loop] = {}
         self._reports = 0
-
-    def __repr__(self) -> str:
-        return f"Loops({len(self._loops)} ranks, {self._reports} reports)"
 
     def hears(self, report: LoopReport, now_s: float) -> None:
         """A rank reports."""

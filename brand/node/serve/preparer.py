@@ -29,7 +29,7 @@ from brand.formats.record import RecordDecoder
 from brand.formats.stored import Stored
 from brand.node.memory.page_memory import ROW_BYTES
 from brand.node.wire.messages import Chains
-from brand.node.wire.prepared import Want, pack_values
+from brand.node.wire.prepared import DecodeSpec, pack_values
 from brand.node.wire.preparer import (
     BATCH_S,
     CANNOT,
@@ -70,7 +70,7 @@ def main() -> None:
         while packet := server.recv(MOST):
             signal.alarm(round(2 * BATCH_S))
             number, order = unpack_order(packet)
-            if isinstance(order, Want):
+            if isinstance(order, DecodeSpec):
                 preparer.learn(number, order)
             else:
                 server.send(pack_sizes(preparer.prepare(number, order)))
@@ -83,10 +83,9 @@ class Preparer:
     def __init__(self, setup: Setup, pages: NDArray[np.uint8], staging: NDArray[np.uint8]) -> None:
         self._schema, self._pages, self._staging = setup.schema, pages, staging
         self._decompressor = Decompressor(setup.dictionary)
-        self._wants: dict[int, tuple[Want, RecordDecoder]] = {}
+        self._wants: dict[int, tuple[DecodeSpec, RecordDecoder]] = {}
 
-    def learn(self, number: int, want: Want) -> None:
-        """The server calls a want by this number from now on."""
+    def learn(self, number: int, want: DecodeSpec) -> None:
         self._wants[number] = want, RecordDecoder(self._schema, [want.field])
 
     def prepare(self, number: int, chains: Chains) -> list[int]:

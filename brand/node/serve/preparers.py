@@ -11,7 +11,6 @@ import fcntl
 import mmap
 import os
 import selectors
-import signal
 import socket
 import subprocess
 import threading
@@ -30,7 +29,8 @@ from brand.node.decide.stimuli import PreparedFilled, PreparerEnded, PreparerRea
 from brand.node.decide.tasks import EndPreparer, Fill, Prepare, StartPreparer
 from brand.node.memory.arena import Arena
 from brand.node.wire.preparer import MOST, PAGE, READY, STAGING, Setup, pack_batch, pack_want, unpack_sizes
-from brand.pythonchild import child_command
+from brand.pythonchild import start_helper
+from brand.reprs import Reprs
 
 END_S: Final = 5.0
 """How long a server that ends waits for a process that it has killed."""
@@ -50,15 +50,13 @@ class _Process:
     """Number of the batch that it prepares, and how many samples that has."""
 
     def takes(self, number: int, samples: int) -> None:
-        """It gets a batch."""
         self.batch = number, samples
 
     def answers(self) -> None:
-        """It has prepared its batch."""
         self.batch = None
 
 
-class PreparerProcesses:
+class PreparerProcesses(Reprs, shows="_processes _dying"):
     """The processes of the preparers of one server.
 
     They read samples in `arena`; what they make is copied to `prepared`. `post` has the loop call a function, `tell`
@@ -81,9 +79,6 @@ class PreparerProcesses:
         self._fills: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._copy, name="prepared", daemon=True)
         self._thread.start()
-
-    def __repr__(self) -> str:
-        return f"PreparerProcesses({sorted(self._processes)} run, {len(self._dying)} end)"
 
     def do(self, instruction: StartPreparer | EndPreparer | Prepare | Fill) -> None:
         """Execute an instruction."""
@@ -131,14 +126,8 @@ class PreparerProcesses:
             os.pwrite(staging, self._setup, 0)
             pages = np.frombuffer(mmap.mmap(staging, STAGING, prot=mmap.PROT_READ), np.uint8).reshape(-1, PAGE)
             numbers = theirs.fileno(), self._arena.descriptor, staging
-            command = [*child_command("brand.node.serve.preparer"), *map(str, (*numbers, len(self._setup)))]
-            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # the process inherits the mask
-            try:
-                process = subprocess.Popen(
-                    command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, pass_fds=numbers
-                )
-            finally:
-                signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            module, size = "brand.node.serve.preparer", len(self._setup)
+            process = start_helper(module, numbers, *numbers, size, stdout=subprocess.DEVNULL)
             line.settimeout(0)
             undo.pop_all()
             theirs.close()

@@ -1,4 +1,4 @@
-"""The process of a node server that a training process started: reads its `Spec`, says when it listens, serves."""
+"""The process of a server that a training process started: reads its `ServerSpec`, says when it listens, serves."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from brand.errors import BrandError
-from brand.node.client.launch import Spec, detach
+from brand.node.client.launch import detach
 from brand.node.serve.server import NodeServer
 from brand.node.serve.tuning import tune_server_process
-from brand.node.setup.caching import Cache
-from brand.storage.dataset import StoredDataSet
-from brand.storage.files import no_descriptor_left
+from brand.node.setup.server_spec import ServerSpec
+from brand.storage.dataset.dataset import StoredDataSet
+from brand.storage.io.files import no_descriptor_left
 
 
 def main() -> None:
@@ -26,24 +27,22 @@ def main() -> None:
     serve(_make)
 
 
-def _make(spec: Spec) -> NodeServer:
-    cache = None if spec.cache is None else Cache(**spec.cache)
-    prepared = None
+def _make(spec: ServerSpec) -> NodeServer:
     if spec.common:
         from brand.node.setup.preparing import for_common
 
-        prepared = for_common(spec.memory, int(StoredDataSet(spec.path).chunk_rows["file_size"].sum()))
-    more: dict[str, Any] = {"cache": cache, "prepared": prepared}
-    return NodeServer(spec.path, spec.address, memory=spec.memory, owners=spec.owners, **more)
+        data_bytes = int(StoredDataSet(spec.where).chunk_rows["file_size"].sum())
+        spec = replace(spec, prepared=for_common(spec.memory, data_bytes))
+    return NodeServer(spec)
 
 
-def serve(make: Callable[[Spec], NodeServer]) -> None:
+def serve(make: Callable[[ServerSpec], NodeServer]) -> None:
     """Serve what standard input says, by a server that `make` makes.
 
     Where the process that started this one has gone meanwhile, this one ends silently, with its owners.
     """
     try:
-        spec = Spec.from_json(sys.stdin.read())
+        spec = ServerSpec.from_json(sys.stdin.read())
     except ValueError:  # the starting process ended before it had sent all
         os._exit(0)
     if not detach():

@@ -49,18 +49,21 @@ from brand.node.memory.page_memory import NoMemory
 from brand.node.memory.pages import PageCounts, pages_needed
 from brand.node.memory.pool import Pool
 from brand.node.memory.residents import Residents
-from brand.node.wire import joining, messages, peer_messages
-from brand.node.wire.drawing import Begin, Drawer, Drawing
+from brand.node.wire import messages
+from brand.node.wire.described import DESCRIBED
+from brand.node.wire.drawing import Drawer
+from brand.node.wire.joining import Said
 from brand.node.wire.numbers import NodeNumber, RunNumber
-from brand.node.wire.prepared import Want
+from brand.node.wire.peer_messages import Push
+from brand.node.wire.prepared import DecodeSpec
 from brand.node.wire.preparer import PAGE
-from brand.protocol.following import Join
-from brand.protocol.joins import Joins
-from brand.protocol.order import Order
-from brand.protocol.plan import read_of_sample
-from brand.protocol.random import blocks
+from brand.orders.base.joins import Join, Joins
+from brand.orders.base.plan import read_of_sample
+from brand.orders.base.random import blocks
+from brand.orders.order import Order
+from brand.reprs import Reprs
 
-VERSION: Final = 8
+VERSION: Final = 9
 MOST_BYTES: Final = 1 << 28
 """A log ends at this size."""
 
@@ -71,14 +74,14 @@ _VALUES: Final = {
     value.__name__: value
     for value in (
         *(value for value in vars(stimuli).values() if isinstance(value, type) and is_dataclass(value)),
-        *(value for value in vars(peer_messages).values() if isinstance(value, type) and is_dataclass(value)),
-        *(Drawer, Begin, Drawing, Join, Joins, joining.Said, Want, Picture, Sound),
+        *DESCRIBED,
+        *(Push, Drawer, Join, Joins, Said, DecodeSpec, Picture, Sound),
     )
 }
 """Classes that a log may name."""
 
 
-class Recorder:
+class Recorder(Reprs, shows="_file.name _left"):
     """Writes a log to `path`, until the file has `most_bytes` or cannot be written.
 
     Raises `UsageError` where the file cannot be written at all.
@@ -92,19 +95,13 @@ class Recorder:
         self._most_bytes = self._left = most_bytes
         self._write(_describe(turn))
 
-    def __repr__(self) -> str:
-        return f"Recorder({self._file.name}, {self._left:,} bytes left)"
-
     def told(self, now_s: float, stimulus: Stimulus, then: Sequence[Instruction], error: BrandError | None) -> None:
-        """Write a stimulus and what followed."""
         self._entry(now_s, _pack_stimulus(stimulus), then, error)
 
     def stepped(self, now_s: float, unsent: Mapping[NodeNumber, int], then: Sequence[Instruction]) -> None:
-        """Write a step and what followed."""
         self._entry(now_s, {"is": _STEP, "unsent": [[node, size] for node, size in unsent.items()]}, then, None)
 
     def close(self) -> None:
-        """The log is complete."""
         self._file.close()
 
     def _entry(self, now_s: float, what: dict[str, Any], then: Sequence[Instruction], error: BrandError | None) -> None:
@@ -222,7 +219,7 @@ class _Player:
             case "NodeSays" if entry["message"]["is"] == "Push":
                 sent = {name: _unpack(each) for name, each in entry["message"].items() if name not in ("is", "pages")}
                 data = NoMemory(self._page).take_out(np.zeros(entry["message"]["pages"], np.int32))
-                return NodeSays(NodeNumber(entry["node"]), peer_messages.Push(**sent, data=data))
+                return NodeSays(NodeNumber(entry["node"]), Push(**sent, data=data))
         stimulus: Stimulus = _unpack({name: value for name, value in entry.items() if name not in _OF_ENTRIES})
         return stimulus
 
@@ -300,12 +297,14 @@ def _pack(value: Any) -> Any:
             return {"array": value.dtype.str, "bytes": base64.b64encode(value.tobytes()).decode()}
         case tuple() | list():
             return [_pack(each) for each in value]
+        case dict():
+            return {"object": value}
         case Order():
             facts = messages.order_facts(value)
             return {"is": "Order", "json": facts.pop("order"), **facts}
         case BrandError():
             return f"{type(value).__name__}: {value}"
-        case peer_messages.Push(number, places, missed, data):
+        case Push(number, places, missed, data):
             sent = {"number": number, "places": _pack(places), "missed": _pack(missed), "pages": len(data)}
             return {"is": "Push", **sent}
         case Read(number, pieces, _, places, heads):
@@ -325,6 +324,8 @@ def _unpack(value: Any) -> Any:
     match value:
         case {"array": dtype, "bytes": text}:
             return np.frombuffer(base64.b64decode(text), np.dtype(dtype))
+        case {"object": found}:
+            return found
         case {"bytes": text}:
             return base64.b64decode(text)
         case {"is": "Order", "json": order}:

@@ -20,7 +20,6 @@ class _Since:
     count: int = 0
 
     def again(self) -> None:
-        """One more event has come."""
         self.count += 1
 
 

@@ -4,29 +4,28 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from typing import Any, Final
 
 from brand.node.serve.loops import Loops, shown
 from brand.node.serve.troubles import Troubles
 from brand.node.serve.why import why
+from brand.node.wire.client_messages import Replaced
 from brand.node.wire.looping import LoopReport
+from brand.reprs import Reprs
 
 MAX_REPORTS: Final = 1000
 
 
-class Reports:
+class Reports(Reprs, shows="_replaced _loops"):
     """Reports of the clients of a server, beside what its log says (`troubles`)."""
 
     def __init__(self, troubles: Troubles) -> None:
         self._troubles, self._loops = troubles, Loops()
-        self._replaced: list[dict[str, Any]] = []
+        self._replaced: list[Replaced] = []
         """Samples that clients have replaced."""
 
-    def __repr__(self) -> str:
-        return f"Reports({len(self._replaced)} samples replaced, {self._loops!r})"
-
-    def replaced(self, report: dict[str, Any]) -> None:
-        """A client has replaced a sample."""
+    def replaced(self, report: Replaced) -> None:
         if len(self._replaced) < MAX_REPORTS:
             self._replaced.append(report)
 
@@ -40,6 +39,6 @@ class Reports:
         return {
             "why": why(loops, draws),
             "loops": [shown(loop, rows) for loop in loops],
-            "replaced": self._replaced,
+            "replaced": [asdict(report) for report in self._replaced],
             "troubles": self._troubles.recent(time.monotonic()),
         }

@@ -1,4 +1,4 @@
-"""What do clients ask of a server? Messages become stimuli; requests that need no decision are answered here."""
+"""What do clients ask of a server? Most requests are stimuli; those that need no decision are answered here."""
 
 from __future__ import annotations
 
@@ -10,24 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from brand.errors import MissingExtraError, ProtocolError, UsageError
-from brand.formats.preparation import decoders
+from brand.errors import MissingExtraError, ProtocolError, SchemaError, UsageError
+from brand.formats.preparation import checked, decoders
 from brand.formats.version import number_within
 from brand.node.decide.jobs import held_draws
-from brand.node.decide.lives import Key
-from brand.node.decide.stimuli import (
-    ClientBegins,
-    ClientDivides,
-    ClientDraws,
-    ClientFetches,
-    ClientJoins,
-    ClientOrders,
-    ClientPrepares,
-    ClientRegisters,
-    ClientReleases,
-    ClientTakes,
-    Stimulus,
-)
+from brand.node.decide.stimuli import ClientDraws, ClientTakes, Stimulus
 from brand.node.decide.turn import Turn
 from brand.node.memory.arena import Arenas
 from brand.node.serve.clients import Clients
@@ -35,24 +22,42 @@ from brand.node.serve.lifetime import Lifetime
 from brand.node.serve.reports import Reports
 from brand.node.setup.measure import Layout
 from brand.node.wire import messages
+from brand.node.wire.client_messages import (
+    AskOrder,
+    AskPlaces,
+    AskStats,
+    ClientBegins,
+    ClientDivides,
+    ClientFetches,
+    ClientJoins,
+    ClientOrders,
+    ClientPrepares,
+    ClientRegisters,
+    ClientReleases,
+    Hello,
+    PeerAddresses,
+    Replaced,
+    pack,
+    unpack_request,
+)
 from brand.node.wire.connection import Channel
-from brand.node.wire.deciding import unpack_known_order
 from brand.node.wire.drawing import Drawer
-from brand.node.wire.joining import unpack_known_joins
-from brand.node.wire.looping import unpack_loop
-from brand.node.wire.messages import Kind
-from brand.node.wire.numbers import ClientNumber, RunNumber
-from brand.node.wire.prepared import Want, pack_numbers, unpack_wants
-from brand.node.wire.taking import MOST_PLACES, Taken, pack_places, unpack_taken, unpack_where
-from brand.protocol.order import MAX_EPOCH
-from brand.protocol.policy import BY_ONE_NODE
-from brand.storage.dataset import StoredDataSet
+from brand.node.wire.looping import LoopReport
+from brand.node.wire.messages import MOST_PLACES, Kind, unpack_draw
+from brand.node.wire.numbers import ClientNumber, Key, RunNumber
+from brand.node.wire.prepared import DecodeSpec
+from brand.node.wire.replies import Numbers, OrderFound, Places
+from brand.node.wire.taking import Taken, unpack_taken
+from brand.orders.base.policy import BY_ONE_NODE
+from brand.orders.order import MAX_EPOCH, Order
+from brand.reprs import Reprs
+from brand.storage.dataset.dataset import StoredDataSet
 
 if TYPE_CHECKING:
     from brand.node.serve.exchange import Exchange
 
 
-class Requests:
+class Requests(Reprs, shows="_address _greeted"):
     """Answers the clients of a server at `address`. `tell` takes the stimuli."""
 
     def __init__(
@@ -74,9 +79,6 @@ class Requests:
         """Tells this server from others at its address, before and after."""
         self._greeted, self._reports = False, reports
 
-    def __repr__(self) -> str:
-        return f"Requests({self._address}, {'greeted' if self._greeted else 'not greeted'})"
-
     @property
     def greeted(self) -> bool:
         """Whether a client has come that will draw. A client that only looks does not count."""
@@ -84,76 +86,69 @@ class Requests:
 
     def handle(self, clients: Clients, channel: Channel, kind: Kind, body: bytes) -> None:
         """Do what a message asks. Raises `BrandError` where that is impossible."""
-        client = channel.number
         if channel.greeted == (kind == Kind.HELLO):
             raise ProtocolError("the first message, and no other, is HELLO")
+        client = channel.number
         match kind:
-            case Kind.HELLO:
-                self._greet(clients, channel, messages.unpack_json(body))
-            case Kind.ORDER:
-                self._register(clients, channel, messages.unpack_json(body))
-            case Kind.PREPARE:
-                run, wants, theirs = unpack_wants(body, self._data.header.schema)
-                number, why = self._key(client, run, 0)[0], self._why_not(wants, theirs)
-                if why:
-                    clients.send(channel, pack_numbers((), why))
-                else:
-                    self._tell(ClientPrepares(client, number, wants))
-            case Kind.BEGIN:
-                run, epoch, position, rank, replicas, batch, processes = messages.unpack_begin(body)
-                key = self._key(client, run, epoch)
-                start = min(position, self._turn.core.epochs.runs[key[0]].order.draws)
-                self._tell(ClientBegins(client, key, start, rank, replicas, batch, processes, channel.drawer))
-            case Kind.POSITIONS:
-                run, epoch, asked = messages.unpack_which(body)
-                self._tell(ClientDivides(client, self._key(client, run, epoch), asked))
             case Kind.DRAW:
-                run, epoch, positions = messages.unpack_draw(body)
-                self._tell(ClientDraws(client, self._key(client, run, epoch), positions, channel.drawer))
-            case Kind.PLACES:
-                run, epoch, first = unpack_where(body)
-                key = self._key(client, run, epoch)
-                clients.send(channel, pack_places(self._turn.core.draws.taking.places(key, first, MOST_PLACES)))
+                run, epoch, positions = unpack_draw(body)
+                self._tell(
+                    ClientDraws(client, self._checked(client, (RunNumber(run), epoch)), positions, channel.drawer)
+                )
+                return
             case Kind.TAKEN:
                 self._take(channel, unpack_taken(body))
-            case Kind.RELEASE:
-                self._tell(ClientReleases(client, *messages.unpack_release(body)))
-            case Kind.JOINS:
-                run, epoch, known = unpack_known_joins(body)
-                self._tell(ClientJoins(client, self._key(client, run, epoch), known))
-            case Kind.DECIDED:
-                run, epoch, first, places, sure, wanted = unpack_known_order(body)
-                self._tell(ClientOrders(client, self._key(client, run, epoch), first, places, sure, wanted))
-            case Kind.FETCH:
-                self._tell(ClientFetches(client, messages.unpack_fetch(body)))
-            case Kind.PEERS:
+                return
+        request = unpack_request(kind, body, client, channel.drawer)
+        match request:
+            case Hello():
+                self._greet(clients, channel, request)
+            case ClientRegisters(order=order):
+                self._check_order(order)
+                self._tell(request)
+            case AskOrder(name, tag):
+                order = self._turn.core.epochs.runs.order_by_tag(name, tag)
+                clients.send(channel, pack(OrderFound(client, order)))
+            case ClientPrepares(run=run, wants=wants):
+                self._checked(client, (run, 0))
+                why = self._why_not(wants, request.decoders)
+                if why:
+                    clients.send(channel, pack(Numbers(client, (), why)))
+                else:
+                    self._tell(request)
+            case AskPlaces(key, first):
+                places = self._turn.core.draws.taking.places(self._checked(client, key), first, MOST_PLACES)
+                clients.send(channel, pack(Places(client, places)))
+            case PeerAddresses(addresses):
                 if self._exchange is not None:
-                    self._exchange.connect(messages.unpack_peers(body))
-            case Kind.STATS:
-                facts = self.facts(len(clients), messages.unpack_stats(body))
-                clients.send(channel, messages.pack_json(Kind.STATS, facts))
-            case Kind.REPORT:
-                self._reports.replaced(messages.unpack_report(body))
-            case Kind.LOOP:
-                self._reports.loop(unpack_loop(body))
-            case _:
-                raise ProtocolError(f"clients do not send {kind.name}")
+                    self._exchange.connect({node: at for node, at in enumerate(addresses) if at is not None})
+            case AskStats(rows):
+                clients.send(channel, messages.pack_json(Kind.STATS, self.facts(len(clients), rows)))
+            case Replaced():
+                self._reports.replaced(request)
+            case LoopReport():
+                self._reports.loop(request)
+            case ClientReleases() | ClientFetches():
+                self._tell(request)
+            case ClientBegins() | ClientDivides() | ClientJoins() | ClientOrders():
+                self._checked(client, request.key)
+                self._tell(request)
 
-    def _greet(self, clients: Clients, channel: Channel, hello: dict[str, Any]) -> None:
+    def _greet(self, clients: Clients, channel: Channel, hello: Hello) -> None:
         data, layout, exchange = self._data, self._layout, self._exchange
-        if hello.get("data_set") not in (data.id, None):  # None: a client that only looks
+        asked = hello.data_set
+        if asked not in (data.id, None):
             here = f"the server at {self._address} serves data set {data.id} ({data.name})"
-            asked = hello.get("data_set")
             number = None if data.version is None else number_within(data.version.collection, asked)
             cure = "" if number is None else f": open that version, or start the server with version {number}"
             raise UsageError(f"{here}, not {asked}{cure}")
-        owner = hello.get("owner")
+        owner = hello.owner
         if owner is not None and self._lifetime.owned:
-            if not isinstance(owner, int) or not 1 < owner < 1 << 31:  # process 1 never ends
+            if not 1 < owner < 1 << 31:  # process 1 never ends
                 raise ProtocolError(f"process {owner} cannot own a server")
             self._lifetime.own(owner)
-        self._greeted = self._greeted or hello.get("data_set") is not None
-        channel.greet(Drawer.named(owner, hello.get("worker"), channel.number))
+        self._greeted = self._greeted or asked is not None
+        channel.greet(Drawer.named(owner, hello.worker, channel.number))
         welcome = {
             "data_set": data.id,
             "process": os.getpid(),
@@ -173,37 +168,28 @@ class Requests:
 
     def _take(self, channel: Channel, taken: Taken) -> None:
         """A client has taken samples by itself. Their checksums are right where it says which bytes it has checked."""
-        core, key = self._turn.core, self._key(channel.number, taken.run, taken.epoch)
+        core, key = self._turn.core, self._checked(channel.number, (RunNumber(taken.run), taken.epoch))
         right = np.empty(0, np.int64)
         if len(taken.entries):
             places = core.draws.taking.places_at(key, taken.positions)
             right = places[core.residents.shows(places, taken.entries)] if len(places) else places
         self._tell(ClientTakes(channel.number, key, taken.positions, right, channel.drawer))
 
-    def _register(self, clients: Clients, channel: Channel, value: dict[str, Any]) -> None:
-        name, tag, turn = str(value.get("run")), value.get("tag"), value.get("turn")
-        if len(name) > messages.MAX_NAME:
-            raise ProtocolError(f"the name of a run has at most {messages.MAX_NAME} characters")
-        if not isinstance(tag, int | None) or not isinstance(turn, int | None):
-            raise ProtocolError(f"tags and turns are numbers, not {tag!r}, {turn!r}")
-        if "order" not in value:
-            order = self._turn.core.epochs.runs.order_by_tag(name, tag)
-            clients.send(channel, messages.pack_order(order))
-            return
-        try:
-            order = messages.unpack_order(value)
-        except (ValueError, TypeError) as error:
-            raise UsageError(f"no order: {error}") from None
+    def _check_order(self, order: Order) -> None:
+        """Raise `UsageError` if this server cannot serve an order."""
         if order.data_set != self._data.id:
             raise UsageError(f"the order is of data set {order.data_set}, this is {self._data.id}")
         if self._layout.members.nodes > 1 and order.policy.one_node:
             raise UsageError(BY_ONE_NODE)
-        self._tell(ClientRegisters(channel.number, order, name, tag, turn))
 
-    def _why_not(self, wants: Sequence[Want], theirs: dict[str, Any]) -> str:
-        """Why this server does not prepare for a client with these decoders; empty where it does."""
+    def _why_not(self, wants: Sequence[DecodeSpec], theirs: dict[str, Any]) -> str:
+        """Why this server does not prepare for a client with these decoders; empty if it does. Raises `UsageError`."""
+        try:
+            checked({want.field: want.how for want in wants}, self._data.header.schema, None, decode=True)
+        except SchemaError as error:
+            raise UsageError(str(error)) from None
         if self._arenas.prepared is None:
-            return "it prepares nothing: start it with --prepared"
+            return "it prepares nothing: start it with --decoded-memory"
         for codec in sorted({want.how.codec for want in wants}):
             try:
                 mine, other = decoders(codec), theirs.get(codec)
@@ -213,14 +199,14 @@ class Requests:
                 return f"it decodes {codec} with {mine}, this process with {other}"
         return ""
 
-    def _key(self, client: ClientNumber, run: int, epoch: int) -> Key:
-        """The key of an epoch that a client may ask for. Raises `UsageError`."""
-        number = RunNumber(run)
-        if not self._turn.core.epochs.runs.knows(client, number):
+    def _checked(self, client: ClientNumber, key: Key) -> Key:
+        """Return the key of an epoch for which a client may ask. Raises `UsageError`."""
+        run, epoch = key
+        if not self._turn.core.epochs.runs.knows(client, run):
             raise UsageError(f"run {run} was never registered")
         if epoch > MAX_EPOCH:
             raise UsageError(f"epoch {epoch}; the last is {MAX_EPOCH:,}")
-        return number, epoch
+        return key
 
     def facts(self, clients: int, rows: int = 0) -> dict[str, Any]:
         """Statistics of the server, as plain values; `rows` as for `Loops.facts`."""

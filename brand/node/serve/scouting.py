@@ -16,7 +16,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.protocol.plan import Plan
+from brand.orders.base.plan import Plan
+from brand.reprs import Reprs
 
 FEWEST: Final = 4
 """The chunks of a first look."""
@@ -24,7 +25,7 @@ MOST: Final = 64
 """The most chunks of one look. The read of the thread that looks ends so much later."""
 
 
-class Scout:
+class Scout(Reprs, shows="_seen _order _most"):
     """Looks ahead. `holds` says whether the page cache holds a chunk. Any thread may use it."""
 
     def __init__(self, holds: Callable[[int], bool]) -> None:
@@ -37,9 +38,6 @@ class Scout:
         """The chunks of that plan, by their first reads."""
         self._seen, self._most = 0, FEWEST
         """How many of them were read or looked at, and how many the next look may look at."""
-
-    def __repr__(self) -> str:
-        return f"Scout({self._seen} of {len(self._order)} chunks, the next {self._most})"
 
     def beyond(self, plan: Plan, chunk: int) -> list[int]:
         """Chunks that the page cache holds, of those behind `chunk` in the order of the plan's first reads.

@@ -13,7 +13,6 @@ import selectors
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -58,73 +57,42 @@ from brand.node.serve.requests import Requests
 from brand.node.serve.storing import Storing
 from brand.node.serve.troubles import Troubles
 from brand.node.serve.work import Wanted, Work
-from brand.node.setup.caching import Cache, cache_reader, open_cache
+from brand.node.setup.caching import cache_reader, open_cache
 from brand.node.setup.choose import choose_depth, use_page_cache
 from brand.node.setup.measure import lay_out, members_of, stored_sizes
-from brand.node.setup.memory import Memory
+from brand.node.setup.server_spec import ServerSpec
 from brand.node.wire import messages
-from brand.node.wire.deciding import pack_decided
-from brand.node.wire.joining import pack_joins
+from brand.node.wire.client_messages import pack
 from brand.node.wire.lease import pack_lease
-from brand.node.wire.messages import Kind
 from brand.node.wire.numbers import ClientNumber
-from brand.node.wire.prepared import pack_numbers
-from brand.storage.cached import cached_samples
-from brand.storage.dataset import StoredDataSet
-from brand.storage.location import Where, vector_reader
+from brand.reprs import Reprs
+from brand.storage.dataset.cached import cached_samples
+from brand.storage.dataset.dataset import StoredDataSet
+from brand.storage.io.location import vector_reader
 from brand.timeline import Timeline
 
 if TYPE_CHECKING:
     from brand.node.serve.exchange import Watch
     from brand.node.serve.preparers import PreparerProcesses
-    from brand.node.setup.preparing import Prepared
     from brand.node.wire.network import Network
 
 _POLL_S: Final = 0.05
 _LOOK_S: Final = 1.0
 FACTS_LIMIT_S: Final = 5.0
-TOO_MANY: Final = "it prepares as many different things as it can"
 
 
-@dataclass(frozen=True, slots=True)
-class Among:
-    """The place of a server among several nodes."""
+class NodeServer(Reprs, shows="address _clients _turn"):
+    """Serves one data set at an abstract socket address, alone or as one of several nodes.
 
-    node: int
-    nodes: int
-    network: Callable[[StoredDataSet, int], Network]
-    """Makes the network, for a data set and the page size of the arena."""
-    remote_memory: Memory = None
-    """How much of the memory other nodes may fill; None: a tenth."""
-
-
-class NodeServer:
-    """Serves one data set at an abstract socket address, alone or as one of several nodes (`among`).
-
-    `page_cache`: whether large reads go through the page cache; None: where the cache can hold all the data. `record`
-    names the file for a log of all decisions (`brand.node.serve.recording`). `cache` is the server's cache folder.
-    `prepared` says with what it prepares samples for its clients; None: they prepare for themselves.
+    If the server is one of several, `network` makes the network, for the data set and the page size of the arena.
 
     Raises `UsageError` (memory too small, a log that cannot be written), OSError (EADDRINUSE: the address is taken),
     `FormatError` (no data set), `CacheError` (no cache folder).
     """
 
-    def __init__(
-        self,
-        where: Where,
-        address: str,
-        *,
-        memory: Memory = None,
-        owners: tuple[int, ...] = (),
-        depth: int | None = None,
-        page_cache: bool | None = None,
-        among: Among | None = None,
-        record: str | os.PathLike[str] | None = None,
-        cache: Cache | None = None,
-        prepared: Prepared | None = None,
-    ) -> None:
-        data = StoredDataSet(where)
-        self.address = address
+    def __init__(self, spec: ServerSpec, network: Callable[[StoredDataSet, int], Network] | None = None) -> None:
+        data, member, cache, prepared = StoredDataSet(spec.where), spec.member, spec.cache, spec.prepared
+        self.address = address = spec.address
         self._selector = selectors.DefaultSelector()
         self._clients = Clients(
             address,
@@ -134,9 +102,9 @@ class NodeServer:
             messages.longest_order(data.header.samples),
         )
         try:
-            node, nodes, remote_memory = (among.node, among.nodes, among.remote_memory) if among else (0, 1, None)
+            node, nodes, remote_memory = (member.node, member.nodes, member.remote_memory) if member else (0, 1, None)
             sizes = stored_sizes(data)
-            layout = lay_out(sizes, memory, remote_memory, members_of(data, node, nodes))
+            layout = lay_out(sizes, spec.memory, remote_memory, members_of(data, node, nodes))
             folder, cached = (None, None) if cache is None else open_cache(cache, data, sizes)
             page = layout.allocator.page
             arena = Arena(layout.allocator.count, page)
@@ -147,13 +115,13 @@ class NodeServer:
             # What is prepared comes with a draw, so clients take nothing by themselves then.
             shown = Arena(data.header.samples, ENTRY_BYTES) if layout.holds_all and second is None else None
             self._arenas = Arenas(arena, second, shown)
-            joined = None if among is None else among.network(data, page)
+            joined = None if network is None else network(data, page)
         except BaseException:
             self._clients.close()
             raise
         best_depth, storage = choose_depth(data, None if cache is None else Path(cache.folder))
-        depth, chunk_size = depth or best_depth, data.header.chunk_size
-        through = use_page_cache(data, layout.allocator.bytes) if page_cache is None else page_cache
+        depth, chunk_size = spec.depth or best_depth, data.header.chunk_size
+        through = use_page_cache(data, layout.allocator.bytes) if spec.page_cache is None else spec.page_cache
 
         def readers() -> Readers:
             near = None if folder is None else cache_reader(folder, page_cache=through)
@@ -167,7 +135,7 @@ class NodeServer:
             *(data, residents, chunk_size, layout.members, executor.most),
             *(layout.remote_pages, cached, storage, with_what),
         )
-        self._recorder = None if record is None else record_to(record, self._turn)
+        self._recorder = None if spec.record is None else record_to(spec.record, self._turn)
         self._exchange = None if joined is None else exchange_of(self._turn, joined, page, self._tell)
         self._troubles = Troubles(data.location.chunk_file, self._clients.process_of, chunk_size, layout.members.node)
         wanted, node = Wanted(self._turn.wants_plan, self._turn.wants_choice), layout.members.node
@@ -179,7 +147,7 @@ class NodeServer:
             *(data, layout.pages_of, executor, wanted, self._tell, self._troubles, node, storing, preparers),
             leaves=leaves,
         )
-        self._lifetime = Lifetime(self._selector, owners)
+        self._lifetime = Lifetime(self._selector, spec.owners)
         self._requests = Requests(
             *(data, address, layout, self._arenas, self._turn, self._exchange, self._lifetime),
             *(Reports(self._troubles), self._tell),
@@ -191,9 +159,6 @@ class NodeServer:
         if self._exchange is not None:
             exchange = self._exchange
             self._selector.register(exchange.wake, selectors.EVENT_READ, lambda _: exchange.take_events())
-
-    def __repr__(self) -> str:
-        return f"NodeServer({self.address}, {len(self._clients)} clients, {self._turn!r})"
 
     @property
     def memory(self) -> int:
@@ -307,20 +272,10 @@ class NodeServer:
             case Answer(client, lease, places, state, counts, pages, prepared, joins, held):
                 self._work.answered(instruction)
                 self._reply(client, pack_lease(lease, places, state, counts, pages, prepared, joins, held))
-            case Number(client, run):
-                self._reply(client, messages.pack_json(Kind.ORDER, {"number": run}))
-            case Joined(client, known):
-                self._reply(client, pack_joins(known))
-            case Decided(client, decided, places):
-                self._reply(client, pack_decided(decided, places))
-            case Numbers(client, numbers):
-                self._reply(client, pack_numbers(numbers or (), "" if numbers else TOO_MANY))
+            case Number() | Joined() | Decided() | Numbers() | Divided() | Deliver():
+                self._reply(instruction.client, pack(instruction))
             case StartPreparer() | EndPreparer() | Prepare() | Fill():
                 self._work.prepare(instruction)
-            case Divided(client, positions):
-                self._reply(client, messages.pack_positions(positions))
-            case Deliver(client, samples):
-                self._reply(client, messages.frame(Kind.FETCH, samples))
             case Refuse(client, error):
                 self._refuse(client, error)
 

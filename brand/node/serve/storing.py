@@ -20,7 +20,8 @@ from brand.formats.stored import Stored
 from brand.node.decide.tasks import Forget, Rows, Write
 from brand.node.memory.arena import Arena
 from brand.node.memory.page_memory import ROW_BYTES
-from brand.storage.cachefolder import EVERY_S, CacheFolder
+from brand.reprs import Reprs
+from brand.storage.cache.cachefolder import EVERY_S, CacheFolder
 
 Written = Callable[[NDArray[np.bool_], str], object]
 """Takes which of a write's samples the folder holds, and why no other write can follow."""
@@ -29,7 +30,7 @@ END_LIMIT_S: Final = 30.0
 """How long a server that ends waits for the disk of its cache."""
 
 
-class Storing:
+class Storing(Reprs, shows="_folder _jobs"):
     """The thread that writes `folder`, for samples in the pages of `arena`. `post` has the loop call a function."""
 
     def __init__(
@@ -39,9 +40,6 @@ class Storing:
         self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="cache", daemon=True)
         self._thread.start()
-
-    def __repr__(self) -> str:
-        return f"Storing({self._folder!r}, {self._jobs.qsize()} jobs wait)"
 
     def write(self, write: Write, written: Written) -> None:
         """Write samples, then have the loop call `written`."""

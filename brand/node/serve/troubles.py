@@ -79,7 +79,6 @@ class Troubles:
         return [{"ago_s": round(now_s - at_s, 1), "text": text} for at_s, text in reversed(self._recent)]
 
     def close(self, now_s: float) -> None:
-        """Sum up what is left."""
         for kind, count, seconds in self._repeats.rest(now_s):
             self._sum_up(kind, count, seconds)
 

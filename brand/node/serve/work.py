@@ -36,9 +36,10 @@ from brand.node.serve.troubles import Troubles
 from brand.node.wire.lease import Held
 from brand.node.wire.numbers import NodeNumber
 from brand.node.wire.samples import pack_samples
-from brand.protocol.plan import read_of_sample
-from brand.storage.dataset import StoredDataSet
-from brand.storage.pagecache import in_page_cache
+from brand.orders.base.plan import read_of_sample
+from brand.reprs import Reprs
+from brand.storage.dataset.dataset import StoredDataSet
+from brand.storage.io.pagecache import in_page_cache
 from brand.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class Wanted:
     choice: Callable[[Choice], bool]
 
 
-class Work:
+class Work(Reprs, shows="_executor"):
     """Instructions that take time.
 
     `wanted` says whether a plan or a choice is still of use, `node` which node this is. `storing` writes the cache
@@ -82,9 +83,6 @@ class Work:
         self._node, self._preparers, self._leaves = node, preparers, leaves
         self._scout = Scout(lambda chunk: in_page_cache(data.location.chunk_file(chunk)))
         self._timeline: Timeline | None = None
-
-    def __repr__(self) -> str:
-        return f"Work({self._executor!r})"
 
     @property
     def wake(self) -> int:

@@ -16,12 +16,12 @@ from brand.node.decide.caching import CacheStart
 from brand.node.decide.choosing import Placement
 from brand.node.setup.choose import choose_whole_unit
 from brand.node.setup.memory import parse_size
+from brand.orders.order import MAX_EPOCH
 from brand.printable import printable
-from brand.protocol.order import MAX_EPOCH
-from brand.storage.cachefolder import CacheFolder
-from brand.storage.dataset import StoredDataSet
-from brand.storage.profile import bandwidth, load_profile, stripe_bytes
-from brand.storage.vectored import DirectFiles, LocalFiles, VectorReader
+from brand.storage.cache.cachefolder import CacheFolder
+from brand.storage.dataset.dataset import StoredDataSet
+from brand.storage.io.vectored import DirectFiles, LocalFiles, VectorReader
+from brand.storage.profile.profile import bandwidth, load_profile, stripe_bytes
 
 OFF: Final = "off"
 """The state of a folder that is slower than the storage."""

@@ -14,9 +14,9 @@ from brand.node.memory.allocator import Allocator
 from brand.node.memory.pages import PageCounts, arena_bytes, page_bytes, pages_needed
 from brand.node.setup.memory import Memory, memory_bytes, remote_bytes
 from brand.node.wire.numbers import NodeNumber
-from brand.protocol.dtypes import smallest
-from brand.protocol.mapping import Mapping
-from brand.storage.dataset import StoredDataSet
+from brand.orders.base.dtypes import smallest
+from brand.orders.base.mapping import Mapping
+from brand.storage.dataset.dataset import StoredDataSet
 
 _STEP: Final = 1 << 18
 """Rows of the index that are read at a time."""

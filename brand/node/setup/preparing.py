@@ -38,7 +38,6 @@ class Prepared:
 
     @property
     def allocator(self) -> Allocator:
-        """The pages of the memory."""
         return Allocator(parse_size(self.memory) if isinstance(self.memory, str) else self.memory, PAGE)
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from brand.node.setup.choose import Facts, samples_held
 from brand.node.setup.memory import Memory
-from brand.protocol.order import Order
+from brand.orders.order import Order
 
 
 def choose_room(facts: Facts, order: Order, share: float | None, memory: Memory) -> int:

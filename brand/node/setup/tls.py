@@ -47,7 +47,6 @@ class Tls:
             ) from None
 
     def to_json(self) -> dict[str, Any]:
-        """As plain values."""
         return {"cert": _path(self.cert), "key": _path(self.key), "ca": _path(self.ca), "mutual": self.mutual}
 
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from brand.errors import ProtocolError
+from brand.node.wire.described import U32, U64, described, inline, maybe, order_entry, several, text, whole
+from brand.node.wire.messages import MAX_NAME, MAX_REPLICAS, UNTOLD
 from brand.node.wire.numbers import FIRST_NODE, NO_CLIENT, ClientNumber, NodeNumber
-from brand.protocol.order import Order
+from brand.orders.base.tickets import MAX_POSITIONS
+from brand.orders.order import MAX_EPOCH, Order
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,23 +37,49 @@ class Drawer:
         raise ProtocolError(f"worker {worker!r} of process {training!r}")
 
 
+@described()
+@dataclass(frozen=True, slots=True)
+class Announcement:
+    """A rank is about to draw an epoch from a position on."""
+
+    epoch: Annotated[int, U32]
+    position: Annotated[int, U64] = 0
+    rank: Annotated[int, U32] = 0
+    replicas: Annotated[int, U32] = 1
+    batch: Annotated[int, U32] = 0
+    """Samples of a batch of each rank, with `locality`; 0: the ranks draw in turn."""
+    processes: Annotated[int, U32] = 1
+    """How many processes draw for the rank; or `GOES_ON`, or `UNTOLD`."""
+
+    def check(self) -> None:
+        """Raise `ProtocolError` if no rank can be this one."""
+        if not self.rank < self.replicas <= MAX_REPLICAS or MAX_REPLICAS < self.processes != UNTOLD:
+            raise ProtocolError(f"rank {self.rank} of {self.replicas}, shared by {self.processes} processes")
+
+
+@described(json_body=True)
 @dataclass(frozen=True, slots=True)
 class Begin:
     """What ranks say when they are about to draw an epoch from position `start` on."""
 
-    start: int
-    replicas: int
-    ranks: tuple[int, ...]
-    batch: int = 0
+    start: Annotated[int, whole(MAX_POSITIONS)]
+    replicas: Annotated[int, whole(MAX_REPLICAS, 1)]
+    ranks: Annotated[tuple[int, ...], several(whole(MAX_REPLICAS), MAX_REPLICAS, least=1)]
+    batch: Annotated[int, whole(MAX_POSITIONS)] = 0
     """Samples of a batch of each rank, with `locality`; 0: the ranks draw in turn."""
     node: NodeNumber = FIRST_NODE
     """The node of the ranks."""
-    times: int = 1
+    times: Annotated[int, whole(1 << 31)] = 1
     """How often in a row the ranks have begun this epoch; 0: not yet, it is their next one."""
-    front: int = 0
+    front: Annotated[int, whole(MAX_POSITIONS)] = 0
     """The ranks have drawn all their positions before this one."""
-    largest: int = 0
+    largest: Annotated[int, whole(1 << 31)] = 0
     """Pages of the largest sample that can be sent to the node of the ranks."""
+
+    def check(self) -> None:
+        """Raise `ProtocolError` if these are not the ranks of one node."""
+        if len(set(self.ranks)) < len(self.ranks) or max(self.ranks) >= self.replicas:
+            raise ProtocolError(f"ranks are different numbers from 0 to {self.replicas - 1}")
 
     def same_as(self, other: Begin) -> bool:
         """Whether both divide the same positions among equally many ranks."""
@@ -69,14 +99,20 @@ class Begin:
         )
 
 
+@described(json_body=True)
 @dataclass(frozen=True, slots=True)
 class Drawing:
     """What this node tells others of an epoch that its ranks draw."""
 
-    name: str
-    turn: int | None
-    order: Order
-    epoch: int
-    begin: Begin
-    number: int
+    name: Annotated[str, text(MAX_NAME, key="run")]
+    turn: Annotated[int | None, maybe(whole(1 << 31))]
+    order: Annotated[Order, order_entry()]
+    epoch: Annotated[int, whole(MAX_EPOCH)]
+    begin: Annotated[Begin, inline(Begin)]
+    number: Annotated[int, U32]
     """Tells this epoch from the same epoch begun anew; 0: the node cannot take its samples yet."""
+
+    def check(self) -> None:
+        """Raise `ProtocolError` if the order has fewer samples."""
+        if max(self.begin.start, self.begin.front) > self.order.samples:
+            raise ProtocolError(f"an epoch has {self.order.samples:,} positions")

@@ -8,16 +8,28 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 from brand.errors import ProtocolError
-from brand.node.wire.messages import Kind, frame
-from brand.protocol.following import Join
-from brand.protocol.joins import Joins
-from brand.protocol.order import Order
+from brand.node.wire.described import FLAG, U32, U64, Body, FieldSpec, described, order_entry, text, whole
+from brand.node.wire.messages import MAX_NAME, PeerKind
+from brand.orders.base.joins import MAX_LAP, Join, Joins
+from brand.orders.order import MAX_EPOCH, Order
 
-_KNOWN: Final = struct.Struct("<IIi")
-_JOINED: Final = struct.Struct("<i")
+_LAP: Final = struct.Struct("<i")
+
+
+def _joins(name: str, data: Body) -> Joins:
+    if len(data) < _LAP.size:
+        raise ProtocolError(f"{name} of {len(data)} bytes")
+    try:
+        return Joins.from_bytes(data[_LAP.size :], *_LAP.unpack_from(data))
+    except ValueError as error:
+        raise ProtocolError(str(error)) from None
+
+
+JOINS: Final = FieldSpec(_joins, lambda joins: _LAP.pack(joins.lap) + joins.to_bytes(), rest=True)
+"""Of `Joins`: i32 highest lap, then the rows."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -32,98 +44,55 @@ class Said:
     """None: the node does not know them."""
 
 
+def _said(_: Any, value: dict[str, Any]) -> Said:
+    stands, leads = (FLAG.checked(name, value.get(name)) for name in ("stands", "leads"))
+    try:
+        return Said(stands, leads, Joins.from_json(value.get("joins"), value.get("lap")).rows)
+    except ValueError as error:
+        raise ProtocolError(str(error)) from None
+
+
+def _entries(said: Said) -> dict[str, Any]:
+    return {"joins": Joins(said.rows).to_json(), "stands": said.stands, "leads": said.leads}
+
+
+@described(PeerKind.JOINING, json_body=True)
 @dataclass(frozen=True, slots=True)
 class Joining:
     """A JOINING."""
 
-    name: str
+    name: Annotated[str, text(MAX_NAME, key="run")]
     """Name of the run."""
-    order: Order
-    epoch: int
-    said: Said
-    lap: int
+    order: Annotated[Order, order_entry()]
+    epoch: Annotated[int, whole(MAX_EPOCH)]
+    said: Annotated[Said, FieldSpec(_said, _entries, inner=True)]
+    lap: Annotated[int, whole(MAX_LAP, -1)]
     """The highest lap that the run has drawn from, as far as the telling node knows; -1: none."""
-    asks: bool
+    asks: Annotated[bool, FLAG]
     """Whether the telling node does not know what the other node says."""
-    draws: bool
+    draws: Annotated[bool, FLAG]
     """Whether clients of the telling node draw the run: the other node remembers it until it hears FORGET."""
 
+    def check(self) -> None:
+        """Raise `ProtocolError` if the order cannot have these joins."""
+        if not self.order.joins:
+            raise ProtocolError("joins of an order that has none")
+        if (self.said.stands or self.said.leads) and not self.said.rows:
+            raise ProtocolError("joins that are decided, and are none")
+        try:
+            Joins(self.said.rows).check_fits(self.order.samples, self.order.draws)
+        except ValueError as error:
+            raise ProtocolError(str(error)) from None
 
+
+@described(PeerKind.FRONT)
 @dataclass(frozen=True, slots=True)
 class Front:
     """A FRONT."""
 
-    number: int
+    number: Annotated[int, U32]
     """Number that the telling node gave the epoch."""
-    position: int
+    position: Annotated[int, U64]
     """Its ranks have asked for all their positions before this one."""
-    drawn: int
+    drawn: Annotated[int, U64]
     """Samples that its ranks have drawn of the run, in all epochs."""
-
-
-def pack_known_joins(run: int, epoch: int, known: Joins) -> bytes:
-    """`JOINS` of a client."""
-    return frame(Kind.JOINS, _KNOWN.pack(run, epoch, known.lap), known.to_bytes())
-
-
-def unpack_known_joins(body: bytes | memoryview) -> tuple[int, int, Joins]:
-    """Run, epoch, and what the client knows. Raises `ProtocolError`."""
-    if len(body) < _KNOWN.size:
-        raise ProtocolError("half a message of joins")
-    run, epoch, lap = _KNOWN.unpack_from(body)
-    return run, epoch, _joins(body[_KNOWN.size :], lap)
-
-
-def pack_joins(joins: Joins) -> bytes:
-    """`JOINS` of a server."""
-    return frame(Kind.JOINS, _JOINED.pack(joins.lap), joins.to_bytes())
-
-
-def unpack_joins(body: bytes | memoryview) -> Joins:
-    """Inverse of `pack_joins`. Raises `ProtocolError`."""
-    if len(body) < _JOINED.size:
-        raise ProtocolError("half a message of joins")
-    return _joins(body[_JOINED.size :], *_JOINED.unpack_from(body))
-
-
-def _joins(body: bytes | memoryview, lap: int) -> Joins:
-    try:
-        return Joins.from_bytes(body, lap)
-    except ValueError as error:
-        raise ProtocolError(str(error)) from None
-
-
-def joining_facts(joining: Joining) -> dict[str, Any]:
-    """A JOINING as plain values, without the names of the run and the epoch."""
-    said = joining.said
-    facts = {
-        "stands": said.stands,
-        "leads": said.leads,
-        "lap": joining.lap,
-        "asks": joining.asks,
-        "draws": joining.draws,
-    }
-    return {"joins": Joins(said.rows).to_json(), **facts}
-
-
-def joining_of(name: str, order: Order, epoch: int | None, value: dict[str, Any]) -> Joining:
-    """Inverse of `joining_facts`. Raises `ProtocolError`."""
-    stands, leads, asks, draws = (flag(value, name) for name in ("stands", "leads", "asks", "draws"))
-    try:
-        joins = Joins.from_json(value.get("joins"), value.get("lap"))
-        joins.check_fits(order.samples, order.draws)
-    except ValueError as error:
-        raise ProtocolError(str(error)) from None
-    if epoch is None or not order.joins:
-        raise ProtocolError("joins of no epoch, or of an order that has none")
-    if (stands or leads) and not joins.rows:
-        raise ProtocolError("joins that are decided, and are none")
-    return Joining(name, order, epoch, Said(stands, leads, joins.rows), joins.lap, asks, draws)
-
-
-def flag(value: dict[str, Any], name: str) -> bool:
-    """A field that is true or false. Raises `ProtocolError`."""
-    found = value.get(name)
-    if not isinstance(found, bool):
-        raise ProtocolError(f"{name} is {str(found)[:40]}, not true or false")
-    return found

@@ -12,10 +12,11 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 from brand.errors import ProtocolError
-from brand.node.wire.messages import MAX_NAME, MAX_REPLICAS, Kind, pack_json, unpack_json
+from brand.node.wire.described import FieldSpec, described, maybe, text, whole
+from brand.node.wire.messages import MAX_NAME, MAX_REPLICAS, Kind
 
 CAUSES: Final = ("storage", "node", "preparation", "collate", "server")
 """What a loop can wait for: a read of the storage, a sample from another node, copying, decoding and transforming,
@@ -155,91 +156,68 @@ class Waiting:
     cause: str
 
 
-@dataclass(frozen=True, slots=True)
-class LoopReport:
-    """What a rank tells its server of its training loop."""
-
-    run: str
-    rank: int
-    ranks: int
-    epoch: int
-    step: int
-    """Batches that the loop has taken in this iteration."""
-    tally: Tally
-    """The steps since the last report."""
-    worst: Waiting | None = None
-    """The longest wait of these steps."""
-    now: Waiting | None = None
-    """The wait under way. Its cause is `server` as long as the server has not answered."""
+def _seconds(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < _MOST:
+        raise ProtocolError("seconds are a number that is not negative")
+    return float(value)
 
 
-def pack_loop(report: LoopReport) -> bytes:
-    """`LOOP`."""
-    tally = report.tally
-    waits = {
-        cause: [waits.seconds, [[bucket, count] for bucket, count in enumerate(waits.counts) if count]]
-        for cause, waits in tally.waits.items()
-    }
-    value = {
-        **{name: getattr(report, name) for name in ("run", "rank", "ranks", "epoch", "step")},
-        "seconds": tally.seconds,
-        "waits": waits,
-        **{name: _pack_waiting(getattr(report, name)) for name in ("worst", "now")},
-    }
-    return pack_json(Kind.LOOP, value)
-
-
-def unpack_loop(body: bytes | memoryview) -> LoopReport:
-    """Inverse of `pack_loop`. Raises `ProtocolError`."""
-    value = unpack_json(body)
-    run = value.get("run")
-    if not isinstance(run, str) or len(run) > MAX_NAME:
-        raise ProtocolError(f"the name of a run is a text of at most {MAX_NAME} characters")
-    rank, ranks, epoch, step = (_whole(value.get(name), name) for name in ("rank", "ranks", "epoch", "step"))
-    if not rank < ranks <= MAX_REPLICAS:
-        raise ProtocolError(f"rank {rank} of {ranks}")
+def _tally(_: Any, value: dict[str, Any]) -> Tally:
     waits = value.get("waits")
     if not isinstance(waits, dict) or not set(waits) <= set(ALL):
         raise ProtocolError("waits are by cause")
-    tally = Tally(_seconds(value.get("seconds")), {cause: _unpack_waits(each) for cause, each in waits.items()})
-    worst, now = (_unpack_waiting(value.get(name)) for name in ("worst", "now"))
-    return LoopReport(run, rank, ranks, epoch, step, tally, worst, now)
+    return Tally(_seconds(value.get("seconds")), {cause: _waits(each) for cause, each in waits.items()})
 
 
-def _unpack_waits(value: Any) -> Waits:
+def _waits(value: Any) -> Waits:
     match value:
         case [seconds, list(pairs)] if len(pairs) <= len(BOUNDS) + 1:
             found = Waits(_seconds(seconds))
             for pair in pairs:
                 bucket, count = pair if isinstance(pair, list) and len(pair) == 2 else (None, None)
-                number = _whole(bucket, "bucket")
-                if number > len(BOUNDS):
-                    raise ProtocolError(f"a wait of bucket {number}")
-                found.counts[number] = _whole(count, "count")
+                found.counts[whole(len(BOUNDS)).checked("bucket", bucket)] = _WHOLE.checked("count", count)
             return found
     raise ProtocolError("the waits of a cause are seconds and buckets")
 
 
-def _pack_waiting(waiting: Waiting | None) -> list[Any] | None:
-    return None if waiting is None else [waiting.step, waiting.wait_s, waiting.cause]
+def _tally_entries(tally: Tally) -> dict[str, Any]:
+    waits = {
+        cause: [waits.seconds, [[bucket, count] for bucket, count in enumerate(waits.counts) if count]]
+        for cause, waits in tally.waits.items()
+    }
+    return {"seconds": tally.seconds, "waits": waits}
 
 
-def _unpack_waiting(value: Any) -> Waiting | None:
+def _waiting(name: str, value: Any) -> Waiting:
     match value:
-        case None:
-            return None
         case [step, wait_s, str(cause)] if cause in ALL:
-            return Waiting(_whole(step, "step"), _seconds(wait_s), cause)
-    raise ProtocolError("a wait has a step, seconds and a cause")
+            return Waiting(_WHOLE.checked("step", step), _seconds(wait_s), cause)
+    raise ProtocolError(f"{name} has a step, seconds and a cause")
 
 
-def _whole(value: Any, name: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < _MOST:
-        raise ProtocolError(f"{name} is a whole number")
-    return value
+_WHOLE: Final = whole(_MOST - 1)
+_WAITING: Final = maybe(FieldSpec(_waiting, lambda waiting: [waiting.step, waiting.wait_s, waiting.cause]))
 
 
-def _seconds(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < _MOST:
-        raise ProtocolError("seconds are a number that is not negative")
-    return float(value)
+@described(Kind.LOOP, json_body=True)
+@dataclass(frozen=True, slots=True)
+class LoopReport:
+    """A rank tells its server of its training loop."""
+
+    run: Annotated[str, text(MAX_NAME)]
+    rank: Annotated[int, _WHOLE]
+    ranks: Annotated[int, whole(MAX_REPLICAS)]
+    epoch: Annotated[int, _WHOLE]
+    step: Annotated[int, _WHOLE]
+    """Batches that the loop has taken in this iteration."""
+    tally: Annotated[Tally, FieldSpec(_tally, _tally_entries, inner=True)]
+    """The steps since the last report."""
+    worst: Annotated[Waiting | None, _WAITING] = None
+    """The longest wait of these steps."""
+    now: Annotated[Waiting | None, _WAITING] = None
+    """The wait under way. Its cause is `server` as long as the server has not answered."""
+
+    def check(self) -> None:
+        """Raise `ProtocolError` if no rank can be this one."""
+        if not self.rank < self.ranks:
+            raise ProtocolError(f"rank {self.rank} of {self.ranks}")

@@ -1,6 +1,6 @@
-"""What do clients and the node server say to each other? Typed, length-prefixed, never pickled.
+"""How do messages between clients and the node server travel? Typed, length-prefixed, never pickled.
 
-`docs/protocols/messages.md` specifies them.
+`docs/protocols/messages.md` specifies them, and `brand.node.wire.client_messages` has a class for each.
 
     u32 length of the body | u16 kind | u16 version | body
 
@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from brand.errors import BrandError, ServerError, UnreachableError, UsageError
 from brand.errors import ProtocolError as ProtocolError
-from brand.protocol.order import Order
-from brand.protocol.part import Part
+from brand.orders.base.part import Part
+from brand.orders.order import Order
 
 VERSION: Final = 7
 HEAD: Final = struct.Struct("<IHH")
@@ -43,6 +43,8 @@ MAX_REASON: Final = 1000
 """Longest reason of a report, in characters."""
 MAX_DRAW: Final = 1 << 16
 """Most positions in one draw."""
+MOST_PLACES: Final = 1 << 16
+"""Most places in one DECIDED or PLACES: longer orders take several."""
 
 MAX_REPLICAS: Final = 1 << 16
 GOES_ON: Final = 0
@@ -52,13 +54,7 @@ UNTOLD: Final = (1 << 32) - 1
 MAX_NAME: Final = 100
 """Longest name of a run, in characters."""
 
-_BEGIN: Final = struct.Struct("<IIQIIII")
-_POSITIONS: Final = struct.Struct("<III")
 _DRAW: Final = struct.Struct("<II")
-_STATS: Final = struct.Struct("<I")
-_RELEASE: Final = struct.Struct("<Q?")
-_NO_PLACES: Final = np.empty(0, np.int64)
-
 
 ABSENT: Final = 0
 """State of a sample in a lease: it is not in memory."""
@@ -98,19 +94,42 @@ class Kind(IntEnum):
     FETCH = 11
     """Client: places of samples that only other nodes have. Server: their stored bytes."""
     JOINS = 13
-    """Client: where its run joined others in an epoch (`brand.node.wire.joining`), as far as it knows. Server: where it
-    did."""
+    """Client: where its run joined others in an epoch, as far as it knows. Server: where it did."""
     PREPARE = 14
-    """Client: what it wants prepared (`brand.node.wire.prepared`). Server: numbers of these, or why it does not."""
+    """Client: what it wants prepared. Server: numbers of these, or why it does not."""
     DECIDED = 15
-    """Client: the order of an epoch, as far as it knows it, where orders grow (`brand.node.wire.deciding`). Server: the
-    order, as far as it is decided."""
+    """Client: the order of an epoch that grows, as far as it knows it. Server: the order, as far as it is decided."""
     PLACES = 16
-    """Client: where in an epoch it takes samples by itself (`brand.node.wire.taking`). Server: which ones lie there."""
+    """Client: the positions of an epoch at which it takes samples by itself. Server: the samples at these."""
     TAKEN = 17
-    """Client: positions whose samples it has taken by itself. No reply."""
+    """Client: positions whose samples it has taken by itself (`brand.node.wire.taking`). No reply."""
     LOOP = 18
     """Client: how its training loop has waited since it last said so (`brand.node.wire.looping`). No reply."""
+
+
+class PeerKind(IntEnum):
+    """Kinds of messages between node servers (`brand.node.wire.peer_messages`)."""
+
+    DRAWING = 1
+    """Asking node: what its ranks draw of an epoch."""
+    FORGET = 2
+    """Asking node: it has no use any more for an epoch, or for a run."""
+    ROOM = 3
+    """Asking node: how many pages it has had room for since the stream was opened."""
+    REQUEST = 4
+    """Asking node: positions that its ranks draw, and its room as in ROOM."""
+    FETCH = 5
+    """Asking node: samples that it wants, by place."""
+    PUSH = 6
+    """Owner: samples of an epoch, and places that it will not send."""
+    FETCHED = 7
+    """Owner: a part of its answer to a FETCH."""
+    REFUSED = 8
+    """Owner: why it cannot serve a run."""
+    JOINING = 9
+    """Asking node: with which joins it would draw an epoch."""
+    FRONT = 10
+    """Asking node: how far its ranks have drawn an epoch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,11 +185,6 @@ def longest_order(samples: int) -> int:
     return MAX_REQUEST + 4 * -(-samples // 24)  # 4 characters for 24 bits
 
 
-def pack_order(order: Order, **facts: Any) -> bytes:
-    """`ORDER`: an order with the bits of its part, and other facts."""
-    return pack_json(Kind.ORDER, {**facts, **order_facts(order)})
-
-
 def order_facts(order: Order) -> dict[str, Any]:
     """An order as plain values, with the bits of its part."""
     return {"order": order.to_json()} | ({} if order.part is None else {"bits": order.part.to_text()})
@@ -182,79 +196,6 @@ def unpack_order(value: dict[str, Any]) -> Order:
     samples = order.get("samples") if isinstance(order, dict) else None
     part = None if bits is None or not isinstance(samples, int) else Part.from_text(samples, bits)
     return Order.from_json(order, part)
-
-
-def pack_stats(rows: int = 0) -> bytes:
-    """`STATS` of a client: with how many rows of each training loop."""
-    return frame(Kind.STATS, _STATS.pack(rows) if rows else b"")
-
-
-def unpack_stats(body: bytes | memoryview) -> int:
-    """Inverse of `pack_stats`. Raises `ProtocolError`."""
-    rows: int = _unpack(_STATS, body)[0] if len(body) else 0
-    return rows
-
-
-def unpack_report(body: bytes | memoryview) -> dict[str, Any]:
-    """The report of a replaced sample: index, by, chunk, reason. Raises `ProtocolError`."""
-    report = unpack_json(body)
-    numbers = {name: report.get(name) for name in ("index", "by", "chunk")}
-    if not all(isinstance(number, int | None) for number in numbers.values()):
-        raise ProtocolError("a report of what was replaced has numbers for index, by and chunk")
-    return {**numbers, "reason": str(report.get("reason"))[:MAX_REASON]}
-
-
-def pack_begin(
-    run: int, epoch: int, position: int, rank: int, replicas: int, batch: int = 0, processes: int = 1
-) -> bytes:
-    """`BEGIN`."""
-    return frame(Kind.BEGIN, _BEGIN.pack(run, epoch, position, rank, replicas, batch, processes))
-
-
-def unpack_begin(body: bytes | memoryview) -> tuple[int, int, int, int, int, int, int]:
-    """Run, epoch, position, rank, replicas, samples of a batch with `locality`, and how many processes share the rank.
-
-    Processes may be `GOES_ON` or `UNTOLD`, see `Epochs.begin_here`. Raises `ProtocolError`.
-    """
-    run, epoch, position, rank, replicas, batch, processes = _unpack(_BEGIN, body)
-    if not rank < replicas <= MAX_REPLICAS or (processes > MAX_REPLICAS and processes != UNTOLD):
-        raise ProtocolError(f"rank {rank} of {replicas}, shared by {processes} processes")
-    return run, epoch, position, rank, replicas, batch, processes
-
-
-def pack_which(run: int, epoch: int, rank: int) -> bytes:
-    """`POSITIONS` of a client."""
-    return frame(Kind.POSITIONS, _POSITIONS.pack(run, epoch, rank))
-
-
-def unpack_which(body: bytes | memoryview) -> tuple[int, int, int]:
-    """Run, epoch, rank. Raises `ProtocolError`."""
-    run, epoch, rank = _unpack(_POSITIONS, body)
-    return run, epoch, rank
-
-
-def pack_positions(positions: NDArray[np.int64]) -> bytes:
-    """`POSITIONS` of a server. Positions are below 2**32."""
-    return frame(Kind.POSITIONS, positions.astype(np.uint32).tobytes())
-
-
-def unpack_positions(body: bytes | memoryview) -> NDArray[np.int64]:
-    """Inverse of `pack_positions`. Raises `ProtocolError`."""
-    if len(body) % 4:
-        raise ProtocolError(f"positions of {len(body)} bytes")
-    return np.frombuffer(body, np.uint32).astype(np.int64)
-
-
-def pack_fetch(places: NDArray[np.int64]) -> bytes:
-    """`FETCH` of a client."""
-    return frame(Kind.FETCH, places.tobytes())
-
-
-def unpack_fetch(body: bytes | memoryview) -> NDArray[np.int64]:
-    """Inverse of `pack_fetch`. Raises `ProtocolError`."""
-    if not len(body) or len(body) % 8 or len(body) // 8 > MAX_DRAW:
-        raise ProtocolError(f"a fetch of {len(body)} bytes")
-    return np.frombuffer(body, np.int64)
 
 
 def pack_draw(run: int, epoch: int, positions: NDArray[np.int64]) -> bytes:
@@ -269,34 +210,3 @@ def unpack_draw(body: bytes | memoryview) -> tuple[int, int, NDArray[np.int64]]:
         raise ProtocolError(f"a draw of {len(body)} bytes")
     run, epoch = _DRAW.unpack_from(body)
     return run, epoch, np.frombuffer(body, np.int64, offset=_DRAW.size)
-
-
-def pack_release(number: int, *, checked: bool, wrong: NDArray[np.int64] = _NO_PLACES) -> bytes:
-    """`RELEASE`."""
-    return frame(Kind.RELEASE, _RELEASE.pack(number, checked), wrong.tobytes())
-
-
-def unpack_release(body: bytes | memoryview) -> tuple[int, bool, NDArray[np.int64]]:
-    """Number of a lease, whether all its checksums were right, places of samples with wrong ones.
-
-    Raises `ProtocolError`.
-    """
-    rest = len(body) - _RELEASE.size
-    if rest < 0 or rest % 8 or rest // 8 > MAX_DRAW:
-        raise ProtocolError(f"a release of {len(body)} bytes")
-    number, checked = _RELEASE.unpack_from(body)
-    return number, checked, np.frombuffer(body, np.int64, offset=_RELEASE.size)
-
-
-def unpack_peers(body: bytes | memoryview) -> dict[int, str]:
-    """`PEERS`: addresses by node. Raises `ProtocolError`."""
-    found = unpack_json(body).get("addresses")
-    if not isinstance(found, list) or not all(isinstance(address, str | None) for address in found):
-        raise ProtocolError("addresses are a list of texts, one for each node")
-    return {node: address for node, address in enumerate(found) if address is not None}
-
-
-def _unpack(layout: struct.Struct, body: bytes | memoryview) -> tuple[Any, ...]:
-    if len(body) != layout.size:
-        raise ProtocolError(f"a body of {len(body)} bytes where {layout.size} are due")
-    return layout.unpack(body)

@@ -15,6 +15,9 @@ NodeNumber = NewType("NodeNumber", int)
 RunNumber = NewType("RunNumber", int)
 """A run that a server knows. Each server numbers its runs for itself."""
 
+Key = tuple[RunNumber, int]
+"""Number of a run, and an epoch."""
+
 NO_CLIENT: Final = ClientNumber(0)
 """The number of no client: they are counted from 1 on."""
 FIRST_NODE: Final = NodeNumber(0)

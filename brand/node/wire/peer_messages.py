@@ -9,111 +9,98 @@ others packed numbers and the pages of samples. A field with a wrong value raise
 
 from __future__ import annotations
 
-import json
 import struct
 from dataclasses import dataclass
-from enum import IntEnum
-from typing import Any, Final
+from typing import Annotated, Any, Final, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from brand.errors import ProtocolError
-from brand.node.wire.drawing import Begin, Drawing
-from brand.node.wire.joining import Front, Joining, flag, joining_facts, joining_of
-from brand.node.wire.messages import MAX_DRAW, MAX_NAME, MAX_REPLICAS, order_facts, unpack_json, unpack_order
+from brand.node.wire.described import (
+    BYTES,
+    FLAG,
+    U32,
+    U64,
+    array,
+    described,
+    inline,
+    kind_of,
+    maybe,
+    order_entry,
+    pack_body,
+    text,
+    unpack_body,
+    whole,
+)
+from brand.node.wire.drawing import Drawing
+from brand.node.wire.joining import Front, Joining
+from brand.node.wire.messages import MAX_DRAW, MAX_NAME, MAX_REASON, PeerKind
 from brand.node.wire.numbers import NodeNumber
-from brand.protocol.order import MAX_EPOCH, Order
-from brand.protocol.tickets import MAX_POSITIONS
+from brand.orders.order import MAX_EPOCH, Order
 
 VERSION: Final = 2
-MAX_REASON: Final = 1000
 MAX_ROOM: Final = 1 << 62
 _HEAD: Final = struct.Struct("<HH")
-_ROOM: Final = struct.Struct("<Q")
-_REQUEST: Final = struct.Struct("<IQ")
-_FETCH: Final = struct.Struct("<Q")
 _PUSH: Final = struct.Struct("<III")
-_FETCHED: Final = struct.Struct("<QQQ")
-_FRONT: Final = struct.Struct("<IQQ")
 
 
-class PeerKind(IntEnum):
-    """Kinds of messages."""
-
-    DRAWING = 1
-    """Asking node: what its ranks draw of an epoch."""
-    FORGET = 2
-    """Asking node: it has no use any more for an epoch, or for a run."""
-    ROOM = 3
-    """Asking node: how many pages it has had room for since the stream was opened."""
-    REQUEST = 4
-    """Asking node: positions that its ranks draw, and its room as in ROOM."""
-    FETCH = 5
-    """Asking node: samples that it wants, by place."""
-    PUSH = 6
-    """Owner: samples of an epoch, and places that it will not send."""
-    FETCHED = 7
-    """Owner: a part of its answer to a FETCH."""
-    REFUSED = 8
-    """Owner: why it cannot serve a run."""
-    JOINING = 9
-    """Asking node: with which joins it would draw an epoch."""
-    FRONT = 10
-    """Asking node: how far its ranks have drawn an epoch."""
-
-
+@described(PeerKind.DRAWING, json_body=True)
 @dataclass(frozen=True, slots=True)
 class Told:
     """A DRAWING."""
 
-    drawing: Drawing
-    asks: bool
+    drawing: Annotated[Drawing, inline(Drawing)]
+    asks: Annotated[bool, FLAG]
     """Whether the asking node asks for the samples of this epoch; else the owner sends them unasked."""
 
 
+@described(PeerKind.FORGET, json_body=True)
 @dataclass(frozen=True, slots=True)
 class Forgotten:
     """The contents of a FORGET, or the run and epoch that a REFUSED is about."""
 
-    name: str
+    name: Annotated[str, text(MAX_NAME, key="run")]
     """Name of the run."""
-    order: Order
-    epoch: int | None
+    order: Annotated[Order, order_entry()]
+    epoch: Annotated[int | None, maybe(whole(MAX_EPOCH))]
     """None: all epochs of the run."""
 
 
+@described(PeerKind.ROOM)
 @dataclass(frozen=True, slots=True)
 class Room:
     """A ROOM."""
 
-    pages: int
+    pages: Annotated[int, whole(MAX_ROOM, code="Q")]
     """Pages that the asking node has had room for in all, since the stream was opened."""
 
 
+@described(PeerKind.REQUEST)
 @dataclass(frozen=True, slots=True, eq=False)
 class Request:
     """A REQUEST."""
 
-    number: int
+    number: Annotated[int, U32]
     """Number that the asking node gave the epoch."""
-    room: int
+    room: Annotated[int, whole(MAX_ROOM, code="Q")]
     """The pages of `Room`."""
-    positions: NDArray[np.int64]
+    positions: Annotated[NDArray[np.int64], array("<i8", MAX_DRAW, least=1)]
 
 
+@described(PeerKind.FETCH)
 @dataclass(frozen=True, slots=True, eq=False)
 class Fetch:
     """A FETCH."""
 
-    number: int
+    number: Annotated[int, U64]
     """Number of the question."""
-    places: NDArray[np.int64]
+    places: Annotated[NDArray[np.int64], array("<i8", MAX_DRAW, least=1)]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Push:
-    """A PUSH."""
+    """A PUSH. It holds almost all bytes that nodes send, so it has a packer of its own."""
 
     number: int
     """Number that the asking node gave the epoch."""
@@ -124,25 +111,32 @@ class Push:
     """Pages of the samples, sample by sample, shape (pages, page size)."""
 
 
+@described(PeerKind.FETCHED)
 @dataclass(frozen=True, slots=True, eq=False)
 class Fetched:
     """A FETCHED: a part of the answer to a question."""
 
-    number: int
+    number: Annotated[int, U64]
     """Number of the question."""
-    size: int
+    size: Annotated[int, U64]
     """Bytes of the whole answer."""
-    offset: int
+    offset: Annotated[int, U64]
     """Where this part begins in the whole answer."""
-    part: memoryview
+    part: Annotated[memoryview, BYTES]
+
+    def check(self) -> None:
+        """Raise `ProtocolError` if the part is longer than the rest of the answer."""
+        if self.offset + len(self.part) > self.size:
+            raise ProtocolError("an answer beyond its end")
 
 
+@described(PeerKind.REFUSED, json_body=True)
 @dataclass(frozen=True, slots=True)
 class Refused:
     """A REFUSED."""
 
-    about: Forgotten
-    reason: str
+    about: Annotated[Forgotten, inline(Forgotten)]
+    reason: Annotated[str, text(MAX_REASON, cut=True)]
 
 
 Question = Told | Forgotten | Room | Request | Fetch | Joining | Front
@@ -150,84 +144,41 @@ Question = Told | Forgotten | Room | Request | Fetch | Joining | Front
 Reply = Push | Fetched | Refused
 """What a node says on a stream that another node has opened."""
 
+_QUESTIONS: Final[dict[Any, Any]] = {kind_of(cls): cls for cls in get_args(Question)}
+_REPLIES: Final[dict[Any, Any]] = {kind_of(cls): cls for cls in (Fetched, Refused)}
+
 
 def pack(message: Question | Reply) -> bytes:
-    """A message as it travels."""
-    match message:
-        case Told():
-            return _pack_drawing(message)
-        case Forgotten(name, order, epoch):
-            return _json(PeerKind.FORGET, _names(name, order, epoch))
-        case Room(pages):
-            return _frame(PeerKind.ROOM, _ROOM.pack(pages))
-        case Request(number, room, positions):
-            return _frame(PeerKind.REQUEST, _REQUEST.pack(number, room), positions.tobytes())
-        case Fetch(number, places):
-            return _frame(PeerKind.FETCH, _FETCH.pack(number), places.tobytes())
-        case Joining():
-            named = _names(message.name, message.order, message.epoch)
-            return _json(PeerKind.JOINING, named | joining_facts(message))
-        case Front(number, position, drawn):
-            return _frame(PeerKind.FRONT, _FRONT.pack(number, position, drawn))
-        case Push(number, places, missed, data):
-            head = _PUSH.pack(number, len(places), len(missed))
-            return _frame(PeerKind.PUSH, head, places.tobytes(), missed.tobytes(), data.data)
-        case Fetched(number, size, offset, part):
-            return _frame(PeerKind.FETCHED, _FETCHED.pack(number, size, offset), part)
-        case Refused(about, reason):
-            names = _names(about.name, about.order, about.epoch)
-            return _json(PeerKind.REFUSED, {**names, "reason": reason[:MAX_REASON]})
+    """Return a message as it is sent."""
+    if isinstance(message, Push):
+        head = _PUSH.pack(message.number, len(message.places), len(message.missed))
+        sent, missed = message.places.tobytes(), message.missed.tobytes()
+        return b"".join((_HEAD.pack(PeerKind.PUSH, VERSION), head, sent, missed, message.data.data))
+    kind, body = pack_body(message)
+    return b"".join((_HEAD.pack(kind, VERSION), *body))
 
 
 def unpack_question(message: bytes, node: NodeNumber) -> Question:
-    """What `node` has said on a stream that it has opened. Raises `ProtocolError`."""
+    """Return what `node` has said on a stream that it has opened. Raises `ProtocolError`."""
     kind, body = _kind_of(message)
-    match kind:
-        case PeerKind.DRAWING:
-            return _unpack_drawing(body, node)
-        case PeerKind.FORGET:
-            return Forgotten(*_run(unpack_json(body)))
-        case PeerKind.ROOM:
-            if len(body) != _ROOM.size:
-                raise ProtocolError(f"room of {len(body)} bytes")
-            return Room(_pages(*_ROOM.unpack(body)))
-        case PeerKind.REQUEST:
-            positions = _array(body, _REQUEST.size, "a request")
-            number, room = _REQUEST.unpack_from(body)
-            return Request(number, _pages(room), positions)
-        case PeerKind.FETCH:
-            places = _array(body, _FETCH.size, "a fetch")
-            return Fetch(_FETCH.unpack_from(body)[0], places)
-        case PeerKind.JOINING:
-            value = unpack_json(body)
-            return joining_of(*_run(value), value)
-        case PeerKind.FRONT:
-            if len(body) != _FRONT.size:
-                raise ProtocolError(f"a front of {len(body)} bytes")
-            return Front(*_FRONT.unpack(body))
-        case _:
-            raise ProtocolError(f"an asking node does not send {kind.name}")
+    if kind not in _QUESTIONS:
+        raise ProtocolError(f"an asking node does not send {kind.name}")
+    question: Question = unpack_body(_QUESTIONS[kind], body, node=node)
+    return question
 
 
 def unpack_reply(message: bytes, page: int) -> Reply:
-    """What a node has said on a stream that this node has opened. Pages have `page` bytes. Raises `ProtocolError`."""
+    """Return what a node has said on a stream that this node has opened. Pages have `page` bytes.
+
+    Raises `ProtocolError`.
+    """
     kind, body = _kind_of(message)
-    match kind:
-        case PeerKind.PUSH:
-            return _unpack_push(body, page)
-        case PeerKind.FETCHED:
-            if len(body) < _FETCHED.size:
-                raise ProtocolError("half an answer")
-            number, size, offset = _FETCHED.unpack_from(body)
-            part = body[_FETCHED.size :]
-            if offset + len(part) > size:
-                raise ProtocolError("an answer beyond its end")
-            return Fetched(number, size, offset, part)
-        case PeerKind.REFUSED:
-            value = unpack_json(body)
-            return Refused(Forgotten(*_run(value)), str(value.get("reason"))[:MAX_REASON])
-        case _:
-            raise ProtocolError(f"an owner does not send {kind.name}")
+    if kind == PeerKind.PUSH:
+        return _unpack_push(body, page)
+    if kind not in _REPLIES:
+        raise ProtocolError(f"an owner does not send {kind.name}")
+    reply: Reply = unpack_body(_REPLIES[kind], body)
+    return reply
 
 
 def _kind_of(message: bytes) -> tuple[PeerKind, memoryview]:
@@ -242,50 +193,6 @@ def _kind_of(message: bytes) -> tuple[PeerKind, memoryview]:
     return PeerKind(kind), memoryview(message)[_HEAD.size :]
 
 
-def _pack_drawing(told: Told) -> bytes:
-    drawing, begin = told.drawing, told.drawing.begin
-    facts = {
-        **_names(drawing.name, drawing.order, drawing.epoch),
-        "start": begin.start,
-        "replicas": begin.replicas,
-        "ranks": list(begin.ranks),
-        "batch": begin.batch,
-        "times": begin.times,
-        "front": begin.front,
-        "largest": begin.largest,
-        "number": drawing.number,
-        "asks": told.asks,
-        "turn": drawing.turn,
-    }
-    return _json(PeerKind.DRAWING, facts)
-
-
-def _unpack_drawing(body: memoryview, node: NodeNumber) -> Told:
-    value = unpack_json(body)
-    name, order, epoch = _run(value)
-    if epoch is None:
-        raise ProtocolError("an epoch is missing")
-    replicas = _whole(value, "replicas", MAX_REPLICAS, least=1)
-    ranks = value.get("ranks")
-    if not isinstance(ranks, list) or not 0 < len(ranks) <= replicas or len({*map(str, ranks)}) != len(ranks):
-        raise ProtocolError("ranks that are no list of ranks")
-    if not all(type(rank) is int and 0 <= rank < replicas for rank in ranks):
-        raise ProtocolError(f"ranks are from 0 to {replicas - 1}")
-    asks = flag(value, "asks")
-    begin = Begin(
-        _whole(value, "start", order.samples),
-        replicas,
-        tuple(ranks),
-        _whole(value, "batch", MAX_POSITIONS),
-        node,
-        _whole(value, "times", 1 << 31),
-        _whole(value, "front", order.samples),
-        _whole(value, "largest", 1 << 31),
-    )
-    turn = None if value.get("turn") is None else _whole(value, "turn", 1 << 31)
-    return Told(Drawing(name, turn, order, epoch, begin, _whole(value, "number", (1 << 32) - 1)), asks)
-
-
 def _unpack_push(body: memoryview, page: int) -> Push:
     if len(body) < _PUSH.size:
         raise ProtocolError("half a push")
@@ -296,47 +203,3 @@ def _unpack_push(body: memoryview, page: int) -> Push:
     places = np.frombuffer(body, np.int64, sent + missed, _PUSH.size)
     data = np.frombuffer(body, np.uint8, offset=end).reshape(-1, page)
     return Push(number, places[:sent], places[sent:], data)
-
-
-def _names(name: str, order: Order, epoch: int | None) -> dict[str, Any]:
-    return {"run": name, "epoch": epoch, **order_facts(order)}
-
-
-def _run(value: dict[str, Any]) -> tuple[str, Order, int | None]:
-    name, epoch = value.get("run"), value.get("epoch")
-    if not isinstance(name, str) or len(name) > MAX_NAME:
-        raise ProtocolError(f"the name of a run is text of at most {MAX_NAME} characters")
-    try:
-        order = unpack_order(value)
-    except (KeyError, ValueError, TypeError) as error:
-        raise ProtocolError(f"no order: {error}") from None
-    return name, order, None if epoch is None else _whole(value, "epoch", MAX_EPOCH)
-
-
-def _whole(value: dict[str, Any], name: str, most: int, *, least: int = 0) -> int:
-    number = value.get(name)
-    if type(number) is not int or not least <= number <= most:
-        raise ProtocolError(f"{name} is {str(number)[:40]}, not a whole number from {least} to {most:,}")
-    return number
-
-
-def _pages(number: int) -> int:
-    if number > MAX_ROOM:
-        raise ProtocolError(f"room for {number:,} pages")
-    return number
-
-
-def _array(body: memoryview, start: int, what: str) -> NDArray[np.int64]:
-    """The numbers of a body from byte `start` to the end, at least one. Raises `ProtocolError`."""
-    rest = len(body) - start
-    if rest < 8 or rest % 8 or rest // 8 > MAX_DRAW:
-        raise ProtocolError(f"{what} of {len(body)} bytes")
-    return np.frombuffer(body, np.int64, offset=start)
-
-
-def _json(kind: PeerKind, value: Any) -> bytes:
-    return _frame(kind, json.dumps(value).encode())
-
-
-def _frame(kind: PeerKind, *parts: bytes | memoryview) -> bytes:
-    return b"".join((_HEAD.pack(kind, VERSION), *parts))

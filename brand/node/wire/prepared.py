@@ -9,7 +9,6 @@ chain distrusts it: the header names what was prepared, and has a checksum of th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -17,11 +16,9 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from brand.errors import ProtocolError, SchemaError, UsageError
-from brand.formats.preparation import Preparation, checked, from_json, to_json
-from brand.formats.schema import Schema
-from brand.node.wire import messages
-from brand.node.wire.messages import Kind
+from brand.errors import ProtocolError
+from brand.formats.preparation import Preparation, from_json, to_json
+from brand.node.wire.described import FieldSpec, several
 
 MOST_WANTS: Final = 16
 """The most fields that one client has prepared."""
@@ -36,51 +33,28 @@ _NUMBERS: Final = {dtype: number for number, dtype in DTYPES.items()}
 
 
 @dataclass(frozen=True, slots=True)
-class Want:
+class DecodeSpec:
     """A field, and how it is prepared. Equal wants have equal values."""
 
     field: str
     how: Preparation
 
 
-def pack_wants(run: int, wants: Sequence[Want], decoders: Mapping[str, Mapping[str, str]]) -> bytes:
-    """`PREPARE` of a client."""
-    listed = [{"field": want.field, **to_json(want.how)} for want in wants]
-    return messages.pack_json(Kind.PREPARE, {"run": run, "wants": listed, "decoders": decoders})
+def _want(name: str, value: Any) -> DecodeSpec:
+    if not isinstance(value, dict):
+        raise ProtocolError(f"{name} are objects")
+    return DecodeSpec(str(value.get("field", "")), from_json({key: of for key, of in value.items() if key != "field"}))
 
 
-def unpack_wants(body: bytes | memoryview, schema: Schema) -> tuple[int, tuple[Want, ...], dict[str, Any]]:
-    """Run, wants, and the versions of the client's decoders by codec. Raises `ProtocolError`, `UsageError`."""
-    value = messages.unpack_json(body)
-    run, listed, decoders = value.get("run"), value.get("wants"), value.get("decoders")
-    if not isinstance(run, int) or not isinstance(listed, list) or not isinstance(decoders, dict):
-        raise ProtocolError("a PREPARE has a run, wants and decoders")
-    if not 0 < len(listed) <= MOST_WANTS or not all(isinstance(each, dict) for each in listed):
-        raise ProtocolError(f"a PREPARE has 1 to {MOST_WANTS} wants")
-    wants = tuple(Want(str(each.pop("field", "")), from_json(each)) for each in listed)
-    try:
-        checked({want.field: want.how for want in wants}, schema, None, decode=True)
-    except SchemaError as error:
-        raise UsageError(str(error)) from None
-    if len({want.field for want in wants}) < len(wants):
-        raise ProtocolError("a PREPARE names a field twice")
-    return run, wants, decoders
+def _decoders(name: str, value: Any) -> Any:
+    if not isinstance(value, dict):
+        raise ProtocolError(f"{name} are an object")
+    return value
 
 
-def pack_numbers(numbers: Sequence[int], why: str = "") -> bytes:
-    """`PREPARE` of a server."""
-    return messages.pack_json(Kind.PREPARE, {"numbers": list(numbers), "why": why})
-
-
-def unpack_numbers(body: bytes | memoryview, wants: int) -> tuple[tuple[int, ...], str]:
-    """Inverse of `pack_numbers`, for a client that has sent so many wants. Raises `ProtocolError`."""
-    value = messages.unpack_json(body)
-    numbers, why = value.get("numbers"), value.get("why")
-    if not isinstance(numbers, list) or not all(isinstance(number, int) for number in numbers):
-        raise ProtocolError("a PREPARE has numbers")
-    if len(numbers) not in (0, wants):
-        raise ProtocolError(f"{len(numbers)} numbers for {wants} wants")
-    return tuple(numbers), str(why)
+WANTS: Final = several(FieldSpec(_want, lambda want: {"field": want.field, **to_json(want.how)}), MOST_WANTS, least=1)
+DECODERS: Final = FieldSpec(_decoders)
+"""Of versions of libraries, by codec."""
 
 
 def pack_values(spec: int, index: int, values: NDArray[Any]) -> tuple[bytes, NDArray[np.uint8]]:

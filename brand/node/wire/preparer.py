@@ -24,7 +24,7 @@ from brand.errors import ProtocolError
 from brand.formats.preparation import from_json, to_json
 from brand.formats.schema import Schema
 from brand.node.wire.messages import Chains
-from brand.node.wire.prepared import Want
+from brand.node.wire.prepared import DecodeSpec
 
 PAGE: Final = 4096
 """Bytes of a page of prepared samples."""
@@ -71,7 +71,7 @@ class Setup:
         return cls(Schema.parse(value["schema"]), base64.b64decode(value["dictionary"]), value["page"])
 
 
-def pack_want(number: int, want: Want) -> bytes:
+def pack_want(number: int, want: DecodeSpec) -> bytes:
     """A want, which the server calls `number` from now on."""
     return _WANT + json.dumps({"number": number, "field": want.field, "how": to_json(want.how)}).encode()
 
@@ -81,11 +81,11 @@ def pack_batch(number: int, chains: Chains) -> bytes:
     return _BATCH.pack(b"B", number, len(chains)) + chains.counts.tobytes() + chains.pages.tobytes()
 
 
-def unpack_order(packet: bytes) -> tuple[int, Want | Chains]:
+def unpack_order(packet: bytes) -> tuple[int, DecodeSpec | Chains]:
     """What a server sends: the number of a want, and the want or a batch for it. Raises ValueError, KeyError."""
     if packet[:1] == _WANT:
         value: dict[str, Any] = json.loads(packet[1:])
-        return value["number"], Want(value["field"], from_json(value["how"]))
+        return value["number"], DecodeSpec(value["field"], from_json(value["how"]))
     _, number, samples = _BATCH.unpack_from(packet)
     counts = np.frombuffer(packet, np.uint32, samples, _BATCH.size)
     return number, Chains(counts, np.frombuffer(packet, np.int32, -1, _BATCH.size + 4 * samples))

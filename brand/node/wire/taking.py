@@ -1,8 +1,6 @@
-"""How do a client and its server speak of samples that the client takes by itself?
+"""How does a client tell its server which samples it has taken by itself?
 
-    PLACES   u32 run | u32 epoch | u64 first position                                   client
-             i32 sample at each position, from the first one on; none: it must ask      server
-    TAKEN    u32 run | u32 epoch | u32 samples | i64 each position | u64 each entry     client, no reply
+    TAKEN    u32 run | u32 epoch | u32 samples | i64 each position | u64 each entry
 
 The entries of the directory that the client has found are there where it has checked checksums; else there are none.
 """
@@ -19,12 +17,9 @@ from numpy.typing import NDArray
 from brand.errors import ProtocolError
 from brand.node.wire.messages import MAX_DRAW, Kind, frame
 
-MOST_PLACES: Final = 1 << 16
-"""Positions of one answer to PLACES."""
 MOST_TAKEN: Final = MAX_DRAW // 2
 """Samples of one TAKEN."""
 
-_PLACES: Final = struct.Struct("<IIQ")
 _TAKEN: Final = struct.Struct("<III")
 _NO_ENTRIES: Final = np.empty(0, np.uint64)
 
@@ -38,34 +33,6 @@ class Taken:
     positions: NDArray[np.int64]
     entries: NDArray[np.uint64]
     """The entry of each sample, or none at all."""
-
-
-def pack_where(run: int, epoch: int, first: int) -> bytes:
-    """`PLACES` of a client."""
-    return frame(Kind.PLACES, _PLACES.pack(run, epoch, first))
-
-
-def unpack_where(body: bytes | memoryview) -> tuple[int, int, int]:
-    """Run, epoch, first position. Raises `ProtocolError`."""
-    if len(body) != _PLACES.size:
-        raise ProtocolError(f"a body of {len(body)} bytes where {_PLACES.size} are due")
-    run, epoch, first = _PLACES.unpack(body)
-    return run, epoch, first
-
-
-def pack_places(places: NDArray[np.int32]) -> bytes:
-    """`PLACES` of a server."""
-    return frame(Kind.PLACES, places.tobytes())
-
-
-def unpack_places(body: bytes | memoryview, samples: int) -> NDArray[np.int32]:
-    """The samples at positions, of a data set of `samples`. Raises `ProtocolError`."""
-    if len(body) % 4 or len(body) // 4 > MOST_PLACES:
-        raise ProtocolError(f"places of {len(body)} bytes")
-    places = np.frombuffer(body, np.int32)
-    if len(places) and not 0 <= places.min() <= places.max() < samples:
-        raise ProtocolError("places that the data set does not have")
-    return places
 
 
 def repeat(positions: NDArray[np.int64]) -> bool:

@@ -1,0 +1,86 @@
+"""Do simulator, theory and plans yield what the papers print?
+
+    python -m bench.papers [tables|grid|theory|brand|joader|all] [--scale 0.1]
+
+`tables`: each policy in the four tables of the thesis behind HDMLP, by the clock `in_turn`. `grid`: policy `frequency`
+with more or less memory and disk. A cell has our seconds, the published ones, and their ratio; all are multiplied by
+the factor that makes the lower bound (`perfect`) the published one. The last column is the clock `fair`, in which nodes
+share what storage gives. `theory`: access counts, reuse distances, hits and threads (`theory.py`). `brand`:
+misses, requests and reads of Brand's own paper, from real plans (`breakdown.py`). `joader`: reads of several jobs
+with one cache (`joader.py`).
+
+`--scale 0.1` simulates a tenth of the samples of `tables` and `grid`, with a tenth of the room.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+
+from bench.harness import progress, show, table
+from bench.papers import breakdown, joader, theory
+from bench.papers.cells import cells
+from bench.papers.clock import in_turn
+from bench.papers.policies import POLICIES
+from bench.papers.scene import load_grid, load_published, load_scene
+
+
+def tables(scale: float) -> None:
+    """Print the four tables, a row for each policy."""
+    for name in ("hdmlp-t1", "hdmlp-t2", "hdmlp-t3", "hdmlp-t4"):
+        scene, rows = load_scene(name).scaled(scale), []
+        for cell in cells(name, scale=scale):
+            progress(f"{name}: {cell.policy}")
+            rows.append([cell.policy, *_cells(cell.in_turn_s, cell.published_s), _seconds(cell.fair_s)])
+        show(f"\n{name}: {scene.samples:,} samples, {scene.epochs} epochs\n")
+        show(table(["policy", "ours, s", "published, s", "ratio", "fair, s"], rows))
+
+
+def grid(scale: float) -> None:
+    """Print the environment study: room of the disk and of memory, a row for each cell."""
+    study, published, rows = load_grid("hdmlp-grid"), load_published("hdmlp-grid"), []
+    first = study.scenes[0][0].scaled(scale)
+    draws = first.draws()
+    factor = published["perfect"] / float(in_turn(first, POLICIES["perfect"](first, draws), draws)[-1])
+    for disk, scenes, row in zip(study.disk_mb, study.scenes, study.published, strict=True):
+        for memory, scene, theirs in zip(study.memory_mb, scenes, row, strict=True):
+            progress(f"hdmlp-grid: disk {disk:,} MB, memory {memory:,} MB")
+            small = scene.scaled(scale)
+            ours = float(in_turn(small, POLICIES["frequency"](small, draws), draws)[-1])
+            rows.append([f"{disk:,}", f"{memory:,}", *_cells(ours * factor, theirs)])
+    show(f"\nhdmlp-grid, policy frequency: {first.samples:,} samples, {first.epochs} epochs\n")
+    show(table(["disk, MB", "memory, MB", "ours, s", "published, s", "ratio"], rows))
+
+
+SECTIONS: dict[str, Callable[[float], None]] = {
+    "tables": tables,
+    "grid": grid,
+    "theory": lambda _: theory.print_all(),
+    "brand": lambda _: breakdown.print_all(),
+    "joader": lambda _: joader.print_all(),
+}
+"""What can be printed; a function takes the scale."""
+
+
+def _cells(ours: float | None, theirs: float | None) -> list[str]:
+    ratio = "" if ours is None or theirs is None else f"{ours / theirs:.3f}"
+    return ["N/A" if ours is None else _seconds(ours), _seconds(theirs), ratio]
+
+
+def _seconds(value: float | None) -> str:
+    return "" if value is None else f"{value:,.1f}" if value >= 100 else f"{value:.2f}"
+
+
+def main() -> None:
+    """Print one section, or all."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("section", nargs="?", choices=[*SECTIONS, "all"], default="all")
+    parser.add_argument("--scale", type=float, default=1.0, help="share of samples and room (default: 1)")
+    given = parser.parse_args()
+    for name, section in SECTIONS.items():
+        if given.section in (name, "all"):
+            section(given.scale)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,135 @@
+"""How many threads does each queue of a node get? All queues share a budget (Lobster, sections 4.2 to 4.4).
+
+Each rank has a queue of work for its next batch, of whichever job it is. The threads are those that prepare samples, or
+in the papers' scenes those that load them. What is predicted of the queues (`Queues`) goes in, threads for each queue
+come out:
+
+    equal, by_requests      shares that look at no prediction, to compare with
+    greedy                  the latest batch as early as the budget allows
+    least                   the fewest threads with which each batch is in time; where the budget is short, `greedy`
+    algorithm_1             Lobster's Algorithm 1, repaired
+
+Equation 2 of the paper wants loading and preparing to last as long as training. So Algorithm 1 makes batches late that
+could be in time; `least` does not. Where there are more queues than threads, the queues that are late the longest get
+one each. A queue without work is none: the caller leaves it out.
+
+The server itself gives threads one by one, each to the queue that is then the latest (`brand.node.decide.allotting`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brand.node.decide.allotment import SLACK, Queues, late_s, seconds_taken
+
+TAU: Final = 0.05
+"""Algorithm 1 is content with a batch that is this share of the training time early or late. The paper names none."""
+Allotment = NDArray[np.int64]
+"""Threads for each queue, shape (iterations, queues)."""
+
+
+def equal(queues: Queues) -> Allotment:
+    """Every queue gets the same number; the first queues share the remainder."""
+    each, over = divmod(queues.budget, queues.queues)
+    return np.broadcast_to(each + (np.arange(queues.queues) < over), queues.requests.shape).astype(np.int64)
+
+
+def by_requests(queues: Queues) -> Allotment:
+    """Every queue gets threads in proportion to its pending requests. Largest remainders round up.
+
+    Each gets at least one, where the budget has as many.
+    """
+    fewest = int(queues.budget >= queues.queues)
+    weight = queues.requests + (queues.requests.sum(axis=1, keepdims=True) == 0)
+    share = queues.budget * weight / weight.sum(axis=1, keepdims=True)
+    threads: Allotment = np.maximum(np.floor(share).astype(np.int64), fewest)
+    iteration = np.arange(len(threads))
+    while (missing := np.sign(queues.budget - threads.sum(axis=1))).any():
+        most_due = np.where(missing[:, None] > 0, share - threads, np.where(threads > 1, threads - share, -np.inf))
+        threads[iteration, most_due.argmax(axis=1)] += missing
+    return threads
+
+
+def greedy(queues: Queues) -> Allotment:
+    """Each thread goes to the queue that is then the latest.
+
+    No other allotment within the budget makes the latest batch less late. Queues without a thread come first.
+    """
+    threads = np.zeros(queues.requests.shape, np.int64)
+    iteration = np.arange(len(threads))
+    for _ in range(queues.budget):
+        threads[iteration, late_s(queues, threads).argmax(axis=1)] += 1
+    return threads
+
+
+def least(queues: Queues, slack: float = SLACK) -> Allotment:
+    """Every queue gets the fewest threads that make its batch ready `slack` of its time early.
+
+    Where their sum exceeds the budget, the iteration is allotted as `greedy` does it.
+    """
+    in_time = queues.seconds <= queues.due[..., None] * (1 - slack)
+    threads = np.where(in_time.any(axis=2), in_time.argmax(axis=2) + 1, queues.budget)
+    short = threads.sum(axis=1) > queues.budget
+    threads[short] = greedy(_only(queues, short))
+    return threads
+
+
+def algorithm_1(queues: Queues, tau: float = TAU) -> Allotment:
+    """Lobster's Algorithm 1, repaired where its print contradicts itself.
+
+    A late queue gets more threads; line 12 gives it fewer. The search keeps the smallest absolute difference; line 18
+    keeps the largest. The search ends when its interval is empty; the paper does not define `IsConsistent`. Every queue
+    keeps one thread, where the budget has as many. Where the sum exceeds the budget, threads are taken one by one from
+    the queue that is then the least late.
+    """
+    threads, _ = binary_search(queues, tau)
+    while (over := threads.sum(axis=1) > queues.budget).any():
+        fewer = np.where(threads > 0, late_s(queues, threads - 1), np.inf)
+        threads[np.flatnonzero(over), fewer.argmin(axis=1)[over]] -= 1
+    return threads
+
+
+def binary_search(queues: Queues, tau: float = TAU) -> tuple[Allotment, NDArray[np.int64]]:
+    """The search of `algorithm_1`, which does not look at the sum: threads, and the steps of each queue's search."""
+    now, tolerance = by_requests(queues), tau * queues.due
+    late = ready_s(queues.seconds, now) - queues.due
+    best, smallest, searching = now.copy(), np.abs(late), np.abs(late) >= tolerance
+    low, high, steps = np.zeros_like(now), np.full_like(now, queues.budget), np.zeros_like(now)
+    for _ in range(queues.budget):
+        steps += searching
+        low, high = np.where(late > 0, now, low), np.where(late > 0, high, now)
+        middle = np.maximum(1, low + (high - low) // 2)
+        searching &= middle != now
+        now = np.where(searching, middle, now)
+        late = ready_s(queues.seconds, now) - queues.due
+        better = searching & (np.abs(late) < smallest)
+        best, smallest = np.where(better, now, best), np.where(better, np.abs(late), smallest)
+        searching &= np.abs(late) >= tolerance
+    return best, steps
+
+
+ALLOTMENTS: Final[dict[str, Callable[[Queues], Allotment]]] = {
+    "equal": equal,
+    "by requests": by_requests,
+    "algorithm 1": algorithm_1,
+    "greedy": greedy,
+    "least": least,
+}
+"""The ways that keep to the budget, by name."""
+
+
+def ready_s(seconds: NDArray[np.float64], threads: Allotment) -> NDArray[np.float64]:
+    """Seconds until each batch is ready, shape (iterations, queues); infinite where a queue has no thread.
+
+    `seconds` is by the number of threads, as in `Queues.seconds`.
+    """
+    return np.where(threads > 0, seconds_taken(seconds, threads), np.inf)
+
+
+def _only(queues: Queues, iterations: NDArray[np.bool_]) -> Queues:
+    """The queues of some iterations."""
+    return Queues(queues.seconds[iterations], queues.requests[iterations], queues.due[iterations])

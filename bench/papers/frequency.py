@@ -1,0 +1,130 @@
+"""How often does a node draw a sample, where each epoch deals all samples out anew?
+
+In each epoch one of N nodes draws a sample, each with the same chance. So over E epochs the number of a node's draws of
+a sample is binomial: E trials, chance 1/N (HDMLP, section 3.1). A node that caches what it draws most often gains from
+the spread of this number. Closed forms are beside counts on real permutations, so that each checks the other.
+
+    node_draws          what one node draws, in order
+    expected_above      how many samples a node draws more often than (1 + delta) times the mean: expected
+    counted_above       the same, counted for each node
+    often, seldom       Lemma 1: what the draws of one node say about another node's
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brand.errors import UsageError
+from brand.orders.base.random import Stream, permutation
+
+
+def node_draws(samples: int, nodes: int, epochs: int, seed: int, node: int = 0) -> NDArray[Any]:
+    """The samples that one node draws, epoch by epoch and in order, shape (epochs, samples // nodes).
+
+    Nodes draw in turn from a permutation of all samples. The last turn of an epoch is dropped where it has too few
+    samples for all nodes. Raises UsageError.
+    """
+    _check(nodes, epochs)
+    if samples < nodes:
+        raise UsageError(f"{nodes} nodes cannot share {samples} samples: give at least as many samples as nodes")
+    return np.stack([_deal(samples, nodes, seed, epoch)[:, node] for epoch in range(epochs)])
+
+
+def _deal(samples: int, nodes: int, seed: int, epoch: int) -> NDArray[Any]:
+    """The samples of an epoch by turn and node, shape (samples // nodes, nodes)."""
+    turns = samples // nodes
+    return permutation(samples, seed, Stream.ACCESS, epoch)[: turns * nodes].reshape(turns, nodes)
+
+
+def draw_counts(nodes: int, epochs: int) -> NDArray[np.float64]:
+    """The chance that a node draws a sample 0, 1, ... `epochs` times in that many epochs, shape (epochs + 1,)."""
+    _check(nodes, epochs)
+    if nodes == 1:
+        return np.append(np.zeros(epochs), 1.0)
+    log_factorial = np.append(0.0, np.cumsum(np.log(np.arange(1, epochs + 1))))
+    ways = log_factorial[-1] - log_factorial - log_factorial[::-1]
+    count = np.arange(epochs + 1)
+    chances: NDArray[np.float64] = np.exp(ways + (epochs - count) * math.log(nodes - 1) - epochs * math.log(nodes))
+    return chances
+
+
+def expected_above(samples: int, nodes: int, epochs: int, delta: Fraction) -> float:
+    """How many samples a node is expected to draw more than (1 + delta) epochs / nodes times.
+
+    "More" is strict, as the paper's text and left side say. The paper's sum begins at the ceiling of that limit. Where
+    the limit is a whole number, the ceiling also counts the samples that are drawn exactly that often. For 10,000
+    samples, 4 nodes, 1,000 epochs and a delta of 1/10, this function gives 322.9 and the printed sum 378.2; the paper
+    itself says 323. `delta` is a fraction, because 1.1 as a float is not 11/10 and may move the limit. Raises
+    UsageError.
+    """
+    return float(samples * draw_counts(nodes, epochs)[_above(nodes, epochs, delta) :].sum())
+
+
+def counted_above(samples: int, nodes: int, epochs: int, delta: Fraction, seed: int) -> NDArray[np.int64]:
+    """How many samples each node drew more than (1 + delta) epochs / nodes times, in real permutations. Shape (nodes,).
+
+    The Monte Carlo count that belongs to `expected_above`. Raises UsageError.
+    """
+    least = _above(nodes, epochs, delta)
+    counts = np.zeros((nodes, samples), np.int64)
+    for epoch in range(epochs):
+        counts[np.arange(nodes), _deal(samples, nodes, seed, epoch)] += 1
+    above: NDArray[np.int64] = (counts >= least).sum(axis=1)
+    return above
+
+
+@dataclass(frozen=True, slots=True)
+class Another:
+    """One statement of Lemma 1 (HDMLP, section 3.1)."""
+
+    draws: int
+    """How often the node draws the sample."""
+    bound: int
+    """At least one other node draws the sample at most (`often`) or at least (`seldom`) this many times."""
+
+
+def often(nodes: int, epochs: int, delta: Fraction) -> Another:
+    """Lemma 1: a node that draws a sample (1 + delta) times the mean, rounded up, leaves fewer draws to the others.
+
+    At least one other node draws the sample at most `bound` times. `delta` is 0 to nodes - 1. Raises UsageError.
+    """
+    _check_lemma(nodes, epochs, delta, nodes - 1)
+    mean = Fraction(epochs, nodes)
+    return Another(math.ceil((1 + delta) * mean), math.ceil((nodes - 1 - delta) / (nodes - 1) * mean))
+
+
+def seldom(nodes: int, epochs: int, delta: Fraction) -> Another:
+    """Lemma 1: a node that draws a sample (1 - delta) times the mean, rounded down, leaves more draws to the others.
+
+    At least one other node draws the sample at least `bound` times. `delta` is 0 to 1. Raises UsageError.
+    """
+    _check_lemma(nodes, epochs, delta, 1)
+    mean = Fraction(epochs, nodes)
+    return Another(math.floor((1 - delta) * mean), math.floor((nodes - 1 + delta) / (nodes - 1) * mean))
+
+
+def _above(nodes: int, epochs: int, delta: Fraction) -> int:
+    """The smallest number of draws that is strictly more than (1 + delta) times the mean."""
+    _check(nodes, epochs)
+    if delta < -1:
+        raise UsageError(f"delta is {delta}, and a node cannot draw less than nothing: give -1 or more")
+    return math.floor((1 + delta) * Fraction(epochs, nodes)) + 1
+
+
+def _check(nodes: int, epochs: int) -> None:
+    if min(nodes, epochs) < 1:
+        raise UsageError(f"{nodes} nodes and {epochs} epochs: give 1 or more of both")
+
+
+def _check_lemma(nodes: int, epochs: int, delta: Fraction, most: int) -> None:
+    _check(nodes, epochs)
+    if nodes < 2:
+        raise UsageError("Lemma 1 compares a node with another one: give 2 nodes or more")
+    if not 0 <= delta <= most:
+        raise UsageError(f"delta is {delta}: give 0 to {most}")

@@ -1,0 +1,95 @@
+"""What do several jobs read that share one cache, by the rules of JOADER's appendix A.2?
+
+`python -m bench.papers joader` prints it: elements read, beside the first model of this project (`design`), which the
+paper's curves are compared with. The paper prints two figures in its text, 20,000 and 16,000, which are read off curves
+of another run. Times of an insertion follow; the paper has 0.57 s for sets of 1 to 2 million.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bench.harness import progress, show, table
+from brand.orders.joader.tree import Tree
+from brand.simulate.sharing import Policy, Sampling, misses
+
+_N: Final = 10_000
+SLOTS: Final = (1, 2500, 5000)
+_POLICIES: Final[tuple[Policy, ...]] = ("lru", "fifo", "random", "refcnt")
+Sets = Sequence[NDArray[np.integer[Any]]]
+
+
+def _at_random(seed: int) -> Sets:
+    rng = np.random.default_rng(seed)
+    return [rng.choice(13_333, _N, replace=False) for _ in range(4)]
+
+
+CASES: Final[dict[str, Callable[[int], Sets]]] = {
+    "two of 10,000, 2,500 apart": lambda _: [np.arange(_N), np.arange(_N) + 2500],
+    "10,000 and 7,500 of them": lambda _: [np.arange(_N), np.arange(7500)],
+    "10,000 and 5,000 of them": lambda _: [np.arange(_N), np.arange(5000)],
+    "10,000 and 2,500 of them": lambda _: [np.arange(_N), np.arange(2500)],
+    "four at random of 13,333": _at_random,
+    "four of 10,000 to 2,500": lambda _: [np.arange(size) for size in (_N, 7500, 5000, 2500)],
+}
+DESIGN: Final[dict[tuple[str, Sampling, Policy, int], int]] = {
+    ("two of 10,000, 2,500 apart", "dependent", "lru", 1): 12_500,
+    ("10,000 and 7,500 of them", "dependent", "lru", 1): 13_464,
+    ("10,000 and 7,500 of them", "dependent", "lru", 2500): 11_961,
+    ("10,000 and 7,500 of them", "dependent", "lru", 5000): 10_750,
+    ("10,000 and 7,500 of them", "dependent", "refcnt", 2500): 10_000,
+    ("10,000 and 7,500 of them", "independent", "lru", 1): 17_498,
+    ("10,000 and 7,500 of them", "independent", "lru", 2500): 15_480,
+    ("10,000 and 5,000 of them", "dependent", "lru", 1): 13_469,
+    ("10,000 and 5,000 of them", "dependent", "lru", 2500): 12_618,
+    ("10,000 and 2,500 of them", "dependent", "lru", 1): 12_173,
+    ("10,000 and 2,500 of them", "dependent", "lru", 2500): 11_734,
+    ("four at random of 13,333", "dependent", "lru", 1): 22_623,
+    ("four at random of 13,333", "dependent", "lru", 2500): 20_051,
+    ("four at random of 13,333", "dependent", "lru", 5000): 17_697,
+    ("four at random of 13,333", "dependent", "refcnt", 2500): 15_411,
+    ("four at random of 13,333", "dependent", "refcnt", 5000): 13_281,
+    ("four at random of 13,333", "independent", "lru", 1): 39_994,
+    ("four at random of 13,333", "independent", "lru", 2500): 34_493,
+    ("four of 10,000 to 2,500", "dependent", "lru", 1): 18_676,
+    ("four of 10,000 to 2,500", "dependent", "lru", 2500): 15_652,
+    ("four of 10,000 to 2,500", "dependent", "refcnt", 2500): 11_060,
+    ("four of 10,000 to 2,500", "independent", "lru", 1): 24_994,
+    ("four of 10,000 to 2,500", "independent", "lru", 2500): 20_447,
+}
+
+
+def print_all() -> None:
+    """Print the reads, and the time of an insertion."""
+    rows = []
+    for name in CASES:
+        progress(f"joader: {name}")
+        rows.append([name, "independent", "lru", *(_cell(name, "independent", "lru", slots) for slots in SLOTS)])
+        for policy in _POLICIES:
+            rows.append(["", "dependent", policy, *(_cell(name, "dependent", policy, slots) for slots in SLOTS)])
+    show("elements read, by slots of the cache; in brackets the design's figure\n")
+    show(table(["sets", "sampling", "cache", *(f"{slots:,}" for slots in SLOTS)], rows))
+    show(f"\n128 sets of 1 to 2 million ids: {insertion_s():.3f} s an insertion on average (paper: 0.57 s)")
+
+
+def _cell(name: str, sampling: Sampling, policy: Policy, slots: int) -> str:
+    seeds = 3 if slots == 1 else 1
+    found = np.mean([misses(CASES[name](seed), slots, sampling, policy, seed) for seed in range(seeds)])
+    design = DESIGN.get((name, sampling, policy, slots))
+    return f"{found:,.0f}" if design is None else f"{found:,.0f} ({design:,})"
+
+
+def insertion_s(jobs: int = 128, most: int = 2_000_000) -> float:
+    """Mean seconds in which a tree takes a job, over so many."""
+    rng, tree, spent_s = np.random.default_rng(0), Tree(most), 0.0
+    for _ in range(jobs):
+        needed = rng.random(most) < rng.uniform(0.5, 1)
+        started = time.perf_counter()
+        tree.insert(needed)
+        spent_s += time.perf_counter() - started
+    return spent_s / jobs

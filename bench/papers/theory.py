@@ -1,0 +1,205 @@
+"""Do the models of access counts, reuse distances, hits and loading threads give the figures of the papers?
+
+`python -m bench.papers theory` prints them. Each row has our figure, the published one, and the difference. `HDMLP` and
+`Lobster` are figures that the papers print. `design` is a figure of this project's first model of the same thing, for
+which the papers print none: Lobster publishes neither its throughput tables nor its preprocessing models, so its
+threads are compared on a synthetic node. The tests in `tests/simulate` hold these figures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cache
+from typing import Final
+
+from bench.harness import show, table
+from bench.papers.allotment import ALLOTMENTS, binary_search, least
+from bench.papers.frequency import counted_above, draw_counts, expected_above, node_draws
+from bench.papers.hits import RULES
+from bench.papers.reuse import reuse_distances, share_longer
+from bench.papers.threads import Outcome, ThreadScene, outcome
+from bench.papers.threads import algorithm_1_as_printed as as_printed
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One figure."""
+
+    what: str
+    ours: float
+    published: float
+    source: str
+    """Who published it: a paper, or the design."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hits:
+    """Published hit ratios of one rule, in %."""
+
+    design: float
+    lobster: float | None = None
+
+
+HITS: Final = {
+    "lru": Hits(24.0, 24.5),
+    "random": Hits(24.5),
+    "static": Hits(28.5, 32.6),
+    "frequency": Hits(38.0, 48.9),
+    "frequency, prefetched": Hits(42.8, 48.9),
+    "next use": Hits(59.3, 63.2),
+    "belady": Hits(59.2),
+    "2I - h": Hits(12.1),
+}
+"""Demand hits of one of eight nodes that read for themselves; each caches 29.6 %, 50 epochs.
+
+Lobster names systems, not rules: PyTorch (lru), DALI (static), NoPFS (frequency) and itself (next use).
+"""
+STEADY: Final = Hits(63.9, 63.2)
+"""The same of `next use` once the caches are full."""
+HELD: Final = 0.296
+"""Lobster's share of the data in a node's cache: 40 of 135 GB."""
+
+
+@dataclass(frozen=True, slots=True)
+class Threads:
+    """The design's figures of one allotment in one scene."""
+
+    time: float
+    """Mean iteration over training."""
+    imbalance: float
+    """% of the iterations."""
+    threads: float | None = None
+
+
+SLACKER: Final = "least, slack 0.2"
+THREADS: Final[dict[ThreadScene, dict[str, Threads]]] = {
+    ThreadScene(local=0.3, remote=0.4, budget=16): {
+        "equal": Threads(1.89, 99, 16),
+        "by requests": Threads(1.82, 99),
+        "algorithm 1": Threads(1.35, 89, 15.6),
+        "greedy": Threads(1.33, 80),
+        "least": Threads(1.33, 80, 16),
+    },
+    ThreadScene(local=0.3, remote=0.4, budget=32): {
+        "equal": Threads(1.21, 66, 32),
+        "by requests": Threads(1.13, 55),
+        "algorithm 1": Threads(1.10, 40, 21.2),
+        "greedy": Threads(1.00, 1, 31.9),
+        "least": Threads(1.00, 1, 25.4),
+    },
+    ThreadScene(local=0.5, remote=0.3, budget=32): {
+        "equal": Threads(1.10, 38),
+        "by requests": Threads(1.02, 10),
+        "algorithm 1": Threads(1.09, 42, 15.5),
+        "greedy": Threads(1.00, 0),
+        "least": Threads(1.00, 0, 18.7),
+    },
+    ThreadScene(local=0.3, remote=0.4, budget=32, prediction_error=0.2): {
+        "equal": Threads(1.21, 66),
+        "by requests": Threads(1.13, 55),
+        "algorithm 1": Threads(1.21, 77),
+        "greedy": Threads(1.04, 15),
+        "least": Threads(1.07, 28, 25.9),
+        SLACKER: Threads(1.04, 15, 29.8),
+    },
+}
+"""Lobster's eight GPUs in four scenes."""
+
+
+@cache
+def hit_figures(nodes: int) -> tuple[dict[str, float], float]:
+    """The demand hit ratio of every rule, and of `next use` after ten epochs, 0 to 1; see `HITS`."""
+    samples = 2_500 * nodes
+    draws = node_draws(samples, nodes, 50, seed=0)
+    found = {rule: hits(draws, int(HELD * samples)) for rule, hits in RULES.items()}
+    return {rule: float(hit.mean()) for rule, hit in found.items()}, float(found["next use"][10:].mean())
+
+
+@cache
+def thread_figures(scene: ThreadScene) -> dict[str, Outcome]:
+    """What every allotment makes of a scene; see `THREADS`."""
+    seconds, queues = scene.draw()
+    allotted = {name: allot(queues) for name, allot in ALLOTMENTS.items()}
+    allotted[SLACKER] = least(queues, slack=0.2)
+    return {name: outcome(seconds, threads, scene.train_s) for name, threads in allotted.items()}
+
+
+def print_frequency() -> None:
+    """How many samples a node draws more than 1.1 times as often as the mean."""
+    setting, delta = (10_000, 4, 1000), Fraction(1, 10)
+    counted = counted_above(*setting, delta, seed=0)
+    rows = [
+        Row("drawn more than 275 times, expected", expected_above(*setting, delta), 323, "HDMLP 3.1"),
+        Row("drawn 275 times or more, expected", 10_000 * float(draw_counts(4, 1000)[275:].sum()), 378.2, "design"),
+        *(Row(f"drawn more than 275 times, node {node}", float(n), 329, "HDMLP 3.1") for node, n in enumerate(counted)),
+    ]
+    _print("Access counts: 10,000 samples, 4 nodes, 1,000 epochs", rows)
+
+
+def print_reuse() -> None:
+    """Which share of a node's draws comes again after more than 1,000 iterations."""
+    rows = [Row("in a run without end, %", 100 * share_longer(1000, 8, 562), 84.48, "design")]
+    for epochs, published, source in ((30, 79.8, "design"), (30, 80, "Lobster 3"), (50, 82.0, "design")):
+        rows.append(Row(f"in {epochs} epochs, %", 100 * share_longer(1000, 8, 562, epochs), published, source))
+    counted = reuse_distances(node_draws(562 * 64, 8, 30, seed=0), 562)
+    rows.append(Row("in 30 epochs, counted, %", 100 * float((counted > 1000).mean()), 80, "Lobster 3"))
+    _print("Reuse distances above 1,000 iterations: 8 nodes, 562 iterations an epoch", rows)
+
+
+def print_hits() -> None:
+    """Demand hits of eight nodes that read for themselves, and of one node that draws everything."""
+    found, steady = hit_figures(nodes=8)
+    figures = [(rule, found[rule], hits) for rule, hits in HITS.items()]
+    rows = []
+    for rule, ours, hits in [*figures, ("next use, after ten epochs", steady, STEADY)]:
+        rows.append(Row(f"{rule}, %", 100 * ours, hits.design, "design"))
+        if hits.lobster is not None:
+            rows.append(Row(f"{rule}, %", 100 * ours, hits.lobster, "Lobster 5.5"))
+    _print("Demand hits: 8 nodes that read for themselves, 29.6 % each, 50 epochs", rows)
+    found, _ = hit_figures(nodes=1)
+    rows = [Row(f"{rule}, %", 100 * found[rule], 4.8 if rule == "lru" else 29.0, "design") for rule in ONE_NODE]
+    _print("Demand hits: one node that draws every sample in each epoch", rows)
+
+
+ONE_NODE: Final = ("lru", "static", "belady")
+"""The rules that the design also tried on one node."""
+
+
+def print_threads() -> None:
+    """Loading threads of eight GPUs: time, imbalance, threads in use; then Algorithm 1's steps and its print."""
+    for scene, figures in THREADS.items():
+        ours = thread_figures(scene)
+        rows = []
+        for name, figure in figures.items():
+            rows.append(Row(f"{name}: iteration / training", ours[name].time, figure.time, "design"))
+            rows.append(Row(f"{name}: imbalanced, %", 100 * ours[name].imbalance, figure.imbalance, "design"))
+            if figure.threads is not None:
+                rows.append(Row(f"{name}: threads", ours[name].threads, figure.threads, "design"))
+        wrong = f", prediction off by {scene.prediction_error:.0%}" if scene.prediction_error else ""
+        _print(f"Threads: {scene.local} local, {scene.remote} remote, {scene.budget} threads{wrong}", rows)
+    _, queues = ThreadScene().draw()
+    _, steps = binary_search(queues)
+    rows = [
+        Row("steps of its search, mean", float(steps.mean()), 2.5, "design"),
+        Row("steps of its search, most", float(steps.max()), 6, "design"),
+    ]
+    _print("Algorithm 1, repaired: 0.3 local, 0.4 remote, 32 threads", rows)
+    printed = as_printed(queues)
+    none = (printed == 0).any(axis=1).mean()
+    show(f"As printed, it leaves a GPU without any thread in {none:.0%} of the iterations.\n")
+
+
+def _print(title: str, rows: Iterable[Row]) -> None:
+    cells = [
+        (row.what, f"{row.ours:.2f}", f"{row.published:g}", f"{row.ours - row.published:+.2f}", row.source)
+        for row in rows
+    ]
+    show(f"{title}\n\n{table(('figure', 'ours', 'published', 'difference', 'source'), cells)}\n")
+
+
+def print_all() -> None:
+    """All tables."""
+    for section in (print_frequency, print_reuse, print_hits, print_threads):
+        section()

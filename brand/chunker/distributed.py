@@ -1,0 +1,66 @@
+"""How do several machines convert one folder of files? One call plans, any process makes chunks, and one call seals.
+
+    job = plan_images("pictures", "train.brand")     on each machine: the first one plans, the others load the plan
+    run(job, number)                                 one chunk, in any process; or `run_task` for a share of the chunks
+    seal("train.brand")                              once, after all chunks
+
+The machines share nothing but a folder that all of them see.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from brand.chunker.plan.options import Options
+from brand.chunker.plan.report import OnProgress, silent
+from brand.chunker.plan.report import TaskReport as TaskReport
+from brand.chunker.sources.request import Request, Target, folder_of, make_request
+from brand.chunker.tasks.job import Job as Job
+from brand.chunker.tasks.parts import Task as Task
+from brand.chunker.tasks.parts import run_task as run_task
+from brand.chunker.tasks.planning import plan
+from brand.chunker.tasks.running import PublishedChunk as PublishedChunk
+from brand.chunker.tasks.running import run as run
+from brand.chunker.tasks.sealing import seal as seal
+from brand.errors import UsageError
+
+__all__ = ["Job", "PublishedChunk", "Task", "TaskReport", "plan_audio", "plan_images", "run", "run_task", "seal"]
+
+
+def plan_images(
+    src: Target, dst: Target, options: Options | None = None, *, parts: int = 0, on_progress: OnProgress = silent
+) -> Job:
+    """Plan the conversion of an image folder, for several processes or machines that make its chunks with `run`.
+
+    All machines see the folders `src` and `dst`. The first machine lists `src` and plans; the others load its plan.
+    `parts` is into how many parts the chunks are divided, for the messages of `seal`. Raises as `convert_images` does,
+    and `TargetExistsError` where a plan is there that was made with other options or versions.
+    """
+    return _plan(make_request(src, dst, "images", options), dst, parts, on_progress)
+
+
+def plan_audio(
+    src: Target,
+    dst: Target,
+    options: Options | None = None,
+    *,
+    transcripts: Target | None = None,
+    columns: Sequence[str] = (),
+    parts: int = 0,
+    on_progress: OnProgress = silent,
+) -> Job:
+    """Plan the conversion of an audio folder, as `plan_images` does. Arguments are those of `convert_audio`."""
+    return _plan(make_request(src, dst, "audio", options, transcripts, columns), dst, parts, on_progress)
+
+
+def _plan(request: Request, dst: Target, parts: int, on_progress: OnProgress) -> Job:
+    if request.options.dry_run:
+        raise UsageError("a dry run is of the whole conversion, in one process: leave the parts out")
+    folder = folder_of(dst)
+    if folder is None:
+        raise UsageError(
+            f"{os.fspath(dst)}: parts are made in a folder that all machines see. Convert into a folder, and copy the"
+            f" data set then: `brand copy FOLDER {os.fspath(dst)}`"
+        )
+    return plan(request, folder, parts, on_progress)

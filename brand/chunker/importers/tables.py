@@ -1,0 +1,201 @@
+"""A table in memory, given to `pack` in place of samples: which fields does it have, and what are their values?
+
+Tables of pandas, tables and batches of PyArrow, and `Dataset` of Hugging Face are read column by column; the types of
+the columns tell the codecs. Anything else that is no list of samples is refused, with the code that makes samples of
+it. Libraries are known by the names of their classes, so that none is imported.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from brand.chunker.importers.arrow import ArrowFields
+from brand.chunker.importers.arrowtypes import arrow
+from brand.chunker.importers.fields import (
+    LOOKED_AT,
+    ROWS_LOOKED_AT,
+    FieldMapping,
+    Fields,
+    choose,
+    codec_of_bytes,
+    codec_of_value,
+    common_codec,
+)
+from brand.chunker.sources.shards import Block
+from brand.errors import SchemaError, UsageError
+from brand.formats.record import Numbered
+from brand.formats.schema import Schema
+
+_ROWS_AT_ONCE: Final = 1024
+_ROWS: Final = {
+    ("polars", "DataFrame"): "table.to_arrow()",
+    ("polars", "LazyFrame"): "table.collect().to_arrow()",
+}
+"""Library and class of a table -> code that makes a table that `pack` takes."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table as fields."""
+
+    fields: Fields
+    rows: int
+    columns: Any
+    """`PandasColumns` or `ArrowColumns`."""
+    classes: tuple[str, ...] | None = None
+
+    def blocks(self) -> Iterator[Block]:
+        """All rows, in order."""
+        columns: Iterator[Block] = self.columns.blocks(self.fields)
+        return columns
+
+
+def table_of(samples: Any, schema: Mapping[str, str] | None) -> Table | None:
+    """The table that `pack` was given, with the fields of a schema or with all columns; None where it is no table.
+
+    Raises `SchemaError`, `UsageError`, `MissingExtraError`.
+    """
+    kinds = {(kind.__module__.partition(".")[0], kind.__name__) for kind in type(samples).__mro__}
+    if ("pandas", "DataFrame") in kinds:
+        return _pandas(samples, schema)
+    if ("pyarrow", "Table") in kinds or ("pyarrow", "RecordBatch") in kinds:
+        return _arrow(_ArrowTable(samples), schema)
+    if ("datasets", "Dataset") in kinds:
+        return _arrow(_HubTable(samples), schema)
+    _refuse(samples, kinds)
+    return None
+
+
+def _choice(names: Sequence[str], schema: Mapping[str, str] | None) -> FieldMapping:
+    if schema is None:
+        return FieldMapping()
+    parsed = Schema.parse(schema)
+    missing = next((name for name in parsed.names if name not in names), None)
+    if missing is not None:
+        raise SchemaError(f"the table has no column {missing!r}; its columns are: {', '.join(map(str, names))}")
+    return FieldMapping(parsed.names, dict(parsed.fields))
+
+
+def _in_order(natural: dict[str, str], schema: Mapping[str, str] | None) -> list[tuple[str, str]]:
+    return list(natural.items()) if schema is None else [(name, natural[name]) for name in schema]
+
+
+class _ArrowTable:
+    """A table or a record batch of PyArrow."""
+
+    def __init__(self, table: Any) -> None:
+        self._table, self.schema, self.rows = table, table.schema, table.num_rows
+
+    def first(self, names: list[str]) -> Any:
+        return self._table.select(names).slice(0, LOOKED_AT)
+
+    def batches(self) -> Iterator[Any]:
+        whole = self._table if hasattr(self._table, "to_batches") else arrow().Table.from_batches([self._table])
+        yield from whole.to_batches(max_chunksize=_ROWS_AT_ONCE)
+
+
+class _HubTable:
+    """A `Dataset` of Hugging Face: what it stores, without decoding."""
+
+    def __init__(self, dataset: Any) -> None:
+        self._dataset = dataset.with_format("arrow")
+        self.schema, self.rows = dataset.features.arrow_schema, len(dataset)
+
+    def first(self, names: list[str]) -> Any:
+        return self._dataset[:LOOKED_AT].select(names)
+
+    def batches(self) -> Iterator[Any]:
+        for table in self._dataset.iter(_ROWS_AT_ONCE):
+            yield from table.to_batches()
+
+
+@dataclass(frozen=True)
+class ArrowColumns:
+    """Rows in Arrow's memory."""
+
+    table: Any
+    columns: ArrowFields
+
+    def blocks(self, _: Fields) -> Iterator[Block]:
+        """All rows, in order."""
+        row = 0
+        for batch in self.table.batches():
+            yield self.columns.block(batch, row)
+            row += batch.num_rows
+
+
+def _arrow(table: Any, schema: Mapping[str, str] | None) -> Table:
+    choice = _choice(table.schema.names, schema)
+    columns = ArrowFields(table.schema, table.first, choice, order=None if schema is None else tuple(schema))
+    return Table(columns.fields, table.rows, ArrowColumns(table, columns), columns.classes)
+
+
+@dataclass(frozen=True)
+class PandasColumns:
+    """Rows of a DataFrame."""
+
+    frame: Any
+
+    def blocks(self, fields: Fields) -> Iterator[Block]:
+        """All rows, in order."""
+        for start in range(0, len(self.frame), _ROWS_AT_ONCE):
+            some = self.frame.iloc[start : start + _ROWS_AT_ONCE]
+            called = Numbered(range(start, start + len(some)), "row")
+            columns = {column: _values(some[column]) for column in fields.columns}
+            yield fields.block(columns, called)
+
+
+def _pandas(frame: Any, schema: Mapping[str, str] | None) -> Table:
+    names = [str(name) for name in frame.columns]
+    if len(set(names)) < len(names) or any(not isinstance(name, str) for name in frame.columns):
+        raise UsageError("the names of the table's columns must be texts, and no two alike: table.columns = [...]")
+    choice = _choice(names, schema)
+    natural = {name: _codec(frame[name]) for name in names}
+    fields = choose(_in_order(natural, schema), choice)
+    return Table(fields, len(frame), PandasColumns(frame))
+
+
+def _codec(series: Any) -> str:
+    if series.dtype.kind in "iub":
+        return "int"
+    if series.dtype.kind == "f":
+        return "float"
+    values = [value for value in _values(series.iloc[:ROWS_LOOKED_AT]) if value is not None]
+    if values and all(isinstance(value, bytes) for value in values):
+        return codec_of_bytes(values[:LOOKED_AT])
+    common = common_codec(map(codec_of_value, values))
+    if common is None:
+        kinds = ", ".join(sorted({type(value).__name__ for value in values}))
+        raise SchemaError(f"column {series.name!r} holds values of several kinds ({kinds}): name its codec in a schema")
+    return common
+
+
+def _values(series: Any) -> Any:
+    """The values of a column; None where one is missing, but for numbers that are not."""
+    kind = series.dtype.kind
+    if isinstance(series.dtype, np.dtype) and kind in "iubf":
+        exact = np.float64 if kind == "f" else np.int64
+        values = series.to_numpy()
+        return values.astype(exact) if np.can_cast(values.dtype, exact) else values.tolist()
+    return [None if missing else value for missing, value in zip(series.isna().tolist(), series.tolist(), strict=True)]
+
+
+def _refuse(samples: Any, kinds: set[tuple[str, str]]) -> None:
+    """Raise `UsageError` for other tables, columns and paths. The first sample shows any other mistake."""
+    for library, name in sorted(kinds & _ROWS.keys()):
+        raise UsageError(f"samples is a {name} of {library}: give {_ROWS[library, name]}, where table is what you gave")
+    if isinstance(samples, Mapping):
+        raise UsageError(
+            "samples is a dict, and pack takes an iterable of dicts, one for each sample; of a dict of columns make"
+            " (dict(zip(columns, row)) for row in zip(*columns.values()))"
+        )
+    if isinstance(samples, str | bytes | os.PathLike):
+        raise UsageError(
+            f"samples={samples!r} is a path, and pack takes an iterable of dicts; for a folder of files there is"
+            " `brand convert`, for pictures, clips, tar files, Parquet, MDS, JSONL and others"
+        )

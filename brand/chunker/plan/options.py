@@ -1,0 +1,82 @@
+"""What can a user choose about a conversion? All of it is checked before anything is done."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from brand.chunker.plan.like import Like
+from brand.chunker.plan.plan import Layout
+from brand.errors import UsageError
+from brand.formats.compression import MODES, Mode
+
+
+def default_jobs() -> int:
+    """The number of processes without an option: one for each core that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to convert. The first group decides the bytes that are written, the second how the work is done.
+
+    Raises `UsageError` for values that make no sense.
+    """
+
+    seed: int = 0
+    """Seed of the shuffle."""
+    chunk_size: int | None = None
+    """Samples a chunk; None: 64, or as many as make the mean chunk 4 MiB."""
+    chunk_bytes: int | None = None
+    """Target for the mean chunk instead, in stored bytes."""
+    compression: Mode = "auto"
+    """`auto` (zstandard where it saves 10 %), `zstd` or `none`."""
+    labels: bool = True
+    """Take the folders at the top as classes."""
+    like: Like | None = None
+    """The parts of a collection that the data set will join: they decide fields, chunk size and compression."""
+
+    jobs: int | None = None
+    """Processes; None for one a core."""
+    skip_errors: bool = False
+    """Leave out files that cannot be used, and report them, instead of failing at the first."""
+    validate: bool | None = None
+    """Decode every file beforehand. None: only with `skip_errors`, as only decoding finds every bad file."""
+    follow_links: bool = False
+    """Follow symbolic links that lead out of the source, or to folders."""
+    dry_run: bool = False
+    """Decide everything and write nothing."""
+
+    def __post_init__(self) -> None:
+        if self.jobs is not None and self.jobs < 1:
+            raise UsageError(f"{self.jobs} processes: at least one is needed")
+        if not 0 <= self.seed < 1 << 64:
+            raise UsageError(f"seed {self.seed}: a seed is a whole number from 0 to 2^64 - 1")
+        if self.compression not in MODES:
+            raise UsageError(f"compression {self.compression!r}: there are {', '.join(MODES)}")
+        _ = self.layout
+
+    @property
+    def layout(self) -> Layout:
+        """The size of the chunks. Raises `UsageError`."""
+        return Layout(self.chunk_size, self.chunk_bytes)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Classes that have numbers already."""
+        return () if self.like is None else self.like.classes or ()
+
+    @property
+    def with_labels(self) -> bool:
+        """Whether folders at the top are classes."""
+        return self.labels and (self.like is None or self.like.classes is not None)
+
+    @property
+    def processes(self) -> int:
+        """Number of worker processes."""
+        return self.jobs or default_jobs()
+
+    @property
+    def decode_all(self) -> bool:
+        """Whether every file is decoded beforehand."""
+        return self.skip_errors if self.validate is None else self.validate

@@ -1,0 +1,252 @@
+"""Three kinds of source behind one interface: a number of samples, and the records of any of them.
+
+Workers ask for records in storage order, which is a random order of the source. A folder source reads files. An
+indexable source asks the user's object for items. An iterable has no random order, so `spool` first writes it to disk,
+and the spool is a source.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Any, Final, Protocol
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from brand.chunker.sources.folders import Folder
+from brand.chunker.sources.kinds import other_kind
+from brand.chunker.sources.listing import SIDECARS
+from brand.errors import SourceError
+from brand.formats.media import check_image, decode_audio, duration
+from brand.formats.record import encode_records, head_struct, record_parts
+from brand.formats.records import Records
+from brand.formats.schema import Schema
+
+Indices = NDArray[np.integer[Any]]
+
+DURATION: Final = ("duration", "float")
+"""The field, and its codec, of the seconds of a clip."""
+
+_FILES_AT_ONCE: Final = 64
+_ENTRIES_AT_ONCE: Final = 1 << 18
+_WILLNEED: Final = getattr(os, "POSIX_FADV_WILLNEED", None)
+
+
+class Source(Protocol):
+    """Samples of known number, readable in any order, from any process."""
+
+    @property
+    def schema(self) -> Schema:
+        """Fields of the samples."""
+
+    @property
+    def file_field(self) -> str:
+        """Field that holds a source file's bytes; empty where there is none."""
+
+    @property
+    def raw_bytes(self) -> int | None:
+        """Bytes of all records together; None where the source must read them to know."""
+
+    @property
+    def stretches(self) -> Sequence[int]:
+        """Samples in each stretch that is shuffled with random numbers of its own; their sum is the length."""
+
+    def __len__(self) -> int: ...
+
+    def sizes(self, indices: Indices) -> NDArray[np.int64] | None:
+        """Raw sizes of these samples' records in bytes; None where the source must read them to know."""
+
+    def records(self, indices: Indices) -> Records:
+        """Records of these samples. Raises `SourceError` or `SchemaError`, which names the sample at fault."""
+
+    def fingerprint(self, *, times: bool) -> str:
+        """Identity of the contents, as far as the source knows it unread; with `times` also of the files' dates."""
+
+    def release(self) -> None:
+        """Give back memory that serves only speed. A worker calls this between chunks."""
+
+
+class FolderSource:
+    """The files of an image or audio folder."""
+
+    def __init__(self, folder: Folder, field: str, *, with_text: bool = False, with_duration: bool = False) -> None:
+        self.root, self.listing, self.file_field = folder.root, folder.listing, field
+        label = [("label", "int")] if folder.classes is not None else []
+        text = [(name, "str") for name in ("text", *self.listing.columns)] if with_text else []
+        seconds = [DURATION] if with_duration else []
+        self.schema = Schema.parse([(field, field), *label, *seconds, *text, ("key", "str")])
+        self._labelled, self.with_text, self._with_duration = bool(label), with_text, with_duration
+
+    def __len__(self) -> int:
+        return len(self.listing)
+
+    @property
+    def stretches(self) -> tuple[int]:
+        """One."""
+        return (len(self),)
+
+    @property
+    def raw_bytes(self) -> int:
+        """Exact, except that it leaves out sidecar transcripts, which are small."""
+        entries, total = self.listing.entries, head_struct(self.schema).size * len(self)
+        for at in range(0, len(entries), _ENTRIES_AT_ONCE):
+            block = entries[at : at + _ENTRIES_AT_ONCE]
+            total += sum(int(block[name].sum(dtype=np.int64)) for name in ("size", "name_size", "text_size"))
+        return total + int(self.listing.column_sizes.sum(dtype=np.int64))
+
+    def sizes(self, indices: Indices) -> NDArray[np.int64]:
+        """Exact, except that they leave out sidecar transcripts, which are small."""
+        entries = self.listing.entries[indices]
+        head = head_struct(self.schema).size
+        sizes = entries["size"].astype(np.int64) + entries["name_size"] + entries["text_size"] + head
+        result: NDArray[np.int64] = sizes + self.listing.column_sizes[indices].sum(axis=1, dtype=np.int64)
+        return result
+
+    def records(self, indices: Indices) -> Records:
+        """Read the files. Announces a few files at a time to the kernel, which then reads them together."""
+        parts: list[tuple[bytes, ...]] = []
+        for start in range(0, len(indices), _FILES_AT_ONCE):
+            few = [int(i) for i in indices[start : start + _FILES_AT_ONCE]]
+            for index, data in zip(few, self._read(few), strict=True):
+                self._check_kind(index, data)
+                parts.append(self._record(index, data))
+        sizes = np.fromiter((sum(map(len, record)) for record in parts), np.int64, len(parts))
+        return Records.side_by_side(b"".join(chain.from_iterable(parts)), sizes)
+
+    def check(self, index: int) -> None:
+        """Read and decode one file. Raises `SourceError` where it cannot be used."""
+        data = self._read([index])[0]
+        self._check_kind(index, data)
+        decode: Callable[[bytes], object] = check_image if self.file_field == "image" else decode_audio
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                decode(data)
+        except ValueError as error:
+            raise SourceError(self.listing.key(index), str(error)) from error
+
+    def fingerprint(self, *, times: bool) -> str:
+        """Names, labels, sizes and texts. With `times`, also sizes and dates of the transcripts beside clips."""
+        digest = xxhash.xxh3_128(self.listing.fingerprint(times=times).encode())
+        for name in self.all_sidecars() if times else ():
+            facts = (self.root / name).stat()
+            digest.update(f"{name} {facts.st_size} {facts.st_mtime_ns}".encode())
+        return digest.hexdigest()
+
+    def release(self) -> None:
+        """Give the listing's mapped pages back."""
+        self.listing.release()
+
+    def sidecars(self, index: int) -> list[str]:
+        """Paths of the transcript files beside a clip, below the folder; the first holds its text."""
+        bits = int(self.listing.entries["sidecar"][index])
+        stem = os.path.splitext(self.listing.key(index))[0]
+        return [stem + suffix for suffix, bit in SIDECARS.items() if bits & bit]
+
+    def all_sidecars(self) -> Iterator[str]:
+        """Paths of all transcript files beside clips, each once: `one.wav` and `one.ogg` may share `one.txt`."""
+        folder, seen = "", set[str]()
+        for index in self.listing.entries["sidecar"].nonzero()[0].tolist():
+            for name in self.sidecars(index):
+                if os.path.dirname(name) != folder:
+                    folder, seen = os.path.dirname(name), set()
+                if name not in seen:
+                    seen.add(name)
+                    yield name
+
+    def _read(self, indices: Sequence[int]) -> list[bytes]:
+        descriptors: list[int] = []
+        index = -1
+        try:
+            for index in indices:
+                descriptors.append(os.open(f"{self.root}/{self.listing.key(index)}", os.O_RDONLY))
+                if _WILLNEED is not None and len(indices) > 1:
+                    os.posix_fadvise(descriptors[-1], 0, 0, _WILLNEED)
+            contents = []
+            for index, descriptor in zip(indices, descriptors, strict=True):
+                contents.append(self._read_whole(index, descriptor))
+            return contents
+        except OSError as error:
+            raise SourceError(self.listing.key(index), f"cannot be read: {error.strerror}") from error
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+
+    def _read_whole(self, index: int, descriptor: int) -> bytes:
+        entry, facts = self.listing.entries[index], os.fstat(descriptor)
+        size = int(entry["size"])
+        if facts.st_mtime_ns != entry["modified_ns"]:  # written anew, perhaps with as many bytes
+            raise SourceError(self.listing.key(index), "the file changed while it was being converted")
+        data = os.read(descriptor, size + 1)
+        while 0 < len(data) < size:  # Linux reads at most 2 GiB at once
+            more = os.read(descriptor, size + 1 - len(data))
+            if not more:
+                break
+            data += more
+        if len(data) != size:
+            raise SourceError(self.listing.key(index), "the file changed while it was being converted")
+        return data
+
+    def _check_kind(self, index: int, data: bytes) -> None:
+        found = other_kind(self.file_field, data)
+        if found:
+            article = "an" if self.file_field[0] in "ai" else "a"
+            raise SourceError(
+                self.listing.key(index), f"not {article} {self.file_field} file: its contents are {found}"
+            )
+
+    def _record(self, index: int, data: bytes) -> tuple[bytes, ...]:
+        payloads = [data]
+        if self.with_text:
+            payloads += [self._text(index), *self.listing.values(index)]
+        payloads.append(self.listing.key(index).encode())
+        fixed: list[int | float] = [int(self.listing.entries["label"][index])] if self._labelled else []
+        fixed += [duration(data)] if self._with_duration else []
+        return record_parts(self.schema, fixed, payloads)
+
+    def _text(self, index: int) -> bytes:
+        sidecars = self.sidecars(index)
+        if not sidecars:
+            return self.listing.text(index)
+        try:
+            return (self.root / sidecars[0]).read_text(encoding="utf-8-sig").strip().encode()
+        except (OSError, UnicodeDecodeError) as error:
+            raise SourceError(sidecars[0], f"not a transcript in UTF-8: {error}") from error
+
+
+class IndexableSource:
+    """Anything with `len` and `[i]` that gives dicts. Each worker asks for its own items."""
+
+    file_field = ""
+    raw_bytes = None
+
+    def __init__(self, samples: Any, schema: Schema) -> None:
+        self.samples, self.schema = samples, schema
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    @property
+    def stretches(self) -> tuple[int]:
+        """One."""
+        return (len(self),)
+
+    def sizes(self, indices: Indices) -> None:
+        """Not known."""
+
+    def records(self, indices: Indices) -> Records:
+        """Ask for the items, and encode them."""
+        few = [int(i) for i in indices]
+        samples: list[Mapping[str, Any]] = [self.samples[i] for i in few]
+        return encode_records(self.schema, samples, few)
+
+    def fingerprint(self, *, times: bool) -> str:  # noqa: ARG002 - an indexable has no dates
+        """Only the length is known; the plan adds what the probe saw."""
+        return f"indexable:{len(self)}"
+
+    def release(self) -> None:
+        """Nothing is held."""

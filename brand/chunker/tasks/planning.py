@@ -1,0 +1,209 @@
+"""How do several machines come to one plan, and how do they keep all other conversions out?
+
+The first machine lists the source, decides, and publishes the *shared plan* (`job`): a folder that it makes under a
+name of its own and renames. A rename onto a folder with contents fails, so the first plan stays, also where two
+machines made one at the same time. All others load it: they neither list the source nor decode it again. Each compares
+what it was asked for, the versions of Brand and zstandard, and the list of files with what the plan says.
+
+Two locks in the work folder save work and say what is wrong early. Nothing depends on them, as some cluster file
+systems have locks that hold for one machine only.
+
+    lock       shared by those who make chunks of one plan; another conversion, or `seal`, wants it alone
+    planning   held by the machine that makes the plan; the others wait
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from brand.chunker.plan.report import OnProgress, Progress
+from brand.chunker.sources.probe import decide
+from brand.chunker.sources.request import Request, find, hinted
+from brand.chunker.tasks.job import JOB_NAME, Decided, Job, pack_decided, read_decided
+from brand.chunker.work.claim import CLAIM_NAME, Claim, check_claim, read_claim
+from brand.chunker.work.folder_work import FolderWork, check_folder_target
+from brand.chunker.work.work import locked
+from brand.errors import InterruptedConversionError, TargetExistsError, UsageError
+from brand.formats.constants import MANIFEST_NAME, SHARED_PLAN_NAME, WORK_NAME
+from brand.formats.publish import file_digest, storage_errors, storage_reason, sync_folder
+
+PLAN_WAIT_S: Final = 6 * 3600.0
+"""How long a machine waits for another one to list, and perhaps to decode, the source."""
+_POLL_S: Final = 0.2
+
+
+def plan(request: Request, place: Path, parts: int, on_progress: OnProgress) -> Job:
+    """The plan of a conversion into the folder `place`, made or loaded. `parts` is for messages of `seal`.
+
+    Raises:
+        TargetExistsError: The target is taken, by a data set, by another conversion, or by one with other options or
+            versions, or of a source that has changed meanwhile.
+        SourceError: A file cannot be used.
+        StorageError: The storage refused.
+        InterruptedConversionError: Another machine has been making the plan for six hours.
+    """
+    with joined(place) as folder, storage_errors(place, "cannot write"):
+        if not is_planned(folder):
+            with _alone(folder / "planning", place, on_progress):
+                if not is_planned(folder):
+                    _make(request, place, folder, parts, on_progress)
+        return _load(request, place, folder)
+
+
+@contextmanager
+def joined(place: Path) -> Iterator[Path]:
+    """The work folder of a target, shared with all who work on the same plan. It is made where it is missing.
+
+    Raises `TargetExistsError`, `StorageError`.
+    """
+    _check_free(place)
+    folder = place / WORK_NAME
+    with storage_errors(place, "cannot write the data set to"):
+        folder.mkdir(parents=True, exist_ok=True)
+        (place / "chunks").mkdir(exist_ok=True)
+    with locked(folder, str(place), lambda: _check_free(place), shared=True):
+        _check_free(place)  # it may have been sealed, and its work folder made again by this process
+        yield folder
+
+
+def is_planned(folder: Path) -> bool:
+    """Whether a work folder has a shared plan. It is listed, as a network file system may remember a missing name."""
+    return SHARED_PLAN_NAME in os.listdir(folder)
+
+
+def _check_free(place: Path) -> None:
+    check_folder_target(place)
+    if (place / MANIFEST_NAME).exists():
+        raise TargetExistsError(f"{place} is a finished data set already. `brand seal {place}` tidies it up")
+
+
+def _make(request: Request, place: Path, folder: Path, parts: int, on_progress: OnProgress) -> None:
+    """Make a plan and publish it, unless there is one by then."""
+    work, scratch = FolderWork(place, folder), folder / f"planning-{uuid.uuid4().hex}"
+    scratch.mkdir()
+    try:
+        found = find(request, scratch, work, on_progress)
+        source = found.source
+        with hinted(source, skipping=request.options.skip_errors):
+            decided, _ = decide(source, request.kind, found.folder.classes, request.options, scratch / "order.bin")
+        claim = Claim(decided.data_set_id, source.fingerprint(times=True))
+        check_claim(folder, claim, str(place))
+        work.check_room(decided.stored_bytes)
+        told = Decided(
+            asked=_asked(request),
+            parts=parts,
+            plan=decided,
+            entries=source.listing.entries_name,
+            columns=source.listing.columns,
+            with_text=source.with_text,
+            problems=found.problems,
+            notes=found.notes,
+            companions=tuple(found.write_companions(scratch)),
+        )
+        (scratch / CLAIM_NAME).write_bytes(claim.pack())
+        (scratch / JOB_NAME).write_bytes(pack_decided(told))
+        _publish(scratch, folder / SHARED_PLAN_NAME)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _publish(scratch: Path, final: Path) -> None:
+    """Give a folder its name, with its files on the device. If another machine was faster, its folder stays."""
+    for file in scratch.iterdir():
+        descriptor = os.open(file, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    sync_folder(scratch)
+    try:
+        scratch.rename(final)
+    except OSError:
+        if not is_planned(final.parent):
+            raise
+    sync_folder(final.parent)
+
+
+def _load(request: Request, place: Path, folder: Path) -> Job:
+    claim, shared = read_claim(folder), folder / SHARED_PLAN_NAME
+    decided = read_decided(shared)
+    if claim is not None:
+        claim.check_versions(str(place))
+    asked = _asked(request)
+    other = [name for name in decided.asked if asked.get(name) != decided.asked[name]]
+    if other:
+        told = " and ".join(
+            f"{name} is {_said(asked.get(name))}, and was {_said(decided.asked[name])}" for name in other
+        )
+        raise TargetExistsError(
+            f"{place} holds an unfinished conversion with other options: {told}. Give all parts the same options, or"
+            f" remove {place} to begin anew"
+        )
+    source = decided.source(shared, request.root)
+    if claim is None or claim != Claim(decided.plan.data_set_id, source.fingerprint(times=True)):
+        raise TargetExistsError(
+            f"{place} holds an unfinished conversion of another source, or its transcripts have changed since."
+            f" Remove {place} to begin anew"
+        )
+    header = decided.plan.header
+    return Job(os.path.abspath(request.root), os.path.abspath(place), decided.plan.data_set_id, header.chunks)
+
+
+def _asked(request: Request) -> dict[str, Any]:
+    """The options that decide what is written, as the command calls them."""
+    options, table = request.options, request.table
+    try:
+        texts = None if table is None else file_digest(table)[1]
+    except OSError as error:
+        raise UsageError(f"{table}: the table of transcripts cannot be read: {storage_reason(error)}") from error
+    return {
+        "the kind of source": request.kind,
+        "--seed": options.seed,
+        "--chunk-size": options.chunk_size,
+        "--chunk-bytes": options.chunk_bytes,
+        "--compression": options.compression,
+        "--no-labels": not options.labels,
+        "--on-error skip": options.skip_errors,
+        "--validate": options.decode_all,
+        "--follow-links": options.follow_links,
+        "--transcripts": texts,
+        "--columns": ",".join(request.columns),
+    }
+
+
+def _said(value: object) -> str:
+    if isinstance(value, bool):
+        return "given" if value else "not given"
+    return "not given" if value is None or value == "" else str(value)
+
+
+@contextmanager
+def _alone(path: Path, place: Path, on_progress: OnProgress) -> Iterator[None]:
+    """Hold a lock that is free once a plan has been made, or who made it has ended."""
+    started = time.monotonic()
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                waited_s = time.monotonic() - started
+                if waited_s > PLAN_WAIT_S:
+                    raise InterruptedConversionError(
+                        f"{place}: another machine has been planning this conversion for {waited_s / 3600:.0f} hours."
+                        " Run this part again when it has ended"
+                    ) from None
+                on_progress(Progress("wait", int(waited_s), None, 0, None))
+                time.sleep(_POLL_S)
+        yield
+    finally:
+        os.close(descriptor)

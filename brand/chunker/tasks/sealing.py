@@ -1,0 +1,202 @@
+"""How does a conversion in parts become a data set, from what its chunks say about themselves?
+
+`seal` reads the front of each chunk: it has to be that of this plan, in this place, and whole. The chunk's table goes
+into the index; its fixed fields go into the columns, as the process that made the chunk has kept them (`kept`), or
+else from the chunk itself. So results need not travel, and the process that started the parts may be gone. Then come
+the companions that the plan holds, the index, and the manifest, last of all.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from brand.chunker.plan.report import OnProgress, Progress, Report, silent
+from brand.chunker.tasks.job import Decided, read_decided
+from brand.chunker.tasks.parts import by_part, missing
+from brand.chunker.tasks.planning import is_planned
+from brand.chunker.work.chunks import Written
+from brand.chunker.work.folder_work import FolderWork
+from brand.chunker.work.kept import KEPT_NAME, KeptChunks
+from brand.chunker.work.work import locked
+from brand.errors import ForeignFileError, FormatError, MissingChunksError, MissingFileError, NotADataSetError, counted
+from brand.formats.chunk import read_front
+from brand.formats.constants import MANIFEST_NAME, SHARED_PLAN_NAME, WORK_NAME, chunk_name
+from brand.formats.contents import read_fixed
+from brand.formats.index import IndexBuilder, companions_in
+from brand.formats.index import seal as seal_index
+from brand.formats.manifest import Manifest, read_manifest
+from brand.formats.publish import storage_errors
+
+LOCK_WAIT_S: Final = 30.0
+"""A process that was given up may still be making a chunk."""
+_READERS: Final = 8
+_AT_ONCE: Final = 256
+_SHOWN: Final = 8
+"""How many parts, and how many damaged chunks, a message names."""
+
+
+def seal(target: str | Path, on_progress: OnProgress = silent) -> Report:
+    """Finish a conversion in parts whose chunks are all there. Sealing again changes nothing.
+
+    Raises:
+        MissingChunksError: Chunks are missing, damaged, or of another data set. Nothing is changed then; the message
+            names the parts that make them.
+        NotADataSetError: There is no conversion in parts here.
+        TargetExistsError: Parts are still at work, or another conversion is.
+        StorageError: The storage refused.
+    """
+    started, place = time.monotonic(), Path(target)
+    folder = place / WORK_NAME
+    if not folder.is_dir():
+        return _sealed_before(place, started)
+    _check_names(place, folder)
+    with locked(folder, str(place), lambda: None, wait_s=LOCK_WAIT_S), storage_errors(place, "cannot write"):
+        work = FolderWork(place, folder)
+        if (place / MANIFEST_NAME).exists():  # a seal that was killed while it tidied up
+            work.tidy()
+            return _sealed_before(place, started)
+        decided = read_decided(folder / SHARED_PLAN_NAME)
+        header, compression = decided.plan.header, decided.plan.compression
+        builder = IndexBuilder(folder / "built", header, place)
+        _add_chunks(place, folder, decided, builder, on_progress)
+        for name in decided.companions:
+            if (folder / SHARED_PLAN_NAME / name).exists():  # a seal that was killed has published it
+                work.publish_companion(folder / SHARED_PLAN_NAME / name, name)
+        companions = companions_in(place)
+        for name in decided.companions:
+            if name not in companions:
+                raise MissingFileError("the file that belongs to the data set is gone", path=place / name)
+        dictionary_bytes = len(compression.dictionary)
+        manifest = seal_index(
+            work.target,
+            builder,
+            data_set_id=decided.plan.data_set_id,
+            dictionary_size=dictionary_bytes,
+            companions=companions,
+        )
+        work.tidy()
+    return _report(place, manifest, started, decided)
+
+
+def _check_names(place: Path, folder: Path) -> None:
+    """Say what is missing before anything is locked, read or written."""
+    if (place / MANIFEST_NAME).exists():
+        return
+    if not is_planned(folder):
+        raise NotADataSetError(
+            "this conversion was not planned in parts: run the same `brand convert` command again, it goes on where it"
+            " stopped",
+            path=place,
+        )
+    decided = read_decided(folder / SHARED_PLAN_NAME)
+    with storage_errors(place, "cannot read"):
+        lost = missing(place, decided.plan.header.chunks)
+    if lost:
+        raise _unfinished(place, decided, lost, [])
+
+
+@dataclass(frozen=True)
+class _Bad:
+    """A chunk that has to be made again."""
+
+    reason: str
+
+
+def _add_chunks(place: Path, folder: Path, decided: Decided, builder: IndexBuilder, on_progress: OnProgress) -> None:
+    header, lost, reasons = decided.plan.header, list[int](), list[str]()
+    done = done_bytes = 0
+    for number, chunk in _read_all(place, folder, decided):
+        if isinstance(chunk, _Bad):
+            lost.append(number)
+            reasons.append(chunk.reason)
+            continue
+        if not lost:
+            builder.add(number, chunk.rows, chunk.checksum, chunk.columns)
+        done += len(chunk.rows)
+        done_bytes += int(chunk.rows["size"].sum(dtype=np.int64))
+        on_progress(Progress("seal", done, header.samples, done_bytes, None))
+    if lost:
+        raise _unfinished(place, decided, lost, reasons)
+
+
+def _read_all(place: Path, folder: Path, decided: Decided) -> Iterator[tuple[int, Written | _Bad]]:
+    """What the index needs of each chunk, in order. Threads wait for the storage; memory holds a few hundred chunks."""
+
+    def read(number: int) -> tuple[int, Written | _Bad]:
+        return number, _read(place, folder, decided, number)
+
+    numbers = iter(range(decided.plan.header.chunks))
+    with ThreadPoolExecutor(_READERS) as readers:
+        while some := list(islice(numbers, _AT_ONCE)):
+            yield from readers.map(read, some)
+
+
+def _read(place: Path, folder: Path, decided: Decided, number: int) -> Written | _Bad:
+    path, plan = place / chunk_name(number), decided.plan
+    try:
+        with path.open("rb") as file:
+            front = read_front(file, path, number)
+            if front.preamble.data_set_id != plan.data_set_id or front.preamble.number != number:
+                expected, found = plan.data_set_id.hex(), front.preamble.data_set_id.hex()
+                what = "a chunk of another data set" if expected != found else f"this is chunk {front.preamble.number}"
+                raise ForeignFileError(what, path=path, chunk=number, expected=expected, found=found)
+            kept = KeptChunks(folder / KEPT_NAME, {number: front.preamble.file_size}).find(plan, number)
+            if kept is not None and kept.checksum == front.preamble.checksum:
+                return kept
+            return Written(front.rows, front.preamble.checksum, read_fixed(file, front, path), found=True)
+    except FileNotFoundError:
+        return _Bad(f"chunk {number} is missing")
+    except FormatError as error:
+        return _Bad(str(error))
+
+
+def _unfinished(place: Path, decided: Decided, lost: list[int], reasons: list[str]) -> MissingChunksError:
+    count = decided.plan.header.chunks
+    parts = by_part(lost, count, decided.parts) if decided.parts else {}
+    what = ("is" if len(lost) == 1 else "are") + (" missing or damaged" if reasons else " missing")
+    error = MissingChunksError(
+        f"{place} is not finished: {counted(len(lost), 'chunk')} of {count:,} {what}",
+        lost,
+        parts,
+    )
+    for reason in reasons[:_SHOWN]:
+        error.add_note(f"  {reason}")
+    if not parts:
+        error.add_note("The command that began this conversion makes them: run it again")
+    for part, numbers in islice(parts.items(), _SHOWN):
+        which = f"{counted(len(numbers), 'chunk')}, the first is {numbers[0]:,}"
+        error.add_note(f"  `brand convert ... --task {part}` makes {which}")
+    if len(parts) > _SHOWN:
+        error.add_note(f"  and {len(parts) - _SHOWN:,} more parts; --json lists all")
+    return error
+
+
+def _sealed_before(place: Path, started: float) -> Report:
+    """What there is to say of a data set that is finished. Raises `NotADataSetError` where there is none."""
+    return _report(place, read_manifest(place), started, None)
+
+
+def _report(place: Path, manifest: Manifest, started: float, decided: Decided | None) -> Report:
+    header = manifest.header
+    return Report(
+        target=str(place),
+        samples=header.samples,
+        classes=header.classes,
+        chunks=header.chunks,
+        chunk_size=header.chunk_size,
+        source_bytes=manifest.raw_bytes if decided is None else decided.plan.raw_bytes,
+        stored_bytes=manifest.stored_bytes,
+        compression=header.compression,
+        dictionary_bytes=manifest.dictionary_size,
+        skipped=() if decided is None else decided.problems,
+        notes=("It was finished already; nothing was changed",) if decided is None else decided.notes,
+        seconds=time.monotonic() - started,
+    )

@@ -1,0 +1,128 @@
+"""A conversion into a store: may it write there, and what have earlier runs made?
+
+The work folder is below the user's cache folder, by the URL of the target. A chunk is made there, uploaded and removed,
+so only a few are there at a time; what the index needs of it is kept (`kept`).
+
+The store says whose the target is. A manifest is a finished data set. Chunk 0 marks one that is not finished: the
+*claim*, which has the identity of the data set, takes its place before anything else is written, create-only, so that
+of two conversions that begin together one is refused. There is no other mark, as it would have to be removed at the
+end, and one who writes need not be allowed to delete. All that is written under one claim is the same in every run: if
+the work folder is lost, or the source was touched, chunks are made again and replace the same bytes.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import xxhash
+
+from brand.chunker.plan.plan import Plan
+from brand.chunker.work.chunks import Written
+from brand.chunker.work.claim import CLAIM_NAME, Claim
+from brand.chunker.work.kept import KEPT_NAME, KeptChunks, keep_chunk
+from brand.chunker.work.work import Work, locked, worth_keeping
+from brand.errors import TargetExistsError
+from brand.formats.chunk import claimed_by, pack_claim
+from brand.formats.constants import MANIFEST_NAME, MAX_MANIFEST, PREAMBLE_SIZE, chunk_name
+from brand.formats.publish import publish_bytes, storage_errors
+from brand.stores.apart import StoreApart
+from brand.stores.target import StoreTarget
+from brand.usercache import own_folder
+
+_UPLOADS: Final = 8
+"""Chunks that are uploaded at the same time, at least."""
+
+
+class StoreWork(Work):
+    """The work folder of a conversion into a store."""
+
+    def __init__(self, store: StoreApart, folder: Path) -> None:
+        self._to = StoreTarget(store)
+        super().__init__(str(store.url), self._to, folder)
+        self._store, self._kept = store, folder / KEPT_NAME
+        self._data_set_id = b""
+
+    def claim(self, data_set_id: bytes, source: str) -> None:
+        """See `Work`."""
+        path, data = self.folder / CLAIM_NAME, Claim(data_set_id, source).pack()
+        if not path.exists() or path.read_bytes() != data:
+            _refuse_finished(self._store)
+            shutil.rmtree(self._kept, ignore_errors=True)  # of another source, or of one that has changed
+        claim = pack_claim(data_set_id)
+        if not self._to.create(chunk_name(0), claim, lambda: self._claimed_by() == data_set_id):
+            raise TargetExistsError(
+                f"{self.name} holds an unfinished conversion of another source or with other options."
+                f" Run that command again to finish it, or remove what is in {self.name} to begin anew"
+            )
+        publish_bytes(path, data)
+        self._kept.mkdir(exist_ok=True)
+        self._data_set_id = data_set_id
+
+    def earlier(self, plan: Plan) -> KeptChunks:  # noqa: ARG002 - the claim has looked at it
+        """See `Work`. Lists the store where chunks are kept; where that is not allowed, all chunks are made again."""
+        sizes: dict[int, int] = {}
+        if any(self._kept.iterdir()):
+            try:
+                found = dict(self._store.names("chunks"))
+            except OSError:
+                found = {}
+            numbers = (int(name) for name in os.listdir(self._kept) if name.isdecimal())
+            sizes = {number: found[chunk_name(number)] for number in numbers if chunk_name(number) in found}
+        return KeptChunks(self._kept, sizes)
+
+    def check_room(self, stored_bytes: int) -> None:
+        """See `Work`. A store has room."""
+
+    def publishers(self, processes: int) -> int:
+        """See `Work`. A request waits for the network most of the time."""
+        return max(_UPLOADS, processes)
+
+    def publish_chunk(self, number: int, temporary: Path, chunk: Written) -> None:
+        """See `Work`."""
+        super().publish_chunk(number, temporary, chunk)
+        with storage_errors(self._kept, "cannot write"):
+            keep_chunk(self._kept, self._data_set_id, number, chunk)
+
+    def _claimed_by(self) -> bytes | None:
+        return claimed_by(b"".join(self._store.pieces(chunk_name(0), 0, PREAMBLE_SIZE)))
+
+
+@contextmanager
+def open_store_work(url: str, processes: int, *, dry_run: bool = False) -> Iterator[StoreWork]:
+    """Make or continue the work folder of the target `url`; a dry run gets a temporary one.
+
+    Raises `TargetExistsError` where the target is a finished data set, `StorageError` where the store says no.
+    """
+    with StoreApart(url, max(_UPLOADS, processes)) as store:
+        if dry_run:
+            _refuse_finished(store)
+            with tempfile.TemporaryDirectory(prefix="brand-") as temporary:
+                yield StoreWork(store, Path(temporary))
+            return
+        name = str(store.url)
+        with storage_errors(name, "cannot keep the state of the conversion in"):
+            folder = own_folder("conversions", xxhash.xxh3_128_hexdigest(name.encode()))
+        with locked(folder, name, lambda: _refuse_finished(store)):
+            try:
+                if not (folder / CLAIM_NAME).exists():
+                    _refuse_finished(store)
+                yield StoreWork(store, folder)
+            except BaseException:
+                if not worth_keeping(folder):
+                    shutil.rmtree(folder, ignore_errors=True)
+                raise
+
+
+def _refuse_finished(store: StoreApart) -> None:
+    with storage_errors(str(store.url), "cannot read"):
+        try:
+            store.read(MANIFEST_NAME, MAX_MANIFEST)
+        except FileNotFoundError:
+            return
+    raise TargetExistsError(f"{store.url} is a finished data set already. Choose another target, or remove it")

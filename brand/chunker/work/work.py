@@ -1,0 +1,133 @@
+"""What does a conversion know of the runs before it, and where do its finished files go?
+
+A *work folder* exists from the first moment of a conversion to its last. It holds the plan, and what takes long to
+make, so the same command goes on after a kill. A lock keeps two conversions apart, and ends with its process.
+`folder_work` is for a target that is a folder, `store_work` for one in a store.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from brand.chunker.plan.plan import Plan
+from brand.chunker.sources.sortedparts import PARTS_NAME, has_parts
+from brand.chunker.work.chunks import Earlier, Written
+from brand.chunker.work.claim import read_claim
+from brand.errors import TargetExistsError
+from brand.formats.constants import chunk_name
+from brand.formats.publish import Target, file_digest, publish_bytes, storage_errors
+
+LOCK_WAIT_S: Final = 2.0
+_POLL_S: Final = 0.05
+
+
+class Work(ABC):
+    """An opened, locked work folder, and the target of its conversion."""
+
+    def __init__(self, name: str, target: Target, folder: Path) -> None:
+        self.name, self.target, self.folder = name, target, folder
+        self.companions: dict[str, tuple[int, str]] = {}
+        """Size and checksum of the companions that were published."""
+
+    @abstractmethod
+    def claim(self, data_set_id: bytes, source: str) -> None:
+        """Take the target for this data set, and remember that; `source` is the fingerprint of the source.
+
+        Raises `TargetExistsError` where something else was begun or finished there, OSError.
+        """
+
+    @abstractmethod
+    def earlier(self, plan: Plan) -> Earlier:
+        """The chunks that earlier runs have made."""
+
+    @abstractmethod
+    def check_room(self, stored_bytes: int) -> None:
+        """Raise `StorageError` before hours of work where the data cannot fit. The writers check again."""
+
+    @abstractmethod
+    def publishers(self, processes: int) -> int:
+        """How many chunks are published at the same time where so many processes make them."""
+
+    def publish_chunk(self, number: int, temporary: Path, chunk: Written) -> None:  # noqa: ARG002 - a store keeps its rows
+        """Give a finished chunk its place. Raises `StorageError`."""
+        with storage_errors(f"{self.name}/{chunk_name(number)}", "cannot write"):
+            self.target.publish(temporary, chunk_name(number))
+
+    def publish_companion(self, temporary: Path, name: str) -> None:
+        """Give a finished companion its place. Raises OSError."""
+        self.companions[name] = file_digest(temporary)
+        self.target.publish(temporary, name)
+
+    def recall(self, name: str, key: str) -> Any:
+        """What `remember` kept under `name` for the same `key`, or None."""
+        try:
+            value = json.loads((self.folder / f"{name}.json").read_bytes())
+        except (FileNotFoundError, ValueError):
+            return None
+        return value["value"] if value["key"] == key else None
+
+    def remember(self, name: str, key: str, value: Any) -> None:
+        """Keep a result that takes long to make, for a run that continues this one."""
+        publish_bytes(self.folder / f"{name}.json", json.dumps({"key": key, "value": value}).encode())
+
+    def tidy(self) -> None:
+        """Remove the work folder of a finished conversion."""
+        shutil.rmtree(self.folder)
+
+
+def worth_keeping(folder: Path) -> bool:
+    """Whether a work folder holds what a later run goes on from: a plan, or finished parts of an import."""
+    return read_claim(folder) is not None or has_parts(folder / PARTS_NAME)
+
+
+@contextmanager
+def locked(
+    folder: Path, name: str, check: Callable[[], None], *, shared: bool = False, wait_s: float = LOCK_WAIT_S
+) -> Iterator[None]:
+    """Keep other conversions out of a work folder, which is there; `name` is the target's.
+
+    With `shared`, others that share may come in, too: those who make chunks of the same plan. `check` raises
+    `TargetExistsError` where the target is taken. So does this function, where another conversion has the lock for
+    longer than `wait_s`, or had it until now.
+    """
+    path = folder / "lock"
+    with storage_errors(folder, "cannot lock"):
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        with storage_errors(folder, "cannot lock"):
+            _lock(lock, fcntl.LOCK_SH if shared else fcntl.LOCK_EX, name, wait_s)
+        if not _is_still(path, lock):  # the conversion that held the lock has finished, or failed
+            check()
+            raise TargetExistsError(f"{name}: another conversion ended there just now. Run the command again")
+        yield
+    finally:
+        os.close(lock)
+
+
+def _lock(descriptor: int, kind: int, name: str, wait_s: float) -> None:
+    """Take the lock. Workers of a killed run hold it for a moment, until they notice that their parent is gone."""
+    limit = time.monotonic() + wait_s
+    while True:
+        try:
+            return fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > limit:
+                raise TargetExistsError(f"{name}: another conversion is writing there right now") from None
+            time.sleep(_POLL_S)
+
+
+def _is_still(path: Path, descriptor: int) -> bool:
+    """Whether the name leads to the open file."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,65 @@
+"""What does a node server have to know when it starts? One value, which a process that starts a server sends to it."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from brand.node.setup.caching import Cache
+from brand.node.setup.member import Member
+from brand.node.setup.memory import Memory
+from brand.node.setup.preparing import Prepared
+from brand.storage.io.location import Where
+
+
+@dataclass(frozen=True)
+class ServerSpec:
+    """A node server, as it starts."""
+
+    where: Where
+    """The data set."""
+    address: str
+    memory: Memory = None
+    owners: tuple[int, ...] = ()
+    """The server ends with the last of these processes."""
+    member: Member | None = field(default=None, repr=False)
+    """Which of several nodes it is; None: it is alone."""
+    cache: Cache | None = None
+    """Its cache folder."""
+    prepared: Prepared | None = None
+    """With what it prepares samples for its clients; None: they prepare for themselves."""
+    common: bool = False
+    """Whether several jobs may draw from it, for which it then prepares."""
+    depth: int | None = None
+    """Reads in flight; None: as many as the storage rewards."""
+    page_cache: bool | None = None
+    """Whether large reads go through the page cache; None: if the cache can hold all the data."""
+    record: str | os.PathLike[str] | None = None
+    """The file for a log of all decisions (`brand.node.serve.recording`)."""
+
+    def to_json(self) -> str:
+        """Return the text that goes to the standard input of the server."""
+        plain = {name: getattr(self, name) for name in ("address", "memory", "owners", "common", "depth", "page_cache")}
+        more: dict[str, Any] = {
+            "where": os.fspath(self.where) if isinstance(self.where, os.PathLike) else self.where,
+            "member": None if self.member is None else self.member.to_json(),
+            "cache": None if self.cache is None else self.cache.to_json(),
+            "prepared": None if self.prepared is None else asdict(self.prepared),
+            "record": None if self.record is None else os.path.abspath(self.record),
+        }
+        return json.dumps(plain | more)
+
+    @classmethod
+    def from_json(cls, text: str) -> ServerSpec:
+        """Inverse of `to_json`."""
+        value = json.loads(text)
+        spec = cls(**value | {"owners": tuple(value["owners"])})
+        member, cache, prepared = value["member"], value["cache"], value["prepared"]
+        return replace(
+            spec,
+            member=None if member is None else Member.from_json(member),
+            cache=None if cache is None else Cache(**cache),
+            prepared=None if prepared is None else Prepared(**prepared),
+        )

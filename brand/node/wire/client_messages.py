@@ -1,0 +1,277 @@
+"""What do clients ask of a server? Each request is one class, described once.
+
+A request that needs a decision is also the stimulus that the decisions get, and the entry that a record logs.
+`docs/protocols/messages.md` has a table of all messages. DRAW, LEASE and TAKEN are sent for each batch, so they have
+packers of their own (`brand.node.wire.messages`, `lease`, `taking`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Final, TypeVar, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brand.errors import ProtocolError, UsageError
+from brand.node.wire.described import (
+    FLAG,
+    KEY,
+    U32,
+    U64,
+    Body,
+    FieldSpec,
+    array,
+    described,
+    inline,
+    kind_of,
+    maybe,
+    order_entry,
+    pack_body,
+    several,
+    text,
+    unpack_body,
+    whole,
+)
+from brand.node.wire.drawing import Announcement, Drawer
+from brand.node.wire.joining import JOINS
+from brand.node.wire.looping import LoopReport
+from brand.node.wire.messages import (
+    MAX_DRAW,
+    MAX_NAME,
+    MAX_REASON,
+    MOST_PLACES,
+    Kind,
+    frame,
+    unpack_json,
+)
+from brand.node.wire.numbers import NO_CLIENT, ClientNumber, Key, RunNumber
+from brand.node.wire.prepared import DECODERS, WANTS, DecodeSpec
+from brand.orders.base.joins import Joins
+from brand.orders.order import Order
+
+T = TypeVar("T")
+
+MAX_ADDRESS: Final = 1000
+"""Longest address of a node, in characters."""
+MAX_NODES: Final = 1 << 16
+
+_NUMBER: Final = whole((1 << 63) - 1, -(1 << 63))
+
+
+def _rows(name: str, data: Body) -> int:
+    if len(data) not in (0, 4):
+        raise ProtocolError(f"{name} of {len(data)} bytes")
+    return int.from_bytes(data, "little")
+
+
+# -- requests that are stimuli -----------------------------------------------------------------------------------------
+
+
+@described(Kind.ORDER, json_body=True)
+@dataclass(frozen=True, slots=True)
+class ClientRegisters:
+    """A client names a run and its order."""
+
+    client: ClientNumber
+    order: Annotated[Order, order_entry(UsageError)]
+    name: Annotated[str, text(MAX_NAME, key="run")]
+    tag: Annotated[int | None, maybe(_NUMBER)] = None
+    turn: Annotated[int | None, maybe(_NUMBER)] = None
+
+
+@described(Kind.BEGIN)
+@dataclass(frozen=True, slots=True)
+class ClientBegins:
+    """A rank is about to draw."""
+
+    client: ClientNumber
+    run: Annotated[RunNumber, U32]
+    announcement: Annotated[Announcement, inline(Announcement)]
+    drawer: Drawer | None = None
+
+    @property
+    def key(self) -> Key:
+        """The epoch that the rank draws."""
+        return self.run, self.announcement.epoch
+
+
+@described(Kind.RELEASE)
+@dataclass(frozen=True, slots=True, eq=False)
+class ClientReleases:
+    """A client has copied the samples of a lease. `checked`: all checksums were right."""
+
+    client: ClientNumber
+    lease: Annotated[int, U64]
+    checked: Annotated[bool, FLAG]
+    wrong: Annotated[NDArray[np.int64] | tuple[()], array("<i8", MAX_DRAW)] = ()
+    """Places of samples whose checksums were wrong."""
+
+
+@described(Kind.POSITIONS)
+@dataclass(frozen=True, slots=True)
+class ClientDivides:
+    """A client asks which positions of an epoch are a rank's own."""
+
+    client: ClientNumber
+    key: Annotated[Key, KEY]
+    rank: Annotated[int, U32]
+
+
+@described(Kind.FETCH)
+@dataclass(frozen=True, slots=True, eq=False)
+class ClientFetches:
+    """A client asks for samples that only other nodes have."""
+
+    client: ClientNumber
+    places: Annotated[NDArray[np.int64], array("<i8", MAX_DRAW, least=1)]
+
+
+@described(Kind.JOINS)
+@dataclass(frozen=True, slots=True)
+class ClientJoins:
+    """A client says where its run joined others in an epoch, as far as it knows, and asks where it did."""
+
+    client: ClientNumber
+    key: Annotated[Key, KEY]
+    joins: Annotated[Joins, JOINS]
+
+
+@described(Kind.DECIDED)
+@dataclass(frozen=True, slots=True, eq=False)
+class ClientOrders:
+    """A client says which samples are at positions from `first` on, as far as it knows, and asks which ones are.
+
+    `docs/protocols/joader.md` has the rule.
+    """
+
+    client: ClientNumber
+    key: Annotated[Key, KEY]
+    first: Annotated[int, U64]
+    places: Annotated[NDArray[np.int32], array("<i4", MOST_PLACES)]
+    sure: Annotated[int, U64]
+    """The client may have been answered positions before this one."""
+    wanted: Annotated[int, U64]
+    """The client needs the order before this position."""
+
+
+@described(Kind.PREPARE, json_body=True)
+@dataclass(frozen=True, slots=True)
+class ClientPrepares:
+    """A client asks the server to prepare fields of all that it draws of a run."""
+
+    client: ClientNumber
+    run: Annotated[RunNumber, U32]
+    wants: Annotated[tuple[DecodeSpec, ...], WANTS]
+    decoders: Annotated[dict[str, Any], DECODERS] = field(default_factory=dict)
+    """By codec, the versions of the libraries with which the client decodes."""
+
+    def check(self) -> None:
+        """Raise `ProtocolError` if a field is named twice."""
+        if len({want.field for want in self.wants}) < len(self.wants):
+            raise ProtocolError("a PREPARE names a field twice")
+
+
+# -- other requests ----------------------------------------------------------------------------------------------------
+
+
+@described(Kind.HELLO, json_body=True)
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """A client says who it is."""
+
+    data_set: Annotated[str | None, maybe(text(MAX_NAME))]
+    """Id of its data set; None: it only looks, whatever the server serves."""
+    owner: Annotated[int | None, maybe(_NUMBER)] = None
+    """The process whose end may end the server."""
+    worker: Annotated[tuple[int, ...] | None, maybe(several(_NUMBER, 2, 2))] = None
+    """Which worker of how many of the owner draws; None: it does not say."""
+
+
+@described(Kind.ORDER, json_body=True)
+@dataclass(frozen=True, slots=True)
+class AskOrder:
+    """A client asks for the order that a run calls by a tag."""
+
+    name: Annotated[str, text(MAX_NAME, key="run")]
+    tag: Annotated[int | None, maybe(_NUMBER)]
+
+
+@described(Kind.PLACES)
+@dataclass(frozen=True, slots=True)
+class AskPlaces:
+    """A client takes samples of an epoch by itself, and asks which ones are at positions from `first` on."""
+
+    key: Annotated[Key, KEY]
+    first: Annotated[int, U64]
+
+
+@described(Kind.PEERS, json_body=True)
+@dataclass(frozen=True, slots=True)
+class PeerAddresses:
+    """A client says where the servers of all nodes listen; None: of this node."""
+
+    addresses: Annotated[tuple[str | None, ...], several(maybe(text(MAX_ADDRESS)), MAX_NODES)]
+
+
+@described(Kind.STATS)
+@dataclass(frozen=True, slots=True)
+class AskStats:
+    """A client asks for statistics, with so many rows of each training loop."""
+
+    rows: Annotated[int, FieldSpec(_rows, lambda rows: rows.to_bytes(4, "little") if rows else b"", rest=True)] = 0
+
+
+@described(Kind.REPORT, json_body=True)
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """A client has replaced a sample: the index, that of the other sample, the damaged chunk, and the error."""
+
+    index: Annotated[int | None, maybe(_NUMBER)]
+    by: Annotated[int | None, maybe(_NUMBER)]
+    chunk: Annotated[int | None, maybe(_NUMBER)]
+    reason: Annotated[str, text(MAX_REASON, cut=True)]
+
+
+Request = (
+    Hello
+    | ClientRegisters
+    | AskOrder
+    | ClientBegins
+    | ClientReleases
+    | ClientDivides
+    | ClientFetches
+    | ClientJoins
+    | ClientOrders
+    | ClientPrepares
+    | AskPlaces
+    | PeerAddresses
+    | AskStats
+    | Replaced
+    | LoopReport
+)
+
+_REQUESTS: Final = {kind_of(cls): cls for cls in get_args(Request) if cls is not AskOrder}
+
+
+def pack(message: object) -> bytes:
+    """Return a message as it is sent."""
+    kind, parts = pack_body(message)
+    return frame(Kind(kind), *parts)
+
+
+def unpack(cls: type[T], body: Body) -> T:
+    """Return the message of this class that has come. Raises `ProtocolError`."""
+    return unpack_body(cls, body, client=NO_CLIENT)
+
+
+def unpack_request(kind: Kind, body: Body, client: ClientNumber, drawer: Drawer | None) -> Request:
+    """Return the request of a client, whose process is `drawer`. Raises `ProtocolError`; `UsageError` for no order."""
+    cls: Any = _REQUESTS.get(kind)
+    if cls is None:
+        raise ProtocolError(f"clients do not send {kind.name}")
+    found = unpack_json(body) if kind == Kind.ORDER else body
+    if isinstance(found, dict) and "order" not in found:
+        cls = AskOrder
+    request: Request = unpack_body(cls, found, client=client, drawer=drawer)
+    return request

@@ -1,0 +1,18 @@
+"""Which sample is fetched when, and what must have been read by then? Pure: arrays in, plans out.
+
+order       the numbers that fix the order of every epoch; makes plans
+baselines   orders of other systems, to compare with
+nextuse     the samples that a node draws again soonest
+policies    the orders, each with its options
+mixtures    several data sets as one
+batches     FEATURE bucketing and sequence packing
+joader      FEATURE orders that are decided while jobs draw
+base        plans, and everything that several orders need
+"""
+
+from brand.orders.policies.shared_policy import Shared as Shared
+from brand.orders.policies.slot_policy import Slots as Slots
+from brand.orders.policies.stripe_policy import Stripes as Stripes
+from brand.orders.policies.uniform import Uniform as Uniform
+
+__all__ = ["Shared", "Slots", "Stripes", "Uniform"]

@@ -1,0 +1,97 @@
+"""Where did a job join others in an epoch? As states and messages tell it; each reader distrusts them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass
+from typing import Any, Final
+
+import numpy as np
+
+MOST: Final = 32
+"""The most joins of an epoch."""
+MAX_LAP: Final = (1 << 16) - 1
+_ROW: Final = 4
+LEAST_PACE: Final = 16
+MOST_PACE: Final = 1 << 22
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Join:
+    """Where a job was in its epoch, and where the front was. Raises ValueError."""
+
+    position: int
+    """Draws of its epoch that the job had made."""
+    lap: int
+    front: int
+    """Position of the front in its lap."""
+    pace: int
+    """1,024 times the coordinates that pass during one draw of the job; 0: the job makes the pace."""
+
+    def __post_init__(self) -> None:
+        if min(self.position, self.lap, self.front) < 0:
+            raise ValueError(f"a join has no number below 0: {self}")
+        if self.pace and not LEAST_PACE <= self.pace <= MOST_PACE:
+            raise ValueError(f"the pace of a join is 0, or from {LEAST_PACE} to {MOST_PACE:,}: {self}")
+
+
+def alone(lap: int) -> tuple[Join]:
+    """The joins of an epoch of a job that draws a lap from its beginning to its end."""
+    return (Join(0, lap, 0, 0),)
+
+
+@dataclass(frozen=True, slots=True)
+class Joins:
+    """The joins of one epoch of a job, by position. Raises ValueError."""
+
+    rows: tuple[Join, ...] = ()
+    """None: it is not known, or not decided."""
+    lap: int = -1
+    """The highest lap that the job has drawn from; -1: none. No job draws an old lap anew."""
+
+    def __post_init__(self) -> None:
+        positions = [join.position for join in self.rows]
+        if len(positions) > MOST or positions != sorted(set(positions)) or (positions and positions[0]):
+            raise ValueError(f"the joins of an epoch are at most {MOST}, ascending, the first at position 0")
+        if not -1 <= self.lap <= MAX_LAP or any(join.lap > MAX_LAP for join in self.rows):
+            raise ValueError(f"laps are 0 to {MAX_LAP:,}")
+
+    def check_fits(self, samples: int, draws: int) -> None:
+        """Raise ValueError where a data set of so many samples, and an epoch of so many draws, cannot have them."""
+        if any(join.position > draws or join.front >= samples for join in self.rows):
+            raise ValueError(f"joins beyond the {draws:,} draws of an epoch, or beyond a lap of {samples:,}")
+
+    def is_start_of(self, other: Joins) -> bool:
+        """Whether the other ones begin with these."""
+        return other.rows[: len(self.rows)] == self.rows
+
+    def to_json(self) -> list[list[int]]:
+        """The rows as plain values: position, lap, front, pace."""
+        return [list(astuple(join)) for join in self.rows]
+
+    @classmethod
+    def from_json(cls, rows: Any, lap: Any) -> Joins:
+        """Inverse of `to_json`, distrusting. Raises ValueError."""
+        numbers = [number for row in rows for number in row] if _is_table(rows) else None
+        if numbers is None or not all(type(number) is int for number in [*numbers, lap]):
+            raise ValueError("joins are rows of four whole numbers")
+        return cls._of(numbers, lap)
+
+    def to_bytes(self) -> bytes:
+        """The rows, four i64 each."""
+        return np.array(self.to_json(), np.int64).tobytes()
+
+    @classmethod
+    def from_bytes(cls, data: bytes | memoryview, lap: int) -> Joins:
+        """Inverse of `to_bytes`, distrusting. Raises ValueError."""
+        if len(data) % (8 * _ROW) or len(data) > 8 * _ROW * MOST:
+            raise ValueError(f"joins of {len(data)} bytes are no whole rows, or too many")
+        return cls._of(np.frombuffer(data, np.int64).tolist(), lap)
+
+    @classmethod
+    def _of(cls, numbers: Sequence[int], lap: int) -> Joins:
+        return cls(tuple(Join(*numbers[at : at + _ROW]) for at in range(0, len(numbers), _ROW)), lap)
+
+
+def _is_table(rows: Any) -> bool:
+    return isinstance(rows, list) and all(isinstance(row, list) and len(row) == _ROW for row in rows)

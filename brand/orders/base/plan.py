@@ -1,0 +1,220 @@
+"""What does every protocol make, and what follows from it?
+
+A plan is two tables: which sample is drawn at each position, and which reads must be finished before which position.
+The executor knows no protocol; it does the reads in the plan's order. Memory over time follows from the tables, so it
+is known before anything is read; `peak` is its maximum.
+
+Where nodes ask each other, the protocol adds a third table: at which positions a node asks, and what the owner sends
+ahead with its answer. Each node computes the same table, so a request says no more than its position.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brand.orders.base.dtypes import count_dtype, index_dtype
+from brand.orders.base.mapping import Mapping
+from brand.orders.base.random import blocks
+
+
+def read_dtype(mapping: Mapping) -> np.dtype[np.void]:
+    """A read: it is finished before position `deadline` is drawn; samples `first` to `first + count - 1` of `chunk`.
+
+    Its numbers take what they need; two bytes at the least, so that each row begins where processors like it.
+    """
+    slot = np.promote_types(np.uint16, count_dtype(mapping.chunk_size))
+    deadline, chunk = index_dtype(mapping.samples), index_dtype(mapping.chunks)
+    return np.dtype([("deadline", deadline), ("chunk", chunk), ("first", slot), ("count", slot)])
+
+
+@dataclass(frozen=True, slots=True)
+class Requests:
+    """The third table: what nodes ask each other for. Protocol `slots` makes it where there are several nodes.
+
+    A request is a draw of a sample that another node owns and has not sent ahead: the drawing node asks on demand. The
+    owner first answers it. Then the owner sends samples of the asking node's next draws, as far as its memory holds
+    them. Where a position is neither asked for nor sent ahead, the node that draws it owns its sample.
+    """
+
+    positions: NDArray[Any]
+    """Positions of the requests, ascending, shape (requests,)."""
+    prefetched: NDArray[Any]
+    """Positions whose samples are sent ahead, request by request, in the order of sending."""
+    ends: NDArray[np.int64]
+    """Where the positions of each request end in `prefetched`, shape (requests,)."""
+
+    def sent_with(self, number: int) -> NDArray[Any]:
+        """Positions whose samples are sent after the answer to a request, ascending."""
+        start = int(self.ends[number - 1]) if number else 0
+        return self.prefetched[start : int(self.ends[number])]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Track:
+    """How far the front of `shared` has come when each position is drawn, as a coordinate (`following`)."""
+
+    coordinates: NDArray[np.int64]
+    """At every `STEP`-th position, and at the end."""
+    draws: int
+
+    STEP: ClassVar[int] = 64
+
+    @classmethod
+    def of(cls, fronts: NDArray[np.integer[Any]], first: int, end: int) -> Track:
+        """The track with these coordinates at each position, shape (draws,), and at the end; all count from `first`."""
+        return cls(np.append(fronts[:: cls.STEP], end).astype(np.int64) + first, len(fronts))
+
+    @classmethod
+    def of_lap(cls, lap: int, samples: int) -> Track:
+        """The track of a job that draws a lap from its beginning to its end."""
+        return cls.of(np.arange(samples), lap * samples, samples)
+
+    def at(self, position: int) -> int:
+        """The front when a position is drawn; positions between two known ones are interpolated."""
+        before, more = divmod(position, self.STEP)
+        if position >= self.draws or before >= len(self.coordinates) - 1:
+            return int(self.coordinates[-1])
+        there, after = int(self.coordinates[before]), int(self.coordinates[before + 1])
+        return there + (after - there) * more // min(self.STEP, self.draws - before * self.STEP)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One epoch."""
+
+    mapping: Mapping
+    sample_of: NDArray[Any]
+    """Place of the sample drawn at each position, shape (draws,): as many as the part has samples, or all."""
+    reads: NDArray[np.void] | None
+    """Of the dtype `read_dtype`, by deadline.
+
+    None: each sample is a read of its own, due at its position. The number of a read is then its position; a table of
+    13 million such reads would take 156 MB.
+    """
+    held: NDArray[Any] | None = None
+    """Places that the reads hold in memory, read by read, shape (draws,); None: each read holds all that it reads."""
+    held_ends: NDArray[np.integer[Any]] | None = None
+    """Where the places of each read end in `held`, shape (reads,)."""
+    requests: Requests | None = None
+    """What nodes ask each other for; None: no node asks another one."""
+    track: Track | None = None
+    """Where the front is, in a plan of `shared`; else None."""
+    grows: bool = False
+    """Whether the order is decided while jobs draw (`growing`)."""
+
+    @property
+    def shares(self) -> bool:
+        """Whether its job shares the reads of others, and they its reads."""
+        return self.grows or self.track is not None
+
+    @property
+    def narrows(self) -> bool:
+        """Whether reads bring no more than what is absent: of a part, or where other jobs have read the rest."""
+        return self.shares or len(self.sample_of) < self.mapping.samples
+
+    @property
+    def read_count(self) -> int:
+        """Number of reads."""
+        return len(self.sample_of) if self.reads is None else len(self.reads)
+
+    def deadline(self, number: int) -> int:
+        """The position before which a read is finished."""
+        return number if self.reads is None else int(self.reads["deadline"][number])
+
+    def reads_at(self, numbers: NDArray[np.integer[Any]]) -> NDArray[np.void]:
+        """Reads as a table of the dtype `read_dtype`."""
+        table: NDArray[np.void]
+        if self.reads is None:
+            table = np.empty(len(numbers), read_dtype(self.mapping))
+            table["deadline"], table["count"] = numbers, 1
+            table["chunk"], table["first"] = np.divmod(self.sample_of[numbers], self.mapping.chunk_size)
+        else:
+            table = self.reads[numbers]
+        return table
+
+    def places_read(self, number: int) -> tuple[int, int]:
+        """The first place that a read reads, and the place after the last."""
+        if self.reads is None:
+            place = int(self.sample_of[number])
+            return place, place + 1
+        read = self.reads[number]
+        first = int(read["chunk"]) * self.mapping.chunk_size + int(read["first"])
+        return first, first + int(read["count"])
+
+    def places_held(self, number: int) -> NDArray[Any]:
+        """Places that a read holds, ascending."""
+        if self.held is None or self.held_ends is None:
+            return np.arange(*self.places_read(number))
+        start = int(self.held_ends[number - 1]) if number else 0
+        return self.held[start : int(self.held_ends[number])]
+
+
+def planned_by(mapping: Mapping, sample_of: NDArray[Any], group_of: NDArray[np.integer[Any]]) -> Plan:
+    """The plan with this order, `sample_of`, in which samples of one group come by one read.
+
+    `group_of` is the group of each place, shape (samples,); -1 for what is not drawn. The places of a group lie in one
+    chunk. A read is due when the first of its samples is drawn; it spans them, and holds no others.
+    """
+    position_of = np.empty(mapping.samples, np.int64)
+    position_of[sample_of] = np.arange(len(sample_of))
+    places = np.flatnonzero(group_of >= 0)
+    groups = group_of[places]
+    by_group = np.argsort(groups, kind="stable")
+    places, groups = places[by_group], groups[by_group]
+    starts = np.flatnonzero(np.diff(groups, prepend=-1))
+    ends = np.append(starts[1:], len(places))
+    deadline = np.minimum.reduceat(position_of[places], starts)
+    reads = np.empty(len(starts), read_dtype(mapping))
+    reads["deadline"] = deadline
+    reads["chunk"], reads["first"] = np.divmod(places[starts], mapping.chunk_size)
+    reads["count"] = places[ends - 1] - places[starts] + 1
+    order = np.argsort(deadline, kind="stable")
+    sizes = (ends - starts)[order]
+    held_ends = np.cumsum(sizes)
+    held = places[np.repeat(starts[order] - (held_ends - sizes), sizes) + np.arange(len(places))]
+    return Plan(mapping, sample_of, reads[order], held.astype(sample_of.dtype), held_ends)
+
+
+def read_of_sample(plan: Plan) -> NDArray[Any]:
+    """The number of the read that brings each place into memory, shape (samples,); -1 for what is not drawn."""
+    reads, result = plan.reads, np.full(plan.mapping.samples, -1, np.int32)
+    if reads is None:
+        result[plan.sample_of] = np.arange(len(plan.sample_of), dtype=np.int32)
+        return result
+    if plan.held is not None and plan.held_ends is not None:
+        result[plan.held] = np.repeat(np.arange(len(reads), dtype=np.int32), np.diff(plan.held_ends, prepend=0))
+        return result
+    first = reads["chunk"].astype(np.int64) * plan.mapping.chunk_size + reads["first"]
+    order = np.argsort(first)
+    return np.repeat(order.astype(np.int32), reads["count"][order])
+
+
+def memory_over_time(plan: Plan, size_of: NDArray[Any], read_of: NDArray[Any] | None = None) -> NDArray[np.int64]:
+    """Size held in memory just before each position is drawn, if every read happens at its deadline. Shape (draws,).
+
+    `size_of` is the size of each place's sample in any unit: 1, bytes, or pages; 0 where it does not count. `read_of`
+    is `read_of_sample(plan)`, where it is known.
+    """
+    draws = len(plan.sample_of)
+    if plan.reads is None:
+        alone: NDArray[np.int64] = size_of[plan.sample_of].astype(np.int64)
+        return alone
+    read_of = read_of_sample(plan) if read_of is None else read_of
+    brought = np.zeros(len(plan.reads), np.int64)
+    change = np.zeros(draws, np.int64)
+    for part in blocks(draws):
+        places = plan.sample_of[part]
+        sizes = size_of[places].astype(np.int64)
+        np.add.at(brought, read_of[places], sizes)
+        change[part.start + 1 : part.stop + 1] -= sizes[: draws - 1 - part.start]
+    np.add.at(change, plan.reads["deadline"], brought)
+    return np.cumsum(change, out=change)
+
+
+def peak(plan: Plan, size_of: NDArray[Any], read_of: NDArray[Any] | None = None) -> int:
+    """The largest size held in memory at any position (see `memory_over_time`)."""
+    return int(memory_over_time(plan, size_of, read_of).max())

@@ -1,0 +1,159 @@
+"""What does a protocol decide, beside what every order has? This is the seam for new protocols.
+
+A policy holds a few numbers. From these numbers, the sizes of the data set and the seed it makes the plan of an epoch.
+`Order` holds a policy and the server asks it; only `policies` knows which policies there are.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Sequence
+from collections.abc import Mapping as Values
+from dataclasses import MISSING, dataclass, fields
+from typing import Any, ClassVar, Final, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brand.orders.base.joins import Join
+from brand.orders.base.mapping import Mapping
+from brand.orders.base.part import ONE_NODE, narrowed
+from brand.orders.base.plan import Plan
+from brand.orders.base.tickets import MAX_POSITIONS
+
+BY_ONE_NODE: Final = (
+    "jobs share by this rule on one node only: with several nodes give protocol='shared', or start each job on one node"
+)
+"""Why an order of several nodes is refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class Foreseen:
+    """The nodes and ranks for which a plan says which node asks which other one."""
+
+    nodes: int
+    ranks: int
+    """On all nodes together, equally many on each; node 0 has the first of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class LockStep:
+    """Jobs that draw at the speed of the slowest of them."""
+
+    jobs: int
+    """How many begin together."""
+    window: int
+    """How many samples a job may be ahead of another one."""
+
+
+@dataclass(frozen=True)
+class Policy(ABC):
+    """How a protocol reads and draws the samples of a data set.
+
+    A subclass is a frozen dataclass. Its fields are whole numbers and texts, and no field is named like one of `Order`.
+    A policy checks its fields when it is made, and raises ValueError.
+    """
+
+    name: ClassVar[str]
+    """The name of the protocol in JSON."""
+    group_chunks: int
+    """`n`: chunks that share an abstract chunk."""
+
+    def __post_init__(self) -> None:
+        check_number("group_chunks", self.group_chunks, 1, MAX_POSITIONS)
+
+    @abstractmethod
+    def plan(self, mapping: Mapping, seed: int, epoch: int) -> Plan:
+        """The plan of one epoch."""
+
+    def mapping(self, samples: int, chunk_size: int) -> Mapping:
+        """The mapping from places to chunks to groups for a data set of these sizes."""
+        return Mapping(samples, chunk_size, self.group_chunks)
+
+    def check_fits(self, mapping: Mapping) -> None:
+        """Raise ValueError where the policy cannot plan a data set of these sizes."""
+        if self.group_chunks > mapping.chunks:
+            raise ValueError(f"group_chunks={self.group_chunks} of an order of {mapping.chunks} chunks")
+
+    def held(self, mapping: Mapping) -> int:
+        """About how many samples an epoch holds in memory at a time: a chunk of each group."""
+        return mapping.groups * mapping.chunk_size
+
+    @property
+    def kept_unit(self) -> int | None:
+        """Consecutive samples of a chunk of which the server keeps all or none in memory; None: it keeps no sample."""
+        return None
+
+    @property
+    def foreseen(self) -> Foreseen | None:
+        """The nodes and ranks that plans depend on; None: plans are the same for all."""
+        return None
+
+    @property
+    def no_part(self) -> str | None:
+        """Why no part of a data set is drawn; None: parts are."""
+        return None if self.foreseen is None else ONE_NODE
+
+    @property
+    def common(self) -> Hashable | None:
+        """What orders with the same seed have in common whose jobs share laps; None: jobs of this policy do not."""
+        return None
+
+    @property
+    def rejoins(self) -> bool:
+        """Whether a job that has lost the others joins them anew within an epoch."""
+        return False
+
+    @property
+    def one_node(self) -> bool:
+        """Whether several nodes refuse it."""
+        return False
+
+    @property
+    def lock_step(self) -> LockStep | None:
+        """How jobs that share wait for each other; None: each goes at its own speed."""
+        return None
+
+    @property
+    def grows(self) -> bool:
+        """Whether an order is decided while jobs draw: no plan says it beforehand."""
+        return False
+
+    def plan_joined(self, mapping: Mapping, seed: int, mask: NDArray[np.bool_] | None, joins: Sequence[Join]) -> Plan:
+        """The plan of an epoch of a job that has joined others like this; one that shares with none has one join.
+
+        `mask`: the places that the job draws, shape (samples,); None: all.
+        """
+        plan = self.plan(mapping, seed, joins[0].lap)
+        return plan if mask is None else narrowed(plan, mask)
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields as plain values. A field that has its default value is left out."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {field.name: values[field.name] for field in fields(self) if values[field.name] != field.default}
+
+    @classmethod
+    def from_json(cls, values: Values[str, Any]) -> Self:
+        """Inverse of `to_json`, distrusting. Raises ValueError."""
+        known = [field.name for field in fields(cls)]
+        check_names(values, [field.name for field in fields(cls) if field.default is MISSING], known, cls.name)
+        return cls(**values)
+
+
+def check_names(values: Values[str, Any], needed: list[str], known: list[str], protocol: str) -> None:
+    """Raise ValueError where a needed field is missing, or where the protocol does not know a field."""
+    if not set(needed) <= set(values) <= set(known):
+        raise ValueError(f"of protocol {protocol!r} an order has the fields {', '.join(known)}")
+
+
+def check_type(name: str, value: Any, kind: type) -> None:
+    """Raise ValueError where a field of an order is not of this type; True and False are no numbers."""
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise ValueError(f"{name} of an order is {value!r}, not of type {kind.__name__}")
+
+
+def check_number(name: str, value: Any, least: int, most: int) -> None:
+    """Raise ValueError where a field of an order is no whole number from `least` to `most`."""
+    check_type(name, value, int)
+    if not least <= value <= most:
+        raise ValueError(f"{name}={value} of an order is not from {least} to {most:,}")

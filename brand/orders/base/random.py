@@ -1,0 +1,137 @@
+"""Where do random numbers come from, so that a seed gives the same order on every machine and in every version?
+
+They come from sorting and from the raw output of the counter-based generator Philox, whose stream numpy promises to
+keep. They never come from numpy's distributions, which may change. A seed and three small numbers name a stream. Any of
+its words can be made without the words before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import IntEnum
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brand.native import CORE
+from brand.orders.base.dtypes import index_dtype
+
+_LEAST_SORTED: Final = 1024
+"""Keys of a row from which on the core's sort, which takes the same time on every processor, is worth its call."""
+BLOCK: Final = 1 << 17
+_WORD: Final = (1 << 64) - 1
+_AT_ONCE: Final = 1024
+"""Words that `Words` makes at a time."""
+
+
+class Stream(IntEnum):
+    """What a stream of bits is for. Never change or reuse a number: it fixes orders that users resume."""
+
+    ACCESS = 1
+    """The access sequence of an epoch."""
+    STRIPE_ORDER = 2
+    """The order in which a group's stripes are read."""
+    STRIPE_MATES = 3
+    """Where the samples of one stripe lie in the tape."""
+    REFILL = 4
+    """`slots`: ties between chunks, or the chunk itself."""
+    KEPT = 5
+    """Which stripes are kept."""
+    POOL = 6
+    """`pool`: the order of the chunks."""
+    ROUNDS = 7
+    """`joader`: which elements jobs draw in a round."""
+    FOLLOW = 8
+    """`follow`: which of the stripes that pass a job takes."""
+    FOLLOW_REST = 9
+    """`follow`: the order of the rest's stripes."""
+    FOLLOW_MATES = 10
+    """`follow`: where the samples of one of them lie in the rest's tape."""
+    MIXED_RANKS = 11
+    """A mixture: which rank draws which position of a round."""
+    BATCH_TIES = 12
+    """Which of equally long samples meet in a batch."""
+    BATCH_TURNS = 13
+    """The order of the batches of a window."""
+
+
+def bits(count: int, seed: int, stream: Stream, epoch: int = 0, step: int = 0, *, first: int = 0) -> NDArray[np.uint64]:
+    """Words `first` to `first + count - 1` of a stream, uint64, shape (count,). `first` is a multiple of 4."""
+    if first % 4:
+        raise ValueError(f"word {first} is not the first of a block of four")
+    key = np.array([seed & _WORD, (seed >> 64) & _WORD], np.uint64)
+    counter = np.array([first // 4, stream, epoch, step], np.uint64)
+    return np.random.Philox(key=key, counter=counter).random_raw(count)
+
+
+class Words:
+    """The words of a stream, one after another, for decisions of which each depends on those before it."""
+
+    def __init__(self, seed: int, stream: Stream, epoch: int = 0, step: int = 0) -> None:
+        self._name = seed, stream, epoch, step
+        self._made: list[int] = []
+        self.used = 0
+        """Words used so far."""
+
+    def __repr__(self) -> str:
+        return f"Words{self._name}"
+
+    def next(self) -> int:
+        """The next word, 0 to 2 ** 64 - 1."""
+        at = self.used % _AT_ONCE
+        if at == 0:
+            self._made = bits(_AT_ONCE, *self._name, first=self.used).tolist()
+        self.used += 1
+        return self._made[at]
+
+    def below(self, count: int) -> int:
+        """A number from 0 to `count` - 1, each with the same chance but for one part in 2 ** 64 / `count`."""
+        return (self.next() * count) >> 64
+
+
+def low_mask(count: int) -> np.uint64:
+    """A mask of the low bits that hold the numbers 0 to `count` - 1."""
+    return np.uint64((1 << max(0, count - 1).bit_length()) - 1)
+
+
+def ranked(keys: NDArray[np.uint64], mask: np.uint64) -> NDArray[np.uint64]:
+    """Along the last axis: the numbers in the low bits, in the order of keys.
+
+    Consumes `keys`. As each number occurs once, no two keys are equal and any sort gives the same.
+    """
+    if CORE is not None and keys.shape[-1] >= _LEAST_SORTED and keys.flags.c_contiguous:
+        CORE.sort(keys, keys.shape[-1])
+    else:
+        keys.sort(axis=-1)
+    keys &= mask
+    return keys
+
+
+def blocks(count: int) -> Iterator[slice]:
+    """Slices of at most `BLOCK` that cover 0 to `count` - 1: work on large arrays whose temporaries stay small."""
+    for first in range(0, count, BLOCK):
+        yield slice(first, min(first + BLOCK, count))
+
+
+def number(keys: NDArray[np.uint64]) -> np.uint64:
+    """Put each key's position into its low bits, in place; returns the mask of these bits."""
+    mask = low_mask(len(keys))
+    for part in blocks(len(keys)):
+        keys[part] &= ~mask
+        keys[part] |= np.arange(part.start, part.stop, dtype=np.uint64)
+    return mask
+
+
+def permutation(count: int, seed: int, stream: Stream, epoch: int = 0) -> NDArray[Any]:
+    """A random order of 0 to `count` - 1, shape (count,)."""
+    keys = bits(count, seed, stream, epoch)
+    return ranked(keys, number(keys)).astype(index_dtype(count))
+
+
+def group_positions(group: NDArray[np.integer[Any]]) -> NDArray[Any]:
+    """Positions of `group`, those of group 0 first, ascending within each group. Shape (len(group),)."""
+    count = len(group)
+    keys = group.astype(np.uint64)
+    keys <<= np.uint64(int(low_mask(count)).bit_length())
+    return ranked(keys, number(keys)).astype(index_dtype(count))

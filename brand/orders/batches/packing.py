@@ -1,0 +1,186 @@
+"""Which positions of an epoch fill a batch of packed rows, and where does each document of a batch lie?
+
+A batch has `rows` rows of `row` tokens. Documents lie in rows one after another, whole; a document longer than a row
+begins a row of its own, fills as many rows as it needs, and other documents may follow it in the last one. Best-fit
+decreasing decides which documents share a row: the longest document goes first, and each one goes to the row with the
+least room that it fits. As lengths are whole numbers, documents of one length go to rows of one room together, so the
+work grows with the number of different lengths, not of documents.
+
+The documents of a batch are in the order of its rows, so `laid_out` finds the rows again from their lengths. Pure.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brand.orders.base.random import Stream, bits
+from brand.orders.batches.batching import Batches, gathered, windows
+
+Whole = NDArray[np.int64]
+
+
+class Pieces(NamedTuple):
+    """Where the documents of a batch lie: a piece for each row that a document has tokens in."""
+
+    document: Whole
+    """Number of the document within the batch, ascending."""
+    row: Whole
+    offset: Whole
+    """Where the piece begins in its row."""
+    length: Whole
+
+    @property
+    def rows(self) -> int:
+        """Rows that are in use."""
+        return int(self.row[-1]) + 1 if len(self.row) else 0
+
+
+def packed(lengths: Whole, row: int, rows: int, window: int, seed: int, epoch: int) -> Batches:
+    """Batches of documents that fill `rows` rows of `row` tokens.
+
+    Args:
+        lengths: Length of the document at each position, at most `row * rows`, shape (draws,).
+        row, rows: Tokens of a row, and rows of a batch.
+        window: Consecutive positions whose documents may meet. The documents of a batch that is not full go on to the
+            next window, once.
+        seed, epoch: Fix which of equally long documents meet, and the order of the batches of a window.
+    """
+    noise = bits(len(lengths), seed, Stream.BATCH_TIES, epoch)
+    positions, counts, carried = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], np.zeros(0, np.int64)
+    for number, part in windows(len(lengths), window):
+        here = np.concatenate((carried, np.arange(part.start, part.stop)))
+        here = here[np.argsort(noise[here])]
+        batch_of, heights, in_order = _in_batches(lengths[here], row, rows, noise[here], here < part.start)
+        count = np.bincount(batch_of, minlength=len(heights))
+        turns = np.argsort(bits(len(heights), seed, Stream.BATCH_TURNS, epoch, number))
+        if part.stop < len(lengths):
+            emptiest = int(heights.argmin())
+            carried = here[batch_of == emptiest]
+            if heights[emptiest] == rows or carried.min() < part.start:
+                carried = here[:0]
+            else:
+                turns = turns[turns != emptiest]
+        positions.append(gathered(here[in_order], count, turns))
+        counts.append(count[turns])
+    return Batches(np.concatenate(positions), np.cumsum(np.concatenate(counts)))
+
+
+def _in_batches(
+    lengths: Whole, row: int, rows: int, noise: NDArray[np.uint64], early: NDArray[np.bool_]
+) -> tuple[Whole, Whole, Whole]:
+    """The batch of each document, the rows that each batch uses, and the documents in the order of batches and rows.
+
+    `noise` is a random number for each document. Those that are `early` come into the first batches, which are full.
+    """
+    long = lengths > row
+    whole, rest = np.divmod(lengths[long], row)
+    # Groups of rows that stay together: those of each long document, and then single rows.
+    group_of = np.empty(len(lengths), np.int64)
+    group_of[long] = np.arange(len(whole))
+    short = np.flatnonzero(~long)
+    tails = np.where(rest > 0, row - rest, 0)
+    group_of[short], groups = best_fit(lengths[short], row, tails)
+    heights = np.ones(groups, np.int64)
+    heights[: len(whole)] = whole + (rest > 0)
+    # `best_fit` opens rows for long documents first; batches take them in a random order. A sum of random words is one.
+    turn, first = np.zeros(groups, np.uint64), np.zeros(groups, np.bool_)
+    np.add.at(turn, group_of, noise)
+    first[group_of[early]] = True
+    mixed = np.lexsort((turn, ~first))
+    batch_of_group = np.empty(groups, np.int64)
+    batch_of_group[mixed], batches = best_fit(heights[mixed], rows, np.zeros(0, np.int64))
+    used = np.bincount(batch_of_group, weights=heights, minlength=batches).astype(np.int64)
+    batch_of = batch_of_group[group_of]
+    return batch_of, used, np.lexsort((~long, group_of, turn[group_of], batch_of))
+
+
+def best_fit(sizes: Whole, capacity: int, rooms: Whole) -> tuple[Whole, int]:
+    """Best-fit decreasing: the bin of each size, shape (sizes,), and the number of bins.
+
+    The first bins have these `rooms` and are there from the beginning; all others have `capacity`. A size is at most
+    `capacity`; size 0 counts as 1.
+    """
+    sizes = np.maximum(sizes, 1)
+    bin_of = np.empty(len(sizes), np.int64)
+    free = _Rooms(capacity, rooms)
+    order = np.argsort(-sizes, kind="stable")
+    values, counts = np.unique(sizes, return_counts=True)
+    at = 0
+    for size, count in zip(values[::-1].tolist(), counts[::-1].tolist(), strict=True):
+        end = at + count
+        while at < end:
+            placed = free.place(size, end - at)
+            bin_of[order[at : at + len(placed)]] = placed
+            at += len(placed)
+    return bin_of, free.bins
+
+
+class _Rooms:
+    """Bins by the room that they have left."""
+
+    def __init__(self, capacity: int, rooms: Whole) -> None:
+        self._capacity, self.bins = capacity, len(rooms)
+        self._by_room: dict[int, list[Whole]] = {}
+        self._there = 0
+        """Bit `r` is set where bins have room `r`."""
+        for room in np.unique(rooms).tolist():
+            self._put(room, np.flatnonzero(rooms == room))
+
+    def place(self, size: int, count: int) -> Whole:
+        """Place up to `count` things of one size, at least one, into bins of the least room. Returns their bins."""
+        wide = self._there >> size
+        if wide:
+            room = size + (wide & -wide).bit_length() - 1
+            bins = np.concatenate(self._by_room.pop(room))
+            self._there ^= 1 << room
+            each = room // size
+        else:
+            room, each = self._capacity, self._capacity // size
+            bins = np.arange(self.bins, self.bins - (-count // each))
+            self.bins += len(bins)
+        used, rest = np.split(bins, [min(len(bins), -(-count // each))])
+        placed = np.repeat(used, each)[:count]
+        self._put(room, rest)
+        self._put(room - each * size, used[:-1])
+        self._put(room - (len(placed) - each * (len(used) - 1)) * size, used[-1:])
+        return placed
+
+    def _put(self, room: int, bins: Whole) -> None:
+        if room and len(bins):
+            self._by_room.setdefault(room, []).append(bins)
+            self._there |= 1 << room
+
+
+def laid_out(lengths: Whole, row: int) -> Pieces:
+    """Where the documents of one batch lie, in their order: each follows the one before it where the row has room.
+
+    A document longer than a row begins a row. No other way to cut the same sequence of documents into rows needs fewer.
+    """
+    ends = np.cumsum(lengths)
+    first, row_at = list[int](), list[int]()  # of each row: its first document, and where in that document it begins
+    at, into = 0, 0
+    while at < len(lengths):
+        first.append(at)
+        row_at.append(into)
+        left = int(lengths[at]) - into
+        if left > row:
+            into += row
+            continue
+        begun = int(ends[at]) - left
+        at, into = int(np.searchsorted(ends, begun + row, "right")), 0
+    starts = np.append(first, len(lengths)).astype(np.int64)
+    # A document that goes on in the next row has a piece in both.
+    goes_on = np.append(np.array(row_at[1:], np.int64) > 0, False) if first else np.zeros(0, np.bool_)
+    count = np.diff(starts) + goes_on
+    rows = np.repeat(np.arange(len(first)), count)
+    in_row = np.arange(len(rows)) - np.repeat(np.cumsum(count) - count, count)
+    document = np.repeat(starts[:-1], count) + in_row
+    begun = (ends - lengths)[document]
+    tokens = (ends - lengths)[starts[:-1]] + np.array(row_at, np.int64)  # before each row, of all documents
+    begin, end = np.maximum(begun, tokens[rows]), np.minimum(ends[document], tokens[rows] + row)
+    some = end > begin
+    pieces = (document, rows, begin - tokens[rows], end - begin)
+    return Pieces(*(values[some] for values in pieces))

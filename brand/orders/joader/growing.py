@@ -1,0 +1,124 @@
+"""In which order does a job draw whose order is decided while it draws?
+
+The order of an epoch is a permutation of the places of a part. Its first `decided` positions stand; the others are
+open: what lies there now may still go elsewhere. To decide more is to swap the chosen places to the next positions.
+Pure; one thread owns a `Growing`, and the others may only read what is decided.
+
+A state lists the samples that a job has drawn before a position, as no plan says it: a bit for each place, compressed,
+as a text for JSON. A reader checks it.
+"""
+
+from __future__ import annotations
+
+import base64
+import zlib
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brand.orders.base.mapping import Mapping
+from brand.orders.base.part import Part
+
+
+class Growing:
+    """The order of one epoch, as far as it is decided."""
+
+    def __init__(self, sample_of: NDArray[Any], samples: int, position_of: NDArray[Any] | None = None) -> None:
+        """Nothing is decided. `sample_of` has the places of the part in any order, of a data set of `samples`.
+
+        `position_of` is the inverse, where the caller has it: to make it takes long.
+        """
+        self.sample_of: NDArray[np.int32] = sample_of.astype(np.int32)
+        """The place at each position, shape (draws,); of those from `decided` on, only the set counts."""
+        if position_of is None:
+            position_of = np.full(samples, -1, np.int32)
+            position_of[self.sample_of] = np.arange(len(self.sample_of), dtype=np.int32)
+        self.position_of: NDArray[np.int32] = position_of.astype(np.int32)
+        """The inverse, shape (samples,); -1 for what is not of the part."""
+        self.decided = 0
+        """Positions before this one stand."""
+
+    def __repr__(self) -> str:
+        return f"Growing({self.decided:,} of {len(self.sample_of):,} positions are decided)"
+
+    @classmethod
+    def of(cls, mapping: Mapping, part: Part | None) -> Growing:
+        """An order of a part (None: all samples) of which nothing is decided."""
+        places = np.arange(mapping.samples) if part is None else np.flatnonzero(part.mask)
+        return cls(places, mapping.samples)
+
+    @property
+    def complete(self) -> bool:
+        """Whether all positions are decided."""
+        return self.decided == len(self.sample_of)
+
+    def open(self) -> NDArray[np.bool_]:
+        """Which places have no position yet, shape (samples,)."""
+        return self.position_of >= self.decided
+
+    def positions(self, places: NDArray[Any]) -> NDArray[np.float64]:
+        """Where each place will be drawn, same shape; infinity, where that is open."""
+        found = self.position_of[places]
+        return np.where(found < self.decided, found, np.inf)
+
+    def decide(self, places: NDArray[Any]) -> None:
+        """The next positions have these places, which are open and all different."""
+        first, end = self.decided, self.decided + len(places)
+        at = self.position_of[places]
+        stays = np.zeros(len(places), np.bool_)
+        stays[at[at < end] - first] = True
+        leaving, free = self.sample_of[first:end][~stays], at[at >= end]
+        self.sample_of[free], self.position_of[leaving] = leaving, free
+        self.sample_of[first:end] = places
+        self.position_of[places] = np.arange(first, end, dtype=np.int32)
+        self.decided = end
+
+    def skip_to(self, position: int) -> None:
+        """No open position before this one is ever drawn: they have whatever lies there."""
+        self.decided = max(self.decided, position)
+
+    def restart(self) -> None:
+        """Nothing is decided any more."""
+        self.decided = 0
+
+    def agree(self, first: int, places: NDArray[Any]) -> int:
+        """Somebody says that positions from `first` on, which is not beyond `decided`, have these places.
+
+        What is not decided is decided so, as far as it can be. Returns the position before which both agree.
+        """
+        known = self.sample_of[first : min(self.decided, first + len(places))]
+        differs = np.flatnonzero(known != places[: len(known)])
+        if len(differs):
+            return first + int(differs[0])
+        more = places[len(known) :]
+        unfit = np.ones(len(more), np.bool_)
+        unfit[np.unique(more, return_index=True)[1]] = False  # a place that is named twice
+        unfit |= self.position_of[more] < self.decided
+        self.decide(more[: int(unfit.argmax()) if unfit.any() else len(more)])
+        return max(first, min(self.decided, first + len(places)))
+
+
+def pack_drawn(places: NDArray[np.integer[Any]], samples: int) -> str:
+    """These places of a data set of `samples`."""
+    mask = np.zeros(samples, np.bool_)
+    mask[places] = True
+    return base64.b64encode(zlib.compress(np.packbits(mask, bitorder="little").tobytes())).decode()
+
+
+def unpack_drawn(text: Any, samples: int) -> NDArray[np.int32]:
+    """Inverse of `pack_drawn`, ascending. Raises ValueError."""
+    if not isinstance(text, str):
+        raise ValueError(f"what was drawn is {text!r:.20}, no text")
+    size = -(-samples // 8)
+    unpacker = zlib.decompressobj()
+    try:
+        bits = unpacker.decompress(base64.b64decode(text, validate=True), size + 1)
+    except zlib.error as error:
+        raise ValueError(f"what was drawn cannot be unpacked: {error}") from None
+    if len(bits) != size or not unpacker.eof or unpacker.unused_data:
+        raise ValueError(f"what was drawn has not one bit for each of {samples:,} samples")
+    mask = np.unpackbits(np.frombuffer(bits, np.uint8), bitorder="little")
+    if mask[samples:].any():
+        raise ValueError(f"what was drawn has more than {samples:,} samples")
+    return np.flatnonzero(mask).astype(np.int32)

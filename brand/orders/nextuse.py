@@ -1,0 +1,145 @@
+"""What does a node draw in the epochs to come, and so what is worth holding where it reads for itself alone?
+
+A node whose ranks draw only some of the positions draws other samples in each epoch. The order of all epochs is known,
+so it is also known when, and how often, the node draws each unit of samples again:
+
+    NextUse      epochs until the next draw: what is drawn again soonest is held (Lobster's reuse distance, which is
+                 Belady's rule epoch by epoch)
+    Frequency    draws in all epochs that are left: what is drawn most often is held (HDMLP)
+
+A table for an epoch takes a plan to make, so each call of `foresee` makes one, and other plans need not wait long. One
+thread uses a table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brand.orders.base.placement import unit_at, unit_count
+from brand.orders.order import Order
+
+FARTHEST: Final = 64
+"""The most epochs that `NextUse` looks ahead."""
+TURNS: Final = 8
+"""It looks ahead for about so many draws of a sample: one of 3,000 samples is not drawn once meanwhile."""
+
+MANY: Final = 1 << 32
+"""More than there are epochs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """The ranks of one node, among `replicas` that draw in turn."""
+
+    here: tuple[int, ...]
+    replicas: int
+
+    @property
+    def all(self) -> bool:
+        """Whether the node draws everything."""
+        return len(self.here) == self.replicas
+
+    @property
+    def share(self) -> float:
+        """The part of the positions that the node draws."""
+        return len(self.here) / self.replicas
+
+    def places(self, sample_of: NDArray[Any], start: int = 0) -> list[NDArray[Any]]:
+        """Places that each of these ranks draws from position `start` on, in order."""
+        return [sample_of[start + rank :: self.replicas] for rank in self.here]
+
+
+class NextUse:
+    """When these ranks draw each unit of `unit` samples again. `last` is the number of the last epoch."""
+
+    def __init__(self, order: Order, ranks: Ranks, unit: int, last: int) -> None:
+        self._order, self._ranks, self._unit, self._last = order, ranks, unit, last
+        self._ahead = min(FARTHEST, max(TURNS, round(TURNS / ranks.share)))
+        self._drawn: dict[int, NDArray[np.uint8]] = {}
+        """By epoch, a bit for each unit."""
+
+    def __repr__(self) -> str:
+        return f"NextUse({self._ahead} epochs ahead of which {sorted(self._drawn)} are made)"
+
+    def _epochs(self, epoch: int) -> range:
+        """The epochs to look at, after `epoch`."""
+        return range(epoch + 1, min(epoch + self._ahead, self._last) + 1)
+
+    def foresee(self, epoch: int) -> bool:
+        """Make one more table that `key` needs. Returns whether one was missing."""
+        missing = [each for each in self._epochs(epoch) if each not in self._drawn]
+        if missing:
+            self._drawn[missing[0]] = np.packbits(_draws(self._order, self._ranks, self._unit, missing[0]) > 0)
+        return bool(missing)
+
+    def key(self, epoch: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Epochs until each unit is drawn again after `epoch`, and whether it is, as far ahead as this looks.
+
+        Both have the shape (units,).
+        """
+        while self.foresee(epoch):
+            pass
+        self._drawn = {each: bits for each, bits in self._drawn.items() if each > epoch}
+        ahead = [self._drawn[each] for each in self._epochs(epoch)]
+        until = next_use(ahead, unit_count(self._order.mapping, self._unit))
+        return until.astype(np.int64), until <= len(ahead)
+
+
+class Frequency:
+    """How often these ranks draw each unit of `unit` samples, in the epochs to `last`."""
+
+    def __init__(self, order: Order, ranks: Ranks, unit: int, last: int) -> None:
+        self._order, self._ranks, self._unit, self._last = order, ranks, unit, last
+        units = unit_count(order.mapping, unit)
+        self._draws, self._first = np.zeros(units, np.int64), np.zeros(units, np.int64)
+        self._at: range | None = None
+        """Epochs that were counted."""
+
+    def __repr__(self) -> str:
+        return f"Frequency(epochs {self._at} of those to {self._last} are counted)"
+
+    def foresee(self, epoch: int) -> bool:
+        """Count one more epoch, from `epoch` on. Returns whether one was missing."""
+        if self._at is None or self._at.start != epoch:
+            self._at = range(epoch, epoch)
+            self._draws[:], self._first[:] = 0, MANY
+        if self._at.stop > max(self._last, epoch):
+            return False
+        draws = _draws(self._order, self._ranks, self._unit, self._at.stop)
+        self._first[(draws > 0) & (self._draws == 0)] = self._at.stop
+        self._draws += draws
+        self._at = range(epoch, self._at.stop + 1)
+        return True
+
+    def key(self, epoch: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """A key that is smaller the more often a unit is drawn, and whether it is drawn at all. Both (units,).
+
+        Of two units that are drawn equally often, the one that is drawn first has the smaller key.
+        """
+        while self.foresee(epoch):
+            pass
+        return self._first - MANY * self._draws, self._draws > 0
+
+
+def next_use(drawn: Sequence[NDArray[np.uint8]], units: int) -> NDArray[np.uint8]:
+    """Epochs until each unit is drawn: 1 for the first of `drawn`, one more than there are where it is in none.
+
+    `drawn` has the packed bits of at most 254 epochs, a bit for each unit.
+    """
+    until = np.full(units, len(drawn) + 1, np.uint8)
+    for distance in range(len(drawn), 0, -1):
+        until[np.unpackbits(drawn[distance - 1], count=units).view(np.bool_)] = distance
+    return until
+
+
+def _draws(order: Order, ranks: Ranks, unit: int, epoch: int) -> NDArray[np.int64]:
+    """How many samples of each unit these ranks draw in an epoch, shape (units,)."""
+    found = np.zeros(unit_count(order.mapping, unit), np.int64)
+    for places in ranks.places(order.plan(epoch).sample_of):
+        np.add.at(found, unit_at(order.mapping, unit, places), 1)
+    return found

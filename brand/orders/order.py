@@ -1,0 +1,118 @@
+"""What fixes the order of every epoch? A few numbers, which a state keeps and a client tells its server.
+
+Everything else (memory limits, workers, timing) changes how fast samples come, never which or in what order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping as Values
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from brand.orders.base.joins import Join, alone
+from brand.orders.base.mapping import Mapping
+from brand.orders.base.part import Part, named
+from brand.orders.base.plan import Plan
+from brand.orders.base.policy import Policy, check_number, check_type
+from brand.orders.base.tickets import MAX_POSITIONS
+from brand.orders.policies.registry import policy_named
+
+MAX_EPOCH: Final = (1 << 16) - 1
+MAX_SEED: Final = (1 << 128) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """The order of all epochs of one run over one data set. Raises ValueError."""
+
+    data_set: str
+    """Id of the data set."""
+    samples: int
+    chunk_size: int
+    seed: int
+    policy: Policy
+    part: Part | None = None
+    """The samples that are drawn; None: all."""
+
+    def __post_init__(self) -> None:
+        check_type("data_set", self.data_set, str)
+        check_number("samples", self.samples, 1, MAX_POSITIONS)
+        check_number("chunk_size", self.chunk_size, 1, MAX_POSITIONS)
+        check_type("seed", self.seed, int)
+        if not 0 <= self.seed <= MAX_SEED:
+            raise ValueError(f"seed {self.seed} is not from 0 to 2**128 - 1")
+        check_type("policy", self.policy, Policy)
+        self.policy.check_fits(self.mapping)
+        if self.part is not None and self.part.samples != self.samples:
+            raise ValueError(f"a part of {self.part.samples:,} samples, and the order has {self.samples:,}")
+        if self.part is not None and self.policy.no_part is not None:
+            raise ValueError(self.policy.no_part)
+
+    @property
+    def draws(self) -> int:
+        """Samples that an epoch draws; positions are 0 to `draws` - 1."""
+        return self.samples if self.part is None else len(self.part)
+
+    @property
+    def mapping(self) -> Mapping:
+        """Places to chunks to groups."""
+        return self.policy.mapping(self.samples, self.chunk_size)
+
+    @property
+    def joins(self) -> bool:
+        """Whether a plan depends on where the job joined others."""
+        return self.shares and not self.grows
+
+    @property
+    def shares(self) -> bool:
+        """Whether its jobs share reads."""
+        return self.policy.common is not None
+
+    @property
+    def grows(self) -> bool:
+        """Whether it is decided while jobs draw."""
+        return self.policy.grows
+
+    def plan(self, epoch: int, joins: Sequence[Join] = ()) -> Plan:
+        """The plan of one epoch. `joins`: where the job joined others in it, with `shared`; none: it is alone."""
+        if not 0 <= epoch <= MAX_EPOCH:
+            raise ValueError(f"epoch {epoch} is not from 0 to {MAX_EPOCH:,}")
+        mask = None if self.part is None else self.part.mask
+        return self.policy.plan_joined(self.mapping, self.seed, mask, joins or alone(epoch))
+
+    def to_json(self) -> dict[str, Any]:
+        """The order as plain values: its own fields, and beside them those of the policy. A part has its digest."""
+        own = {
+            "data_set": self.data_set,
+            "samples": self.samples,
+            "chunk_size": self.chunk_size,
+            "group_chunks": self.policy.group_chunks,  # here, because the bytes of a state have this order of fields
+            "seed": self.seed,
+            "protocol": self.policy.name,
+        }
+        return own | self.policy.to_json() | ({} if self.part is None else {_PART: self.part.digest})
+
+    def differences(self, other: Order) -> dict[str, tuple[Any, Any]]:
+        """Fields that differ, by name, with the value of each order; `absent` where an order does not have one."""
+        mine, theirs = self.to_json(), other.to_json()
+        both = {name: (mine.get(name, "absent"), theirs.get(name, "absent")) for name in mine | theirs}
+        return {name: values for name, values in both.items() if values[0] != values[1]}
+
+    @classmethod
+    def from_json(cls, value: Any, part: Part | None = None) -> Order:
+        """Inverse of `to_json`, distrusting. `part` is the one that the digest names. Raises ValueError."""
+        if not isinstance(value, Values) or not set(_OF_ALL) <= set(value):
+            raise ValueError(f"an order has the fields {', '.join(_OF_ALL)}, and those of its protocol")
+        digest = None if part is None else part.digest
+        if value.get(_PART) != digest:
+            raise ValueError(f"the order is of {named(value.get(_PART))}, and not of {named(digest)}")
+        own = {name: each for name, each in value.items() if name not in (*_OF_ALL, _PART)}
+        policy = policy_named(value["protocol"]).from_json(own)
+        return cls(value["data_set"], value["samples"], value["chunk_size"], value["seed"], policy, part)
+
+
+_OF_ALL: Final = ("data_set", "samples", "chunk_size", "seed", "protocol")
+"""Fields that the JSON of every order has beside the fields of its policy."""
+_PART: Final = "part"
+"""The field of an order of a part."""

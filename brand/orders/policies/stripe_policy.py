@@ -1,0 +1,80 @@
+"""What fixes the order of protocol `stripes`, beside what every order has, and how is it chosen?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+import numpy as np
+
+from brand.errors import UsageError
+from brand.orders.base.choice import OrderChoice, Setting, Size
+from brand.orders.base.mapping import Mapping, chunks_per_group
+from brand.orders.base.plan import Plan
+from brand.orders.base.policy import check_number
+from brand.orders.base.tickets import MAX_POSITIONS
+from brand.orders.policies.flat import FlatPolicy
+from brand.orders.policies.stripes import plan_stripes
+
+BUFFER_SHARE: Final = 16
+"""`1 / BUFFER_SHARE` of the samples are in the shuffle buffer; memory beyond that caches samples."""
+
+
+@dataclass(frozen=True)
+class StripePolicy(FlatPolicy):
+    """Each stripe of a chunk is read once an epoch (`stripes`), and a server may keep whole stripes in memory."""
+
+    name: ClassVar[str] = "stripes"
+    stripe: int = 1
+    """`r`: samples of a stripe. The last stripe of a chunk may be shorter."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_number("stripe", self.stripe, 1, MAX_POSITIONS)
+
+    def plan(self, mapping: Mapping, seed: int, epoch: int) -> Plan:
+        """The plan of one epoch."""
+        return plan_stripes(mapping, self.stripe, seed, epoch)
+
+    def check_fits(self, mapping: Mapping) -> None:
+        """Raise ValueError where a stripe is longer than a chunk, or a group larger than the data set."""
+        super().check_fits(mapping)
+        if self.stripe > mapping.chunk_size:
+            raise ValueError(f"a stripe of {self.stripe} samples of chunks of {mapping.chunk_size}")
+
+    @property
+    def kept_unit(self) -> int:
+        """A stripe."""
+        return self.stripe
+
+
+@dataclass(frozen=True, slots=True)
+class Stripes(OrderChoice):
+    """The default order: every stripe of a chunk is read once an epoch, and its samples are spread over the epoch.
+
+    Args:
+        length: Samples in a stripe; None: as few as make reads large enough for the storage (`brand profile`).
+        buffer: Size of the shuffle buffer, in the form of `memory=` of the data set; None: a sixteenth of the samples.
+            The rest of the memory caches samples, which are then read once and never again.
+    """
+
+    policy: ClassVar[type[StripePolicy]] = StripePolicy
+    length: int | None = None
+    buffer: Size = None
+
+    def choose_policy(self, setting: Setting) -> StripePolicy:
+        """Return the numbers. They are the same on any number of nodes: those for the memory of one node."""
+        usual = setting.samples / BUFFER_SHARE
+        buffered = min(setting.held, usual)
+        if self.buffer is not None:
+            buffered = min(setting.held, setting.samples_in(self.buffer))
+        elif not setting.fixed and buffered < usual:
+            # The available memory differs a little from run to run; the order should not.
+            buffered = setting.samples / 2.0 ** np.ceil(np.log2(setting.samples / buffered))
+        length = setting.stripe if self.length is None else self.length
+        if not 1 <= length <= setting.chunk_size:
+            raise UsageError(
+                f"Stripes(length={length}): a stripe has 1 to {setting.chunk_size} samples, a chunk's size"
+            )
+        least = chunks_per_group(setting.samples, setting.chunk_size, buffered)
+        return StripePolicy(max(setting.group_chunks(setting.held), least), length)

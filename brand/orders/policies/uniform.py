@@ -1,0 +1,56 @@
+"""Protocol `uniform`: a uniform shuffle. Every order of the samples can come, and each is as likely as any other.
+
+The order of an epoch is a random permutation of all samples. It depends on the seed and the epoch alone: not on memory,
+nodes or chunks. Each sample is a read of its own, and leaves memory when it is drawn, unless it is kept. Kept samples
+are chosen one by one, by the seed, as many as memory holds.
+
+`Stripes(length=1)` has the same distribution of orders, but not the same memory: it holds about a chunk of each group
+for mixing, which single samples do not need. Here a plan holds one sample at a time, and memory keeps all the others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from brand.orders.base.choice import OrderChoice, Setting
+from brand.orders.base.mapping import Mapping
+from brand.orders.base.plan import Plan
+from brand.orders.base.policy import Policy
+from brand.orders.base.random import Stream, permutation
+
+
+@dataclass(frozen=True)
+class UniformPolicy(Policy):
+    """Samples come in random order, each by a read of its own. Groups only say which node owns which chunks."""
+
+    name: ClassVar[str] = "uniform"
+
+    def plan(self, mapping: Mapping, seed: int, epoch: int) -> Plan:
+        """The plan of one epoch. It does not depend on the groups of the mapping."""
+        return Plan(mapping, permutation(mapping.samples, seed, Stream.ACCESS, epoch), reads=None)
+
+    def held(self, mapping: Mapping) -> int:
+        """One sample."""
+        del mapping
+        return 1
+
+    @property
+    def kept_unit(self) -> int:
+        """A sample."""
+        return 1
+
+
+@dataclass(frozen=True, slots=True)
+class Uniform(OrderChoice):
+    """A uniform shuffle: every order of the samples can come, and each is as likely as any other.
+
+    Each sample is a read of its own. Memory has no shuffle buffer: it prefetches, and caches single samples over all
+    epochs. The order depends on the seed alone.
+    """
+
+    policy: ClassVar[type[UniformPolicy]] = UniformPolicy
+
+    def choose_policy(self, setting: Setting) -> UniformPolicy:
+        """Return the policy."""
+        return UniformPolicy(setting.owned_chunks)

@@ -1,0 +1,73 @@
+"""How is a data set copied into its cache folder ahead of a training? Chunk after chunk, each sample checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from brand.formats.stored import Stored
+from brand.storage.cache.cachefolder import CacheFolder
+from brand.storage.dataset.dataset import StoredDataSet
+from brand.storage.io.frontback import front_to_back
+
+STEP_BYTES: Final = 8 << 20
+"""About how much is read at a time."""
+
+OnChunk = Callable[[int, int, int], object]
+"""Takes how many chunks are done and in all, and how many bytes of this one were copied."""
+
+
+@dataclass(slots=True)
+class Filled:
+    """What was copied."""
+
+    samples: int = 0
+    bytes: int = 0
+    damaged: int = 0
+    """Samples that the storage cannot read, or whose checksums are wrong."""
+
+
+def fill(data: StoredDataSet, folder: CacheFolder, on_chunk: OnChunk) -> Filled:
+    """Copy the samples that the folder does not hold, until it takes no more (`folder.stopped`), and publish them.
+
+    Raises `FormatError` where the index cannot be read.
+    """
+    filled, chunks = Filled(), data.chunks_here
+    drawn = data.drawn()
+    wanted = ~folder.held if drawn is None else drawn & ~folder.held
+    lacking = [number for number in chunks if wanted[_places(data, number)].any()]
+    with front_to_back(data.location, lacking) as passing:
+        source = StoredDataSet(passing)
+        for done, number in enumerate(lacking, len(chunks) - len(lacking) + 1):
+            before = filled.bytes
+            places = np.flatnonzero(wanted[_places(data, number)]) + _places(data, number).start
+            ends = np.cumsum(data.rows_at(places)["size"], dtype=np.int64)
+            for part in np.split(places, np.flatnonzero(np.diff(ends // STEP_BYTES)) + 1):
+                if not folder.stopped:
+                    _copy(source, folder, part, filled)
+                    folder.publish_if_due()
+            if folder.stopped:
+                break
+            on_chunk(done, len(chunks), filled.bytes - before)
+    folder.publish()
+    return filled
+
+
+def _places(data: StoredDataSet, number: int) -> slice:
+    """Places of the samples of a chunk."""
+    return slice(number * data.header.chunk_size, min((number + 1) * data.header.chunk_size, data.header.samples))
+
+
+def _copy(data: StoredDataSet, folder: CacheFolder, places: np.ndarray, filled: Filled) -> None:
+    found = data.stored_bytes(places)
+    right = np.array([each is not None for each in found])
+    samples = [each for each in found if each is not None]
+    filled.damaged += len(found) - len(samples)
+    lengths = np.array([len(each) for each in samples], np.int64)
+    memory = np.frombuffer(b"".join(samples), np.uint8)
+    held = folder.store(places[right], Stored(memory, np.cumsum(lengths) - lengths, data.rows_at(places[right])))
+    filled.samples += int(held.sum())
+    filled.bytes += int(lengths[held].sum())

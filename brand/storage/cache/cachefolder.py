@@ -1,0 +1,293 @@
+"""A cache folder: which samples of a data set are also on a local disk, and how are they written there?
+
+A part has the bytes of a chunk file at the same offsets, and holes elsewhere. So a read of the chunk can use the part
+as it is, once all samples of the read are held.
+
+    store      compares each sample with its checksum, and writes those that are right
+    forget     clears the bits of samples; the next `publish` frees their blocks
+    publish    parts to the device, then `held.bits` under a temporary name, then its name; then holes in the parts
+
+A bit on the disk means that the bytes are there, whenever the process or the machine ends. One server at a time writes
+a cache, the one that has the LOCK; others read what `held.bits` said when they started. One thread uses a `CacheFolder`
+after it is made.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brand.errors import BrandError, FormatError
+from brand.formats.constants import SAMPLES_NAME
+from brand.formats.publish import storage_reason
+from brand.formats.stored import Stored
+from brand.formats.values import Buffer
+from brand.storage.cache.cachehome import CacheHome
+from brand.storage.cache.cachelayout import CacheFacts
+from brand.storage.cache.cacheparts import PartFiles
+from brand.storage.dataset.catalogue import Catalogue
+from brand.storage.io.device import IN_MEMORY, mount_of
+from brand.storage.io.ownfolder import refused
+
+EVERY_S: Final = 60.0
+EVERY_BYTES: Final = 1 << 30
+"""Writes are published after this many seconds or bytes: a failure of the machine loses at most these."""
+GIVE_BACK_SHARE: Final = 64
+"""If samples move and room is short, `1 / GIVE_BACK_SHARE` of the limit is freed at a time."""
+FULL: Final = "full"
+"""Why nothing more is written: the limit, or the disk."""
+
+_FULL_ERRORS: Final = (errno.ENOSPC, errno.EDQUOT)
+
+_log: Final = logging.getLogger("brand.storage")
+
+
+class CacheFolder:
+    """The cache of `data` in `folder`.
+
+    `sizes` are the stored sizes of all samples by place, shape (samples,). `limit` is how many bytes all caches in the
+    folder may take together; None: what is free, less 5 % of the disk and 5 GB. Sizes are those of samples: the blocks
+    of the file system at the ends of each written range come on top. With `moves`, samples are replaced: if there is
+    no room, a sample is left out and writing continues, and the blocks on top count.
+
+    Raises `CacheError` if the folder cannot be made, or if other users could change its contents.
+    """
+
+    def __init__(
+        self, folder: str, data: Catalogue, sizes: NDArray[np.uint32], limit: int | None, *, moves: bool = False
+    ) -> None:
+        folder = os.path.abspath(folder)
+        header, digest = data.header, data.manifest.files[SAMPLES_NAME][1]
+        file_sizes = data.chunk_rows["file_size"]
+        self._data, self._sizes, self._chunk_size = data, sizes, header.chunk_size
+        self._shrunk: set[int] = set()
+        """Parts with blocks of samples that were forgotten since the last `publish`."""
+        self._lost = False
+        """Whether something that was written may be lost."""
+        self.stopped = ""
+        """Why nothing more is written; empty while writing continues."""
+        with ExitStack() as stack:
+            self._home = CacheHome(folder, CacheFacts(data.id, header.samples, header.chunk_size, digest))
+            stack.callback(self._home.close)
+            self._parts = PartFiles(self._home.parts, self._home.parts_shown, file_sizes)
+            try:
+                self.held = self._read_held()
+                """Which samples are held, shape (samples,)."""
+                used = int(sizes[self.held].sum(dtype=np.int64))
+                wanted = int(sizes.sum(dtype=np.int64))
+                room = self._home.find_room(limit, wanted) if self.writes else used
+                self._space = _Space(room, used, moves=moves)
+                self._measure()
+                if self._space.beyond > used // 8:  # bytes of a server that was killed, which no bit tells of
+                    self._shrunk |= set(range(header.chunks))
+            except OSError as error:
+                raise refused(self._home.shown, error) from None
+            stack.pop_all()
+        _warn_of_kind(folder)
+
+    def __repr__(self) -> str:
+        return f"CacheFolder({self._home.shown}, {np.count_nonzero(self.held)} of {len(self.held)} samples)"
+
+    @property
+    def writes(self) -> bool:
+        """Whether this process writes the cache: no other one does."""
+        return self._home.lock is not None
+
+    @property
+    def used(self) -> int:
+        """Bytes of the samples that are held."""
+        return self._space.used
+
+    @property
+    def limit(self) -> int:
+        """Bytes that these samples may take."""
+        return self._space.limit
+
+    def part_file(self, number: int) -> str:
+        """Path of the part of a chunk. It leads to the folder that was opened, even if the folder was renamed since."""
+        return self._parts.path(number)
+
+    def store(self, places: NDArray[Any], stored: Stored) -> NDArray[np.bool_]:
+        """Write samples, which are in the order of their places. Returns which of them are held now.
+
+        Samples with a wrong checksum are left out, and so are those for which there is no room. An error of the disk
+        ends all writing (`stopped`), and is logged.
+        """
+        here, pieces = np.zeros(len(places), np.bool_), stored.pieces()
+        new = np.flatnonzero(stored.right() & ~self.held[places])
+        sizes = stored.rows["size"].astype(np.int64)
+        chunks, offsets = places // self._chunk_size, stored.rows["offset"].astype(np.int64)
+        apart = (chunks[new[1:]] != chunks[new[:-1]]) | (offsets[new[1:]] != (offsets + sizes)[new[:-1]])
+        for run in np.split(new, np.flatnonzero(apart) + 1) if len(new) else ():
+            side_by_side = [pieces[at] for at in run.tolist()]
+            if self.stopped or not self._write(int(chunks[run[0]]), int(offsets[run[0]]), side_by_side):
+                break
+            self.held[places[run]] = True
+            here[run] = True
+        here |= self.held[places]
+        return here
+
+    def publish(self) -> None:
+        """Make all writes so far survive the end of the machine.
+
+        An error ends all writing, and nothing is published any more: the kernel may have lost what it could not write.
+        """
+        if self._lost:
+            return
+        try:
+            self._parts.flush()
+            self._home.publish_held(self.held)
+        except OSError as error:
+            self._lost = True
+            self._stop(error)
+            return
+        self._free_blocks()
+
+    def publish_if_due(self) -> None:
+        """Publish if enough was written, or long enough ago."""
+        size, since_s = self._parts.unflushed()
+        if (self._parts.dirty or self._shrunk) and (size >= EVERY_BYTES or since_s >= EVERY_S):
+            self.publish()
+
+    def drop(self, places: NDArray[Any]) -> None:
+        """Forget the parts with these samples, which cannot be read."""
+        numbers = np.unique(places // self._chunk_size).tolist()
+        for number in numbers:
+            whole = np.arange(len(self.held))[number * self._chunk_size : (number + 1) * self._chunk_size]
+            self._clear(whole, leaving=False)
+            self._parts.discard(number)
+        if self.writes and not self._lost:
+            self.publish()  # first: a bit on the disk means that the bytes are there
+            for number in numbers:
+                with suppress(OSError):
+                    self._parts.remove(number)
+
+    def forget(self, places: NDArray[Any]) -> None:
+        """Forget these samples: their bytes have changed, or their room is wanted. They may be stored again."""
+        self._clear(places, leaving=True)
+        self._shrunk.update(np.unique(places // self._chunk_size).tolist() if self.writes else ())
+
+    def close(self) -> None:
+        """Release the folder, without publishing."""
+        self._home.close()
+
+    def _clear(self, places: NDArray[Any], *, leaving: bool) -> None:
+        """Clear the bits of samples. `leaving`: their blocks are still to be freed."""
+        places = places[self.held[places]]
+        self._space.clear(int(self._sizes[places].sum(dtype=np.int64)), leaving=leaving)
+        self.held[places] = False
+
+    def _free_blocks(self) -> None:
+        """Make holes in the parts between the samples that are held. If that fails, the blocks stay, and count."""
+        for number in sorted(self._shrunk):
+            here = slice(number * self._chunk_size, (number + 1) * self._chunk_size)
+            with suppress(OSError, FormatError):
+                rows = self._data.rows(here.start, min(here.stop, len(self.held)))[self.held[here]]
+                starts = rows["offset"].astype(np.int64)
+                self._parts.free(number, starts, starts + rows["size"])
+        if self._shrunk:
+            self._measure()
+        self._shrunk.clear()
+        self._space.freed()
+
+    def _measure(self) -> None:
+        """Look what the parts take on the disk."""
+        if self._space.moves and self.writes:
+            self._space.measured(self._parts.disk_bytes())
+
+    def _has_room(self, size: int) -> bool:
+        """Whether this many bytes more are within the limit. The blocks of forgotten samples are freed first.
+
+        If samples move, that waits until it is worth flushing the parts.
+        """
+        if not self._space.fits(size) and self._space.is_worth_freeing():
+            self.publish()
+        return self._space.fits(size)
+
+    def _write(self, number: int, offset: int, pieces: list[Buffer]) -> bool:
+        """Write adjacent samples of a chunk; False if there is no room, or all writing has ended."""
+        size = sum(map(len, pieces))
+        if not self._has_room(size):
+            if not self._space.moves and not self.stopped:
+                self.stopped = FULL
+            return False
+        try:
+            self._parts.write(number, offset, pieces)
+        except OSError as error:
+            self._stop(error)
+            return False
+        self._space.hold(size)
+        return True
+
+    def _stop(self, error: OSError) -> None:
+        full = error.errno in _FULL_ERRORS
+        if self.stopped and (full or self.stopped != FULL):
+            return
+        self.stopped = FULL if full else f"failed: {storage_reason(error)}"
+        _log.warning("nothing more is written to the cache %s: %s", self._home.shown, storage_reason(error))
+
+    def _read_held(self) -> NDArray[np.bool_]:
+        """Return which samples are held. A cache of other data is emptied. Raises `CacheError`, OSError."""
+        held = self._home.read_held()
+        if held is not None and (held.any() or not self.writes):
+            return held
+        if self.writes:
+            self._home.remove_held()  # first: a bit on the disk means that the bytes are there
+            self._parts.remove_all()
+            self._home.publish_facts()
+        return np.zeros(self._data.header.samples, np.bool_)
+
+
+@dataclass(slots=True)
+class _Space:
+    """Bytes that the samples of a cache take and may take."""
+
+    limit: int
+    used: int
+    """Bytes of samples that are held."""
+    moves: bool
+    """Whether samples are replaced."""
+    leaving: int = 0
+    """Bytes of samples that were forgotten: they take room until their blocks are freed."""
+    beyond: int = 0
+    """Bytes that the parts take on the disk beyond those of samples; 0 if samples do not move."""
+
+    def fits(self, size: int) -> bool:
+        return self.used + self.leaving + self.beyond + size <= self.limit
+
+    def is_worth_freeing(self) -> bool:
+        """Whether the blocks of forgotten samples are enough to flush the parts for them."""
+        return self.leaving > (self.limit // GIVE_BACK_SHARE if self.moves else 0)
+
+    def hold(self, size: int) -> None:
+        self.used += size
+
+    def clear(self, size: int, *, leaving: bool) -> None:
+        """Count samples that are no longer held; `leaving`: their blocks are still to be freed."""
+        self.used -= size
+        self.leaving += size if leaving else 0
+
+    def freed(self) -> None:
+        self.leaving = 0
+
+    def measured(self, disk_bytes: int) -> None:
+        self.beyond = max(0, disk_bytes - self.used)
+
+
+def _warn_of_kind(folder: str) -> None:
+    """Log a warning if a cache folder is not on a disk of this machine."""
+    try:
+        kind = mount_of(folder).type
+    except BrandError:
+        return
+    if kind in IN_MEMORY:
+        _log.warning("the cache folder %s is in memory (%s): give the data set more memory= instead", folder, kind)
+    elif kind.startswith(("nfs", "cifs", "smb", "lustre", "ceph", "fuse.", "9p")):
+        _log.warning("the cache folder %s is no local disk (%s), and may be no faster than the data", folder, kind)

@@ -1,0 +1,189 @@
+"""Which caches are in a folder, how much room do they leave, and which one goes where room is short?
+
+A cache whose LOCK no server holds may go. The one whose server started longest ago goes first.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from brand.errors import CacheError
+from brand.storage.cache.cachelayout import (
+    CACHES_NAME,
+    FACTS_NAME,
+    HELD_NAME,
+    LOCK_NAME,
+    MOST_FACTS,
+    PARTS_NAME,
+    CacheFacts,
+    held_bytes,
+    is_cache_name,
+    unpack_held,
+)
+from brand.storage.cache.cacheparts import disk_bytes
+from brand.storage.io.ownfolder import open_given, open_own_file, open_own_folder
+
+SPARE_SHARE: Final = 0.05
+SPARE_BYTES: Final = 5 * 10**9
+"""Of a disk, this share and so many bytes stay free where the user gives no limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cached:
+    """One cache in a folder."""
+
+    data_set: str
+    facts: CacheFacts | None
+    """None: they cannot be read, and its next server empties the cache."""
+    held: int
+    """Samples that it holds."""
+    bytes: int
+    """What it takes on the disk."""
+    used_s: float
+    """When a server last began to write it, in seconds since 1970."""
+    in_use: bool
+    """Whether a server writes it just now."""
+
+
+@contextmanager
+def opened_caches(folder: str, *, make: bool) -> Iterator[tuple[int, str]]:
+    """The descriptor and the path of the folder with all caches. Raises `CacheError`."""
+    given = open_given(folder) if make else _open_existing(folder)
+    shown = os.path.join(folder, CACHES_NAME)
+    try:
+        try:
+            caches = open_own_folder(CACHES_NAME, given, shown, make=make)
+        except FileNotFoundError:
+            raise CacheError(f"{folder} holds no cache: there is no folder {CACHES_NAME} in it") from None
+    finally:
+        os.close(given)
+    try:
+        yield caches, shown
+    finally:
+        os.close(caches)
+
+
+def list_caches(caches: int, shown: str) -> list[Cached]:
+    """The caches in this folder, by the time of their last use. What cannot be opened safely is left out."""
+    found = []
+    for name in sorted(filter(is_cache_name, os.listdir(caches))):
+        with suppress(CacheError, OSError):
+            found.append(_look_at(name, caches, shown))
+    return sorted(found, key=lambda cached: cached.used_s)
+
+
+def remove_cache(name: str, caches: int, shown: str) -> bool:
+    """Remove a cache; False where a server writes it. Raises `CacheError`, OSError."""
+    folder = open_own_folder(name, caches, f"{shown}/{name}", make=False)
+    try:
+        lock = take_lock(folder, f"{shown}/{name}")
+        if lock is None:
+            return False
+        try:
+            with suppress(FileNotFoundError):  # first: then no moment has bits without bytes
+                os.unlink(HELD_NAME, dir_fd=folder)
+            shutil.rmtree(name, dir_fd=caches)
+        finally:
+            let_go(lock)
+        return True
+    finally:
+        os.close(folder)
+
+
+def take_lock(folder: int, shown: str) -> int | None:
+    """A descriptor that holds the LOCK of a cache until `let_go`; None where a server has it.
+
+    Raises `CacheError`, OSError.
+    """
+    while True:
+        lock = open_own_file(LOCK_NAME, os.O_RDWR | os.O_CREAT, folder, f"{shown}/{LOCK_NAME}")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(lock).st_nlink:
+                return lock
+        except BlockingIOError:
+            os.close(lock)
+            return None
+        except BaseException:
+            os.close(lock)
+            raise
+        os.close(lock)  # another process has just removed this cache
+
+
+def let_go(lock: int) -> None:
+    """Let go of a LOCK, for a child as well that was forked meanwhile and has the descriptor, too."""
+    fcntl.flock(lock, fcntl.LOCK_UN)
+    os.close(lock)
+
+
+def free_bytes(folder: int) -> int:
+    """Bytes that may still be written to the disk of this folder where the user gives no limit. May be negative."""
+    disk = os.fstatvfs(folder)
+    return int(disk.f_bavail * disk.f_frsize - SPARE_SHARE * disk.f_blocks * disk.f_frsize) - SPARE_BYTES
+
+
+def make_room(caches: int, shown: str, own: str, limit: int, wanted: int) -> int:
+    """Bytes that the cache `own` may take, of `limit` bytes for all caches.
+
+    Where these are less than `wanted`, unused caches of other data sets go, the longest unused first. Raises OSError.
+    """
+    others = [cached for cached in list_caches(caches, shown) if cached.data_set != own]
+    room = limit - sum(cached.bytes for cached in others)
+    for cached in others:
+        if room >= wanted:
+            break
+        with suppress(CacheError):
+            if remove_cache(cached.data_set, caches, shown):
+                room += cached.bytes
+    return max(0, room)
+
+
+def read_small(name: str, folder: int, shown: str, most: int) -> bytes:
+    """The bytes of a file; none where it is missing, cannot be read, or is larger than `most`. Raises `CacheError`."""
+    try:
+        descriptor = open_own_file(name, os.O_RDONLY, folder, f"{shown}/{name}")
+    except OSError:
+        return b""
+    with os.fdopen(descriptor, "rb") as file, suppress(OSError):
+        data = file.read(most + 1)
+        return data if len(data) <= most else b""
+    return b""
+
+
+def _open_existing(folder: str) -> int:
+    if not Path(folder).is_dir():
+        raise CacheError(f"{folder}: there is no such folder")
+    return open_given(folder)
+
+
+def _look_at(name: str, caches: int, shown: str) -> Cached:
+    shown = f"{shown}/{name}"
+    folder = open_own_folder(name, caches, shown, make=False)
+    try:
+        facts, held, size = CacheFacts.unpack(read_small(FACTS_NAME, folder, shown, MOST_FACTS)), 0, 0
+        if facts is not None and facts.samples > 0:
+            most = held_bytes(facts.samples)
+            held = int(unpack_held(read_small(HELD_NAME, folder, shown, most), facts.samples).sum())
+        with suppress(FileNotFoundError):
+            parts = open_own_folder(PARTS_NAME, folder, f"{shown}/{PARTS_NAME}", make=False)
+            try:
+                size = disk_bytes(parts)
+            finally:
+                os.close(parts)
+        used_s, in_use = 0.0, False
+        with suppress(FileNotFoundError):
+            used_s = os.stat(LOCK_NAME, dir_fd=folder, follow_symlinks=False).st_mtime
+            lock = take_lock(folder, shown)
+            in_use = lock is None
+            if lock is not None:
+                let_go(lock)
+        return Cached(name, facts, held, size, used_s, in_use)
+    finally:
+        os.close(folder)

@@ -1,0 +1,119 @@
+"""A read has gone wrong: which file, chunk and sample is to blame, and which error says so?
+
+These functions make the errors; the caller raises them.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from brand.errors import (
+    ChecksumError,
+    DecodeError,
+    ElsewhereError,
+    FormatError,
+    LayoutError,
+    OversizedError,
+    TruncatedError,
+    UnreadableError,
+)
+from brand.formats.constants import PLACE_NAME, SAMPLES_NAME
+from brand.formats.share import Share
+from brand.storage.io.files import ChunkReader
+from brand.storage.io.fronts import missing_chunk
+from brand.storage.io.location import Location
+
+_DAMAGED: Final = "Run `brand verify` to see all that is damaged"
+_REINDEX: Final = "Run `brand reindex`"
+_ELSEWHERE: Final = "Train over all nodes, where each serves its share to the others, or read the undivided data set"
+
+
+def place_out_of_range(location: Location, sample: int, place: int, samples: int) -> LayoutError:
+    """The index puts a sample at a place that a data set of `samples` samples does not have."""
+    path = location.local / PLACE_NAME
+    what, expected = "a place out of range", f"< {samples}"
+    return LayoutError(what, path=path, sample=sample, expected=expected, found=place, hint=_REINDEX)
+
+
+def halves_disagree(location: Location, sample: int, found: int) -> LayoutError:
+    """`place.npy` leads from a sample to a row of `samples.npy` that belongs to another sample."""
+    what, path = "the two halves of the index disagree", location.local / PLACE_NAME
+    return LayoutError(what, path=path, sample=sample, expected=sample, found=found, hint=_REINDEX)
+
+
+def outside_its_chunk(location: Location, chunk: int, row: np.void, room: int) -> OversizedError:
+    """The index puts a sample where its chunk, a file of `room` bytes, has no room for it."""
+    return OversizedError(
+        "the index places a sample outside its chunk",
+        path=location.local / SAMPLES_NAME,
+        chunk=chunk,
+        sample=int(row["index"]),
+        expected=f"end <= {room}",
+        found=int(row["offset"]) + int(row["size"]),
+        hint=_REINDEX,
+    )
+
+
+def elsewhere(location: Location, share: Share, chunk: int, sample: int) -> ElsewhereError:
+    """The sample is in another node's chunk: nothing is wrong with it, but this folder does not have it."""
+    node = int(share.owners(np.array([chunk]))[0])
+    what = f"it is in the share of node {node}, and this is the share of node {share.node}"
+    return ElsewhereError(what, path=location.local, chunk=chunk, sample=sample, node=node, hint=_ELSEWHERE)
+
+
+def unreadable(
+    location: Location, reader: ChunkReader, error: OSError, chunks: NDArray[np.integer[Any]], rows: NDArray[np.void]
+) -> FormatError:
+    """A read of these samples has failed. Names the first sample of the faulty chunk that cannot be read alone."""
+    number = next(n for n in np.unique(chunks).tolist() if location.chunk_file(n) == error.filename)
+    path, suspects = str(error.filename), rows[chunks == number]
+    if isinstance(error, FileNotFoundError):
+        return missing_chunk(error.filename, number, int(suspects["index"][0]))
+    alone = (row for row in suspects if not _readable(reader, number, row))
+    sample = int(next(alone, suspects[0])["index"])
+    kind = TruncatedError if error.errno == errno.ENODATA else UnreadableError
+    return kind(f"cannot be read: {error.strerror}", path=path, chunk=number, sample=sample, hint=_DAMAGED)
+
+
+def changed(location: Location, number: int, row: np.void, stored: memoryview) -> ChecksumError:
+    """The stored bytes of a sample have changed since they were written."""
+    return ChecksumError(
+        "the sample's bytes have changed",
+        path=location.chunk_file(number),
+        chunk=number,
+        sample=int(row["index"]),
+        expected=f"{int(row['checksum']):016x}",
+        found=xxhash.xxh3_64_hexdigest(stored),
+        hint=_DAMAGED,
+    )
+
+
+def other_table(location: Location, number: int, sample: int) -> LayoutError:
+    """The index and the chunk's own table differ about a sample."""
+    what, path = "the index differs from the chunk's table", location.chunk_file(number)
+    return LayoutError(what, path=path, chunk=number, sample=sample, hint=_REINDEX)
+
+
+def no_dictionary(location: Location, chunks: Sequence[int], error: ValueError) -> LayoutError:
+    """The dictionary of these chunks is no dictionary."""
+    return LayoutError(str(error), path=location.chunk_file(chunks[0]), chunk=chunks[0])
+
+
+def not_decoded(location: Location, number: int, sample: int, what: str, hint: str) -> DecodeError:
+    """The bytes of a sample are right and still do not decode."""
+    return DecodeError(what, path=location.chunk_file(number), chunk=number, sample=sample, hint=hint)
+
+
+def _readable(reader: ChunkReader, number: int, row: np.void) -> bool:
+    """Whether a sample can be read alone."""
+    try:
+        reader.read_into([(number, int(row["offset"]), memoryview(bytearray(int(row["size"]))))])
+    except OSError:
+        return False
+    return True

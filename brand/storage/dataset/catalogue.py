@@ -1,0 +1,216 @@
+"""What is a data set, and where is each of its samples?
+
+    indices -> places (index/place.npy) -> rows (index/samples.npy)
+
+Opening reads nothing of the index, so it takes the same time and memory for any number of samples. A version of a
+collection is a data set, too (`joined`): there, some places have no sample, and some indices are deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brand.errors import DeletedError, SchemaError, counted
+from brand.formats.manifest import Manifest
+from brand.formats.share import Share
+from brand.formats.version import Overlay, Version
+from brand.storage.dataset.dataset import blame
+from brand.storage.dataset.indexes import Index, OwnIndex
+from brand.storage.dataset.joined import JoinedIndex
+from brand.storage.io.location import Where, located
+
+
+class Catalogue:
+    """Facts, index and columns of a data set. Picklable; opens its files anew in each process."""
+
+    def __init__(self, where: Where) -> None:
+        self.location = located(where)
+        self.name = self.location.name
+        """What names it to users and to other processes: a path, or a URL."""
+        self.path = self.location.local
+        """Folder of this machine that has its manifest and its index."""
+        self.version: Version | None = self.location.version
+        """Of a collection: the version; else None."""
+        self._index: Index = (
+            OwnIndex(self.location) if self.version is None else JoinedIndex(self.location, self.version)
+        )
+        self.manifest: Manifest = self._index.manifest
+        self.header = self.manifest.header
+        """Places (`samples`), chunk size, schema, classes."""
+        self.id = self.manifest.data_set_id.hex()
+        """Identity of the data set: 32 hexadecimal digits."""
+        self.mean_bytes = self.manifest.mean_bytes
+        """Mean size of a stored sample."""
+        self.share: Share | None = self._index.share  # None: this is the whole data set
+        self._rows, self._place = self._index.rows, self._index.place
+        self._columns: dict[str, NDArray[Any]] = {}
+        """Overlays that samples were read with."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.location,)
+
+    def __len__(self) -> int:
+        """Number of indices, those of deleted samples included."""
+        return self._index.samples
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.facts})"
+
+    @property
+    def facts(self) -> str:
+        """Name, number of samples and fields, as `repr` shows them."""
+        fields = ", ".join(f"{name}: {codec}" for name, codec in self.schema.items())
+        return f"{self.name!r}, {counted(len(self), 'sample')}, {{{fields}}}"
+
+    @property
+    def schema(self) -> dict[str, str]:
+        """Field name -> codec, in storage order; behind them the overlays of a collection."""
+        return dict(self.header.schema.fields) | {name: each.codec for name, each in self._overlays.items()}
+
+    @property
+    def _overlays(self) -> Mapping[str, Overlay]:
+        return {} if self.version is None else self.version.overlays
+
+    def overlaid(self, indices: NDArray[np.int64], names: Sequence[str] | None = None) -> dict[str, NDArray[Any]]:
+        """The overlays of samples, by name; `names`: only these. Empty for a data set that is no collection.
+
+        Raises `FormatError`.
+        """
+        found = {}
+        for name in self._overlays:
+            if names is None or name in names:
+                if name not in self._columns:
+                    self._columns[name] = self.column(name)
+                found[name] = self._columns[name][indices]
+        return found
+
+    @property
+    def classes(self) -> list[str] | None:
+        """Names of the labels, by label; None where labels have no names."""
+        return None if self.header.classes is None else list(self.header.classes)
+
+    @cached_property
+    def chunk_rows(self) -> NDArray[np.void]:
+        """File size and checksum of each chunk, shape (chunks,)."""
+        return self._index.chunk_rows()
+
+    @property
+    def deleted(self) -> NDArray[np.int64] | None:
+        """Indices of the samples that were deleted, ascending; None where there are none, and no hole."""
+        return self._index.deleted
+
+    @property
+    def samples_present(self) -> int:
+        """How many samples were not deleted."""
+        return len(self) - (0 if self.deleted is None else len(self.deleted))
+
+    def present(self) -> NDArray[np.int64]:
+        """Indices of the samples that were not deleted, ascending."""
+        every = np.arange(len(self))
+        return every if self.deleted is None else np.delete(every, self.deleted)
+
+    def drawn(self) -> NDArray[np.bool_] | None:
+        """Which places have a sample that is not deleted, shape (`header.samples`,); None: all."""
+        return self._index.drawn()
+
+    @property
+    def chunks_here(self) -> range:
+        """Numbers of the chunks in this folder: all of them, unless it is a share."""
+        return range(self.header.chunks) if self.share is None else self.share.chunks
+
+    def here(self, chunks: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
+        """Which of these chunks are in this folder. Looks at no file."""
+        return np.ones(len(chunks), np.bool_) if self.share is None else self.share.here(chunks)
+
+    def column(self, name: str) -> NDArray[Any]:
+        """An `int` or `float` field of all samples by index, shape (len,), read-only; 8 bytes of memory a sample.
+
+        Of a collection also an overlay. A deleted sample has the value -2^63 or NaN there. `brand verify` compares the
+        column with the samples; this method does not. Raises `SchemaError` for other fields, `FormatError`.
+        """
+        _column_codec(self.version, self.schema, name)
+        found = self._index.column(name)
+        found.flags.writeable = False
+        return found
+
+    def chunk_of(self, index: int) -> int:
+        """Number of the chunk that holds a sample. Raises the errors of `places`."""
+        return int(self.places(np.array([index]))[0]) // self.header.chunk_size
+
+    def places(self, indices: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
+        """Places of samples.
+
+        Raises `FormatError`, `DeletedError`; IndexError for an index that the data set does not have.
+        """
+        return self.locate(indices)[0]
+
+    def locate(self, indices: NDArray[np.integer[Any]]) -> tuple[NDArray[np.int64], NDArray[np.void]]:
+        """Places of samples, and their rows of the index. Raises the errors of `places`."""
+        places = self._place.take(indices).astype(np.int64)
+        if self._index.deleted is not None:
+            self._check_present(indices)
+        if len(places) and int(places.view(np.uint64).max()) >= self.header.samples:
+            worst = int(places.view(np.uint64).argmax())
+            holder = self._index.holder(int(indices[worst]))
+            raise blame.place_out_of_range(holder, int(indices[worst]), int(places[worst]), self.header.samples)
+        rows = self._rows.take(places)
+        if not np.array_equal(rows["index"], indices):
+            position = int(np.flatnonzero(rows["index"] != indices)[0])
+            holder = self._index.holder(int(indices[position]))
+            raise blame.halves_disagree(holder, int(indices[position]), int(rows["index"][position]))
+        return places, rows
+
+    def rows(self, first: int, end: int) -> NDArray[np.void]:
+        """Rows of the index for the places `first` to `end` - 1. Raises `FormatError`."""
+        return self._rows.run(first, end)
+
+    def rows_at(self, places: NDArray[np.integer[Any]]) -> NDArray[np.void]:
+        """Rows of the index for these places. Raises `FormatError`."""
+        return self._rows.take(places)
+
+    def indices(self, places: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
+        """Public indices of the samples at these places. Raises the errors of `agreed_rows_at`."""
+        found: NDArray[np.int64] = self.agreed_rows_at(places)["index"].astype(np.int64)
+        return found
+
+    def agreed_rows_at(self, places: NDArray[np.integer[Any]]) -> NDArray[np.void]:
+        """As `rows_at`. Raises `FormatError`, also where `place.npy` disagrees."""
+        rows = self.rows_at(places)
+        found = rows["index"].astype(np.int64)
+        wrong = np.flatnonzero(~self.are_at(found, places))
+        if len(wrong):
+            holder = self._index.holder(int(found[wrong[0]]))
+            raise blame.halves_disagree(holder, int(found[wrong[0]]), int(places[wrong[0]]))
+        return rows
+
+    def are_at(self, indices: NDArray[np.int64], places: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
+        """Which of `indices` the index puts at these places. They may be any numbers. Raises `FormatError`."""
+        there = indices.view(np.uint64) < len(self)
+        found: NDArray[np.bool_] = there & (self._place.take(np.where(there, indices, 0)) == places)
+        return found
+
+    def _check_present(self, indices: NDArray[np.integer[Any]]) -> None:
+        """Raise `DeletedError` where one of these samples was deleted."""
+        deleted = self._index.deleted
+        if deleted is None or not len(deleted):
+            return
+        found = deleted[np.minimum(np.searchsorted(deleted, indices), len(deleted) - 1)]
+        if (found == indices).any():
+            raise DeletedError(self.name, int(found[found == indices][0]))
+
+
+def _column_codec(version: Version | None, schema: dict[str, str], name: str) -> str:
+    """Return the codec of a column. Raises `SchemaError` if there is no column of this name."""
+    overlays = {} if version is None else {key: each.codec for key, each in version.overlays.items()}
+    codec = overlays.get(name) or schema.get(name)
+    if codec in ("int", "float"):
+        return codec
+    fixed = ", ".join([*(n for n, c in schema.items() if c in ("int", "float")), *overlays]) or "none"
+    if codec is None:
+        raise SchemaError(f"no field {name!r}; columns: {fixed}")
+    raise SchemaError(f"field {name!r} ({codec}) is not kept as a column; columns: {fixed}")

@@ -1,0 +1,113 @@
+"""The index of one part of a collection: which public indices and places do its samples have?
+
+public index   index in the collection; samples that were taken out of the part leave gaps ("absent")
+local index    index in the part's own files, without gaps
+place          `first_place` + the place in the part's own files
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brand.errors import ForeignFileError, LayoutError
+from brand.formats.constants import column_name
+from brand.formats.index import open_array
+from brand.formats.manifest import read_manifest
+from brand.formats.version import PartOf, Version
+from brand.storage.dataset.indexes import OwnIndex
+from brand.storage.dataset.lists import VERIFY_HINT, read_list
+from brand.storage.io.location import Folder
+
+NOTHING: Final = {"int": np.iinfo(np.int64).min, "float": np.nan}
+"""What a column has for a deleted sample, and an overlay for a sample that it does not know: by codec."""
+
+
+class PartIndex:
+    """The index of one part; places and indices as in the part's own files are called local."""
+
+    def __init__(self, folder: Path, part: PartOf, first_chunk: int, absent: NDArray[np.int64]) -> None:
+        self.part, self.first_chunk = part, first_chunk
+        self.location = Folder(folder / part.name)
+        self.manifest = read_manifest(self.location.local)
+        self.header = self.manifest.header
+        self.first_place = first_chunk * self.header.chunk_size
+        self.absent = absent
+        """Public indices of its run that were taken out of it."""
+        self._absent = absent - part.first
+        self._before = self._absent - np.arange(len(absent))
+        """Number of the part's samples before each absent one."""
+        told = self.manifest.data_set_id.hex(), self.header.samples
+        if told != (part.id, part.samples):
+            expected, found = f"{part.id}, {part.samples} samples", f"{told[0]}, {told[1]} samples"
+            what, path = "a part under another's name", self.location.local
+            raise ForeignFileError(what, path=path, expected=expected, found=found, hint=VERIFY_HINT)
+
+    @cached_property
+    def own(self) -> OwnIndex:
+        """The index in the part's own files. A reader for its tables counts chunks as the collection does."""
+        return OwnIndex(self.location, self.first_chunk)
+
+    def public(self, local: NDArray[Any]) -> NDArray[np.int64]:
+        """Return the public indices of samples by their local ones."""
+        local = local.astype(np.int64)
+        if len(self._before):
+            local = local + np.searchsorted(self._before, local, side="right")
+        return local + self.part.first
+
+    def local(self, public: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the inverse of `public`; -1 for an absent index."""
+        within = public - self.part.first
+        if not len(self._absent):
+            return within
+        before = np.searchsorted(self._absent, within)
+        there = np.append(self._absent, -1)[before] != within
+        return np.where(there, within - before, -1)
+
+    def column(self, name: str, codec: str) -> NDArray[Any]:
+        """Return a column for the indices of the run."""
+        values = open_array(self.location.local, column_name(name), self.header).all()
+        if not len(self._absent):
+            return values
+        found = np.full(self.part.end - self.part.first, NOTHING[codec], values.dtype)
+        found[self.public(np.arange(len(values))) - self.part.first] = values
+        return found
+
+
+def open_parts(folder: Path, version: Version) -> list[PartIndex]:
+    """Return the parts of a version that hold samples, in their order. Raises a `FormatError`."""
+    parts: list[PartIndex] = []
+    chunks = 0
+    for part in version.parts:
+        if part.id is None:
+            continue
+        absent = read_list(folder, part.absent, part.end)
+        if len(absent) and int(absent[0]) < part.first:
+            raise LayoutError("an absent index of another part", path=folder / part.name, hint=VERIFY_HINT)
+        parts.append(PartIndex(folder, part, chunks, absent))
+        chunks += parts[-1].header.chunks
+    return parts
+
+
+def check_alike(parts: list[PartIndex]) -> None:
+    """Raise `ForeignFileError` if a part does not fit the first one."""
+    first = parts[0]
+    classes: tuple[str, ...] | None = first.header.classes
+    for part in parts[1:]:
+        own = part.header.classes
+        facts = (
+            ("schema", first.header.schema.fields, part.header.schema.fields),
+            ("chunk size", first.header.chunk_size, part.header.chunk_size),
+            ("size of the dictionary", first.manifest.dictionary_size, part.manifest.dictionary_size),
+            ("beginning of the classes", classes, own and own[: len(classes or ())]),
+        )
+        for what, expected, found in facts:
+            if expected != found:
+                what = f"the {what} differs from that of the part before"
+                path = part.location.local
+                raise ForeignFileError(what, path=path, expected=expected, found=found, hint=VERIFY_HINT)
+        classes = own

@@ -1,0 +1,86 @@
+"""Reads of samples and columns in this process, without PyTorch and without a server: `brand.open` and its `Reader`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brand.storage.dataset.dataset import StoredDataSet
+from brand.storage.io.location import Where
+
+
+class Reader:
+    """A data set opened for reading. `brand.open` returns it.
+
+    Opening reads nothing of the samples and of the index. Several threads may use one `Reader`, also after a fork.
+    Picklable: another process opens the files again.
+    """
+
+    def __init__(self, where: Where) -> None:
+        self._data = StoredDataSet(where)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Reader, (self._data.location,)
+
+    def __len__(self) -> int:
+        """Number of indices, those of deleted samples included."""
+        return len(self._data)
+
+    def __repr__(self) -> str:
+        return f"Reader({self._data.facts})"
+
+    @property
+    def name(self) -> str:
+        """Path or URL of the data set."""
+        return self._data.name
+
+    @property
+    def schema(self) -> dict[str, str]:
+        """Field name -> codec, in storage order; behind them the overlays of a collection."""
+        return self._data.schema
+
+    @property
+    def classes(self) -> list[str] | None:
+        """Names of the labels, by label; None if the labels have no names."""
+        return self._data.classes
+
+    def sample(self, index: int) -> dict[str, Any]:
+        """Return all fields of one sample, images and audio as bytes.
+
+        Raises `FormatError`, `ElsewhereError`, `DeletedError`, IndexError.
+        """
+        return self._data.sample(index)
+
+    def samples(self, indices: Sequence[int] | NDArray[np.integer[Any]]) -> list[dict[str, Any]]:
+        """Return the samples with these indices (each 0 <= i < len), in this order, read together.
+
+        All fields, images and audio as bytes, and the overlays of a collection. Raises `FormatError`, IndexError,
+        `DeletedError`, and `ElsewhereError` if a sample is in the partition of another node.
+        """
+        return self._data.samples(indices)
+
+    def column(self, name: str) -> NDArray[Any]:
+        """Return an `int` or `float` field of all samples by index, shape (len,), read-only; 8 bytes a sample.
+
+        For a collection also an overlay. A deleted sample has the value -2^63 or NaN there. `brand verify` compares the
+        column with the samples; this method does not. Raises `SchemaError` for other fields, `FormatError`.
+        """
+        return self._data.column(name)
+
+    def present(self) -> NDArray[np.int64]:
+        """Return the indices of the samples that were not deleted, ascending."""
+        return self._data.present()
+
+
+def open(where: Where) -> Reader:  # noqa: A001 - `brand.open`
+    """Open a data set to read from it in this process, without PyTorch and without a node server.
+
+    `where` is the path of its folder, or its URL. Nothing of the samples is read. A process that has read from a store
+    cannot be forked: a forked process that reads from it, too, gets a `UsageError`.
+
+    Raises `UsageError`, `StorageError`, `FormatError`.
+    """
+    return Reader(where)

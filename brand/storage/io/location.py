@@ -1,0 +1,194 @@
+"""Where does a data set lie, and what reads its chunks there?
+
+All bytes of chunks come through a `Location`: stripes, exact reads, samples for other nodes, tables and dictionaries.
+Manifest, share file and index are read from local files. A `Folder` has them; a `Remote` has copies of them. A
+`Collected` is a version of a collection, whose parts are folders.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Protocol
+
+from brand.formats.constants import chunk_name
+from brand.formats.manifest import read_manifest
+from brand.formats.version import Version
+from brand.storage.io.files import ChunkReader, RangeReader
+from brand.storage.io.remote import Remote, fetch_index
+from brand.storage.io.vectored import CopiedReads, DirectFiles, LocalFiles, VectorReader
+from brand.storage.io.versions import named_version
+from brand.stores.traffic import Traffic
+from brand.stores.url import is_url, parse_url
+
+
+class Location(Protocol):
+    """Where a data set lies. Picklable. Any number of threads may use it, because each makes its own readers."""
+
+    @property
+    def name(self) -> str:
+        """What names it to users and to other processes: a path, or a URL."""
+
+    @property
+    def in_store(self) -> bool:
+        """Whether the chunks are objects of a store.
+
+        Then a process that trains reads none of them: its node server does. And the index was checked as a whole when
+        it was copied, so it is not compared with the chunks' tables.
+        """
+
+    @property
+    def traffic(self) -> Traffic | None:
+        """What reads of a store by this object have cost so far; None where the data set is in no store."""
+
+    @property
+    def local(self) -> Path:
+        """Folder of this machine that has the manifest, the share file and the index, or copies of them.
+
+        That of the collection, where there is a `version`.
+        """
+
+    @property
+    def version(self) -> Version | None:
+        """The version of a collection that lies here; None for a data set of its own."""
+
+    def chunk_file(self, number: int) -> str:
+        """A chunk's name for messages: its path, or its address."""
+
+    def chunk_bytes(self, number: int) -> int:
+        """Size of a chunk's file in bytes. Raises OSError (FileNotFoundError for a missing chunk)."""
+
+    def dictionary(self) -> bytes | None:
+        """The compression dictionary; None where only the chunks have it. Raises OSError."""
+
+    def reader(self) -> ChunkReader:
+        """A new reader of ranges of chunks, for one thread."""
+
+    def vector_reader(self, *, page_cache: bool) -> VectorReader | None:
+        """A new reader of large ranges of chunks, for one thread; None where this location has only `reader`.
+
+        `page_cache`: the page cache of this machine can hold all chunks. Raises OSError.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """A data set in a folder of a file system."""
+
+    local: Path
+
+    in_store = False
+    traffic = None
+    version = None
+
+    @property
+    def name(self) -> str:
+        """See `Location`."""
+        return str(self.local)
+
+    def chunk_file(self, number: int) -> str:
+        """See `Location`."""
+        return f"{self.local}/{chunk_name(number)}"
+
+    def chunk_bytes(self, number: int) -> int:
+        """See `Location`."""
+        return (self.local / chunk_name(number)).stat().st_size
+
+    def dictionary(self) -> None:
+        """See `Location`."""
+
+    def reader(self) -> ChunkReader:
+        """See `Location`."""
+        return RangeReader(self.chunk_file)
+
+    def vector_reader(self, *, page_cache: bool) -> VectorReader:
+        """See `Location`."""
+        return LocalFiles(self.chunk_file) if page_cache else DirectFiles(self.chunk_file)
+
+
+@dataclass(frozen=True)
+class Collected:
+    """A version of a collection in a folder of a file system. Chunks of its parts are counted on."""
+
+    local: Path
+    version: Version
+    pinned: bool = True
+    """Whether the version was named, and not merely the present one."""
+
+    in_store = False
+    traffic = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Collected, (self.local, self.version, self.pinned)
+
+    @property
+    def name(self) -> str:
+        """See `Location`."""
+        return f"{self.local}@{self.version.number}"
+
+    def chunk_file(self, number: int) -> str:
+        """See `Location`."""
+        firsts, folders = self._parts
+        part = bisect_right(firsts, number) - 1
+        return f"{folders[part]}/{chunk_name(number - firsts[part])}"
+
+    def chunk_bytes(self, number: int) -> int:
+        """See `Location`."""
+        return Path(self.chunk_file(number)).stat().st_size
+
+    def dictionary(self) -> None:
+        """See `Location`."""
+
+    def reader(self) -> ChunkReader:
+        """See `Location`."""
+        return RangeReader(self.chunk_file)
+
+    def vector_reader(self, *, page_cache: bool) -> VectorReader:
+        """See `Location`."""
+        return LocalFiles(self.chunk_file) if page_cache else DirectFiles(self.chunk_file)
+
+    @cached_property
+    def _parts(self) -> tuple[list[int], list[str]]:
+        """The first chunk of each part that holds samples, and its folder."""
+        folders = [self.local / part.name for part in self.version.parts if part.id is not None]
+        firsts, chunks = [], 0
+        for folder in folders:
+            firsts.append(chunks)
+            chunks += read_manifest(folder).header.chunks
+        return firsts, list(map(str, folders))
+
+
+Where = str | os.PathLike[str] | Location
+"""What names a data set: the path of its folder, its URL, or its location."""
+
+
+def located(where: Where) -> Location:
+    """The location of a data set. A path becomes absolute, so it stays right when the working folder changes.
+
+    The index of a data set at a URL is copied to this machine, if it is not there already. Of a collection, it is the
+    location of the version that the path names, or of the present one. Raises `UsageError`, `StorageError`,
+    `FormatError`.
+    """
+    if not isinstance(where, str | os.PathLike):
+        return where
+    named = place(os.fspath(where))
+    if not isinstance(named, Path):
+        return Remote(named, fetch_index(named))
+    collected = named_version(named.absolute())
+    return Folder(named.absolute()) if collected is None else Collected(*collected)
+
+
+def place(text: str) -> Path | str:
+    """What a text names: the path of a folder, or the URL of one in a store. Raises `UsageError`."""
+    if not is_url(text):
+        return Path(text)
+    url = parse_url(text)
+    return Path("/", url.path) if url.scheme == "file" else str(url)
+
+
+def vector_reader(location: Location, *, page_cache: bool) -> VectorReader:
+    """A location's own vector reader, or one that copies the bytes of its `reader`. Raises OSError."""
+    return location.vector_reader(page_cache=page_cache) or CopiedReads(location.reader())

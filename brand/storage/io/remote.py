@@ -1,0 +1,135 @@
+"""A data set at a URL: which folder has its index, and what reads its chunks?
+
+Manifest and index are copied to a folder of this machine (`fetch_index`), and checked as a whole on the way. Chunks
+are read from the store, range by range: by the node server for all processes that train, and by programs of one
+process, such as the commands of the command line.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brand.errors import StorageError, unpack_error
+from brand.formats.constants import CHUNKS_NAME, chunk_name
+from brand.formats.index import open_array
+from brand.formats.manifest import read_manifest
+from brand.pythonchild import child_command
+from brand.storage.io.files import ChunkReader, Range
+from brand.storage.io.vectored import VectorReader, scatter_memory
+from brand.stores.opening import open_store
+from brand.stores.store import Store, read_all
+from brand.stores.traffic import Traffic
+
+DICTIONARY_NAME: Final = "dictionary"
+"""File of the copied index that has the compression dictionary, if the data set has one."""
+LIMIT_S: Final = 3600.0
+"""How long the copy of an index may take. Each request has a limit of its own, which is much shorter."""
+
+
+@dataclass(frozen=True)
+class Remote:
+    """A data set in a store; a `Location`. Making one speaks to no store, and neither does making a reader.
+
+    All readers of one object share the connections, and the versions of the chunks that they have seen.
+    """
+
+    name: str
+    """The URL."""
+    local: Path
+    traffic: Traffic = field(default_factory=Traffic, compare=False, repr=False)
+    """What reads by this object have cost so far."""
+
+    in_store = True
+    version = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Remote, (self.name, self.local)
+
+    def chunk_file(self, number: int) -> str:
+        """See `Location`."""
+        return f"{self.name}/{chunk_name(number)}"
+
+    def chunk_bytes(self, number: int) -> int:
+        """See `Location`. The index says it: the store is not asked."""
+        rows = open_array(self.local, CHUNKS_NAME, read_manifest(self.local).header)
+        return int(rows.run(number, number + 1)["file_size"][0])
+
+    def dictionary(self) -> bytes:
+        """See `Location`."""
+        return (self.local / DICTIONARY_NAME).read_bytes()
+
+    def reader(self) -> ChunkReader:
+        """See `Location`."""
+        return _StoreReader(self)
+
+    def vector_reader(self, *, page_cache: bool) -> VectorReader:  # noqa: ARG002 - no page cache has what is in a store
+        """See `Location`."""
+        return _StoreVectors(self)
+
+    @cached_property
+    def store(self) -> Store:
+        """The store. Raises `UsageError`."""
+        store = open_store(self.name)
+        store.traffic = self.traffic
+        return store
+
+
+class _Reading:
+    """What both readers have in common."""
+
+    def __init__(self, remote: Remote) -> None:
+        self._remote = remote
+
+    def close(self) -> None:
+        """Let go of nothing: the readers share their connections."""
+
+
+class _StoreReader(_Reading):
+    """A `ChunkReader` of chunks in a store. Where an object ends early, it raises OSError, and gives no zeros."""
+
+    def read_into(self, ranges: Sequence[Range]) -> None:
+        """See `ChunkReader`. Ranges are read at the same time; none is joined to another one."""
+        if ranges:
+            read_all(self._remote.store, [(chunk_name(number), offset, buffer) for number, offset, buffer in ranges])
+
+
+class _StoreVectors(_Reading):
+    """A `VectorReader` of chunks in a store: each piece of a body is copied once, to where its samples belong."""
+
+    def scatter(self, number: int, offset: int, size: int, vector: NDArray[np.void]) -> None:
+        """See `VectorReader`."""
+        vector, at = np.array(vector, order="C"), 0
+        for piece in self._remote.store.pieces(chunk_name(number), offset, size):
+            at = scatter_memory(np.frombuffer(piece, np.uint8), vector, at)
+
+
+def fetch_index(url: str) -> Path:
+    """Return the folder of this machine that has manifest and index of the data set at `url`, copied if it is missing.
+
+    The manifest is read anew each time, so a data set that was replaced is found. Raises `NotADataSetError` and other
+    `FormatError`s, `UsageError`, `StorageError`.
+    """
+    # The libraries that access stores start threads, and would make this process unfit to fork its DataLoader workers.
+    command = child_command("brand.storage.io.indexcopy")
+    try:
+        done = subprocess.run(command, input=url.encode(), stdout=subprocess.PIPE, timeout=LIMIT_S, check=False)
+    except subprocess.TimeoutExpired:
+        raise StorageError(f"the index of {url} was not copied within {LIMIT_S:.0f} s") from None
+    except OSError as error:
+        raise StorageError(f"the index of {url} cannot be copied: no process can be started: {error}") from None
+    try:
+        answer = json.loads(done.stdout)
+    except ValueError:
+        raise StorageError(f"the process that copies the index of {url} ended; it may have said why") from None
+    if "type" in answer:
+        raise unpack_error(answer) or StorageError(f"the index of {url} cannot be copied: {answer}")
+    return Path(answer["folder"])

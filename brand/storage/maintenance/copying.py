@@ -1,0 +1,188 @@
+"""A data set from one place to another, folders or stores: how does the copy become whole, and the same?
+
+    manifest       says which files there are, of which size and checksum; nothing is listed at the source
+    index          to the work folder, compared with the manifest; it says what every chunk must be
+    chunks         several at a time: read once, each sample compared with its checksum while it passes, to a file of
+                   the work folder, and then whole to its place
+    companions, index, and the manifest, last
+
+A copy that was stopped goes on: a chunk that is there counts where its size is right, and its first 64 bytes. They hold
+the identity of the data set, and a checksum of the table with the checksums of all samples; and no file gets its name
+before it is whole. The index in the work folder is compared again.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from brand.errors import ChecksumError, UsageError
+from brand.formats.arrays import ArrayFile
+from brand.formats.constants import CHUNKS_NAME, MANIFEST_NAME, SAMPLES_NAME, SHARE_NAME, chunk_name
+from brand.formats.index import open_array
+from brand.formats.manifest import Manifest, parse_manifest
+from brand.formats.publish import file_digest, storage_errors
+from brand.storage.io.location import place
+from brand.storage.maintenance.destinations import Destination, claimed
+from brand.storage.maintenance.origins import Origin, open_origin
+from brand.storage.maintenance.passing import PassingChunk, is_chunk
+
+_AT_ONCE: Final = 12
+"""Chunks that are copied at the same time."""
+_LEAST_AT_ONCE: Final = 2
+_MEMORY: Final = 768 << 20
+"""A store takes a chunk from memory: large ones are copied fewer at a time."""
+_PART: Final = 128 << 20
+"""Larger objects are never in memory as a whole."""
+_FILES: Final = "files"
+
+OnCopied = Callable[[int, int, int, int], None]
+"""Called now and then with (chunks done, chunks in all, bytes of these, bytes of all chunks)."""
+
+
+@dataclass(frozen=True)
+class Copied:
+    """What a copy did."""
+
+    source: str
+    target: str
+    samples: int
+    chunks: int
+    bytes: int
+    """Bytes of all files."""
+    chunks_found: int
+    """Chunks that were there already, from a copy that was stopped."""
+    seconds: float
+
+
+def copy(source: str | os.PathLike[str], target: str | os.PathLike[str], on_copied: OnCopied) -> Copied:
+    """Copy a data set, or go on with a copy that was stopped. Both are paths or URLs.
+
+    Raises:
+        UsageError: The source is a share, or source and target are one place.
+        TargetExistsError: The target is something else than a copy of this data set.
+        FormatError: The source is no data set, or is damaged; the error names chunk and sample.
+        StorageError: The target refused; the same call goes on where this one ended.
+    """
+    started, origin, to = time.monotonic(), open_origin(place(os.fspath(source))), place(os.fspath(target))
+    data = origin.manifest()
+    manifest = parse_manifest(data, Path(origin.name))
+    if origin.has(SHARE_NAME):
+        raise UsageError(
+            f"{origin.name} is the share of one node, and has only some of the chunks: copy the undivided data set,"
+            " and divide the copy with `brand partition`"
+        )
+    _check_apart(origin.name, to)
+    with storage_errors(str(to), "cannot write"), claimed(to, data, manifest.data_set_id) as destination:
+        files = destination.work / _FILES
+        for name, facts in {**manifest.files, **manifest.companions}.items():
+            _fetch(origin, name, facts, files / name)
+        chunks = _Chunks(origin, destination, manifest, files)
+        found = chunks.copy(on_copied)
+        for name in {**manifest.companions, **manifest.files}:
+            destination.target.publish(files / name, name)
+        destination.target.finish(MANIFEST_NAME, data)
+    others = len(data) + sum(size for size, _ in {**manifest.files, **manifest.companions}.values())
+    return Copied(
+        source=origin.name,
+        target=destination.name,
+        samples=manifest.header.samples,
+        chunks=manifest.header.chunks,
+        bytes=others + chunks.total,
+        chunks_found=found,
+        seconds=time.monotonic() - started,
+    )
+
+
+class _Chunks:
+    """The chunks of one copy."""
+
+    def __init__(self, origin: Origin, to: Destination, manifest: Manifest, files: Path) -> None:
+        self._origin, self._to, self._manifest = origin, to, manifest
+        self._rows: ArrayFile = open_array(files, SAMPLES_NAME, manifest.header)
+        self._chunks: NDArray[np.void] = open_array(files, CHUNKS_NAME, manifest.header).all()
+        self._sizes = to.sizes()
+        self.total = int(self._chunks["file_size"].sum(dtype=np.uint64))
+
+    def copy(self, on_copied: OnCopied) -> int:
+        """Copy all that are not there. Returns how many were."""
+        done = size = found = 0
+        for number, there in self._each():
+            done, size, found = done + 1, size + int(self._chunks[number]["file_size"]), found + there
+            on_copied(done, len(self._chunks), size, self.total)
+        return found
+
+    def _each(self) -> Iterator[tuple[int, bool]]:
+        """Number of each chunk when it is in its place, and whether it was there before."""
+        largest = min(_PART, max(1, int(self._chunks["file_size"].max())))
+        at_once = max(_LEAST_AT_ONCE, min(_AT_ONCE, _MEMORY // largest))
+        with ThreadPoolExecutor(at_once) as pool:
+            running: deque[tuple[int, Future[bool]]] = deque()
+            try:
+                for number in range(len(self._chunks)):
+                    running.append((number, pool.submit(self._copy, number)))
+                    if len(running) >= 2 * at_once:
+                        first, future = running.popleft()
+                        yield first, future.result()
+                while running:
+                    first, future = running.popleft()
+                    yield first, future.result()
+            finally:
+                for _, future in running:
+                    future.cancel()
+
+    def _copy(self, number: int) -> bool:
+        name, row = chunk_name(number), self._chunks[number]
+        size = int(row["file_size"])
+        if self._sizes.get(name) == size and is_chunk(self._to.head(name), self._manifest.data_set_id, number, row):
+            return True
+        first = number * self._manifest.header.chunk_size
+        rows = self._rows.run(first, first + self._manifest.header.chunk_samples(number))
+        passing = PassingChunk(f"{self._origin.name}/{name}", number, row, rows)
+        temporary = self._to.work / f"{number}.tmp"
+        with temporary.open("wb", buffering=0) as file:
+            for piece in self._origin.pieces(name, size, number):
+                passing.feed(piece)
+                _write(file.fileno(), piece)
+        passing.finish()
+        self._to.target.publish(temporary, name)
+        return False
+
+
+def _fetch(origin: Origin, name: str, facts: tuple[int, str], path: Path) -> None:
+    """Bring a file of the index, or a companion, to the work folder, unless it is there."""
+    if path.exists() and file_digest(path) == tuple(facts):
+        return
+    size, expected = facts
+    path.parent.mkdir(parents=True, exist_ok=True)
+    digest = xxhash.xxh3_128()
+    with path.open("wb", buffering=0) as file:
+        for piece in origin.pieces(name, size):
+            digest.update(piece)
+            _write(file.fileno(), piece)
+    if digest.hexdigest() != expected:
+        what, where = "checksum of the file", f"{origin.name}/{name}"
+        hint = "`brand reindex` makes it again from the chunks" if name.endswith(".npy") else ""
+        raise ChecksumError(what, path=where, expected=expected, found=digest.hexdigest(), hint=hint)
+
+
+def _write(descriptor: int, piece: memoryview) -> None:
+    while piece:
+        piece = piece[os.write(descriptor, piece) :]
+
+
+def _check_apart(source: str, target: str | Path) -> None:
+    """Raise `UsageError` where one place is the other one, or inside of it."""
+    first, second = (os.path.realpath(place) if "://" not in str(place) else str(place) for place in (source, target))
+    if first == second or first.startswith(f"{second}/") or second.startswith(f"{first}/"):
+        raise UsageError(f"{target} is {source}, or one is inside of the other: choose a place beside it")

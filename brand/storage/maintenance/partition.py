@@ -1,0 +1,187 @@
+"""A data set divided over the disks of several nodes: each node gets a folder with the index and its run of chunks.
+
+`share.json` is written first and the manifest last. So an unfinished share is known as one, does not open as a data
+set, and the same call finishes it. Its folder `.brand-partition` holds the file that is being copied, and a lock that
+keeps two partitions apart; the lock ends with its process.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brand.errors import TargetExistsError, UsageError, counted
+from brand.formats.constants import MANIFEST_NAME, SHARE_NAME, SHARE_WORK_NAME, chunk_name
+from brand.formats.publish import publish_file, storage_errors, sync_folder
+from brand.formats.share import Share, pack_share
+from brand.storage.dataset.dataset import StoredDataSet
+from brand.storage.maintenance.copies import Way, link_or_copy
+from brand.storage.maintenance.progress import OnChunk, silent
+from brand.storage.maintenance.verify import check_file
+
+
+@dataclass(frozen=True)
+class Divided:
+    """One share that was made."""
+
+    path: Path
+    share: Share
+    samples: int
+    bytes: int
+    """Bytes of the share's chunks."""
+    ways: Counter[Way]
+    """How many chunks were linked, were copied, and were already there."""
+
+
+def partition(
+    path: Path,
+    outs: Sequence[Path],
+    owners: NDArray[np.integer[Any]],
+    group_chunks: int,
+    *,
+    copy: bool = False,
+    on_chunk: OnChunk = silent,
+) -> list[Divided]:
+    """Write the share of node `k` to `outs[k]`; `owners` is the node of each chunk, ascending, shape (chunks,).
+
+    Owners change only between groups of `group_chunks` chunks. Files are hard links where that is possible, unless
+    `copy`. Files of an earlier call with the same arguments are kept. `on_chunk(done, of, bytes copied)` tells
+    progress.
+
+    Raises:
+        UsageError: The data set is a share itself, there are more nodes than groups, or a folder is in another one.
+        TargetExistsError: A folder holds something else; nothing has been written then.
+        FormatError: The data set lacks a file, or a file is damaged.
+        StorageError: The storage refused; the same call goes on where this one ended.
+    """
+    data_set = StoredDataSet(path)
+    shares = _shares(path, data_set, len(outs), owners, group_chunks)
+    _check_apart(path, outs)
+    for out, share in zip(outs, shares, strict=True):
+        with storage_errors(out, "cannot look into"):
+            _check_target(out, pack_share(share))
+    manifest, done, made = data_set.manifest, 0, []
+    for name, facts in {**manifest.files, **manifest.companions}.items():
+        if error := check_file(data_set.location, name, facts):
+            raise error
+
+    def count(copied: int) -> None:
+        nonlocal done
+        done += 1
+        on_chunk(done, manifest.header.chunks, copied)
+
+    for out, share in zip(outs, shares, strict=True):
+        with storage_errors(out, "cannot write the share to"), _claimed(out, pack_share(share)) as work:
+            made.append(_fill(data_set, out, share, work / "copy", copy=copy, count=count))
+    return made
+
+
+def _shares(
+    path: Path, data_set: StoredDataSet, nodes: int, owners: NDArray[np.integer[Any]], group_chunks: int
+) -> list[Share]:
+    """The share of each node. Raises `UsageError`."""
+    if (share := data_set.share) is not None:
+        raise UsageError(
+            f"{path} is share {share.node} of {share.nodes} of a data set already. Partition the undivided one"
+        )
+    chunks = data_set.header.chunks
+    groups = -(-chunks // group_chunks)
+    if nodes > groups:
+        grouped = f" in {counted(groups, 'group')} of {group_chunks:,}" if group_chunks > 1 else ""
+        raise UsageError(
+            f"{path} has {counted(chunks, 'chunk')}{grouped}, so there are shares for"
+            f" {counted(groups, 'node')} at the most, not for {nodes:,}"
+        )
+    cuts = tuple(np.searchsorted(owners, np.arange(nodes + 1)).tolist())
+    return [Share(data_set.manifest.data_set_id, node, group_chunks, cuts) for node in range(nodes)]
+
+
+def _check_apart(path: Path, outs: Sequence[Path]) -> None:
+    """Raise `UsageError` where two shares have one folder, or a folder is inside another one or the data set."""
+    known: dict[Path, Path] = {}
+    for out in outs:
+        if (place := Path(os.path.realpath(out))) in known:
+            raise UsageError(f"{out} is named twice: each node needs a folder of its own")
+        known[place] = out
+    known.setdefault(Path(os.path.realpath(path)), path)
+    for place, folder in known.items():
+        if around := next((known[parent] for parent in place.parents if parent in known), None):
+            raise UsageError(f"{folder} is inside of {around}: choose a folder beside it")
+
+
+def _check_target(out: Path, description: bytes) -> None:
+    """Raise `TargetExistsError` unless `out` is new, empty, or this very share, finished or not."""
+    if not os.path.lexists(out):
+        return
+    if not out.is_dir():
+        raise TargetExistsError(f"{out} exists and is no folder. Choose another target, or remove it")
+    names = set(os.listdir(out)) - {SHARE_WORK_NAME}
+    if SHARE_NAME in names:
+        with (out / SHARE_NAME).open("rb") as file:
+            found = file.read(len(description) + 1)
+        if found != description:
+            raise TargetExistsError(
+                f"{out} holds the share of another node, data set or partition. Choose another target, or remove it"
+            )
+    elif MANIFEST_NAME in names:
+        raise TargetExistsError(f"{out} is a finished data set already. Choose another target, or remove it")
+    elif names:
+        raise TargetExistsError(f"{out} is not empty. Choose another target, or remove what is in it")
+
+
+@contextmanager
+def _claimed(out: Path, description: bytes) -> Iterator[Path]:
+    """The work folder of a share, for this process alone. It is removed when all went well."""
+    work = out / SHARE_WORK_NAME
+    work.mkdir(parents=True, exist_ok=True)
+    lock = os.open(work / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise TargetExistsError(f"{out}: another partition is writing there right now") from None
+        if not work.exists():  # another process had it, and has removed it meanwhile
+            raise TargetExistsError(f"{out}: another partition ended there just now. Run the command again")
+        _check_target(out, description)
+        (work / "share").write_bytes(description)  # a half-written file beside it would make the folder look taken
+        publish_file(work / "share", out / SHARE_NAME)
+        sync_folder(out)
+        yield work
+        shutil.rmtree(work)
+    finally:
+        os.close(lock)
+
+
+def _fill(
+    data_set: StoredDataSet, out: Path, share: Share, spare: Path, *, copy: bool, count: Callable[[int], None]
+) -> Divided:
+    """Write all files of a share, its manifest last."""
+    ways: Counter[Way] = Counter()
+    names = [*data_set.manifest.files, *data_set.manifest.companions]
+    folders = {out / "chunks", *((out / name).parent for name in names)}
+    for folder in folders:
+        folder.mkdir(exist_ok=True)
+    for name in names:
+        link_or_copy(data_set.path / name, out / name, spare, copy=copy)
+    sizes = data_set.chunk_rows["file_size"]
+    for number in share.chunks:
+        data_set.check_file_size(number)
+        way = link_or_copy(Path(data_set.location.chunk_file(number)), out / chunk_name(number), spare, copy=copy)
+        ways[way] += 1
+        count(int(sizes[number]) if way == "copied" else 0)
+    for folder in folders:
+        sync_folder(folder)
+    link_or_copy(data_set.path / MANIFEST_NAME, out / MANIFEST_NAME, spare, copy=copy)
+    sync_folder(out)
+    held = int(sizes[share.chunks.start : share.chunks.stop].sum())
+    return Divided(out, share, share.samples(data_set.header), held, ways)

@@ -1,0 +1,80 @@
+"""How are manifest, index and columns made again from the chunks alone, byte for byte as the conversion wrote them?"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from brand.errors import ForeignFileError, MissingFileError, NotADataSetError, UsageError
+from brand.formats.chunk import Front
+from brand.formats.constants import MANIFEST_NAME, SHARE_NAME, WORK_NAME, chunk_name
+from brand.formats.contents import read_fixed
+from brand.formats.index import IndexBuilder, companions_in, seal
+from brand.formats.manifest import Manifest
+from brand.formats.publish import FolderTarget, storage_errors
+from brand.storage.io.fronts import open_front
+from brand.storage.io.location import Folder
+from brand.storage.io.versions import is_collection
+from brand.storage.maintenance.progress import OnChunk, silent
+
+
+def reindex(path: Path, on_chunk: OnChunk = silent) -> Manifest:
+    """Rebuild everything but the chunks. The old files stay until the new ones are whole.
+
+    `on_chunk(done, of, bytes)` tells progress.
+
+    Raises:
+        UsageError: This is a share: its index covers all chunks, and it has only some of them. Or a collection.
+        NotADataSetError: There are no chunks here, or their conversion is not finished.
+        FormatError: A chunk is missing, damaged or foreign; nothing has been changed then.
+        StorageError: The storage refused.
+    """
+    if (path / WORK_NAME).exists():
+        how = "run the same `brand convert` command again, or `brand seal` where it was made in parts"
+        raise NotADataSetError(f"its conversion is not finished: {how}", path=path)
+    if not path.is_dir():
+        raise NotADataSetError("there is no such folder", path=path)
+    if (path / SHARE_NAME).exists():
+        raise UsageError(
+            f"{path} is a share, and its chunks alone do not make its index. Copy {MANIFEST_NAME}, index and columns"
+            " from another share or from the undivided data set: they are the same in all"
+        )
+    if is_collection(path):
+        raise UsageError(
+            f"{path} is a collection, which has no index of its own: give one of the folders in {path}/parts"
+        )
+    if not (path / chunk_name(0)).exists():
+        raise NotADataSetError("there is no first chunk", path=path, expected=chunk_name(0), found="nothing")
+    front = open_front(Folder(path), 0)
+    work = path / ".brand-reindex"
+    missing = next((n for n in range(front.header.chunks) if not (path / chunk_name(n)).exists()), None)
+    if missing is not None:  # say so before an index of all chunks takes room
+        raise MissingFileError("the chunk is missing", path=path / chunk_name(missing), chunk=missing)
+    with storage_errors(path, "cannot write the index of"):
+        shutil.rmtree(work, ignore_errors=True)
+        work.mkdir()
+        try:
+            builder = IndexBuilder(work, front.header, path)
+            for number in range(front.header.chunks):
+                on_chunk(number + 1, front.header.chunks, _add(path, number, front, builder))
+            return seal(
+                FolderTarget(path),
+                builder,
+                data_set_id=front.preamble.data_set_id,
+                dictionary_size=front.preamble.dictionary_size,
+                companions=companions_in(path),
+            )
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+
+
+def _add(path: Path, number: int, first: Front, builder: IndexBuilder) -> int:
+    chunk = path / chunk_name(number)
+    front = open_front(Folder(path), number)
+    if front.preamble.data_set_id != first.preamble.data_set_id or front.header != first.header:
+        expected, found = first.preamble.data_set_id.hex(), front.preamble.data_set_id.hex()
+        raise ForeignFileError("a chunk of another data set", path=chunk, chunk=number, expected=expected, found=found)
+    with chunk.open("rb") as file:
+        columns = read_fixed(file, front, chunk)
+    builder.add(number, front.rows, front.preamble.checksum, columns)
+    return front.preamble.file_size

@@ -1,0 +1,334 @@
+"""How fast does a storage answer reads, by their size and the number in flight? Measured on the files that lie there.
+
+    files below a path -> visits (`ranges`) -> out of the page cache -> read -> bandwidth
+
+A thread announces a read (POSIX_FADV_WILLNEED), reads into memory that it has touched before, and drops the bytes from
+the page cache. There is one thread for each read in flight. The clock of a visit starts when all its threads do. A
+burst that a storage with a limit allows at the beginning does not count (`bandwidth`). The figure of a cell is the
+median of its visits. Linux only.
+
+What is measured is a `Subject`: files below a path here, chunks in a store in `brand.storage.profile.probestore`.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import random
+import time
+from bisect import bisect_left
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from threading import Barrier
+from typing import Final, Protocol
+
+from brand.errors import BrandError, StorageError, UsageError
+from brand.formats.constants import MANIFEST_NAME
+from brand.formats.publish import storage_errors
+from brand.storage.io.device import IN_MEMORY, device_name, mount_of
+from brand.storage.io.pagecache import CachedFile
+from brand.storage.profile.profile import Profile, sequential_of
+from brand.storage.profile.ranges import Cell, Range, cells_that_fit, layouts, rounds
+
+SIZES: Final = tuple(1 << power for power in range(15, 23))
+"""Read sizes: 32 KiB to 4 MiB."""
+DEPTHS: Final = (1, 2, 4, 8, 16)
+"""Reads in flight."""
+SECONDS: Final = 10.0
+LARGE: Final = 1 << 20
+"""Reads of at least this size are needed to know the sequential bandwidth."""
+LEAST_BYTES: Final = 64 << 20
+"""Files that are smaller in all say nothing about a storage."""
+
+_MOST_FILES: Final = 256
+_MOST_ENTRIES: Final = 20_000
+_WALK_S: Final = 2.0
+_STEADY_S: Final = 0.4
+"""A visit that takes so long is steady on any storage: one with a limit applies it at least ten times a second."""
+_HALVES: Final = (1 / 4, 5 / 8)
+
+Report = Callable[[float, float, int], None]
+"""Called after each visit with (seconds gone, seconds planned, bytes read so far)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """A profile, and facts about its measurement."""
+
+    profile: Profile
+    seconds: float
+    read_bytes: int
+    reads: int
+    file_bytes: int
+    """Size of the files that were read from. Where `read_bytes` is more, parts were read several times."""
+    cached_bytes: int
+    """Bytes that were left out, because the page cache did not let go of them."""
+
+
+def measure(path: str | Path, *, seconds: float = SECONDS, report: Report | None = None) -> Profile:
+    """Measure the storage below `path`: a data set, a folder with large files, or a large file.
+
+    Takes about `seconds` and some 32 MiB of memory, and drops the files that it reads from the page cache.
+
+    Raises:
+        UsageError: The files are too few or too small.
+        StorageError: There are no files, they cannot be read, or they lie in memory.
+        BrandError: This is not Linux.
+    """
+    return take_measurement(path, seconds=seconds, report=report).profile
+
+
+def take_measurement(path: str | Path, *, seconds: float = SECONDS, report: Report | None = None) -> Measurement:
+    """Measure as `measure` does, and return all facts about the measurement. Raises the errors of `measure`."""
+    if not hasattr(os, "posix_fadvise") or not hasattr(os, "preadv"):
+        raise BrandError("measuring a storage works on Linux only")
+    mount = mount_of(path)
+    with storage_errors(Path(path), "cannot read"), ExitStack() as stack:
+        files = _Files(path, device_name(mount), stack)
+        cells = cells_that_fit(files.sizes, SIZES, DEPTHS)
+        check_enough(path, files.sizes, cells)
+        if mount.type in IN_MEMORY:
+            raise StorageError(f"{path} lies in memory ({mount.type}), not on a storage: there is nothing to measure")
+        order = rounds(cells)
+        visits = layouts(files.sizes, [cell for cells in order for cell in cells], random.Random())
+        return run(files, path, (SIZES, DEPTHS), order, visits, seconds, report)
+
+
+class Subject(Protocol):
+    """What is measured."""
+
+    device: str
+    """The storage in plain words."""
+    sizes: list[int]
+    """Usable bytes of each file."""
+
+    def cold(self, ranges: Sequence[Range]) -> list[Range]:
+        """The ranges that are not in this machine's memory."""
+
+    def read(self, piece: Range, buffer: memoryview) -> None:
+        """Read a range; any number of threads may. Raises OSError."""
+
+
+def check_enough(where: str | Path, sizes: Sequence[int], cells: Sequence[Cell]) -> None:
+    """Raise `UsageError` where files of these sizes say nothing about a storage."""
+    if sum(sizes) < LEAST_BYTES or max((cell.size for cell in cells), default=0) < LARGE:
+        raise UsageError(_too_small(where, sizes))
+
+
+def run(
+    subject: Subject,
+    where: str | Path,
+    axes: tuple[tuple[int, ...], tuple[int, ...]],
+    order: Sequence[Sequence[Cell]],
+    visits: Iterator[tuple[Cell, list[Range]]],
+    seconds: float,
+    report: Report | None,
+) -> Measurement:
+    """Visit the cells of each round in turn, and make a profile of it; `axes`: its read sizes and its depths.
+
+    Raises `StorageError`, OSError.
+    """
+    sizes, depths = axes
+    probe = _Probe(
+        subject, max(cell.size * cell.depth for cells in order for cell in cells), seconds, report or _silent
+    )
+    _visit_all(probe, order, visits)
+    table = tuple(tuple(probe.speed(Cell(size, depth)) for size in sizes) for depth in depths)
+    if probe.cached > probe.bytes:
+        raise StorageError(
+            f"{where}: the page cache answered, not the storage, and did not let go of the files. Something holds them"
+            " in memory: measure while nothing uses them, or other files of this storage"
+        )
+    if not any(speed for row in table for size, speed in zip(sizes, row, strict=True) if size >= LARGE):
+        raise StorageError(f"{where}: the storage is too slow to be measured in {seconds:g} s: give it more time")
+    profile = Profile(subject.device, sizes, depths, table, sequential_of(sizes, depths, table))
+    return Measurement(profile, probe.gone(), probe.bytes, probe.reads, sum(subject.sizes), probe.cached)
+
+
+def _visit_all(probe: _Probe, order: Sequence[Sequence[Cell]], visits: Iterator[tuple[Cell, list[Range]]]) -> None:
+    """Visit half of the cells, and then more of them as long as the time left is enough for each."""
+    each = 0.0
+    for cells in order:
+        began = probe.gone()
+        if probe.left() <= min(each, _STEADY_S) * len(cells):
+            break
+        for todo, (cell, ranges) in zip(range(len(cells), 0, -1), visits, strict=False):
+            probe.visit(cell, ranges, probe.left() / todo)
+        each = (probe.gone() - began) / len(cells)
+    probe.finish()
+
+
+class _Probe:
+    """Buffers and the figures so far."""
+
+    def __init__(self, subject: Subject, in_flight: int, seconds: float, report: Report) -> None:
+        self._subject = subject
+        self._seconds, self._report = seconds, report
+        self._began = time.perf_counter()
+        self._speeds: defaultdict[Cell, list[float]] = defaultdict(list)
+        self._memory = memoryview(mmap.mmap(-1, in_flight))
+        self._memory[:] = bytes(in_flight)  # pages are there before the clock runs
+        self.bytes = self.reads = self.cached = 0
+
+    def gone(self) -> float:
+        """Seconds since the start of the measurement."""
+        return time.perf_counter() - self._began
+
+    def left(self) -> float:
+        """Seconds that are left."""
+        return self._seconds - self.gone()
+
+    def speed(self, cell: Cell) -> float:
+        """The figure of a cell: the median of its visits, 0.0 without any."""
+        return median(self._speeds[cell]) if cell in self._speeds else 0.0
+
+    def finish(self) -> None:
+        """Report the end of the measurement."""
+        now = self.gone()
+        self._report(now, now, self.bytes)
+
+    def visit(self, cell: Cell, ranges: Sequence[Range], limit_s: float) -> None:
+        """Read cold ranges for about `limit_s` at most. Reads nothing where time is too short for the fewest reads."""
+        fastest = max((speed for speeds in self._speeds.values() for speed in speeds), default=0.0)
+        if fastest and cell.size * cell.least > fastest * self.left():
+            return
+        cold = self._subject.cold(ranges)
+        self.cached += sum(piece.size for piece in ranges) - sum(piece.size for piece in cold)
+        if len(cold) < cell.least:
+            return
+        done = self._read_all(cell, cold, limit_s)
+        self.bytes += cell.size * len(done)
+        self.reads += len(done)
+        self._speeds[cell].append(bandwidth(done, cell.size))
+        self._report(self.gone(), self._seconds, self.bytes)
+
+    def _read_all(self, cell: Cell, ranges: Sequence[Range], limit_s: float) -> list[float]:
+        """Read with `cell.depth` threads. Returns when each read was done, in seconds since all threads started."""
+        todo = deque(ranges)
+        started = 0.0
+        barrier = Barrier(cell.depth, action=lambda: begin(time.perf_counter()))
+
+        def begin(now: float) -> None:
+            nonlocal started
+            started = now
+
+        def work(number: int) -> list[float]:
+            buffer = self._memory[number * cell.size : (number + 1) * cell.size]
+            done: list[float] = []
+            barrier.wait()
+            while len(done) * cell.depth < cell.least or time.perf_counter() - started < limit_s:
+                try:
+                    piece = todo.popleft()
+                except IndexError:
+                    break
+                self._subject.read(piece, buffer)
+                done.append(time.perf_counter() - started)
+            return done
+
+        with ThreadPoolExecutor(cell.depth) as threads:
+            try:
+                return sorted(moment for done in threads.map(work, range(cell.depth)) for moment in done)
+            finally:
+                todo.clear()  # after an error or Ctrl-C the other threads end soon
+
+
+def bandwidth(done: Sequence[float], size: int) -> float:
+    """Bytes/s of a visit from the moments (s) when its reads of `size` bytes were done, rising. Pure.
+
+    A storage with a limit lets a burst through at once, and then a step every so often. So the first quarter of the
+    time does not count, and the rest is halved. The reads are counted from the one after the longest pause of the first
+    half to the one after the longest pause of the second half: these are whole steps. Where the first half has no read,
+    all reads and all the time count.
+    """
+    begin, middle = (bisect_left(done, share * done[-1]) for share in _HALVES)
+    if begin == middle:
+        return size * len(done) / done[-1]
+    pauses = [moment - before for before, moment in zip([0.0, *done], done, strict=False)]
+    first = max(range(begin, middle), key=pauses.__getitem__)
+    last = max(range(middle, len(done)), key=pauses.__getitem__)
+    return size * (last - first) / (done[last] - done[first])
+
+
+class _Files:
+    """A `Subject`: the largest files below a path. `stack` closes them."""
+
+    def __init__(self, path: str | Path, device: str, stack: ExitStack) -> None:
+        files = list(_open_files(Path(path), stack))
+        self.device, self.sizes = device, [size for _, size in files]
+        self._descriptors = [descriptor for descriptor, _ in files]
+        self._cached = [CachedFile(descriptor) for descriptor in self._descriptors]
+
+    def cold(self, ranges: Sequence[Range]) -> list[Range]:
+        """See `Subject`. Their files are dropped from the page cache before."""
+        for file in {piece.file for piece in ranges}:
+            self._cached[file].drop()
+        for file in {piece.file for piece in ranges if self._is_cached(piece)}:
+            self._cached[file].drop_written()
+        return [piece for piece in ranges if not self._is_cached(piece)]
+
+    def read(self, piece: Range, buffer: memoryview) -> None:
+        """See `Subject`."""
+        descriptor, offset = self._descriptors[piece.file], piece.offset
+        os.posix_fadvise(descriptor, offset, len(buffer), os.POSIX_FADV_WILLNEED)
+        done = 0
+        while done < len(buffer):
+            count = os.preadv(descriptor, (buffer[done:],), offset + done)
+            if count == 0:
+                raise StorageError("a file became shorter while it was read: measure files that are not in use")
+            done += count
+        os.posix_fadvise(descriptor, offset, len(buffer), os.POSIX_FADV_DONTNEED)
+
+    def _is_cached(self, piece: Range) -> bool:
+        return bool(self._cached[piece.file].holds(piece.offset, piece.size))
+
+
+def _open_files(path: Path, stack: ExitStack) -> Iterator[tuple[int, int]]:
+    """Descriptor and usable size of the largest files below `path`; where `path` is a data set, of its chunks."""
+    found = [(path.stat().st_size, path)] if path.is_file() else list(_walk(path))
+    random.shuffle(found)
+    for _, file in sorted(found, key=lambda item: -item[0])[:_MOST_FILES]:
+        descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+        stack.callback(os.close, descriptor)
+        facts = os.fstat(descriptor)
+        sparse = facts.st_blocks * 512 < facts.st_size  # a hole is not read: only what lies before the first counts
+        yield descriptor, os.lseek(descriptor, 0, os.SEEK_HOLE) if sparse else facts.st_size
+
+
+def _walk(path: Path) -> Iterator[tuple[int, Path]]:
+    """Size and path of the files below a folder on the same storage, within limits of number and time."""
+    top = path / "chunks" if (path / MANIFEST_NAME).is_file() else path
+    storage, end, seen = top.stat().st_dev, time.perf_counter() + _WALK_S, 0
+    folders = [top]
+    while folders:
+        folder = folders.pop()
+        if folder != top and not os.access(folder, os.R_OK | os.X_OK):  # such as lost+found
+            continue
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                seen += 1
+                if seen > _MOST_ENTRIES or time.perf_counter() > end:
+                    return
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(Path(entry.path))
+                elif entry.is_file(follow_symlinks=False) and os.access(entry.path, os.R_OK):
+                    facts = entry.stat(follow_symlinks=False)
+                    if facts.st_dev == storage and facts.st_size:
+                        yield facts.st_size, Path(entry.path)
+
+
+def _too_small(path: str | Path, sizes: Sequence[int]) -> str:
+    most = max(sizes, default=0)
+    return (
+        f"{path}: {sum(sizes) / 1e6:,.1f} MB in files, the largest of {most / 1e6:,.1f} MB, are too little to measure a"
+        f" storage with: {LEAST_BYTES >> 20} MiB in files of some MiB are needed, and a few GiB are better. Name a"
+        " larger data set or file on the same storage"
+    )
+
+
+def _silent(*_: float) -> None:
+    """Report nothing."""

@@ -1,0 +1,246 @@
+"""`Mixture`: how do several data sets train as one, each with its share of every global batch?
+
+    BrandSampler   positions of one endless sequence -> tickets of the members    `mixed_sequence`
+    Mixture        tickets -> one request to each member, and the samples in order    `mixed_fetched`
+    members        each draws from its own node server, in its own memory
+
+A mixture owns no samples and no server. It knows which member a ticket is of, and tells a member's server when this
+process comes to the member's next epoch: that may be in the middle of a batch.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from brand.errors import SchemaError, UsageError
+from brand.node.wire.looping import LoopReport
+from brand.orders.base.tickets import MAX_POSITIONS, TICKET, TICKETS_END, tag_and_epoch
+from brand.orders.mixtures.mixed_order import MixedOrder, Stretch, seed_of_member
+from brand.orders.order import MAX_SEED
+from brand.torch.data.dataset import BrandDataset
+from brand.torch.data.drawable import Drawable, SampleSource
+from brand.torch.data.habit import ReadingHabit
+from brand.torch.data.set_source import SetSource
+from brand.torch.fetch.mixed_fetched import MEMBER, MixedFetched, Portion
+from brand.torch.job.ranks import node_by_launcher
+from brand.torch.order.mixed_sequence import MixedSequence
+from brand.torch.order.mixture_members import ONE_NODE, MixtureMembers
+from brand.torch.order.sequence import whole
+
+
+class Mixture(Drawable):
+    """Several data sets that are drawn from as one, each with a share of all draws. Immutable and picklable.
+
+    Give it to a `BrandSampler` and a `BrandLoader`, or a `DataLoader` with that sampler, in place of a data set:
+
+        mixture = Mixture({web: 0.7, books: 0.3}, seed=0)
+        loader = BrandLoader(mixture, batch_size=100)
+
+    Weights are relative. Where `G * weight / sum of weights` is whole for all members, any `G` samples in a row (so any
+    global batch of `G`) have exactly these shares, whatever the number of ranks. Else each member's count from the
+    beginning on is its share, rounded up or down (with more than four members rarely one more or less).
+
+    A member that is exhausted goes on with its next epoch, in a new order: each of its samples comes once before any
+    comes twice. Epochs of the mixture are cuts of one endless sequence, so a member goes on where it was.
+
+    Samples are those of the members, which all have the same fields. A sample that is a dict says in `member` the
+    number of its member, in the order given. `memory=`, `transform=`, `prepare=` and `server=` are those of each
+    member.
+
+    Args:
+        weights: The members, `BrandDataset`s, and their weights: finite, 0 or more, not all 0. A member of weight 0 is
+            drawn from once `BrandSampler.set_weights` gives it another.
+        seed: Fixes the order of every epoch, unless the sampler is given a seed.
+        samples: Samples of an epoch; None: as many as all members have together.
+
+    Raises:
+        SchemaError: Members whose samples differ in their fields.
+        UsageError: Weights that cannot be, or no members.
+    """
+
+    _source: MixtureSource
+
+    def __init__(self, weights: Mapping[BrandDataset, float], *, seed: int = 0, samples: int | None = None) -> None:
+        if not isinstance(weights, Mapping) or not weights:
+            raise UsageError("a Mixture is made of a dict: Mixture({one: 0.7, other: 0.3})")
+        for member in weights:
+            if not isinstance(member, BrandDataset):
+                raise UsageError(f"a Mixture is of BrandDatasets, not of a {type(member).__name__}")
+        self.members = tuple(weights)
+        """The data sets, in the order given."""
+        sources = tuple(member._source for member in self.members)
+        members = MixtureMembers(self.members, [source.port for source in sources])
+        shares, seed = members.weights_of(weights), whole("seed", seed, MAX_SEED)
+        together = sum(source.data.samples_present for source in sources)
+        count = together if samples is None else max(1, whole("samples", samples, MAX_POSITIONS))
+        _check_alike(sources)
+        self._source = MixtureSource(sources, members, shares, seed, count)
+
+    def __repr__(self) -> str:
+        source = self._source
+        members = ", ".join(f"{m!r}: {weight:g}" for m, weight in zip(self.members, source.weights, strict=True))
+        return f"Mixture({{{members}}}, seed={source.seed}, samples={len(source):,})"
+
+    def stats(self) -> dict[str, Any]:
+        """By name of the member: its part of all draws from the servers of the members, and what its server says.
+
+        An empty dict before the first draw.
+        """
+        return self._source.stats()
+
+
+class MixtureSource(SampleSource):
+    """The source behind a `Mixture`. Picklable."""
+
+    def __init__(
+        self,
+        sources: tuple[SetSource, ...],
+        members: MixtureMembers,
+        weights: tuple[float, ...],
+        seed: int,
+        samples: int,
+    ) -> None:
+        self._sources, self._members, self.weights, self.seed, self._samples = sources, members, weights, seed, samples
+        self.name, self.fields = members.name, sources[0].fields
+        self._habit = ReadingHabit()
+
+    def __repr__(self) -> str:
+        return f"MixtureSource({self.name}, weights {self.weights}, seed={self.seed}, samples={self._samples:,})"
+
+    def __len__(self) -> int:
+        """Number of samples of an epoch."""
+        return self._samples
+
+    @property
+    def transform(self) -> tuple[Any, ...] | None:  # type: ignore[override]
+        """Those of the members; None: no member has one."""
+        found = tuple(source.transform for source in self._sources)
+        return found if any(found) else None
+
+    @property
+    def job(self) -> str | None:  # type: ignore[override]
+        """Those of the members."""
+        return "+".join(dict.fromkeys(source.job for source in self._sources if source.job is not None)) or None
+
+    # -- for a sampler -----------------------------------------------------------------------------------------------
+
+    def sequence(self, seed: int, origin: str, *, part: ArrayLike | None, shuffle: bool) -> MixedSequence:
+        """See `SampleSource`."""
+        if part is not None or not shuffle:
+            what = "shuffle=False" if part is None else "part="
+            raise UsageError(f"{what} is for a sampler of one BrandDataset, and this one draws from a Mixture")
+        if (node_by_launcher() or (0, 1))[1] > 1:
+            raise UsageError(ONE_NODE)
+        orders = [source.ordering.order(seed_of_member(seed, number)) for number, source in enumerate(self._sources)]
+        for source, order in zip(self._sources, orders, strict=True):
+            if order.shares:
+                raise UsageError(
+                    f"{source.name} shares its reads with other jobs (protocol={order.policy.name!r}), and a member of "
+                    "a Mixture does not: give it protocol='stripes'"
+                )
+        order = MixedOrder(tuple(orders), self._samples, seed, (Stretch(0, self.weights),))
+        return MixedSequence(self._members, order, origin)
+
+    # -- for a loader ------------------------------------------------------------------------------------------------
+
+    def fetch(self, indices: Sequence[int] | NDArray[np.int64]) -> MixedFetched:
+        """The samples for these tickets: one request to each member, and one more where a member's epoch ends."""
+        asked = indices
+        if not isinstance(asked, np.ndarray):
+            asked = np.fromiter(map(operator.index, asked), np.int64, len(asked))
+        if len(asked) and not TICKET <= int(asked.min()) <= int(asked.max()) < TICKETS_END:
+            raise UsageError(
+                "a Mixture has no indices of its own: draw with sampler=BrandSampler(mixture), or read a sample of a "
+                "member, mixture.members[0][index]"
+            )
+        self._habit.note_draw(len(asked), self.name)
+        orders = asked >> 32
+        portions = []
+        for name in sorted(set(orders.tolist())):  # epochs of one member ascend
+            at = np.flatnonzero(orders == name)
+            tag, epoch = tag_and_epoch(name << 32)
+            member = self._members.come_to(tag, epoch)
+            portions.append(Portion(member, epoch, at, self._sources[member].draw(asked[at])))
+        return MixedFetched(portions, with_member=self.fields is None)
+
+    def finish(self, samples: list[dict[str, Any]]) -> list[Any]:
+        """Samples as their members finish them."""
+        return [self._sources[sample[MEMBER]].finish([sample])[0] for sample in samples]
+
+    @property
+    def plain(self) -> bool:
+        """Whether no member decodes or transforms anything."""
+        return all(member.plain for member in self._sources)
+
+    @property
+    def files(self) -> set[str]:
+        """Fields that hold the bytes of an image or audio file."""
+        return self._sources[0].files
+
+    @property
+    def mean_bytes(self) -> float:
+        """Mean size of a stored sample that is drawn, as often as the weights say."""
+        total = sum(self.weights)
+        return sum(m.mean_bytes * w / total for m, w in zip(self._sources, self.weights, strict=True))
+
+    @property
+    def server_bytes(self) -> int | None:
+        """How many bytes the node servers may hold together; None where only one of them knows."""
+        limits = [member.server_bytes for member in self._sources]
+        known = [limit for limit in limits if limit is not None]
+        return sum(known) if len(known) == len(limits) else None
+
+    def check_ranks(self, replicas: int) -> None:
+        """See `SampleSource`."""
+        for member in self._sources:
+            member.check_ranks(replicas)
+
+    def stats(self) -> dict[str, Any]:
+        """See `Mixture.stats`."""
+        found = {member.name: member.stats() for member in self._sources}
+        draws = sum(said.get("draws", 0) for said in found.values())
+        return (
+            {
+                name: {"share": round(said["draws"] / max(1, draws), 6), "server": said} if said else {}
+                for name, said in found.items()
+            }
+            if draws
+            else {}
+        )
+
+    def tell_loop(self, report: LoopReport) -> bool:
+        """Tell the node servers of all members. Returns whether any was told."""
+        told = [member.tell_loop(report) for member in self._sources]  # each of them, so no generator
+        return any(told)
+
+
+def _check_alike(members: Sequence[SetSource]) -> None:
+    """Raise `SchemaError` if samples of members differ in their fields."""
+    first = members[0]
+    for member in members:
+        if member.fields != first.fields:
+            raise SchemaError(
+                f"samples of a Mixture have the same fields in the same order: {first.name} has fields={first.fields}, "
+                f"{member.name} fields={member.fields}"
+            )
+        one, other = (
+            {name: codec for name, codec in each.data.schema.items() if first.fields is None or name in first.fields}
+            for each in (first, member)
+        )
+        if one != other:
+            raise SchemaError(
+                f"samples of a Mixture have the same fields: {first.name} has {one}, {member.name} has {other}; name "
+                "those that they have in common with fields=(...)"
+            )
+        if first.files & set(one) and member.decodes != first.decodes:
+            raise SchemaError(f"decode= is {first.decodes} for {first.name}, and {member.decodes} for {member.name}")
+    if first.fields is None and MEMBER in first.data.schema:
+        raise SchemaError(
+            f"a Mixture says in the field {MEMBER!r} where a sample comes from, and the data sets have a field of that "
+            "name: name fields with fields=(...)"
+        )

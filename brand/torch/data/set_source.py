@@ -1,0 +1,182 @@
+"""How does one data set give samples for ints? `SetSource`: exact reads for indices, draws for tickets.
+
+Both ways end in the same records, so decoding, checks and errors are the same.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from brand.errors import UsageError
+from brand.node.setup.memory import memory_bytes
+from brand.node.wire.looping import LoopReport
+from brand.orders.base.tickets import TICKET, TICKETS_END
+from brand.storage.dataset.dataset import StoredDataSet
+from brand.storage.io.location import Collected
+from brand.torch.data.drawable import SampleSource
+from brand.torch.data.habit import ReadingHabit
+from brand.torch.fetch.fetch import MEDIA, Fetcher
+from brand.torch.fetch.fetched import Fetched
+from brand.torch.job.way import Way
+from brand.torch.order.draw_port import DrawPort
+from brand.torch.order.ordering import Ordering
+from brand.torch.order.sequence import OfOneSet
+
+Transform = Callable[[Any], Any] | Mapping[str, Callable[[Any], Any]]
+
+
+class SetSource(SampleSource):
+    """The source behind a `BrandDataset`. Picklable; making it opens nothing."""
+
+    def __init__(
+        self,
+        name: str,
+        way: Way,
+        fetcher: Fetcher,
+        ordering: Ordering,
+        fields: tuple[str, ...] | None,
+        transform: Transform | None,
+    ) -> None:
+        self.name, self.fields, self.ordering = name, fields, ordering
+        self.transform: Transform | None = transform
+        self.port = DrawPort(way, fetcher, name)
+        self._way, self._fetcher = way, fetcher
+        self._habit = ReadingHabit()
+
+    def __repr__(self) -> str:
+        return f"SetSource({self.name!r}, {self._way!r})"
+
+    def __len__(self) -> int:
+        """Number of samples."""
+        return len(self.data)
+
+    @property
+    def data(self) -> StoredDataSet:
+        """The stored samples."""
+        return self._fetcher.data
+
+    @property
+    def job(self) -> str | None:  # type: ignore[override]
+        """The name that the user gives."""
+        return self._way.options.job
+
+    @property
+    def decodes(self) -> bool:
+        """Whether images and audio are decoded."""
+        return self._fetcher.decodes
+
+    def sequence(self, seed: int, origin: str, *, part: ArrayLike | None, shuffle: bool) -> OfOneSet:
+        """See `SampleSource`."""
+        return OfOneSet(self.port, self.ordering.order(seed, part), seed, origin, shuffle=shuffle)
+
+    def check_ranks(self, replicas: int) -> None:
+        """Raise `UsageError` if several ranks open a collection without saying which version."""
+        location = self.data.location
+        if replicas > 1 and isinstance(location, Collected) and not location.pinned:
+            raise UsageError(
+                f"{replicas} ranks draw from {self.name.rpartition('@')[0]}, and samples that are appended while they "
+                f"start would give them different versions. Name the version, '{self.name}': it also fits the states "
+                "of the run, when it is resumed"
+            )
+
+    def fetch(self, indices: Sequence[int] | NDArray[np.int64]) -> Fetched:
+        """Return the samples with these indices or tickets, not decoded yet."""
+        asked = self._asked(indices)
+        if not len(asked) or not TICKET <= int(asked.max()) < TICKETS_END:
+            asked = self._indices(asked)
+            self._habit.note(asked, self.name)
+        else:
+            self._habit.note_draw(len(asked), self.name)
+        return self._fetcher.fetch(asked)
+
+    def draw(self, tickets: NDArray[np.int64]) -> Fetched:
+        """Return the samples for these tickets of one epoch: a part of the request of a mixture."""
+        return self._fetcher.fetch(tickets)
+
+    def finish(self, samples: list[dict[str, Any]]) -> list[Any]:
+        """See `SampleSource`."""
+        transform = self.transform
+        if isinstance(transform, Mapping):
+            for values in samples:
+                values.update({name: function(values[name]) for name, function in transform.items()})
+        names = self.fields
+        chosen = samples if names is None else [tuple([values[name] for name in names]) for values in samples]
+        if not callable(transform):
+            return chosen
+        try:
+            return [transform(sample) for sample in chosen]
+        except (TypeError, AttributeError) as error:
+            error.add_note(_transform_hint(names, self.files))
+            raise
+
+    @property
+    def plain(self) -> bool:
+        """See `SampleSource`."""
+        return self.transform is None and not self._fetcher.decoding.media
+
+    @property
+    def files(self) -> set[str]:
+        """See `SampleSource`."""
+        return {name for name, codec in self.data.header.schema.fields if codec in MEDIA}
+
+    @property
+    def mean_bytes(self) -> float:
+        """Mean size of a stored sample."""
+        return self.data.mean_bytes
+
+    @property
+    def server_bytes(self) -> int | None:
+        """See `SampleSource`."""
+        options = self._way.options
+        if options.memory is None or options.attached:
+            return None
+        return memory_bytes(options.memory, int(len(self) * self.mean_bytes))
+
+    def stats(self) -> dict[str, Any]:
+        """See `SampleSource`."""
+        return self._way.client.stats() if self._way.settled and self._way.client.running else {}
+
+    def tell_loop(self, report: LoopReport) -> bool:
+        """See `SampleSource`."""
+        client = self._way.client if self._way.settled else None
+        return client is not None and client.tell_loop(replace(report, run=client.run))
+
+    def _asked(self, indices: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
+        """The ints of a sampler or a user as an array. Raises IndexError, TypeError."""
+        if isinstance(indices, np.ndarray) and indices.dtype == np.int64:
+            return indices
+        length = len(self)
+        try:
+            return np.fromiter(map(operator.index, indices), np.int64, len(indices))
+        except OverflowError:
+            wrong = next(i for i in map(operator.index, indices) if not -length <= i < length)
+            raise IndexError(f"sample {wrong} is out of range: there are {length:,} samples") from None
+        except TypeError:
+            kinds = {type(i).__name__ for i in indices} - {"int"}
+            hint = "; torch.utils.data.Subset(ds, range(...)) is a part of it" if "slice" in kinds else ""
+            raise TypeError(f"samples are asked for by int, not by {', '.join(sorted(kinds))}{hint}") from None
+
+    def _indices(self, asked: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Indices from 0 on, for indices that may be negative. Raises IndexError."""
+        length = len(self)
+        if asked.size and not (-length <= asked.min() and asked.max() < length):
+            wrong = int(asked[(asked < -length) | (asked >= length)][0])
+            raise IndexError(f"sample {wrong} is out of range: there are {length:,} samples")
+        return np.where(asked < 0, asked + length, asked)
+
+
+def _transform_hint(names: tuple[str, ...] | None, files: Collection[str]) -> str:
+    """A hint where a `transform` of the whole sample fails: it may expect a picture, as `ImageFolder` gives it.
+
+    `names` are the fields of a sample that is a tuple; `files` are the fields that hold images or clips.
+    """
+    given = "a dict of its fields" if names is None else f"a tuple of {', '.join(names)}"
+    field = next((name for name in (names or sorted(files)) if name in files), "FIELD")
+    how = f"for a function of one field write transform={{{field!r}: function}}"
+    return f"transform was given the whole sample, {given}; {how}"

@@ -1,0 +1,8 @@
+"""How do ints become samples?
+
+fetch          from ints to samples, with one request
+fetched        from samples to columns and decoded samples
+mixed_fetched  samples of several members, in the order of one request
+replacements   what the log says of replaced samples
+spans          what a request waited for
+"""

@@ -1,0 +1,261 @@
+"""Which samples do ints bring? A plain int brings exactly its sample, a ticket the sample at its position.
+
+    asked ints -> `Fetcher.fetch`: one request, all I/O -> `Fetched` (`brand.torch.fetch.fetched`): decoding
+
+A sample that a draw does not find in memory is read exactly, in the same call. A damaged sample raises an error; where
+draws may skip, another sample of its group takes its place.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import multiprocessing
+import os
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from math import gcd
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+from torch.utils.data import get_worker_info
+
+from brand.errors import ChecksumError, FormatError, ServerError, UnreadableError, UsageError, counted
+from brand.formats.media import decode_audio, decode_image
+from brand.formats.record import RecordDecoder
+from brand.formats.stored import Stored
+from brand.node.client.wants import Made
+from brand.node.wire.client_messages import Replaced
+from brand.orders.base.tickets import TAGS, TICKET, positions_of, tag_and_epoch
+from brand.orders.order import Order
+from brand.storage.dataset.dataset import StoredDataSet
+from brand.torch.fetch.fetched import Decoding, Fetched
+from brand.torch.fetch.replacements import Replacements
+from brand.torch.fetch.spans import Span
+from brand.torch.fetch.spans import asked as asked_spans
+from brand.torch.job.ranks import find_rank
+from brand.torch.job.way import Way
+
+MEDIA: Final[dict[str, Callable[[Any], Any]]] = {"image": decode_image, "audio": decode_audio}
+"""Codecs whose values are files, and the function that decodes each."""
+_TRIES: Final = 64
+"""How many samples are tried in place of a damaged one."""
+
+_tags: dict[int, Order] = {}
+"""Orders of all data sets of this process by tag, so that no two orders have the same tag."""
+
+
+class Fetcher:
+    """Reads and draws from one data set, with the given `fields` (None: all).
+
+    `skip`: another sample takes the place of a damaged one in a draw; else a damaged sample is an error.
+    """
+
+    def __init__(
+        self, data: StoredDataSet, way: Way, fields: Sequence[str] | None, *, decode: bool, skip: bool
+    ) -> None:
+        self.data, self._way, self._skip, self.decodes = data, way, skip, decode
+        schema, prepare = data.header.schema, way.options.prepare
+        decoder = RecordDecoder(schema, None if fields is None else [name for name in schema.names if name in fields])
+        media = schema.fields if decode else ()
+        self.decoding = Decoding(
+            data,
+            decoder,
+            RecordDecoder(schema, decoder.names, views=True),
+            RecordDecoder(schema, [name for name in decoder.names if name not in prepare]),
+            [(n, prepare.get(n, MEDIA[codec])) for n, codec in media if codec in MEDIA and n in decoder.names],
+            fields is None or "key" in fields,
+            partial(data.overlaid, names=fields),
+        )
+        self._orders: dict[int, Order] = {}
+        self._replacements = Replacements()
+        self._drawn: tuple[int, int] | None = None
+        """Tag and epoch of the last draw."""
+
+    def __repr__(self) -> str:
+        return f"Fetcher({self.data.name!r}, {counted(len(self._orders), 'order')}, drew last {self._drawn})"
+
+    def tag_of(self, order: Order) -> int:
+        """The tag of an order's tickets: the same in all processes, unless the tags of two orders collide."""
+        wanted = int.from_bytes(hashlib.blake2s(repr(order).encode(), digest_size=4).digest()) % TAGS
+        for more in range(TAGS):
+            tag = (wanted + more) % TAGS
+            if _tags.setdefault(tag, order) == order:
+                self._orders[tag] = order
+                return tag
+        raise UsageError(f"a process has tickets of {TAGS:,} orders at most")
+
+    def order_of(self, tag: int) -> Order:
+        """The order with this tag. Raises `UsageError` where there is none, `ServerError`."""
+        order = self._orders.get(tag)
+        if order is None:  # the sampler was made, or loaded its state, after this worker started
+            order = self._orders[tag] = self._order_by_tag(tag)
+        return order
+
+    def fetch(self, asked: NDArray[np.int64]) -> Fetched:
+        """Samples for ints that are either all tickets or all indices in range.
+
+        Raises `FormatError`, `ServerError`, and `UsageError` for a batch that mixes them.
+        """
+        if not len(asked) or int(asked.max()) < TICKET:
+            start_s = time.monotonic()
+            exact = self.samples(asked)
+            spans = [Span("storage", start_s, time.monotonic())]
+            return Fetched(self.decoding, asked, [], [], np.arange(len(asked)), exact, {}, spans)
+        if int(asked.min()) < TICKET:
+            raise UsageError("a batch mixes tickets of a BrandSampler with plain indices; use one or the other")
+        if int(asked.min()) >> 32 != int(asked.max()) >> 32:
+            raise UsageError("a batch has tickets of one epoch and one sampler")
+        return self._draw(asked)
+
+    def _draw(self, asked: NDArray[np.int64]) -> Fetched:
+        tag, epoch = tag_and_epoch(int(asked[0]))
+        if self._drawn != (tag, epoch):
+            self._drawn = tag, epoch
+            self._replacements.epoch_ended()
+        order = self.order_of(tag)
+        parts = self._way.client.draw(order, epoch, positions_of(asked), owner=owner_process(), worker=worker_number())
+        places = np.concatenate([part.places for part in parts])
+        indices = np.full(len(asked), -1)
+        stored, present, first = [], [], 0
+        prepared: dict[str, list[Made]] = {name: [] for name in self._way.options.prepare}
+        for part in parts:
+            stored.append(part.stored)
+            present.append(part.present + first)
+            indices[present[-1]] = part.stored.rows["index"].astype(np.int64)
+            for name, made in part.prepared.items():
+                prepared[name].append(made.only(part.present, first))
+            first += len(part.places)
+        spans = [span for part in parts for span in asked_spans(part.asked_s, part.waited_s, part.held)]
+        late = np.flatnonzero(indices < 0)
+        samples: list[dict[str, Any]] = []
+        if len(late):
+            start_s = time.monotonic()
+            try:
+                samples, indices[late] = self._read(places[late], order)
+            except ServerError as error:
+                raise type(error)(f"{self._where(asked[late[0]], order)} cannot be drawn: {error}") from error
+            spans.append(Span("storage", start_s, time.monotonic()))
+        replace = partial(self._replace, order) if self._skip else None
+        return Fetched(self.decoding, indices, stored, present, late, samples, prepared, spans, replace)
+
+    def samples(self, indices: NDArray[np.int64]) -> list[dict[str, Any]]:
+        """Exactly these samples. Those in the shares of other nodes, or in a store, come through the node server.
+
+        Raises `FormatError`, `ServerError`.
+        """
+        data = self.data
+        if data.location.in_store:
+            return self._fetched(indices) if len(indices) else []
+        if data.share is None:
+            return data.samples(indices, self.decoding.decoder)
+        here = data.here(data.places(indices) // data.header.chunk_size)
+        found: list[dict[str, Any]] = [{}] * len(indices)
+        for part, samples in (
+            (here, data.samples(indices[here], self.decoding.decoder)),
+            (~here, self._fetched(indices[~here]) if not here.all() else []),
+        ):
+            for position, sample in zip(np.flatnonzero(part).tolist(), samples, strict=True):
+                found[position] = sample
+        return found
+
+    def _fetched(self, indices: NDArray[np.int64]) -> list[dict[str, Any]]:
+        """Samples that only the node server can get: those in the shares of other nodes, or in a store."""
+        places, back = np.unique(self.data.places(indices), return_inverse=True)
+        rows_of = self.data.rows_at(places)
+        present, stored = self._way.client.fetch(places, rows_of)
+        missing = np.flatnonzero(~present)
+        if len(missing):
+            chunk = int(places[missing[0]]) // self.data.header.chunk_size
+            raise UnreadableError(
+                "the node that has it cannot read it",
+                path=self.data.location.chunk_file(chunk),
+                chunk=chunk,
+                sample=int(rows_of["index"][missing[0]]),
+                hint="Run `brand verify` on that node",
+            )
+        sizes = rows_of["size"].astype(np.int64)
+        fetched = Stored(np.frombuffer(b"".join(stored), np.uint8), np.cumsum(sizes) - sizes, rows_of)
+        wrong = np.flatnonzero(~fetched.right())
+        if len(wrong):
+            index, chunk = int(rows_of["index"][wrong[0]]), int(places[wrong[0]]) // self.data.header.chunk_size
+            raise ChecksumError("another node sent other bytes", path=self.data.name, chunk=chunk, sample=index)
+        return self.data.decoded(fetched.part(back), self.decoding.decoder)  # a sample asked for twice is made twice
+
+    def _where(self, ticket: np.int64, order: Order) -> str:
+        """A ticket as a text for the user."""
+        _, epoch = tag_and_epoch(int(ticket))
+        position = int(positions_of(np.array([ticket]))[0])
+        group = int(order.plan(epoch).sample_of[position]) // order.mapping.group_size
+        rank, ranks = find_rank(None, None)
+        return f"position {position:,} of epoch {epoch} (group {group}), of rank {rank} of {ranks},"
+
+    def _order_by_tag(self, tag: int) -> Order:
+        """The order that the server knows by this tag. Raises `UsageError`, `ServerError`."""
+        what = "this ticket comes from a BrandSampler of another BrandDataset object; give both the same one"
+        if get_worker_info() is None:
+            raise UsageError(what)
+        try:
+            return self._way.client.order_by_tag(tag, owner=owner_process())
+        except UsageError as error:
+            raise UsageError(what) from error
+
+    def _read(self, places: NDArray[np.int64], order: Order) -> tuple[list[dict[str, Any]], NDArray[np.int64]]:
+        """Samples that a draw has to read exactly, and their indices."""
+        try:
+            indices = self.data.indices(places)
+            return self.samples(indices), indices
+        except FormatError:
+            if not self._skip:
+                raise
+        pairs = [self._read_or_replace(place, order) for place in places.tolist()]
+        return [sample for sample, _ in pairs], np.array([index for _, index in pairs])
+
+    def _read_or_replace(self, place: int, order: Order) -> tuple[dict[str, Any], int]:
+        """The sample at a place, or another sample of its group where that one is damaged; and its index."""
+        try:
+            indices = self.data.indices(np.array([place]))
+            return self.samples(indices)[0], int(indices[0])
+        except FormatError as error:
+            return self._replace(order, -1 if error.sample is None else error.sample, error, place)
+
+    def _replace(
+        self, order: Order, index: int, error: FormatError, place: int | None = None
+    ) -> tuple[dict[str, Any], int]:
+        """Another sample of the group in place of sample `index`, and its index. Raises `error` where there is none.
+
+        Takes a sample of the next chunk that can be read; samples of one chunk get different ones. `place` is the place
+        of sample `index`, if the caller knows it.
+        """
+        place = int(self.data.places(np.array([index]))[0]) if place is None else place
+        first = place // order.mapping.group_size * order.mapping.group_size
+        group = np.arange(first, min(first + order.mapping.group_size, order.samples))
+        drawn = group if order.part is None else group[order.part.mask[group]]
+        size, chunk = len(drawn), order.chunk_size * len(drawn) // len(group)
+        step = next(step for step in range(chunk + 1, chunk + size + 2) if gcd(step, size) == 1)
+        for number in range(1, min(size, _TRIES)):  # all samples of a small group
+            instead = int(drawn[(int(np.searchsorted(drawn, place)) + number * step) % size])
+            try:
+                other = int(self.data.indices(np.array([instead]))[0])
+                sample = self.samples(np.array([other]))[0]
+                for name, decode in self.decoding.media:
+                    decode(sample[name])
+            except (FormatError, ValueError):
+                continue
+            self._replacements.note(index, other, error)
+            self._way.client.report(Replaced(index, other, error.chunk, str(error)))
+            return sample, other
+        raise error
+
+
+def worker_number() -> tuple[int, int]:
+    """Worker and number of workers of the DataLoader that runs this process; (0, 1) in the training process."""
+    worker = get_worker_info()
+    return (0, 1) if worker is None else (worker.id, worker.num_workers)
+
+
+def owner_process() -> int:
+    """Process id of the training process: this process, or the parent of a DataLoader's worker."""
+    parent = multiprocessing.parent_process()  # not os.getppid(), which may be a fork server, or 1
+    return os.getpid() if get_worker_info() is None or parent is None else parent.pid or os.getpid()

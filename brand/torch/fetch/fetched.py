@@ -1,0 +1,262 @@
+"""What becomes of samples that were fetched? Columns or single samples, of any part of them, in any thread.
+
+columns     fields of all samples, as they are stored
+gathered    the same, with images and audio that the server has prepared, each field in one array
+samples     one by one, decoded; a damaged sample is replaced where draws may skip
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brand.errors import FormatError, counted
+from brand.formats.record import RecordDecoder
+from brand.formats.stored import Stored
+from brand.node.client.wants import Made
+from brand.storage.dataset.dataset import StoredDataSet
+from brand.torch.fetch.spans import Span
+
+Column = NDArray[Any] | list[Any]
+Columns = dict[str, Column]
+"""Values by field: numbers and prepared values as arrays, other values as lists."""
+
+
+class FetchedSamples(Protocol):
+    """Samples that were fetched and are not decoded yet. Several threads may decode parts of it."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def spans(self) -> Sequence[Span]:
+        """When the request waited for node servers or for storage, in order."""
+        ...
+
+    @property
+    def waited_s(self) -> float:
+        """How long the request waited for node servers or for storage."""
+        ...
+
+    def columns(self, first: int, end: int, *, views: bool = False) -> Columns:
+        """Fields of the samples `first` to `end` - 1, with `index` and `key`; see `Fetched.columns`."""
+        ...
+
+    def gathers(self, first: int, end: int) -> bool:
+        """Whether images and audio of all these samples are prepared, those of a field in one shape."""
+        ...
+
+    def gathered(self, first: int, end: int) -> Columns:
+        """As `columns`, where `gathers` says so; see `Fetched.gathered`."""
+        ...
+
+    def samples(self, first: int, end: int) -> list[dict[str, Any]]:
+        """The samples `first` to `end` - 1, one dict for each, with images and audio decoded."""
+        ...
+
+    def turns(self, first: int, end: int) -> list[int]:
+        """What tells apart the uses of one index in an epoch, for random transforms. 0 where each is used once."""
+        ...
+
+
+Replace = Callable[[int, FormatError], tuple[dict[str, Any], int]]
+"""Returns another sample of the group in place of the damaged sample with this index, and the index of that one."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Decoding:
+    """How the bytes of samples become values."""
+
+    data: StoredDataSet
+    decoder: RecordDecoder
+    viewer: RecordDecoder
+    """As `decoder`, and images and audio are views."""
+    rest: RecordDecoder
+    """Decodes the fields that the server does not prepare."""
+    media: Sequence[tuple[str, Callable[[Any], Any]]]
+    """Fields that hold images or audio, and the function that decodes each."""
+    with_key: bool
+    overlaid: Callable[[NDArray[np.int64]], Columns]
+    """The overlays of samples, by their indices."""
+
+
+class Fetched:
+    """Samples that were fetched and are not decoded yet. Several threads may decode parts of it."""
+
+    def __init__(
+        self,
+        decoding: Decoding,
+        indices: NDArray[np.int64],
+        stored: list[Stored],
+        present: list[NDArray[np.intp]],
+        late: NDArray[np.intp],
+        samples: list[dict[str, Any]],
+        prepared: Mapping[str, Sequence[Made]],
+        spans: Sequence[Span],
+        replace: Replace | None = None,
+    ) -> None:
+        self._decoding, self.indices, self._stored, self._prepared = decoding, indices, stored, prepared
+        self.spans = spans
+        """When the request waited for the node server or for storage, in order."""
+        self._present, self._late, self._samples = present, late, samples
+        self._replace = replace
+        """None: a damaged sample is an error."""
+        self._others: set[int] = set()
+        """Positions at which there is another sample than the one that was prepared."""
+
+    def __repr__(self) -> str:
+        late = counted(len(self._late), "sample")
+        return f"Fetched({counted(len(self), 'sample')}, {late} read exactly, waited {self.waited_s:.3f} s)"
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    @property
+    def waited_s(self) -> float:
+        """How long the request waited for the node server or for storage."""
+        return sum(span.end_s - span.start_s for span in self.spans)
+
+    def columns(self, first: int, end: int, *, views: bool = False) -> Columns:
+        """Fields of the samples `first` to `end` - 1, with `index` and `key`.
+
+        Images and audio are bytes, or, with `views`, uint8 arrays that are views of the draw's buffer. The buffer is
+        reused once no view of it is alive. In samples that were read exactly they stay bytes.
+        """
+        decoder = self._decoding.viewer if views else self._decoding.decoder
+        names = decoder.names
+        there, columns = [np.arange(0)], []
+        for stored, present in zip(self._stored, self._present, strict=True):
+            low, high = np.searchsorted(present, (first, end)).tolist()
+            if low < high:
+                there.append(present[low:high] - first)
+                columns.append(self._decoded(stored.part(slice(low, high)), decoder, present[low:high]))
+        made: Columns = {name: _joined([part[number] for part in columns]) for number, name in enumerate(names)}
+        if sum(map(len, there)) < end - first:
+            made = self._with_late(made, first, end, np.concatenate(there))
+        return self._named(made, first, end)
+
+    def gathers(self, first: int, end: int) -> bool:
+        """Whether images and audio of all these samples are prepared, those of a field in one shape."""
+        media = self._decoding.media
+        return bool(media) and all(self._together(name, first, end) is not None for name, _ in media)
+
+    def gathered(self, first: int, end: int) -> Columns:
+        """As `columns`, where `gathers` says so: prepared fields are arrays of all samples, views of the draw's buffer.
+
+        Raises `FormatError` where a sample does not decode; `samples` then names or replaces it.
+        """
+        data, rest, found = self._decoding.data, self._decoding.rest, list[list[Column]]()
+        for stored, present in zip(self._stored, self._present, strict=True):
+            low, high = np.searchsorted(present, (first, end)).tolist()
+            if low < high:
+                found.append(data.columns(stored.part(slice(low, high)), rest))
+        made: Columns = {name: _joined([part[number] for part in found]) for number, name in enumerate(rest.names)}
+        for name, _ in self._decoding.media:
+            together = self._together(name, first, end)
+            assert together is not None
+            made[name] = together
+        return self._named({name: made[name] for name in self._decoding.decoder.names}, first, end)
+
+    def _named(self, made: Columns, first: int, end: int) -> Columns:
+        """Columns with `index`, `key` and overlays."""
+        made["index"] = self.indices[first:end]
+        if self._decoding.with_key and "key" not in made:
+            made["key"] = list(map(str, self.indices[first:end].tolist()))
+        return made | self._decoding.overlaid(self.indices[first:end])
+
+    def _together(self, name: str, first: int, end: int) -> NDArray[Any] | None:
+        """A field of these samples in one array; None where one is not prepared, or has a shape of its own."""
+        parts = [part for made in self._prepared.get(name, ()) if len(part := made.within(first, end))]
+        arrays = [part.values for part in parts if isinstance(part.values, np.ndarray)]
+        if sum(map(len, arrays)) < end - first or len({(array.dtype, array.shape[1:]) for array in arrays}) > 1:
+            return None
+        return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+
+    def samples(self, first: int, end: int) -> list[dict[str, Any]]:
+        """The samples `first` to `end` - 1, one dict for each, with images and audio decoded."""
+        columns = self.columns(first, end)
+        samples = [dict(zip(columns, values, strict=True)) for values in rows(columns.values())]
+        ready = {name: self._ready(name, first, end) for name, _ in self._decoding.media}
+        for position, sample in enumerate(samples):
+            for name, decode in self._decoding.media:
+                prepared = ready[name].get(first + position)
+                try:
+                    # A copy: one array that is kept would keep the buffer of the whole draw.
+                    sample[name] = decode(sample[name]) if prepared is None else prepared.copy()
+                except ValueError as error:
+                    hint = "decode=False gives the file's bytes"
+                    wrong = self._decoding.data.decode_error(str(error), sample["index"], hint)
+                    if self._replace is None:
+                        raise wrong from error
+                    samples[position] = self._replaced(*self._replace(sample["index"], wrong))
+                    break
+        return samples
+
+    def turns(self, first: int, end: int) -> list[int]:
+        """0: each index is drawn once an epoch."""
+        return [0] * (end - first)
+
+    def _ready(self, name: str, first: int, end: int) -> dict[int, NDArray[Any]]:
+        """Prepared values of a field, by position."""
+        parts = [made.within(first, end) for made in self._prepared.get(name, ())]
+        ready = {at: value for part in parts for at, value in zip(part.at.tolist(), part.values, strict=True)}
+        return {at: value for at, value in ready.items() if at not in self._others} if self._others else ready
+
+    def _decoded(self, stored: Stored, decoder: RecordDecoder, positions: NDArray[np.intp]) -> list[Column]:
+        """Columns of samples from memory. Samples that do not decode are replaced where draws may skip."""
+        data = self._decoding.data
+        try:
+            return data.columns(stored, decoder)
+        except FormatError:
+            if self._replace is None:
+                raise
+        made: list[tuple[Any, ...]] = []
+        for number, position in enumerate(positions.tolist()):
+            try:
+                made += rows(data.columns(stored.part(np.array([number])), decoder))
+            except FormatError as error:
+                sample, other = self._replace(int(stored.rows["index"][number]), error)
+                self.indices[position] = other
+                self._others.add(position)
+                made.append(tuple(sample[name] for name in decoder.names))
+        return [list(column) for column in zip(*made, strict=True)]
+
+    def _replaced(self, sample: dict[str, Any], other: int) -> dict[str, Any]:
+        """The sample with index `other`, which replaces a damaged one, decoded and with its overlays."""
+        for name, decode in self._decoding.media:
+            sample[name] = decode(sample[name])
+        overlaid = {name: values.tolist()[0] for name, values in self._decoding.overlaid(np.array([other])).items()}
+        return {"key": str(other)} | sample | {"index": other} | overlaid
+
+    def _with_late(self, made: Columns, first: int, end: int, present: NDArray[np.intp]) -> Columns:
+        """Columns that have the exactly read samples, too, between the samples from memory."""
+        low, high = np.searchsorted(self._late, (first, end)).tolist()
+        late = (self._late[low:high] - first).tolist()
+        merged: Columns = {}
+        for name, column in made.items():
+            values = [None] * (end - first)
+            here = column if isinstance(column, list) else column.tolist()
+            for position, value in zip(present.tolist(), here, strict=True):
+                values[position] = value
+            for position, sample in zip(late, self._samples[low:high], strict=True):
+                values[position] = sample[name]
+            merged[name] = values if isinstance(column, list) else np.array(values, column.dtype)
+        return merged
+
+
+def _joined(parts: list[Column]) -> Column:
+    """One column of several."""
+    if len(parts) == 1:
+        return parts[0]
+    if parts and isinstance(parts[0], np.ndarray):
+        return np.concatenate(parts)
+    return list(chain.from_iterable(parts))
+
+
+def rows(columns: Iterable[Column]) -> Iterator[tuple[Any, ...]]:
+    """The values of the samples, sample by sample."""
+    return zip(*[column if isinstance(column, list) else column.tolist() for column in columns], strict=True)

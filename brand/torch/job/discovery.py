@@ -1,0 +1,238 @@
+"""How do the node servers of one job find each other, without an extra step? Through the store that the job has anyway.
+
+The first rank of a node that draws starts the node's server, says in the store where it listens, and waits for the
+other nodes. The store is that of `torch.distributed`, or, before it is initialised, the one at `MASTER_ADDR`,
+`MASTER_PORT`. Both are one store, and Brand's keys have none of the prefixes of `torch.distributed`, so ranks and
+DataLoader workers find the same values. A connection to the store serves one process: a forked worker opens its own.
+The store also holds the job's token: a process that reaches the store is part of the job, as for `torch.distributed`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import secrets
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any, Final, Protocol
+
+import torch.distributed
+
+from brand.errors import ServerError, UsageError, counted
+from brand.node.setup.member import Member
+from brand.node.setup.memory import Memory
+from brand.node.setup.tls import Tls
+from brand.torch.job.ranks import job_name, master, this_machine
+
+log = logging.getLogger("brand")
+
+LIMIT_S: Final = 60.0
+"""How long nodes wait for each other."""
+_STEP_S: Final = 0.05
+_GRACE_S: Final = 1.0
+"""How much longer than PyTorch to wait for the store, so that its own error comes first."""
+
+
+_inherited: list[Any] = []
+"""Stores to which the parent of this forked process is connected."""
+_agreed = Counter[str]()
+"""How often this process has called `check_agreed`, by place."""
+
+
+class _Store(Protocol):
+    """The methods that this module needs of a store of `torch.distributed`."""
+
+    def set(self, key: str, value: str) -> None: ...
+    def get(self, key: str) -> bytes: ...
+    def check(self, keys: list[str]) -> bool: ...
+    def compare_set(self, key: str, expected: str, desired: str) -> bytes: ...
+
+
+class Job:
+    """The nodes of this process's job: satisfies `brand.node.client.client.Cluster`. Picklable."""
+
+    def __init__(
+        self, name: str, node: int, nodes: int, *, remote_memory: Memory = None, tls: Tls | None = None
+    ) -> None:
+        self._name, self.node, self.nodes = name, node, nodes
+        self._remote_memory, self._tls = remote_memory, tls
+
+    def __repr__(self) -> str:
+        return f"Job({self._name!r}, node {self.node} of {self.nodes})"
+
+    def member(self) -> Member:
+        """Which node the server of this node is. Raises `ServerError`."""
+        store = _store()
+        token = _text(store.compare_set(self._key("token"), "", secrets.token_hex(32)))
+        # A server that replaces another one listens where the other nodes look for it.
+        bind = _text(store.get(self._address(self.node))) if store.check([self._address(self.node)]) else None
+        return Member(self.node, self.nodes, token, bind or f"{_own_host()}:0", self._remote_memory, self._tls)
+
+    def meet(self, address: str) -> list[str | None]:
+        """Say where this node's server listens. Returns where the others listen, by node. Raises `ServerError`."""
+        store = _store()
+        there = _text(store.compare_set(self._address(self.node), "", address))
+        if there != address:
+            raise ServerError(
+                f"two nodes say that they are node {self.node}: its server listens at {there}, and one at {address}"
+            )
+        keys = [self._address(node) for node in range(self.nodes)]
+        _wait(lambda: store.check(keys), lambda: self._missing(store, keys))
+        return [None if node == self.node else _text(store.get(key)) for node, key in enumerate(keys)]
+
+    def _missing(self, store: _Store, keys: list[str]) -> str:
+        missing = [str(node) for node, key in enumerate(keys) if not store.check([key])]
+        return f"no node server on {'node' if len(missing) == 1 else 'nodes'} {', '.join(missing)}"
+
+    def _address(self, node: int) -> str:
+        return self._key(f"node/{node}")
+
+    def _key(self, what: str) -> str:
+        return f"brand/{self._name}/{what}"
+
+
+def find_nodes(rank: int, replicas: int, name: str) -> tuple[int, int] | None:
+    """Number of this node and number of nodes, where the launcher does not say them: ranks tell each other.
+
+    Nodes are numbered by their lowest rank. Before `torch.distributed` is initialised, the log has a warning and the
+    result is None: there is no store yet, and ranks may not wait for each other. Raises `ServerError` where a rank does
+    not answer in time.
+    """
+    if not torch.distributed.is_initialized():
+        log.warning(
+            "nothing says on how many nodes the %d ranks of this job are, so each node reads for itself; make the "
+            "BrandSampler after torch.distributed.init_process_group",
+            replicas,
+        )
+        return None
+    store = _store()
+    keys = [f"brand/{name}/rank/{number}" for number in range(replicas)]
+    store.set(keys[rank], this_machine())
+
+    def missing() -> str:
+        ranks = [str(number) for number, key in enumerate(keys) if not store.check([key])]
+        verb = "has" if len(ranks) == 1 else "have"
+        return f"rank {', '.join(ranks)} of {counted(replicas, 'rank')} {verb} not used the BrandDataset"
+
+    _wait(lambda: store.check(keys), missing)
+    machines = list(dict.fromkeys(_text(store.get(key)) for key in keys))
+    return machines.index(this_machine()), len(machines)
+
+
+def check_agreed(place: str, facts: str, what: str) -> None:
+    """Raise `UsageError` if the first rank of the job that came to this place has said something other than `facts`.
+
+    Ranks that draw from a mixture divide one sequence. If one of them had other weights, samples would be lost, and
+    others would come twice; no node server could see it. The ranks run one program, so the n-th call of a rank at a
+    place means the n-th call of all ranks there. The first one writes its facts to the job's store, and each rank
+    compares its own. No rank waits for another.
+
+    `what` names the facts to the user. Nothing happens if the ranks have no store in common.
+    """
+    name = job_name()
+    _agreed[place] += 1
+    if name is None or not torch.distributed.is_available() or not torch.distributed.is_initialized():
+        return
+    key = hashlib.blake2s(f"{place}|{_agreed[place]}".encode(), digest_size=12).hexdigest()
+    first = _text(_store().compare_set(f"brand/{name}/agree/{key}", "", facts))
+    if first != facts:
+        raise UsageError(f"two ranks of one job disagree: {what} {facts} here and {first} there; give all the same")
+
+
+def _wait(done: Callable[[], bool], missing: Callable[[], str]) -> None:
+    end_s = time.monotonic() + LIMIT_S
+    while not done():
+        if time.monotonic() > end_s:
+            raise ServerError(f"{missing()} within {LIMIT_S:.0f} s: do all ranks draw from the same data set?")
+        time.sleep(_STEP_S)
+
+
+def _store() -> _Store:
+    """The job's store."""
+    store = _store_of_group()
+    if store is not None and not any(store is other for other in _inherited):
+        found: _Store = store
+        return found
+    host, port = master() if store is None else (store.host, store.port)
+    try:
+        return _connected(host, port)
+    except (RuntimeError, ValueError) as error:
+        raise ServerError(
+            f"the job's store at {host}:{port} cannot be reached, so nodes cannot find each other: {error}; call "
+            "torch.distributed.init_process_group first, or start servers with `brand launch` and give server="
+        ) from None
+
+
+def _connected(host: str, port: int) -> _Store:
+    """A connection of its own to the store. Raises RuntimeError, ValueError.
+
+    PyTorch waits for ever where a socket listens and nobody answers, as after the death of rank 0, whose forked workers
+    still have the store's socket. So a thread connects, and is left behind after the limit.
+    """
+    found: list[_Store | BaseException] = []
+
+    def connect() -> None:
+        try:
+            timeout = timedelta(seconds=LIMIT_S)
+            found.append(
+                torch.distributed.TCPStore(host, port, is_master=False, timeout=timeout)  # type: ignore[attr-defined]
+            )
+        except (RuntimeError, ValueError) as error:
+            found.append(error)
+
+    thread = threading.Thread(target=connect, name="brand-store", daemon=True)
+    thread.start()
+    thread.join(LIMIT_S + _GRACE_S)
+    if not found:
+        # Where the parent looked up a name while it forked, the C library's lock stays closed in the child for ever.
+        cure = ' (a forked worker: multiprocessing_context="spawn" may help)' if _inherited else ""
+        raise RuntimeError(f"no answer in {LIMIT_S:.0f} s{cure}")
+    (outcome,) = found
+    if isinstance(outcome, BaseException):
+        raise outcome
+    return outcome
+
+
+def _store_of_group() -> Any:
+    """The store of this process's default group, without its prefixes; None where there is no group."""
+    if not torch.distributed.is_available() or not torch.distributed.is_initialized():
+        return None
+    store: Any = torch.distributed.distributed_c10d._get_default_store()
+    while isinstance(store, torch.distributed.PrefixStore):  # type: ignore[attr-defined]
+        store = store.underlying_store
+    return store
+
+
+def _inherit() -> None:
+    """Let a forked child open its own connection: on a shared one, two processes would get each other's answers."""
+    store = _store_of_group()
+    if isinstance(store, getattr(torch.distributed, "TCPStore", ())):
+        _inherited.append(store)
+
+
+os.register_at_fork(after_in_child=_inherit)
+
+
+def _own_host() -> str:
+    """The address of this node on the network over which ranks speak; loopback where all ranks are on this node."""
+    host, port = ("", 0)
+    with suppress(UsageError):  # without an address of the job, take this machine's own
+        host, port = master()
+    try:
+        family, _, _, _, where = socket.getaddrinfo(host or socket.gethostname(), port or 1, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect(where)  # sends nothing
+            found = str(probe.getsockname()[0])
+    except OSError as error:
+        raise ServerError(f"no address by which other nodes could reach this one: {error}") from None
+    return f"[{found}]" if ":" in found else found
+
+
+def _text(value: bytes | str) -> str:
+    return value.decode() if isinstance(value, bytes) else value

@@ -1,0 +1,128 @@
+"""Which node server does a data set draw from? One that the user gives, or the one of its job's ranks on this node.
+
+The first use settles it, because ranks of several nodes may have to wait for each other, and because frameworks start
+their ranks after the data set was made.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+from brand.formats.preparation import Preparation
+from brand.node.client.client import Client
+from brand.node.client.taking import Files
+from brand.node.client.wants import Wants
+from brand.node.setup.caching import Cache
+from brand.node.setup.memory import Memory
+from brand.node.setup.server_spec import ServerSpec
+from brand.node.setup.tls import Tls
+from brand.node.wire.connection import own_address
+from brand.storage.dataset.cached import cached_samples
+from brand.storage.dataset.dataset import StoredDataSet
+from brand.torch.job.discovery import Job, find_nodes
+from brand.torch.job.ranks import find_rank, job_name, node_by_launcher
+
+COMMON: Final = "common"
+"""As `server=`: one server for all jobs of this user on this machine that draw from the data set."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerOptions:
+    """Options of a `BrandDataset` that its node server depends on, as the user gives them."""
+
+    server: str | None
+    memory: Memory
+    remote_memory: Memory
+    tls: Tls | None
+    cache: Cache | None
+    job: str | None
+    prepare: Mapping[str, Preparation]
+
+    @property
+    def attached(self) -> bool:
+        """Whether the user gives a server."""
+        return self.server is not None
+
+
+class Way:
+    """The way of one data set to its server. Picklable; making it opens nothing."""
+
+    def __init__(self, data: StoredDataSet, options: ServerOptions) -> None:
+        self._data, self.options = data, options
+        self._name = secrets.token_hex(8)
+        """A name that tells the server and the run from others where this process belongs to no job."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        _ = self.client  # a worker in which torch.distributed is not initialised could not find the nodes
+        return self.__dict__.copy()
+
+    def __repr__(self) -> str:
+        return f"Way({self.client!r})" if self.settled else "Way(not settled)"
+
+    @property
+    def settled(self) -> bool:
+        """Whether it was used."""
+        return "client" in self.__dict__
+
+    @cached_property
+    def client(self) -> Client:
+        """The client of the server. Raises `UsageError`, and `ServerError` where another rank does not answer."""
+        options = self.options
+        common = options.server == COMMON
+        spec = ServerSpec(self._data.name, self._address(), options.memory, cache=options.cache, common=common)
+        return Client(
+            spec,
+            self._data.id,
+            self._data.mean_bytes,
+            options.job or job_name() or self._name,
+            attach=options.server is not None and not common,
+            cluster=self.job,
+            wants=Wants(options.prepare),
+            files=Files(self._data.right, cached_samples(self._data)),
+        )
+
+    @cached_property
+    def job(self) -> Job | None:
+        """The nodes that draw from this data set together; None where this node is alone, or the user gives a server.
+
+        Raises the errors of `client`.
+        """
+        if self.options.attached or job_name() is None:
+            return None
+        name = hashlib.blake2s(self._facts().encode(), digest_size=8).hexdigest()
+        node, nodes = node_by_launcher() or find_nodes(*find_rank(None, None), name) or (0, 1)
+        if self._data.share is not None:
+            node = self._data.share.node
+        options = self.options
+        return Job(name, node, nodes, remote_memory=options.remote_memory, tls=options.tls) if nodes > 1 else None
+
+    @property
+    def nodes(self) -> int:
+        """Number of nodes that draw from the data set together. Raises the errors of `client`."""
+        if self.options.attached:
+            return self.client.server().nodes
+        return 1 if self.job is None else self.job.nodes
+
+    def _address(self) -> str:
+        """Where the server listens, or will listen: one address for the ranks of a job on this node."""
+        server = self.options.server
+        if server == COMMON:
+            return own_address(f"{COMMON}|{os.getuid()}|{self._data.id}".encode())
+        if server is not None:
+            return server
+        if job_name() is None:
+            return own_address(self._name.encode())
+        node = 0 if self.job is None else self.job.node
+        return own_address(f"{self._facts()}|{node}".encode())
+
+    def _facts(self) -> str:
+        """Facts that are the same for all servers of one data set and job."""
+        options = self.options
+        cache = "" if options.cache is None else f"|{options.cache.to_json()}"
+        return f"{job_name()}|{self._data.id}|{options.memory}|{options.remote_memory}{cache}"

@@ -1,0 +1,116 @@
+"""Where does a `BrandLoader` take its batches from? From a sampler, in batches of one size, or from a `BatchPlan`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brand.torch.sampler.positions import Positions
+
+Ints = Sequence[int] | NDArray[np.int64]
+
+
+class Batches(Protocol):
+    """The batches of one iteration."""
+
+    @property
+    def size(self) -> int:
+        """Samples of a batch, about."""
+
+    @property
+    def epoch(self) -> int | None:
+        """The epoch, once it has begun; None: samples are not drawn."""
+
+    @property
+    def seed(self) -> int:
+        """The seed of the order, where there is an epoch."""
+
+    @property
+    def ranks(self) -> tuple[int, int]:
+        """Rank and number of ranks among which the samples are divided, where there is an epoch."""
+
+    def begin(self) -> None:
+        """Settle the epoch, and have the node server read ahead. A second call does nothing."""
+
+    def go_on(self) -> None:
+        """Raise `UsageError` where the next iteration was asked for meanwhile."""
+
+    def take(self, count: int) -> tuple[Ints, list[int]]:
+        """The next `count` batches: the ints of all of them, and how many each has. Fewer, or none, at the end."""
+
+    def state(self, trained: int) -> dict[str, Any]:
+        """The state of the run after so many batches of this iteration."""
+
+    def figures(self, trained: int) -> dict[str, Any]:
+        """What is known of the length of so many batches, and of the whole epoch, as plain values."""
+
+
+class Cut:
+    """Batches of one size, cut out of a sampler's ints. The last one may be short."""
+
+    def __init__(self, sampler: Any, size: int, *, drop_last: bool) -> None:
+        self._sampler, self._ints = sampler, iter(sampler)
+        self.size, self._drop_last = size, drop_last
+
+    def __repr__(self) -> str:
+        return f"Cut({self._ints!r}, {self.size})"
+
+    @property
+    def positions(self) -> Positions | None:
+        """The iteration of a `BrandSampler`; None: it is another sampler's."""
+        return self._ints if isinstance(self._ints, Positions) else None
+
+    @property
+    def epoch(self) -> int | None:
+        """See `Batches`."""
+        return None if self.positions is None else self.positions.epoch
+
+    @property
+    def seed(self) -> int:
+        """See `Batches`."""
+        return int(self._sampler.seed)
+
+    @property
+    def ranks(self) -> tuple[int, int]:
+        """See `Batches`."""
+        assert self.positions is not None
+        return self.positions.ranks
+
+    def begin(self) -> None:
+        """See `Batches`."""
+        if self.positions is not None:
+            self.positions.begin()
+
+    def go_on(self) -> None:
+        """See `Batches`."""
+        if self.positions is not None:
+            self.positions.go_on()
+
+    def take(self, count: int) -> tuple[Ints, list[int]]:
+        """See `Batches`."""
+        most = count * self.size
+        ints: Ints = list(islice(self._ints, most)) if self.positions is None else self.positions.take(most)
+        whole, rest = divmod(len(ints), self.size)
+        if self._drop_last:
+            ints, rest = ints[: whole * self.size], 0
+        return ints, [self.size] * whole + [rest] * (rest > 0)
+
+    def state(self, trained: int) -> dict[str, Any]:
+        """See `Batches`. The sampler is a `BrandSampler`."""
+        positions = self.positions
+        if positions is None or not positions.begun:
+            return dict(self._sampler.state_dict())
+        samples = min(trained * self.size, positions.count)
+        ended = samples > positions.count - (self.size if self._drop_last else 1)
+        if positions.replaced(ended=ended):
+            return dict(self._sampler.state_dict())
+        return positions.state_after(positions.most if ended else samples)
+
+    def figures(self, trained: int) -> dict[str, Any]:
+        """See `Batches`: nothing is known."""
+        del trained
+        return {}

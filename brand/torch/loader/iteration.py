@@ -1,0 +1,396 @@
+"""One iteration of a `BrandLoader`: which thread does what, and in which order do batches come?
+
+    producer thread      ints of some batches (`batches`) -> one request -> samples, copied once out of the shared pages
+    pool of threads      slices of a batch: decode, transform; the last slice of a batch puts the batch together
+    training loop        takes batches in order; sets how many threads of the pool work at a time (`threads`, `gate`)
+
+Where nothing is decoded or transformed, the pool makes the batches of a request out of columns; also a batch without
+transform whose images and audio have all been prepared in one shape.
+
+At most `ahead` batches are on their way. An error travels with its batch and is raised where that batch is due. When
+the training leaves the loop, by `break` or Ctrl-C, the threads stop.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import Future
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass
+from functools import partial
+from itertools import accumulate, pairwise
+from typing import Any, Final
+
+import torch
+from torch._C._autograd import _profiler_enabled
+from torch.autograd.profiler import record_function
+from torch.utils.data import default_collate
+
+from brand.errors import FormatError, counted
+from brand.node.wire.looping import LOOP
+from brand.timeline import Timeline
+from brand.torch.data.drawable import SampleSource
+from brand.torch.fetch.fetched import Columns, FetchedSamples
+from brand.torch.job.ranks import find_rank
+from brand.torch.loader.assemble import assemble, pinned
+from brand.torch.loader.batches import Batches, Ints
+from brand.torch.loader.gate import Gate
+from brand.torch.loader.seeding import SampleSeeds, seed_of, seed_of_job
+from brand.torch.loader.stages import Stages
+from brand.torch.loader.threads import Pace
+from brand.torch.loader.waits import Course, Reporter, Waits
+from brand.torch.sampler.packed import PackedRows
+
+REQUEST: Final = 4096
+"""Samples of one request: with small samples, so many make the cost of a request small."""
+LARGE_REQUEST: Final = 16384
+"""Most samples of one request, where they are few of those on their way: threads then wait less for each other."""
+_NO_PROFILE: Final = nullcontext()
+"""In place of a span that costs 5 us a batch."""
+SLICE: Final = 16
+"""Samples that one thread decodes at a time."""
+_STEP_S: Final = 0.1
+"""How long a thread waits before it checks whether it should stop."""
+PROFILED: Final = "enumerate(DataLoader)#BrandLoader.__next__"
+"""How a profile of PyTorch names the time in which the loop waits: its tools count it as data time."""
+
+
+class _Batch(Future[Any]):
+    """A batch on its way: its slices, and how many of them are not done. `course` says where it is."""
+
+    def __init__(self, samples: int, course: Course) -> None:
+        super().__init__()
+        self.samples, self.course = samples, course
+        self.slices: list[list[Any]] = [[] for _ in range(0, samples, SLICE)]
+        self.missing = len(self.slices)
+        self.lock = threading.Lock()
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderOptions:
+    """Options of a loader that hold for one iteration."""
+
+    collate_fn: Callable[[list[Any]], Any]
+    pin_memory: bool
+    ahead: int
+    """Batches that are on their way while one is trained."""
+    iteration: int
+    """Number of the iteration, from 1 on: the epoch of random transforms if samples are not drawn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Instruments:
+    """What measures a loader."""
+
+    stages: Stages
+    """Where its time goes."""
+    pace: Pace
+    """How many threads decode, and how fast."""
+    waits: Waits
+    """How the training loop waits."""
+    timeline: Timeline | None = None
+    """Where a trace is written."""
+
+
+class Iteration:
+    """One iteration: its producer thread, and the batches on their way."""
+
+    def __init__(
+        self, data: SampleSource, batches: Batches, gate: Gate, options: LoaderOptions, instruments: Instruments
+    ) -> None:
+        self._data, self._source, self._gate, self._options = data, batches, gate, options
+        self._stages, self._pace, self._waits = instruments.stages, instruments.pace, instruments.waits
+        self._whole = data.plain and (
+            options.collate_fn is default_collate or isinstance(options.collate_fn, PackedRows)
+        )
+        """Whether batches are made of columns, without single samples."""
+        self._gathers = options.collate_fn is default_collate and data.transform is None
+        """Whether a batch is made of columns if all of it is prepared."""
+        self._run = (torch.initial_seed(), options.iteration)
+        """Seed and epoch."""
+        self._ready: queue.Queue[_Batch | None] = queue.Queue(options.ahead)
+        self._local = threading.local()
+        self._stop = threading.Event()
+        self._timeline = instruments.timeline
+        self._reporter: Reporter | None = None
+        self.handed_out = 0
+        """Batches that the loop was given."""
+        self._requested = 0
+        self._thread = threading.Thread(target=self._produce, name="brand-draw", daemon=True)
+
+    def __repr__(self) -> str:
+        state = "stopped" if self._stop.is_set() else "running" if self._thread.is_alive() else "no thread"
+        return f"Iteration({state}, {counted(self.handed_out, 'batch', 'batches')} handed out, {self._source!r})"
+
+    def batches(self) -> Generator[Any, None, None]:
+        """The batches, in order. The threads start when the first batch is taken.
+
+        The epoch is settled then, too, because frameworks call `set_epoch` between `iter` and the first batch.
+        """
+        try:
+            self._source.begin()
+            if self._source.epoch is not None:
+                self._run = (seed_of_job(self._source.seed, self._data.job), self._source.epoch)
+            self._thread.start()
+            self._begin()
+            trained_s = 0.0
+            while True:
+                self._source.go_on()
+                if self._stop.is_set():
+                    raise RuntimeError("another iteration of this loader has begun; make a BrandLoader for each")
+                start_s = time.monotonic()
+                with record_function(PROFILED) if _profiler_enabled() else _NO_PROFILE:
+                    batch = self._take(start_s)
+                    value = None if batch is None else batch.result()
+                end_s = time.monotonic()
+                self._stages.add("loop_waits", end_s - start_s)
+                if batch is None:
+                    return
+                waiting = self._waits.taken(batch.course, start_s, end_s, trained_s, batch.samples)
+                self._note(
+                    "loop",
+                    "wait" if waiting.cause == LOOP else f"wait for {waiting.cause}",
+                    start_s,
+                    end_s,
+                    step=waiting.step,
+                )
+                self.handed_out += 1
+                start_s = time.monotonic()  # a monitor's time is neither waiting nor training
+                yield value
+                trained_s = time.monotonic() - start_s
+                self._stages.add("training", trained_s)
+                self._note("loop", "train", start_s, start_s + trained_s, step=waiting.step)
+                self._trained(batch.samples)
+                del value, batch
+        finally:
+            self._waits.waits_no_more()
+            self.close()
+
+    def _begin(self) -> None:
+        """The first batch is about to be taken. A rank that draws reports its waits to its server from now on."""
+        self._pace.begin()
+        epoch = self._source.epoch
+        self._waits.begins("storage" if epoch is None else "server")
+        if epoch is not None:
+            ranks = self._source.ranks
+            ranks = ranks if ranks[1] > 1 else find_rank(None, None)  # Accelerate deals to its ranks by itself
+            self._reporter = Reporter(self._data.tell_loop, self._waits, ranks, epoch)
+
+    def _note(self, track: str, name: str, start_s: float, end_s: float | None = None, **facts: Any) -> None:
+        """Add an event to the trace, if there is one; without `end_s` it ends now."""
+        if self._timeline is not None:
+            self._timeline.add(track, name, start_s, time.monotonic() if end_s is None else end_s, facts)
+
+    def _trained(self, samples: int) -> None:
+        """Set how many threads work from now on."""
+        threads = self._pace.batch(time.perf_counter(), samples, self._stages.totals())
+        if threads != self._gate.limit:
+            self._gate.limit = self._stages.threads = threads
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of the run after the last batch that was handed out."""
+        return self._source.state(self.handed_out)
+
+    def figures(self) -> dict[str, Any]:
+        """What is known of the length of the batches that were handed out, and of the whole epoch."""
+        return self._source.figures(self.handed_out)
+
+    def close(self) -> None:
+        """Stop the threads, and wait until they have stopped."""
+        self._stop.set()
+        with suppress(queue.Empty):
+            while True:
+                batch = self._ready.get_nowait()
+                if batch is not None:
+                    batch.cancel()
+        if self._thread.is_alive():
+            self._thread.join()
+        if self._reporter is not None:
+            self._reporter.close()
+
+    def _take(self, start_s: float) -> _Batch | None:
+        """The next batch, which may not be done; None: there is none. The loop waits since `start_s`."""
+        self._waits.waits(start_s)
+        while True:
+            with suppress(queue.Empty):
+                batch = self._ready.get(timeout=_STEP_S)
+                if batch is not None:
+                    self._waits.waits(start_s, batch.course)
+                return batch
+            if not self._thread.is_alive() and self._ready.empty():
+                return None
+
+    def _put(self, batch: _Batch | None) -> bool:
+        """Hand a batch over; False where the iteration has been stopped."""
+        while not self._stop.is_set():
+            with suppress(queue.Full):
+                self._ready.put(batch, timeout=_STEP_S)
+                return True
+        return False
+
+    # -- the producer thread -----------------------------------------------------------------------------------------
+
+    def _produce(self) -> None:
+        try:
+            request = 1  # the first request is small, so that the first batch comes soon
+            while (taken := self._source.take(request))[1]:
+                if not self._request(*taken):
+                    break
+                request = self._next_request(request)
+            self._put(None)
+        except BaseException as error:  # noqa: BLE001 - belongs to the training loop, where its batch is due
+            failed = _Batch(0, Course(()))
+            failed.set_exception(error)
+            self._put(failed)
+            self._put(None)
+
+    def _next_request(self, last: int) -> int:
+        """Batches of the next request: twice the last, up to `REQUEST` samples and to half of the batches ahead.
+
+        Up to `LARGE_REQUEST` samples where that is an eighth of these batches: a request is copied some times.
+        """
+        ahead, size = self._options.ahead, self._source.size
+        most = max(1, min(REQUEST // size, ahead // 2), min(LARGE_REQUEST // size, ahead // 8))
+        return min(2 * last, most)
+
+    def _request(self, indices: Ints, sizes: Sequence[int]) -> bool:
+        """Fetch batches of these sizes and set the pool to work; False where the iteration was stopped."""
+        start_s = time.monotonic()
+        try:
+            fetched = self._data.fetch(indices)
+            self._stages.add("storage", fetched.waited_s)
+            self._stages.add("gather", time.monotonic() - start_s - fetched.waited_s)
+            self._note("draws", "draw", start_s, samples=len(indices))
+            for waited in fetched.spans:
+                self._note("draws", waited.cause, waited.start_s, waited.end_s)
+        except FormatError:
+            if len(sizes) == 1:
+                raise
+            spans = list(pairwise(accumulate(sizes, initial=0)))  # a damaged sample fails only its own batch
+            return all(self._request(indices[first:end], [end - first]) for first, end in spans)
+        before = self._requested
+        self._requested += len(indices)
+        spans = list(pairwise(accumulate(sizes, initial=0)))
+        batches = [_Batch(end - first, Course(fetched.spans)) for first, end in spans]
+        if self._whole:
+            self._gate.submit(partial(self._make_whole, batches, fetched, spans))
+        for batch, (first, end) in zip(batches, spans, strict=True):
+            with self._stages.measure("full"):
+                if not self._put(batch):
+                    return False
+            if self._gathers and fetched.gathers(first, end):
+                self._gate.submit(partial(self._make_gathered, batch, fetched, first, end))
+            elif not self._whole:
+                for number, low in enumerate(range(first, end, SLICE)):
+                    span = slice(low, min(low + SLICE, end))
+                    self._gate.submit(partial(self._make_slice, batch, number, fetched, span, before + low))
+        return True
+
+    # -- the pool ----------------------------------------------------------------------------------------------------
+
+    def _make_whole(self, batches: Sequence[_Batch], fetched: FetchedSamples, spans: Sequence[tuple[int, int]]) -> None:
+        """Make batches of columns. Where a sample does not decode, only its own batch fails."""
+        if self._stop.is_set():
+            return
+        try:
+            start_s = time.monotonic()
+            with self._stages.measure("decode"):
+                first, last = spans[0][0], spans[-1][1]
+                columns = fetched.columns(first, last, views=True)
+            self._note(threading.current_thread().name, "decode", start_s, samples=last - first)
+            self._stages.count(last - first)
+            for batch, (low, high) in zip(batches, spans, strict=True):
+                self._finish(batch, partial(self._of_columns, columns, low - first, high - first))
+        except FormatError as error:
+            if len(batches) == 1:
+                _fail(batches[0], error)
+            else:
+                for batch, span in zip(batches, spans, strict=True):
+                    self._make_whole([batch], fetched, [span])
+        except BaseException as error:  # noqa: BLE001 - belongs to the training loop
+            for batch in batches:
+                _fail(batch, error)
+
+    def _of_columns(self, columns: Columns, first: int, end: int) -> Any:
+        """The batch of some samples of columns."""
+        if isinstance(self._options.collate_fn, PackedRows):
+            return self._options.collate_fn.of_columns(columns, first, end)
+        return assemble(columns, self._data.fields, self._data.files, first, end)
+
+    def _make_gathered(self, batch: _Batch, fetched: FetchedSamples, first: int, end: int) -> None:
+        """Make a batch of prepared samples out of columns."""
+        if self._stop.is_set() or batch.done():
+            return
+        try:
+            with self._stages.measure("decode"):
+                try:
+                    make = partial(assemble, fetched.gathered(first, end), self._data.fields, (), 0, end - first)
+                except FormatError:
+                    make = partial(self._options.collate_fn, self._data.finish(fetched.samples(first, end)))
+            self._stages.count(end - first)
+            self._finish(batch, make)
+        except BaseException as error:  # noqa: BLE001 - belongs to the training loop
+            _fail(batch, error)
+
+    def _make_slice(self, batch: _Batch, number: int, fetched: FetchedSamples, span: slice, turn: int) -> None:
+        if self._stop.is_set() or batch.done():
+            return
+        try:
+            start_s = time.monotonic()
+            with self._stages.measure("decode"):
+                # A BrandSampler's draws know which use of a sample in the epoch each is, whatever the ranks. Other
+                # samplers may give a sample several times.
+                turns = range(turn, turn + span.stop - span.start)
+                uses = turns if self._source.epoch is None else fetched.turns(span.start, span.stop)
+                batch.slices[number] = self._transformed(fetched.samples(span.start, span.stop), uses)
+            self._note(threading.current_thread().name, "decode", start_s, samples=span.stop - span.start)
+            self._stages.count(span.stop - span.start)
+            with batch.lock:
+                batch.missing -= 1
+                last = not batch.missing
+            if last:
+                samples = [sample for part in batch.slices for sample in part]
+                batch.slices.clear()
+                self._finish(batch, lambda: self._options.collate_fn(samples))
+        except BaseException as error:  # noqa: BLE001 - belongs to the training loop
+            _fail(batch, error)
+
+    def _transformed(self, samples: Sequence[dict[str, Any]], uses: Sequence[int]) -> list[Any]:
+        """Samples after the data set's transform, each with its own random numbers. `uses` tells those apart that an
+        index has in the epoch.
+        """
+        if self._data.transform is None:
+            return self._data.finish(list(samples))
+        seeds = getattr(self._local, "seeds", None)
+        if seeds is None:
+            seeds = self._local.seeds = SampleSeeds()
+        result = []
+        with seeds:
+            for use, sample in zip(uses, samples, strict=True):
+                index = sample["index"]
+                seeds.generator.manual_seed(seed_of(*self._run, index, use))
+                try:
+                    result += self._data.finish([sample])
+                except Exception as error:
+                    error.add_note(f"in the transform of sample {index} of {self._data.name}")
+                    raise
+        return result
+
+    def _finish(self, batch: _Batch, make: Callable[[], Any]) -> None:
+        batch.course.collate_s = time.monotonic()
+        with self._stages.measure("collate"):
+            value = make()
+            if self._options.pin_memory and torch.cuda.is_available():
+                value = pinned(value)
+        batch.course.done_s = time.monotonic()
+        self._note(threading.current_thread().name, "collate", batch.course.collate_s, samples=batch.samples)
+        with suppress(Exception):  # cancelled: the iteration has been stopped
+            batch.set_result(value)
+
+
+def _fail(batch: _Batch, error: BaseException) -> None:
+    with suppress(Exception):  # another slice failed before
+        batch.set_exception(error)

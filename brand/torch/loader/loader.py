@@ -1,0 +1,283 @@
+"""How does a `BrandLoader` make batches without worker processes? With threads (`iteration`).
+
+Pillow, libsndfile and zstandard let other threads run while they decode, so threads are enough. Threads start at once,
+and hand over a batch without pickling it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import operator
+import os
+import time
+import weakref
+from collections.abc import Callable, Generator, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, Final, Literal, cast
+
+from torch.utils.data import BatchSampler, DataLoader, Sampler
+
+from brand.errors import UsageError, counted
+from brand.timeline import Timeline
+from brand.torch.data.drawable import Drawable, SampleSource, source_of
+from brand.torch.job.ranks import find_rank
+from brand.torch.loader.batches import Cut
+from brand.torch.loader.gate import Gate, pool_of
+from brand.torch.loader.iteration import Instruments, Iteration, LoaderOptions
+from brand.torch.loader.stages import Stages
+from brand.torch.loader.threads import Ladder, Pace
+from brand.torch.loader.waits import Waits
+from brand.torch.sampler.batch_plan import BatchPlan, mean_samples
+from brand.torch.sampler.sampler import BrandSampler, serve_loader
+
+AHEAD_BYTES: Final = 64 << 20
+"""By default, batches of about so many stored bytes are on their way, at most."""
+AHEAD_PART: Final = 8
+"""And of at most `1 / AHEAD_PART` of the memory that the data set was given."""
+MOST_AHEAD: Final = 64
+_OF_THIS_PROCESS: Final = ("_instruments", "_epoch", "_gate")
+"""Attributes that a copy in another process makes anew."""
+
+
+class BrandLoader(DataLoader[Any]):
+    """Batches of a `BrandDataset` or a `Mixture`, as of a `DataLoader`, with threads instead of worker processes.
+
+    It is a `DataLoader` to frameworks (`isinstance`, its attributes), and has the state that they save. Its batches
+    come only from its own iteration: a framework that takes them from its `batch_sampler` gets an error.
+
+    Images and audio that are not decoded (`decode=False`, no transform, no collate_fn) come as lists of uint8 tensors,
+    as torchvision's decoders take them, and their bytes are copied once. A `DataLoader` gives bytes.
+
+    Transforms run in several threads at a time. In them, torch's random functions give the same numbers in every run,
+    because each sample has its own seed; jobs with a name (`job=`) have numbers of their own.
+
+    Args:
+        data_set: The data set; its `transform`, `fields` and `decode` apply.
+        batch_size: Samples in a batch.
+        sampler: Which samples to take; by default a `BrandSampler(data_set)`: every sample once an epoch, in random
+            order.
+        batch_sampler: A `BatchPlan`, which says which samples make each batch; in place of `batch_size`, `sampler` and
+            `drop_last`.
+        drop_last: Whether to leave out a last batch that is not full.
+        collate_fn: Makes a batch of a list of samples; PyTorch's `default_collate` by default.
+        pin_memory: Whether batches lie in page-locked memory, for fast copies to a GPU.
+        threads: Number of threads that decode; by default the number of processors that this process may use. "auto"
+            finds, while the loop trains, the fewest that feed the loop, at most that number. In each of them, PyTorch
+            works with one thread.
+        ahead: Batches that are on their way while one is trained; by default as many as 64 MB hold, or an eighth of the
+            data set's `memory=` where that is less; at least 2.
+    """
+
+    dataset: Drawable
+    batch_size: int
+    collate_fn: Callable[[list[Any]], Any]
+
+    def __init__(
+        self,
+        data_set: Drawable,
+        batch_size: int = 1,
+        *,
+        sampler: Sampler[int] | None = None,
+        batch_sampler: BatchPlan | None = None,
+        drop_last: bool = False,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        pin_memory: bool = False,
+        threads: int | Literal["auto"] | None = None,
+        ahead: int | None = None,
+    ) -> None:
+        batch_size = _count("batch_size", batch_size)
+        self._plan = batch_sampler
+        """What plans the batches; None: they have one size."""
+        if isinstance(sampler, BatchPlan):
+            raise UsageError("sampler= is a BatchPlan, which makes whole batches: give it as batch_sampler=")
+        if batch_sampler is not None:
+            _check_plan(batch_sampler, data_set, alone=batch_size == 1 and sampler is None and not drop_last)
+            sampler = cast(Sampler[int], batch_sampler)  # to frameworks, it is the sampler
+            batch_size = mean_samples(batch_sampler)
+        if isinstance(sampler, BatchSampler):
+            raise UsageError(
+                "sampler= is a BatchSampler: give batch_size= and the sampler inside it, sampler=BrandSampler(data_set)"
+            )
+        sampler = BrandSampler(data_set) if sampler is None else sampler
+        # The pages are locked here, by the threads that make the batches, not by DataLoader's own iterator.
+        super().__init__(data_set, batch_size, sampler=sampler, drop_last=drop_last, collate_fn=collate_fn)
+        vars(self)["batch_sampler"] = OwnBatches(sampler, batch_size, drop_last)  # DataLoader refuses to set it
+        if self._plan is not None:
+            vars(self)["batch_size"] = None  # as a DataLoader with a batch_sampler has it
+        self.pin_memory = pin_memory
+        if isinstance(sampler, BrandSampler):
+            serve_loader(sampler, batch_size)
+        self._finds_threads = threads == "auto"
+        self.threads = _processors() if threads is None or threads == "auto" else _count("threads", threads)
+        """The most threads that decode."""
+        self._ahead = _enough(source_of(data_set), batch_size) if ahead is None else _count("ahead", ahead)
+        self._iterations = 0
+        """How many iterations have begun."""
+        self._begin_anew()
+        _loaders.add(self)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name not in _OF_THIS_PROCESS}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._begin_anew()
+        _loaders.add(self)
+
+    def _begin_anew(self) -> None:
+        """Begin without threads: the threads of another process do not exist in this one."""
+        pace = Pace(Ladder(self.threads, fixed=not self._finds_threads))
+        self._instruments = Instruments(Stages(pace.threads), pace, Waits())
+        self._epoch: Iteration | None = None
+        self._gate: Gate | None = None
+
+    def __repr__(self) -> str:
+        begun = counted(self._iterations, "iteration")
+        return f"BrandLoader({self.dataset!r}, {self.batch_size}, sampler={self.sampler!r}, {begun} begun)"
+
+    def __len__(self) -> int:
+        """Batches of a whole epoch for this rank."""
+        if self._plan is not None:
+            return len(self._plan)
+        samples = len(self.sampler)  # type: ignore[arg-type]
+        return samples // self.batch_size if self.drop_last else -(-samples // self.batch_size)
+
+    @property
+    def stages(self) -> Stages:
+        """Where the time of the loader goes."""
+        return self._instruments.stages
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        if self._epoch is not None:
+            self._epoch.close()
+        if self._gate is None:
+            self._gate = Gate(pool_of(self.threads), self._instruments.pace.threads)
+        self._iterations += 1
+        options = LoaderOptions(self.collate_fn, self.pin_memory, self._ahead, self._iterations)
+        source = (
+            Cut(self.sampler, self.batch_size, drop_last=self.drop_last) if self._plan is None else iter(self._plan)
+        )
+        self._epoch = epoch = Iteration(source_of(self.dataset), source, self._gate, options, self._instruments)
+        batches = epoch.batches()
+        _iterations.add(batches)
+        return batches
+
+    def set_epoch(self, epoch: int) -> None:
+        """Pass the epoch on to the sampler."""
+        self.sampler.set_epoch(epoch)  # type: ignore[attr-defined]
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of the run after the last batch that was handed out. At the end of an epoch: in the next one."""
+        sampler, epoch = self._brand_sampler(), self._epoch
+        return sampler.state_dict() if epoch is None else epoch.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where a state says, with the next iteration."""
+        self._brand_sampler().load_state_dict(state)
+        self._epoch = None
+
+    def stats(self) -> dict[str, Any]:
+        """Seconds by stage and the slowest stage, the threads and their pace, how the training loop waits and why
+        (`docs/waiting.md`), and the node server's counters; with a `BatchPlan`, also the padding (`docs/train-asr.md`).
+        """
+        instruments = self._instruments
+        waits = {"waits": instruments.waits.to_json(time.monotonic())}
+        figures = {} if self._epoch is None else self._epoch.figures()
+        batches = {"batches": figures} if figures else {}
+        stages, pace = instruments.stages.to_json(), instruments.pace.to_json()
+        return {**stages, **pace, **waits, **batches, "server": self.dataset.stats()}
+
+    def monitor(self, callback: Callable[[int, dict[str, float]], object], *, every: int = 50) -> None:
+        """Call `callback(steps, row)` in the training loop, after every so many steps.
+
+        `steps` is how many batches the loader has handed out since it was made. `row` is about the steps since the last
+        call, numbers only (`docs/waiting.md`): seconds a step, samples a second, the share of the time that the loop
+        waited, percentiles of its waits, and seconds by cause.
+        """
+        self._instruments.waits.monitor(callback, _count("every", every))
+
+    def trace(self, path: str | os.PathLike[str] | None) -> None:
+        """Write what this loader does to a file for Perfetto, from its next iteration on; None: no more.
+
+        The file may be that of `brand serve --trace` or of other ranks: each appends to it, at most 64 MiB. Raises
+        `UsageError` where it cannot be written.
+        """
+        if self._instruments.timeline is not None:
+            self._instruments.timeline.close()
+        rank, ranks = find_rank(None, None)
+        timeline = None if path is None else Timeline(path, f"rank {rank} of {ranks}")
+        self._instruments = replace(self._instruments, timeline=timeline)
+
+    def _brand_sampler(self) -> BrandSampler | BatchPlan:
+        if not isinstance(self.sampler, BrandSampler | BatchPlan):
+            raise UsageError(f"a {type(self.sampler).__name__} has no state; a BrandSampler does")
+        return self.sampler
+
+
+class OwnBatches(BatchSampler):
+    """The `batch_sampler` of a `BrandLoader`: frameworks may look at it, but must not take batches from it."""
+
+    def __iter__(self) -> Iterator[list[int]]:
+        raise UsageError(
+            "something takes the batches of a BrandLoader from its batch_sampler, to make another loader of it, and "
+            "would lose its threads, its state or some of its samples. Accelerate: use "
+            "brand.frameworks.accelerate.prepare(accelerator, loader) in place of accelerator.prepare(loader) and of "
+            "skip_first_batches (docs/frameworks.md)"
+        )
+
+
+_loaders: weakref.WeakSet[BrandLoader] = weakref.WeakSet()
+_iterations: weakref.WeakSet[Generator[Any, None, None]] = weakref.WeakSet()
+
+
+def _begin_anew_in_child() -> None:
+    """A forked child has none of its parent's threads, but may have locks that these threads hold."""
+    _iterations.clear()
+    for loader in list(_loaders):
+        loader._begin_anew()
+
+
+@atexit.register
+def _end_iterations() -> None:
+    """End iterations that a script has left half used, while the modules that this needs are still there."""
+    for batches in list(_iterations):
+        with suppress(ValueError):  # another thread is using it
+            batches.close()
+
+
+os.register_at_fork(after_in_child=_begin_anew_in_child)
+
+
+def _enough(source: SampleSource, batch_size: int) -> int:
+    """Batches that are on their way by default: little memory for the data set means little for these."""
+    room = AHEAD_BYTES
+    limit = source.server_bytes
+    if limit is not None:
+        room = min(room, limit // AHEAD_PART)
+    return min(MOST_AHEAD, max(2, int(room / (batch_size * source.mean_bytes))))
+
+
+def _check_plan(plan: Any, data_set: Drawable, *, alone: bool) -> None:
+    """Raise `UsageError` unless a plan of this data set alone says what batches are."""
+    if not isinstance(plan, BatchPlan):
+        raise UsageError(
+            f"batch_sampler= is a {type(plan).__name__}: a BrandLoader takes a BatchPlan, or batch_size= and sampler="
+        )
+    if not alone:
+        raise UsageError("batch_sampler= says what batches are: leave out batch_size=, sampler= and drop_last=")
+    if plan.data_set is not data_set:
+        raise UsageError("the BatchPlan is of another BrandDataset object; give both the same one")
+
+
+def _processors() -> int:
+    """Processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _count(name: str, value: int) -> int:
+    """A whole number, at least 1. Raises `UsageError`."""
+    if isinstance(value, bool) or not hasattr(value, "__index__") or operator.index(value) < 1:
+        other = ', or "auto"' if name == "threads" else ""
+        raise UsageError(f"{name}={value!r}: give a whole number, at least 1{other}")
+    return operator.index(value)

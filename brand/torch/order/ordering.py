@@ -1,0 +1,103 @@
+"""In which order is a data set drawn, and how much can its server hold? Its data, memory, storage and nodes decide.
+
+`as_part` says which samples a user means by `part=`: a mask over all samples, or their indices.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from brand.errors import UsageError, counted
+from brand.node.setup.choose import Nodes, choose_order, facts_of
+from brand.node.setup.room import choose_room
+from brand.orders.base.part import Part
+from brand.orders.base.policy import BY_ONE_NODE
+from brand.orders.order import Order
+from brand.orders.policies.registry import OrderOption
+from brand.storage.dataset.catalogue import Catalogue
+from brand.storage.dataset.dataset import StoredDataSet
+from brand.torch.job.ranks import find_rank, node_by_launcher
+from brand.torch.job.way import Way
+
+_APART: Final = (
+    "jobs with ranks on several nodes share by servers that know each other: start them with `brand launch`, leave out "
+    "server=, or give protocol='stripes'"
+)
+"""Why a job is refused whose nodes have servers of their own."""
+
+
+class Ordering:
+    """Chooses the orders of one `BrandDataset`. Picklable."""
+
+    def __init__(self, data: StoredDataSet, way: Way, protocol: OrderOption) -> None:
+        self._data, self._way, self._protocol = data, way, protocol
+
+    def __repr__(self) -> str:
+        return f"Ordering({self._data.name!r}, {self._protocol!r})"
+
+    def order(self, seed: int, part: ArrayLike | None = None) -> Order:
+        """The order of all epochs of a run with this seed.
+
+        `part`: the samples that are drawn, as `BrandSampler` takes them; None: all. Raises `UsageError`.
+        """
+        order, chosen = self._whole(seed), as_part(self._data, part)
+        if chosen is not None and order.policy.no_part is not None:
+            raise UsageError(order.policy.no_part)
+        if order.policy.one_node and (node_by_launcher() or (0, 1))[1] > 1:
+            raise UsageError(BY_ONE_NODE)
+        return replace(order, part=chosen)
+
+    def room(self, order: Order) -> int:
+        """About how many samples the node server can hold out of turn, beside those that an order mixes."""
+        options = self._way.options
+        share = self._way.client.server().share if options.attached else None
+        return choose_room(facts_of(self._data), order, share, options.memory)
+
+    def _whole(self, seed: int) -> Order:
+        """The order of all samples."""
+        facts, options = facts_of(self._data), self._way.options
+        if options.attached:
+            server = self._way.client.server()
+            nodes = Nodes(server.nodes, find_rank(None, None)[1], server.remote_share)
+            order = choose_order(facts, seed, self._protocol, server.share, options.memory, nodes)
+            if order.joins and server.nodes == 1 < (node_by_launcher() or (0, 1))[1]:
+                raise UsageError(_APART)
+            return order
+        job = self._way.job
+        nodes = Nodes() if job is None else Nodes(job.nodes, find_rank(None, None)[1], options.remote_memory)
+        return choose_order(facts, seed, self._protocol, None, options.memory, nodes)
+
+
+def as_part(data: Catalogue, part: Any) -> Part | None:
+    """The places of `part`: bools for all samples, shape (samples,), or indices, each once. None: all samples.
+
+    Deleted samples of a collection are in no part; a mask may say anything of them. Raises `UsageError` for anything
+    else, and where there is no sample; `DeletedError` where an index is that of a deleted sample.
+    """
+    if part is None:
+        drawn = data.drawn()
+        return None if drawn is None else Part.of(drawn)
+    wanted, samples = np.asarray(part), len(data)
+    if wanted.dtype == np.bool_:
+        if wanted.shape != (samples,):
+            raise UsageError(f"part= is a mask of shape {wanted.shape}; this data set has {counted(samples, 'sample')}")
+        wanted = np.flatnonzero(wanted)
+        wanted = wanted if data.deleted is None else np.setdiff1d(wanted, data.deleted, assume_unique=True)
+    elif wanted.size and (wanted.ndim != 1 or wanted.dtype.kind not in "iu"):
+        raise UsageError(f"part= is a {wanted.dtype} array of shape {wanted.shape}: give one bool a sample, or indices")
+    if not wanted.size:
+        raise UsageError("part= has no sample")
+    outside = wanted[(wanted < 0) | (wanted >= samples)]
+    if len(outside):
+        raise UsageError(f"part= has sample {outside[0]}; this data set has samples 0 to {samples - 1:,}")
+    mask = np.zeros(data.header.samples, np.bool_)
+    mask[data.places(wanted)] = True
+    if np.count_nonzero(mask) < len(wanted):
+        alike = np.sort(wanted)
+        twice = alike[1:][alike[1:] == alike[:-1]][0]
+        raise UsageError(f"part= has sample {twice} twice; give each index once, or a mask as an array of bools")
+    return None if mask.all() else Part.of(mask)

@@ -1,0 +1,227 @@
+"""What does a sampler draw at each position of each epoch, and what does a state say of that?
+
+`OfOneSet` is the sequence of a `BrandDataset`: tickets in its random order, or plain indices. A mixture of data sets
+has its own. A `BrandSampler` owns epoch, position and ranks, and asks its sequence for the rest.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brand.errors import UsageError
+from brand.formats.version import number_within
+from brand.orders.base.joins import Joins
+from brand.orders.base.part import named
+from brand.orders.base.tickets import tickets
+from brand.orders.joader.growing import pack_drawn, unpack_drawn
+from brand.orders.order import MAX_SEED, Order
+from brand.storage.dataset.dataset import StoredDataSet
+from brand.torch.order.draw_port import DrawPort
+
+JOINED_VERSION: Final = 2
+"""The version of states that say where a job joined others, or what it has drawn."""
+
+
+class AccessSequence(ABC):
+    """What one sampler draws: ints for the positions of all epochs."""
+
+    order: Any
+    """What fixes the sequence."""
+    seed: int
+    shuffle: bool
+    """Whether it is random; else it is the plain indices, which are read exactly."""
+
+    @property
+    @abstractmethod
+    def samples(self) -> int:
+        """Positions of an epoch, for all ranks."""
+
+    @abstractmethod
+    def ints(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """What to draw at positions of an epoch: tickets or indices, same shape. Raises `UsageError`."""
+
+    def dealt(
+        self,
+        epoch: int,  # noqa: ARG002 - a mixture deals in another way in each epoch
+        start: int,
+        rounds: range,
+        ranks: tuple[int, int],
+    ) -> NDArray[np.int64]:
+        """The positions of a rank, (rank, number of ranks), in some of the rounds from position `start` on.
+
+        A round is one position for each rank.
+        """
+        rank, replicas = ranks
+        return start + rank + np.arange(rounds.start, rounds.stop, dtype=np.int64) * replicas
+
+    @abstractmethod
+    def begin(
+        self, epoch: int, position: int, ranks: tuple[int, int], batch: int, processes: int, *, goes_on: bool
+    ) -> NDArray[np.int64] | None:
+        """Ranks are about to draw; see `DrawPort.announce`. Raises `ServerError`, `UsageError`.
+
+        `goes_on`: they have drawn all positions before this one, and nothing after it.
+        """
+
+    def state_at(self, epoch: int, position: int) -> dict[str, Any]:
+        """The state of a run that goes on at a position of an epoch, with its order."""
+        state = {"version": 1, "epoch": epoch, "position": position, "shuffle": self.shuffle}
+        return state | {"order": self.to_json()} | self.facts_at(epoch, position)
+
+    @abstractmethod
+    def to_json(self) -> dict[str, Any]:
+        """What fixes the sequence, as plain values, for a state."""
+
+    @abstractmethod
+    def facts_at(self, epoch: int, position: int) -> dict[str, Any]:
+        """What else a state at a position of an epoch says, as plain values; its `version`, where that is not 1."""
+
+    @abstractmethod
+    def loaded(self, state: Mapping[str, Any]) -> AccessSequence:
+        """The sequence that a state says, whose version, epoch, position and shuffle are right.
+
+        Raises `UsageError` where it is no state of this data set.
+        """
+
+
+class OfOneSet(AccessSequence):
+    """The sequence of a `BrandDataset`. `seed` is that of the order, unless a state without an order says another."""
+
+    order: Order
+
+    def __init__(self, port: DrawPort, order: Order, seed: int, origin: str, *, shuffle: bool) -> None:
+        self._port, self.order, self.seed, self._origin, self.shuffle = port, order, seed, origin, shuffle
+        self.tag = port.tag_of(order)
+        self._indices: NDArray[np.int64] | None = None
+        """Indices of the part, once an epoch that is not shuffled has asked for them."""
+
+    def __repr__(self) -> str:
+        return f"OfOneSet({self._port.name!r}, seed={self.seed}, {self.samples:,} samples, shuffle={self.shuffle})"
+
+    @property
+    def samples(self) -> int:
+        """As many as the part has."""
+        return self.order.draws
+
+    def ints(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Tickets; indices where it is not random."""
+        if self.shuffle:
+            return tickets(self.tag, epoch, positions)
+        if self.order.part is None:
+            return positions
+        if self._indices is None:
+            self._indices = self._port.indices_of(self.order.part)
+        return self._indices[positions]
+
+    def begin(
+        self,
+        epoch: int,
+        position: int,
+        ranks: tuple[int, int],
+        batch: int,
+        processes: int,
+        *,
+        goes_on: bool,  # noqa: ARG002 - each epoch begins anew
+    ) -> NDArray[np.int64] | None:
+        """The server begins to read. Exact reads need no server."""
+        if not self.shuffle:
+            return None
+        return self._port.announce(self.order, epoch, position, ranks, batch, processes, origin=self._origin)
+
+    def to_json(self) -> dict[str, Any]:
+        """The order; data set, seed and part where it is not random."""
+        if self.shuffle:
+            return self.order.to_json()
+        part = {} if self._digest is None else {"part": self._digest}
+        return {"data_set": self._port.data.id, "seed": self.seed} | part
+
+    def facts_at(self, epoch: int, position: int) -> dict[str, Any]:
+        """Where the run joined others, or what it has drawn, where jobs share reads."""
+        if not self.shuffle or not self.order.shares:
+            return {}
+        if self.order.grows:
+            drawn = self._port.drawn(self.order, epoch, position) if position else np.empty(0, np.int32)
+            return {"version": JOINED_VERSION, "drawn": pack_drawn(drawn, self.order.samples)}
+        joins = self._port.joins(self.order, epoch)
+        return {"version": JOINED_VERSION, "joins": joins.to_json(), "lap": joins.lap}
+
+    def loaded(self, state: Mapping[str, Any]) -> OfOneSet:
+        """A sequence of the same data set and part."""
+        if state["version"] not in (1, JOINED_VERSION):
+            raise UsageError("the state is of a Mixture, and this sampler draws from a BrandDataset")
+        try:
+            facts = dict(state["order"])
+            seed, data_set = whole("seed", facts["seed"], MAX_SEED), facts["data_set"]
+        except (KeyError, TypeError, ValueError) as error:
+            raise UsageError(f"this is no state of a BrandSampler: {error!r}") from None
+        if data_set != self._port.data.id:
+            raise UsageError(other_data_set(str(data_set), self._port.data, self._port.name))
+        if facts.get("part") != self._digest:
+            there, here = named(facts.get("part")), named(self._digest)
+            raise UsageError(f"the state is of {there}, this sampler draws {here}: give the same part= as before")
+        if state["position"] > self.samples:
+            raise UsageError(f"this is no state of a BrandSampler: position {state['position']:,} of {self.samples:,}")
+        order = self.order
+        if state["shuffle"]:
+            try:
+                order = Order.from_json(facts, self.order.part)
+            except (ValueError, TypeError) as error:
+                raise UsageError(f"this is no state of a BrandSampler: {error}") from None
+            if (order.samples, order.chunk_size) != (self.order.samples, self.order.chunk_size):
+                raise UsageError("this is no state of a BrandSampler: its sizes are not those of the data set")
+            _learn_facts(self._port, order, state)
+        return OfOneSet(self._port, order, seed, self._origin, shuffle=state["shuffle"])
+
+    @property
+    def _digest(self) -> str | None:
+        """By what a state names the part; None: all samples are drawn."""
+        return None if self.order.part is None else self.order.part.digest
+
+
+def whole(name: str, value: Any, most: int) -> int:
+    """A whole number from 0 to `most`. Raises `UsageError`."""
+    if isinstance(value, bool) or not hasattr(value, "__index__") or not 0 <= int(value) <= most:
+        raise UsageError(f"{name}={value!r}: a whole number from 0 to {most:,} is needed")
+    return int(value)
+
+
+def other_data_set(found: str, data: StoredDataSet, name: str) -> str:
+    """Why a state of the data set with the id `found` is refused, and what to do. `name` is that of `data` to users."""
+    version = data.version
+    number = None if version is None else number_within(version.collection, found)
+    if version is None or number is None:
+        return f"the state is of data set {found}, this one is {data.id}"
+    if number == version.number:
+        return f"the state is of another collection, which has grown from the same beginning as {name}"
+    return (
+        f"the state is of version {number} of the collection, and this is {name}: open "
+        f"'{data.path}@{number}' to go on exactly where it stopped, or begin its epoch anew on this "
+        "version, `load_state_dict(brand.rebase(state, sampler))`"
+    )
+
+
+def _learn_facts(port: DrawPort, order: Order, state: Mapping[str, Any]) -> None:
+    """Tell the data set what a state says of a job that shares reads. Epoch and position of the state are right.
+
+    Raises `UsageError`.
+    """
+    epoch, position = int(state["epoch"]), int(state["position"])
+    try:
+        if order.joins:
+            joins = Joins.from_json(state["joins"], state["lap"])
+            joins.check_fits(order.samples, order.draws)
+            port.learn_joins(order, epoch, joins)
+        elif order.grows and position < order.draws:
+            places = unpack_drawn(state["drawn"], order.samples)
+            if len(places) != position:
+                raise ValueError(f"{len(places):,} samples were drawn before position {position:,}")
+            if order.part is not None and not order.part.mask[places].all():
+                raise ValueError("samples were drawn that are not of the part")
+            port.load_drawn(order, epoch, places)
+    except (KeyError, ValueError) as error:
+        raise UsageError(f"this is no state of a BrandSampler: {error}") from None

@@ -1,0 +1,272 @@
+"""`BatchPlan`: which samples make a batch together, where they differ in length?
+
+Lengths are known before any sample is read, so the batches of an epoch are planned with its order: batches of similar
+length, batches up to a length, or rows packed full (`brand.orders.batches.batching`, `packing`). Each batch is a list
+of tickets, and drawing is as with a `BrandSampler`. A state holds epoch, number of batches, limits and order; any
+number of ranks and workers goes on from it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import ArrayLike
+from torch.utils.data import DistributedSampler
+
+from brand.errors import UsageError, counted
+from brand.orders.base.part import named
+from brand.orders.base.tickets import MAX_POSITIONS
+from brand.orders.batches.batch_limits import BatchLimits, choose_window, samples_of
+from brand.orders.order import MAX_EPOCH, MAX_SEED, Order
+from brand.torch.data.dataset import BrandDataset
+from brand.torch.data.drawable import Drawable, source_of
+from brand.torch.data.set_source import SetSource
+from brand.torch.job.origin import origin_here
+from brand.torch.job.ranks import find_rank
+from brand.torch.order.sequence import other_data_set, whole
+from brand.torch.sampler.dealing import torchdata_skips, wrapping_of
+from brand.torch.sampler.lengths import check_lengths, lengths_of
+from brand.torch.sampler.packed import PackedRows
+from brand.torch.sampler.planned import VERSION, PlannedBatches, PlannedSequence
+from brand.torch.sampler.positions import Dealing, States, rounds
+from brand.torch.sampler.upcoming import Upcoming
+
+_NO_STATE: Final = "this is no state of a BatchPlan"
+
+
+class BatchPlan(DistributedSampler[list[int]]):
+    """Batches of samples of similar length, or of packed rows, planned before any sample is read.
+
+    Give it to a `BrandLoader` or a `DataLoader` as `batch_sampler=`. Every sample comes once an epoch, in random order.
+    Samples meet in a batch if they lie in one *window* of the order; a larger window leaves less padding and needs more
+    memory. Say in one of three ways what a batch is:
+
+    - `batch_size`: so many samples.
+    - `batch_length`: samples whose padded length, longest times number, is at most so much. With `batch_size`, also at
+      most so many samples.
+    - `pack` and `rows`: rows of `pack` tokens, filled with whole documents; `collate` makes their tensors. A document
+      longer than a row goes on in the next rows of the same batch.
+
+    All ranks get equally many batches: from one batch after another, ranks take theirs in turn.
+
+    Args:
+        data_set: The data set to draw from.
+        length: An `int` or `float` field that holds each sample's length, or an array of all lengths by index. None:
+            the bytes of each sample, uncompressed. `pack` needs the number of tokens.
+        batch_size, batch_length, pack, rows: The limits of a batch, as above.
+        seed: Fixes the order of every epoch, and its batches.
+        num_replicas, rank: As for `BrandSampler`.
+        drop_last: Where the ranks do not divide the batches: drop the last round of them (True), or fill it up with
+            batches from the beginning of the epoch.
+        part: The samples to draw, as for `BrandSampler`; None: all.
+        window: Samples of a window; None: as many as memory has room for, and no more than help.
+
+    Raises:
+        UsageError: The limits contradict each other, or a sample is longer than a batch; the message names it.
+        SchemaError: `length` is no field that has a column.
+    """
+
+    shuffle = True
+    """Frameworks read this attribute of a sampler: batches are always drawn in random order."""
+
+    def __init__(  # noqa: PLR0913 - a keyword each
+        self,
+        data_set: BrandDataset,
+        length: ArrayLike | str | None = None,
+        *,
+        batch_size: int | None = None,
+        batch_length: float | None = None,
+        pack: int | None = None,
+        rows: int | None = None,
+        seed: int = 0,
+        num_replicas: int | None = None,
+        rank: int | None = None,
+        drop_last: bool = False,
+        part: ArrayLike | None = None,
+        window: int | None = None,
+    ) -> None:
+        # DistributedSampler's own __init__ is left out: it needs a process group, and fixes the ranks too early.
+        source = source_of(data_set) if isinstance(data_set, Drawable) else None
+        if not isinstance(source, SetSource):
+            raise UsageError(f"BatchPlan draws from a BrandDataset, not from a {type(data_set).__name__}")
+        asked = {"batch_size": batch_size, "pack": pack, "rows": rows, "window": window}
+        for name, value in asked.items():
+            if value is not None and not whole(name, value, MAX_POSITIONS):
+                raise UsageError(f"{name}={value}: at least 1 is needed")
+        if (pack is None) != (rows is None) or (pack is None) == (batch_size is None and batch_length is None):
+            raise UsageError(
+                "say what a batch is: batch_size=, batch_length= or both; or pack=, the tokens of a row, with rows=, "
+                "the rows of a batch"
+            )
+        self._source = source
+        self.data_set, self.drop_last = data_set, drop_last
+        self.num_replicas, self.rank = num_replicas, rank  # type: ignore[assignment]
+        order = source.ordering.order(whole("seed", seed, MAX_SEED), part)
+        if order.shares:
+            raise UsageError("with protocol='shared' jobs decide the order while they draw; batches are planned before")
+        lengths = lengths_of(source.data, length)
+        if pack is not None and (length is None or lengths.dtype != np.int64):
+            raise UsageError("pack= needs length=, the number of tokens of each sample, as whole numbers")
+        digest = hashlib.blake2s(lengths.tobytes(), digest_size=16).hexdigest()
+        sizes = {"size": batch_size, "most": batch_length, "row": pack, "rows": rows}
+        try:
+            limits = BatchLimits(window or 1, digest, **sizes)  # type: ignore[arg-type]
+        except ValueError as error:
+            raise UsageError(f"batch_length={batch_length!r}: {error}") from None
+        drawn = None if order.part is None else order.part.mask
+        check_lengths(source.data, lengths, drawn, limits.longest)
+        mean = float((lengths if drawn is None else lengths[drawn]).mean())
+        room = source.ordering.room(order) if window is None else window
+        samples = samples_of(mean, **sizes) if window is None else float(window)  # type: ignore[arg-type]
+        limits = replace(
+            limits, window=choose_window(room, order.draws, samples, size=batch_size, pack=pack is not None)
+        )
+        self._sequence = PlannedSequence(source.port, order, limits, lengths, origin_here())
+        """The batches of all epochs."""
+        self._upcoming: Upcoming[PlannedBatches] = Upcoming()
+        """Where the next iteration begins."""
+
+    def __repr__(self) -> str:
+        values = ", ".join(f"{name}={value}" for name, value in self.limits.to_json().items() if name != "lengths")
+        return f"BatchPlan({self.data_set.name!r}, {values}, seed={self.seed}, {self._upcoming.present!r})"
+
+    @property
+    def order(self) -> Order:
+        """The order of all epochs."""
+        return self._sequence.order
+
+    @property
+    def limits(self) -> BatchLimits:
+        """The limits of a batch, which fix the batches of an epoch together with its order."""
+        return self._sequence.limits
+
+    @property
+    def seed(self) -> int:  # type: ignore[override]
+        """Fixes the order of every epoch, and its batches."""
+        return self.order.seed
+
+    @property
+    def epoch(self) -> int:  # type: ignore[override]
+        """The epoch that the next iteration will be, or that the present one is in."""
+        return self._upcoming.epoch
+
+    def __len__(self) -> int:
+        """Batches of a whole epoch for this rank: of the one that is under way, else of the next one.
+
+        Other epochs may have a few more or less, except where `batch_size` alone limits batches.
+        """
+        present = self._upcoming.present
+        under_way = self._upcoming.beginning is None and present is not None and present.yielded < present.count
+        epoch = self.epoch if under_way else self._upcoming.place()[0]
+        return rounds(len(self._sequence.batches_of(epoch)), self._ranks()[1], drop_last=self.drop_last)
+
+    def __iter__(self) -> PlannedBatches:
+        return PlannedBatches(self._upcoming, self._deal, States(self.state_dict, self.load_state_dict))
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make the next iteration this epoch, from its beginning, or from a loaded state of this epoch.
+
+        Raises `UsageError` where a state of a later epoch was loaded, because going back would train samples again.
+        Where a state of an earlier epoch was loaded, the log says how many batches of that epoch are left out.
+        """
+        epoch = whole("epoch", epoch, MAX_EPOCH)
+        batches_of = self._sequence.batches_of
+        self._upcoming.set_epoch(
+            epoch, lambda loaded: counted(len(batches_of(loaded.epoch)) - loaded.at, "batch", "batches")
+        )
+
+    def padding(self, epoch: int) -> float:
+        """The share of an epoch's batches that is padding: 0 where all samples of each batch have one length."""
+        return self._sequence.batches_of(whole("epoch", epoch, MAX_EPOCH)).padding()
+
+    def collate(self, field: str, *, pad: int = 0) -> PackedRows:
+        """A `collate_fn` that makes tensors of packed rows out of a field of tokens. Raises `UsageError`."""
+        if self.limits.row is None or self.limits.rows is None:
+            raise UsageError("collate packs rows, and this plan has none: give BatchPlan(..., pack=, rows=)")
+        return PackedRows(self.data_set, field, self.limits.row, self.limits.rows, pad)
+
+    def state_dict(self, *, batches: int | None = None) -> dict[str, Any]:
+        """The state of the run, as plain values.
+
+        With workers a plan runs ahead of training, so say how many `batches` of this rank were trained since the
+        iteration began. None: all that were yielded.
+        """
+        present = self._upcoming.present
+        if present is None or self._upcoming.replaces(present, ended=not batches and present.yielded >= present.count):
+            if batches:
+                raise UsageError(f"{batches} batches cannot have been trained: no iteration has begun")
+            return self._sequence.state_at(*self._upcoming.place())
+        return present.state_dict() if batches is None else present.state(batches)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where a state says. Raises `UsageError` where it is no state, or one of other samples or batches."""
+        try:
+            version, data_set = state["version"], dict(state["order"])["data_set"]
+            epoch, batch = whole("epoch", state["epoch"], MAX_EPOCH), whole("batch", state["batch"], MAX_POSITIONS)
+            if version != VERSION:
+                raise UsageError(f"a state of version {version}; this is version {VERSION}")
+            if data_set != self._source.data.id:
+                raise UsageError(other_data_set(str(data_set), self._source.data, self._source.name))
+            mine = None if self.order.part is None else self.order.part.digest
+            if (theirs := state["order"].get("part")) != mine:
+                raise UsageError(f"the state is of {named(theirs)}, this plan of {named(mine)}: give the same part=")
+            limits, order = BatchLimits.from_json(state["limits"]), Order.from_json(state["order"], self.order.part)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            if isinstance(error, UsageError):
+                raise
+            raise UsageError(f"{_NO_STATE}: {error!r}") from None
+        if (order.samples, order.chunk_size) != (self.order.samples, self.order.chunk_size) or order.shares:
+            raise UsageError(f"{_NO_STATE}: its sizes are not those of the data set")
+        fits = replace(self.limits, window=limits.window) == limits
+        if batch and not fits:
+            raise UsageError(
+                f"the state is inside an epoch of {_named(limits)}, and this plan has {_named(self.limits)}: go on "
+                "with the same lengths and limits; from the beginning of an epoch any will do"
+            )
+        self._sequence = self._sequence.replaced(order, limits if fits else self.limits)
+        if batch and batch >= (count := len(self._sequence.batches_of(epoch))):
+            raise UsageError(f"{_NO_STATE}: batch {batch:,} of {count:,}")
+        self._upcoming.load(epoch, batch)
+
+    # -- for one iteration -------------------------------------------------------------------------------------------
+
+    def _ranks(self) -> tuple[int, int]:
+        """Rank and number of ranks. Raises `UsageError`."""
+        return find_rank(self.rank, self.num_replicas)
+
+    def _deal(self) -> Dealing[PlannedSequence]:
+        """Settle the ranks of an iteration that begins.
+
+        Raises `UsageError` if something else divides these batches, or nodes would have to draw them together.
+        """
+        if torchdata_skips() and wrapping_of(self) is None:
+            raise UsageError(
+                "batches are skipped, to resume a run: a BatchPlan goes on from its state (load_state_dict)"
+            )
+        if wrapping_of(self) is not None:
+            raise UsageError(
+                "Accelerate deals out the batches of a loader that it has prepared, and a BatchPlan gives each rank "
+                "its own: leave out accelerator.prepare(loader)"
+            )
+        if self._source.port.way.nodes > 1:
+            raise UsageError(
+                "node servers send each other what they foresee that ranks draw, and they do not foresee planned "
+                "batches: train on one node, or draw with a BrandSampler"
+            )
+        rank, replicas = self._ranks()
+        self._source.check_ranks(replicas)
+        return Dealing(rank, replicas, self._sequence, self.drop_last)
+
+
+def mean_samples(plan: BatchPlan) -> int:
+    """Samples of a batch of the present epoch on average, at least 1."""
+    return plan._sequence.batches_of(plan.epoch).mean_samples
+
+
+def _named(limits: BatchLimits) -> str:
+    """Limits as a text for the user."""
+    names = {"size": "batch_size", "most": "batch_length", "row": "pack", "rows": "rows", "lengths": "lengths"}
+    return ", ".join(f"{names[name]}={value}" for name, value in limits.to_json().items() if name in names)

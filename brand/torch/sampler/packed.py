@@ -1,0 +1,98 @@
+"""How do documents become tensors of packed rows? `PackedRows`, a `collate_fn` for the batches of a `BatchPlan`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import torch
+
+from brand.errors import SchemaError, UsageError, counted
+from brand.orders.batches.packing import laid_out
+from brand.torch.fetch.fetched import Column, Columns
+
+if TYPE_CHECKING:
+    from brand.torch.data.dataset import BrandDataset
+
+IGNORED: Final = -100
+"""The label of what is not to be predicted, as PyTorch's `cross_entropy` leaves it out."""
+
+
+class PackedRows:
+    """Makes a dict of int64 tensors, each of shape (rows, row) but for `index`, of a list of samples. Picklable.
+
+    `input_ids`: tokens, and `pad` in what is left. `position_ids`: count from 0 in each document, and anew in each row
+    and in padding. `document_ids`: number of the document within the batch, -1 for padding; tokens attend to those of
+    their row with the same number. `labels`: the tokens, and `IGNORED` for padding and for the first token of each
+    document in a row, which nothing before it predicts. `index`: index of each document, shape (documents,).
+
+    Raises `UsageError` where the documents do not fit, because they are longer than the lengths that were planned.
+    """
+
+    def __init__(self, data_set: BrandDataset, field: str, row: int, rows: int, pad: int) -> None:
+        names = data_set.fields
+        if field not in data_set.schema or (names is not None and field not in names):
+            there = ", ".join(data_set.schema if names is None else names)
+            raise SchemaError(f"no field {field!r} to pack; samples have {there}")
+        self._field, self._row, self._rows, self._pad = field, row, rows, pad
+        self._at: int | str = field if names is None else names.index(field)
+        self._index: int | str | None = "index"
+        if names is not None:
+            self._index = names.index("index") if "index" in names else None
+
+    def __repr__(self) -> str:
+        return f"PackedRows({self._field!r}, {self._rows} rows of {self._row})"
+
+    def __call__(self, samples: Sequence[Any]) -> dict[str, torch.Tensor]:
+        """The tensors of one batch, of its samples in the order of the plan."""
+        index = None if self._index is None else [int(sample[self._index]) for sample in samples]
+        return self._made([np.asarray(sample[self._at]).ravel() for sample in samples], index)
+
+    def of_columns(self, columns: Columns, first: int, end: int) -> dict[str, torch.Tensor]:
+        """The same of the samples `first` to `end` - 1 of these columns, without a step for each sample."""
+        index = None if self._index is None else columns["index"][first:end]
+        return self._made([array.ravel() for array in columns[self._field][first:end]], index)
+
+    def _made(self, documents: list[np.ndarray[Any, Any]], index: Column | None) -> dict[str, torch.Tensor]:
+        lengths = np.fromiter(map(len, documents), np.int64, len(documents))
+        pieces, row = laid_out(lengths, self._row), self._row
+        if documents and documents[0].dtype.kind not in "iu":
+            raise UsageError(f"field {self._field!r} holds {documents[0].dtype}, and tokens are whole numbers")
+        if pieces.rows > self._rows:
+            raise UsageError(
+                f"{counted(len(documents), 'document')} of {lengths.sum():,} tokens fill {pieces.rows} rows of {row}, "
+                f"and the plan has {self._rows}: the lengths that BatchPlan was given are not those of "
+                f"{self._field!r}. Where a transform adds tokens, give it the lengths with them"
+            )
+        # In rows that lie one after another, documents and padding are runs of the same kinds in the same order.
+        used = np.bincount(pieces.row, weights=pieces.length, minlength=self._rows).astype(np.int64)
+        padded = np.flatnonzero(used < row)
+        starts, rest = pieces.row * row + pieces.offset, padded * row + used[padded]
+        begins = np.concatenate((starts, rest))
+        runs = np.argsort(begins)
+        begins = begins[runs]
+        sizes = np.diff(begins, append=self._rows * row)
+        document_ids = np.repeat(np.concatenate((pieces.document, np.full(len(rest), -1)))[runs], sizes)
+        position_ids = np.arange(self._rows * row) - np.repeat(begins, sizes)
+        before = np.searchsorted(starts, rest)  # pieces before each padding
+        parts, done = list[np.ndarray[Any, Any]](), 0
+        for last, size in zip(
+            np.append(pieces.document, -1)[before - 1].tolist(), (row - used[padded]).tolist(), strict=True
+        ):
+            parts += documents[done : last + 1]
+            parts.append(np.full(size, self._pad))
+            done = max(done, last + 1)
+        input_ids = np.concatenate([*parts, *documents[done:]], dtype=np.int64, casting="unsafe")
+        labels = input_ids.copy()
+        labels[starts] = IGNORED
+        for begin, size in zip(rest.tolist(), (row - used[padded]).tolist(), strict=True):
+            labels[begin : begin + size] = IGNORED
+        values = {
+            "input_ids": input_ids,
+            "position_ids": position_ids,
+            "document_ids": document_ids,
+            "labels": labels,
+        }
+        made = {name: torch.from_numpy(flat).view(self._rows, row) for name, flat in values.items()}
+        return made if index is None else made | {"index": torch.as_tensor(np.asarray(index, np.int64).copy())}

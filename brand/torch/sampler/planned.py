@@ -1,0 +1,246 @@
+"""One iteration of a `BatchPlan`: which batches does this rank get, what is its state, and how much of them is padding?
+
+Batches are numbered through the epoch. From the first one of the iteration on, ranks take them in turn, so all ranks
+get equally many, and any other ranks go on from the number of batches that all of them have trained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brand.errors import UsageError
+from brand.node.wire.messages import UNTOLD
+from brand.orders.base.tickets import tickets
+from brand.orders.batches.batch_limits import BatchLimits
+from brand.orders.batches.batching import Batches
+from brand.orders.order import Order
+from brand.torch.order.draw_port import DrawPort
+from brand.torch.sampler.positions import Dealing, States, rounds
+from brand.torch.sampler.upcoming import Upcoming
+
+VERSION: Final = 1
+"""Of states."""
+_AHEAD: Final = 64
+"""Batches whose ints are made together."""
+
+
+class EpochBatches:
+    """The batches of one epoch, and how long they are."""
+
+    def __init__(self, limits: BatchLimits, lengths: NDArray[Any], seed: int, epoch: int) -> None:
+        self.epoch = epoch
+        self.batches: Batches = limits.batches(lengths, seed, epoch)
+        self._lengths = self.batches.sums(lengths)
+        self._taken_up = limits.taken_up(self.batches, lengths)
+        self._longest = lengths.max()
+
+    def __repr__(self) -> str:
+        return f"EpochBatches(epoch {self.epoch}, {len(self.batches):,} batches, padding {self.padding():.3f})"
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    @property
+    def mean_samples(self) -> int:
+        """Samples of a batch on average, at least 1."""
+        return max(1, round(len(self.batches.positions) / len(self)))
+
+    def padding(self, numbers: NDArray[np.int64] | slice = slice(None)) -> float:
+        """The share of what these batches take that is padding; 0 for none."""
+        taken_up = self._taken_up[numbers].sum()
+        return float(1 - self._lengths[numbers].sum() / taken_up) if taken_up else 0.0
+
+    def figures(self, numbers: NDArray[np.int64]) -> dict[str, Any]:
+        """Of these batches and of the whole epoch, as plain values."""
+        return {
+            "batches": len(numbers),
+            "length": self._lengths[numbers].sum().item(),
+            "padding": round(self.padding(numbers), 6),
+            "epoch_batches": len(self),
+            "epoch_length": self._lengths.sum().item(),
+            "epoch_padding": round(self.padding(), 6),
+            "longest": self._longest.item(),
+        }
+
+
+class PlannedSequence:
+    """The batches of all epochs: an order of samples, limits of batches, and `lengths` of samples by place."""
+
+    def __init__(self, port: DrawPort, order: Order, limits: BatchLimits, lengths: NDArray[Any], origin: str) -> None:
+        self._port, self.order, self.limits, self._lengths, self._origin = port, order, limits, lengths, origin
+        self._tag = port.tag_of(order)
+        self._planned: EpochBatches | None = None
+        """The batches that were planned last."""
+
+    def __repr__(self) -> str:
+        return f"PlannedSequence({self._port.name!r}, {self.limits!r}, planned last {self._planned!r})"
+
+    def replaced(self, order: Order, limits: BatchLimits) -> PlannedSequence:
+        """The sequence of the same samples with another order and other limits."""
+        return PlannedSequence(self._port, order, limits, self._lengths, self._origin)
+
+    def batches_of(self, epoch: int) -> EpochBatches:
+        """The batches of an epoch, for all ranks."""
+        if self._planned is None or self._planned.epoch != epoch:
+            lengths = self._lengths[self.order.plan(epoch).sample_of]
+            self._planned = EpochBatches(self.limits, lengths, self.order.seed, epoch)
+        return self._planned
+
+    def tickets(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Tickets for positions of an epoch, same shape."""
+        return tickets(self._tag, epoch, positions)
+
+    def begin(self, epoch: int, position: int) -> None:
+        """Tell the server that positions from this one on are about to be drawn.
+
+        All ranks share them, in a way that no server foresees.
+        """
+        self._port.announce(self.order, epoch, position, (0, 1), processes=UNTOLD, origin=self._origin)
+
+    def state_at(self, epoch: int, batch: int) -> dict[str, Any]:
+        """The state of a run that goes on with a batch of an epoch."""
+        facts = {"limits": self.limits.to_json(), "order": self.order.to_json()}
+        return {"version": VERSION, "epoch": epoch, "batch": batch, **facts}
+
+
+class PlannedBatches(Iterator[list[int]]):
+    """The batches of one iteration, each a list of tickets. It has no epoch until it begins, as `Positions`.
+
+    Args: as for `Positions`.
+    """
+
+    def __init__(
+        self,
+        upcoming: Upcoming[PlannedBatches],
+        deal: Callable[[], Dealing[PlannedSequence]],
+        states: States,
+    ) -> None:
+        self._upcoming, self._deal, self._states = upcoming, deal, states
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        self._of: EpochBatches | None = None
+        self._coming: list[list[int]] = []
+        """The next batches, last first."""
+        self._made = 0
+        self.yielded = self.start = self.count = 0
+        """Batches of this rank that were yielded, the number of the first batch, and how many this rank gets."""
+        self._dealing: Dealing[PlannedSequence] | None = None
+
+    def __repr__(self) -> str:
+        if self._of is None:
+            return "PlannedBatches(not begun)"
+        return f"PlannedBatches({self._of!r}, {self.yielded:,} of {self.count:,} yielded)"
+
+    @property
+    def begun(self) -> bool:
+        """Whether the iteration has begun."""
+        return self._of is not None
+
+    @property
+    def epoch(self) -> int | None:
+        """The epoch, once it has begun."""
+        return None if self._of is None else self._of.epoch
+
+    @property
+    def size(self) -> int:
+        """Samples of a batch, about."""
+        return 1 if self._of is None else self._of.mean_samples
+
+    def begin(self) -> None:
+        """Settle epoch, first batch and ranks, as late as possible, and announce them to the server.
+
+        A second call does nothing. Where the call fails, nothing has begun: the next iteration is the same epoch.
+        """
+        if self._of is not None:
+            return
+        dealing = self._deal()
+        epoch, self.start = self._upcoming.place()
+        of = dealing.sequence.batches_of(epoch)
+        self.count = rounds(len(of) - self.start, dealing.replicas, drop_last=dealing.drop_last)
+        if self.count:
+            dealing.sequence.begin(epoch, of.batches.first_from(self.start))
+        self._of, self._dealing = of, dealing
+        self._upcoming.begin(self)
+
+    @property
+    def ranks(self) -> tuple[int, int]:
+        """Rank and number of ranks, once it has begun."""
+        return self._begun_dealing.ranks
+
+    @property
+    def seed(self) -> int:
+        """The seed of the order, once it has begun."""
+        return self._begun_dealing.sequence.order.seed
+
+    @property
+    def _begun_dealing(self) -> Dealing[PlannedSequence]:
+        assert self._dealing is not None
+        return self._dealing
+
+    def go_on(self) -> None:
+        """Raise `UsageError` if the plan was told of another iteration meanwhile."""
+        self._upcoming.go_on(self)
+
+    def __next__(self) -> list[int]:
+        if not self._coming:
+            ints, sizes = self._make(_AHEAD)
+            self._coming = [part.tolist() for part in np.split(ints, np.cumsum(sizes)[:-1])][::-1] if len(sizes) else []
+            if not self._coming:
+                raise StopIteration
+        self.go_on()
+        self.yielded += 1
+        return self._coming.pop()
+
+    def take(self, count: int) -> tuple[NDArray[np.int64], list[int]]:
+        """The ints of the next `count` batches, and how many each has. `BrandLoader` calls this, and `next` not."""
+        ints, sizes = self._make(count)
+        self.yielded += len(sizes)
+        return ints, sizes.tolist()
+
+    def _make(self, count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        self.begin()
+        assert self._of is not None
+        some = self._numbers(self._made, min(self._made + count, self.count))
+        self._made += len(some)
+        positions, sizes = self._of.batches.taken(some)
+        return self._begun_dealing.sequence.tickets(self._of.epoch, positions), sizes
+
+    def _numbers(self, first: int, end: int) -> NDArray[np.int64]:
+        """Numbers of some batches of this rank. Past the end, batches from the beginning stand in, to fill a round."""
+        assert self._of is not None
+        rank, replicas = self.ranks
+        numbers = self.start + rank + np.arange(first, end, dtype=np.int64) * replicas
+        return numbers % len(self._of)
+
+    def figures(self, trained: int) -> dict[str, Any]:
+        """Padding of the first `trained` batches of this iteration and of the epoch; nothing before it has begun."""
+        return {} if self._of is None else self._of.figures(self._numbers(0, trained))
+
+    def state(self, trained: int) -> dict[str, Any]:
+        """The state of the run after so many batches of this iteration. Raises `UsageError` where there are fewer."""
+        if not 0 <= trained <= self.count:
+            raise UsageError(f"{trained:,} batches: this rank has {self.count:,} in this iteration")
+        if self._upcoming.replaces(self, ended=trained == self.count):
+            return self._states.state_dict()
+        return self._state_at(trained)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state after all batches that were yielded, for torchdata's `StatefulDataLoader`."""
+        return self._states.state_dict() if self._of is None else self._state_at(self.yielded)
+
+    def _state_at(self, trained: int) -> dict[str, Any]:
+        assert self._of is not None
+        number = self.start + trained * self.ranks[1]
+        ended = trained == self.count or number >= len(self._of)
+        epoch = self._of.epoch
+        return self._begun_dealing.sequence.state_at(*((epoch + 1, 0) if ended else (epoch, number)))
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where a state says."""
+        self._states.load(state)
+        self._begin_anew()

@@ -1,0 +1,215 @@
+"""One iteration of a `BrandSampler`: which ints does this rank get, and what is its state?
+
+An iteration begins when its first int is taken. Until then it has no epoch, because PyTorch makes iterators that it
+never uses, and frameworks set the epoch after they have made an iterator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brand.errors import UsageError
+from brand.torch.order.sequence import AccessSequence
+from brand.torch.sampler.upcoming import Upcoming
+
+_BLOCK: Final = 1 << 14
+_Sequence = TypeVar("_Sequence")
+
+
+@dataclass(frozen=True, slots=True)
+class Dealing(Generic[_Sequence]):
+    """What an iteration draws from, and among whom its positions or batches are divided."""
+
+    rank: int
+    replicas: int
+    sequence: _Sequence
+    drop_last: bool
+    dealt: int = 1
+    """Number of processes among which a framework deals out the positions of the rank."""
+    batch: int = 0
+    """Samples of a batch of each rank, with `locality`; else 0."""
+
+    @property
+    def ranks(self) -> tuple[int, int]:
+        """Rank and number of ranks."""
+        return self.rank, self.replicas
+
+
+@dataclass(frozen=True, slots=True)
+class States:
+    """How an iteration asks for the state of its sampler before it has begun, and loads another one."""
+
+    state_dict: Callable[[], dict[str, Any]]
+    load: Callable[[dict[str, Any]], None]
+
+
+class Positions(Iterator[int]):
+    """One iteration. It has its own state, for torchdata's `StatefulDataLoader`, which asks a sampler's iterator.
+
+    Args:
+        samples: Samples of a whole epoch, for all ranks.
+        upcoming: Where the iteration begins.
+        deal: Settles the ranks. Called when the iteration begins. Raises `UsageError`.
+        states: Those of the sampler.
+    """
+
+    def __init__(
+        self,
+        samples: int,
+        upcoming: Upcoming[Positions],
+        deal: Callable[[], Dealing[AccessSequence]],
+        states: States,
+    ) -> None:
+        self._samples, self._upcoming, self._deal, self._states = samples, upcoming, deal, states
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        self._dealing: Dealing[AccessSequence] | None = None
+        """None: the iteration has not begun."""
+        self._ints: list[int] = []
+        """The rest of the present block, last first."""
+        self._made = self.yielded = 0
+        self.epoch = self.start = self.count = self.most = 0
+        """Epoch, first position, number of ints, and how many of them this process keeps where Accelerate deals."""
+        self._mine: NDArray[np.int64] | None = None
+        """The positions of this rank, with `locality`; else None."""
+
+    def __repr__(self) -> str:
+        if self._dealing is None:
+            return "Positions(not begun)"
+        return f"Positions(epoch {self.epoch} from {self.start:,}, {self.yielded:,} of {self.most:,} yielded)"
+
+    def begin(self) -> None:
+        """Settle epoch, position and ranks, as late as possible, and announce them to the server.
+
+        A second call does nothing. Where the call fails, nothing has begun: the next iteration is the same epoch.
+        """
+        if self._dealing is not None:
+            return
+        dealing = self._deal()
+        self.epoch, self.start = self._upcoming.place()
+        self.count = rounds(self._samples - self.start, dealing.replicas, drop_last=dealing.drop_last)
+        self.most = -(-self.count // dealing.dealt)
+        if self.count:
+            last = self._upcoming.present
+            goes_on = last is not None and last.ended and (self.epoch, self.start) == (last.epoch + 1, 0)
+            mine = dealing.sequence.begin(
+                self.epoch, self.start, dealing.ranks, dealing.batch, dealing.dealt, goes_on=goes_on
+            )
+            self._mine = None if mine is None else self._with_tail(mine, dealing)
+        self._dealing = dealing
+        self._upcoming.begin(self)
+
+    @property
+    def begun(self) -> bool:
+        """Whether the iteration has begun."""
+        return self._dealing is not None
+
+    @property
+    def ended(self) -> bool:
+        """Whether the iteration has begun, and has yielded all of its epoch."""
+        return self.begun and self.yielded >= self.count
+
+    @property
+    def ranks(self) -> tuple[int, int]:
+        """Rank and number of ranks, once it has begun."""
+        assert self._dealing is not None
+        return self._dealing.ranks
+
+    def go_on(self) -> None:
+        """Raise `UsageError` if the sampler was told of another iteration meanwhile."""
+        self._upcoming.go_on(self)
+
+    def replaced(self, *, ended: bool) -> bool:
+        """Whether the next iteration of the sampler is set and differs from this one; see `Upcoming.replaces`."""
+        return self._upcoming.replaces(self, ended=ended)
+
+    def __next__(self) -> int:
+        if not self._ints:
+            self._ints = self._make(_BLOCK)[::-1].tolist()
+            if not self._ints:
+                raise StopIteration
+        if self._upcoming.beginning is not None:
+            self.go_on()
+        self.yielded += 1
+        return self._ints.pop()
+
+    def take(self, count: int) -> NDArray[np.int64]:
+        """The next `count` ints at once, fewer at the end. `BrandLoader` calls this."""
+        first = np.array(self._ints[: -count - 1 : -1], np.int64)
+        del self._ints[len(self._ints) - len(first) :]
+        taken = np.concatenate((first, self._make(count - len(first))))
+        self.yielded += len(taken)
+        return taken
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of this iteration after all ints that it has yielded; at its end, nothing is left."""
+        if self._dealing is None:
+            return self._states.state_dict()
+        return self._dealing.sequence.state_at(self.epoch, self._position)
+
+    def state_after(self, samples: int | None) -> dict[str, Any]:
+        """The state of the run after `samples` samples of this process (None: after all that it has yielded).
+
+        Where nothing is left of this epoch, the state is at the beginning of the next one. Raises `UsageError` where so
+        many samples cannot have been trained.
+        """
+        if samples is None:
+            return self._state_at(self._position, all_of_it=self.yielded >= self.count)
+        if not 0 <= samples <= self.most:
+            raise UsageError(f"{samples:,} samples: this rank has {self.most:,} in this epoch")
+        dealing = self._dealing
+        assert dealing is not None
+        if dealing.batch and samples % dealing.batch and samples != self.count:
+            raise UsageError(f"{samples:,} samples are no whole batches of {dealing.batch}, as `locality` needs")
+        return self._state_at(self.start + samples * dealing.replicas * dealing.dealt, all_of_it=samples == self.most)
+
+    @property
+    def _position(self) -> int:
+        """Global position after all ints that were yielded."""
+        return min(self._samples, self.start + self.yielded * self.ranks[1])
+
+    def _state_at(self, position: int, *, all_of_it: bool) -> dict[str, Any]:
+        assert self._dealing is not None
+        ended = all_of_it or position >= self._samples
+        return self._dealing.sequence.state_at(*((self.epoch + 1, 0) if ended else (self.epoch, position)))
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where a state of an iteration says. A state at the end of an epoch leaves nothing to yield."""
+        self._states.load(state)
+        self._begin_anew()
+        if state["position"] == self._samples:
+            self._upcoming.load(state["epoch"], self._samples, present=self)
+
+    def _make(self, count: int) -> NDArray[np.int64]:
+        """The next `count` ints, fewer at the end."""
+        self.begin()
+        assert self._dealing is not None
+        sequence, end = self._dealing.sequence, min(self._made + count, self.count)
+        if self._mine is None:
+            positions = sequence.dealt(self.epoch, self.start, range(self._made, end), self.ranks)
+        else:
+            positions = self._mine[self._made : end]
+        if len(positions) and int(positions.max()) >= self._samples:
+            positions = positions % self._samples
+        self._made = end
+        return sequence.ints(self.epoch, positions)
+
+    def _with_tail(self, mine: NDArray[np.int64], dealing: Dealing[AccessSequence]) -> NDArray[np.int64]:
+        """This rank's positions and its part of the last, incomplete global batch, which ranks draw in turn.
+
+        All ranks get equally many: positions past the end stand for samples from the beginning.
+        """
+        beyond = np.arange(self._samples, self.start + self.count * dealing.replicas)
+        beyond = beyond[(beyond - self.start) % dealing.replicas == dealing.rank]
+        return np.concatenate((mine, beyond))[: self.count]
+
+
+def rounds(samples: int, replicas: int, *, drop_last: bool) -> int:
+    """Samples for each rank."""
+    return samples // replicas if drop_last else -(-samples // replicas)

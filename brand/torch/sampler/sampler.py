@@ -1,0 +1,317 @@
+"""`BrandSampler`: which positions does this rank draw, in which order, and where does a run go on after a stop?
+
+The global access sequence is cut into rounds of one position for each rank, so global batch `t` is the same set of
+samples for any number of ranks. A state holds epoch, position and order. A run with any other number of ranks, workers
+or samples a batch can go on from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from numpy.typing import ArrayLike
+from torch.utils.data import DistributedSampler
+
+from brand.errors import UsageError
+from brand.orders.base.tickets import MAX_POSITIONS
+from brand.orders.order import MAX_EPOCH, MAX_SEED
+from brand.torch.data.drawable import Drawable, source_of
+from brand.torch.job.origin import origin_here
+from brand.torch.job.ranks import find_rank
+from brand.torch.order.mixed_sequence import MIXED_VERSION, MixedSequence
+from brand.torch.order.sequence import AccessSequence, whole
+from brand.torch.sampler.dealing import Restart, accelerate_processes, lightning_restart, torchdata_skips, wrapping_of
+from brand.torch.sampler.positions import Dealing, Positions, States, rounds
+from brand.torch.sampler.upcoming import Upcoming
+
+LAST_VERSION: Final = MIXED_VERSION
+"""The highest version of a state. States of a sequence that says nothing else are of version 1."""
+_FROM_A_STATE: Final = (
+    "A BrandSampler goes on from its state, which fits any epoch and any number of processes; skipped batches fit "
+    "neither. Use brand.frameworks.accelerate.prepare(accelerator, loader) in place of accelerator.prepare(loader), "
+    "and brand.frameworks.transformers.BrandTrainerMixin with the Trainer (docs/frameworks.md)"
+)
+_EPOCHS_HINT: Final = (
+    ". A framework that counts its own iterations from 0 cannot go on from this state: docs/frameworks.md says what to "
+    "use instead"
+)
+_TURNS_HINT: Final = (
+    ". A framework that makes its iterator first needs the epoch before: call set_epoch where you make the loader"
+)
+
+
+class BrandSampler(DistributedSampler[int]):
+    """Draws every sample of a `BrandDataset` once an epoch, in random order, at the speed of sequential storage.
+
+    From a `Mixture`, it draws each member's samples by its share.
+
+    It yields tickets: ints that the data set understands as "the sample at this position", so that the server can read
+    ahead. Give it to a `DataLoader` as `sampler=`. Each epoch has its own order: `set_epoch(n)` says which; without it,
+    each iteration is the next epoch.
+
+    It gives each rank its own positions and is a `DistributedSampler`, so frameworks leave it alone. Accelerate deals
+    out batches in any case: behind a loader that Accelerate has prepared, the sampler yields the positions of all
+    ranks.
+
+    Args:
+        data_set: The data set to draw from.
+        seed: Fixes the order of every epoch. None: that of a `Mixture`; of a `BrandDataset`, 0.
+        num_replicas, rank: Number of ranks, and which one this is; by default from torch.distributed, torchrun or
+            Slurm, when the iteration begins.
+        shuffle: False: the plain indices in their order, read exactly, and nothing is read ahead.
+        drop_last: Where the ranks do not divide the samples: drop the rest (True), or give some samples to two ranks.
+            All ranks always get equally many.
+        locality: On several nodes: split each global batch so that a rank first takes samples that its own node owns.
+            The global batches stay the same sets, and few samples cross the network. Needs `batch_size`.
+        batch_size: Samples of a batch of each rank, for `locality`; a `BrandLoader` sets it.
+        part: The samples to draw, each once an epoch: a bool for each sample, shape (len(data_set),), for example
+            `data_set.column("label") < 10`, or their indices. None: all.
+    """
+
+    def __init__(
+        self,
+        data_set: Drawable,
+        *,
+        seed: int | None = None,
+        num_replicas: int | None = None,
+        rank: int | None = None,
+        shuffle: bool = True,
+        drop_last: bool = False,
+        locality: bool = False,
+        batch_size: int | None = None,
+        part: ArrayLike | None = None,
+    ) -> None:
+        # DistributedSampler's own __init__ is left out: it needs a process group, and fixes the ranks too early.
+        if not isinstance(data_set, Drawable):
+            raise UsageError(
+                f"BrandSampler draws from a BrandDataset, not from a {type(data_set).__name__}; give it the data set "
+                "itself. A Subset is read exactly, by any other sampler"
+            )
+        self._source = source_of(data_set)
+        seed = whole("seed", self._source.seed if seed is None else seed, MAX_SEED)
+        self.data_set, self.drop_last = data_set, drop_last
+        self.num_replicas, self.rank = num_replicas, rank  # type: ignore[assignment]
+        self.locality = locality
+        self.batch_size = None if batch_size is None else max(1, whole("batch_size", batch_size, MAX_POSITIONS))
+        self._sequence: AccessSequence = self._source.sequence(seed, origin_here(), part=part, shuffle=shuffle)
+        """What it draws in all epochs."""
+        self._pinned = False
+        self._upcoming: Upcoming[Positions] = Upcoming(epochs_hint=_EPOCHS_HINT, turns_hint=_TURNS_HINT)
+        """Where the next iteration begins."""
+
+    def __repr__(self) -> str:
+        return f"BrandSampler({self.data_set.name!r}, seed={self.seed}, {self._upcoming!r})"
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make the next iteration this epoch, from its beginning, or from the position of a loaded state of this epoch.
+
+        An iteration under way is not touched: if it is of this epoch, it may go on. Raises `UsageError` where a state
+        of a later epoch was loaded, because going back would train samples again. Where a state of an earlier epoch was
+        loaded, the log says how many samples of that epoch are left out.
+        """
+        epoch = whole("epoch", epoch, MAX_EPOCH)
+        wrapping = wrapping_of(self)
+        if wrapping is not None and wrapping.restored:
+            raise UsageError(f"Accelerate restores a loader by skipping what it had yielded. {_FROM_A_STATE}")
+        restart = lightning_restart()
+        if restart is not None:
+            self._check_restart(restart, epoch)
+        self._upcoming.set_epoch(epoch, lambda loaded: f"{self._sequence.samples - loaded.at} samples")
+
+    def set_weights(self, weights: Mapping[Any, float], *, epoch: int, position: int = 0) -> None:
+        """Of a `Mixture`: from a position of an epoch on, these weights count, in place of all from there on.
+
+        `weights` are as for `Mixture`. `position` counts the samples of all ranks, as that of a state does: for step
+        `n` it is `n` global batches. All ranks must say the same. The weights are part of the state; a position may lie
+        far ahead, so a whole curriculum can be set before the training begins, and again after a restart.
+
+        Samples that are on their way keep the weights with which they were planned, so a position that has been taken
+        already, by a loader that works ahead, raises a `UsageError`, which names the first one that has not.
+        """
+        if not isinstance(self._sequence, MixedSequence):
+            raise UsageError(f"a sampler of {self.data_set.name} has no weights; one of a Mixture has")
+        samples = max(0, self._sequence.samples - 1)
+        self._sequence.set_weights(weights, whole("epoch", epoch, MAX_EPOCH), whole("position", position, samples))
+
+    def __len__(self) -> int:
+        """Samples of a whole epoch for this rank."""
+        return rounds(self._sequence.samples, self._ranks()[1], drop_last=self.drop_last)
+
+    def __iter__(self) -> Positions:
+        states = States(self.state_dict, self.load_state_dict)
+        return Positions(self._sequence.samples, self._upcoming, self._deal, states)
+
+    @property
+    def order(self) -> Any:
+        """The order of all epochs: an `Order`; of a `Mixture`, a `MixedOrder`."""
+        return self._sequence.order
+
+    @property
+    def seed(self) -> int:  # type: ignore[override]
+        """What fixes the order of every epoch."""
+        return self._sequence.seed
+
+    @property
+    def shuffle(self) -> bool:  # type: ignore[override]
+        """Whether it draws in random order."""
+        return self._sequence.shuffle
+
+    @property
+    def epoch(self) -> int:  # type: ignore[override]
+        """The epoch that the next iteration will be, or that the present one is in."""
+        return self._upcoming.epoch
+
+    def state_dict(
+        self, *, samples: int | None = None, batches: int | None = None, batch_size: int | None = None
+    ) -> dict[str, Any]:
+        """The state of the run, as plain values.
+
+        With workers a sampler runs ahead of training, so say how much was trained since the iteration began: `samples`
+        of this rank, or `batches` of `batch_size`. Without either: everything that the sampler has yielded.
+        """
+        if samples is not None and batches is not None:
+            raise UsageError("say what was trained in samples or in batches, not both")
+        if batches is not None and batch_size is None:
+            raise UsageError("batches= needs batch_size=, the samples in each")
+        present, trained = self._upcoming.present, samples or batches
+        if present is None or self._upcoming.replaces(present, ended=not trained and present.yielded >= present.count):
+            if trained:
+                raise UsageError(f"{trained} samples or batches cannot have been trained: no iteration has begun")
+            return self._sequence.state_at(*self._upcoming.place())
+        if batches is not None and batch_size is not None:
+            samples = batches * batch_size
+            if samples - batch_size < present.most:  # the last batch may be short, or filled up
+                samples = min(samples, present.most)
+        return present.state_after(samples)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where a state says. Raises `UsageError` where it is no state, or a state of another data set."""
+        try:
+            version, shuffle, _ = state["version"], state["shuffle"], dict(state["order"])
+            epoch = whole("epoch", state["epoch"], MAX_EPOCH)
+            position = whole("position", state["position"], MAX_POSITIONS)
+            if not isinstance(shuffle, bool):
+                raise TypeError(f"shuffle is {shuffle!r}")
+        except (KeyError, TypeError, ValueError) as error:
+            raise UsageError(f"this is no state of a BrandSampler: {error!r}") from None
+        if version not in range(1, LAST_VERSION + 1):
+            raise UsageError(f"a state of version {version}; this is version {LAST_VERSION}")
+        self._sequence = self._sequence.loaded(state)
+        if position == self._sequence.samples:  # states of older versions say so at the end of an epoch
+            epoch, position = epoch + 1, 0
+        self._upcoming.load(epoch, position)
+
+    # -- for one iteration, and for loaders -------------------------------------------------------------------------
+
+    def _deal(self) -> Dealing[AccessSequence]:
+        """Settle the ranks of an iteration that begins. Raises `UsageError`."""
+        dealt, (rank, replicas) = self._dealt(), self._ranks()
+        self._source.check_ranks(replicas * dealt)
+        return Dealing(rank, replicas, self._sequence, self.drop_last, dealt, self._batch_of(replicas))
+
+    def _ranks(self) -> tuple[int, int]:
+        """Rank and number of ranks among which this sampler deals out positions. Raises `UsageError`.
+
+        0 and 1 where the sampler yields the positions of all ranks, because Accelerate deals them out.
+        """
+        if self._accelerate_deals():
+            return 0, 1
+        return find_rank(self.rank, self.num_replicas)
+
+    def _batch_of(self, replicas: int) -> int:
+        """Samples of a batch of each rank if `locality` splits batches, else 0. Raises `UsageError`."""
+        if not self.locality or not self.shuffle or replicas == 1:
+            return 0
+        if self.batch_size is None:
+            raise UsageError("locality=True needs batch_size=, the samples of a batch of each rank")
+        return self.batch_size
+
+    def _dealt(self) -> int:
+        """Number of processes among which a framework deals out the positions of this sampler. Raises `UsageError`.
+
+        1 if each process keeps all of them.
+        """
+        wrapping, skipped = wrapping_of(self), torchdata_skips()
+        if skipped and wrapping is None:
+            raise UsageError(
+                f"a StatefulDataLoader skips {skipped} batches, to resume a run. A BrandSampler goes on from its "
+                "state, which fits any epoch: use StatefulDataLoader(data_set, batch_size, "
+                "sampler=BrandSampler(data_set)), without batch_sampler= (docs/frameworks.md)"
+            )
+        if wrapping is None:
+            if self._accelerate_deals():
+                raise UsageError(
+                    f"Accelerate runs {accelerate_processes()} processes and has not prepared the loader of this "
+                    "BrandSampler, so each of them would draw all samples. Call `accelerator.prepare(loader)`, or say "
+                    "which part is drawn here: BrandSampler(data_set, num_replicas=..., rank=...)"
+                )
+            return 1
+        if wrapping.skipped:
+            raise UsageError(f"{wrapping.skipped} batches are skipped, to resume a run. {_FROM_A_STATE}")
+        if wrapping.processes > 1 and self._ranks()[1] > 1:
+            raise UsageError(
+                f"this BrandSampler deals out positions to {self._ranks()[1]} ranks, and Accelerate deals its batches "
+                f"out to {wrapping.processes} processes again: leave out num_replicas= and rank="
+            )
+        return wrapping.processes
+
+    def _check_restart(self, restart: Restart, epoch: int) -> None:
+        """Raises `UsageError` unless Lightning would train exactly the rest of an epoch."""
+        if not hasattr(restart.loader, "load_state_dict"):
+            raise UsageError(
+                f"Lightning goes on inside epoch {epoch}, and a DataLoader has no state to go on from: it would begin "
+                "the epoch anew and end it early. Use BrandLoader, or torchdata's StatefulDataLoader, which Lightning "
+                "saves in its checkpoints (docs/frameworks.md)"
+            )
+        present = self._upcoming.present
+        if present is None or is_announced(self):
+            _, position = self._upcoming.place()
+        else:  # worker processes have begun it, before this call
+            position = present.start
+        samples = rounds(self._sequence.samples - position, self._ranks()[1], drop_last=self.drop_last)
+        left, trains = -(-samples // restart.loader.batch_size), len(restart.loader) - restart.done
+        if left > trains:
+            raise UsageError(
+                f"Lightning counts batches: it has trained {restart.done} of {len(restart.loader)} in epoch {epoch}, "
+                f"and would train {trains} more of the {left} that are left. Go on inside an epoch with as many "
+                "processes and samples a batch as before; between epochs any number will do (docs/frameworks.md)"
+            )
+
+    def _accelerate_deals(self) -> bool:
+        """Whether Accelerate deals out the positions of this sampler: it runs, and no other ranks were given."""
+        return not self._pinned and self.rank is self.num_replicas is None and accelerate_processes() > 1
+
+
+def pin_ranks(sampler: BrandSampler, rank: int | None = None, replicas: int | None = None) -> None:
+    """Have a sampler deal out positions to ranks even if Accelerate is in use, because it does not prepare the loader.
+
+    If rank and number of ranks were not given before, they become `rank` and `replicas`, if given.
+    """
+    sampler._pinned = True
+    if sampler.rank is sampler.num_replicas is None and rank is not None and replicas is not None:
+        sampler.rank, sampler.num_replicas = rank, replicas
+
+
+def serve_loader(sampler: BrandSampler, batch_size: int) -> None:
+    """Have a sampler serve a `BrandLoader` with batches of this size. Raises `UsageError` if it splits others."""
+    pin_ranks(sampler)
+    if sampler.locality:
+        if sampler.batch_size not in (None, batch_size):
+            raise UsageError(f"batch_size={batch_size}, and the sampler splits {sampler.batch_size}")
+        sampler.batch_size = batch_size
+
+
+def is_announced(sampler: BrandSampler) -> bool:
+    """Whether the epoch of the next iteration was set, and that iteration has not begun."""
+    return sampler._upcoming.beginning is not None
+
+
+def state_at(sampler: BrandSampler, epoch: int, position: int) -> dict[str, Any]:
+    """The state of a run that goes on at a position of an epoch, with the sampler's order."""
+    return sampler._sequence.state_at(epoch, position)
+
+
+def state_of_next(sampler: BrandSampler) -> dict[str, Any]:
+    """The state of a run that goes on with the epoch after the present one."""
+    return state_at(sampler, sampler.epoch + 1, 0)

@@ -1,0 +1,25 @@
+"""Messages of clients as bytes, from plain numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brand.node.wire.client_messages import ClientBegins, ClientReleases, pack
+from brand.node.wire.drawing import Announcement
+from brand.node.wire.numbers import NO_CLIENT, RunNumber
+
+_NO_PLACES = np.empty(0, np.int64)
+
+
+def pack_begin(
+    run: int, epoch: int, position: int, rank: int, replicas: int, batch: int = 0, processes: int = 1
+) -> bytes:
+    """`BEGIN`."""
+    announcement = Announcement(epoch, position, rank, replicas, batch, processes)
+    return pack(ClientBegins(NO_CLIENT, RunNumber(run), announcement))
+
+
+def pack_release(number: int, *, checked: bool, wrong: NDArray[np.int64] = _NO_PLACES) -> bytes:
+    """`RELEASE`."""
+    return pack(ClientReleases(NO_CLIENT, number, checked, wrong))

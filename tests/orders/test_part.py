@@ -1,0 +1,144 @@
+"""Parts: a plan without the other samples is what one gets who leaves them out by hand, whatever the protocol."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brand.orders.base.part import Part, narrowed
+from brand.orders.base.placement import choose_kept
+from brand.orders.base.plan import memory_over_time, read_of_sample
+from brand.orders.order import Order
+from brand.orders.policies.slot_policy import SlotPolicy
+from brand.orders.policies.stripe_policy import StripePolicy
+from tests.orders.models import chi_square, model_memory, orders, reads_of
+
+MASK = np.array([True, False, False, True, True, False, False, False, False, True])
+PART = Part.of(MASK)
+
+
+@st.composite
+def parts_of(draw: st.DrawFn, samples: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Masks: few samples, many, neighbours, all; at least one."""
+    first, end = sorted((draw(st.integers(0, samples)), draw(st.integers(0, samples))))
+    some = draw(st.lists(st.integers(0, samples - 1), max_size=10))
+    mask = np.zeros(samples, np.bool_)
+    mask[first:end] = True
+    mask[[*some, draw(st.integers(0, samples - 1))]] = True
+    return mask
+
+
+@pytest.mark.slow
+@given(orders(), st.integers(0, 3), st.data())
+def test_a_plan_of_a_part_is_the_plan_without_the_others(order: Order, epoch: int, data: st.DataObject) -> None:
+    """The same order; each sample is in one read, which is due when the first of its samples is drawn, and tight."""
+    mask = data.draw(parts_of(order.samples))
+    if order.policy.foreseen is not None:
+        with pytest.raises(ValueError, match="several nodes do not draw a part"):
+            dataclasses.replace(order, part=Part.of(mask))
+        return
+    order = dataclasses.replace(order, part=Part.of(mask))
+    whole, plan = dataclasses.replace(order, part=None).plan(epoch), order.plan(epoch)
+    assert plan.sample_of.tolist() == [place for place in whole.sample_of.tolist() if mask[place]]
+    assert order.draws == len(plan.sample_of) == mask.sum()
+    position_of = {place: position for position, place in enumerate(plan.sample_of.tolist())}
+    expected = []
+    for read in reads_of(whole):
+        held = [place for place in sorted(read.held) if mask[place]]
+        if held:
+            expected.append((min(position_of[place] for place in held), held))
+    found = reads_of(plan)
+    assert sorted((read.deadline, sorted(read.held)) for read in found) == sorted(expected)
+    assert [read.deadline for read in found] == sorted(read.deadline for read in found)
+    for read in found:
+        first = read.chunk * order.chunk_size + read.first
+        assert (first, first + read.count - 1) == (min(read.held), max(read.held))
+    sizes = np.arange(order.samples) % 7
+    assert memory_over_time(plan, sizes).tolist() == model_memory(plan, sizes.tolist())
+    read_of = read_of_sample(plan)
+    assert (read_of[~mask] == -1).all()
+    assert all(place in found[read_of[place]].held for place in np.flatnonzero(mask).tolist())
+
+
+@given(orders(), st.data())
+def test_the_part_of_all_is_the_plan(order: Order, data: st.DataObject) -> None:
+    """The same draws; what a server keeps of a part fits, and is of the part."""
+    if order.policy.foreseen is not None:
+        return
+    everything = np.ones(order.samples, np.bool_)
+    plan = order.plan(0)
+    assert narrowed(plan, everything).sample_of.tolist() == plan.sample_of.tolist()
+    mask = data.draw(parts_of(order.samples))
+    some, sizes = narrowed(plan, mask), np.where(mask, 1 + np.arange(order.samples) % 5, 0)
+    room = data.draw(st.integers(0, int(sizes.sum()) - 1))
+    kept = choose_kept(some, sizes, room, 4, order.seed)
+    rest = memory_over_time(some, np.where(kept, 0, sizes)).max()
+    assert not kept.any() or sizes[kept].sum() + rest <= room
+
+
+def test_the_samples_of_a_part_come_equally_often_at_every_position() -> None:
+    """Where the others are left out, over 2,000 epochs. With 12 degrees of freedom 45 is p = 0.00001."""
+    order = Order("any", 40, 8, 0, StripePolicy(2, 4), Part.of(np.arange(40) % 3 == 1))
+    counts = np.zeros((order.draws, 40), np.int64)
+    for epoch in range(2000):
+        counts[np.arange(order.draws), order.plan(epoch).sample_of] += 1
+    for place in np.flatnonzero(np.arange(40) % 3 == 1).tolist():
+        assert chi_square(counts[:, place]) < 45
+
+
+def test_bits_and_digest() -> None:
+    """What states and messages hold."""
+    assert (PART.samples, PART.bits, len(PART)) == (10, bytes([0b00011001, 0b10]), 4)
+    assert PART.mask.tolist() == MASK.tolist()
+    assert PART.digest == "2b1ce561b8a1e0a7420a42ecef36d905"
+    assert PART.to_text() == "GQI="
+    assert Part.from_text(10, "GQI=") == PART
+    assert repr(PART) == "Part(4 of 10, 2b1ce561b8a1e0a7420a42ecef36d905)"
+
+
+@pytest.mark.parametrize(
+    ("samples", "text"),
+    [
+        (10, "GQ=="),
+        (10, "GQIA"),
+        (10, "GQY="),
+        (10, "AAA="),
+        (9, "GQI="),
+        (17, "GQI="),
+        (10, "G I="),
+        (10, None),
+        (10, 3),
+    ],
+)
+def test_what_is_no_part_is_refused(samples: int, text: object) -> None:
+    """Too few bits, too many, bits behind the last sample, no sample, and what is no text of bits."""
+    with pytest.raises(ValueError, match=r"part|bits|base64|Only|Non-"):
+        Part.from_text(samples, text)
+
+
+def test_an_order_names_its_part() -> None:
+    """By its digest: the part itself has to be at hand, and to be the same one."""
+    order = Order("any", 10, 4, 0, StripePolicy(1, 2), PART)
+    value = json.loads(json.dumps(order.to_json()))
+    assert value["part"] == PART.digest
+    assert Order.from_json(value, PART) == order
+    other = Part.of(~MASK)
+    for given_part in (None, other):
+        with pytest.raises(ValueError, match=f"the order is of part {PART.digest}, and not of "):
+            Order.from_json(value, given_part)
+    del value["part"]
+    with pytest.raises(ValueError, match=f"the order is of all samples, and not of part {PART.digest}"):
+        Order.from_json(value, PART)
+    with pytest.raises(ValueError, match="a part of 10 samples, and the order has 11"):
+        Order("any", 11, 4, 0, StripePolicy(1, 2), PART)
+
+
+def test_what_nodes_foresee_is_of_all_samples() -> None:
+    """An order by which nodes foresee what others ask them for has no part."""
+    with pytest.raises(ValueError, match="several nodes do not draw a part"):
+        Order("any", 10, 4, 0, SlotPolicy(1, nodes=2, ranks=2, window=4, remote=4), PART)

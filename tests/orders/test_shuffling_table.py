@@ -1,0 +1,105 @@
+"""The design's table of how well orders are shuffled: every figure within 5 %, and no bias over epochs.
+
+Data of 512,000 samples, chunks of 64, batches of 256. The figures say how far an order is from a uniform shuffle:
+pairs of a chunk in a batch (uniform: 1), mean distance in the epoch of two samples of a chunk and of two samples that
+lie side by side in storage (uniform: 1/3).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from brand.orders.base.policy import Policy
+from brand.orders.order import Order
+from brand.orders.policies.pool_policy import PoolPolicy
+from brand.orders.policies.slot_policy import SlotPolicy
+from brand.orders.policies.stripe_policy import StripePolicy
+from brand.orders.policies.uniform import UniformPolicy
+from brand.testing.shuffling import Shuffling, measure, uniformity
+from tests.orders.models import chi_square
+
+SAMPLES, CHUNK, BATCH = 512_000, 64, 256
+
+TABLE = {
+    ("slots", 2, 1): (1.31, 0.266, 0.268),
+    ("slots", 4, 1): (1.45, 0.259, 0.260),
+    ("slots", 10, 1): (1.65, 0.284, 0.285),
+    ("slots", 16, 1): (1.97, 0.297, 0.298),
+    ("stripes", 4, 1): (1.00, 0.333, 0.333),
+    ("stripes", 10, 1): (1.00, 0.333, 0.333),
+    ("stripes", 16, 1): (1.00, 0.333, 0.333),
+    ("stripes", 32, 1): (1.00, 0.333, 0.333),
+    ("stripes", 4, 4): (0.97, 0.327, 0.213),
+    ("stripes", 4, 8): (0.93, 0.317, 0.174),
+    ("stripes", 4, 16): (0.96, 0.295, 0.147),
+    ("stripes", 10, 4): (0.97, 0.322, 0.140),
+    ("stripes", 10, 8): (0.96, 0.306, 0.100),
+    ("stripes", 10, 16): (1.07, 0.273, 0.076),
+    ("stripes", 16, 4): (0.96, 0.320, 0.120),
+    ("stripes", 16, 8): (0.98, 0.302, 0.079),
+    ("stripes", 16, 16): (1.22, 0.266, 0.056),
+    ("stripes", 32, 4): (0.99, 0.319, None),
+    ("stripes", 32, 8): (1.09, 0.299, None),
+    ("stripes", 32, 16): (1.67, 0.260, None),
+}
+"""(protocol, n, stripe): pairs, mates, neighbours; n = 1 / memory."""
+
+
+def shuffling(protocol: str, n: int, stripe: int) -> tuple[Shuffling, float]:
+    """The figures of epoch 0, and the distance of neighbours as the design counts it.
+
+    The design also counts neighbours on either side of a border between chunks, the tool only those within a chunk. As
+    one chunk of everything, all are within.
+    """
+    policy = SlotPolicy(n) if protocol == "slots" else StripePolicy(n, stripe)
+    drawn = Order("any", SAMPLES, CHUNK, 0, policy).plan(0).sample_of
+    everywhere = measure(drawn, chunk_size=SAMPLES, batch=BATCH).neighbours
+    return measure(drawn, chunk_size=CHUNK, batch=BATCH), everywhere
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("row", TABLE)
+def test_each_figure_is_that_of_the_table(row: tuple[str, int, int]) -> None:
+    """Pairs of a chunk within a batch; distance of two samples of a chunk, and of two that lie side by side."""
+    pairs, mates, neighbours = TABLE[row]
+    found, everywhere = shuffling(*row)
+    assert found.pairs == pytest.approx(pairs, rel=0.05)
+    assert found.mates == pytest.approx(mates, rel=0.05)
+    if neighbours is not None:
+        assert everywhere == pytest.approx(neighbours, rel=0.05)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "policy", [StripePolicy(16, 1), StripePolicy(16, 8), SlotPolicy(16), PoolPolicy(1, 40), UniformPolicy(1)], ids=repr
+)
+def test_an_epoch_tells_nothing_about_the_next(policy: Policy) -> None:
+    """A sample, and a block of samples, comes in the same part of several epochs as often as by chance."""
+    pytest.importorskip("scipy")
+    order = Order("any", 64 * 16 * 40, 64, 0, policy)
+    found = uniformity(order.plan(epoch).sample_of for epoch in range(12))
+    assert found.repeats.p > 0.01
+    assert found.drift.p > 0.01
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("size", "policy"),
+    [
+        (4, StripePolicy(5, 1)),
+        (4, StripePolicy(5, 2)),
+        (5, StripePolicy(4, 5)),
+        (4, SlotPolicy(5)),
+        (4, PoolPolicy(1, 5)),
+        (4, PoolPolicy(1, 4)),
+        (4, UniformPolicy(1)),
+    ],
+)
+def test_every_sample_comes_at_any_time_equally_often(size: int, policy: Policy) -> None:
+    """Over 1,000 epochs the positions of each sample of a set of whole groups are uniform, by chi-square."""
+    order = Order("any", 60, size, 0, policy)
+    tenth_of = np.zeros((60, 10), np.int64)
+    for epoch in range(1000):
+        tenth_of[order.plan(epoch).sample_of, np.arange(60) // 6] += 1
+    assert max(chi_square(row) for row in tenth_of) < 33.7  # 1 in 10,000, with nine degrees of freedom

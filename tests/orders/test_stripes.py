@@ -1,0 +1,225 @@
+"""Protocol `stripes` is the formula of its design: a plain model gives the same tapes and deadlines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brand.orders.base.mapping import Mapping
+from brand.orders.base.plan import Plan
+from brand.orders.base.random import Stream, permutation
+from brand.orders.policies import stripes
+from brand.orders.policies.stripes import plan_stripes
+from tests.orders.models import (
+    ModelStripe,
+    Read,
+    epochs,
+    mappings,
+    model_deadlines,
+    model_tape,
+    reads_of,
+    seeds,
+    stripes_of_group,
+    table_of,
+)
+from tests.rounds import examples
+
+
+@dataclass(frozen=True)
+class Case:
+    """Sizes and a stream of random numbers."""
+
+    mapping: Mapping
+    stripe: int
+    seed: int
+    epoch: int
+
+    def plan(self) -> Plan:
+        """The plan of the case."""
+        return plan_stripes(self.mapping, self.stripe, self.seed, self.epoch)
+
+    def words(self, purpose: Stream, group: int, each: int) -> Callable[[int], list[int]]:
+        """The group's random words, `each` for every stripe number."""
+        width = self.mapping.group_chunks * -(-self.mapping.chunk_size // self.stripe) * each
+        row = stripes._rows_of_bits(1, width, (self.seed, self.epoch), purpose, group)[0].tolist()
+        return lambda number: row[number * each : (number + 1) * each]
+
+    def in_order(self, group: int) -> list[ModelStripe]:
+        """The group's stripes in the order of reading: of their words, but for the low bits."""
+        found = stripes_of_group(self.mapping, self.stripe, group)
+        width = self.mapping.group_chunks * -(-self.mapping.chunk_size // self.stripe)
+        low = 1 << max(0, width - 1).bit_length()
+        word = self.words(Stream.STRIPE_ORDER, group, 1)
+        return sorted(found, key=lambda one: (word(one.number)[0] // low, one.number))
+
+    def tape(self, group: int) -> list[int]:
+        """The group's places in tape order."""
+        words = self.words(Stream.STRIPE_MATES, group, self.stripe)
+        return model_tape(self.mapping, self.stripe, self.in_order(group), words)
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    """Any sizes."""
+    mapping = draw(mappings())
+    return Case(mapping, draw(st.integers(1, mapping.chunk_size)), draw(seeds), draw(epochs))
+
+
+LARGE = Case(Mapping(5000, 48, 7), 5, 11, 3)
+
+
+def drawn_by_group(plan: Plan) -> list[list[int]]:
+    """The places of each group in the order in which they are drawn."""
+    size = plan.mapping.chunk_size * plan.mapping.group_chunks
+    found: list[list[int]] = [[] for _ in range(plan.mapping.groups)]
+    for place in plan.sample_of.tolist():
+        found[place // size].append(place)
+    return found
+
+
+def read_by_group(plan: Plan) -> list[list[Read]]:
+    """The reads of each group in the order of the plan."""
+    found: list[list[Read]] = [[] for _ in range(plan.mapping.groups)]
+    for read in reads_of(plan):
+        found[read.chunk // plan.mapping.group_chunks].append(read)
+    return found
+
+
+def ranges(reads: list[Read]) -> list[tuple[int, int, int]]:
+    """What reads read, without when."""
+    return [(read.chunk, read.first, read.count) for read in reads]
+
+
+@pytest.mark.slow
+@examples(150)
+@given(cases())
+def test_a_group_is_drawn_in_the_order_of_its_model_tape(case: Case) -> None:
+    """The k-th draw of a group takes the k-th sample of the group by key."""
+    assert drawn_by_group(case.plan()) == [case.tape(group) for group in range(case.mapping.groups)]
+
+
+@pytest.mark.slow
+@examples(150)
+@given(cases())
+def test_deadlines_are_those_of_the_model(case: Case) -> None:
+    """A group's stripes are read in their order, each as late as its own first draw and those behind it allow."""
+    plan = case.plan()
+    drawn_at = {place: position for position, place in enumerate(plan.sample_of.tolist())}
+    size = case.mapping.chunk_size
+    for group, reads in enumerate(read_by_group(plan)):
+        in_order = case.in_order(group)
+        due = model_deadlines(
+            in_order, lambda one: min(drawn_at[one.chunk * size + one.first + k] for k in range(one.count))
+        )
+        assert ranges(reads) == [(one.chunk, one.first, one.count) for one in in_order]
+        assert [read.deadline for read in reads] == due
+
+
+def test_a_plan_of_some_size_is_that_of_the_model() -> None:
+    """The same with 15 groups of 70 stripes, of which the last of each chunk and the last chunk are short."""
+    plan = LARGE.plan()
+    assert drawn_by_group(plan) == [LARGE.tape(group) for group in range(LARGE.mapping.groups)]
+    for group, reads in enumerate(read_by_group(plan)):
+        assert ranges(reads) == [(one.chunk, one.first, one.count) for one in LARGE.in_order(group)]
+
+
+@pytest.mark.slow
+@given(cases())
+def test_every_stripe_is_read_exactly_once(case: Case) -> None:
+    """The reads of an epoch are the stripes of all chunks, whole, no more."""
+    expected = [
+        (one.chunk, one.first, one.count)
+        for group in range(case.mapping.groups)
+        for one in stripes_of_group(case.mapping, case.stripe, group)
+    ]
+    assert sorted(ranges(reads_of(case.plan()))) == expected
+
+
+@pytest.mark.slow
+@given(cases())
+def test_a_stripe_is_read_before_the_first_draw_of_each_of_its_samples(case: Case) -> None:
+    """No deadline is later than the position of any sample of its stripe."""
+    plan = case.plan()
+    drawn_at = {place: position for position, place in enumerate(plan.sample_of.tolist())}
+    assert all(read.deadline <= drawn_at[place] for read in reads_of(plan) for place in read.held)
+
+
+@pytest.mark.slow
+@given(cases())
+def test_reads_are_sorted_and_those_of_a_group_keep_its_stripe_order(case: Case) -> None:
+    """The table is sorted by deadline, and among equals of a group the order of its stripes stands."""
+    plan = case.plan()
+    assert [read.deadline for read in reads_of(plan)] == sorted(read.deadline for read in reads_of(plan))
+    for group, reads in enumerate(read_by_group(plan)):
+        assert ranges(reads) == [(one.chunk, one.first, one.count) for one in case.in_order(group)]
+
+
+@pytest.mark.slow
+@given(cases())
+def test_the_access_sequence_says_which_group_is_drawn_from(case: Case) -> None:
+    """Position after position, the group is that of the epoch's permutation of all places."""
+    size = case.mapping.chunk_size * case.mapping.group_chunks
+    access = permutation(case.mapping.samples, case.seed, Stream.ACCESS, case.epoch)
+    assert [a // size for a in access.tolist()] == [s // size for s in case.plan().sample_of.tolist()]
+
+
+@pytest.mark.parametrize("block", [1, 335, 336, 337, 700, 1 << 30])
+def test_planning_in_other_blocks_gives_the_same_plan(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How many groups are planned at a time is not seen in the plan."""
+    expected = LARGE.plan()
+    monkeypatch.setattr(stripes, "BLOCK", block)
+    plan = LARGE.plan()
+    assert plan.sample_of.tolist() == expected.sample_of.tolist()
+    assert table_of(plan).tolist() == table_of(expected).tolist()
+
+
+@pytest.mark.slow
+@given(cases(), st.integers(1, 60))
+def test_the_order_within_a_group_is_the_same_when_more_groups_follow(case: Case, more: int) -> None:
+    """Tape and stripe order of every whole group depend on seed, epoch and group only, not on the number of groups."""
+    mapping = case.mapping
+    longer = Mapping(mapping.samples + more, mapping.chunk_size, mapping.group_chunks)
+    few, many = case.plan(), plan_stripes(longer, case.stripe, case.seed, case.epoch)
+    whole = mapping.samples // mapping.group_size
+    assert drawn_by_group(few)[:whole] == drawn_by_group(many)[:whole]
+    for reads, same in zip(read_by_group(few)[:whole], read_by_group(many)[:whole], strict=True):
+        assert ranges(reads) == ranges(same)
+
+
+def test_groups_seeds_and_epochs_have_tapes_of_their_own() -> None:
+    """The order relative to the group's first place is another one in each group, for each seed and epoch."""
+    mapping = Mapping(640, 8, 8)
+    tapes = {
+        tuple(place % mapping.group_size for place in drawn)
+        for seed in (0, 1, 1 << 64)
+        for epoch in (0, 1, 2)
+        for drawn in drawn_by_group(plan_stripes(mapping, 4, seed, epoch))
+    }
+    assert len(tapes) == 3 * 3 * mapping.groups
+
+
+def bags(plan: Plan) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+    """The most samples that each group has in memory, where every read happens at its deadline."""
+    mapping, samples = plan.mapping, plan.mapping.samples
+    by_group = np.argsort(plan.sample_of // mapping.group_size, kind="stable")  # positions, group after group
+    number = np.empty(samples, np.int64)
+    number[by_group] = np.arange(samples)
+    change = np.zeros(samples, np.int64)
+    np.add.at(change, number[table_of(plan)["deadline"]], table_of(plan)["count"])
+    change[1:] -= 1
+    return np.maximum.reduceat(np.cumsum(change), np.arange(0, samples, mapping.group_size))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stripe", [4, 8, 16])
+@pytest.mark.parametrize("n", [10, 16])
+def test_the_bag_of_a_group_holds_about_a_chunk(n: int, stripe: int) -> None:
+    """With chunks of 64 the fullest of hundreds of groups has 65 to 72 samples in memory at a time."""
+    found = bags(plan_stripes(Mapping(64 * n * 500, 64, n), stripe, 0, 0))
+    assert 65 <= found.max() <= 72
+    assert found.mean() == pytest.approx(65.5, abs=2)
