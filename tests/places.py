@@ -20,7 +20,8 @@ import pytest
 
 from brand.errors import UsageError
 from brand.formats.constants import MANIFEST_NAME, SHARE_NAME
-from brand.storage.dataset.dataset import StoredDataSet, catalogue
+from brand.storage.dataset import catalogue
+from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.io import location
 from brand.storage.io.indexcopy import copy_index
 from brand.storage.io.location import Location, Where

@@ -11,8 +11,9 @@ import pytest
 
 from brand.errors import StorageError
 from brand.storage.io.location import located
+from brand.storage.profile import probe, probestore
 from brand.storage.profile.probestore import DEPTHS, MOST_IN_FLIGHT, SIZES, StoreProbe, _reads_of
-from brand.storage.profile.profile import Profile, is_assumed, load_profile, probe, probestore
+from brand.storage.profile.profile import Profile, is_assumed, load_profile
 from brand.storage.profile.ranges import cells_that_fit
 from brand.stores import cloud
 from tests.shop import SPEECHES, Shop, shop

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from brand.storage.io.device import IN_MEMORY, device_name, mount_of
+from brand.storage.profile import probe
 from brand.storage.profile.probe import Measurement, Report
-from brand.storage.profile.profile import Profile, best_depth, load_profile, probe, stripe_bytes
+from brand.storage.profile.profile import Profile, best_depth, load_profile, stripe_bytes
 from brand.storage.profile.ranges import rounds
 from tests.cli.test_terminal import on_terminal, plain
 from tests.support import brand

@@ -34,7 +34,7 @@ from brand.node.client import wants
 from brand.node.client.buffers import Buffers
 from brand.node.client.wants import Pages
 from brand.orders.base import random
-from brand.storage.dataset.dataset import cached
+from brand.storage.dataset import cached
 from brand.storage.io import vectored
 from brand.storage.io.crew import Crew
 from tests.rounds import examples

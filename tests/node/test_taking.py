@@ -44,7 +44,8 @@ from brand.node.wire.numbers import NO_CLIENT, RunNumber
 from brand.node.wire.replies import Places
 from brand.node.wire.taking import MOST_TAKEN, pack_taken, unpack_taken
 from brand.orders.policies.stripe_policy import StripePolicy
-from brand.storage.dataset.dataset import StoredDataSet, cached
+from brand.storage.dataset import cached
+from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.io.crew import Crew
 from brand.testing.node import running_server
 from brand.torch import BrandDataset, BrandLoader, BrandSampler

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 import brand
+from brand.storage.dataset import cached
 from brand.storage.dataset.cached import LEAST_BYTES, CachedSamples, cached_samples
-from brand.storage.dataset.dataset import StoredDataSet, cached
+from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.io.crew import Crew
 from brand.storage.io.pagecache import CachedFile, in_page_cache
 

@@ -23,6 +23,7 @@ from brand.node.setup.choose import DEFAULT_DEPTH, depth_of
 from brand.storage.io import device
 from brand.storage.io.device import IN_MEMORY, Mount, device_name, find_mount, mount_of, parse_mounts
 from brand.storage.io.pagecache import CachedFile
+from brand.storage.profile import probe, profile
 from brand.storage.profile.probe import Measurement, bandwidth, measure, take_measurement
 from brand.storage.profile.profile import (
     DEFAULT_STRIPE_BYTES,
@@ -32,8 +33,6 @@ from brand.storage.profile.profile import (
     busy_bytes,
     gap_bytes,
     load_profile,
-    probe,
-    profile,
     save_profile,
     sequential_of,
     stripe_bytes,

@@ -21,7 +21,7 @@ from brand.errors import UsageError
 from brand.formats.media import Waveform
 from brand.testing.node import running_server
 from brand.torch import BrandDataset, BrandLoader, BrandSampler
-from brand.torch.loader.loader import iteration, stages
+from brand.torch.loader import iteration, stages
 from brand.torch.loader.stages import NAMES, Stages
 from tests import places
 from tests.support import wait_until

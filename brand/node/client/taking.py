@@ -4,9 +4,9 @@
     places -> entries         the directory, in shared memory (`brand.node.memory.directory`)
     entries -> samples        copied out of the pages; the entries are looked at again afterwards
 
-A sample that is not shown yet may be in the page cache (`brand.storage.dataset.cached`): then the client has it before the
-server has read it. Where one sample of a draw is nowhere, or has changed meanwhile, or is not right, the client asks
-for all of them, as if it had not looked.
+If the page cache holds a sample that is not shown yet (`brand.storage.dataset.cached`), the client reads it from there
+before the server does. If one sample of a draw is nowhere, has changed meanwhile, or is damaged, the client asks the
+server for all of them, as if it had not looked.
 
 It tells the server what it has taken, in the order of its draws and before it asks for more. Some draws are told
 together, because each message wakes the server; near the end of an epoch each is told at once.

@@ -19,7 +19,7 @@ from brand.errors import DeletedError, SchemaError, counted
 from brand.formats.manifest import Manifest
 from brand.formats.share import Share
 from brand.formats.version import Overlay, Version
-from brand.storage.dataset.dataset import blame
+from brand.storage.dataset import blame
 from brand.storage.dataset.indexes import Index, OwnIndex
 from brand.storage.dataset.joined import JoinedIndex
 from brand.storage.io.location import Where, located

@@ -22,8 +22,8 @@ from brand.formats.chunk import Front
 from brand.formats.compression import Decompressor
 from brand.formats.record import RecordDecoder
 from brand.formats.stored import Stored
+from brand.storage.dataset import blame
 from brand.storage.dataset.catalogue import Catalogue
-from brand.storage.dataset.dataset import blame
 from brand.storage.io.fronts import dictionary_in, file_size, open_chunk
 from brand.storage.io.location import Location, Where
 

@@ -1,6 +1,6 @@
 """How fast does a store answer reads, by their size and the number in flight? Measured on chunks of a data set.
 
-The way is that of `brand.storage.profile.probe`. A store asks money for requests and bytes, and answers late. So sizes and
+The method is that of `probe`. A store asks money for requests and bytes, and answers late. So sizes and
 numbers in flight are larger, each cell is visited once, with few reads, and it is known before what it costs at most
 (`StoreProbe.requests`, `StoreProbe.bytes`).
 """
