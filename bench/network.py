@@ -25,9 +25,9 @@ from typing import Final
 from bench import harness
 from bench.harness import Outcome, Rival
 from brand.cluster.greeting import Greeting
-from brand.cluster.peers import Peers
+from brand.cluster.peers import PeerStreams
 from brand.node.serve.tuning import tune_server_process
-from brand.node.wire.network import MAX_UNSENT, Closed, Event, Opened, Received, Stream
+from brand.node.wire.network import MAX_UNSENT, Closed, Event, Opened, PeerStream, Received
 
 SIZES: Final = (256 << 10, 1 << 20, 4 << 20)
 SOCKET: Final = Rival("socket")
@@ -82,13 +82,13 @@ def receive_by_socket(port: str, meter: Meter) -> None:
                 return
 
 
-def node(number: int) -> Peers:
+def node(number: int) -> PeerStreams:
     """One of two nodes, in the process of a server."""
     tune_server_process()
-    return Peers(Greeting("bench", number, 2, 4096, None, "0"), _TOKEN, "127.0.0.1:0")
+    return PeerStreams(Greeting("bench", number, 2, 4096, None, "0"), _TOKEN, "127.0.0.1:0")
 
 
-def next_events(peers: Peers) -> list[Event]:
+def next_events(peers: PeerStreams) -> list[Event]:
     """Wait for the next events."""
     if not select.select([peers.wake], [], [], PATIENCE_S)[0]:
         raise RuntimeError("nothing happens")
@@ -97,7 +97,7 @@ def next_events(peers: Peers) -> list[Event]:
 
 def send_by_peers(size: int, messages: int) -> None:
     """Listen, print the address, and send to the asking node while it takes messages."""
-    message, stream = os.urandom(size), Stream(0, asks=False)
+    message, stream = os.urandom(size), PeerStream(0, asks=False)
     with closing(node(1)) as peers:
         print(peers.address, flush=True)
         while not any(isinstance(event, Opened) for event in next_events(peers)):

@@ -29,7 +29,7 @@ from brand import BrandDataset, BrandLoader
 from brand.node.setup.measure import measure_pages
 from brand.orders.order import Order
 from brand.simulate.pace import Machine, pace
-from brand.simulate.running import Run, Work, work_of
+from brand.simulate.running import EpochWork, SimulatedRun, work_of
 from brand.simulate.storages import BUILT_IN
 from brand.simulate.whatif import data_of
 from brand.storage.dataset.dataset import StoredDataSet
@@ -93,7 +93,7 @@ def limited(options: argparse.Namespace, memory: float, *, decode: bool) -> dict
 def predicted(folder: Path, memory: float, order: Order, decode_s: float) -> tuple[list[float], int, int]:
     """Seconds of each epoch; reads and bytes of all epochs, and of the reads ahead that memory has room for."""
     data = data_of(StoredDataSet(folder))
-    one = Run(data.sizes, order, memory, batch=BATCH)
+    one = SimulatedRun(data.sizes, order, memory, batch=BATCH)
     works = list(work_of(one, range(EPOCHS + 1)))
     machine = Machine(BUILT_IN["nas"], train_per_s=math.inf, decode_s=decode_s)
     ahead = _ahead(works[-1][0], measure_pages(data.sizes)[0])
@@ -103,7 +103,7 @@ def predicted(folder: Path, memory: float, order: Order, decode_s: float) -> tup
     return [each.seconds for each in pace(one, works[:-1], machine)], reads, size
 
 
-def _ahead(work: Work, page: int) -> int:
+def _ahead(work: EpochWork, page: int) -> int:
     """Reads of an epoch that fit in memory before its first draw."""
     return int(np.searchsorted(np.cumsum(work.read_pages), work.room_pages - work.kept_bytes // page, "right"))
 

@@ -63,8 +63,8 @@ from brand import BrandDataset, BrandLoader, Cache
 from brand.orders import Stripes
 from brand.orders.policies.registry import OrderOption
 from brand.simulate.pace import Machine
-from brand.simulate.storages import BUILT_IN, Limits, Storage, storage_below
-from brand.simulate.whatif import Answer, Case, answer, data_of
+from brand.simulate.storages import BUILT_IN, Storage, StorageLimits, storage_below
+from brand.simulate.whatif import Case, Prediction, answer, data_of
 from brand.storage.dataset.dataset import StoredDataSet
 
 MEMORY: Final = 1 / 10
@@ -362,7 +362,7 @@ def model(
     store = Store(work, "images")
     data = data_of(StoredDataSet(store.folder / "brand"))
     memory = int(BRAND_PART * MEMORY * store.payload_bytes)
-    disk: Storage = BUILT_IN[NVME] if disk_bytes_per_s is None else Limits("disk", disk_bytes_per_s, 60_000)
+    disk: Storage = BUILT_IN[NVME] if disk_bytes_per_s is None else StorageLimits("disk", disk_bytes_per_s, 60_000)
     found = {}
     for arm in arms:
         storage = nas if arm.storage == NAS else disk
@@ -370,7 +370,7 @@ def model(
             continue
         cache = int(arm.cache * data.stored_bytes) if arm.cache else None
         case = Case(Machine(storage, disk), memory, None, cache, arm.protocol, batch=BATCH, epochs=max(2, arm.epochs))
-        said: Answer = answer(data, case)
+        said: Prediction = answer(data, case)
         first, later = said.paces[1] if arm.filled else said.paces[0], said.later
         found[arm.name] = (store.samples / first.seconds, store.samples / later.seconds)
     return found

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from brand.orders.base.dtypes import index_dtype
 from brand.orders.base.mapping import Mapping
-from brand.orders.base.random import Stream, bits, low_mask, ranked
+from brand.orders.base.random import RandomStream, bits, low_mask, ranked
 from brand.orders.policies.stripes import plan_stripes
 
 _WORDS: Final = 1 << 18
@@ -77,7 +77,7 @@ class Parts:
         mask = low_mask(count)
         low, high = (np.uint64(min((number << 64) // self.parts, (1 << 64) - 1)) for number in (first, end))
         for start in range(0, count, _WORDS):
-            words = bits(min(_WORDS, count - start), self.seed, Stream.ACCESS, self.epoch, first=start)
+            words = bits(min(_WORDS, count - start), self.seed, RandomStream.ACCESS, self.epoch, first=start)
             words &= ~mask
             words |= np.arange(start, start + len(words), dtype=np.uint64)
             chosen = words >= low
@@ -95,7 +95,7 @@ class Parts:
         length = np.clip(sizes[:, None] - np.arange(per_chunk) * r, 0, r).reshape(end - first, -1)
         length = np.pad(length, ((0, 0), (0, width - length.shape[1])))
         mask = low_mask(width)
-        keys = self._rows(first, end, width, Stream.STRIPE_ORDER)
+        keys = self._rows(first, end, width, RandomStream.STRIPE_ORDER)
         keys &= ~mask
         keys |= np.arange(width, dtype=np.uint64)
         order = ranked(keys, mask).astype(np.int64)
@@ -105,7 +105,7 @@ class Parts:
         near &= lengths > 0
         row, rank = np.nonzero(near)
         stripe, s, size = order[row, rank], starts[row, rank], lengths[row, rank]
-        words = self._rows(first, end, width * r, Stream.STRIPE_MATES).reshape(end - first, width, r)[row, stripe]
+        words = self._rows(first, end, width * r, RandomStream.STRIPE_MATES).reshape(end - first, width, r)[row, stripe]
         u = (words & np.uint64(0xFFFFFFFF)) * np.float64(2.0**-32)
         low = low_mask(r)
         words &= ~low
@@ -139,7 +139,7 @@ class Parts:
         found: NDArray[np.int64] = (chunk + (owner + first) * n) * mapping.chunk_size + offset
         return found
 
-    def _rows(self, first: int, end: int, width: int, purpose: Stream) -> NDArray[np.uint64]:
+    def _rows(self, first: int, end: int, width: int, purpose: RandomStream) -> NDArray[np.uint64]:
         padded = -(-width // 4) * 4
         words = bits((end - first) * padded, self.seed, purpose, self.epoch, first=first * padded)
         return words.reshape(end - first, padded)[:, :width]

@@ -17,13 +17,13 @@ import numpy as np
 import pytest
 
 from brand.cluster.greeting import Greeting
-from brand.cluster.link import Link
+from brand.cluster.link import PeerLink
 from brand.cluster.parcel import Unpacking
-from brand.cluster.peers import Peers
+from brand.cluster.peers import PeerStreams
 from brand.cluster.proof import Nonces
 from brand.cluster.serving import Attendance
 from brand.cluster.streams import Streams
-from brand.cluster.supervisor import Lines
+from brand.cluster.supervisor import LineBuffer
 from brand.errors import DecodeError
 from brand.node.client.client import Client
 from brand.node.client.session import Session
@@ -35,16 +35,16 @@ from brand.node.serve.lifetime import Lifetime
 from brand.node.serve.troubles import Troubles
 from brand.node.setup.server_spec import ServerSpec
 from brand.node.wire.connection import Channel
-from brand.node.wire.network import Stream
+from brand.node.wire.network import PeerStream
 from brand.node.wire.numbers import ClientNumber
 from brand.reprs import Reprs
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.io.vectored import LocalFiles
 from brand.testing.node import random_address, running_server
 from brand.torch import BrandDataset, BrandLoader, BrandSampler
-from brand.torch.data.habit import ReadingHabit
+from brand.torch.data.habit import AccessHint
 from brand.torch.fetch.replacements import Replacements
-from brand.torch.job.discovery import Job
+from brand.torch.job.discovery import JobNodes
 from brand.torch.loader.seeding import SampleSeeds
 from tests.node.conftest import texts as texts
 
@@ -66,8 +66,8 @@ def _socket(stack: ExitStack) -> socket.socket:
     return stack.enter_context(socket.socket(socket.AF_UNIX))
 
 
-def _link() -> Link:
-    link = Link(Stream(1, asks=True), lambda: None)
+def _link() -> PeerLink:
+    link = PeerLink(PeerStream(1, asks=True), lambda: None)
     assert link.put(b"abc")
     return link
 
@@ -89,15 +89,15 @@ EXPECTED: dict[str, tuple[Callable[[Path, str, ExitStack], object], str]] = {
         lambda *_: Attendance(["a:1", "b:2", "c:3"], 1),
         "Attendance(peers=['a:1', 'b:2', 'c:3'], missing={0: '', 2: ''}, refusal=None)",
     ),
-    "Lines": (lambda *_: Lines(), "Lines(rest=0 B)"),
-    "Job": (lambda *_: Job("job", 1, 2), "Job('job', node 1 of 2)"),
-    "ReadingHabit": (lambda *_: ReadingHabit(), "ReadingHabit(0 jumps, 0 single draws)"),
+    "Lines": (lambda *_: LineBuffer(), "Lines(rest=0 B)"),
+    "Job": (lambda *_: JobNodes("job", 1, 2), "Job('job', node 1 of 2)"),
+    "ReadingHabit": (lambda *_: AccessHint(), "ReadingHabit(0 jumps, 0 single draws)"),
     "Replacements": (lambda *_: _replaced(), "Replacements(1 counted and not told)"),
     "SampleSeeds": (lambda *_: SampleSeeds(), "SampleSeeds(seed NUMBER)"),
     "Link": (lambda *_: _link(), "Link(stream=Stream(node=1, asks=True), unsent=3, ended=False)"),
     "Streams": (lambda *a: _closed(Streams(), a[2]), "Streams(closed=False, links={}, events=[], held=0)"),
     "Peers": (
-        lambda *a: _closed(Peers(GREETING, SECRET, "127.0.0.1:0"), a[2]),
+        lambda *a: _closed(PeerStreams(GREETING, SECRET, "127.0.0.1:0"), a[2]),
         "Peers(node=0, nodes=2, address='127.0.0.1:NUMBER', "
         "streams=Streams(closed=False, links={}, events=[], held=0))",
     ),

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from bench.harness import progress, show, table
 from brand.orders.base.mapping import Mapping
 from brand.orders.base.owners import drawer_of
-from brand.orders.base.plan import Requests
+from brand.orders.base.plan import PeerRequests
 from brand.orders.policies.prefetch import plan_slots_across_nodes
 from brand.orders.policies.slots import Refill
 
@@ -117,7 +117,7 @@ def counts(setting: Setting) -> Counts:
     return Counts(plan.read_count, plan.read_count / mapping.chunks, requests, ahead)
 
 
-def most_ahead(requests: Requests, nodes: int, samples: int) -> int:
+def most_ahead(requests: PeerRequests, nodes: int, samples: int) -> int:
     """The most samples that wait in the remote abstract memory of one node, where each node has one rank.
 
     A sample arrives with the answer to a request, and leaves when it is drawn.

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.errors import UsageError
-from brand.orders.base.random import Stream, permutation
+from brand.orders.base.random import RandomStream, permutation
 
 
 def node_draws(samples: int, nodes: int, epochs: int, seed: int, node: int = 0) -> NDArray[Any]:
@@ -39,7 +39,7 @@ def node_draws(samples: int, nodes: int, epochs: int, seed: int, node: int = 0) 
 def _deal(samples: int, nodes: int, seed: int, epoch: int) -> NDArray[Any]:
     """The samples of an epoch by turn and node, shape (samples // nodes, nodes)."""
     turns = samples // nodes
-    return permutation(samples, seed, Stream.ACCESS, epoch)[: turns * nodes].reshape(turns, nodes)
+    return permutation(samples, seed, RandomStream.ACCESS, epoch)[: turns * nodes].reshape(turns, nodes)
 
 
 def draw_counts(nodes: int, epochs: int) -> NDArray[np.float64]:

@@ -19,7 +19,7 @@ from brand.errors import UsageError
 from brand.node.setup.choose import Facts, Nodes, choose_order
 from brand.orders.base.owners import owner_of_group
 from brand.orders.base.placement import place
-from brand.simulate.running import Run, work_of
+from brand.simulate.running import SimulatedRun, work_of
 
 Policy = Callable[[Scene, NDArray[Any]], Demand]
 
@@ -201,7 +201,7 @@ def brand(scene: Scene, draws: NDArray[Any]) -> Demand:
     facts = Facts("0" * 32, scene.samples, chunk, float(sizes.mean()), round(wish))
     try:
         order = choose_order(facts, scene.seed, "stripes", None, memory, Nodes(nodes, nodes))
-        works = list(work_of(Run(sizes, order, memory, None, nodes, nodes, each), range(epochs)))
+        works = list(work_of(SimulatedRun(sizes, order, memory, None, nodes, nodes, each), range(epochs)))
     except UsageError as error:
         raise UsageError(f"{error}: give room_mb[1], which is Brand's memory") from error
     owner = owner_of_group(order.mapping.groups, nodes)

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.errors import UsageError
-from brand.orders.base.random import Stream, permutation
+from brand.orders.base.random import RandomStream, permutation
 
 _BESIDE: Final = {"published", "grid"}
 """Tables of a file that are no part of the scene."""
@@ -148,7 +148,7 @@ class Scene:
         An epoch is a permutation of all samples, without those of the last, incomplete iteration.
         """
         shape = (self.iterations, self.nodes, self.batch // self.nodes)
-        epochs = (permutation(self.samples, self.seed, Stream.ACCESS, epoch) for epoch in range(self.epochs))
+        epochs = (permutation(self.samples, self.seed, RandomStream.ACCESS, epoch) for epoch in range(self.epochs))
         return np.stack([epoch[: math.prod(shape)].reshape(shape) for epoch in epochs])
 
     def scaled(self, share: float) -> Scene:

@@ -24,8 +24,8 @@ from typing import Final
 import numpy as np
 
 from brand.chunker.plan.options import Options
-from brand.chunker.plan.plan import Plan
-from brand.chunker.plan.report import OnProgress, Progress, Report
+from brand.chunker.plan.plan import ChunkPlan
+from brand.chunker.plan.report import OnProgress, Report, StageProgress
 from brand.chunker.sources.probe import decide
 from brand.chunker.sources.source import Source
 from brand.chunker.sources.spool import SpoolSource
@@ -80,7 +80,7 @@ class Conversion:
             work.tidy()
         return self._report(plan, manifest.stored_bytes, found, time.monotonic() - started)
 
-    def _write_chunks(self, plan: Plan, builder: IndexBuilder) -> int:
+    def _write_chunks(self, plan: ChunkPlan, builder: IndexBuilder) -> int:
         """Make all chunks in workers; publish and index each as it comes. Returns how many an earlier run had made."""
         packer = Packer(plan, self.source, self.work.earlier(plan), self.work.folder)
         processes = self.options.processes
@@ -100,7 +100,7 @@ class Conversion:
                 done += len(chunk.rows)
                 done_bytes += int(chunk.rows["raw_size"].sum(dtype=np.int64))
                 total_bytes = max(done_bytes, plan.raw_bytes)
-                self.on_progress(Progress("pack", done, plan.header.samples, done_bytes, total_bytes))
+                self.on_progress(StageProgress("pack", done, plan.header.samples, done_bytes, total_bytes))
             for publication in waiting:
                 publication.result()
         return found
@@ -117,7 +117,7 @@ class Conversion:
                     hint="Remove the target and convert again",
                 )
 
-    def _report(self, plan: Plan, stored_bytes: int, found: int, seconds: float) -> Report:
+    def _report(self, plan: ChunkPlan, stored_bytes: int, found: int, seconds: float) -> Report:
         return Report(
             target=self.work.name,
             samples=plan.header.samples,

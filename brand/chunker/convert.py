@@ -20,7 +20,7 @@ from brand.chunker.plan.options import Options
 from brand.chunker.plan.report import OnProgress, Report, silent
 from brand.chunker.sources.companions import write_skipped
 from brand.chunker.sources.exchange import exchange
-from brand.chunker.sources.request import Request, Target, find, folder_of, hinted, make_request
+from brand.chunker.sources.request import FolderRequest, Target, find, folder_of, hinted, make_request
 from brand.chunker.sources.shards import Shards
 from brand.chunker.sources.source import IndexableSource, Source
 from brand.chunker.sources.spool import spool, spool_records
@@ -209,7 +209,7 @@ def _python_source(samples: Any, schema: Schema, seed: int, work: Work, on_progr
     return IndexableSource(samples, schema)
 
 
-def _convert_folder(request: Request, dst: Target, on_progress: OnProgress) -> Report:
+def _convert_folder(request: FolderRequest, dst: Target, on_progress: OnProgress) -> Report:
     started, options = time.monotonic(), request.options
     with _open_work(dst, options) as work, storage_errors(work.name, "cannot write"):
         found = find(request, work.folder, work, on_progress)

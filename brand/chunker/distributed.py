@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from brand.chunker.plan.options import Options
 from brand.chunker.plan.report import OnProgress, silent
 from brand.chunker.plan.report import TaskReport as TaskReport
-from brand.chunker.sources.request import Request, Target, folder_of, make_request
+from brand.chunker.sources.request import FolderRequest, Target, folder_of, make_request
 from brand.chunker.tasks.job import Job as Job
 from brand.chunker.tasks.parts import Task as Task
 from brand.chunker.tasks.parts import run_task as run_task
@@ -54,7 +54,7 @@ def plan_audio(
     return _plan(make_request(src, dst, "audio", options, transcripts, columns), dst, parts, on_progress)
 
 
-def _plan(request: Request, dst: Target, parts: int, on_progress: OnProgress) -> Job:
+def _plan(request: FolderRequest, dst: Target, parts: int, on_progress: OnProgress) -> Job:
     if request.options.dry_run:
         raise UsageError("a dry run is of the whole conversion, in one process: leave the parts out")
     folder = folder_of(dst)

@@ -12,7 +12,7 @@ import click
 from brand.chunker import Options, Report, convert_audio, convert_from, convert_images
 from brand.chunker.distributed import TaskReport, plan_audio, plan_images
 from brand.chunker.importers.fields import FieldMapping
-from brand.chunker.plan.report import OnProgress, Progress
+from brand.chunker.plan.report import OnProgress, StageProgress
 from brand.cli.output import duration, echo, meter, print_json, size
 from brand.cli.several import convert_together, one_machine, print_part, several_machines
 from brand.errors import counted
@@ -103,7 +103,7 @@ def _run(
     )
     with meter(quiet=as_json) as show:
 
-        def on_progress(p: Progress) -> None:
+        def on_progress(p: StageProgress) -> None:
             show(p.stage, p.samples, p.total, p.bytes, p.total_bytes)
 
         report = convert(options, on_progress)

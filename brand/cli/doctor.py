@@ -11,7 +11,7 @@ import click
 from brand.cli.dataset import DATA_SET
 from brand.cli.output import duration, echo, meter, print_json
 from brand.doctor.examine import examine
-from brand.doctor.finding import Finding
+from brand.doctor.finding import CheckResult
 from brand.errors import counted
 from brand.printable import printable
 from brand.version import __version__
@@ -47,7 +47,7 @@ def doctor(dst: Path | str | None, as_json: bool) -> int:  # noqa: FBT001 - clic
     return 1 if problems else 0
 
 
-def _facts(finding: Finding) -> dict[str, Any]:
+def _facts(finding: CheckResult) -> dict[str, Any]:
     facts = {"part": finding.part, "name": finding.name, "state": finding.state, "told": finding.told}
     facts |= {"next": finding.cure} if finding.cure else {}
     return facts if finding.seconds is None else facts | {"seconds": finding.seconds}
@@ -60,7 +60,7 @@ def _verdict(problems: int, missing: int) -> str:
     return "Brand works here" + (f"; {left}" if left else "")
 
 
-def _show(found: list[Finding]) -> None:
+def _show(found: list[CheckResult]) -> None:
     from rich.console import Console
 
     console = Console(highlight=False, soft_wrap=True)
@@ -68,7 +68,7 @@ def _show(found: list[Finding]) -> None:
         console.print(_table(part, list(findings)))
 
 
-def _table(part: str, findings: list[Finding]) -> Table:
+def _table(part: str, findings: list[CheckResult]) -> Table:
     from rich.table import Table
     from rich.text import Text  # no markup: a message may look like it
 

@@ -12,7 +12,7 @@ from brand.cli.drawing import empty_figure, save_figure
 from brand.cli.output import duration, echo, print_json, size
 from brand.errors import UsageError, counted
 from brand.node.setup.memory import Memory, memory_bytes, parse_size
-from brand.simulate.together import POLICIES, Job, Policy, Sharing, Together
+from brand.simulate.together import POLICIES, PlannedJob, Policy, SharedReads, Together
 from brand.simulate.whatif import Data
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ _WIDTH: Final = 240
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class JobsQuery:
     """The jobs, policies and memories that the user asks about."""
 
     jobs: Sequence[str]
@@ -43,21 +43,21 @@ class _Planned:
     """A job, with the text that the user wrote."""
 
     text: str
-    job: Job
+    job: PlannedJob
     per_second: bool
     """Whether its speed is in samples per second."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
+class _JobsRow:
     memory: str
     policy: Policy
-    sharing: Sharing
+    sharing: SharedReads
     per_s: float
     """Samples per second of all jobs, or 0 if their speeds are not in samples per second."""
 
 
-def show_jobs(data: Data, asked: Asked, plot: Path | None, *, as_json: bool) -> None:
+def show_jobs(data: Data, asked: JobsQuery, plot: Path | None, *, as_json: bool) -> None:
     """Simulate jobs with some policies and memories, and print their reads. Raises `UsageError`."""
     figure = empty_figure(plot) if plot else None
     planned = [_planned(text) for text in asked.jobs]
@@ -70,7 +70,7 @@ def show_jobs(data: Data, asked: Asked, plot: Path | None, *, as_json: bool) -> 
     for name, memory in asked.memories:
         share = memory_bytes(memory, data.stored_bytes) / data.stored_bytes
         for policy in policies:
-            rows.append(_Row(name, policy, together.sharing(policy, share, decoded), _rate(planned, policy)))
+            rows.append(_JobsRow(name, policy, together.sharing(policy, share, decoded), _rate(planned, policy)))
     first_share = memory_bytes(asked.memories[0][1], data.stored_bytes) / data.stored_bytes
     advice = _advice(rows, jobs, lambda: Together(facts, _aligned(jobs), asked.epochs).sharing("follow", first_share))
     if as_json:
@@ -102,7 +102,7 @@ def _planned(text: str) -> _Planned:
     start, part, epochs = given.get("start", 0.0), given.get("part", 1.0), given.get("epochs")
     if found <= 0 or start < 0 or not 0 < part <= 1 or (epochs is not None and (epochs < 1 or epochs % 1)):
         raise UsageError(f"--job {text}: a speed is above 0, a part above 0 and at most 1, epochs a whole number")
-    job = Job(found, start, part, None if epochs is None else int(epochs))
+    job = PlannedJob(found, start, part, None if epochs is None else int(epochs))
     return _Planned(text, job, speed.endswith("/s"))
 
 
@@ -137,7 +137,7 @@ def _decoded(text: str | None, samples: int) -> float | None:
         raise UsageError(f"--decoded-memory {text}: {error}") from None
 
 
-def _aligned(jobs: Sequence[Job]) -> list[Job]:
+def _aligned(jobs: Sequence[PlannedJob]) -> list[PlannedJob]:
     return [replace(job, start=0.0) for job in jobs]
 
 
@@ -150,7 +150,7 @@ def _rate(planned: Sequence[_Planned], policy: Policy) -> float:
     return len(speeds) * min(speeds) if policy == "coordl" else sum(speeds)
 
 
-def _facts(row: _Row, data: Data, asked: Asked) -> dict[str, Any]:
+def _facts(row: _JobsRow, data: Data, asked: JobsQuery) -> dict[str, Any]:
     found = row.sharing
     return {
         "memory": row.memory,
@@ -167,11 +167,11 @@ def _facts(row: _Row, data: Data, asked: Asked) -> dict[str, Any]:
     }
 
 
-def _read_bytes(found: Sharing, data: Data) -> int:
+def _read_bytes(found: SharedReads, data: Data) -> int:
     return round(sum(found.reads) * data.stored_bytes)
 
 
-def _advice(rows: list[_Row], jobs: Sequence[Job], aligned: Any) -> str | None:
+def _advice(rows: list[_JobsRow], jobs: Sequence[PlannedJob], aligned: Any) -> str | None:
     """Return one sentence of advice, or None if nothing is known. `aligned()` simulates a common start of all jobs."""
     of = {row.policy: row.sharing for row in rows if row.memory == rows[0].memory}
     if len(jobs) == 1:
@@ -190,7 +190,7 @@ def _advice(rows: list[_Row], jobs: Sequence[Job], aligned: Any) -> str | None:
     return told
 
 
-def _show(data: Data, asked: Asked, planned: Sequence[_Planned], rows: list[_Row], advice: str | None) -> None:
+def _show(data: Data, asked: JobsQuery, planned: Sequence[_Planned], rows: list[_JobsRow], advice: str | None) -> None:
     from rich.console import Console
 
     several = len(asked.memories) > 1
@@ -207,7 +207,7 @@ def _show(data: Data, asked: Asked, planned: Sequence[_Planned], rows: list[_Row
         echo(advice)
 
 
-def _jobs_table(data: Data, planned: Sequence[_Planned], rows: list[_Row]) -> Table:
+def _jobs_table(data: Data, planned: Sequence[_Planned], rows: list[_JobsRow]) -> Table:
     """Return a table of the reads for each sample that each job fetches, by policy."""
     from rich.table import Table
 
@@ -225,7 +225,7 @@ def _jobs_table(data: Data, planned: Sequence[_Planned], rows: list[_Row]) -> Ta
     return table
 
 
-def _rows_table(data: Data, asked: Asked, rows: list[_Row]) -> Table:
+def _rows_table(data: Data, asked: JobsQuery, rows: list[_JobsRow]) -> Table:
     """Return a table of all jobs together, by memory and policy."""
     from rich.table import Table
 
@@ -244,7 +244,7 @@ def _rows_table(data: Data, asked: Asked, rows: list[_Row]) -> Table:
     return table
 
 
-def _draw(rows: list[_Row], figure: Any) -> None:
+def _draw(rows: list[_JobsRow], figure: Any) -> None:
     axes, memories = figure.subplots(), list(dict.fromkeys(row.memory for row in rows))
     for policy in dict.fromkeys(row.policy for row in rows):
         axes.plot(memories, [row.sharing.per_draw for row in rows if row.policy == policy], marker="o", label=policy)

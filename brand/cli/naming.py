@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from brand.collect import Wanted
+from brand.collect import NamedSamples
 from brand.errors import UsageError
 
 
@@ -25,7 +25,7 @@ def naming_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def wanted_of(keys: tuple[str, ...], key_file: Path | None, indices: tuple[int, ...]) -> Wanted:
+def wanted_of(keys: tuple[str, ...], key_file: Path | None, indices: tuple[int, ...]) -> NamedSamples:
     """Return the samples that the options name. Raises `UsageError`."""
     lines: list[str] = []
     if key_file is not None:
@@ -35,4 +35,4 @@ def wanted_of(keys: tuple[str, ...], key_file: Path | None, indices: tuple[int, 
             raise UsageError(f"{key_file}: the keys cannot be read: {error}") from error
     if not (keys or lines or indices):
         raise UsageError("no sample is named: give --key, --key-file or --index")
-    return Wanted((*keys, *lines), indices)
+    return NamedSamples((*keys, *lines), indices)

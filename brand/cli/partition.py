@@ -13,7 +13,7 @@ from brand.errors import UsageError, counted
 from brand.formats.manifest import read_manifest
 from brand.orders.base.owners import MAX_NODES, owner_of_chunk
 from brand.storage.maintenance.copies import WAYS
-from brand.storage.maintenance.partition import Divided
+from brand.storage.maintenance.partition import PartitionMade
 from brand.storage.maintenance.partition import partition as run
 
 _NODE: Final = "{node}"
@@ -71,7 +71,7 @@ def _folders(out: tuple[Path, ...], nodes: int) -> list[Path]:
     return list(out)
 
 
-def _facts(made: Divided) -> dict[str, Any]:
+def _facts(made: PartitionMade) -> dict[str, Any]:
     return {
         "path": str(made.path),
         "node": made.share.node,
@@ -83,7 +83,7 @@ def _facts(made: Divided) -> dict[str, Any]:
     }
 
 
-def _print(head: str, shares: list[Divided]) -> None:
+def _print(head: str, shares: list[PartitionMade]) -> None:
     echo(head)
     for made in shares:
         chunks = chunk_run(made.share.chunks[0], made.share.chunks[-1])

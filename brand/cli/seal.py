@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from brand.chunker.distributed import seal as run
-from brand.chunker.plan.report import Progress
+from brand.chunker.plan.report import StageProgress
 from brand.cli.convert import print_report
 from brand.cli.dataset import FOLDER
 from brand.cli.output import meter, print_json
@@ -25,7 +25,7 @@ def seal(dst: Path, as_json: bool) -> int:  # noqa: FBT001 - click passes option
     """
     with meter(quiet=as_json) as show:
 
-        def on_progress(p: Progress) -> None:
+        def on_progress(p: StageProgress) -> None:
             show(p.stage, p.samples, p.total, p.bytes, p.total_bytes)
 
         try:

@@ -15,7 +15,7 @@ from click.core import ParameterSource
 from brand.chunker.plan.plan import Layout, chunk_samples
 from brand.cli.dataset import DATA_SET
 from brand.cli.drawing import empty_figure, save_figure
-from brand.cli.jobs import Asked, show_jobs
+from brand.cli.jobs import JobsQuery, show_jobs
 from brand.cli.output import duration, echo, print_json, size
 from brand.cli.serve import as_memory
 from brand.errors import UsageError, counted
@@ -25,7 +25,7 @@ from brand.orders.baselines import Pool
 from brand.orders.policies.registry import OrderOption
 from brand.simulate.pace import Machine
 from brand.simulate.storages import ASSUMED_STORE, BUILT_IN, DEFAULT, Storage, storage_below, storage_named
-from brand.simulate.whatif import Answer, Case, Data, Price, answer, data_of, imagine
+from brand.simulate.whatif import Case, Data, Prediction, Price, answer, data_of, imagine
 from brand.storage.dataset.dataset import StoredDataSet
 
 if TYPE_CHECKING:
@@ -60,12 +60,12 @@ _NEAR: Final = 1.05
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
+class _CaseRow:
     """One case, the user's name for each of its values, and the prediction."""
 
     case: Case
     named: dict[str, str]
-    answer: Answer
+    answer: Prediction
 
 
 def _several(name: str, meaning: str) -> Callable[[_F], _F]:
@@ -135,7 +135,7 @@ def simulate(
     data = _data(dst, given["samples"], given["mean_bytes"], given["sigma"])
     price = Price(given["price_reads"], given["price_gb"], given["price_hour"])
     cases = _cases(dst, given)
-    rows = [_Row(case, named, answer(data, case)) for case, named in cases]
+    rows = [_CaseRow(case, named, answer(data, case)) for case, named in cases]
     if as_json:
         print_json(
             {"samples": data.samples, "stored_bytes": data.stored_bytes, "rows": [_facts(r, price) for r in rows]}
@@ -180,10 +180,10 @@ def _size(option: str, text: str) -> int:
         raise UsageError(f"{option}: {error}") from None
 
 
-def _of_jobs(jobs: tuple[str, ...], policies: str | None, given: dict[str, Any]) -> Asked:
+def _of_jobs(jobs: tuple[str, ...], policies: str | None, given: dict[str, Any]) -> JobsQuery:
     memories = _values("memory", given, "0.25", _memory)
     chosen = "follow,alone" if policies is None else policies
-    return Asked(jobs, chosen, memories, given["decoded_memory"], given["decode"] / 1000, given["epochs"])
+    return JobsQuery(jobs, chosen, memories, given["decoded_memory"], given["decode"] / 1000, given["epochs"])
 
 
 def _with_storage(data: Data, dst: Path | str | None) -> Data:
@@ -291,7 +291,7 @@ def _whole(name: str) -> Callable[[str], int]:
 # -- what is answered --------------------------------------------------------------------------------------------------
 
 
-def _facts(row: _Row, price: Price) -> dict[str, Any]:
+def _facts(row: _CaseRow, price: Price) -> dict[str, Any]:
     found = row.answer
     return {
         **row.named,
@@ -308,7 +308,7 @@ def _facts(row: _Row, price: Price) -> dict[str, Any]:
     }
 
 
-def _show(data: Data, rows: list[_Row], price: Price) -> None:
+def _show(data: Data, rows: list[_CaseRow], price: Price) -> None:
     from rich.console import Console
 
     first = rows[0]
@@ -322,7 +322,7 @@ def _show(data: Data, rows: list[_Row], price: Price) -> None:
         echo(sentence)
 
 
-def _table(rows: list[_Row], varying: list[str], price: Price) -> Table:
+def _table(rows: list[_CaseRow], varying: list[str], price: Price) -> Table:
     from rich.table import Table
 
     table = Table(box=None, padding=(0, 3, 0, 0))
@@ -346,7 +346,7 @@ def _table(rows: list[_Row], varying: list[str], price: Price) -> Table:
     return table
 
 
-def _sentences(rows: list[_Row], varying: list[str]) -> list[str]:
+def _sentences(rows: list[_CaseRow], varying: list[str]) -> list[str]:
     """Return sentences with the result of the table and its assumptions."""
     first, said = rows[0], []
     good = [row for row in rows if row.answer.later.seconds <= _NEAR * row.answer.later.training]
@@ -361,7 +361,7 @@ def _sentences(rows: list[_Row], varying: list[str]) -> list[str]:
     return said
 
 
-def _draw(rows: list[_Row], figure: Any) -> None:
+def _draw(rows: list[_CaseRow], figure: Any) -> None:
     varying = [name for name in rows[0].named if len({row.named[name] for row in rows}) > 1]
     names = ["\n".join(row.named[name] for name in varying) or "later epochs" for row in rows]
     axes, at = figure.subplots(), range(len(rows))

@@ -16,14 +16,14 @@ import grpc
 
 from brand.cluster.address import check_free, split_address
 from brand.cluster.greeting import Greeting, disagreement
-from brand.cluster.link import Link
+from brand.cluster.link import PeerLink
 from brand.cluster.options import ANSWERING, EXCHANGE, GREET, HELLO, PROOF, WELCOME, said
-from brand.cluster.proof import Hello, Nonces, Token
+from brand.cluster.proof import Nonces, PeerHello, Token
 from brand.cluster.streams import Streams
 from brand.cluster.tls import server_credentials
 from brand.errors import BrandError, ServerError
 from brand.node.setup.tls import Tls
-from brand.node.wire.network import Stream
+from brand.node.wire.network import PeerStream
 from brand.reprs import Reprs
 
 STRANGER: Final = "not let in"
@@ -36,7 +36,7 @@ _STOP_S: Final = 2.0
 log = logging.getLogger("brand.cluster")
 
 
-class Answering(Reprs, shows="_greeting.node _greeting.nodes address _streams"):
+class StreamServer(Reprs, shows="_greeting.node _greeting.nodes address _streams"):
     """A server at `bind`, which puts the streams that it lets in into `streams`.
 
     Raises `UsageError` (`bind` is no address, or a file of `tls` is missing), `ServerError` (it cannot listen there).
@@ -83,7 +83,7 @@ class Answering(Reprs, shows="_greeting.node _greeting.nodes address _streams"):
         node = self._admit(hello, context)
         welcome = self._greeting.to_json()
         context.send_initial_metadata(((WELCOME, welcome), (PROOF, self._token.of_answering(hello, welcome))))
-        link = Link(Stream(node, asks=False), self._streams.rouse, context.cancel)
+        link = PeerLink(PeerStream(node, asks=False), self._streams.rouse, context.cancel)
         if self._streams.open(link):
             self._pool.submit(self._receive, link, requests)
             yield from link.outgoing()
@@ -92,7 +92,7 @@ class Answering(Reprs, shows="_greeting.node _greeting.nodes address _streams"):
         """The number of the node that sent this hello and knows the token. Raises where the node is turned away."""
         me = self._greeting.node
         try:
-            hello = Hello.from_bytes(data)
+            hello = PeerHello.from_bytes(data)
             if not self._nonces.use(hello.nonce):
                 self._turn_away(
                     context, grpc.StatusCode.ABORTED, "the greeting took too long, or was sent a second time"
@@ -107,7 +107,7 @@ class Answering(Reprs, shows="_greeting.node _greeting.nodes address _streams"):
             self._turn_away(context, grpc.StatusCode.FAILED_PRECONDITION, wrong)
         return theirs.node
 
-    def _receive(self, link: Link, requests: Iterator[bytes]) -> None:
+    def _receive(self, link: PeerLink, requests: Iterator[bytes]) -> None:
         reason = f"node {link.stream.node} has ended it"
         try:
             self._streams.follow(link, requests)
@@ -129,7 +129,7 @@ class Answering(Reprs, shows="_greeting.node _greeting.nodes address _streams"):
 class _Methods(grpc.GenericRpcHandler):
     """The two methods of the gRPC server; their messages are plain bytes."""
 
-    def __init__(self, answering: Answering) -> None:
+    def __init__(self, answering: StreamServer) -> None:
         self._methods: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
             GREET: grpc.stream_unary_rpc_method_handler(answering.greet),
             EXCHANGE: grpc.stream_stream_rpc_method_handler(answering.exchange),

@@ -17,14 +17,14 @@ import grpc
 
 from brand.cluster.address import split_address
 from brand.cluster.greeting import Greeting, disagreement
-from brand.cluster.link import Link
+from brand.cluster.link import PeerLink
 from brand.cluster.options import ANSWER_LIMIT_S, ASKING, EXCHANGE, GREET, HELLO, PROOF, WELCOME, said
-from brand.cluster.proof import NONCE, Hello, Token
+from brand.cluster.proof import NONCE, PeerHello, Token
 from brand.cluster.streams import Streams
 from brand.cluster.tls import channel_credentials
 from brand.errors import BrandError, ProtocolError
 from brand.node.setup.tls import Tls
-from brand.node.wire.network import Closed, Stream
+from brand.node.wire.network import Closed, PeerStream
 from brand.reprs import Reprs
 
 FIRST_PAUSE_S: Final = 0.1
@@ -33,14 +33,14 @@ LONGEST_PAUSE_S: Final = 2.0
 _TLS_TROUBLE: Final = "handshake|certificate|socket closed"
 
 
-class Asking(Reprs, shows="_stream.node _address _channel"):
+class StreamClient(Reprs, shows="_stream.node _address _channel"):
     """A stream to a node, which is opened again whenever it ends, until `close`. Raises `UsageError` (no address)."""
 
     def __init__(
         self, node: int, address: str, greeting: Greeting, token: Token, tls: Tls | None, streams: Streams
     ) -> None:
         split_address(address)
-        self._stream, self._address = Stream(node, asks=True), address
+        self._stream, self._address = PeerStream(node, asks=True), address
         self._greeting, self._token, self._streams = greeting, token, streams
         self._credentials = None if tls is None else channel_credentials(tls)
         self._lock = threading.Lock()
@@ -106,8 +106,8 @@ class Asking(Reprs, shows="_stream.node _address _channel"):
         nonce = greet(b"", timeout=ANSWER_LIMIT_S)
         if len(nonce) != NONCE:
             raise ProtocolError(f"what listens at {self._address} is no node of Brand")
-        hello = Hello(self._stream.node, nonce, self._greeting.to_json()).to_bytes()
-        link = Link(self._stream, self._streams.rouse)
+        hello = PeerHello(self._stream.node, nonce, self._greeting.to_json()).to_bytes()
+        link = PeerLink(self._stream, self._streams.rouse)
         metadata = ((HELLO, hello), (PROOF, self._token.of_asking(hello)))
         exchange: grpc.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(EXCHANGE)
         call = exchange(link.outgoing(), metadata=metadata)
@@ -140,7 +140,7 @@ class Asking(Reprs, shows="_stream.node _address _channel"):
         if wrong := disagreement(self._greeting, theirs):
             raise ProtocolError(wrong)
 
-    def _receive(self, link: Link, call: Any) -> None:
+    def _receive(self, link: PeerLink, call: Any) -> None:
         reason = f"node {self._stream.node} has ended it"
         try:
             self._streams.follow(link, call)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from brand.cluster.parcel import pack
-from brand.node.wire.network import MAX_UNSENT, Stream
+from brand.node.wire.network import MAX_UNSENT, PeerStream
 from brand.reprs import Reprs
 
 LIMIT_UNSENT: Final = 4 * MAX_UNSENT
@@ -21,10 +21,12 @@ WAIT_S: Final = 1.0
 """How long a thread waits before it checks again whether it must still wait."""
 
 
-class Link(Reprs, shows="stream _unsent _ended"):
+class PeerLink(Reprs, shows="stream _unsent _ended"):
     """Messages to one node, in order. The loop's calls never wait."""
 
-    def __init__(self, stream: Stream, rouse: Callable[[], None], cancel: Callable[[], object] | None = None) -> None:
+    def __init__(
+        self, stream: PeerStream, rouse: Callable[[], None], cancel: Callable[[], object] | None = None
+    ) -> None:
         self.stream = stream
         self.cancel = cancel
         """Ends the call that carries the stream; None while there is no call."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from brand.cluster.greeting import Greeting, memory_text
-from brand.cluster.peers import Peers
+from brand.cluster.peers import PeerStreams
 from brand.node.serve.server import NodeServer
 from brand.node.setup.server_spec import ServerSpec
 from brand.storage.dataset.dataset import StoredDataSet
@@ -15,9 +15,9 @@ def server_of(spec: ServerSpec) -> NodeServer:
     member = spec.member
     assert member is not None
 
-    def network(data: StoredDataSet, page: int) -> Peers:
+    def network(data: StoredDataSet, page: int) -> PeerStreams:
         shares = None if data.share is None else data.share.group_chunks
         greeting = Greeting(data.id, member.node, member.nodes, page, shares, __version__, memory_text(spec.memory))
-        return Peers(greeting, member.token, member.bind, member.tls)
+        return PeerStreams(greeting, member.token, member.bind, member.tls)
 
     return NodeServer(spec, network)

@@ -1,4 +1,4 @@
-"""How do the nodes of a cluster reach each other? By gRPC: `Peers` is the `Network` of `brand.node`.
+"""How do the nodes of a cluster reach each other? By gRPC: `PeerStreams` is the `Network` of `brand.node`.
 
 A node answers on the streams that others open to its server, and asks on those that it opens to theirs:
 
@@ -16,22 +16,22 @@ import time
 from typing import Final
 
 from brand.cluster.address import split_address
-from brand.cluster.answering import Answering
-from brand.cluster.asking import Asking
+from brand.cluster.answering import StreamServer
+from brand.cluster.asking import StreamClient
 from brand.cluster.greeting import Greeting
 from brand.cluster.options import MAX_MESSAGE
 from brand.cluster.proof import Token
 from brand.cluster.streams import Streams
 from brand.errors import UsageError
 from brand.node.setup.tls import Tls
-from brand.node.wire.network import Event, Stream
+from brand.node.wire.network import Event, PeerStream
 from brand.reprs import Reprs
 
 CLOSE_S: Final = 2.0
 """How long the threads that ask may take to end."""
 
 
-class Peers(Reprs, shows="_greeting.node _greeting.nodes address _streams"):
+class PeerStreams(Reprs, shows="_greeting.node _greeting.nodes address _streams"):
     """Streams to and from the other nodes. It listens at `bind` (`host:port`, port 0 for any) at once.
 
     Without `tls` nothing is encrypted, which is right on one machine, or on a network that no stranger can read.
@@ -44,9 +44,9 @@ class Peers(Reprs, shows="_greeting.node _greeting.nodes address _streams"):
         self._greeting, self._token, self._tls = greeting, Token(token), tls
         split_address(bind)
         self._streams = Streams()
-        self._asking: list[Asking] = []
+        self._asking: list[StreamClient] = []
         try:
-            self._answering = Answering(greeting, self._token, bind, tls, self._streams)
+            self._answering = StreamServer(greeting, self._token, bind, tls, self._streams)
         except BaseException:
             self._streams.close()
             raise
@@ -69,13 +69,13 @@ class Peers(Reprs, shows="_greeting.node _greeting.nodes address _streams"):
                 raise UsageError(f"node {node} is not another one of {me.nodes} nodes, of which this is {me.node}")
             split_address(address)
         for node, address in addresses.items():
-            self._asking.append(Asking(node, address, me, self._token, self._tls, self._streams))
+            self._asking.append(StreamClient(node, address, me, self._token, self._tls, self._streams))
 
     def events(self) -> list[Event]:
         """What has happened since the last call."""
         return self._streams.take()
 
-    def send(self, stream: Stream, message: bytes) -> None:
+    def send(self, stream: PeerStream, message: bytes) -> None:
         """Send a message of at most `MAX_MESSAGE` bytes; nothing happens where the stream is not open.
 
         A stream with more than four times `MAX_UNSENT` to send is ended. Raises `UsageError` (too large).
@@ -86,12 +86,12 @@ class Peers(Reprs, shows="_greeting.node _greeting.nodes address _streams"):
         if link is not None and not link.put(message):
             self._streams.end(link, f"node {stream.node} does not take the messages sent to it")
 
-    def unsent(self, stream: Stream) -> int:
+    def unsent(self, stream: PeerStream) -> int:
         """Bytes that the other side has not taken yet; 0 where the stream is not open."""
         link = self._streams.find(stream)
         return 0 if link is None else link.unsent
 
-    def hang_up(self, stream: Stream, reason: str) -> None:
+    def hang_up(self, stream: PeerStream, reason: str) -> None:
         """End a stream; nothing happens where it is not open."""
         link = self._streams.find(stream)
         if link is not None:

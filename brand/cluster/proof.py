@@ -40,7 +40,7 @@ _ANSWERS: Final = b"brand: node answers\0"
 
 
 @dataclass(frozen=True, slots=True)
-class Hello:
+class PeerHello:
     """What the asking node says first."""
 
     to: int
@@ -55,7 +55,7 @@ class Hello:
         return _HELLO.pack(self.to, self.own, self.nonce) + self.greeting
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> Hello:
+    def from_bytes(cls, data: bytes) -> PeerHello:
         """Inverse of `to_bytes`. Raises `ProtocolError`."""
         if len(data) < _HELLO.size:
             raise ProtocolError("half a hello")

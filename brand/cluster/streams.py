@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Final
 
-from brand.cluster.link import WAIT_S, Link
+from brand.cluster.link import WAIT_S, PeerLink
 from brand.cluster.parcel import Unpacking
 from brand.errors import ProtocolError
-from brand.node.wire.network import Closed, Event, Opened, Received, Stream
+from brand.node.wire.network import Closed, Event, Opened, PeerStream, Received
 from brand.reprs import Reprs
 
 MAX_HELD: Final = 4 << 20
@@ -30,7 +30,7 @@ class Streams(Reprs, shows="_closed _links _events _held"):
     def __init__(self, limit: int = MAX_HELD) -> None:
         self._limit = limit
         self._changed = threading.Condition()
-        self._links: dict[Stream, Link] = {}
+        self._links: dict[PeerStream, PeerLink] = {}
         self._events: list[Event] = []
         self._held = 0
         self._closed = False
@@ -49,11 +49,11 @@ class Streams(Reprs, shows="_closed _links _events _held"):
             self._changed.notify_all()
             return events
 
-    def find(self, stream: Stream) -> Link | None:
+    def find(self, stream: PeerStream) -> PeerLink | None:
         with self._changed:
             return self._links.get(stream)
 
-    def end(self, link: Link, reason: str) -> None:
+    def end(self, link: PeerLink, reason: str) -> None:
         """End an open stream; nothing happens where it has ended.
 
         Does not wait for room in the queue, because each stream adds at most one `Closed`.
@@ -67,7 +67,7 @@ class Streams(Reprs, shows="_closed _links _events _held"):
 
     # -- called by the threads that receive --------------------------------------------------------------------------
 
-    def open(self, link: Link) -> bool:
+    def open(self, link: PeerLink) -> bool:
         """Add a stream that is open now, and end an older one to the same node. Waits for room.
 
         False where `close` was called.
@@ -87,7 +87,7 @@ class Streams(Reprs, shows="_closed _links _events _held"):
             old.end()
         return True
 
-    def follow(self, link: Link, incoming: Iterator[bytes]) -> None:
+    def follow(self, link: PeerLink, incoming: Iterator[bytes]) -> None:
         """Receive until either side ends the stream. Raises what `incoming` raises."""
         unpacking = Unpacking()
         try:
@@ -123,7 +123,7 @@ class Streams(Reprs, shows="_closed _links _events _held"):
         for link in links:
             link.end()
 
-    def _receive(self, link: Link, messages: list[bytes]) -> bool:
+    def _receive(self, link: PeerLink, messages: list[bytes]) -> bool:
         """Add messages that came together. Waits for room. False where the stream has ended."""
         size = sum(map(len, messages))
         with self._changed:

@@ -37,7 +37,7 @@ _MAX_LINE: Final = 1 << 16
 _CHUNK: Final = 1 << 16
 
 
-class Lines(Reprs, shows="_rest"):
+class LineBuffer(Reprs, shows="_rest"):
     """Makes whole lines of pieces; a line without an end has a limit."""
 
     def __init__(self) -> None:
@@ -76,7 +76,7 @@ class Child:
             raise ServerError(f"{self} cannot be started: {start.command[0]}: {error.strerror}") from None
         assert self._process.stdout is not None
         assert self._process.stderr is not None
-        self.pipes = {self._process.stdout.fileno(): Lines(), self._process.stderr.fileno(): Lines()}
+        self.pipes = {self._process.stdout.fileno(): LineBuffer(), self._process.stderr.fileno(): LineBuffer()}
         """Descriptor of its output -> what it has written that is not a whole line yet."""
         self.out = self._process.stdout.fileno()
         self.life = os.pidfd_open(self._process.pid)

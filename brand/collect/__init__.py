@@ -18,7 +18,7 @@ from brand.collect.append import append_samples as append_samples
 from brand.collect.compact import compact as compact
 from brand.collect.deletion import delete as delete
 from brand.collect.deletion import undelete as undelete
-from brand.collect.finding import Wanted as Wanted
+from brand.collect.finding import NamedSamples as NamedSamples
 from brand.collect.listing import versions as versions
 from brand.collect.overlaying import overlay as overlay
 from brand.collect.redaction import redact as redact

@@ -34,7 +34,7 @@ from brand.formats.publish import sync_folder
 from brand.formats.version import PartOf, Version
 from brand.printable import printable
 from brand.storage.dataset.dataset import StoredDataSet
-from brand.storage.io.location import Collected, Folder, located
+from brand.storage.io.location import Collected, FolderLocation, located
 from brand.storage.io.versions import is_collection, numbers, present_version
 from brand.storage.maintenance import progress
 from brand.storage.maintenance.copies import link_or_copy
@@ -126,7 +126,7 @@ def append_data_set(
     """
     location = located(path)
     data = StoredDataSet(location)
-    if not isinstance(location, Folder) or data.share is not None:
+    if not isinstance(location, FolderLocation) or data.share is not None:
         what = "a collection" if data.version is not None else "a share" if data.share is not None else "in a store"
         raise UsageError(f"{os.fspath(path)} is {what}: only a whole data set in a folder becomes a part")
     folder = collection_folder(collection, new=True)

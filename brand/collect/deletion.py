@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from brand.chunker.sources.request import Target
-from brand.collect.finding import Found, Wanted, find
+from brand.collect.finding import FoundSamples, NamedSamples, find
 from brand.collect.home import collection_folder, joined, writing
 from brand.errors import UsageError, counted
 from brand.formats.version import Version
@@ -17,7 +17,7 @@ from brand.storage.dataset.lists import read_list
 from brand.storage.maintenance.progress import OnChunk, silent
 
 
-def delete(collection: Target, wanted: Wanted, *, on_chunk: OnChunk = silent) -> tuple[Version, Found]:
+def delete(collection: Target, wanted: NamedSamples, *, on_chunk: OnChunk = silent) -> tuple[Version, FoundSamples]:
     """Delete samples. Returns the new version, and what was deleted. Raises `UsageError`, `FormatError`,
     `StorageError`.
     """

@@ -23,7 +23,7 @@ _SHOWN = 10
 
 
 @dataclass(frozen=True)
-class Wanted:
+class NamedSamples:
     """The samples that a user names."""
 
     keys: Sequence[str] = ()
@@ -32,7 +32,7 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundSamples:
     """Samples of a collection."""
 
     indices: NDArray[np.int64]
@@ -41,7 +41,7 @@ class Found:
     """The keys of those that were found by a key."""
 
 
-def find(index: JoinedIndex, wanted: Wanted, on_chunk: OnChunk, *, deleted: bool = False) -> Found:
+def find(index: JoinedIndex, wanted: NamedSamples, on_chunk: OnChunk, *, deleted: bool = False) -> FoundSamples:
     """The samples that are wanted; with `deleted`, also deleted ones.
 
     Raises `UsageError` where a key or an index names none, or a deleted sample; `FormatError`.
@@ -56,7 +56,7 @@ def find(index: JoinedIndex, wanted: Wanted, on_chunk: OnChunk, *, deleted: bool
     if not deleted and len(gone := np.intersect1d(given, index.deleted)):
         raise UsageError(f"{name}: sample {gone[0]} is deleted already")
     keys = _by_key(index, wanted.keys, on_chunk, deleted=deleted) if wanted.keys else {}
-    return Found(np.union1d(given, np.array(list(keys), np.int64)), keys)
+    return FoundSamples(np.union1d(given, np.array(list(keys), np.int64)), keys)
 
 
 def _by_key(index: JoinedIndex, wanted: Sequence[str], on_chunk: OnChunk, *, deleted: bool) -> dict[int, str]:

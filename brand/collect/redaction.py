@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from brand.chunker.sources.request import Target
 from brand.collect.compact import Rewritten, publish_rewritten, rewrite_parts
 from brand.collect.destroying import finish_destroying, write_intent
-from brand.collect.finding import Found, Wanted, find
+from brand.collect.finding import FoundSamples, NamedSamples, find
 from brand.collect.home import Writer, collection_folder, joined, staged, writing
 from brand.errors import StorageError, UsageError, counted
 from brand.formats.constants import chunk_name
@@ -46,7 +46,7 @@ REMAINS: Final = (
 """What Brand cannot destroy."""
 
 
-def redact(collection: Target, wanted: Wanted, report: Target, *, on_chunk: OnChunk = silent) -> dict[str, Any]:
+def redact(collection: Target, wanted: NamedSamples, report: Target, *, on_chunk: OnChunk = silent) -> dict[str, Any]:
     """Destroy samples: no file of the collection holds their bytes afterwards. Writes the report to a new file.
 
     Every version that names a part with one of the samples is removed. A training that has such a version open fails at
@@ -129,7 +129,7 @@ def _files(part: Path, name: str) -> list[dict[str, Any]]:
 
 
 def _report(
-    index: JoinedIndex, found: Found, old: dict[str, PartIndex], done: Sequence[Rewritten], versions: list[int]
+    index: JoinedIndex, found: FoundSamples, old: dict[str, PartIndex], done: Sequence[Rewritten], versions: list[int]
 ) -> dict[str, Any]:
     new = {str(each.old.id): each.part for each in done}
     samples, files = [], []

@@ -6,16 +6,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 from brand.doctor import folder, limits, packages, selftest, system
-from brand.doctor.finding import Finding
+from brand.doctor.finding import CheckResult
 
 OnProgress = Callable[[str, int, int], None]
 """Is told the stage (`import`, `self-test`), how many steps of it are done, and how many there are."""
 
 
-def examine(where: Path | str | None, on_progress: OnProgress) -> list[Finding]:
+def examine(where: Path | str | None, on_progress: OnProgress) -> list[CheckResult]:
     """Check this installation and this machine, and the data set at `where` if one is given.
 
-    Raises no error for what it finds: each fault is a `Finding`. Takes some seconds.
+    Raises no error for what it finds: each fault is a `CheckResult`. Takes some seconds.
     """
     found = packages.look(lambda done, total: on_progress("import", done, total))
     found += system.look()

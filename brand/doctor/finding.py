@@ -10,7 +10,7 @@ State = Literal["ok", "missing", "problem"]
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class CheckResult:
     """The result of one check."""
 
     part: str

@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from brand.doctor.finding import Finding
+from brand.doctor.finding import CheckResult
 from brand.doctor.system import page_cache
 from brand.errors import BrandError, counted, size
 from brand.storage.dataset.dataset import StoredDataSet
@@ -25,49 +25,49 @@ PART: Final = "data set"
 _ALIGNED: Final = 4096
 
 
-def look(where: Path | str) -> Iterator[Finding]:
+def look(where: Path | str) -> Iterator[CheckResult]:
     """What there is to say about a data set in a folder, or at a URL."""
     try:
         data = StoredDataSet(where)
     except BrandError as error:
-        yield Finding(PART, "opens", "problem", str(error))
+        yield CheckResult(PART, "opens", "problem", str(error))
         return
     told = f"{where}, {counted(len(data), 'sample')} in {counted(data.header.chunks, 'chunk')}"
-    yield Finding(PART, "opens", "ok", told)
+    yield CheckResult(PART, "opens", "ok", told)
     yield _samples(data)
     if isinstance(where, Path):
         yield from _file_system(where, data.location.chunk_file(data.chunks_here[0]))
     yield _profile(where)
 
 
-def _samples(data: StoredDataSet) -> Finding:
+def _samples(data: StoredDataSet) -> CheckResult:
     here = data.chunks_here
     chunks = sorted({here[0], here[len(here) // 2], here[-1]})
     places = np.array(chunks, np.int64) * data.header.chunk_size
     try:
         data.samples(data.indices(places))
     except BrandError as error:
-        return Finding(PART, "reads", "problem", str(error))
+        return CheckResult(PART, "reads", "problem", str(error))
     told = f"a sample of {counted(len(chunks), 'chunk')}, with the right checksum"
-    return Finding(PART, "reads", "ok", told, f"`brand verify {data.name}` reads all samples")
+    return CheckResult(PART, "reads", "ok", told, f"`brand verify {data.name}` reads all samples")
 
 
-def _file_system(folder: Path, chunk: str) -> Iterator[Finding]:
+def _file_system(folder: Path, chunk: str) -> Iterator[CheckResult]:
     """What the file system of a data set can do. Each check opens the chunk anew."""
     try:
         mount = mount_of(folder)
     except BrandError as error:
-        yield Finding(PART, "file system", "missing", f"its name, so no profile of it is kept: {error}")
+        yield CheckResult(PART, "file system", "missing", f"its name, so no profile of it is kept: {error}")
     else:
         note = ", which is memory: no storage lies below it" if mount.type in IN_MEMORY else ""
-        yield Finding(PART, "file system", "ok", device_name(mount) + note)
+        yield CheckResult(PART, "file system", "ok", device_name(mount) + note)
     with suppress(OSError):  # of a chunk that cannot be read, `_samples` has said so
         with open(chunk, "rb") as file:
             yield page_cache(PART, file.fileno(), os.fstat(file.fileno()).st_size)
         yield _direct(chunk)
 
 
-def _direct(chunk: str) -> Finding:
+def _direct(chunk: str) -> CheckResult:
     """Whether reads can go past the page cache."""
     name = "direct reads"
     try:
@@ -79,14 +79,14 @@ def _direct(chunk: str) -> Finding:
             os.close(descriptor)
     except OSError as error:
         told = f"not possible here ({error.strerror}): data larger than memory cost twice the processor time"
-        return Finding(PART, name, "missing", told)
-    return Finding(PART, name, "ok", "possible (O_DIRECT)")
+        return CheckResult(PART, name, "missing", told)
+    return CheckResult(PART, name, "ok", "possible (O_DIRECT)")
 
 
-def _profile(where: Path | str) -> Finding:
+def _profile(where: Path | str) -> CheckResult:
     """Whether the storage was measured."""
     found = load_profile(where)
     if found is None or is_assumed(found):
         told = "not measured" + (f": stripes of {size(DEFAULT_STRIPE_BYTES)} are assumed" if found is None else "")
-        return Finding(PART, "storage speed", "missing", told, f"brand profile {where}")
-    return Finding(PART, "storage speed", "ok", f"{size(found.sequential)}/s, measured by `brand profile`")
+        return CheckResult(PART, "storage speed", "missing", told, f"brand profile {where}")
+    return CheckResult(PART, "storage speed", "ok", f"{size(found.sequential)}/s, measured by `brand profile`")

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from typing import Final
 
-from brand.doctor.finding import Finding
+from brand.doctor.finding import CheckResult
 from brand.errors import BrandError, counted, size
 from brand.node.setup.groups import processors_allowed, read_limits
 from brand.node.setup.memory import DEFAULT_SHARE, available_bytes, group_bytes
@@ -25,10 +25,10 @@ MOST_TEMPORARY: Final = 107 - len("/pymp-xxxxxxxx/listener-xxxxxxxx")
 """Longest TMPDIR, in bytes, under which PyTorch's workers can make their sockets."""
 
 
-def look() -> Iterator[Finding]:
+def look() -> Iterator[CheckResult]:
     """The limits of this process."""
     yield judge_memory(available_bytes(), group_bytes())
-    yield Finding(PART, "/dev/shm", "ok", "not used, so its size does not matter")
+    yield CheckResult(PART, "/dev/shm", "ok", "not used, so its size does not matter")
     yield judge_processors(len(os.sched_getaffinity(0)), os.cpu_count() or 1, processors_allowed())
     yield judge_files(*resource.getrlimit(resource.RLIMIT_NOFILE))
     yield judge_storage(read_limits())
@@ -36,62 +36,62 @@ def look() -> Iterator[Finding]:
     yield judge_temporary(tempfile.gettempdir())
 
 
-def judge_memory(free: int, group: int | None) -> Finding:
+def judge_memory(free: int, group: int | None) -> CheckResult:
     """Memory that this process may still take, and what its control group may take in all (None: no limit)."""
     told = f"{size(free)} are free, and BrandDataset takes at most {size(int(free * DEFAULT_SHARE))} by default"
     if group is not None:
         told = f"the control group may have {size(group)}; {told}"
     if free < LEAST_BYTES:
-        return Finding(PART, "memory", "problem", told, f"give this job {size(LEAST_BYTES)} more, or end others")
-    return Finding(PART, "memory", "ok", told)
+        return CheckResult(PART, "memory", "problem", told, f"give this job {size(LEAST_BYTES)} more, or end others")
+    return CheckResult(PART, "memory", "ok", told)
 
 
-def judge_processors(mine: int, machine: int, allowed: float | None) -> Finding:
+def judge_processors(mine: int, machine: int, allowed: float | None) -> CheckResult:
     """Processors that this process may run on, those of the machine, and the time that its control group has."""
     told = f"this process may use {mine} of {counted(machine, 'processor')}"
     if allowed is not None and allowed < mine:
         told += f", and its control group the time of {allowed:g}"
-        return Finding(PART, "processors", "ok", told, f"BrandLoader(threads={max(1, int(allowed))}) fits better")
-    return Finding(PART, "processors", "ok", told)
+        return CheckResult(PART, "processors", "ok", told, f"BrandLoader(threads={max(1, int(allowed))}) fits better")
+    return CheckResult(PART, "processors", "ok", told)
 
 
-def judge_files(soft: int, hard: int) -> Finding:
+def judge_files(soft: int, hard: int) -> CheckResult:
     """The limit of open files: the one in force, and the highest that this process may set."""
     if soft == resource.RLIM_INFINITY:
-        return Finding(PART, "open files", "ok", "no limit")
+        return CheckResult(PART, "open files", "ok", "no limit")
     told = f"{soft:,} for a process"
     if soft < LEAST_FILES:
         able = hard == resource.RLIM_INFINITY or hard >= USUAL_LIMIT
         cure = f"ulimit -n {USUAL_LIMIT}" if able else f"raise the hard limit of this user or container, {hard:,}"
-        return Finding(PART, "open files", "problem", f"only {told}", cure)
-    return Finding(PART, "open files", "ok", told)
+        return CheckResult(PART, "open files", "problem", f"only {told}", cure)
+    return CheckResult(PART, "open files", "ok", told)
 
 
-def judge_storage(limits: list[str]) -> Finding:
+def judge_storage(limits: list[str]) -> CheckResult:
     """What the control groups let processes read."""
     if limits:
         told = f"the control group limits reads: {', '.join(limits)}"
-        return Finding(PART, "storage", "ok", told, "`brand profile DST` measures what is left")
-    return Finding(PART, "storage", "ok", "no control group limits reads")
+        return CheckResult(PART, "storage", "ok", told, "`brand profile DST` measures what is left")
+    return CheckResult(PART, "storage", "ok", "no control group limits reads")
 
 
-def judge_temporary(folder: str) -> Finding:
+def judge_temporary(folder: str) -> CheckResult:
     """The folder of temporary files, in which workers of a DataLoader make sockets."""
     length = len(os.fsencode(folder))
     if length > MOST_TEMPORARY:
         told = f"{folder} has {length} bytes, too many for the sockets of a DataLoader with workers"
-        return Finding(PART, "TMPDIR", "problem", told, "set TMPDIR to a shorter path, such as /tmp")
-    return Finding(PART, "TMPDIR", "ok", f"{folder}, {size(shutil.disk_usage(folder).free)} free")
+        return CheckResult(PART, "TMPDIR", "problem", told, "set TMPDIR to a shorter path, such as /tmp")
+    return CheckResult(PART, "TMPDIR", "ok", f"{folder}, {size(shutil.disk_usage(folder).free)} free")
 
 
-def _cache_folder() -> Finding:
+def _cache_folder() -> CheckResult:
     """Whether profiles of storages and copies of indices can be kept."""
     try:
         folder = user_cache("storage")
     except BrandError as error:
-        return Finding(PART, "cache", "missing", str(error), "set XDG_CACHE_HOME, to keep profiles of storages")
+        return CheckResult(PART, "cache", "missing", str(error), "set XDG_CACHE_HOME, to keep profiles of storages")
     there = next(each for each in (folder, *folder.parents) if each.exists())
     if not os.access(there, os.W_OK):
         told = f"{there} cannot be written, so no profile of a storage and no copy of an index is kept"
-        return Finding(PART, "cache", "missing", told, "set XDG_CACHE_HOME to a folder of yours")
-    return Finding(PART, "cache", "ok", str(folder.parent))
+        return CheckResult(PART, "cache", "missing", told, "set XDG_CACHE_HOME to a folder of yours")
+    return CheckResult(PART, "cache", "ok", str(folder.parent))

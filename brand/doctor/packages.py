@@ -17,7 +17,7 @@ from importlib import metadata
 from typing import Final, NamedTuple
 
 import brand
-from brand.doctor.finding import Finding
+from brand.doctor.finding import CheckResult
 from brand.errors import counted
 from brand.pythonchild import child_command
 
@@ -97,7 +97,9 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(numbers)
 
 
-def judge(needed: Sequence[Requirement], versions: Mapping[str, str], faults: Mapping[str, str]) -> Iterable[Finding]:
+def judge(
+    needed: Sequence[Requirement], versions: Mapping[str, str], faults: Mapping[str, str]
+) -> Iterable[CheckResult]:
     """A finding for Brand's own packages and one for each extra.
 
     `versions` has the distributions that are installed, `faults` the packages whose import failed, and why. Pure.
@@ -112,7 +114,7 @@ def judge(needed: Sequence[Requirement], versions: Mapping[str, str], faults: Ma
 
 def _of_extra(
     extra: str, members: Sequence[Requirement], versions: Mapping[str, str], faults: Mapping[str, str]
-) -> Finding:
+) -> CheckResult:
     name = extra or "core"
     absent = [each.name for each in members if each.name not in versions]
     old = [each for each in members if each.name in versions and not at_least(versions[each.name], each.least)]
@@ -120,17 +122,17 @@ def _of_extra(
     if broken:
         first = broken[0]
         told = f"{first.name} {versions[first.name]} is installed and cannot be imported: {faults[first.name]}"
-        return Finding(PART, name, "problem", told, f"pip install --force-reinstall '{_spec(first)}'")
+        return CheckResult(PART, name, "problem", told, f"pip install --force-reinstall '{_spec(first)}'")
     if old:
         told = ", ".join(f"{each.name} {versions[each.name]} is older than {each.least}" for each in old)
         wanted = " ".join(f"'{_spec(each)}'" for each in old)
-        return Finding(PART, name, "problem", told, f"pip install --upgrade {wanted}")
+        return CheckResult(PART, name, "problem", told, f"pip install --upgrade {wanted}")
     if absent:
         target = f"{DISTRIBUTION}[{extra}]" if extra else DISTRIBUTION
         what = PURPOSES.get(extra, "")
         told = f"{_listed(absent)} {'is' if len(absent) == 1 else 'are'} not installed" + (f": {what}" if what else "")
-        return Finding(PART, name, "missing" if extra else "problem", told, f"pip install '{target}'")
-    return Finding(PART, name, "ok", ", ".join(f"{each.name} {versions[each.name]}" for each in members))
+        return CheckResult(PART, name, "missing" if extra else "problem", told, f"pip install '{target}'")
+    return CheckResult(PART, name, "ok", ", ".join(f"{each.name} {versions[each.name]}" for each in members))
 
 
 def _spec(needed: Requirement) -> str:
@@ -141,17 +143,17 @@ def _listed(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-def look(on_import: OnImport, *, extras: bool = True) -> list[Finding]:
+def look(on_import: OnImport, *, extras: bool = True) -> list[CheckResult]:
     """What is installed of Brand, of what it needs, and of its extras. Imports packages in a child process."""
     try:
         lines = metadata.requires(DISTRIBUTION) or []
     except metadata.PackageNotFoundError:
         told = f"{brand.__version__} is imported from a folder and not installed, so its extras are unknown"
-        return [Finding(PART, "brand", "missing", told, f"pip install {DISTRIBUTION}")]
+        return [CheckResult(PART, "brand", "missing", told, f"pip install {DISTRIBUTION}")]
     needed = [each for each in map(parse, lines) if each is not None and (extras or not each.extra)]
     versions = {each.name: found for each in needed if (found := _version(each.name))}
     faults = import_faults([name for name in MODULES if name in versions], on_import)
-    return [Finding(PART, "brand", "ok", brand.__version__), *judge(needed, versions, faults)]
+    return [CheckResult(PART, "brand", "ok", brand.__version__), *judge(needed, versions, faults)]
 
 
 def _version(name: str) -> str:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import IO, Any, Final
 
-from brand.doctor.finding import Finding
+from brand.doctor.finding import CheckResult
 from brand.doctor.trial import STEPS
 from brand.errors import counted
 from brand.pythonchild import child_command
@@ -29,7 +29,7 @@ OnStep = Callable[[int, int], None]
 """Is told how many steps are done, and how many there are."""
 
 
-def look(on_step: OnStep, *, limit_s: float = LIMIT_S) -> list[Finding]:
+def look(on_step: OnStep, *, limit_s: float = LIMIT_S) -> list[CheckResult]:
     """The steps of the self-test, up to the first that failed."""
     with tempfile.TemporaryDirectory(prefix="brand-doctor-", ignore_cleanup_errors=True) as folder:
         return list(judge(*_run(folder, on_step, limit_s)))
@@ -75,18 +75,18 @@ def _ended_after(limit_s: float, process: subprocess.Popen[str]) -> Iterator[Non
         watch.cancel()
 
 
-def judge(lines: list[dict[str, Any]], ending: str) -> Iterator[Finding]:
+def judge(lines: list[dict[str, Any]], ending: str) -> Iterator[CheckResult]:
     """A finding for each step that was taken, and one for the step at which the process ended too early. Pure."""
     for line in lines:
         if "missing" in line:
-            yield Finding(PART, line["step"], "missing", *_advice(line["missing"]))
+            yield CheckResult(PART, line["step"], "missing", *_advice(line["missing"]))
             return
         if "error" in line:
-            yield Finding(PART, line["step"], "problem", line["error"], _REPORT)
+            yield CheckResult(PART, line["step"], "problem", line["error"], _REPORT)
             return
-        yield Finding(PART, line["step"], "ok", "", seconds=line["seconds"])
+        yield CheckResult(PART, line["step"], "ok", "", seconds=line["seconds"])
     if len(lines) < len(STEPS):
-        yield Finding(PART, STEPS[len(lines)], "problem", ending, _REPORT)
+        yield CheckResult(PART, STEPS[len(lines)], "problem", ending, _REPORT)
 
 
 def _advice(message: str) -> tuple[str, str]:

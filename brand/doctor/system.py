@@ -19,7 +19,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from brand.doctor.finding import Finding
+from brand.doctor.finding import CheckResult
 from brand.native import CORE, WANTED, XXH3, borrowed
 from brand.node.memory.arena import Arena
 from brand.storage.io.pagecache import CachedFile
@@ -30,9 +30,9 @@ _FUTURE_WRITE: Final = getattr(fcntl, "F_SEAL_FUTURE_WRITE", 0x10)
 _BYTES: Final = 1 << 16
 
 
-def look() -> Iterator[Finding]:
+def look() -> Iterator[CheckResult]:
     """Python, the kernel, and what draws need of it."""
-    yield Finding(PART, "Python", "ok", f"{platform.python_version()}, {sys.executable}")
+    yield CheckResult(PART, "Python", "ok", f"{platform.python_version()}, {sys.executable}")
     yield compiled(XXH3, borrowed.zstd(), built=CORE is not None, wanted=WANTED)
     yield _kernel()
     if sys.platform == "linux":
@@ -44,55 +44,57 @@ def look() -> Iterator[Finding]:
             yield page_cache(PART, file.fileno(), _BYTES)
 
 
-def compiled(xxh3: Sequence[int], zstd: Sequence[int], *, built: bool, wanted: bool) -> Finding:
+def compiled(xxh3: Sequence[int], zstd: Sequence[int], *, built: bool, wanted: bool) -> CheckResult:
     """The compiled loops over samples, and the functions that they borrow."""
     name = "compiled"
     if not wanted:
-        return Finding(PART, name, "missing", "BRAND_NATIVE=0 says to do without the compiled loops", "unset it")
+        return CheckResult(PART, name, "missing", "BRAND_NATIVE=0 says to do without the compiled loops", "unset it")
     if not built:
         told = "the loops over samples were not built: small samples come slower"
-        return Finding(PART, name, "missing", told, "install a C compiler and Python's headers, then Brand anew")
+        return CheckResult(PART, name, "missing", told, "install a C compiler and Python's headers, then Brand anew")
     lacking = [package for package, lent in (("xxhash", xxh3), ("zstandard", zstd)) if not lent]
     if lacking:
         told = f"loops over samples, without the functions of {' and '.join(lacking)}, which this build of it hides"
-        return Finding(PART, name, "missing", told, f"pip install --force-reinstall {' '.join(lacking)}")
-    return Finding(PART, name, "ok", "loops over samples")
+        return CheckResult(PART, name, "missing", told, f"pip install --force-reinstall {' '.join(lacking)}")
+    return CheckResult(PART, name, "ok", "loops over samples")
 
 
-def _kernel() -> Finding:
+def _kernel() -> CheckResult:
     named = f"{platform.system()} {platform.release()}, {platform.machine()}"
     if sys.platform != "linux":
-        return Finding(PART, "kernel", "problem", named, _NEEDS)
+        return CheckResult(PART, "kernel", "problem", named, _NEEDS)
     try:
         os.close(os.pidfd_open(os.getpid()))
     except OSError as error:
-        return Finding(PART, "kernel", "problem", f"{named}: pidfd_open: {error.strerror}", _NEEDS)
-    return Finding(PART, "kernel", "ok", named)
+        return CheckResult(PART, "kernel", "problem", f"{named}: pidfd_open: {error.strerror}", _NEEDS)
+    return CheckResult(PART, "kernel", "ok", named)
 
 
-def _shared_memory() -> Finding:
+def _shared_memory() -> CheckResult:
     name = "shared memory"
     try:
         arena = Arena(2, 4096)
     except OSError as error:
-        return Finding(PART, name, "problem", f"memfd_create or its seals: {error.strerror}", _NEEDS)
+        return CheckResult(PART, name, "problem", f"memfd_create or its seals: {error.strerror}", _NEEDS)
     try:
         sealed = fcntl.fcntl(arena.descriptor, fcntl.F_GET_SEALS) & _FUTURE_WRITE
     finally:
         arena.close()
     if not sealed:
-        return Finding(PART, name, "missing", "a client could write to the server's samples", "Linux 5.1 can forbid it")
-    return Finding(PART, name, "ok", "anonymous and sealed (memfd)")
+        return CheckResult(
+            PART, name, "missing", "a client could write to the server's samples", "Linux 5.1 can forbid it"
+        )
+    return CheckResult(PART, name, "ok", "anonymous and sealed (memfd)")
 
 
-def _sockets() -> Finding:
+def _sockets() -> CheckResult:
     name = "sockets"
     try:
         _hand_over()
     except OSError as error:
         told = f"a file cannot be handed over an abstract Unix socket: {error.strerror or error}"
-        return Finding(PART, name, "problem", told, "allow Unix sockets and SCM_RIGHTS in this sandbox")
-    return Finding(PART, name, "ok", "a server can hand its memory to clients (SCM_RIGHTS)")
+        return CheckResult(PART, name, "problem", told, "allow Unix sockets and SCM_RIGHTS in this sandbox")
+    return CheckResult(PART, name, "ok", "a server can hand its memory to clients (SCM_RIGHTS)")
 
 
 def _hand_over() -> None:
@@ -119,7 +121,7 @@ def _hand_over() -> None:
         os.close(received[0])
 
 
-def page_cache(part: str, descriptor: int, size: int) -> Finding:
+def page_cache(part: str, descriptor: int, size: int) -> CheckResult:
     """Whether the kernel says what the page cache holds of a file that was read or written just now."""
     name, faults = "page cache", []
     os.preadv(descriptor, [bytearray(min(size, _BYTES))], 0)
@@ -131,5 +133,5 @@ def page_cache(part: str, descriptor: int, size: int) -> Finding:
         faults.append("RWF_NOWAIT")
     if faults:
         told = f"without {' and '.join(faults)} here, clients do not copy what it holds: slower, never wrong"
-        return Finding(part, name, "missing", told)
-    return Finding(part, name, "ok", "clients can copy what it holds (mincore, RWF_NOWAIT)")
+        return CheckResult(part, name, "missing", told)
+    return CheckResult(part, name, "ok", "clients can copy what it holds (mincore, RWF_NOWAIT)")

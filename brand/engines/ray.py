@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from brand.chunker.distributed import Job, PublishedChunk, run
-from brand.chunker.plan.report import OnProgress, Progress, silent
+from brand.chunker.plan.report import OnProgress, StageProgress, silent
 from brand.chunker.tasks.job import read_decided
 from brand.chunker.tasks.planning import joined
 from brand.errors import BrandError, InterruptedConversionError, MissingExtraError, UsageError
@@ -58,7 +58,7 @@ def make_chunks(
         found = samples = size = 0
         for made in _results(job, at_once):
             found, samples, size = found + made.found, samples + made.samples, size + made.bytes
-            on_progress(Progress("pack", samples, total, size, None))
+            on_progress(StageProgress("pack", samples, total, size, None))
         return found
 
 

@@ -63,7 +63,7 @@ class Preamble:
 
 
 @dataclass(frozen=True)
-class Front:
+class ChunkFront:
     """All parts of a chunk file except the samples, checked."""
 
     preamble: Preamble
@@ -140,7 +140,7 @@ def parse_preamble(data: bytes, path: str | Path, number: int | None = None) -> 
     return Preamble(header_size, dictionary_size, samples, told, file_size, data_set_id, checksum)
 
 
-def read_front(file: BinaryIO, path: str | Path, number: int | None = None) -> Front:
+def read_front(file: BinaryIO, path: str | Path, number: int | None = None) -> ChunkFront:
     """Read and check the front of an open chunk file. Raises a `FormatError` that names what is wrong."""
     file.seek(0, 2)
     actual = file.tell()
@@ -166,7 +166,7 @@ def read_front(file: BinaryIO, path: str | Path, number: int | None = None) -> F
     rows = np.frombuffer(rest, ROW, offset=dictionary_end)
     _check_place(preamble, header, path)
     _check_rows(rows, preamble, header, path)
-    return Front(preamble, header, rest[header_end:dictionary_end], rows)
+    return ChunkFront(preamble, header, rest[header_end:dictionary_end], rows)
 
 
 def _check_length(preamble: Preamble, actual: int, path: str | Path) -> None:

@@ -16,7 +16,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from brand.errors import ChecksumError, DecodeError, FormatError, LayoutError
-from brand.formats.chunk import Front
+from brand.formats.chunk import ChunkFront
 from brand.formats.compression import Decompressor
 from brand.formats.record import fixed_columns, fixed_dtype
 from brand.formats.records import Records
@@ -41,7 +41,7 @@ def cut_blocks(sizes: NDArray[np.integer], limit: int = BLOCK_BYTES) -> list[tup
     return blocks
 
 
-def read_records(file: BinaryIO, front: Front, path: str | Path) -> Iterator[tuple[np.void, Buffer | FormatError]]:
+def read_records(file: BinaryIO, front: ChunkFront, path: str | Path) -> Iterator[tuple[np.void, Buffer | FormatError]]:
     """Yield (row, record) for each sample in storage order. For a damaged record, yield the error in its place.
 
     Raises `LayoutError` where the chunk's dictionary is damaged.
@@ -60,7 +60,7 @@ def read_records(file: BinaryIO, front: Front, path: str | Path) -> Iterator[tup
             yield row, _check(stored, row, number, path, unpack)
 
 
-def read_fixed(file: BinaryIO, front: Front, path: str | Path) -> NDArray[np.void]:
+def read_fixed(file: BinaryIO, front: ChunkFront, path: str | Path) -> NDArray[np.void]:
     """The fixed fields of all samples of a chunk, one structured row each.
 
     Raises the `FormatError` of the first damaged sample.

@@ -15,7 +15,7 @@ from brand.formats.values import Buffer
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredSamples:
     """Samples as they are stored, not yet unpacked."""
 
     memory: NDArray[np.uint8]
@@ -27,9 +27,9 @@ class Stored:
     def __len__(self) -> int:
         return len(self.starts)
 
-    def part(self, which: NDArray[Any] | slice) -> Stored:
+    def part(self, which: NDArray[Any] | slice) -> StoredSamples:
         """Some of the samples; `which` holds their positions, or is a mask or a slice."""
-        return Stored(self.memory, self.starts[which], self.rows[which])
+        return StoredSamples(self.memory, self.starts[which], self.rows[which])
 
     def pieces(self) -> list[Buffer]:
         return slices(self.memory, self.starts, self.rows["size"].astype(np.int64))

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from brand.orders.base.joins import Join, alone
 from brand.orders.base.mapping import Mapping
-from brand.orders.base.part import Part, named
-from brand.orders.base.plan import Plan
+from brand.orders.base.part import Subset, named
+from brand.orders.base.plan import EpochPlan
 from brand.orders.base.policy import Policy, check_number, check_type
 from brand.orders.base.tickets import MAX_POSITIONS
 from brand.orders.policies.registry import policy_named
@@ -32,7 +32,7 @@ class Order:
     chunk_size: int
     seed: int
     policy: Policy
-    part: Part | None = None
+    part: Subset | None = None
     """The samples that are drawn; None: all."""
 
     def __post_init__(self) -> None:
@@ -74,7 +74,7 @@ class Order:
         """Whether it is decided while jobs draw."""
         return self.policy.grows
 
-    def plan(self, epoch: int, joins: Sequence[Join] = ()) -> Plan:
+    def plan(self, epoch: int, joins: Sequence[Join] = ()) -> EpochPlan:
         """The plan of one epoch. `joins`: where the job joined others in it, with `shared`; none: it is alone."""
         if not 0 <= epoch <= MAX_EPOCH:
             raise ValueError(f"epoch {epoch} is not from 0 to {MAX_EPOCH:,}")
@@ -100,7 +100,7 @@ class Order:
         return {name: values for name, values in both.items() if values[0] != values[1]}
 
     @classmethod
-    def from_json(cls, value: Any, part: Part | None = None) -> Order:
+    def from_json(cls, value: Any, part: Subset | None = None) -> Order:
         """Inverse of `to_json`, distrusting. `part` is the one that the digest names. Raises ValueError."""
         if not isinstance(value, Values) or not set(_OF_ALL) <= set(value):
             raise ValueError(f"an order has the fields {', '.join(_OF_ALL)}, and those of its protocol")

@@ -21,13 +21,13 @@ from numpy.typing import NDArray
 
 from brand.orders.base.mapping import Mapping
 from brand.orders.base.placement import unit_at, unit_count
-from brand.simulate.joining import Draws, Runner
+from brand.simulate.joining import DrawRun, Runner
 
 MOMENTS: Final = 4096
 
 
 @dataclass(frozen=True, eq=False)
-class Tally:
+class ReadTally:
     """What several jobs drew in a while. Arrays without a shape have that of all draws, by sample and then by time."""
 
     came: NDArray[np.int16]
@@ -92,11 +92,11 @@ def tally(
     mapping: Mapping,
     stripe: int,
     runners: Sequence[Runner],
-    whiles: Iterable[Sequence[Draws]],
+    whiles: Iterable[Sequence[DrawRun]],
     *,
     after: float,
     until: float,
-) -> Tally:
+) -> ReadTally:
     """Count the draws of `draws_together`, which are all before `until`; those from `after` on count."""
     epochs, columns = dict[tuple[int, float], int](), list[tuple[NDArray[Any], ...]]()
     for some in whiles:
@@ -114,7 +114,7 @@ def tally(
     jobs, stripes = np.array([job for job, _ in epochs], np.int32), unit_count(mapping, stripe)
     stripe_of = unit_at(mapping, stripe, np.arange(mapping.samples)).astype(np.int32)
     members = [np.bincount(stripe_of[runner.part], minlength=stripes).astype(np.int32) for runner in runners]
-    return Tally(
+    return ReadTally(
         np.where(before < begin, -1, (before - begin) / moment).astype(np.int16),
         np.minimum((times - begin) / moment, MOMENTS - 1).astype(np.int16),
         number * np.int32(stripes) + stripe_of[places],

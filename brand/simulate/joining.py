@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from brand.orders.base.joins import LEAST_PACE, MOST_PACE, Join
 from brand.orders.base.mapping import Mapping
-from brand.orders.policies.following import UNIT, Drawn, Lap, follow, lap_of
+from brand.orders.policies.following import UNIT, JobDraws, Lap, follow, lap_of
 from brand.orders.policies.stripes import plan_stripes
 
 FASTER: Final = 1.1
@@ -49,7 +49,7 @@ class Runner:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Draws:
+class DrawRun:
     """Some draws of one job, one after the other, within one epoch. Arrays have the shape (draws,)."""
 
     runner: int
@@ -68,14 +68,14 @@ class _Epoch:
     number: int
     """Epochs that the job ended before this one."""
     joins: list[Join] = field(default_factory=list)
-    drawn: Drawn = field(default_factory=lambda: Drawn(np.empty(0, np.int64), np.empty(0, np.int64)))
+    drawn: JobDraws = field(default_factory=lambda: JobDraws(np.empty(0, np.int64), np.empty(0, np.int64)))
     done: int = 0
     """Draws of it that are over."""
 
 
 def draws_together(
     mapping: Mapping, stripe: int, seed: int, runners: Sequence[Runner], until: float = math.inf
-) -> Iterator[list[Draws]]:
+) -> Iterator[list[DrawRun]]:
     """The draws of all jobs before a time, from event to event."""
     yield from _Together(mapping, stripe, seed, runners).run(until)
 
@@ -98,7 +98,7 @@ class _Together:
 
         self._laps = laps
 
-    def run(self, until: float) -> Iterator[list[Draws]]:
+    def run(self, until: float) -> Iterator[list[DrawRun]]:
         """The draws before a time."""
         waiting = sorted(range(len(self._runners)), key=lambda at: self._runners[at].start)
         now = self._runners[waiting[0]].start
@@ -126,12 +126,12 @@ class _Together:
         del self._epochs[at]
         return True
 
-    def _draw(self, at: int, epoch: _Epoch, end: float) -> Draws:
+    def _draw(self, at: int, epoch: _Epoch, end: float) -> DrawRun:
         """The draws of a job from where it is to a time."""
         first = epoch.done
         epoch.done = int(np.searchsorted(epoch.times, end))
         some = slice(first, epoch.done)
-        return Draws(at, epoch.began, epoch.drawn.places[some].astype(np.int32), epoch.times[some])
+        return DrawRun(at, epoch.began, epoch.drawn.places[some].astype(np.int32), epoch.times[some])
 
     def _move_front(self) -> None:
         """The front is where the pacemaker draws next."""

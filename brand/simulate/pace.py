@@ -24,7 +24,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.simulate.running import Run, Work
+from brand.simulate.running import EpochWork, SimulatedRun
 from brand.simulate.storages import BUILT_IN, Storage
 
 AHEAD: Final = 4
@@ -49,7 +49,7 @@ class Machine:
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class EpochTimes:
     """The times of one epoch in seconds."""
 
     seconds: float
@@ -76,7 +76,7 @@ class Pace:
         return max(parts, key=lambda part: parts[part])
 
 
-def pace(run: Run, epochs: Sequence[Sequence[Work]], machine: Machine) -> list[Pace]:
+def pace(run: SimulatedRun, epochs: Sequence[Sequence[EpochWork]], machine: Machine) -> list[EpochTimes]:
     """The times of each epoch. `epochs`: the work of each node of the run, epoch by epoch, as `work_of` gives it."""
     nodes, per_epoch = run.nodes, run.iterations
     iterations = per_epoch * len(epochs)
@@ -101,7 +101,7 @@ def pace(run: Run, epochs: Sequence[Sequence[Work]], machine: Machine) -> list[P
     copying_s = np.zeros(iterations)
     np.add.at(copying_s, from_cache.due, cache_s)
     parts = [_by_epoch(seconds, per_epoch) for seconds in (busy_s, copying_s, network_s, decode_s, train_s)]
-    return [Pace(*each) for each in zip(np.diff(ends, prepend=0.0).tolist(), *parts, strict=True)]
+    return [EpochTimes(*each) for each in zip(np.diff(ends, prepend=0.0).tolist(), *parts, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +153,7 @@ def _clock(
     return np.array(trained[AHEAD + 1 :])
 
 
-def _together(nodes: Sequence[Sequence[Work]], per_epoch: int) -> tuple[_Reads, _Reads]:
+def _together(nodes: Sequence[Sequence[EpochWork]], per_epoch: int) -> tuple[_Reads, _Reads]:
     """The reads of all nodes from the storage, and from the cache folders."""
     dues, afters = [], []
     for works in nodes:

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.orders.base.random import Stream, Words
+from brand.orders.base.random import RandomStream, Words
 from brand.orders.joader.dependent import draw_rounds
 from brand.orders.joader.tree import Need, Tree
 from brand.simulate.joining import Runner
@@ -32,7 +32,7 @@ def drawn_and_read(
     Times are in draws of a job of speed 1, and no job is faster. Draws that one read serves have even parts of it.
     """
     elements = len(runners[0].part)
-    tree, words = Tree(elements), Words(seed, Stream.ROUNDS)
+    tree, words = Tree(elements), Words(seed, RandomStream.ROUNDS)
     cache, count = Counted(max(1, slots), [0] * elements), _Count(len(runners))
     needs = dict[int, Need]()
     for first, due, rounds in _due(runners, until):

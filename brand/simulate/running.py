@@ -39,25 +39,25 @@ from brand.node.decide.stimuli import (
 from brand.node.decide.tasks import Instruction, MakePlan, Number
 from brand.node.decide.turn import Turn
 from brand.node.memory.page_memory import NoMemory
-from brand.node.memory.pool import Pool
+from brand.node.memory.pool import PagePool
 from brand.node.memory.residents import Residents
 from brand.node.setup.measure import lay_out
 from brand.node.setup.memory import Memory
 from brand.node.wire.drawing import Announcement, Begin, Drawing
 from brand.node.wire.numbers import ClientNumber, NodeNumber, RunNumber
-from brand.node.wire.peer_messages import Told
+from brand.node.wire.peer_messages import EpochAnnounced
 from brand.orders.base.owners import drawer_of
 from brand.orders.base.placement import unit_at
-from brand.orders.base.plan import Plan, read_of_sample
+from brand.orders.base.plan import EpochPlan, read_of_sample
 from brand.orders.base.random import blocks
 from brand.orders.order import Order
-from brand.simulate.wholes import Reads, first_reads
+from brand.simulate.wholes import WholeReads, first_reads
 
 _NAME = "simulated"
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class SimulatedRun:
     """A run to simulate."""
 
     sizes: NDArray[np.uint32]
@@ -88,7 +88,7 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class EpochWork:
     """What one node does for one epoch. Arrays by read are in the order in which the reads start."""
 
     read_sizes: NDArray[np.int64]
@@ -149,7 +149,7 @@ class Work:
         return int(self.exact_reads.sum())
 
 
-def work_of(run: Run, epochs: Iterable[int]) -> Iterator[list[Work]]:
+def work_of(run: SimulatedRun, epochs: Iterable[int]) -> Iterator[list[EpochWork]]:
     """The work of each node, for epochs that follow each other. Raises `UsageError` where the memory is too small."""
     nodes = [_Node(run, NodeNumber(node)) for node in range(run.nodes)]
     for epoch in epochs:
@@ -158,7 +158,7 @@ def work_of(run: Run, epochs: Iterable[int]) -> Iterator[list[Work]]:
         yield _work(run, nodes, epoch)
 
 
-def _work(run: Run, nodes: list[_Node], epoch: int) -> list[Work]:
+def _work(run: SimulatedRun, nodes: list[_Node], epoch: int) -> list[EpochWork]:
     """The work of each node for an epoch that has begun. Nothing of a plan is left when the next one is made."""
     plan = run.order.plan(epoch)
     read_of = read_of_sample(plan)
@@ -168,11 +168,13 @@ def _work(run: Run, nodes: list[_Node], epoch: int) -> list[Work]:
 class _Node:
     """The decisions of one node."""
 
-    def __init__(self, run: Run, node: NodeNumber) -> None:
+    def __init__(self, run: SimulatedRun, node: NodeNumber) -> None:
         members = Members(node, run.nodes)
         layout = lay_out(run.sizes, run.memory, run.remote_memory, members)
         self._run, self._members, self._page = run, members, layout.allocator.page
-        self._residents = Residents(Pool(layout.allocator, NoMemory(layout.allocator.page), layout.pages_of), run.nodes)
+        self._residents = Residents(
+            PagePool(layout.allocator, NoMemory(layout.allocator.page), layout.pages_of), run.nodes
+        )
         cache = None
         if run.cache_bytes:
             held = np.zeros(len(run.sizes), np.bool_)
@@ -203,10 +205,10 @@ class _Node:
             if other != here:
                 begin = Begin(0, run.ranks, run.ranks_of(other), node=other, largest=node._largest_sent)
                 asks = run.order.policy.foreseen is not None
-                told = Told(Drawing(_NAME, 0, run.order, epoch, begin, epoch + 1), asks)
+                told = EpochAnnounced(Drawing(_NAME, 0, run.order, epoch, begin, epoch + 1), asks)
                 self._turn.handle(NodeSays(other, told), 0.0)
 
-    def work(self, plan: Plan, read_of: NDArray[Any], epoch: int) -> Work:
+    def work(self, plan: EpochPlan, read_of: NDArray[Any], epoch: int) -> EpochWork:
         """The plan of the epoch is made: what the node does for it. Afterwards its kept samples are in memory."""
         kept_pages = self._residents.kept_pages
         self._execute(self._turn.step(0.0, {}), plan, read_of)  # the plan is made
@@ -224,7 +226,7 @@ class _Node:
     def _key(self, epoch: int) -> Key:
         return self._number, epoch
 
-    def _execute(self, instructions: list[Instruction], plan: Plan, read_of: NDArray[Any]) -> None:
+    def _execute(self, instructions: list[Instruction], plan: EpochPlan, read_of: NDArray[Any]) -> None:
         """Do what the planner of a server does. There is nothing to read and no node to tell."""
         for instruction in instructions:
             match instruction:
@@ -252,12 +254,12 @@ class _Node:
                 residents.put(new, heads)
                 residents.let_go(new)
 
-    def _count(self, epoch: Epoch, plan: Plan, read_of: NDArray[Any], kept_pages: int) -> Work:
+    def _count(self, epoch: Epoch, plan: EpochPlan, read_of: NDArray[Any], kept_pages: int) -> EpochWork:
         run, residents = self._run, self._residents
         draws, held = self._draws(epoch, plan), self._held(epoch, plan, read_of)
         reads = self._reads(epoch, plan, held)
         allocator = residents.pool.allocator
-        return Work(
+        return EpochWork(
             read_sizes=reads.sizes,
             read_pages=reads.pages,
             from_cache=reads.from_cache,
@@ -278,13 +280,13 @@ class _Node:
             requests=self._requests(epoch),
         )
 
-    def _reads(self, epoch: Epoch, plan: Plan, held: _Held) -> Reads:
+    def _reads(self, epoch: Epoch, plan: EpochPlan, held: _Held) -> WholeReads:
         """The reads that the node starts for an epoch, in their order."""
         numbers = epoch.reads.rest()
         table, samples = plan.reads_at(numbers), held.samples[numbers]
         from_cache = (held.cached == held.samples)[numbers]
         count = table["count"].astype(np.int64)
-        found = Reads(self._sizes(table), held.pages[numbers], count, samples, table["deadline"], from_cache)
+        found = WholeReads(self._sizes(table), held.pages[numbers], count, samples, table["deadline"], from_cache)
         unit = self._turn.core.caching.whole_unit
         if unit == 1 or self._cached is not None:
             return found
@@ -299,7 +301,7 @@ class _Node:
         sizes: NDArray[np.int64] = ends[first + reads["count"]] - ends[first]
         return sizes
 
-    def _held(self, epoch: Epoch, plan: Plan, read_of: NDArray[Any]) -> _Held:
+    def _held(self, epoch: Epoch, plan: EpochPlan, read_of: NDArray[Any]) -> _Held:
         """What each read of the plan brings into memory."""
         pages, (held, cached) = np.zeros(plan.read_count, np.int64), np.zeros((2, plan.read_count), np.int32)
         for part in blocks(len(self._run.sizes)):
@@ -312,7 +314,7 @@ class _Node:
                 np.add.at(cached, read, self._cached[part][due])
         return _Held(pages, held, cached)
 
-    def _draws(self, epoch: Epoch, plan: Plan) -> _Draws:
+    def _draws(self, epoch: Epoch, plan: EpochPlan) -> _Draws:
         """What the draws of the plan free, send, receive and read exactly."""
         run, here, limits = self._run, self._members.node, self._turn.core.epochs.limits
         found = _Draws(*np.zeros((4, run.iterations), np.int64))

@@ -18,7 +18,7 @@ from typing import Final, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.orders.base.random import Stream, Words
+from brand.orders.base.random import RandomStream, Words
 from brand.orders.joader.dependent import draw_rounds
 from brand.orders.joader.tree import Tree
 
@@ -41,7 +41,7 @@ def misses(sets: Sequence[NDArray[np.integer]], slots: int, sampling: Sampling, 
 
 
 def _dependent(sets: Sequence[NDArray[np.integer]], elements: int, seed: int) -> Iterator[list[int]]:
-    tree, words = Tree(elements), Words(seed, Stream.ROUNDS)
+    tree, words = Tree(elements), Words(seed, RandomStream.ROUNDS)
     jobs = [tree.insert(np.isin(np.arange(elements), each)) for each in sets]
     while jobs := [job for job in jobs if job.left]:
         yield from draw_rounds(tree, jobs, min(_ROUNDS, *(job.left for job in jobs)), words).tolist()

@@ -53,7 +53,7 @@ class Storage(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class StorageLimits:
     """A storage with two limits. Brand knows nothing of it, so it reads stripes of the default length."""
 
     name: str
@@ -99,10 +99,10 @@ class Measured:
 BUILT_IN: Final[dict[str, Storage]] = {
     each.name: each
     for each in (
-        Limits("nvme", 2.2e9, 60_000),
-        Limits("nas", 120e6, 400),
-        Limits("hdd", 160e6, 150),
-        Limits("s3", 1.2e9, 5_500),
+        StorageLimits("nvme", 2.2e9, 60_000),
+        StorageLimits("nas", 120e6, 400),
+        StorageLimits("hdd", 160e6, 150),
+        StorageLimits("s3", 1.2e9, 5_500),
     )
 }
 """Bytes and operations a second: a good local SSD, a NAS behind 1 Gbit/s, a disk, one prefix of an object store."""
@@ -121,7 +121,7 @@ def storage_named(text: str, option: str) -> Storage:
     numbers = text.split(":")
     if all(_positive(number) for number in numbers) and len(numbers) <= 2:
         speed = float(numbers[0])
-        return Limits(text, speed * 1e6, float(numbers[1]) if numbers[1:] else math.inf)
+        return StorageLimits(text, speed * 1e6, float(numbers[1]) if numbers[1:] else math.inf)
     if Path(text).is_file():
         return Measured(Path(text).stem, _profile_in(Path(text), option))
     raise UsageError(

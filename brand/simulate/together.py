@@ -27,7 +27,7 @@ from brand.orders import Stripes
 from brand.orders.base.mapping import Mapping
 from brand.orders.base.placement import unit_at
 from brand.orders.policies.stripe_policy import BUFFER_SHARE, StripePolicy
-from brand.simulate.following import Tally, tally
+from brand.simulate.following import ReadTally, tally
 from brand.simulate.joining import Runner, draws_together
 from brand.simulate.rounds import drawn_and_read
 
@@ -54,7 +54,7 @@ _Shares = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class PlannedJob:
     """A job that a user plans."""
 
     speed: float = 1.0
@@ -68,7 +68,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Sharing:
+class SharedReads:
     """What jobs draw and read with a policy, where they end: from the first draw to the last. Else: in the time of one
     epoch of all samples at the speed of the fastest job. Samples are shares of the data set.
     """
@@ -102,7 +102,7 @@ class Together:
         epochs: For how many epochs of the slowest job figures are counted, where the jobs go on.
     """
 
-    def __init__(self, facts: Facts, jobs: Sequence[Job], epochs: int) -> None:
+    def __init__(self, facts: Facts, jobs: Sequence[PlannedJob], epochs: int) -> None:
         if not 1 <= len(jobs) <= MOST_JOBS:
             raise UsageError(f"{len(jobs)} jobs: give 1 to {MOST_JOBS}")
         if len({job.epochs is None for job in jobs}) > 1:
@@ -123,10 +123,10 @@ class Together:
             many = f"that takes {math.ceil(self._until)} epochs of the fastest job, and {MOST_EPOCHS} are simulated"
             raise UsageError(f"{many}: give fewer epochs, which are much alike, or leave out the slowest job")
         self._facts, self._all = _piece(facts, self._until * len(jobs)), facts.samples
-        self._tallied: tuple[StripePolicy, Tally] | None = None
+        self._tallied: tuple[StripePolicy, ReadTally] | None = None
         self._runners = self._over(self._facts.samples)
 
-    def sharing(self, policy: Policy, memory: float, prepared: float | None = None) -> Sharing:
+    def sharing(self, policy: Policy, memory: float, prepared: float | None = None) -> SharedReads:
         """The answer for a policy. Raises `UsageError`.
 
         `memory`: samples that fit into it, as a share of all. `prepared`: prepared samples that fit into the memory for
@@ -137,7 +137,7 @@ class Together:
 
     @property
     def _counted(self) -> float:
-        """The times that are simulated for one time of a `Sharing`."""
+        """The times that are simulated for one time of a `SharedReads`."""
         return 1.0 if self._ends else self._until - self._after
 
     def _over(self, samples: int) -> list[Runner]:
@@ -164,7 +164,7 @@ class Together:
         assert isinstance(order.policy, StripePolicy)
         return order.mapping, order.policy
 
-    def _follow(self, memory: float, prepared: float | None) -> Sharing:
+    def _follow(self, memory: float, prepared: float | None) -> SharedReads:
         samples, mixing = self._facts.samples, min(1 / BUFFER_SHARE, memory / 2)
         mapping, policy = self._order(memory, mixing)
         if self._tallied is None or self._tallied[0] != policy:
@@ -185,9 +185,9 @@ class Together:
         made = float(draws.sum())
         if prepared is not None:
             made = float(found.reads(found.missed(min(prepared, room) * samples)).sum()) / samples / self._counted
-        return Sharing(self._lasts, draws.tolist(), reads.tolist(), operations, made)
+        return SharedReads(self._lasts, draws.tolist(), reads.tolist(), operations, made)
 
-    def _joader(self, memory: float, prepared: float | None) -> Sharing:
+    def _joader(self, memory: float, prepared: float | None) -> SharedReads:
         samples = min(self._all, _MOST_ELEMENTS, max(_LEAST_ELEMENTS, int(_MOST_ROUNDS / self._until)))
         runners, times = self._over(samples), (self._after * samples, self._until * samples)
         drawn, read = drawn_and_read(runners, int(memory * samples), 0, *times)
@@ -196,9 +196,9 @@ class Together:
         if prepared is not None:
             made = float(drawn_and_read(runners, int(min(memory, prepared) * samples), 0, *times)[1].sum())
         operations = float(read.sum()) / unit * self._all
-        return Sharing(self._lasts, (drawn / unit).tolist(), (read / unit).tolist(), operations, made / unit)
+        return SharedReads(self._lasts, (drawn / unit).tolist(), (read / unit).tolist(), operations, made / unit)
 
-    def _coordl(self, memory: float, prepared: float | None) -> Sharing:
+    def _coordl(self, memory: float, prepared: float | None) -> SharedReads:
         if any(job.part < 1 for job in self._jobs) or len({job.epochs for job in self._jobs}) > 1:
             raise UsageError("coordl: all jobs draw all samples, for the same number of epochs")
         slowest, jobs = min(job.speed for job in self._jobs), len(self._jobs)
@@ -208,9 +208,9 @@ class Together:
         operations = read * self._all / self._order(memory, memory / 2)[1].stripe
         reads = [read / jobs] * jobs
         made = jobs * drawn if prepared is None else drawn
-        return Sharing([1 / slowest] * jobs, [float(drawn)] * jobs, reads, operations, float(made))
+        return SharedReads([1 / slowest] * jobs, [float(drawn)] * jobs, reads, operations, float(made))
 
-    def _alone(self, memory: float, prepared: float | None) -> Sharing:  # noqa: ARG002 - jobs prepare for themselves
+    def _alone(self, memory: float, prepared: float | None) -> SharedReads:  # noqa: ARG002 - jobs prepare for themselves
         mapping, policy = self._order(memory, memory / 2)
         stripe_of = unit_at(mapping, policy.stripe, np.arange(mapping.samples))
         drawn_by_any = np.any([runner.part for runner in self._runners], axis=0).mean()
@@ -221,10 +221,10 @@ class Together:
         operations = (1 - kept) * epochs @ stripes * self._all / mapping.samples
         operations += kept * first.sum() * self._all / policy.stripe
         reads = (1 - kept) * draws + kept * first
-        return Sharing(self._lasts, draws.tolist(), reads.tolist(), float(operations), float(draws.sum()))
+        return SharedReads(self._lasts, draws.tolist(), reads.tolist(), float(operations), float(draws.sum()))
 
 
-def _running(jobs: Sequence[Job], lasts: Sequence[float]) -> list[Job]:
+def _running(jobs: Sequence[PlannedJob], lasts: Sequence[float]) -> list[PlannedJob]:
     """The jobs as they are when all of them have run for a while: the fastest one begins an epoch at 0, and each other
     one at its first epoch from then on.
     """

@@ -21,8 +21,8 @@ from brand.node.setup.memory import Memory, memory_bytes
 from brand.orders.baselines import Pool
 from brand.orders.order import Order
 from brand.orders.policies.registry import OrderOption
-from brand.simulate.pace import Machine, Pace, pace
-from brand.simulate.running import Run, Work, work_of
+from brand.simulate.pace import EpochTimes, Machine, pace
+from brand.simulate.running import EpochWork, SimulatedRun, work_of
 from brand.storage.dataset.dataset import StoredDataSet
 
 MOST: Final = 1 << 25
@@ -116,7 +116,7 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Prediction:
     """What a case costs, epoch by epoch."""
 
     order: Order
@@ -127,14 +127,14 @@ class Answer:
     cached_bytes: int
     """What their cache folders hold then."""
     counts: list[Counts]
-    paces: list[Pace]
+    paces: list[EpochTimes]
 
     @property
-    def later(self) -> Pace:
+    def later(self) -> EpochTimes:
         """The mean of all epochs but the first."""
         rest = self.paces[1:]
         names = ("seconds", "storage", "cache", "network", "decoding", "training")
-        return Pace(**{name: sum(getattr(each, name) for each in rest) / len(rest) for name in names})
+        return EpochTimes(**{name: sum(getattr(each, name) for each in rest) / len(rest) for name in names})
 
     def cost(self, price: Price, nodes: int) -> float:
         """The price of a later epoch."""
@@ -159,7 +159,7 @@ class Price:
         return any((self.thousand_reads, self.gigabyte, self.hour))
 
 
-def answer(data: Data, case: Case) -> Answer:
+def answer(data: Data, case: Case) -> Prediction:
     """What a case costs for a data set. Raises `UsageError`."""
     if case.epochs < 2:
         raise UsageError("at least two epochs are simulated: the first one and a later one differ")
@@ -173,10 +173,10 @@ def answer(data: Data, case: Case) -> Answer:
     cache_bytes, whole_unit = _cache_bytes(data, case, order), _whole_unit(facts, case)
     memories, nodes = (memory, case.remote_memory), (case.nodes, ranks)
     busy_bytes = case.machine.storage.busy_bytes
-    run = Run(data.sizes, order, *memories, *nodes, case.batch, cache_bytes, whole_unit, busy_bytes)
+    run = SimulatedRun(data.sizes, order, *memories, *nodes, case.batch, cache_bytes, whole_unit, busy_bytes)
     works = list(work_of(run, range(case.epochs)))
     paces = [_times(each, data.parts) for each in pace(run, works, case.machine)]
-    return Answer(
+    return Prediction(
         order,
         round(data.parts * works[0][0].memory_bytes),
         round(data.parts * sum(work.kept_bytes for work in works[-1])),
@@ -214,9 +214,9 @@ def _of_part(memory: Memory, data: Data) -> Memory:
     return max(1, round(memory_bytes(memory, data.stored_bytes) / data.parts))
 
 
-def _sum(works: list[Work]) -> Counts:
+def _sum(works: list[EpochWork]) -> Counts:
     return Counts(*(sum(getattr(work, name) for work in works) for name in Counts.__slots__))
 
 
-def _times(one: Pace, parts: float) -> Pace:
-    return Pace(*(parts * getattr(one, name) for name in one.__slots__))
+def _times(one: EpochTimes, parts: float) -> EpochTimes:
+    return EpochTimes(*(parts * getattr(one, name) for name in one.__slots__))

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, slots=True)
-class Reads:
+class WholeReads:
     """Large reads in the order in which they start. Arrays have the shape (reads,)."""
 
     sizes: NDArray[np.int64]
@@ -28,11 +28,13 @@ class Reads:
     deadlines: NDArray[np.int64]
     from_cache: NDArray[np.bool_]
 
-    def of(self, which: NDArray[np.bool_]) -> Reads:
-        return Reads(*(getattr(self, field.name)[which] for field in fields(self)))
+    def of(self, which: NDArray[np.bool_]) -> WholeReads:
+        return WholeReads(*(getattr(self, field.name)[which] for field in fields(self)))
 
 
-def first_reads(alone: Reads, unit_of: NDArray[Any], placed: NDArray[np.bool_], keeps: NDArray[np.bool_]) -> Reads:
+def first_reads(
+    alone: WholeReads, unit_of: NDArray[Any], placed: NDArray[np.bool_], keeps: NDArray[np.bool_]
+) -> WholeReads:
     """The reads of a first epoch, made of reads of single samples, all of which are due.
 
     All arrays are by read: its unit, whether its sample has a place in the folder, and whether memory keeps it.
@@ -53,4 +55,4 @@ def first_reads(alone: Reads, unit_of: NDArray[Any], placed: NDArray[np.bool_], 
     sizes, pages, spans, samples = (together(each) for each in (alone.sizes, alone.pages, alone.spans, alone.samples))
     in_memory = np.zeros(len(unit_of), np.bool_)
     in_memory[early] = keeps[early]
-    return Reads(sizes, pages, spans, samples, alone.deadlines, from_cache).of(~in_memory)
+    return WholeReads(sizes, pages, spans, samples, alone.deadlines, from_cache).of(~in_memory)

@@ -1,6 +1,6 @@
 """How does a process that forks workers speak to a store? Through a process of its own, which alone has the library.
 
-The threads of such a library make a process unfit to be forked. So `StoreApart` starts a process that makes the
+The threads of such a library make a process unfit to be forked. So `StoreProcess` starts a process that makes the
 requests, and speaks to it over *lines*, pairs of sockets: a thread takes a line, asks, and waits for the answer. The
 process ends with the last that holds the other end of its first line, however that ends; Ctrl-C does not reach it. Each
 request has the limits of the store that makes it; a wait for an answer ends when the process does.
@@ -37,7 +37,7 @@ _END_S: Final = 10.0
 _Line = io.BufferedRWPair
 
 
-class StoreApart:
+class StoreProcess:
     """A `Store` whose requests another process makes, as many at a time as it has lines. To be used in a `with`."""
 
     def __init__(self, url: str, lines: int) -> None:
@@ -58,9 +58,9 @@ class StoreApart:
                 raise StorageError(f"{self.url}: no process can be started that speaks to it: {error}") from None
 
     def __repr__(self) -> str:
-        return f"StoreApart({self.url}, {self._idle.qsize()} lines idle, process {self._process.pid})"
+        return f"StoreProcess({self.url}, {self._idle.qsize()} lines idle, process {self._process.pid})"
 
-    def __enter__(self) -> StoreApart:
+    def __enter__(self) -> StoreProcess:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from brand.errors import UsageError
 from brand.reprs import Reprs
-from brand.stores.eagerness import Eagerness
+from brand.stores.eagerness import HedgePolicy
 from brand.stores.forking import note_use
 from brand.stores.reasons import failed, missing, replaced, too_long, too_short
 from brand.stores.traffic import Traffic
@@ -31,7 +31,7 @@ PATIENCE_S: Final = 45.0
 STALL_S: Final = 10.0
 """A body that stops for so long is cut, and the rest of it asked for anew."""
 EAGER_STALL_S: Final = 0.5
-"""The same, for the first tries of a range (`Eagerness`)."""
+"""The same, for the first tries of a range (`HedgePolicy`)."""
 _EAGER_TRIES: Final = 3
 _PASSING: Final = (errno.EIO, errno.ETIMEDOUT)
 """Errors after which an eager range is asked for with patience."""
@@ -122,7 +122,7 @@ class CloudStore(Reprs, shows="url _versions"):
 
     def __init__(self, url: Url, client: Any, eager: Any) -> None:
         self.url, self._client, self._eager = url, client, eager
-        self._eagerness = Eagerness()
+        self._eagerness = HedgePolicy()
         self.traffic = Traffic()
         self._versions: dict[str, str] = {}
         """The ETag of each object at its first read."""
@@ -216,11 +216,11 @@ class CloudStore(Reprs, shows="url _versions"):
             if self._versions.setdefault(name, found) != found:
                 raise replaced(self.url.child(name))
 
-    def _asking(self, name: str) -> _Asking:
-        return _Asking(self.url.child(name))
+    def _asking(self, name: str) -> _RequestErrors:
+        return _RequestErrors(self.url.child(name))
 
 
-class _Asking:
+class _RequestErrors:
     """While a request is under way: turns the errors of obstore into OSErrors."""
 
     def __init__(self, url: str) -> None:

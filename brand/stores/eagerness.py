@@ -21,7 +21,7 @@ _PAUSE: Final = 1000
 """Ranges that are asked for patiently from then on."""
 
 
-class Eagerness(Reprs, shows="_late _pause"):
+class HedgePolicy(Reprs, shows="_late _pause"):
     """For any number of threads."""
 
     def __init__(self) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from brand.chunker import convert_audio
-from brand.chunker.plan.report import Progress
+from brand.chunker.plan.report import StageProgress
 from brand.errors import TargetExistsError
 from tests.support import options
 
@@ -47,7 +47,7 @@ def test_changed_texts_of_the_same_length_are_another_source(
     target = folder.parent / "set"
     stopped = 0
 
-    def stop(progress: Progress) -> None:
+    def stop(progress: StageProgress) -> None:
         nonlocal stopped
         stopped += progress.stage == "pack"
         if stopped == 3:

@@ -20,12 +20,12 @@ from hypothesis import strategies as st
 
 from brand.chunker import Options, convert_from
 from brand.chunker.conductor import Conversion
-from brand.chunker.plan.report import Progress, silent
+from brand.chunker.plan.report import StageProgress, silent
 from brand.chunker.sources import exchange as exchange_module
 from brand.chunker.sources import sortedparts
 from brand.chunker.sources.exchange import cut_stretches, exchange
 from brand.chunker.sources.shards import Bad, Block, Shard
-from brand.chunker.sources.shuffle import Keys, open_order, write_order
+from brand.chunker.sources.shuffle import SortKeys, open_order, write_order
 from brand.chunker.sources.sortedparts import SPAN, find_part
 from brand.chunker.work.folder_work import open_folder_work
 from brand.errors import SourceError
@@ -88,7 +88,7 @@ def test_records_come_back_equal_for_any_division(texts: list[list[str]], run: i
         assert source.sizes(everything).tolist() == list(map(len, expected))
         wild = np.random.default_rng(seed).integers(0, len(expected), 2 * len(expected))
         assert list(pickle.loads(pickle.dumps(source)).records(wild)) == [expected[i] for i in wild]
-        keys = np.concatenate([Keys(seed, n).next(count) for n, count in enumerate(source.stretches)])
+        keys = np.concatenate([SortKeys(seed, n).next(count) for n, count in enumerate(source.stretches)])
         write_order(Path(folder) / "order.bin", source.stretches, seed, block=max(1, len(keys) // 3))
         order = open_order(Path(folder) / "order.bin", len(keys))
         assert order.tolist() == np.argsort(keys, kind="stable").tolist()
@@ -107,8 +107,8 @@ def test_stretches_are_consecutive_and_large_enough(sizes: list[int], least: int
 
 def test_the_first_stretch_is_shuffled_as_an_iterable_is() -> None:
     """The stream of stretch 0 is the one that data sets of earlier versions have."""
-    assert Keys(7, 0).next(5).tolist() == np.random.Philox(key=7).random_raw(5).tolist()
-    assert Keys(7, 1).next(5).tolist() != Keys(7, 0).next(5).tolist()
+    assert SortKeys(7, 0).next(5).tolist() == np.random.Philox(key=7).random_raw(5).tolist()
+    assert SortKeys(7, 1).next(5).tolist() != SortKeys(7, 0).next(5).tolist()
 
 
 def test_what_cannot_be_used_is_left_out_and_listed(tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def test_a_damaged_part_is_made_again(name: str, tmp_path: Path) -> None:
 def test_progress_counts_the_bytes_of_the_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After each stretch, and at the end with the number of samples."""
     monkeypatch.setattr(exchange_module, "LEAST_BYTES", 4)
-    told: list[Progress] = []
+    told: list[StageProgress] = []
     exchange(Texts([["aaaa"], ["bb", "cc"], ["d"]]), Options(jobs=1), tmp_path, told.append)
     assert [(p.samples, p.total, p.bytes, p.total_bytes) for p in told] == [
         (1, None, 4, 9),
@@ -222,7 +222,7 @@ def test_a_sample_that_is_not_the_one_that_was_read_is_named(damage: Any, compre
     options = Options(jobs=1, compression=compression)
     convert_from("jsonl", path, undisturbed, options)
 
-    def meddle(progress: Progress) -> None:
+    def meddle(progress: StageProgress) -> None:
         if progress.stage == "spool" and progress.total is not None:
             damage(target / ".brand-work")
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from brand.chunker.plan.report import Progress, silent
-from brand.chunker.sources.folders import Folder, scan_folder
+from brand.chunker.plan.report import StageProgress, silent
+from brand.chunker.sources.folders import ScannedFolder, scan_folder
 from brand.errors import SourceError, UsageError
 from tests.rounds import examples
 
@@ -41,13 +41,13 @@ def plant(root: Path, paths: list[tuple[str, ...]]) -> None:
             continue
 
 
-def scan(root: Path, *, labels: bool = True, sidecars: bool = False, follow_links: bool = False) -> Folder:
+def scan(root: Path, *, labels: bool = True, sidecars: bool = False, follow_links: bool = False) -> ScannedFolder:
     """A scan that keeps its lists in a temporary folder until the process ends."""
     work = Path(tempfile.mkdtemp(dir=root.parent))
     return scan_folder(root, work, labels=labels, sidecars=sidecars, follow_links=follow_links, on_progress=silent)
 
 
-def found(folder: Folder) -> list[tuple[str, int]]:
+def found(folder: ScannedFolder) -> list[tuple[str, int]]:
     """(key, label) in index order."""
     labels = folder.listing.entries["label"].tolist()
     return [(folder.listing.key(index), labels[index]) for index in range(len(folder.listing))]
@@ -142,9 +142,9 @@ def test_the_scan_tells_how_far_it_is(tmp_path: Path) -> None:
     """The last word of a scan is the number of files and their bytes."""
     plant(tmp_path / "root", [("a", "1"), ("a", "b", "2")])
     (tmp_path / "work").mkdir()
-    told: list[Progress] = []
+    told: list[StageProgress] = []
     scan_folder(tmp_path / "root", tmp_path / "work", on_progress=told.append)
-    assert told[-1] == Progress("scan", 2, 2, 5, 5)
+    assert told[-1] == StageProgress("scan", 2, 2, 5, 5)
 
 
 def test_the_real_photos_are_in_image_folders_order(photos: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brand.chunker.plan.plan import Layout, Plan, make_plan
+from brand.chunker.plan.plan import ChunkPlan, Layout, make_plan
 from brand.chunker.work.chunks import Written
 from brand.chunker.work.kept import KeptChunks, keep_chunk
 from brand.formats.constants import ROW
@@ -20,7 +20,7 @@ from tests.rounds import examples
 SCHEMAS = [{"n": "int", "x": "float", "text": "str"}, {"text": "str"}]
 
 
-def plan_of(fields: dict[str, str], seed: int = 0) -> Plan:
+def plan_of(fields: dict[str, str], seed: int = 0) -> ChunkPlan:
     return make_plan(
         samples=10,
         raw_bytes=100,
@@ -35,7 +35,7 @@ def plan_of(fields: dict[str, str], seed: int = 0) -> Plan:
     )
 
 
-def chunk_of(plan: Plan, number: int) -> Written:
+def chunk_of(plan: ChunkPlan, number: int) -> Written:
     rng = np.random.default_rng(number)
     count = plan.header.chunk_samples(number)
     rows = np.zeros(count, ROW)

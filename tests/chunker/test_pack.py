@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brand import pack
-from brand.chunker.plan.report import Progress
+from brand.chunker.plan.report import StageProgress
 from brand.errors import SchemaError, SourceError, TargetExistsError, UsageError
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.maintenance.verify import verify
@@ -202,7 +202,7 @@ def test_mappings_that_are_no_dicts_are_samples(tmp_path: Path) -> None:
 def test_a_set_of_samples_is_an_iterable(tmp_path: Path) -> None:
     """What can be iterated and has a length, but no items, is read once."""
     values = {n: {"n": n} for n in range(10)}.values()
-    told: list[Progress] = []
+    told: list[StageProgress] = []
     pack(values, tmp_path / "set", {"n": "int"}, jobs=1, on_progress=told.append)
     assert stored(tmp_path / "set") == [{"n": n} for n in range(10)]
     assert told[-1].samples == told[-1].total == 10

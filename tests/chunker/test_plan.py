@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brand.chunker import Options
-from brand.chunker.plan.plan import LEAST_BYTES, USUAL_SAMPLES, Layout, Plan, chunk_samples, make_plan
+from brand.chunker.plan.plan import LEAST_BYTES, USUAL_SAMPLES, ChunkPlan, Layout, chunk_samples, make_plan
 from brand.errors import UsageError
 from brand.formats.constants import MAX_CHUNK_SAMPLES
 from brand.formats.schema import Schema
@@ -21,7 +21,7 @@ from brand.formats.schema import Schema
 SCHEMA = Schema.parse({"text": "str", "label": "int"})
 
 
-def plan(probe: list[bytes], **more: Any) -> Plan:
+def plan(probe: list[bytes], **more: Any) -> ChunkPlan:
     """A plan for a hundred times the probe."""
     given: dict[str, Any] = {
         "samples": 100 * len(probe),

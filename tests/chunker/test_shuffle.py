@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from brand.chunker.sources.shuffle import Keys, open_order, sorted_places, write_order
+from brand.chunker.sources.shuffle import SortKeys, open_order, sorted_places, write_order
 from tests.rounds import examples
 
 
@@ -44,9 +44,9 @@ def test_the_order_is_the_argsort_of_the_keys_for_any_block(samples: int, seed: 
 @given(st.integers(0, 2**64 - 1), st.lists(st.integers(0, 30), max_size=8))
 def test_keys_do_not_depend_on_how_they_are_asked_for(seed: int, steps: list[int]) -> None:
     """Keys taken in steps are the keys taken at once."""
-    keys = Keys(seed)
+    keys = SortKeys(seed)
     taken = [keys.next(count) for count in steps]
-    assert np.array_equal(np.concatenate([[], *taken]), Keys(seed).next(sum(steps)).astype(float))
+    assert np.array_equal(np.concatenate([[], *taken]), SortKeys(seed).next(sum(steps)).astype(float))
 
 
 @examples(50)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from brand.chunker import Report, convert_audio, convert_images
-from brand.chunker.plan.report import Progress
+from brand.chunker.plan.report import StageProgress
 from brand.errors import SourceError, UsageError
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.maintenance.unpack import unpack
@@ -264,7 +264,7 @@ def test_a_file_that_changes_during_the_conversion_is_named(
     """Between the scan and the reading: a SourceError, and the target stays unfinished."""
     victim = folder / "tools" / "key.png"
 
-    def spoil(progress: Progress) -> None:
+    def spoil(progress: StageProgress) -> None:
         if progress.stage == "scan" and progress.total is not None:
             if change in ("removed", "a folder"):
                 victim.unlink()

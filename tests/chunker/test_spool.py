@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brand.chunker import pack
-from brand.chunker.plan.report import Progress, silent
+from brand.chunker.plan.report import StageProgress, silent
 from brand.chunker.sources import sortedparts
 from brand.chunker.sources import spool as spool_module
 from brand.chunker.sources.shuffle import open_order, write_order
@@ -96,7 +96,7 @@ def test_a_chunk_lies_in_each_run_in_one_piece(tmp_path: Path, monkeypatch: pyte
     """Consecutive places of the shuffled order lie in a run side by side: one read a run."""
     monkeypatch.setattr(sortedparts, "RUN_BYTES", 30_000)
     texts = [f"{i:06d}" for i in range(5 * SAMPLES_A_STEP)]
-    told: list[Progress] = []
+    told: list[StageProgress] = []
     source = spool(iter(samples_of(texts)), SCHEMA, 0, tmp_path, total=None, on_progress=told.append)
     runs = len(told)
     assert runs > 1
@@ -131,12 +131,12 @@ def test_a_wrong_sample_late_in_the_stream_is_named_by_its_index(tmp_path: Path)
 def test_progress_counts_samples_and_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Told after each run and at the end, with the total where it is known."""
     monkeypatch.setattr(sortedparts, "RUN_BYTES", 1000)
-    told: list[Progress] = []
+    told: list[StageProgress] = []
     source = spool(samples_of(["abcd"] * 3000), SCHEMA, 0, tmp_path, total=3000, on_progress=told.append)
     raw = int(source.sizes(np.arange(3000)).sum())
     assert [p.samples for p in told] == [1024, 2048, 3000, 3000]
     assert [p.total for p in told] == [3000] * 4
-    assert told[-1] == Progress("spool", 3000, 3000, raw, raw)
+    assert told[-1] == StageProgress("spool", 3000, 3000, raw, raw)
 
 
 @pytest.mark.slow

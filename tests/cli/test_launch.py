@@ -18,7 +18,7 @@ from brand.cluster.launcher import free_ports
 from brand.errors import ServerError
 from brand.formats.preparation import Picture
 from brand.node.client.look import look_at
-from brand.node.client.wants import Wants
+from brand.node.client.wants import DecodeSpecs
 from tests.made_orders import order_of
 from tests.several_nodes.support import Rank, check_epoch, draw_in_step, node_of
 from tests.support import LIMIT_S, Outcome, brand, running_brand, wait_until
@@ -61,7 +61,7 @@ def alive(processes: Sequence[int]) -> list[int]:
     return [process for process in processes if Path(f"/proc/{process}").exists()]
 
 
-def check_draws(paths: Sequence[Path], addresses: Sequence[str], wants: Wants | None = None) -> None:
+def check_draws(paths: Sequence[Path], addresses: Sequence[str], wants: DecodeSpecs | None = None) -> None:
     """Every sample is drawn once over all nodes, with one rank on each, in two epochs."""
     with ExitStack() as attached:
         nodes = [
@@ -112,7 +112,7 @@ def test_nodes_that_prepare(own_photos_set: Path) -> None:
     """Each has preparers of its own, which prepare what its ranks draw, from whichever node it comes."""
     options = ("--memory", "0.9", "--decoded-memory", "2MB", "--decode-workers", "1")
     with launching(own_photos_set, "--local", 2, *options) as (addresses, _):
-        check_draws([own_photos_set] * 2, addresses, Wants({"image": Picture(size=(16, 24))}))
+        check_draws([own_photos_set] * 2, addresses, DecodeSpecs({"image": Picture(size=(16, 24))}))
         for address in addresses:
             facts = look_at(address)["prepared"]
             assert (facts["preparers"], facts["limit"], facts["ended"]) == (1, 1_998_848, 0)

@@ -14,7 +14,7 @@ from brand import BrandDataset, BrandSampler, pack
 from brand.node.setup.measure import stored_sizes
 from brand.orders import Stripes, Uniform
 from brand.orders.order import MAX_EPOCH
-from brand.simulate.running import Run, work_of
+from brand.simulate.running import SimulatedRun, work_of
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.profile.profile import STORE, Profile, busy_bytes, load_profile, save_profile
 from brand.testing.node import RunningServer, running_server
@@ -61,10 +61,10 @@ def drawn(data: BrandDataset, sampler: BrandSampler, epoch: int) -> list[int]:
     return sorted(int(n) for (batch,) in loader for n in batch)
 
 
-def run_of(s3: Shop, sampler: BrandSampler, memory: float) -> Run:
+def run_of(s3: Shop, sampler: BrandSampler, memory: float) -> SimulatedRun:
     """The run that a server makes of it, in batches of 16, for a simulation."""
     busy = busy_bytes(load_profile(s3.url()))
-    return Run(stored_sizes(StoredDataSet(s3.url())), sampler.order, memory, batch=16, busy_bytes=busy)
+    return SimulatedRun(stored_sizes(StoredDataSet(s3.url())), sampler.order, memory, batch=16, busy_bytes=busy)
 
 
 @pytest.mark.parametrize("memory", [0.3, 1.0])

@@ -10,8 +10,8 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from brand.cluster.greeting import Greeting
-from brand.cluster.peers import Peers
-from brand.node.wire.network import Closed, Event, Opened, Received, Stream
+from brand.cluster.peers import PeerStreams
+from brand.node.wire.network import Closed, Event, Opened, PeerStream, Received
 from tests.support import LIMIT_S
 
 TOKEN = "known to all the nodes"
@@ -28,7 +28,7 @@ def greeting(node: int, nodes: int = 2, **more: Any) -> Greeting:
 class Node:
     """A node, and what has happened on its streams that no test has looked at."""
 
-    def __init__(self, peers: Peers) -> None:
+    def __init__(self, peers: PeerStreams) -> None:
         self.peers = peers
         self.waiting: list[Event] = []
 
@@ -54,17 +54,17 @@ class Node:
             if isinstance(event, kind) and where(event):
                 return event
 
-    def opened(self, node: int, *, asks: bool) -> Stream:
+    def opened(self, node: int, *, asks: bool) -> PeerStream:
         """A stream that opens next."""
-        stream = Stream(node, asks)
+        stream = PeerStream(node, asks)
         self.next(Opened, lambda event: event.stream == stream)
         return stream
 
-    def closed(self, stream: Stream) -> Closed:
+    def closed(self, stream: PeerStream) -> Closed:
         """Why a stream ends next, or cannot be opened."""
         return self.next(Closed, lambda event: event.stream == stream)
 
-    def messages(self, stream: Stream, count: int) -> list[bytes]:
+    def messages(self, stream: PeerStream, count: int) -> list[bytes]:
         """The next messages on a stream."""
         return [self.next(Received, lambda event: event.stream == stream).message for _ in range(count)]
 
@@ -74,7 +74,7 @@ def running(
     number: int, nodes: int = 2, *, bind: str = ANY, token: str = TOKEN, tls: Any = None, **more: Any
 ) -> Iterator[Node]:
     """A node that listens."""
-    peers = Peers(greeting(number, nodes, **more), token, bind, tls)
+    peers = PeerStreams(greeting(number, nodes, **more), token, bind, tls)
     try:
         yield Node(peers)
     finally:

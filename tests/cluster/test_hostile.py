@@ -15,13 +15,13 @@ import grpc
 import pytest
 
 from brand.cluster.options import EXCHANGE, GREET
-from brand.node.wire.network import Closed, Stream
+from brand.node.wire.network import Closed, PeerStream
 from tests.cluster.conftest import Certificates
 from tests.cluster.support import Node, asking, running
 from tests.cluster.test_security import Stranger, hello
 from tests.support import LIMIT_S, wait_until
 
-ANSWERS = Stream(0, asks=False)
+ANSWERS = PeerStream(0, asks=False)
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, SETTINGS, WINDOW_UPDATE = 0, 1, 4, 8
 END_HEADERS = 4

@@ -17,14 +17,14 @@ import pytest
 
 from brand.cluster.link import LIMIT_UNSENT
 from brand.cluster.options import MAX_MESSAGE
-from brand.cluster.peers import Peers
+from brand.cluster.peers import PeerStreams
 from brand.errors import BrandError, UsageError
-from brand.node.wire.network import MAX_UNSENT, Closed, Event, Opened, Received, Stream
+from brand.node.wire.network import MAX_UNSENT, Closed, Event, Opened, PeerStream, Received
 from tests.cluster.support import TOKEN, Node, asking, greeting, running
 from tests.support import LIMIT_S, wait_until
 
 Pair = tuple[Node, Node]
-ASKS, ANSWERS = Stream(1, asks=True), Stream(0, asks=False)
+ASKS, ANSWERS = PeerStream(1, asks=True), PeerStream(0, asks=False)
 
 
 def test_each_of_three_nodes_asks_and_answers_each() -> None:
@@ -34,7 +34,7 @@ def test_each_of_three_nodes_asks_and_answers_each() -> None:
         for me, node in enumerate(nodes):
             node.peers.connect({n: other.peers.address for n, other in enumerate(nodes) if n != me})
         for me, node in enumerate(nodes):
-            awaited = {Stream(n, asks) for n in range(3) if n != me for asks in (True, False)}
+            awaited = {PeerStream(n, asks) for n in range(3) if n != me for asks in (True, False)}
             while awaited:
                 awaited.remove(node.next(Opened).stream)
 
@@ -107,7 +107,7 @@ def test_a_node_that_was_not_there_yet() -> None:
 def test_what_is_sent_where_no_stream_is_open(pair: Pair) -> None:
     """Nothing happens, and nothing is kept."""
     asker, answerer = pair
-    for stream in (Stream(0, asks=True), Stream(1, asks=False), Stream(7, asks=True)):
+    for stream in (PeerStream(0, asks=True), PeerStream(1, asks=False), PeerStream(7, asks=True)):
         asker.peers.send(stream, b"lost")
         asker.peers.hang_up(stream, "nobody there")
         assert asker.peers.unsent(stream) == 0
@@ -205,7 +205,7 @@ def test_an_address_that_is_taken() -> None:
         running(0) as node,
         pytest.raises(BrandError, match=r"cannot listen at 127\.0\.0\.1:.*: Address already in use"),
     ):
-        Peers(greeting(1), TOKEN, node.peers.address)
+        PeerStreams(greeting(1), TOKEN, node.peers.address)
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,7 @@ def test_an_address_that_is_taken() -> None:
 def test_an_address_that_is_none(address: str) -> None:
     """To listen at or to ask at."""
     with pytest.raises(UsageError, match="is no address; write it like"):
-        Peers(greeting(0), TOKEN, address)
+        PeerStreams(greeting(0), TOKEN, address)
     with running(0) as node, pytest.raises(UsageError, match="is no address; write it like"):
         node.peers.connect({1: address})
 
@@ -250,8 +250,8 @@ def test_closing_leaves_nothing_behind() -> None:
             zero.opened(1, asks=True)
             one.opened(0, asks=True)
             for _ in range(40):
-                zero.peers.send(Stream(1, asks=False), bytes(1 << 20))
-                zero.peers.send(Stream(1, asks=True), bytes(1 << 20))
+                zero.peers.send(PeerStream(1, asks=False), bytes(1 << 20))
+                zero.peers.send(PeerStream(1, asks=True), bytes(1 << 20))
 
     def descriptors() -> int:
         gc.collect()

@@ -6,7 +6,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from brand.cluster.proof import LIFE_S, MAX_USED, NONCE, Hello, Nonces, Token
+from brand.cluster.proof import LIFE_S, MAX_USED, NONCE, Nonces, PeerHello, Token
 from brand.errors import ProtocolError, UsageError
 
 
@@ -22,9 +22,9 @@ class Clock:
 @given(st.integers(0, (1 << 32) - 1), st.binary(max_size=100))
 def test_a_hello_comes_back_as_it_was(to: int, greeting: bytes) -> None:
     """With both nonces; each has a nonce of its own."""
-    hello = Hello(to, Nonces().make(), greeting)
-    assert Hello.from_bytes(hello.to_bytes()) == hello
-    assert Hello(to, hello.nonce, greeting).own != hello.own
+    hello = PeerHello(to, Nonces().make(), greeting)
+    assert PeerHello.from_bytes(hello.to_bytes()) == hello
+    assert PeerHello(to, hello.nonce, greeting).own != hello.own
 
 
 @pytest.mark.slow
@@ -32,7 +32,7 @@ def test_a_hello_comes_back_as_it_was(to: int, greeting: bytes) -> None:
 def test_half_a_hello(data: bytes) -> None:
     """Is an error."""
     with pytest.raises(ProtocolError, match="half a hello"):
-        Hello.from_bytes(data)
+        PeerHello.from_bytes(data)
 
 
 def test_every_proof_is_another_one() -> None:

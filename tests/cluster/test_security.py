@@ -15,15 +15,15 @@ import pytest
 from brand.cluster import asking as asking_module
 from brand.cluster.answering import STRANGER
 from brand.cluster.options import EXCHANGE, GREET, HELLO, MAX_MESSAGE, PROOF, WELCOME
-from brand.cluster.proof import Hello, Token
+from brand.cluster.proof import PeerHello, Token
 from brand.errors import UsageError
 from brand.node.setup.tls import Tls
-from brand.node.wire.network import Closed, Event, Opened, Stream
+from brand.node.wire.network import Closed, Event, Opened, PeerStream
 from tests.cluster.conftest import Certificates
 from tests.cluster.support import TOKEN, Node, asking, greeting, running
 from tests.support import LIMIT_S, wait_until
 
-ASKS, ANSWERS = Stream(1, asks=True), Stream(0, asks=False)
+ASKS, ANSWERS = PeerStream(1, asks=True), PeerStream(0, asks=False)
 NOTHING: Iterator[bytes] = iter(())
 
 
@@ -55,7 +55,7 @@ class Stranger:
 
 def hello(nonce: bytes, *, token: str = TOKEN, to: int = 1, said: bytes | None = None) -> list[tuple[str, str | bytes]]:
     """Metadata of node 0, or of one that says what it likes."""
-    data = Hello(to, nonce, greeting(0).to_json() if said is None else said).to_bytes()
+    data = PeerHello(to, nonce, greeting(0).to_json() if said is None else said).to_bytes()
     return [(HELLO, data), (PROOF, Token(token).of_asking(data))]
 
 

@@ -13,18 +13,18 @@ from hypothesis import strategies as st
 
 from brand.cluster.serving import Attendance, check_peers, everybody, only_here, stop_at_end_of
 from brand.errors import UsageError
-from brand.node.wire.network import Closed, Opened, Stream
+from brand.node.wire.network import Closed, Opened, PeerStream
 from tests.support import LIMIT_S
 
 PEERS = ["node0:7000", "node1:7000", "node2:7000"]
 
 
 def opened(node: int) -> Opened:
-    return Opened(Stream(node, asks=True))
+    return Opened(PeerStream(node, asks=True))
 
 
 def closed(node: int, reason: str = "why", *, refused: bool = False) -> Closed:
-    return Closed(Stream(node, asks=True), reason, refused)
+    return Closed(PeerStream(node, asks=True), reason, refused)
 
 
 def test_it_says_when_all_are_there_and_when_one_goes_or_is_back() -> None:
@@ -47,10 +47,10 @@ def test_what_other_nodes_ask_here_does_not_count() -> None:
     """A node is there when this one can ask it."""
     attendance = Attendance(PEERS, 0)
     for node in (1, 2):
-        assert attendance.take(Opened(Stream(node, asks=False))) == ""
+        assert attendance.take(Opened(PeerStream(node, asks=False))) == ""
     assert attendance.missing().startswith("waiting for 2 of 3 nodes")
     attendance.take(opened(1))
-    attendance.take(Closed(Stream(1, asks=False), "why", refused=True))
+    attendance.take(Closed(PeerStream(1, asks=False), "why", refused=True))
     assert attendance.missing().startswith("waiting for 1 of 3 nodes")
     assert attendance.refusal is None
 

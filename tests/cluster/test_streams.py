@@ -9,13 +9,13 @@ from contextlib import closing
 
 import pytest
 
-from brand.cluster.link import Link
+from brand.cluster.link import PeerLink
 from brand.cluster.parcel import PARCEL
 from brand.cluster.streams import Streams
-from brand.node.wire.network import Closed, Opened, Received, Stream
+from brand.node.wire.network import Closed, Opened, PeerStream, Received
 from tests.support import LIMIT_S, wait_until
 
-STREAM = Stream(3, asks=False)
+STREAM = PeerStream(3, asks=False)
 SIZE = PARCEL + 1
 
 
@@ -26,9 +26,9 @@ def streams() -> Iterator[Streams]:
         yield streams
 
 
-def opened(streams: Streams) -> Link:
+def opened(streams: Streams) -> PeerLink:
     """A stream that is open."""
-    link = Link(STREAM, streams.rouse)
+    link = PeerLink(STREAM, streams.rouse)
     assert streams.open(link)
     assert streams.take() == [Opened(STREAM)]
     return link
@@ -41,7 +41,7 @@ def readable(streams: Streams) -> bool:
 class Receiver:
     """A thread that receives ten messages."""
 
-    def __init__(self, streams: Streams, link: Link) -> None:
+    def __init__(self, streams: Streams, link: PeerLink) -> None:
         self.pulled = 0
         self.thread = threading.Thread(target=streams.follow, args=(link, self._messages()), daemon=True)
         self.thread.start()
@@ -94,8 +94,8 @@ def test_who_waits_for_room_is_let_go_when_all_ends(streams: Streams) -> None:
     receiver = Receiver(streams, link)
     wait_until(lambda: receiver.pulled == 4, "the queue is full")
     late = [
-        threading.Thread(target=streams.open, args=(Link(Stream(1, asks=True), streams.rouse),), daemon=True),
-        threading.Thread(target=streams.fail, args=(Closed(Stream(2, asks=True), "not there"),), daemon=True),
+        threading.Thread(target=streams.open, args=(PeerLink(PeerStream(1, asks=True), streams.rouse),), daemon=True),
+        threading.Thread(target=streams.fail, args=(Closed(PeerStream(2, asks=True), "not there"),), daemon=True),
     ]
     for thread in late:
         thread.start()
@@ -135,7 +135,7 @@ def test_a_stream_ends_once(streams: Streams) -> None:
 def test_a_new_stream_replaces_the_old_one(streams: Streams) -> None:
     """From then on what comes on the old one is not heard, nor that it ends."""
     old = opened(streams)
-    new = Link(STREAM, streams.rouse)
+    new = PeerLink(STREAM, streams.rouse)
     assert streams.open(new)
     events = streams.take()
     assert [type(event) for event in events] == [Closed, Opened]

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from brand.cluster import supervisor
 from brand.cluster.launcher import Start
 from brand.cluster.serving import everybody
-from brand.cluster.supervisor import Lines, Supervisor
+from brand.cluster.supervisor import LineBuffer, Supervisor
 from brand.errors import ServerError
 from tests.support import LIMIT_S, session_processes, wait_until
 
@@ -84,7 +84,7 @@ class Watched:
 @given(st.binary(), st.lists(st.integers(1, 9)))
 def test_lines_are_whole_however_they_come(data: bytes, cuts: list[int]) -> None:
     """Cut into any pieces, the lines are those of the whole; the last one needs no end."""
-    lines, found, rest = Lines(), [], data
+    lines, found, rest = LineBuffer(), [], data
     for cut in cuts:
         piece, rest = rest[:cut], rest[cut:]
         found += lines.take(piece) if piece else []
@@ -96,7 +96,7 @@ def test_lines_are_whole_however_they_come(data: bytes, cuts: list[int]) -> None
 
 def test_a_line_without_an_end_is_cut() -> None:
     """No program can fill the memory."""
-    lines = Lines()
+    lines = LineBuffer()
     sizes = [len(line) for _ in range(100) for line in lines.take(b"x" * 10_000)]
     assert sum(sizes) > 900_000
     assert max(sizes) < 100_000

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from brand.chunker import Options
-from brand.collect import Wanted, append_samples, compact, delete, overlay, redact, undelete
+from brand.collect import NamedSamples, append_samples, compact, delete, overlay, redact, undelete
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.dataset.partindex import NOTHING
 
@@ -70,11 +70,11 @@ def some_change(model: Model, rng: Random, folder: Path) -> Change:
             after = replace(model, deleted=gone)
             if rng.random() < 0.5:
                 keys = [model.samples[index]["key"] for index in few]
-                return lambda at: delete(at, Wanted(keys=keys)), after
-            return lambda at: delete(at, Wanted(indices=few)), after
+                return lambda at: delete(at, NamedSamples(keys=keys)), after
+            return lambda at: delete(at, NamedSamples(indices=few)), after
         report = folder.parent / f"report-{rng.getrandbits(64):x}.json"
         after = replace(model, deleted=gone, gone=model.gone | _of_parts(folder, few, gone))
-        return lambda at: redact(at, Wanted(indices=few), report), after
+        return lambda at: redact(at, NamedSamples(indices=few), report), after
     if kind == "overlay":
         values = [rng.randint(-9, 9) / 4 for _ in range(count)]
         name = rng.choice(["score", "length"])

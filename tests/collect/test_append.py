@@ -17,7 +17,7 @@ import pytest
 import brand
 from brand.chunker import Options, convert_images
 from brand.collect import (
-    Wanted,
+    NamedSamples,
     append_data_set,
     append_from,
     append_images,
@@ -94,7 +94,7 @@ def test_what_is_there_is_not_added_twice(photos: Path) -> None:
     append_images(photos / "april", folder, ONE)  # more classes
     with pytest.raises(UsageError, match="in the collection already, as 0 to 17"):
         append_images(photos / "march", folder, ONE)
-    delete(folder, Wanted(indices=[3]))
+    delete(folder, NamedSamples(indices=[3]))
     compact(folder)
     with pytest.raises(UsageError, match="in the collection already, as 0 to 17"):
         append_images(photos / "march", folder, ONE)

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from brand.collect import Wanted, compact, delete, overlay, undelete, versions
+from brand.collect import NamedSamples, compact, delete, overlay, undelete, versions
 from brand.errors import ChecksumError, SchemaError, UsageError
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.maintenance.reindex import reindex
@@ -32,7 +32,7 @@ def model(*deleted: int) -> Model:
 
 def test_keys_and_indices_name_samples(made: Path) -> None:
     """Whole keys, the beginnings of keys up to a slash, indices, all together."""
-    _, found = delete(made, Wanted(keys=["a/3", "c/"], indices=[3, 25]))
+    _, found = delete(made, NamedSamples(keys=["a/3", "c/"], indices=[3, 25]))
     assert found.indices.tolist() == [3, 25, 30, 31, 32, 33, 34]
     assert found.keys == {3: "a/3", **{i: f"c/{i}" for i in range(30, 35)}}
     check(made, model(3, 25, 30, 31, 32, 33, 34))
@@ -41,16 +41,16 @@ def test_keys_and_indices_name_samples(made: Path) -> None:
 @pytest.mark.parametrize(
     ("wanted", "told"),
     [
-        (Wanted(keys=["a/3", "a/333"]), "no sample for 1 key of 2: a/333"),
-        (Wanted(keys=["a"]), "no sample for 1 key"),
-        (Wanted(keys=["d/"]), "no sample for 1 key"),
-        (Wanted(indices=[35]), "samples 0 to 34"),
-        (Wanted(indices=[-1]), "samples 0 to 34"),
-        (Wanted(indices=range(35)), "no sample would be left"),
-        (Wanted(), "no sample is named"),
+        (NamedSamples(keys=["a/3", "a/333"]), "no sample for 1 key of 2: a/333"),
+        (NamedSamples(keys=["a"]), "no sample for 1 key"),
+        (NamedSamples(keys=["d/"]), "no sample for 1 key"),
+        (NamedSamples(indices=[35]), "samples 0 to 34"),
+        (NamedSamples(indices=[-1]), "samples 0 to 34"),
+        (NamedSamples(indices=range(35)), "no sample would be left"),
+        (NamedSamples(), "no sample is named"),
     ],
 )
-def test_what_names_no_sample_deletes_none(made: Path, wanted: Wanted, told: str) -> None:
+def test_what_names_no_sample_deletes_none(made: Path, wanted: NamedSamples, told: str) -> None:
     """Not even the samples that others of the keys name."""
     with pytest.raises(UsageError, match=told):
         delete(made, wanted)
@@ -59,24 +59,24 @@ def test_what_names_no_sample_deletes_none(made: Path, wanted: Wanted, told: str
 
 def test_a_deleted_sample_is_not_found_again(made: Path) -> None:
     """Neither by its key, nor by its index."""
-    delete(made, Wanted(keys=["a/3"]))
-    for wanted in (Wanted(keys=["a/3"]), Wanted(indices=[3])):
+    delete(made, NamedSamples(keys=["a/3"]))
+    for wanted in (NamedSamples(keys=["a/3"]), NamedSamples(indices=[3])):
         with pytest.raises(UsageError):
             delete(made, wanted)
-    delete(made, Wanted(keys=["a/"]))
+    delete(made, NamedSamples(keys=["a/"]))
     check(made, model(*range(20)))
 
 
 def test_a_deletion_is_taken_back(made: Path) -> None:
     """Until a compaction; older versions are as they were all the time."""
-    delete(made, Wanted(indices=[3, 4]))
+    delete(made, NamedSamples(indices=[3, 4]))
     undelete(made, [3])
     check(made, model(4))
     undelete(made, [4])
     check(made, model())
     with pytest.raises(UsageError, match="sample 4 is not deleted"):
         undelete(made, [4])
-    delete(made, Wanted(indices=[4]))
+    delete(made, NamedSamples(indices=[4]))
     compact(made)
     with pytest.raises(UsageError, match="brand compact"):
         undelete(made, [4])
@@ -134,7 +134,7 @@ def test_a_compaction_leaves_out_deleted_bytes(made: Path) -> None:
     """The samples that stay have the bytes that they had, and their indices; older versions keep the old parts."""
     before = StoredDataSet(made)
     stored = before.stored_bytes(before.places(np.arange(35)))
-    delete(made, Wanted(indices=[0, 19, 20, 34, 33, 32, 31, 30]))
+    delete(made, NamedSamples(indices=[0, 19, 20, 34, 33, 32, 31, 30]))
     done = compact(made)
     assert done is not None
     assert (done.parts, done.samples, done.freed) == (3, 8, 0)
@@ -151,7 +151,7 @@ def test_a_compaction_leaves_out_deleted_bytes(made: Path) -> None:
 
 def test_a_rewritten_part_is_an_ordinary_data_set(made: Path) -> None:
     """It opens, verifies and is indexed anew by itself, byte for byte."""
-    delete(made, Wanted(indices=[0, 7]))
+    delete(made, NamedSamples(indices=[0, 7]))
     compact(made, forget=True)
     for part in (made / "parts").iterdir():
         before = files_below(part)
@@ -162,7 +162,7 @@ def test_a_rewritten_part_is_an_ordinary_data_set(made: Path) -> None:
 
 def test_few_deleted_samples_are_not_worth_it(made: Path) -> None:
     """A part with at most the share `above` of deleted samples stays."""
-    delete(made, Wanted(indices=[0, 20, 21]))
+    delete(made, NamedSamples(indices=[0, 20, 21]))
     assert compact(made, above=0.2) is None
     done = compact(made, above=0.1)
     assert done is not None
@@ -174,7 +174,7 @@ def test_few_deleted_samples_are_not_worth_it(made: Path) -> None:
 
 def test_old_versions_are_forgotten(made: Path) -> None:
     """Their files go, and the numbers go on; without anything to compact, too."""
-    delete(made, Wanted(indices=range(20)))
+    delete(made, NamedSamples(indices=range(20)))
     done = compact(made, forget=True)
     assert done is not None
     assert done.freed > 0
@@ -191,7 +191,7 @@ def test_old_versions_are_forgotten(made: Path) -> None:
 
 def test_a_damaged_sample_is_not_copied(made: Path) -> None:
     """The compaction names it and does nothing."""
-    delete(made, Wanted(indices=[0]))
+    delete(made, NamedSamples(indices=[0]))
     data = StoredDataSet(made)
     row = data.rows_at(data.places(np.array([9])))[0]
     file = Path(data.location.chunk_file(data.chunk_of(9)))

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import brand
-from brand.collect import Wanted, append_data_set, compact, delete, overlay, redact
+from brand.collect import NamedSamples, append_data_set, compact, delete, overlay, redact
 from brand.collect.home import writing
 from brand.errors import UsageError
 from brand.formats.publish import file_digest
@@ -30,9 +30,9 @@ def made(tmp_path: Path) -> Path:
     for mark, first, count in (("of-bob", 0, 20), ("of-ada", 20, 10), ("of-bob", 30, 5), ("of-ada", 35, 4)):
         grow(folder, first, count, mark=mark)
     overlay(folder, "score", np.arange(39) + 0.5)
-    delete(folder, Wanted(indices=[21]))
+    delete(folder, NamedSamples(indices=[21]))
     compact(folder)
-    delete(folder, Wanted(indices=[22]))
+    delete(folder, NamedSamples(indices=[22]))
     return folder
 
 
@@ -45,7 +45,7 @@ def test_nothing_is_left(made: Path, tmp_path: Path) -> None:
     """Of all a person's samples, deleted ones included: in no file, version or column; other samples are as before."""
     others = {index: StoredDataSet(made).sample(index) for index in (0, 19, 30, 34)}
     assert holders(made)
-    told = redact(made, Wanted(keys=["of-ada/"], indices=[21]), tmp_path / "report.json")
+    told = redact(made, NamedSamples(keys=["of-ada/"], indices=[21]), tmp_path / "report.json")
     assert holders(made) == []
     scores = [np.load(path) for path in (made / "lists").iterdir() if np.load(path).dtype == np.float64]
     assert len(scores) == 1
@@ -61,7 +61,7 @@ def test_nothing_is_left(made: Path, tmp_path: Path) -> None:
 def test_the_report_says_what_was_done(made: Path, tmp_path: Path) -> None:
     """Each sample with its chunk and checksums, each file before and after, the versions, and what remains."""
     before = {name: file_digest(made / name) for name in files_below(made) if (made / name).is_file()}
-    told = redact(made, Wanted(keys=["of-ada/36"], indices=[25]), tmp_path / "report.json")
+    told = redact(made, NamedSamples(keys=["of-ada/36"], indices=[25]), tmp_path / "report.json")
     assert {(each["index"], each["key"]) for each in told["samples"]} == {(25, None), (36, "of-ada/36")}
     for each in told["files_destroyed"]:
         assert (each["bytes"], each["xxh3_128"]) == before[each["file"]]
@@ -83,7 +83,7 @@ def test_the_same_bytes_elsewhere_are_reported(tmp_path: Path) -> None:
         samples = [same, {**same, "number": other, "key": name}]
         brand.pack(samples, tmp_path / name, {"number": "int", "share": "float", "data": "bytes", "key": "str"}, jobs=1)
         append_data_set(tmp_path / name, tmp_path / "all")
-    told = redact(tmp_path / "all", Wanted(indices=[0]), tmp_path / "report.json")
+    told = redact(tmp_path / "all", NamedSamples(indices=[0]), tmp_path / "report.json")
     assert told["same_bytes_elsewhere"] == [2]
     assert "has another name" in told["remains_with_you"][0]
     assert all(each["other_names"] == 1 for each in told["files_destroyed"])
@@ -95,11 +95,11 @@ def test_what_is_wrong_changes_nothing(made: Path, tmp_path: Path) -> None:
     (tmp_path / "there.json").touch()
     report = tmp_path / "report.json"
     for wanted, to, told in (
-        (Wanted(keys=["nobody"]), report, "no sample for 1 key"),
-        (Wanted(keys=["of-ada/", "of-bob/"]), report, "no sample would be left"),
-        (Wanted(indices=[0]), tmp_path / "there.json", "a new file"),
-        (Wanted(indices=[0]), tmp_path / "no" / "r.json", "a folder that is there"),
-        (Wanted(indices=[0]), made / "r.json", "outside of the collection"),
+        (NamedSamples(keys=["nobody"]), report, "no sample for 1 key"),
+        (NamedSamples(keys=["of-ada/", "of-bob/"]), report, "no sample would be left"),
+        (NamedSamples(indices=[0]), tmp_path / "there.json", "a new file"),
+        (NamedSamples(indices=[0]), tmp_path / "no" / "r.json", "a folder that is there"),
+        (NamedSamples(indices=[0]), made / "r.json", "outside of the collection"),
     ):
         with pytest.raises(UsageError, match=told):
             redact(made, wanted, to)
@@ -111,7 +111,7 @@ def test_what_is_wrong_changes_nothing(made: Path, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_killed_redaction_is_undone_or_finished(made: Path, tmp_path: Path) -> None:
     """Killed before any change of a file: afterwards nothing has happened, or the next writer finishes all of it."""
-    outcomes, step, wanted = set(), 0, Wanted(keys=["of-ada/"], indices=[21])
+    outcomes, step, wanted = set(), 0, NamedSamples(keys=["of-ada/"], indices=[21])
     while True:
         step += 1
         copy, report = Path(shutil.copytree(made, tmp_path / f"copy{step}" / "all")), tmp_path / f"{step}.json"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from brand.doctor import folder
-from brand.doctor.finding import Finding
+from brand.doctor.finding import CheckResult
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.io import device
 from brand.storage.io.device import device_name, mount_of
@@ -17,7 +17,7 @@ from tests.support import Disk, brand
 from tests.tools.damage import flip_bit
 
 
-def findings(where: Path | str) -> dict[str, Finding]:
+def findings(where: Path | str) -> dict[str, CheckResult]:
     """By name."""
     return {each.name: each for each in folder.look(where)}
 

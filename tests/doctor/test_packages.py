@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from brand.doctor import packages
-from brand.doctor.finding import Finding
+from brand.doctor.finding import CheckResult
 from brand.doctor.packages import DEVELOPERS, PURPOSES, Requirement, at_least, import_faults, judge, look, parse
 
 NEEDED = [
@@ -23,7 +23,7 @@ NEEDED = [
 THERE = {"numpy": "2.4.6", "pillow": "13.0.0", "torch": "2.13.0+cpu", "simplejpeg": "1.9.0", "soundfile": "0.14.0"}
 
 
-def findings(versions: Mapping[str, str], faults: Mapping[str, str] | None = None) -> dict[str, Finding]:
+def findings(versions: Mapping[str, str], faults: Mapping[str, str] | None = None) -> dict[str, CheckResult]:
     """By name."""
     return {each.name: each for each in judge(NEEDED, versions, faults or {})}
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from brand.doctor import selftest
-from brand.doctor.finding import Finding
+from brand.doctor.finding import CheckResult
 from brand.doctor.trial import STEPS
 
 
@@ -29,7 +29,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
     assert os.listdir(folder) == []
 
 
-def run(**more: float) -> list[Finding]:
+def run(**more: float) -> list[CheckResult]:
     """The findings; each step was shown."""
     steps: list[tuple[int, int]] = []
     found = selftest.look(lambda done, total: steps.append((done, total)), **more)
@@ -75,6 +75,6 @@ def test_a_wrong_result_is_a_problem() -> None:
         {"step": "exact reads", "error": "sample 3 is another one"},
     ]
     assert list(selftest.judge(lines, "the process ended with code 0")) == [
-        Finding("self-test", "pack", "ok", "", seconds=0.5),
-        Finding("self-test", "exact reads", "problem", "sample 3 is another one", selftest._REPORT),
+        CheckResult("self-test", "pack", "ok", "", seconds=0.5),
+        CheckResult("self-test", "exact reads", "problem", "sample 3 is another one", selftest._REPORT),
     ]

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from brand.doctor import system
-from brand.doctor.finding import Finding
+from brand.doctor.finding import CheckResult
 
 
-def findings() -> dict[str, Finding]:
+def findings() -> dict[str, CheckResult]:
     """By name."""
     return {each.name: each for each in system.look()}
 
@@ -41,7 +41,7 @@ def test_this_machine_can_draw() -> None:
         (system.compiled([], [], built=True, wanted=True), "missing", "of xxhash and zstandard"),
     ],
 )
-def test_what_is_compiled_is_told_with_the_next_step(found: Finding, state: str, told: str) -> None:
+def test_what_is_compiled_is_told_with_the_next_step(found: CheckResult, state: str, told: str) -> None:
     assert (found.state, bool(found.cure)) == (state, state != "ok")
     assert told in found.told
 

@@ -21,7 +21,7 @@ from brand.errors import (
     TruncatedError,
     VersionError,
 )
-from brand.formats.chunk import Front, front_size, pack_front, parse_preamble, read_front
+from brand.formats.chunk import ChunkFront, front_size, pack_front, parse_preamble, read_front
 from brand.formats.constants import ROW
 from brand.formats.header import Header, pack_header
 from brand.formats.schema import Schema
@@ -48,7 +48,7 @@ def whole_chunk(sizes: list[int], facts: Header, number: int = 0, dictionary: by
     return pack_front(packed, dictionary, rows, number=number, data_set_id=ID) + bytes(sum(sizes))
 
 
-def read(data: bytes) -> Front:
+def read(data: bytes) -> ChunkFront:
     """Read the front of a chunk file in memory."""
     return read_front(io.BytesIO(data), NAME)
 

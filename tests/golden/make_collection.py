@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from brand.chunker import Options
-from brand.collect import Wanted, append_samples, compact, delete, overlay
+from brand.collect import NamedSamples, append_samples, compact, delete, overlay
 from brand.storage.dataset.dataset import StoredDataSet
 from tests.golden.make import HERE, plain
 
@@ -32,9 +32,9 @@ def make(folder: Path) -> None:
         options = Options(seed=5, jobs=1)
     overlay(folder, "rank", np.arange(19) * 2**40)
     overlay(folder, "score", np.where(np.arange(19) % 5 == 0, np.nan, np.arange(19) / 16))
-    delete(folder, Wanted(indices=[11, 15, 17, 18]))
+    delete(folder, NamedSamples(indices=[11, 15, 17, 18]))
     compact(folder)
-    delete(folder, Wanted(keys=["part/3", "part/12"]))
+    delete(folder, NamedSamples(keys=["part/3", "part/12"]))
     append_samples(
         [{"label": 2, "weight": 9.5, "text": "new", "key": "part/19"}], folder, SCHEMA, classes=("a", "b", "c"),
         options=options,

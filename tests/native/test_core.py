@@ -28,7 +28,7 @@ from brand.formats.compression import Decompressor
 from brand.formats.constants import ROW
 from brand.formats.record import RecordDecoder, encode_records
 from brand.formats.schema import Schema
-from brand.formats.stored import Stored
+from brand.formats.stored import StoredSamples
 from brand.native import CORE, XXH3, borrowed
 from brand.node.client import wants
 from brand.node.client.buffers import Buffers
@@ -76,7 +76,7 @@ def numbers(*values: int) -> NDArray[np.int64]:
 
 
 @st.composite
-def samples_in_memory(draw: st.DrawFn) -> Stored:
+def samples_in_memory(draw: st.DrawFn) -> StoredSamples:
     """Samples in any order with any bytes between them, some compressed, some with a flipped byte."""
     fields = st.tuples(st.text(max_size=40), st.integers(-(2**63), 2**63 - 1), st.binary(max_size=5000))
     drawn = draw(st.lists(fields, min_size=1, max_size=8))
@@ -98,10 +98,10 @@ def samples_in_memory(draw: st.DrawFn) -> Stored:
     memory = np.frombuffer(bytearray(b"".join(pieces)), np.uint8)
     if draw(st.booleans()):
         memory[draw(st.integers(0, len(memory) - 1))] ^= draw(st.integers(1, 255))
-    return Stored(memory, starts, rows)
+    return StoredSamples(memory, starts, rows)
 
 
-def columns_of(samples: Stored) -> Any:
+def columns_of(samples: StoredSamples) -> Any:
     """The columns as plain values; the kind of the error where there are none."""
     try:
         made = samples.columns(RecordDecoder(SCHEMA), Decompressor())
@@ -112,7 +112,7 @@ def columns_of(samples: Stored) -> Any:
 
 @given(samples_in_memory())
 @examples(300)
-def test_samples_are_the_same_with_the_core_and_without(samples: Stored) -> None:
+def test_samples_are_the_same_with_the_core_and_without(samples: StoredSamples) -> None:
     with without_core():
         plain = columns_of(samples), samples.right().tolist(), [bytes(piece) for piece in samples.pieces()]
     assert (columns_of(samples), samples.right().tolist(), [bytes(piece) for piece in samples.pieces()]) == plain

@@ -33,7 +33,7 @@ from brand.node.decide.stimuli import (
 from brand.node.decide.tasks import Answer, Forget, Instruction, MakePlan, Number, Read, Write
 from brand.node.decide.turn import Turn
 from brand.node.memory.page_memory import NoMemory
-from brand.node.memory.pool import Pool
+from brand.node.memory.pool import PagePool
 from brand.node.memory.residents import Residents
 from brand.node.setup.measure import lay_out
 from brand.node.wire.drawing import Announcement
@@ -84,7 +84,7 @@ class Player:
     def __post_init__(self) -> None:
         sizes = np.full(self.samples, self.size, np.uint32)
         layout = lay_out(sizes, f"{self.memory * (self.size + 4096)}B", None, ALONE)
-        self.residents = Residents(Pool(layout.allocator, NoMemory(layout.allocator.page), layout.pages_of))
+        self.residents = Residents(PagePool(layout.allocator, NoMemory(layout.allocator.page), layout.pages_of))
         self.limit = self.room * (self.size + ON_TOP) * SLACK_SHARE // (SLACK_SHARE - 1) + ON_TOP
         held = np.isin(np.arange(self.samples), list(self.held))
         start = CacheStart("", sizes, held, self.limit, "", self.placement, self.epochs, self.whole_unit)

@@ -9,7 +9,7 @@ from brand.errors import ProtocolError
 from brand.node.decide.answering import MAX_QUESTIONS, MAX_READ, PART, Answering
 from brand.node.decide.tasks import ReadFor
 from brand.node.wire.numbers import NodeNumber
-from brand.node.wire.peer_messages import Fetch, Fetched
+from brand.node.wire.peer_messages import Fetch, FetchReply
 
 ONE, TWO = NodeNumber(1), NodeNumber(2)
 
@@ -27,7 +27,7 @@ def opened(*nodes: NodeNumber, depth: int = 8) -> Answering:
     return answering
 
 
-def parts(answering: Answering, node: NodeNumber) -> list[Fetched]:
+def parts(answering: Answering, node: NodeNumber) -> list[FetchReply]:
     """All that can leave now."""
     found = []
     while (part := answering.next_part(node)) is not None:

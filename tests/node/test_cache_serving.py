@@ -20,7 +20,7 @@ from brand.node.setup.measure import stored_sizes
 from brand.orders.base.policy import Policy
 from brand.orders.order import MAX_EPOCH
 from brand.orders.policies.uniform import UniformPolicy
-from brand.simulate.running import Run, work_of
+from brand.simulate.running import SimulatedRun, work_of
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.io.device import device_name, mount_of
 from brand.storage.profile.profile import Profile, busy_bytes, load_profile, save_profile
@@ -120,7 +120,7 @@ def test_a_server_reads_what_is_predicted(texts: Path, tmp_path: Path, policy: P
     """Reads and bytes of both sources, in an epoch after the folder is full, are those of `brand simulate`."""
     room, data = int(share * bytes_of(texts)), StoredDataSet(texts)
     busy = busy_bytes(load_profile(data.name))
-    run = Run(stored_sizes(data), order_of(texts, policy), 0.4, batch=16, cache_bytes=room, busy_bytes=busy)
+    run = SimulatedRun(stored_sizes(data), order_of(texts, policy), 0.4, batch=16, cache_bytes=room, busy_bytes=busy)
     *_, [work] = work_of(run, range(MAX_EPOCH - 1, MAX_EPOCH + 1))
     cache = Cache(tmp_path, room)
     with running_server(texts, memory=0.4, cache=cache) as server, closing(node_of(texts, server.address)) as client:

@@ -16,7 +16,7 @@ from brand.node.decide.lives import Lives
 from brand.node.decide.stimuli import ClientReleases
 from brand.node.memory.allocator import Allocator
 from brand.node.memory.page_memory import NoMemory
-from brand.node.memory.pool import Pool
+from brand.node.memory.pool import PagePool
 from brand.node.memory.residents import Residents
 from brand.node.serve.recording import Recorder, replay
 from brand.node.wire.numbers import ClientNumber, RunNumber
@@ -412,7 +412,7 @@ def test_without_a_folder_there_is_nothing() -> None:
 
 def test_a_folder_that_is_off_holds_nothing_and_says_so() -> None:
     """Its state is told."""
-    pool = Pool(Allocator(100 * 128, 128), NoMemory(128), np.ones(8, np.uint32))
+    pool = PagePool(Allocator(100 * 128, 128), NoMemory(128), np.ones(8, np.uint32))
     start = CacheStart("/nvme", np.full(8, 90, np.uint32), np.zeros(8, np.bool_), 0, "off")
     caching = Caching(Residents(pool), 4, 10, CacheCounters(), start)
     assert caching.facts() == {

@@ -16,7 +16,7 @@ from brand.node.decide.fetches import Fetches
 from brand.node.decide.members import Members
 from brand.node.decide.tasks import Deliver, Refuse
 from brand.node.wire.numbers import ClientNumber, NodeNumber
-from brand.node.wire.peer_messages import Fetched
+from brand.node.wire.peer_messages import FetchReply
 from brand.node.wire.samples import pack_samples, unpack_samples
 from brand.orders.base.mapping import Mapping
 from tests.node.world import Index
@@ -64,10 +64,10 @@ def test_two_owners_answer_in_parts() -> None:
     assert (zero.places.tolist(), two.places.tolist()) == ([1, 2], [39])
     assert not list(some.questions(ZERO))
     data = answer(1, 2)
-    some.came(ZERO, Fetched(zero.number, len(data), 0, data[:3]))
-    some.came(TWO, Fetched(two.number, len(answer(39)), 0, answer(39)))
+    some.came(ZERO, FetchReply(zero.number, len(data), 0, data[:3]))
+    some.came(TWO, FetchReply(two.number, len(answer(39)), 0, answer(39)))
     assert some.done() == []
-    some.came(ZERO, Fetched(zero.number, len(data), 3, data[3:]))
+    some.came(ZERO, FetchReply(zero.number, len(data), 3, data[3:]))
     expected = pack_samples([bytes([place]) * SIZES[place] for place in (39, 2, 39, 1)])
     assert some.done() == [Deliver(CLIENT, expected)]
     assert some.idle
@@ -82,9 +82,9 @@ def test_what_no_owner_should_say() -> None:
     data = answer(1, 2)
     for node, size, offset in ((TWO, len(data), 0), (ZERO, len(data), 1), (ZERO, 1 << 40, 0)):
         with pytest.raises(ProtocolError):
-            some.came(node, Fetched(number, size, offset, data))
-    some.came(ZERO, Fetched(number + 1, len(data), 0, data))
-    some.came(ZERO, Fetched(number, len(data), 0, data))
+            some.came(node, FetchReply(number, size, offset, data))
+    some.came(ZERO, FetchReply(number + 1, len(data), 0, data))
+    some.came(ZERO, FetchReply(number, len(data), 0, data))
     assert len(some.done()) == 1
 
 

@@ -16,10 +16,10 @@ from brand.node.decide.runs import Beginning
 from brand.node.decide.states import HELD
 from brand.node.memory.allocator import Allocator
 from brand.node.memory.page_memory import NoMemory
-from brand.node.memory.pool import Pool
+from brand.node.memory.pool import PagePool
 from brand.node.memory.residents import Residents
 from brand.node.wire.numbers import NodeNumber, RunNumber
-from brand.orders.base.plan import Plan
+from brand.orders.base.plan import EpochPlan
 from brand.orders.order import Order
 from brand.orders.policies.slot_policy import SlotPolicy
 
@@ -30,15 +30,15 @@ DIVISION = Division(SAMPLES, 0, 2)
 
 
 @pytest.fixture(scope="module")
-def plan() -> Plan:
+def plan() -> EpochPlan:
     """With requests: nodes ask each other."""
     return ORDER.plan(0)
 
 
-def live(plan: Plan, number: int = 1) -> Live:
+def live(plan: EpochPlan, number: int = 1) -> Live:
     """A live epoch on node 0 of two, with a rank on each."""
     members = Members(ZERO, 2)
-    residents = Residents(Pool(Allocator(128 * 64, 128), NoMemory(128), np.ones(SAMPLES, np.uint32)), 2)
+    residents = Residents(PagePool(Allocator(128 * 64, 128), NoMemory(128), np.ones(SAMPLES, np.uint32)), 2)
     limits = Limits(residents, 10, ZERO, 10)
     limits.learn(ONE, 10)
     epoch = Epoch(plan, DIVISION, number, Setting(members.owners(ORDER.mapping), limits, list))
@@ -51,7 +51,7 @@ def stage_of(life: Life) -> Stage:
     return life.stage
 
 
-def test_one_stage_after_the_other(plan: Plan) -> None:
+def test_one_stage_after_the_other(plan: EpochPlan) -> None:
     """From the first word to the last; what was said of how ranks begin is kept until the epoch is live."""
     life, begin = Life(), Beginning(DIVISION, 2)
     assert isinstance(stage_of(life), Dropped)
@@ -78,7 +78,7 @@ def test_one_stage_after_the_other(plan: Plan) -> None:
     assert not len(made.epoch.states.all(HELD))
 
 
-def test_what_is_read_ahead_was_begun_by_no_rank(plan: Plan) -> None:
+def test_what_is_read_ahead_was_begun_by_no_rank(plan: EpochPlan) -> None:
     """Other nodes are told nothing of it."""
     life = Life()
     life.wants()
@@ -87,7 +87,7 @@ def test_what_is_read_ahead_was_begun_by_no_rank(plan: Plan) -> None:
     assert life.begin is None
 
 
-def test_a_node_that_asks_before_there_is_a_plan_is_answered_once_there_is(plan: Plan) -> None:
+def test_a_node_that_asks_before_there_is_a_plan_is_answered_once_there_is(plan: EpochPlan) -> None:
     """Its positions come first; a node that never said that it can take samples is sent none."""
     life = Life()
     life.wants()
@@ -102,7 +102,7 @@ def test_a_node_that_asks_before_there_is_a_plan_is_answered_once_there_is(plan:
     assert queue_to(made.epoch, ONE).unanswered.tolist() == theirs.tolist()
 
 
-def test_what_is_asked_for_too_early_has_a_bound(plan: Plan) -> None:
+def test_what_is_asked_for_too_early_has_a_bound(plan: EpochPlan) -> None:
     """A node may ask for anything before there is a plan: more than so much is not kept."""
     life = Life()
     life.take(ONE, Taker(ONE, 0, True))
@@ -114,7 +114,7 @@ def test_what_is_asked_for_too_early_has_a_bound(plan: Plan) -> None:
     assert len(queue_to(made.epoch, ONE).unanswered) <= MAX_EARLY
 
 
-def test_the_takers_of_an_epoch_outlast_its_being_dropped(plan: Plan) -> None:
+def test_the_takers_of_an_epoch_outlast_its_being_dropped(plan: EpochPlan) -> None:
     """It made room, and goes on later; a node that has no use for it any more is forgotten."""
     life = Life()
     life.wants()
@@ -129,7 +129,7 @@ def test_the_takers_of_an_epoch_outlast_its_being_dropped(plan: Plan) -> None:
     assert list(again.epoch.outgoing) == []
 
 
-def test_lives_are_told_in_the_order_of_runs_and_epochs(plan: Plan) -> None:
+def test_lives_are_told_in_the_order_of_runs_and_epochs(plan: EpochPlan) -> None:
     """However they came; one that nothing was said of is there once it is asked for."""
     lives = Lives()
     one, two = RunNumber(1), RunNumber(2)

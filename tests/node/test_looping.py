@@ -8,14 +8,14 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from brand.node.wire.looping import ALL, BOUNDS, CAUSES, LOOP, Tally
+from brand.node.wire.looping import ALL, BOUNDS, CAUSES, LOOP, StepTally
 
 STEPS = st.lists(st.tuples(st.sampled_from(ALL), st.floats(0, 99), st.floats(0, 99)), max_size=30)
 
 
-def tally_of(steps: list[tuple[str, float, float]]) -> Tally:
+def tally_of(steps: list[tuple[str, float, float]]) -> StepTally:
     """The tally of (cause, wait, training)."""
-    tally = Tally()
+    tally = StepTally()
     for cause, wait_s, trained_s in steps:
         tally.count(cause, wait_s, wait_s + trained_s)
     return tally
@@ -64,7 +64,7 @@ def test_waits_beyond_the_last_bound() -> None:
 
 def test_without_steps_nothing_is_known() -> None:
     """No percentile, no cause."""
-    facts = Tally().to_json()
+    facts = StepTally().to_json()
     assert (facts["steps"], facts["p50_s"], facts["cause"], facts["wait_share"]) == (0, None, None, None)
 
 

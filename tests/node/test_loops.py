@@ -13,7 +13,7 @@ from brand.node.serve import loops
 from brand.node.serve.loops import MOST_ROWS, Loops, shown
 from brand.node.wire import messages
 from brand.node.wire.client_messages import pack
-from brand.node.wire.looping import LoopReport, Tally, Waiting
+from brand.node.wire.looping import LoopReport, StepTally, Waiting
 from brand.node.wire.messages import Kind
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.testing.node import running_server
@@ -23,7 +23,7 @@ from tests.node.test_messages import body_of
 
 def report(run: str = "run", rank: int = 0, waits: Any = (("storage", 0.5),), **more: Any) -> LoopReport:
     """What a rank tells."""
-    tally = Tally()
+    tally = StepTally()
     for cause, wait_s in waits:
         tally.count(cause, wait_s, wait_s + 0.1)
     return LoopReport(run, rank, 8, 0, len(waits), tally, **more)

@@ -35,7 +35,7 @@ from brand.node.wire.numbers import NO_CLIENT, RunNumber
 from brand.node.wire.replies import Decided, Deliver, Divided, Joined, Number, Numbers, OrderFound, Places
 from brand.node.wire.taking import unpack_taken
 from brand.orders.base.joins import Join, Joins
-from brand.orders.base.part import Part
+from brand.orders.base.part import Subset
 from brand.orders.order import Order
 from brand.orders.policies.uniform import UniformPolicy
 from tests.node.packing import pack_begin, pack_release
@@ -75,7 +75,7 @@ def test_draw(run: int, epoch: int, positions: list[int]) -> None:
 @pytest.mark.parametrize("samples", [1, 7, 9, 12_000_000])
 def test_an_order_of_a_part(samples: int) -> None:
     """There and back with the bits of the part, which fit into a request for any data set."""
-    order = Order("set", samples, 1, 0, UniformPolicy(1), Part.of(np.arange(samples) % 3 == 0))
+    order = Order("set", samples, 1, 0, UniformPolicy(1), Subset.of(np.arange(samples) % 3 == 0))
     registers = ClientRegisters(NO_CLIENT, order, "run", tag=3)
     message = pack(registers)
     assert len(message) - HEAD.size <= messages.longest_order(samples)
@@ -85,7 +85,7 @@ def test_an_order_of_a_part(samples: int) -> None:
 @pytest.mark.parametrize("bits", [None, 5, "", "AA==", "gA==", "AQE=", "?"])
 def test_an_order_with_other_bits(bits: Any) -> None:
     """Without the part that it names, with another one, and with none at all: refused."""
-    order = Order("set", 7, 1, 0, UniformPolicy(1), Part.of(np.arange(7) % 3 == 0))
+    order = Order("set", 7, 1, 0, UniformPolicy(1), Subset.of(np.arange(7) % 3 == 0))
     with pytest.raises((ValueError, TypeError)):
         messages.unpack_order(messages.order_facts(order) | {"bits": bits})
 
@@ -245,7 +245,7 @@ WAITINGS = st.one_of(st.none(), st.builds(looping.Waiting, U32, st.floats(0, 1e9
 @given(TALLIES, WAITINGS, WAITINGS, U32, U32)
 def test_loop(steps: list[tuple[str, float, float]], worst: Any, now: Any, epoch: int, step: int) -> None:
     """`LOOP` there and back."""
-    tally = looping.Tally()
+    tally = looping.StepTally()
     for cause, wait_s, trained_s in steps:
         tally.count(cause, wait_s, wait_s + trained_s)
     report = LoopReport("run", 1, 3, epoch, step, tally, worst, now)
@@ -258,7 +258,7 @@ def test_loop(steps: list[tuple[str, float, float]], worst: Any, now: Any, epoch
 @given(st.data())
 def test_a_loop_that_was_changed(data: Any) -> None:
     """Refused or taken; no other error, and what is taken can be added up."""
-    tally = looping.Tally()
+    tally = looping.StepTally()
     tally.count("storage", 0.5, 1.0)
     report = LoopReport("run", 1, 3, 0, 7, tally, looping.Waiting(6, 0.5, "storage"))
     value = json.loads(body_of(pack(report), Kind.LOOP))
@@ -266,7 +266,7 @@ def test_a_loop_that_was_changed(data: Any) -> None:
     inner = data.draw(st.one_of(VALUES, st.just({"storage": data.draw(VALUES)}), st.just({"storage": [0, [[-1, 1]]]})))
     value[name] = inner
     with suppress(ProtocolError):
-        looping.Tally().add(unpack(LoopReport, json.dumps(value).encode()).tally)
+        looping.StepTally().add(unpack(LoopReport, json.dumps(value).encode()).tally)
 
 
 @pytest.mark.slow

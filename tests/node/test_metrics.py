@@ -10,7 +10,7 @@ import pytest
 
 from brand.node.serve.metrics import prometheus
 from brand.node.wire.client_messages import pack
-from brand.node.wire.looping import LoopReport, Tally
+from brand.node.wire.looping import LoopReport, StepTally
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.testing.node import RunningServer, running_server
 from tests.node.support import RawClient
@@ -86,7 +86,7 @@ def told(texts: Path) -> Any:
 
 def report_to(server: RunningServer, run: str, waits: list[tuple[str, float]], rank: int = 0) -> None:
     """Tell a server of steps of a rank of two."""
-    tally = Tally()
+    tally = StepTally()
     for cause, wait_s in waits:
         tally.count(cause, wait_s, wait_s + 0.1)
     with RawClient(server.address) as client:

@@ -16,7 +16,7 @@ import pytest
 
 from brand.node.wire.drawing import Announcement
 from brand.orders.base.mapping import Mapping
-from brand.orders.base.plan import Plan
+from brand.orders.base.plan import EpochPlan
 from brand.orders.base.policy import Policy, check_number
 from brand.orders.base.tickets import MAX_POSITIONS
 from brand.orders.order import Order
@@ -41,11 +41,11 @@ class InSequence(Policy):
         super().__post_init__()
         check_number("kept", self.kept, 0, MAX_POSITIONS)
 
-    def plan(self, mapping: Mapping, seed: int, epoch: int) -> Plan:
+    def plan(self, mapping: Mapping, seed: int, epoch: int) -> EpochPlan:
         """The plan of every epoch."""
         del seed, epoch
         chunks = np.arange(mapping.chunks)
-        return Plan(mapping, np.arange(mapping.samples), whole_reads(mapping, chunks * mapping.chunk_size, chunks))
+        return EpochPlan(mapping, np.arange(mapping.samples), whole_reads(mapping, chunks * mapping.chunk_size, chunks))
 
     @property
     def kept_unit(self) -> int | None:

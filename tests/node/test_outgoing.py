@@ -12,7 +12,7 @@ from hypothesis import given
 from brand.node.decide.makings import follows
 from brand.node.decide.outgoing import Outgoing
 from brand.node.wire.numbers import NodeNumber
-from brand.orders.base.plan import Requests
+from brand.orders.base.plan import PeerRequests
 
 
 def positions(*values: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
@@ -47,7 +47,7 @@ def test_unasked_all_comes_once_and_what_is_waited_for_comes_first(queued: set[i
 
 def test_asked_for_answers_come_first_and_then_what_is_sent_along() -> None:
     """That which is drawn next first; what the plan does not foresee as a request comes alone."""
-    table = Requests(positions(3, 10), positions(7, 30, 5, 12), np.array([2, 4]))
+    table = PeerRequests(positions(3, 10), positions(7, 30, 5, 12), np.array([2, 4]))
     outgoing = Outgoing(positions(3, 4, 5, 7, 10, 12, 30), table)
     assert taken(outgoing) == []
     outgoing.ask(positions(3, 10))
@@ -67,7 +67,7 @@ def test_asked_for_no_position_comes_twice(known: set[int], steps: list[list[int
     """Whatever the node asks for, and whenever: what it has asked for comes, if it is known, and nothing else does."""
     foreseen = sorted(rng.sample(range(61), 20))
     along = rng.sample([position for position in range(61) if position not in foreseen], 40)
-    table = Requests(positions(*foreseen), positions(*along), np.arange(2, 42, 2))
+    table = PeerRequests(positions(*foreseen), positions(*along), np.arange(2, 42, 2))
     outgoing, sent, asked = Outgoing(positions(*sorted(known)), table), list[int](), set[int]()
     for step in steps:
         if isinstance(step, int):
@@ -87,7 +87,7 @@ def test_asked_for_no_position_comes_twice(known: set[int], steps: list[list[int
 
 def test_a_plan_of_requests_is_followed_where_ranks_lie_as_it_foresees() -> None:
     """Those of a node side by side."""
-    table = Requests(positions(), positions(), np.array([], np.int64))
+    table = PeerRequests(positions(), positions(), np.array([], np.int64))
     zero, one = NodeNumber(0), NodeNumber(1)
     assert follows(table, {0: zero, 1: zero, 2: one, 3: one}, 2, 4) is table
     assert follows(table, {2: one}, 2, 4) is table

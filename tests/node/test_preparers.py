@@ -27,12 +27,12 @@ from brand import BrandLoader, Picture, Sound, pack
 from brand.errors import DecodeError, ProtocolError, UsageError
 from brand.formats.preparation import Preparation, decoders
 from brand.node.client.buffers import Buffers
-from brand.node.client.wants import Pages, Wants
+from brand.node.client.wants import DecodeSpecs, Pages
 from brand.node.decide import core
 from brand.node.memory.arena import Arena
 from brand.node.memory.page_memory import ROW_BYTES
 from brand.node.serve import requests
-from brand.node.serve.preparer import Preparer
+from brand.node.serve.preparer import BatchDecoder
 from brand.node.serve.server import NodeServer
 from brand.node.setup.preparing import Prepared, for_common
 from brand.node.setup.server_spec import ServerSpec
@@ -387,12 +387,12 @@ def test_a_batch_that_fills_the_staging_memory(pictures: Path) -> None:
     """What has no room any more is left for the next batch; a sample that never has room is not prepared."""
     setup, pages, chains = batch_of(pictures, range(5))
     for room, expected in ((PAGE, [UNTRIED] * 4), (2 * PAGE, [1192, UNTRIED, UNTRIED, UNTRIED])):
-        preparer = Preparer(setup, pages, np.zeros(room, np.uint8))
+        preparer = BatchDecoder(setup, pages, np.zeros(room, np.uint8))
         preparer.learn(7, DecodeSpec("image", SMALL))
         assert preparer.prepare(7, chains) == [1192, *expected]
     preparer.learn(8, DecodeSpec("image", Picture(size=(300, 300))))
     assert preparer.prepare(8, chains) == [CANNOT] * 5
-    many = Preparer(setup, pages, np.zeros(STAGING, np.uint8))
+    many = BatchDecoder(setup, pages, np.zeros(STAGING, np.uint8))
     many.learn(9, DecodeSpec("image", Picture(size=(2000, 1000))))
     sizes = np.array(many.prepare(9, chains))
     assert (sizes == UNTRIED).tolist() == [False, False, True, True, True]
@@ -405,7 +405,7 @@ def test_samples_that_are_not_what_their_rows_say(pictures: Path) -> None:
     starts = 1 + np.cumsum(chains.counts) - chains.counts
     pages[starts[1], ROW_BYTES + 50] ^= 1
     pages[starts[2], 8:12] = 255
-    preparer = Preparer(setup, pages, np.zeros(STAGING, np.uint8))
+    preparer = BatchDecoder(setup, pages, np.zeros(STAGING, np.uint8))
     preparer.learn(1, DecodeSpec("image", SMALL))
     assert preparer.prepare(1, chains) == [1192, CANNOT, CANNOT, 1192]
 
@@ -473,7 +473,7 @@ def test_wants_travel_as_they_are() -> None:
     assert (found.run, found.wants, found.decoders) == (5, wants, {"image": {"Pillow": "1"}})
     numbers = Numbers(NO_CLIENT, (4, 5))
     assert unpack(Numbers, client_messages.pack(numbers)[HEAD.size :]) == numbers
-    asking = Wants({want.field: want.how for want in wants})
+    asking = DecodeSpecs({want.field: want.how for want in wants})
     assert asking.numbers(RunNumber(1), lambda _: memoryview(client_messages.pack(numbers)[HEAD.size :])) == (4, 5)
     for wrong in ({"numbers": [1]}, {"numbers": "12"}, {"numbers": ["1", "2"]}, {}):
         answer = memoryview(messages.pack_json(Kind.PREPARE, wrong)[HEAD.size :])
@@ -486,7 +486,7 @@ def test_a_server_that_prepares_what_was_not_asked(pictures: Path) -> None:
     memory = Arena(3, PAGE)
     chains = Chains(np.array([1], np.uint32), np.array([1], np.int32))
     with closing(memory), pytest.raises(ProtocolError, match="what was not asked for"):
-        Wants({}).values(
+        DecodeSpecs({}).values(
             Pages(memory.pages, Buffers(), Crew(2)), (), chains, np.zeros(1, np.uint64), np.zeros(1, np.intp)
         )
 

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from brand.node.memory.allocator import Allocator
 from brand.node.memory.page_memory import NoMemory
-from brand.node.memory.pool import Pool
+from brand.node.memory.pool import PagePool
 from brand.node.memory.residents import Residents
 from tests.rounds import examples
 
@@ -27,7 +27,7 @@ class ResidentsMachine(RuleBasedStateMachine):
     def start(self, pages_of: list[int], pages: int) -> None:
         self.pages_of = np.array(pages_of, np.uint8)
         self.allocator = Allocator((pages + 1) * PAGE, PAGE)
-        self.residents = Residents(Pool(self.allocator, NoMemory(PAGE), self.pages_of))
+        self.residents = Residents(PagePool(self.allocator, NoMemory(PAGE), self.pages_of))
         self.references = Counter[int]()
         """References but the one of being kept."""
         self.to_keep, self.kept, self.checked = set[int](), set[int](), set[int]()

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brand.node.serve.scouting import FEWEST, MOST, Scout
-from brand.orders.base.plan import Plan
+from brand.orders.base.plan import EpochPlan
 from brand.orders.base.policy import Policy
 from brand.orders.order import Order
 from brand.orders.policies.stripe_policy import StripePolicy
@@ -21,12 +21,12 @@ CHUNK = 8
 STRIPES = StripePolicy(4, 2)
 
 
-def plan_of(chunks: int, policy: Policy = STRIPES, epoch: int = 0) -> Plan:
+def plan_of(chunks: int, policy: Policy = STRIPES, epoch: int = 0) -> EpochPlan:
     """The plan of an epoch of so many chunks."""
     return Order("0" * 32, chunks * CHUNK, CHUNK, 1, policy).plan(epoch)
 
 
-def order_of(plan: Plan) -> list[int]:
+def order_of(plan: EpochPlan) -> list[int]:
     """The chunks of a plan, by their first reads."""
     assert plan.reads is not None
     return list(dict.fromkeys(plan.reads["chunk"].tolist()))

@@ -29,13 +29,13 @@ from brand.node.decide.stimuli import (
 from brand.node.decide.tasks import Answer, Instruction, MakePlan, Number, Read
 from brand.node.decide.turn import Turn
 from brand.node.memory.page_memory import ROW_BYTES, NoMemory
-from brand.node.memory.pool import Pool
+from brand.node.memory.pool import PagePool
 from brand.node.memory.residents import Residents
 from brand.node.setup.measure import lay_out, measure_pages
 from brand.node.wire.drawing import Announcement, Drawer
 from brand.node.wire.numbers import ClientNumber
 from brand.orders.base.mapping import Mapping
-from brand.orders.base.plan import Plan, read_of_sample
+from brand.orders.base.plan import EpochPlan, read_of_sample
 from brand.orders.base.policy import Policy
 from brand.orders.order import Order
 from brand.orders.policies.slot_policy import SlotPolicy
@@ -60,7 +60,7 @@ class Served:
 
     def __init__(self, sizes: NDArray[np.uint32], policy: Policy) -> None:
         layout = lay_out(sizes, 0.1, None, ALONE)
-        self.residents = Residents(Pool(layout.allocator, NoMemory(layout.allocator.page), layout.pages_of))
+        self.residents = Residents(PagePool(layout.allocator, NoMemory(layout.allocator.page), layout.pages_of))
         self.index = Index(sizes)
         self.turn = Turn(self.index, self.residents, CHUNK, ALONE, 4, 0)
         self.jobs, self.answers = deque[Instruction](), deque[Answer]()
@@ -165,7 +165,7 @@ def test_the_largest_sample_decides_how_pages_are_counted(largest: int, expected
 def test_reads_to_start_come_in_order(wanted: set[int], data: st.DataObject) -> None:
     """Against a list: what is next, what comes next, and what is left, wherever the queue looks for more."""
     count = 3 * FOUND + 1
-    plan = Plan(Mapping(count, CHUNK, 1), np.arange(count, dtype=np.int32), None)
+    plan = EpochPlan(Mapping(count, CHUNK, 1), np.arange(count, dtype=np.int32), None)
     states, queue = SampleStates(count), ReadQueue(plan)
     states.expects(np.array(sorted(wanted), np.int64))
     queue.fill(states, np.arange(count), None)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 import brand
 from brand.errors import ProtocolError
 from brand.node.client.buffers import Buffers
-from brand.node.client.taking import TOLD_TOGETHER, Files, Taking
+from brand.node.client.taking import TOLD_TOGETHER, DirectHitReader, Files
 from brand.node.client.wants import Pages
 from brand.node.memory.allocator import Allocator
 from brand.node.memory.arena import Arena
@@ -35,7 +35,7 @@ from brand.node.memory.directory import (
     unchanged,
 )
 from brand.node.memory.page_memory import ROW_BYTES
-from brand.node.memory.pool import Pool
+from brand.node.memory.pool import PagePool
 from brand.node.memory.residents import Residents
 from brand.node.wire import messages
 from brand.node.wire.client_messages import AskPlaces, pack, unpack
@@ -138,7 +138,7 @@ class Shelf:
         self.sizes = np.array([300, 300])
         self.arena = Arena(5, PAGE)
         self.entries = np.zeros(2, np.uint64)
-        pool = Pool(Allocator(5 * PAGE, PAGE), self.arena, np.array([3, 3], np.uint32))
+        pool = PagePool(Allocator(5 * PAGE, PAGE), self.arena, np.array([3, 3], np.uint32))
         self.residents = Residents(pool, directory=Directory(self.entries))
         self.residents.keep(np.ones(2, np.bool_))
         self.bring(0)
@@ -269,11 +269,13 @@ class Said:
             self.told += unpack_taken(message[at + HEAD.size : at + HEAD.size + length]).positions.tolist()
             at += HEAD.size + length
 
-    def taking(self, workers: int = 1) -> Taking:
-        return Taking(Pages(self.arena.pages, Buffers(), Crew(2)), self.entries, self.request, self.send, workers)
+    def taking(self, workers: int = 1) -> DirectHitReader:
+        return DirectHitReader(
+            Pages(self.arena.pages, Buffers(), Crew(2)), self.entries, self.request, self.send, workers
+        )
 
 
-def taken(taking: Taking, positions: NDArray[np.int64], draws: int) -> list[int] | None:
+def taken(taking: DirectHitReader, positions: NDArray[np.int64], draws: int) -> list[int] | None:
     """The places that a client takes; None where it asks."""
     found = taking.take(1, 0, positions, draws)
     return None if found is None else found[0].tolist()
@@ -353,7 +355,7 @@ def test_what_is_dropped_while_it_is_copied_is_asked_for() -> None:
     said = Said(10)
     pages = Torn(said.arena.pages, Buffers(), Crew(2))
     object.__setattr__(pages, "entries", said.entries)
-    taking = Taking(pages, said.entries, said.request, said.send)
+    taking = DirectHitReader(pages, said.entries, said.request, said.send)
     taking.answered(1, 0)
     assert taken(taking, np.arange(3), 10) is None
     assert said.told == []
@@ -474,7 +476,7 @@ def test_a_server_that_drops_kept_samples_while_clients_take(texts: Path) -> Non
     arena = Arena(SAMPLES * 3, PAGE)
     entries = np.zeros(SAMPLES, np.uint64)
     pages = ((rows["size"].astype(np.int64) + 32 + PAGE - 1) // PAGE).astype(np.uint32)
-    residents = Residents(Pool(Allocator(SAMPLES * 3 * PAGE, PAGE), arena, pages), directory=Directory(entries))
+    residents = Residents(PagePool(Allocator(SAMPLES * 3 * PAGE, PAGE), arena, pages), directory=Directory(entries))
     stored = data.stored_bytes(np.arange(SAMPLES), raising=True)
     stop = threading.Event()
 
@@ -497,7 +499,7 @@ def test_a_server_that_drops_kept_samples_while_clients_take(texts: Path) -> Non
     thread.start()
     try:
         order = np.arange(SAMPLES, dtype=np.int32)
-        taking = Taking(
+        taking = DirectHitReader(
             Pages(arena.pages, Buffers(), Crew(2)),
             entries,
             lambda message, _: memoryview(
@@ -572,7 +574,7 @@ def test_shown_samples_and_cached_ones_in_one_draw(texts: Path) -> None:
         flat[ROW_BYTES : ROW_BYTES + len(stored[place] or b"")] = np.frombuffer(stored[place] or b"", np.uint8)
     Directory(entries).show(shown, heads, counts[shown])
     cache = Cache(rows, [each or b"" for each in stored], set(range(40)))
-    taking = Taking(
+    taking = DirectHitReader(
         Pages(arena.pages, Buffers(), Crew(2)),
         entries,
         lambda *_: memoryview(pack_places(every.astype(np.int32))[HEAD.size :]),

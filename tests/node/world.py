@@ -65,9 +65,9 @@ from brand.node.memory.directory import Directory, Entries, are_checked, pages_o
 from brand.node.memory.leases import MAX_LEASES
 from brand.node.memory.page_memory import ROW_BYTES
 from brand.node.memory.pages import pages_needed
-from brand.node.memory.pool import Pool
+from brand.node.memory.pool import PagePool
 from brand.node.memory.residents import Residents
-from brand.node.serve.exchange import Exchange
+from brand.node.serve.exchange import StreamExchange
 from brand.node.serve.recording import Recorder
 from brand.node.wire.drawing import Announcement
 from brand.node.wire.messages import PREPARED
@@ -76,8 +76,8 @@ from brand.node.wire.numbers import ClientNumber, RunNumber
 from brand.node.wire.samples import pack_samples, unpack_samples
 from brand.orders.base.dtypes import smallest
 from brand.orders.base.joins import Join, Joins
-from brand.orders.base.part import Part
-from brand.orders.base.plan import Plan, read_of_sample
+from brand.orders.base.part import Subset
+from brand.orders.base.plan import EpochPlan, read_of_sample
 from brand.orders.order import Order
 
 PAGE = 128
@@ -173,7 +173,7 @@ class World:
     remote_pages: int = 0
     network: Network | None = None
     """Where it meets the other nodes; None: it is alone."""
-    plans: dict[tuple[Order, int, tuple[Join, ...]], Plan] = field(default_factory=dict)
+    plans: dict[tuple[Order, int, tuple[Join, ...]], EpochPlan] = field(default_factory=dict)
     """Plans that are made, by order, epoch and joins; the nodes of a cluster share them."""
     given: dict[Key, dict[int, int]] = field(default_factory=dict)
     """What clients got of each epoch: place by position."""
@@ -225,7 +225,7 @@ class World:
         self.entries = np.zeros(len(self.sizes), np.uint64)
         shows = self.members is ALONE and self.prepared is None
         residents = Residents(
-            Pool(self.allocator, self.arena, self.pages_of),
+            PagePool(self.allocator, self.arena, self.pages_of),
             self.members.nodes,
             Directory(self.entries) if shows else None,
         )
@@ -236,9 +236,9 @@ class World:
             self.prepared,
         )
         self.core = self.turn.core
-        self.exchange: Exchange | None = None
+        self.exchange: StreamExchange | None = None
         if self.network is not None:
-            self.exchange = Exchange(self.turn, self.network, PAGE, self.tell)
+            self.exchange = StreamExchange(self.turn, self.network, PAGE, self.tell)
         self._last_run = 0
         self.recorder: Recorder | None = None
         """Where a test wants all decisions logged."""
@@ -282,7 +282,7 @@ class World:
         left_out = facts.pop("part", None)
         wanted = Order.from_json(sizes | facts)
         if left_out is not None and len(self.sizes) > 1:
-            wanted = replace(wanted, part=Part.of(np.arange(len(self.sizes)) % left_out != 0))
+            wanted = replace(wanted, part=Subset.of(np.arange(len(self.sizes)) % left_out != 0))
         (numbered,) = self.tell(ClientRegisters(ClientNumber(client), wanted, name, tag, turn))
         assert isinstance(numbered, Number)
         number = numbered.run
@@ -524,7 +524,7 @@ class World:
                     self.tell(PlanMade(key, plan, read_of_sample(plan), joins))
         self.check()
 
-    def plan(self, order: Order, epoch: int, joins: tuple[Join, ...] = ()) -> Plan:
+    def plan(self, order: Order, epoch: int, joins: tuple[Join, ...] = ()) -> EpochPlan:
         """The plan of an epoch."""
         if (order, epoch, joins) not in self.plans:
             self.plans[order, epoch, joins] = order.plan(epoch, joins)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from brand.orders.base.mapping import Mapping
-from brand.orders.base.plan import Plan
+from brand.orders.base.plan import EpochPlan
 from brand.orders.base.policy import Policy
 from brand.orders.order import MAX_EPOCH, Order
 from brand.orders.policies.joader_policy import JoaderPolicy
@@ -35,12 +35,12 @@ class Read:
     held: tuple[int, ...]
 
 
-def table_of(plan: Plan) -> NDArray[np.void]:
+def table_of(plan: EpochPlan) -> NDArray[np.void]:
     """The second table of a plan."""
     return plan.reads_at(np.arange(plan.read_count))
 
 
-def reads_of(plan: Plan) -> list[Read]:
+def reads_of(plan: EpochPlan) -> list[Read]:
     """The second table of a plan as plain values."""
     return [
         Read(deadline, chunk, first, count, tuple(plan.places_held(number).tolist()))
@@ -216,7 +216,7 @@ def model_deadlines(in_order: Sequence[ModelStripe], first_draw: Callable[[Model
     return [min(first_draw(later) for later in in_order[k:]) for k in range(len(in_order))]
 
 
-def model_memory(plan: Plan, size_of: Sequence[int]) -> list[int]:
+def model_memory(plan: EpochPlan, size_of: Sequence[int]) -> list[int]:
     """What lies in memory just before each draw, where every read happens at its deadline."""
     memory: set[int] = set()
     reads, found = reads_of(plan), []
@@ -289,7 +289,7 @@ small_orders = orders(most=60)
 
 
 @st.composite
-def sized_plans(draw: st.DrawFn) -> tuple[Order, Plan, list[int]]:
+def sized_plans(draw: st.DrawFn) -> tuple[Order, EpochPlan, list[int]]:
     """A plan of either protocol, and a size of every sample; some samples may be much larger than others."""
     order = draw(small_orders)
     sizes = st.one_of(st.just(1), st.integers(0, 9), st.integers(0, 2**40))

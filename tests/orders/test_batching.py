@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from brand.orders.batches.batch_limits import BatchLimits, choose_window, samples_of
-from brand.orders.batches.batching import Batches, by_length
+from brand.orders.batches.batching import PositionBatches, by_length
 from tests.rounds import examples
 
 SEED = 7
@@ -27,7 +27,7 @@ class Case:
     most: float | None
     epoch: int = 0
 
-    def batches(self) -> Batches:
+    def batches(self) -> PositionBatches:
         """What is under test."""
         return by_length(np.array(self.lengths), self.window, SEED, self.epoch, size=self.size, most=self.most)
 
@@ -48,7 +48,7 @@ def cases(draw: st.DrawFn) -> Case:
     return Case(lengths, window, size, most, draw(st.integers(0, 3)))
 
 
-def listed(batches: Batches) -> list[list[int]]:
+def listed(batches: PositionBatches) -> list[list[int]]:
     """The batches as lists."""
     return [part.tolist() for part in np.split(batches.positions, batches.ends)[:-1]]
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from brand.orders.base.joins import Join, alone
-from brand.orders.base.part import Part
+from brand.orders.base.part import Subset
 from brand.orders.order import Order
 from brand.orders.policies.coordl import CoordlPolicy
 from brand.orders.policies.stripe_policy import StripePolicy
@@ -50,4 +50,4 @@ def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(ValueError, match="window=0"):
         CoordlPolicy(4, 8, 2, 0)
     with pytest.raises(ValueError, match="jobs in lock step draw the same samples"):
-        replace(ORDER, part=Part.of(np.arange(1000) % 2 == 0))
+        replace(ORDER, part=Subset.of(np.arange(1000) % 2 == 0))

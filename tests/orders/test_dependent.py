@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brand.orders.base.random import Stream, Words
+from brand.orders.base.random import RandomStream, Words
 from brand.orders.joader.dependent import draw_rounds
 from brand.orders.joader.tree import Tree
 from tests.orders.test_tree import mask
@@ -123,7 +123,7 @@ def test_each_job_draws_each_of_its_elements_with_the_same_chance(sets: list[set
 )
 def test_rounds_follow_the_law(sets: list[set[str]]) -> None:
     """The first round of 5,000 trees; the law of the rest is that of smaller sets."""
-    ranked, words, found, rounds = sorted(sets, key=len), Words(7, Stream.ROUNDS), Law(), 5000
+    ranked, words, found, rounds = sorted(sets, key=len), Words(7, RandomStream.ROUNDS), Law(), 5000
     expected = law(ranked)
     for _ in range(rounds):
         tree = Tree(12)
@@ -139,7 +139,7 @@ def test_rounds_follow_the_law(sets: list[set[str]]) -> None:
 
 def test_two_jobs_draw_the_same_as_often_as_can_be() -> None:
     """With a probability of |I| / max(|D|), and no rule could do better."""
-    words, rounds = Words(3, Stream.ROUNDS), 10_000
+    words, rounds = Words(3, RandomStream.ROUNDS), 10_000
     for low, share in ((6, 0.4), (8, 0.2)):
         same = 0
         for _ in range(rounds):
@@ -155,7 +155,7 @@ def test_positions_are_uniform_where_jobs_come_go_and_wait() -> None:
     """The positions of each element in the orders of three jobs: one is always ready, one draws every other round, one
     comes late. Over 1,000 epochs of 12 elements.
     """
-    words, epochs, elements = Words(11, Stream.ROUNDS), 1000, 12
+    words, epochs, elements = Words(11, RandomStream.ROUNDS), 1000, 12
     counts = np.zeros((3, elements, elements), np.int64)
     for _ in range(epochs):
         tree = Tree(elements)
@@ -186,7 +186,7 @@ def test_rounds_in_one_call_are_rounds_one_after_another(sets: list[set[int]], s
     rounds = min(map(len, sets))
     trees = []
     for steps in ([rounds], [min(step, rounds - done) for done in range(0, rounds, step)]):
-        tree, words = Tree(41), Words(seed, Stream.ROUNDS)
+        tree, words = Tree(41), Words(seed, RandomStream.ROUNDS)
         jobs = [tree.insert(mask(each, 41)) for each in sets]
         parts = [draw_rounds(tree, jobs, count, words) for count in steps]
         trees.append((np.concatenate(parts).tolist(), words.used, tree.levels.tolist()))
@@ -199,5 +199,5 @@ def test_no_job_draws_more_than_it_needs() -> None:
     tree = Tree(5)
     job = tree.insert(mask({1, 2}, 5))
     with pytest.raises(ValueError, match="3 rounds of jobs that need 2 elements"):
-        draw_rounds(tree, [job], 3, Words(0, Stream.ROUNDS))
+        draw_rounds(tree, [job], 3, Words(0, RandomStream.ROUNDS))
     assert job.left == 2

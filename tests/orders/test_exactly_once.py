@@ -9,9 +9,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from brand.orders.base.plan import Plan
+from brand.orders.base.plan import EpochPlan
 from brand.orders.base.policy import Policy
-from brand.orders.base.random import Stream, permutation
+from brand.orders.base.random import RandomStream, permutation
 from brand.orders.order import Order
 from brand.orders.policies.pool_policy import PoolPolicy
 from brand.orders.policies.slot_policy import SlotPolicy
@@ -41,7 +41,7 @@ CORNERS = {
 """Samples, chunk size, chunks a group, stripe."""
 
 
-def assert_every_sample_is_there(plan: Plan) -> None:
+def assert_every_sample_is_there(plan: EpochPlan) -> None:
     """Play the plan: at each position its sample lies in memory, and in the end nothing is left."""
     memory: set[int] = set()
     coming = iter(reads_of(plan))
@@ -106,7 +106,7 @@ def test_a_draw_is_answered_from_the_group_that_it_names(order: Order, epoch: in
     """The access sequence decides the group of every position, with slots also the slot; pools have no groups."""
     assume(not isinstance(order.policy, PoolPolicy))
     plan, mapping = order.plan(epoch), order.mapping
-    access = permutation(order.samples, order.seed, Stream.ACCESS, epoch)
+    access = permutation(order.samples, order.seed, RandomStream.ACCESS, epoch)
     for asked, drawn in zip(access.tolist(), plan.sample_of.tolist(), strict=True):
         group_samples = mapping.chunk_size * mapping.group_chunks
         assert asked // group_samples == drawn // group_samples

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from brand.orders.base.joins import LEAST_PACE, MOST_PACE, Join
 from brand.orders.base.mapping import Mapping
-from brand.orders.policies.following import Drawn, Lap, follow, lap_of
+from brand.orders.policies.following import JobDraws, Lap, follow, lap_of
 from brand.orders.policies.stripes import plan_stripes
 from tests.rounds import examples
 
@@ -35,7 +35,7 @@ def laps_of(mapping: Mapping, stripe: int, seed: int) -> Callable[[int], Lap]:
     return lap
 
 
-def drawn(joins: list[Join], part: NDArray[np.bool_] = EVERY, seed: int = 3) -> Drawn:
+def drawn(joins: list[Join], part: NDArray[np.bool_] = EVERY, seed: int = 3) -> JobDraws:
     """An epoch of a job of 4,096 samples, or of a part of them."""
     return follow(MAPPING, STRIPE, seed, part, joins, laps_of(MAPPING, STRIPE, seed))
 

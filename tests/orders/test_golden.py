@@ -11,9 +11,9 @@ import hashlib
 import numpy as np
 import pytest
 
-from brand.orders.base.plan import Plan
+from brand.orders.base.plan import EpochPlan
 from brand.orders.base.policy import Policy
-from brand.orders.base.random import Stream, bits
+from brand.orders.base.random import RandomStream, bits
 from brand.orders.order import Order
 from brand.orders.policies.pool_policy import PoolPolicy
 from brand.orders.policies.slot_policy import SlotPolicy
@@ -104,7 +104,7 @@ ACROSS_DIGESTS: dict[Refill, str] = {
 """SHA-256 of all three tables of that size with protocol `slots` across 3 nodes of 2 ranks, window 1,300, limit 500."""
 
 
-def digest(plan: Plan) -> str:
+def digest(plan: EpochPlan) -> str:
     """Of all numbers of a plan as 64 bits, little-endian: what is drawn, then each read and the places it holds, then
     each request and the positions that are sent with it.
     """
@@ -121,7 +121,7 @@ def digest(plan: Plan) -> str:
 
 def test_words() -> None:
     """The random words under everything: seed 1, purpose `ACCESS`, epoch 2, step 3."""
-    assert bits(6, 1, Stream.ACCESS, 2, 3).tolist() == [
+    assert bits(6, 1, RandomStream.ACCESS, 2, 3).tolist() == [
         0x2C7775A03B446DA5,
         0x1EE9531E59FCA06C,
         0x98BFE53573263C92,

@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given
 
 from brand.orders.base.mapping import Mapping
-from brand.orders.base.part import Part
+from brand.orders.base.part import Subset
 from brand.orders.joader.growing import Growing
 from tests.rounds import examples
 
@@ -36,7 +36,7 @@ def test_it_is_a_list_of_the_decided_and_a_set_of_the_open(data: st.DataObject) 
     part = data.draw(st.sets(st.integers(0, samples - 1), min_size=1))
     mask = np.isin(np.arange(samples), sorted(part))
     mapping = Mapping(samples, 4, 1)
-    growing = Growing.of(mapping, None if mask.all() else Part.of(mask))
+    growing = Growing.of(mapping, None if mask.all() else Subset.of(mask))
     decided: list[int] = []
     for _ in range(data.draw(st.integers(1, 8))):
         left = sorted(part - set(decided))

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brand.orders.base.placement import most_wanted, unit_at, unit_count
-from brand.orders.base.random import Stream, permutation
+from brand.orders.base.random import RandomStream, permutation
 from brand.orders.nextuse import FARTHEST, TURNS, Frequency, NextUse, Ranks, next_use
 from brand.orders.order import Order
 from brand.orders.policies.stripe_policy import StripePolicy
@@ -80,7 +80,7 @@ def test_what_stays_after_each_epoch_is_beladys_choice(made: tuple[Order, Ranks,
     """Of all that was held or drawn, what is drawn again soonest, as many as there is room for: with sets, by hand."""
     order, ranks, unit, _ = made
     units, last = unit_count(order.mapping, unit), 9
-    tie = {at: rank for rank, at in enumerate(permutation(units, order.seed, Stream.KEPT).tolist())}
+    tie = {at: rank for rank, at in enumerate(permutation(units, order.seed, RandomStream.KEPT).tolist())}
     table, held, model = NextUse(order, ranks, unit, last), np.zeros(units, np.bool_), set[int]()
     for epoch in range(last + 1):
         now = set(units_drawn(order, ranks, unit, epoch))
@@ -98,7 +98,7 @@ def test_what_stays_after_each_epoch_is_beladys_choice(made: tuple[Order, Ranks,
 
 def test_the_ranks_of_all_nodes_draw_all_places_once() -> None:
     """From any start; each rank in the order of its positions."""
-    sample_of = permutation(103, 1, Stream.ACCESS)
+    sample_of = permutation(103, 1, RandomStream.ACCESS)
     parts = [Ranks((0, 3), 4), Ranks((1,), 4), Ranks((2,), 4)]
     found = np.concatenate([places for ranks in parts for places in ranks.places(sample_of, 7)])
     assert sorted(found.tolist()) == sorted(sample_of[7:].tolist())

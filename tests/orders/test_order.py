@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from brand.orders.base.mapping import Mapping
 from brand.orders.base.owners import MAX_NODES
-from brand.orders.base.plan import Plan
+from brand.orders.base.plan import EpochPlan
 from brand.orders.base.tickets import MAX_POSITIONS
 from brand.orders.order import MAX_EPOCH, MAX_SEED, Order
 from brand.orders.policies.joader_policy import JoaderPolicy
@@ -53,7 +53,7 @@ def test_an_order_plans_what_its_protocol_plans(order: Order, epoch: int) -> Non
             assert getattr(plan.requests, name).tolist() == getattr(expected.requests, name).tolist()
 
 
-def expected_plan(order: Order, epoch: int) -> Plan:
+def expected_plan(order: Order, epoch: int) -> EpochPlan:
     """What the protocol's own function makes of the fields."""
     mapping, policy = order.mapping, order.policy
     if isinstance(policy, StripePolicy):

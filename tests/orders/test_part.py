@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brand.orders.base.part import Part, narrowed
+from brand.orders.base.part import Subset, narrowed
 from brand.orders.base.placement import choose_kept
 from brand.orders.base.plan import memory_over_time, read_of_sample
 from brand.orders.order import Order
@@ -19,7 +19,7 @@ from brand.orders.policies.stripe_policy import StripePolicy
 from tests.orders.models import chi_square, model_memory, orders, reads_of
 
 MASK = np.array([True, False, False, True, True, False, False, False, False, True])
-PART = Part.of(MASK)
+PART = Subset.of(MASK)
 
 
 @st.composite
@@ -40,9 +40,9 @@ def test_a_plan_of_a_part_is_the_plan_without_the_others(order: Order, epoch: in
     mask = data.draw(parts_of(order.samples))
     if order.policy.foreseen is not None:
         with pytest.raises(ValueError, match="several nodes do not draw a part"):
-            dataclasses.replace(order, part=Part.of(mask))
+            dataclasses.replace(order, part=Subset.of(mask))
         return
-    order = dataclasses.replace(order, part=Part.of(mask))
+    order = dataclasses.replace(order, part=Subset.of(mask))
     whole, plan = dataclasses.replace(order, part=None).plan(epoch), order.plan(epoch)
     assert plan.sample_of.tolist() == [place for place in whole.sample_of.tolist() if mask[place]]
     assert order.draws == len(plan.sample_of) == mask.sum()
@@ -83,7 +83,7 @@ def test_the_part_of_all_is_the_plan(order: Order, data: st.DataObject) -> None:
 
 def test_the_samples_of_a_part_come_equally_often_at_every_position() -> None:
     """Where the others are left out, over 2,000 epochs. With 12 degrees of freedom 45 is p = 0.00001."""
-    order = Order("any", 40, 8, 0, StripePolicy(2, 4), Part.of(np.arange(40) % 3 == 1))
+    order = Order("any", 40, 8, 0, StripePolicy(2, 4), Subset.of(np.arange(40) % 3 == 1))
     counts = np.zeros((order.draws, 40), np.int64)
     for epoch in range(2000):
         counts[np.arange(order.draws), order.plan(epoch).sample_of] += 1
@@ -97,7 +97,7 @@ def test_bits_and_digest() -> None:
     assert PART.mask.tolist() == MASK.tolist()
     assert PART.digest == "2b1ce561b8a1e0a7420a42ecef36d905"
     assert PART.to_text() == "GQI="
-    assert Part.from_text(10, "GQI=") == PART
+    assert Subset.from_text(10, "GQI=") == PART
     assert repr(PART) == "Part(4 of 10, 2b1ce561b8a1e0a7420a42ecef36d905)"
 
 
@@ -118,7 +118,7 @@ def test_bits_and_digest() -> None:
 def test_what_is_no_part_is_refused(samples: int, text: object) -> None:
     """Too few bits, too many, bits behind the last sample, no sample, and what is no text of bits."""
     with pytest.raises(ValueError, match=r"part|bits|base64|Only|Non-"):
-        Part.from_text(samples, text)
+        Subset.from_text(samples, text)
 
 
 def test_an_order_names_its_part() -> None:
@@ -127,7 +127,7 @@ def test_an_order_names_its_part() -> None:
     value = json.loads(json.dumps(order.to_json()))
     assert value["part"] == PART.digest
     assert Order.from_json(value, PART) == order
-    other = Part.of(~MASK)
+    other = Subset.of(~MASK)
     for given_part in (None, other):
         with pytest.raises(ValueError, match=f"the order is of part {PART.digest}, and not of "):
             Order.from_json(value, given_part)

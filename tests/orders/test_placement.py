@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from brand.orders.base.mapping import Mapping
 from brand.orders.base.placement import choose_cached, choose_kept, place
-from brand.orders.base.plan import Plan, memory_over_time, peak
+from brand.orders.base.plan import EpochPlan, memory_over_time, peak
 from brand.orders.base.policy import Policy
-from brand.orders.base.random import Stream, permutation
+from brand.orders.base.random import RandomStream, permutation
 from brand.orders.order import Order
 from brand.orders.policies.slot_policy import SlotPolicy
 from brand.orders.policies.stripe_policy import StripePolicy
@@ -20,7 +20,7 @@ from tests.orders.models import model_memory, sized_plans, small_orders, stripes
 from tests.rounds import examples
 
 
-def fits(plan: Plan, size_of: list[int], kept: list[bool]) -> int:
+def fits(plan: EpochPlan, size_of: list[int], kept: list[bool]) -> int:
     """What is needed at the most when some samples are never released: they, and the most of the others."""
     others = [0 if keep else size for keep, size in zip(kept, size_of, strict=True)]
     return sum(size for keep, size in zip(kept, size_of, strict=True) if keep) + max(model_memory(plan, others))
@@ -56,7 +56,7 @@ def test_tiers_are_filled_in_the_order_of_keys(units: list[tuple[int, int]], roo
 @pytest.mark.slow
 @given(sized_plans(), st.integers(1, 12), st.floats(0, 0.9), st.floats(0, 1), st.integers(0, 5))
 def test_the_folder_holds_what_memory_would_keep_next(
-    made: tuple[Order, Plan, list[int]], stripe: int, kept_share: float, share: float, seed: int
+    made: tuple[Order, EpochPlan, list[int]], stripe: int, kept_share: float, share: float, seed: int
 ) -> None:
     """Nothing that is kept, no more than its room, whole stripes, and none behind one that did not fit."""
     order, plan, size_of = made
@@ -67,7 +67,7 @@ def test_the_folder_holds_what_memory_would_keep_next(
     assert not (cached & kept).any()
     assert int(sizes[cached].sum()) <= room
     stripes, left = stripe_numbers(order.mapping, stripe), room
-    for number in permutation(len(stripes), seed, Stream.KEPT).tolist():
+    for number in permutation(len(stripes), seed, RandomStream.KEPT).tolist():
         places = [at for at in stripes[number] if not kept[at] and size_of[at]]
         left -= sum(size_of[at] for at in places)
         assert [bool(cached[at]) for at in places] == [left >= 0] * len(places)
@@ -86,7 +86,7 @@ def test_sizes_of_any_type_keep_the_same(dtype: type) -> None:
 @pytest.mark.slow
 @given(sized_plans(), st.integers(1, 12), st.floats(0, 1.1), st.integers(0, 5))
 def test_kept_samples_and_the_rest_always_fit(
-    made: tuple[Order, Plan, list[int]], stripe: int, share: float, seed: int
+    made: tuple[Order, EpochPlan, list[int]], stripe: int, share: float, seed: int
 ) -> None:
     """What is kept and the most of all others at a time are within the room; where even those are not, none is kept."""
     order, plan, size_of = made
@@ -100,7 +100,7 @@ def test_kept_samples_and_the_rest_always_fit(
 
 @pytest.mark.slow
 @given(sized_plans(), st.integers(0, 100), st.integers(1, 12))
-def test_all_is_kept_when_all_fits(made: tuple[Order, Plan, list[int]], more: int, stripe: int) -> None:
+def test_all_is_kept_when_all_fits(made: tuple[Order, EpochPlan, list[int]], more: int, stripe: int) -> None:
     """With room for the whole data set, or for more, no sample is ever released."""
     order, plan, size_of = made
     assert choose_kept(plan, np.array(size_of, np.int64), sum(size_of) + more, min(stripe, order.chunk_size), 0).all()
@@ -119,14 +119,14 @@ def test_nothing_is_kept_when_the_room_is_too_small(order: Order, unit: int, sha
 @pytest.mark.slow
 @given(sized_plans(), st.integers(1, 12), st.floats(0, 1), st.integers(0, 5))
 def test_whole_stripes_are_kept_in_the_order_of_the_seed(
-    made: tuple[Order, Plan, list[int]], stripe: int, share: float, seed: int
+    made: tuple[Order, EpochPlan, list[int]], stripe: int, share: float, seed: int
 ) -> None:
     """The kept samples are those of the first stripes of a permutation, which does not depend on the room."""
     order, plan, size_of = made
     room, stripe = int(share * sum(size_of)), min(stripe, order.chunk_size)
     kept = choose_kept(plan, np.array(size_of, np.int64), room, stripe, seed).tolist()
     stripes = stripe_numbers(order.mapping, stripe)
-    in_order = [stripes[number] for number in permutation(len(stripes), seed, Stream.KEPT).tolist()]
+    in_order = [stripes[number] for number in permutation(len(stripes), seed, RandomStream.KEPT).tolist()]
     count, still = 0, True
     for places in in_order:
         assert len({kept[place] for place in places}) <= 1  # a stripe is kept or not
@@ -144,7 +144,9 @@ def test_some_of_the_stripes_are_kept_those_that_come_first(policy: Policy, stri
     order = Order("any", 1997, 10, 0, policy)
     plan = order.plan(0)
     stripes = stripe_numbers(order.mapping, stripe)
-    in_order = [stripes[number] for number in permutation(len(stripes), 3, Stream.KEPT).tolist() if stripes[number]]
+    in_order = [
+        stripes[number] for number in permutation(len(stripes), 3, RandomStream.KEPT).tolist() if stripes[number]
+    ]
     kept = choose_kept(plan, np.ones(1997, np.int64), 800, stripe, 3).tolist()
     assert 600 < sum(kept) < 800
     found = [[kept[place] for place in places] for places in in_order]
@@ -166,7 +168,7 @@ def test_the_room_is_used(n: int, stripe: int, share: float) -> None:
 
 def bits_of(count: int) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
     """Random numbers up to 60,000."""
-    return permutation(count, 99, Stream.ACCESS).astype(np.int64) * 60_000 // count
+    return permutation(count, 99, RandomStream.ACCESS).astype(np.int64) * 60_000 // count
 
 
 def test_the_room_is_used_with_every_seed() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from brand.orders.base.plan import Plan, memory_over_time, peak, read_of_sample
+from brand.orders.base.plan import EpochPlan, memory_over_time, peak, read_of_sample
 from brand.orders.order import Order
 from brand.orders.policies.stripe_policy import StripePolicy
 from tests.orders.models import model_memory, reads_of, sized_plans, small_orders
@@ -46,7 +46,7 @@ def test_what_a_read_holds_is_ascending_and_each_place_is_held_once(order: Order
 
 @pytest.mark.slow
 @given(sized_plans())
-def test_memory_over_time_is_that_of_playing_the_plan(made: tuple[Order, Plan, list[int]]) -> None:
+def test_memory_over_time_is_that_of_playing_the_plan(made: tuple[Order, EpochPlan, list[int]]) -> None:
     """At each position the sizes of all samples that were read and not yet drawn, to the byte."""
     _, plan, size_of = made
     expected = model_memory(plan, size_of)

@@ -13,7 +13,7 @@ from brand.orders.base.mapping import Mapping
 from brand.orders.base.placement import choose_kept
 from brand.orders.base.plan import peak
 from brand.orders.base.policy import Policy
-from brand.orders.base.random import Stream, permutation
+from brand.orders.base.random import RandomStream, permutation
 from brand.orders.order import Order
 from brand.orders.policies.pool_policy import PoolPolicy
 from brand.orders.policies.uniform import UniformPolicy
@@ -34,8 +34,8 @@ def test_a_pool_is_shuffled_as_a_whole_and_comes_after_the_one_before(
     """Pool by pool: its chunks are due at its first position, and its samples come in the order of the access."""
     pool = data.draw(st.integers(1, mapping.chunks))
     plan = order_of(mapping, PoolPolicy(1, pool), seed).plan(epoch)
-    chunks = permutation(mapping.chunks, seed, Stream.POOL, epoch).tolist()
-    access = permutation(mapping.samples, seed, Stream.ACCESS, epoch).tolist()
+    chunks = permutation(mapping.chunks, seed, RandomStream.POOL, epoch).tolist()
+    access = permutation(mapping.samples, seed, RandomStream.ACCESS, epoch).tolist()
     drawn: list[int] = []
     due: list[tuple[int, int, int]] = []
     for first in range(0, len(chunks), pool):

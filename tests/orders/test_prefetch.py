@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from brand.orders.base import random
 from brand.orders.base.mapping import Mapping
 from brand.orders.base.owners import MAX_NODES
-from brand.orders.base.plan import Plan, Requests
-from brand.orders.base.random import Stream, permutation
+from brand.orders.base.plan import EpochPlan, PeerRequests
+from brand.orders.base.random import RandomStream, permutation
 from brand.orders.policies.prefetch import plan_requests, plan_slots_across_nodes
 from brand.orders.policies.slots import Refill, plan_slots, priorities
 from tests.orders.models import (
@@ -36,21 +36,21 @@ WIDE = 1 << 32
 """A window, or a limit, larger than any epoch."""
 
 
-def requests_of(plan: Plan) -> list[tuple[int, list[int]]]:
+def requests_of(plan: EpochPlan) -> list[tuple[int, list[int]]]:
     """The third table of a plan as plain values: who asked at which position, and what was sent with the answer."""
     assert plan.requests is not None
     asked = plan.requests.positions.tolist()
     return [(position, plan.requests.sent_with(number).tolist()) for number, position in enumerate(asked)]
 
 
-def planned(mapping: Mapping, nodes: Nodes, refill: Refill, seed: int, epoch: int) -> Plan:
+def planned(mapping: Mapping, nodes: Nodes, refill: Refill, seed: int, epoch: int) -> EpochPlan:
     """The plan of an epoch."""
     return plan_slots_across_nodes(mapping, nodes.nodes, nodes.ranks, nodes.window, nodes.remote, refill, seed, epoch)
 
 
 def planned_for(
     mapping: Mapping, access: Sequence[int], nodes: Nodes, refill: Refill, seed: int = 0, epoch: int = 0
-) -> Plan:
+) -> EpochPlan:
     """The plan for an access sequence."""
     return plan_requests(
         mapping, np.array(access), nodes.nodes, nodes.ranks, nodes.window, nodes.remote, refill, seed, epoch
@@ -101,7 +101,7 @@ SIZES = [
 def test_a_plan_of_some_size_is_that_of_the_model(nodes: Nodes, mapping: Mapping, refill: Refill) -> None:
     """The same with more groups and the access sequence of the epoch."""
     plan = planned(mapping, nodes, refill, 7, 2)
-    access = permutation(mapping.samples, 7, Stream.ACCESS, 2).tolist()
+    access = permutation(mapping.samples, 7, RandomStream.ACCESS, 2).tolist()
     delivered, reads, requests = model_plan(mapping, access, nodes, refill, 7, 2)
     assert plan.sample_of.tolist() == delivered
     assert reads_of(plan) == reads
@@ -119,7 +119,7 @@ def test_playing_in_other_blocks_gives_the_same_plan(monkeypatch: pytest.MonkeyP
 # One node, and nothing sent ahead
 
 
-def assert_same(plan: Plan, expected: Plan) -> None:
+def assert_same(plan: EpochPlan, expected: EpochPlan) -> None:
     """Both have the same tables, of the same types."""
     assert plan.mapping == expected.mapping
     pairs = [(plan.sample_of, expected.sample_of), (table_of(plan), table_of(expected))]
@@ -153,7 +153,7 @@ def test_nothing_sent_ahead_leaves_the_plan_of_one_node(
     nodes = Nodes(nodes.nodes, nodes.ranks, window, remote)
     plan = planned(mapping, nodes, refill, seed, epoch)
     assert_same(plan, plan_slots(mapping, refill, seed, epoch))
-    groups = mapping.group_of(permutation(mapping.samples, seed, Stream.ACCESS, epoch)).tolist()
+    groups = mapping.group_of(permutation(mapping.samples, seed, RandomStream.ACCESS, epoch)).tolist()
     away = [p for p, group in enumerate(groups) if nodes.owner(group, mapping.groups) != nodes.drawer(p)]
     assert requests_of(plan) == [(position, []) for position in away]
 
@@ -226,7 +226,7 @@ def test_nothing_is_read_in_order_to_be_sent_ahead(
 
 def test_the_third_table_by_number() -> None:
     """What was sent with each request lies one after the other."""
-    requests = Requests(np.array([3, 8, 9]), np.array([5, 7, 11]), np.array([2, 2, 3]))
+    requests = PeerRequests(np.array([3, 8, 9]), np.array([5, 7, 11]), np.array([2, 2, 3]))
     assert [requests.sent_with(number).tolist() for number in range(3)] == [[5, 7], [], [11]]
 
 
@@ -287,13 +287,13 @@ def figure_seed() -> int:
     return next(seed for seed in range(1000) if falls_so(seed))
 
 
-def figure_plan(window: int) -> Plan:
+def figure_plan(window: int) -> EpochPlan:
     """The plan of the figures' draws."""
     access = [FILES.index(name) for pair in zip(NODE_0, NODE_1, strict=True) for name in pair]
     return planned_for(FIGURE, access, Nodes(2, 2, window, 9), "fill_rate", figure_seed())
 
 
-def messages(plan: Plan) -> list[tuple[str, ...]]:
+def messages(plan: EpochPlan) -> list[tuple[str, ...]]:
     """For each draw of node 0 that the figure shows: its name, and what is said and done, in order."""
     requests = dict(requests_of(plan))
     reads = {read.deadline: FILES[3 * read.chunk :][:3] for read in reads_of(plan)}
@@ -343,7 +343,7 @@ def test_figure_6_with_a_window_that_ends_before_m() -> None:
     ]
 
 
-def fill_rate_of_second_read(plan: Plan) -> float:
+def fill_rate_of_second_read(plan: EpochPlan) -> float:
     """What the read at request r fills, over the chunk size."""
     _, second, *_ = [read for read in reads_of(plan) if read.chunk >= 3]
     assert FILES[3 * second.chunk :][:3] == "ank"

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brand.orders.base.random import Stream, Words, bits, group_positions, low_mask, permutation, ranked
+from brand.orders.base.random import RandomStream, Words, bits, group_positions, low_mask, permutation, ranked
 from brand.orders.policies.stripes import _rows_of_bits
 from tests.orders.models import chi_square, epochs, seeds
 
-streams = st.sampled_from(list(Stream))
+streams = st.sampled_from(list(RandomStream))
 
 
 def close_to_uniform(found: float, freedom: int) -> bool:
@@ -24,7 +24,7 @@ def close_to_uniform(found: float, freedom: int) -> bool:
 
 def test_the_numbers_of_the_streams_are_fixed() -> None:
     """WARNING: a change here changes the order of every run that users resume. Add numbers, never change one."""
-    assert {stream.name: stream.value for stream in Stream} == {
+    assert {stream.name: stream.value for stream in RandomStream} == {
         "ACCESS": 1,
         "STRIPE_ORDER": 2,
         "STRIPE_MATES": 3,
@@ -43,7 +43,7 @@ def test_the_numbers_of_the_streams_are_fixed() -> None:
 
 @given(seeds, streams, epochs, st.integers(0, 2**32), st.integers(0, 40), st.integers(0, 70))
 def test_any_words_are_a_slice_of_the_stream(
-    seed: int, stream: Stream, epoch: int, step: int, block: int, count: int
+    seed: int, stream: RandomStream, epoch: int, step: int, block: int, count: int
 ) -> None:
     """Words `first` and on are those that the whole stream has there."""
     whole = bits(4 * block + count, seed, stream, epoch, step)
@@ -55,18 +55,18 @@ def test_any_words_are_a_slice_of_the_stream(
 def test_a_slice_begins_with_a_block(first: int) -> None:
     """Words come in fours; another beginning is refused, with its number."""
     with pytest.raises(ValueError, match=f"word {first} "):
-        bits(4, 0, Stream.ACCESS, first=first)
+        bits(4, 0, RandomStream.ACCESS, first=first)
 
 
 def test_each_name_has_a_stream_of_its_own() -> None:
     """Seeds that differ in any bit, purposes, epochs and steps share no word."""
-    names = itertools.product((0, 1, 1 << 63, 1 << 64, 1 << 127), Stream, (0, 1, 2**16 - 1), (0, 1, 2**20))
+    names = itertools.product((0, 1, 1 << 63, 1 << 64, 1 << 127), RandomStream, (0, 1, 2**16 - 1), (0, 1, 2**20))
     words = np.concatenate([bits(64, seed, stream, epoch, step) for seed, stream, epoch, step in names])
     assert len(np.unique(words)) == len(words)
 
 
 @given(seeds, streams, st.integers(0, 3000))
-def test_words_one_after_another_are_those_of_the_stream(seed: int, stream: Stream, count: int) -> None:
+def test_words_one_after_another_are_those_of_the_stream(seed: int, stream: RandomStream, count: int) -> None:
     """Also beyond what is made at a time."""
     words = Words(seed, stream)
     assert [words.next() for _ in range(count)] == bits(count, seed, stream).tolist()
@@ -75,7 +75,7 @@ def test_words_one_after_another_are_those_of_the_stream(seed: int, stream: Stre
 
 def test_numbers_below_a_limit_are_uniform() -> None:
     """Also below one that is no power of two."""
-    words = Words(1, Stream.ROUNDS)
+    words = Words(1, RandomStream.ROUNDS)
     for limit in (2, 3, 100):
         assert close_to_uniform(
             chi_square(np.bincount([words.below(limit) for _ in range(20_000)], minlength=limit)), limit - 1
@@ -84,7 +84,7 @@ def test_numbers_below_a_limit_are_uniform() -> None:
 
 def test_words_have_equally_many_of_each_byte() -> None:
     """All eight bytes of the words are uniform."""
-    words = bits(100_000, 5, Stream.ACCESS).view(np.uint8).reshape(-1, 8)
+    words = bits(100_000, 5, RandomStream.ACCESS).view(np.uint8).reshape(-1, 8)
     for place in range(8):
         assert close_to_uniform(chi_square(np.bincount(words[:, place], minlength=256)), 255)
 
@@ -92,23 +92,25 @@ def test_words_have_equally_many_of_each_byte() -> None:
 def test_rows_of_words_are_the_same_wherever_a_block_begins() -> None:
     """The row of a group does not depend on which other rows are asked for with it."""
     for width in (1, 3, 4, 5, 64):
-        rows = _rows_of_bits(12, width, (1, 2), Stream.STRIPE_ORDER, 0)
+        rows = _rows_of_bits(12, width, (1, 2), RandomStream.STRIPE_ORDER, 0)
         assert rows.shape == (12, width)
         for first, count in ((0, 1), (1, 5), (7, 5), (11, 1)):
-            part = _rows_of_bits(count, width, (1, 2), Stream.STRIPE_ORDER, first)
+            part = _rows_of_bits(count, width, (1, 2), RandomStream.STRIPE_ORDER, first)
             assert part.tolist() == rows[first : first + count].tolist()
         assert len(np.unique(rows)) == rows.size
 
 
 @given(st.integers(1, 400), seeds, streams, epochs)
-def test_a_permutation_has_each_number_once(count: int, seed: int, stream: Stream, epoch: int) -> None:
+def test_a_permutation_has_each_number_once(count: int, seed: int, stream: RandomStream, epoch: int) -> None:
     """Every number below `count` is there."""
     assert sorted(permutation(count, seed, stream, epoch).tolist()) == list(range(count))
 
 
 @pytest.mark.slow
 @given(st.integers(1, 400), seeds, streams, epochs)
-def test_a_permutation_sorts_by_the_words_of_its_stream(count: int, seed: int, stream: Stream, epoch: int) -> None:
+def test_a_permutation_sorts_by_the_words_of_its_stream(
+    count: int, seed: int, stream: RandomStream, epoch: int
+) -> None:
     """Numbers in the order of their words; of the words only the low bits, which hold the number, do not count."""
     words = bits(count, seed, stream, epoch).tolist()
     low = 2 ** max(0, math.ceil(math.log2(count)))
@@ -124,14 +126,14 @@ def test_all_permutations_are_equally_likely(count: int, by: str) -> None:
     found = [0] * len(number)
     for k in range(60 * len(number)):
         seed, epoch = (k, 0) if by == "seed" else (0, k)
-        found[number[tuple(permutation(count, seed, Stream.ACCESS, epoch).tolist())]] += 1
+        found[number[tuple(permutation(count, seed, RandomStream.ACCESS, epoch).tolist())]] += 1
     assert close_to_uniform(chi_square(found), len(number) - 1)
 
 
 def test_every_number_is_equally_likely_at_every_position() -> None:
     """The same for more numbers, position by position."""
     count, times = 40, 4000
-    orders = np.array([permutation(count, seed, Stream.KEPT) for seed in range(times)])
+    orders = np.array([permutation(count, seed, RandomStream.KEPT) for seed in range(times)])
     for position in range(count):
         assert close_to_uniform(chi_square(np.bincount(orders[:, position], minlength=count)), count - 1)
 

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from brand.orders.base.joins import LEAST_PACE, Join, alone
 from brand.orders.base.mapping import Mapping
-from brand.orders.base.part import Part
-from brand.orders.base.plan import Plan, Track, read_of_sample
+from brand.orders.base.part import Subset
+from brand.orders.base.plan import EpochPlan, Track, read_of_sample
 from brand.orders.order import Order
 from brand.orders.policies.following import follow, lap_of
 from brand.orders.policies.shared_policy import SharedPolicy
@@ -28,7 +28,7 @@ DATA_SET = "0" * 32
 def order_of(mapping: Mapping, stripe: int, part: NDArray[np.bool_] | None = None, seed: int = 3) -> Order:
     """An order of a job of this data set."""
     policy = SharedPolicy(mapping.group_chunks, stripe)
-    chosen = None if part is None else Part.of(part)
+    chosen = None if part is None else Subset.of(part)
     return Order(DATA_SET, mapping.samples, mapping.chunk_size, seed, policy, chosen)
 
 
@@ -42,7 +42,7 @@ def data_sets(draw: st.DrawFn) -> tuple[Mapping, int, NDArray[np.bool_] | None]:
     return Mapping(samples, chunk_size, group), draw(st.integers(1, chunk_size)), some
 
 
-def same(one: Plan, other: Plan) -> bool:
+def same(one: EpochPlan, other: EpochPlan) -> bool:
     """Whether two plans draw and read the same."""
     assert one.reads is not None
     assert other.reads is not None

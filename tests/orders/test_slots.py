@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brand.orders.base.mapping import Mapping
-from brand.orders.base.plan import Plan
-from brand.orders.base.random import Stream, permutation
+from brand.orders.base.plan import EpochPlan
+from brand.orders.base.random import RandomStream, permutation
 from brand.orders.policies.slots import Refill, plan_access, plan_slots, priorities
 from tests.orders.models import Read, epochs, mappings, model_slots, reads_of, refills, seeds, table_of
 from tests.rounds import examples
@@ -46,7 +46,7 @@ def test_a_plan_of_some_size_is_that_of_the_model(refill: Refill, samples: int) 
     """The same with many groups, chunks of 32, and the access sequence of the epoch."""
     mapping = Mapping(samples, 32, 6)
     plan = plan_slots(mapping, refill, 7, 2)
-    access = permutation(samples, 7, Stream.ACCESS, 2)
+    access = permutation(samples, 7, RandomStream.ACCESS, 2)
     delivered, reads = model_plan(mapping, access.tolist(), refill, 7, 2)
     assert plan.sample_of.tolist() == delivered
     assert reads_of(plan) == reads
@@ -100,7 +100,7 @@ def seed_with(choices: Sequence[tuple[int, Sequence[int]]]) -> int:
     return next(seed for seed in range(10_000) if falls_so(seed))
 
 
-def play(refill: Refill, seed: int) -> tuple[Plan, str, list[tuple[str, str, str]]]:
+def play(refill: Refill, seed: int) -> tuple[EpochPlan, str, list[tuple[str, str, str]]]:
     """The plan of the figure's requests; delivered files; for each read the request, the chunk and what it filled."""
     plan = plan_access(FIGURE, np.array([FILES.index(name) for name in REQUESTS]), refill, seed, 0)
     delivered = "".join(FILES[place] for place in plan.sample_of)

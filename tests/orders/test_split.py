@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from brand.orders.base import split
 from brand.orders.base.owners import MAX_NODES
-from brand.orders.base.random import Stream, permutation
+from brand.orders.base.random import RandomStream, permutation
 from brand.orders.base.split import split_near
 from tests.rounds import examples
 
@@ -126,7 +126,7 @@ def test_a_worked_example() -> None:
 @pytest.mark.parametrize("block", [1, 7, 12, 13, 100, 1 << 30])
 def test_splitting_in_other_blocks_gives_the_same(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """How many global batches are split at a time is not seen."""
-    owner_at = permutation(1000, 1, Stream.ACCESS) % 4
+    owner_at = permutation(1000, 1, RandomStream.ACCESS) % 4
     expected = split_near(owner_at, np.array([0, 0, 1, 2]), 3)
     monkeypatch.setattr(split, "BLOCK", block)
     assert split_near(owner_at, np.array([0, 0, 1, 2]), 3).tolist() == expected.tolist()
@@ -135,7 +135,7 @@ def test_splitting_in_other_blocks_gives_the_same(block: int, monkeypatch: pytes
 @pytest.mark.parametrize("each", [1, 2, 8])
 def test_less_than_a_tenth_crosses_of_what_crosses_in_turn(each: int) -> None:
     """Three nodes that own equal shares, global batches of 768 samples in random order."""
-    owner_at = permutation(256_000, 5, Stream.ACCESS) % 3
+    owner_at = permutation(256_000, 5, RandomStream.ACCESS) % 3
     node_of_rank = np.repeat(np.arange(3), each)
     near = split_near(owner_at, node_of_rank, 256 // each)
     in_turn = np.arange(256_000) % (3 * each)

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brand.orders.base.mapping import Mapping
-from brand.orders.base.plan import Plan
-from brand.orders.base.random import Stream, permutation
+from brand.orders.base.plan import EpochPlan
+from brand.orders.base.random import RandomStream, permutation
 from brand.orders.policies import stripes
 from brand.orders.policies.stripes import plan_stripes
 from tests.orders.models import (
@@ -39,11 +39,11 @@ class Case:
     seed: int
     epoch: int
 
-    def plan(self) -> Plan:
+    def plan(self) -> EpochPlan:
         """The plan of the case."""
         return plan_stripes(self.mapping, self.stripe, self.seed, self.epoch)
 
-    def words(self, purpose: Stream, group: int, each: int) -> Callable[[int], list[int]]:
+    def words(self, purpose: RandomStream, group: int, each: int) -> Callable[[int], list[int]]:
         """The group's random words, `each` for every stripe number."""
         width = self.mapping.group_chunks * -(-self.mapping.chunk_size // self.stripe) * each
         row = stripes._rows_of_bits(1, width, (self.seed, self.epoch), purpose, group)[0].tolist()
@@ -54,12 +54,12 @@ class Case:
         found = stripes_of_group(self.mapping, self.stripe, group)
         width = self.mapping.group_chunks * -(-self.mapping.chunk_size // self.stripe)
         low = 1 << max(0, width - 1).bit_length()
-        word = self.words(Stream.STRIPE_ORDER, group, 1)
+        word = self.words(RandomStream.STRIPE_ORDER, group, 1)
         return sorted(found, key=lambda one: (word(one.number)[0] // low, one.number))
 
     def tape(self, group: int) -> list[int]:
         """The group's places in tape order."""
-        words = self.words(Stream.STRIPE_MATES, group, self.stripe)
+        words = self.words(RandomStream.STRIPE_MATES, group, self.stripe)
         return model_tape(self.mapping, self.stripe, self.in_order(group), words)
 
 
@@ -73,7 +73,7 @@ def cases(draw: st.DrawFn) -> Case:
 LARGE = Case(Mapping(5000, 48, 7), 5, 11, 3)
 
 
-def drawn_by_group(plan: Plan) -> list[list[int]]:
+def drawn_by_group(plan: EpochPlan) -> list[list[int]]:
     """The places of each group in the order in which they are drawn."""
     size = plan.mapping.chunk_size * plan.mapping.group_chunks
     found: list[list[int]] = [[] for _ in range(plan.mapping.groups)]
@@ -82,7 +82,7 @@ def drawn_by_group(plan: Plan) -> list[list[int]]:
     return found
 
 
-def read_by_group(plan: Plan) -> list[list[Read]]:
+def read_by_group(plan: EpochPlan) -> list[list[Read]]:
     """The reads of each group in the order of the plan."""
     found: list[list[Read]] = [[] for _ in range(plan.mapping.groups)]
     for read in reads_of(plan):
@@ -164,7 +164,7 @@ def test_reads_are_sorted_and_those_of_a_group_keep_its_stripe_order(case: Case)
 def test_the_access_sequence_says_which_group_is_drawn_from(case: Case) -> None:
     """Position after position, the group is that of the epoch's permutation of all places."""
     size = case.mapping.chunk_size * case.mapping.group_chunks
-    access = permutation(case.mapping.samples, case.seed, Stream.ACCESS, case.epoch)
+    access = permutation(case.mapping.samples, case.seed, RandomStream.ACCESS, case.epoch)
     assert [a // size for a in access.tolist()] == [s // size for s in case.plan().sample_of.tolist()]
 
 
@@ -203,7 +203,7 @@ def test_groups_seeds_and_epochs_have_tapes_of_their_own() -> None:
     assert len(tapes) == 3 * 3 * mapping.groups
 
 
-def bags(plan: Plan) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+def bags(plan: EpochPlan) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
     """The most samples that each group has in memory, where every read happens at its deadline."""
     mapping, samples = plan.mapping, plan.mapping.samples
     by_group = np.argsort(plan.sample_of // mapping.group_size, kind="stable")  # positions, group after group

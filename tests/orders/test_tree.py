@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from brand.orders.base.random import Stream, Words
+from brand.orders.base.random import RandomStream, Words
 from brand.orders.joader.dependent import draw_rounds
 from brand.orders.joader.tree import MOST_JOBS, Need, Tree
 from tests.rounds import examples
@@ -38,7 +38,7 @@ class Twin:
     tree: Tree = field(default_factory=lambda: Tree(ELEMENTS))
     needed: dict[int, set[int]] = field(default_factory=dict)
     """By the id of a job."""
-    words: Words = field(default_factory=lambda: Words(1, Stream.ROUNDS))
+    words: Words = field(default_factory=lambda: Words(1, RandomStream.ROUNDS))
 
     def insert(self, elements: set[int]) -> None:
         self.needed[id(self.tree.insert(mask(elements)))] = set(elements)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from brand.orders.base.mapping import Mapping
 from brand.orders.base.placement import choose_kept
-from brand.orders.base.plan import Plan, memory_over_time, peak, read_of_sample
-from brand.orders.base.random import Stream, permutation
+from brand.orders.base.plan import EpochPlan, memory_over_time, peak, read_of_sample
+from brand.orders.base.random import RandomStream, permutation
 from brand.orders.order import Order
 from brand.orders.policies.uniform import UniformPolicy
 from brand.testing.shuffling import measure
@@ -24,7 +24,7 @@ def order_of(mapping: Mapping, seed: int) -> Order:
     return Order("any", mapping.samples, mapping.chunk_size, seed, UniformPolicy(1))
 
 
-def with_a_table(plan: Plan) -> Plan:
+def with_a_table(plan: EpochPlan) -> EpochPlan:
     """The same plan, with the table of its reads."""
     return dataclasses.replace(plan, reads=table_of(plan))
 
@@ -44,7 +44,7 @@ def test_an_epoch_is_a_permutation(samples: int) -> None:
 def test_single_samples_come_in_the_order_of_the_access(mapping: Mapping, seed: int, epoch: int) -> None:
     """Each is read when it is drawn, so that one lies in memory at a time."""
     plan = order_of(mapping, seed).plan(epoch)
-    access = permutation(mapping.samples, seed, Stream.ACCESS, epoch).tolist()
+    access = permutation(mapping.samples, seed, RandomStream.ACCESS, epoch).tolist()
     assert plan.sample_of.tolist() == access
     assert [(read.deadline, read.held) for read in reads_of(plan)] == [(p, (place,)) for p, place in enumerate(access)]
     assert [read.chunk * mapping.chunk_size + read.first for read in reads_of(plan)] == access

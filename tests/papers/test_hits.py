@@ -16,7 +16,7 @@ from bench.papers import hits
 from bench.papers.frequency import node_draws
 from bench.papers.theory import HITS, STEADY, hit_figures
 from brand.errors import UsageError
-from brand.orders.base.random import Stream, permutation
+from brand.orders.base.random import RandomStream, permutation
 from tests.rounds import examples
 
 Draws = NDArray[np.int64]
@@ -136,7 +136,7 @@ def test_a_random_cache_holds_no_more_than_its_room(draws: Draws, capacity: int,
 def test_next_use_keeps_the_nearest_epochs(draws: Draws, capacity: int, horizon: int | None) -> None:
     """Epoch by epoch: of what is there and comes again within the horizon, what comes again first stays."""
     epochs = draws.tolist()
-    tie = np.argsort(permutation(int(draws.max()) + 1, 0, Stream.KEPT)).tolist()
+    tie = np.argsort(permutation(int(draws.max()) + 1, 0, RandomStream.KEPT)).tolist()
     held: list[int] = []
     expected = []
     for epoch, drawn in enumerate(epochs):

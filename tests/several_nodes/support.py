@@ -20,7 +20,7 @@ from brand.node.client.client import Client
 from brand.node.client.launch import start_server
 from brand.node.client.look import look_at
 from brand.node.client.session import Session
-from brand.node.client.wants import Wants
+from brand.node.client.wants import DecodeSpecs
 from brand.node.setup.member import Member
 from brand.node.setup.server_spec import ServerSpec
 from brand.node.wire import messages
@@ -36,7 +36,7 @@ Places = NDArray[np.int64]
 TOKEN = "a token for tests only, 32 bytes"
 
 
-def node_of(path: Path, address: str, run: str = "run", wants: Wants | None = None) -> Client:
+def node_of(path: Path, address: str, run: str = "run", wants: DecodeSpecs | None = None) -> Client:
     """A client of one of the servers, which wants something prepared or nothing."""
     data = StoredDataSet(path)
     return Client(ServerSpec(str(path), address), data.id, data.mean_bytes, run, attach=True, wants=wants)

@@ -27,12 +27,12 @@ from brand.node.setup.server_spec import ServerSpec
 from brand.node.wire import peer_messages as wire
 from brand.node.wire.client_messages import ClientBegins
 from brand.node.wire.drawing import Announcement, Begin, Drawing
-from brand.node.wire.joining import Front, Joining, Said
+from brand.node.wire.joining import JoinVote, LeadingOffset, Vote
 from brand.node.wire.messages import MAX_REASON, PeerKind
-from brand.node.wire.network import Closed, Event, Opened, Received, Stream
+from brand.node.wire.network import Closed, Event, Opened, PeerStream, Received
 from brand.node.wire.numbers import ClientNumber, NodeNumber
 from brand.orders.base.joins import Join, alone
-from brand.orders.base.part import Part
+from brand.orders.base.part import Subset
 from brand.orders.order import Order
 from brand.orders.policies.shared_policy import SharedPolicy
 from brand.orders.policies.slot_policy import SlotPolicy
@@ -64,7 +64,7 @@ def test_drawing(data: Any) -> None:
     begin = Begin(data.draw(numbers), replicas, tuple(ranks), data.draw(numbers), THREE, data.draw(numbers))
     begin = replace(begin, front=data.draw(numbers), largest=17)
     drawing = Drawing("run", data.draw(st.none() | numbers), ORDER, data.draw(numbers), begin, data.draw(numbers))
-    told = wire.Told(drawing, data.draw(st.booleans()))
+    told = wire.EpochAnnounced(drawing, data.draw(st.booleans()))
     assert wire.unpack_question(wire.pack(told), THREE) == told
 
 
@@ -72,21 +72,21 @@ def test_drawing(data: Any) -> None:
 @given(st.integers(0, (1 << 32) - 1), st.integers(0, wire.MAX_ROOM), PLACES)
 def test_rooms_requests_and_fetches(number: int, room: int, places: list[int]) -> None:
     """There and back, whatever the positions are."""
-    assert wire.unpack_question(wire.pack(wire.Room(room)), ONE) == wire.Room(room)
-    request = wire.unpack_question(wire.pack(wire.Request(number, room, array(places))), ONE)
-    assert isinstance(request, wire.Request)
+    assert wire.unpack_question(wire.pack(wire.PeerCapacity(room)), ONE) == wire.PeerCapacity(room)
+    request = wire.unpack_question(wire.pack(wire.SampleRequest(number, room, array(places))), ONE)
+    assert isinstance(request, wire.SampleRequest)
     assert (request.number, request.room, request.positions.tolist()) == (number, room, places)
     fetch = wire.unpack_question(wire.pack(wire.Fetch(number, array(places))), ONE)
     assert isinstance(fetch, wire.Fetch)
     assert (fetch.number, fetch.places.tolist()) == (number, places)
     with pytest.raises(ProtocolError, match="pages"):
-        wire.unpack_question(wire.pack(wire.Room(wire.MAX_ROOM + 1)), ONE)
+        wire.unpack_question(wire.pack(wire.PeerCapacity(wire.MAX_ROOM + 1)), ONE)
 
 
 @given(st.none() | st.integers(0, 1000), st.text(max_size=2 * MAX_REASON))
 def test_what_is_forgotten_or_refused(epoch: int | None, reason: str) -> None:
     """There and back; a reason has a longest length."""
-    about = wire.Forgotten("run", ORDER, epoch)
+    about = wire.EpochReleased("run", ORDER, epoch)
     assert wire.unpack_question(wire.pack(about), ONE) == about
     refused = wire.Refused(about, reason[:MAX_REASON])
     assert wire.unpack_reply(wire.pack(wire.Refused(about, reason)), PAGE) == refused
@@ -108,30 +108,30 @@ def test_pushes(number: int, places: list[int], missed: int, pages: int) -> None
 def test_parts_of_an_answer(data: bytes, offset: int) -> None:
     """There and back; a part beyond the end of its answer is refused."""
     view = memoryview(data)
-    found = wire.unpack_reply(wire.pack(wire.Fetched(9, len(data) + offset, offset, view)), PAGE)
-    assert isinstance(found, wire.Fetched)
+    found = wire.unpack_reply(wire.pack(wire.FetchReply(9, len(data) + offset, offset, view)), PAGE)
+    assert isinstance(found, wire.FetchReply)
     assert (found.number, found.size, found.offset, found.part) == (9, len(data) + offset, offset, view)
     if data:
         with pytest.raises(ProtocolError, match="end"):
-            wire.unpack_reply(wire.pack(wire.Fetched(9, len(data) + offset - 1, offset, view)), PAGE)
+            wire.unpack_reply(wire.pack(wire.FetchReply(9, len(data) + offset - 1, offset, view)), PAGE)
 
 
-SHARED = Order("0" * 32, 1000, 16, 7, SharedPolicy(4, 4), Part.of(np.arange(1000) % 3 == 0))
+SHARED = Order("0" * 32, 1000, 16, 7, SharedPolicy(4, 4), Subset.of(np.arange(1000) % 3 == 0))
 JOINS = st.builds(Join, st.just(0), st.integers(0, 99), st.integers(0, 999), st.just(0) | st.integers(16, 4096))
 
 
 @given(st.booleans(), st.booleans(), st.none() | JOINS, st.integers(-1, 99), st.booleans(), st.booleans())
 def test_joins_and_fronts(stands: bool, leads: bool, join: Join | None, lap: int, asks: bool, draws: bool) -> None:
     """There and back, with the bits of a part; joins that are decided are some."""
-    said = Said(stands, leads, () if join is None else (join,))
-    joining = Joining("run", SHARED, 5, said, lap, asks, draws)
+    said = Vote(stands, leads, () if join is None else (join,))
+    joining = JoinVote("run", SHARED, 5, said, lap, asks, draws)
     packed = wire.pack(joining)
     if join is None and (stands or leads):
         with pytest.raises(ProtocolError, match="decided"):
             wire.unpack_question(packed, ONE)
     else:
         assert wire.unpack_question(packed, ONE) == joining
-    front = Front(7, lap + 1, 1 << 40)
+    front = LeadingOffset(7, lap + 1, 1 << 40)
     assert wire.unpack_question(wire.pack(front), ONE) == front
 
 
@@ -152,22 +152,22 @@ def test_joins_and_fronts(stands: bool, leads: bool, join: Join | None, lap: int
 )
 def test_joins_that_cannot_be_are_refused(field: str, value: Any, said: str) -> None:
     """Each field is checked before it is used."""
-    packed = wire.pack(Joining("run", SHARED, 5, Said(rows=alone(3)), 3, asks=True, draws=True))
+    packed = wire.pack(JoinVote("run", SHARED, 5, Vote(rows=alone(3)), 3, asks=True, draws=True))
     facts = json.loads(packed[4:]) | {field: value}
     if value == ORDER.to_json():
         del facts["bits"]
     with pytest.raises(ProtocolError, match=said):
         wire.unpack_question(packed[:4] + json.dumps(facts).encode(), ONE)
     with pytest.raises(ProtocolError, match="a Front of 3 bytes"):
-        wire.unpack_question(wire.pack(Front(1, 2, 3))[:7], ONE)
+        wire.unpack_question(wire.pack(LeadingOffset(1, 2, 3))[:7], ONE)
 
 
 def test_a_message_on_the_wrong_stream() -> None:
     """A question is no reply, and the other way round."""
     with pytest.raises(ProtocolError, match="an owner does not send ROOM"):
-        wire.unpack_reply(wire.pack(wire.Room(1)), PAGE)
+        wire.unpack_reply(wire.pack(wire.PeerCapacity(1)), PAGE)
     with pytest.raises(ProtocolError, match="an asking node does not send REFUSED"):
-        wire.unpack_question(wire.pack(wire.Refused(wire.Forgotten("run", ORDER, None), "because")), ONE)
+        wire.unpack_question(wire.pack(wire.Refused(wire.EpochReleased("run", ORDER, None), "because")), ONE)
 
 
 class Wire:
@@ -176,8 +176,8 @@ class Wire:
     def __init__(self) -> None:
         self.wake, self.address = os.eventfd(0), "127.0.0.1:1"
         self.coming: list[Event] = []
-        self.sent: list[tuple[Stream, bytes]] = []
-        self.hung_up: list[Stream] = []
+        self.sent: list[tuple[PeerStream, bytes]] = []
+        self.hung_up: list[PeerStream] = []
 
     def connect(self, addresses: dict[int, str]) -> None:
         """Nobody is there."""
@@ -187,15 +187,15 @@ class Wire:
         coming, self.coming = self.coming, []
         return coming
 
-    def send(self, stream: Stream, message: bytes) -> None:
+    def send(self, stream: PeerStream, message: bytes) -> None:
         """Kept for the test."""
         self.sent.append((stream, message))
 
-    def unsent(self, stream: Stream) -> int:
+    def unsent(self, stream: PeerStream) -> int:
         """All is taken."""
         return 0
 
-    def hang_up(self, stream: Stream, reason: str) -> None:
+    def hang_up(self, stream: PeerStream, reason: str) -> None:
         """The stream is open again at once, so that the test goes on."""
         self.hung_up.append(stream)
         self.coming += [Closed(stream, reason), Opened(stream)]
@@ -220,7 +220,7 @@ def serving(texts: Path) -> Iterator[tuple[NodeServer, Wire]]:
         ServerSpec(texts, random_address(), memory=0.5, member=Member(0, 2, "token")), lambda data, page: made
     )
     for asks in (True, False):
-        made.coming.append(Opened(Stream(1, asks)))
+        made.coming.append(Opened(PeerStream(1, asks)))
     yield server, made
     server.stop()
     server.run()
@@ -258,14 +258,14 @@ def messages(draw: Any, order: Order, page: int) -> bytes:
     said = draw(
         st.one_of(
             st.binary(max_size=40),
-            st.builds(lambda asks: wire.Told(drawing, asks), st.booleans()),
-            st.builds(lambda epoch: wire.Forgotten("run", order, epoch), st.none() | st.just(drawing.epoch)),
-            st.builds(wire.Room, st.integers(0, (1 << 64) - 1)),
-            st.builds(lambda n, p: wire.Request(n, 5, array(p)), numbers, places),
+            st.builds(lambda asks: wire.EpochAnnounced(drawing, asks), st.booleans()),
+            st.builds(lambda epoch: wire.EpochReleased("run", order, epoch), st.none() | st.just(drawing.epoch)),
+            st.builds(wire.PeerCapacity, st.integers(0, (1 << 64) - 1)),
+            st.builds(lambda n, p: wire.SampleRequest(n, 5, array(p)), numbers, places),
             st.builds(lambda n, p: wire.Fetch(n, array(p)), numbers, places),
             st.builds(lambda n, p, m: wire.Push(n, array(p), array(m), pages), numbers, places, places),
-            st.builds(lambda n: wire.Fetched(n, 10, 0, memoryview(b"0123456789")), numbers),
-            st.just(wire.Refused(wire.Forgotten("run", order, None), "because")),
+            st.builds(lambda n: wire.FetchReply(n, 10, 0, memoryview(b"0123456789")), numbers),
+            st.just(wire.Refused(wire.EpochReleased("run", order, None), "because")),
         )
     )
     message: bytes = said if isinstance(said, bytes) else wire.pack(said)
@@ -285,7 +285,7 @@ def test_whatever_a_node_says_the_server_goes_on(
     server, made = served
     order = order_of(texts)
     message = data.draw(messages(order, residents_of(server).pool.allocator.page))
-    made.coming.append(Received(Stream(1, asks), message))
+    made.coming.append(Received(PeerStream(1, asks), message))
     turn(server)
     made.sent.clear()
     free = residents_of(server).pool.allocator.free
@@ -312,7 +312,7 @@ def test_a_push_that_nobody_waits_for_is_no_harm(served: tuple[NodeServer, Wire]
     turn(server)
     pages = int(residents_of(server).pages_of[700])
     data = np.zeros((pages, residents_of(server).pool.allocator.page), np.uint8)
-    came = Received(Stream(1, asks=True), wire.pack(wire.Push(99, array([700]), array([]), data)))
+    came = Received(PeerStream(1, asks=True), wire.pack(wire.Push(99, array([700]), array([]), data)))
     free = residents_of(server).pool.allocator.free
     made.hung_up.clear()
     for _ in range(2):
@@ -321,7 +321,7 @@ def test_a_push_that_nobody_waits_for_is_no_harm(served: tuple[NodeServer, Wire]
     assert (residents_of(server).pool.allocator.free, made.hung_up) == (free, [])
     made.coming += [came] * (2 + server._turn.core.remote_pages // pages)
     turn(server)
-    assert (residents_of(server).pool.allocator.free, made.hung_up[:1]) == (free, [Stream(1, asks=True)])
+    assert (residents_of(server).pool.allocator.free, made.hung_up[:1]) == (free, [PeerStream(1, asks=True)])
 
 
 def test_a_peer_that_lies(texts: Path) -> None:
@@ -341,7 +341,7 @@ def test_a_peer_that_lies(texts: Path) -> None:
         assert epoch.states.due(array([theirs])).all()
         lie = np.full((int(residents_of(server).pages_of[theirs]), page), 255, np.uint8)
         made.coming.append(
-            Received(Stream(1, asks=True), wire.pack(wire.Push(epoch.number, array([theirs]), array([]), lie)))
+            Received(PeerStream(1, asks=True), wire.pack(wire.Push(epoch.number, array([theirs]), array([]), lie)))
         )
         turn(server)
         counts, pages = core.residents.chains(array([theirs]))
@@ -351,7 +351,7 @@ def test_a_peer_that_lies(texts: Path) -> None:
         assert made.hung_up == []
         lie = lie[:1].repeat(int(residents_of(server).pages_of[mine]), axis=0)
         made.coming.append(
-            Received(Stream(1, asks=True), wire.pack(wire.Push(epoch.number, array([mine]), array([]), lie)))
+            Received(PeerStream(1, asks=True), wire.pack(wire.Push(epoch.number, array([mine]), array([]), lie)))
         )
         turn(server)
-        assert made.hung_up == [Stream(1, asks=True)]
+        assert made.hung_up == [PeerStream(1, asks=True)]

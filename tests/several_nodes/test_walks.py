@@ -18,7 +18,7 @@ from brand.node.serve import lifetime
 from brand.node.setup.member import Member
 from brand.node.setup.server_spec import ServerSpec
 from brand.node.wire import peer_messages as wire
-from brand.node.wire.network import Stream
+from brand.node.wire.network import PeerStream
 from brand.testing.node import random_address, running
 from tests.rounds import Chance, rounds
 from tests.several_nodes.world import Cluster, Walk, walk
@@ -104,7 +104,9 @@ def test_a_node_that_asks_twice_is_sent_once() -> None:
     held = np.flatnonzero(owner.states.are(HELD, owner.plan.sample_of))
     assert len(held) > 4
     for positions in (np.repeat(held, 2), np.tile(np.arange(64), 2)):
-        cluster.network.peer(0).send(Stream(1, asks=True), wire.pack(wire.Request(epoch.number, 1 << 20, positions)))
+        cluster.network.peer(0).send(
+            PeerStream(1, asks=True), wire.pack(wire.SampleRequest(epoch.number, 1 << 20, positions))
+        )
         cluster.talk()
         cluster.worlds[1].step()
     cluster.end()

@@ -13,15 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brand.orders.base.mapping import Mapping
-from brand.simulate.following import MOMENTS, Tally, tally
-from brand.simulate.joining import Draws, Runner, draws_together
+from brand.simulate.following import MOMENTS, ReadTally, tally
+from brand.simulate.joining import DrawRun, Runner, draws_together
 from tests.rounds import examples
 
 N = 131_072
 MAPPING = Mapping(N, 64, 16)
 
 
-def tallied(*jobs: tuple[float, float] | tuple[float, float, float]) -> Tally:
+def tallied(*jobs: tuple[float, float] | tuple[float, float, float]) -> ReadTally:
     """Of jobs (start in laps, speed, part), after two laps and until eight."""
     runners = []
     for number, (start, speed, *part) in enumerate(jobs):
@@ -90,7 +90,7 @@ def test_a_random_tenth_beside_all_samples_shares_almost_nothing() -> None:
 # -- against a slow, obvious model -------------------------------------------------------------------------------------
 
 
-def slow(whiles: Sequence[Sequence[Draws]], room: int, until: float) -> int:
+def slow(whiles: Sequence[Sequence[DrawRun]], room: int, until: float) -> int:
     """Reads, with a memory that is told each draw. It holds what an epoch that has begun still draws. After each moment
     it gives back what is drawn last, until the rest fits.
     """

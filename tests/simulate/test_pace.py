@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from brand.orders.order import Order
 from brand.orders.policies.stripe_policy import StripePolicy
 from brand.simulate.pace import Machine, pace
-from brand.simulate.running import Run, work_of
-from brand.simulate.storages import Limits
+from brand.simulate.running import SimulatedRun, work_of
+from brand.simulate.storages import StorageLimits
 from tests.rounds import examples
 
 SIZES = np.random.default_rng(0).integers(500, 3000, 1000).astype(np.uint32)
@@ -24,26 +24,26 @@ ORDER = Order("0" * 32, 1000, 16, 0, StripePolicy(4, stripe=4))
 def seconds(
     machine: Machine, memory: float = 0.5, nodes: int = 1, batch: int = 16, epochs: int = 2, cache: int = 0
 ) -> list[float]:
-    run = Run(SIZES, ORDER, memory, None, nodes, nodes, batch, cache)
+    run = SimulatedRun(SIZES, ORDER, memory, None, nodes, nodes, batch, cache)
     return [each.seconds for each in pace(run, list(work_of(run, range(epochs))), machine)]
 
 
 def test_a_storage_that_is_slower_than_all_else_sets_the_pace() -> None:
     """An epoch takes as long as its bytes."""
-    (found, _) = seconds(Machine(Limits("slow", 1e6), train_per_s=1e9), memory=1.0)
+    (found, _) = seconds(Machine(StorageLimits("slow", 1e6), train_per_s=1e9), memory=1.0)
     assert found == pytest.approx(SIZES.sum() / 1e6, rel=1e-3)
 
 
 def test_a_storage_of_few_operations_takes_as_long_as_the_reads() -> None:
     """The same with operations."""
-    (found, _) = seconds(Machine(Limits("few", math.inf, 100)), memory=1.0)
+    (found, _) = seconds(Machine(StorageLimits("few", math.inf, 100)), memory=1.0)
     assert found == pytest.approx(np.ceil(1000 / 4) / 100, rel=0.01)
 
 
 def test_training_that_is_slower_than_all_else_sets_the_pace() -> None:
     """It waits for the first batch only."""
-    run = Run(SIZES, ORDER, 0.5, batch=16)
-    (first, later) = pace(run, list(work_of(run, range(2))), Machine(Limits("fast", 1e12), train_per_s=100))
+    run = SimulatedRun(SIZES, ORDER, 0.5, batch=16)
+    (first, later) = pace(run, list(work_of(run, range(2))), Machine(StorageLimits("fast", 1e12), train_per_s=100))
     assert first.seconds == pytest.approx(1000 / 100, rel=1e-3)
     assert later.waits == pytest.approx(0, abs=1e-3)
     assert later.sets_the_pace == "training"
@@ -51,23 +51,23 @@ def test_training_that_is_slower_than_all_else_sets_the_pace() -> None:
 
 def test_what_lies_in_memory_takes_no_time() -> None:
     """Later epochs of data that fit."""
-    assert seconds(Machine(Limits("slow", 1e6)), memory=1.0)[1] == 0
+    assert seconds(Machine(StorageLimits("slow", 1e6)), memory=1.0)[1] == 0
 
 
 def test_each_exact_read_is_an_operation() -> None:
     """A storage of 100 operations a second takes a second for 100 exact reads, however small they are."""
-    run = Run(SIZES, ORDER, 1.0, batch=16)
+    run = SimulatedRun(SIZES, ORDER, 1.0, batch=16)
     ((work,),) = work_of(run, range(1))
     exact = np.zeros(run.iterations, np.int64)
     exact[-1] = 100
-    machine = Machine(Limits("few", math.inf, 100))
+    machine = Machine(StorageLimits("few", math.inf, 100))
     (before,), (after,) = (pace(run, [[each]], machine) for each in (work, replace(work, exact_reads=exact)))
     assert after.seconds - before.seconds == pytest.approx(1)
 
 
 def test_nodes_share_the_storage() -> None:
     """Three nodes read a data set from a slow storage no faster than one, where nothing is kept."""
-    machine = Machine(Limits("slow", 1e6))
+    machine = Machine(StorageLimits("slow", 1e6))
     assert seconds(machine, nodes=3)[0] == pytest.approx(seconds(machine)[0], rel=0.01)
 
 
@@ -76,8 +76,8 @@ def machines(draw: st.DrawFn) -> Machine:
     """Machines on which any part may set the pace."""
     rate = st.floats(1e4, 1e8)
     return Machine(
-        Limits("any", draw(rate), draw(st.floats(10, 1e5))),
-        Limits("any", draw(rate), draw(st.floats(10, 1e5))),
+        StorageLimits("any", draw(rate), draw(st.floats(10, 1e5))),
+        StorageLimits("any", draw(rate), draw(st.floats(10, 1e5))),
         network_bytes_per_s=draw(rate),
         train_per_s=draw(st.floats(10, 1e5)),
         decode_s=draw(st.floats(0, 0.1)),
@@ -87,17 +87,17 @@ def machines(draw: st.DrawFn) -> Machine:
 
 def test_what_lies_in_the_cache_folder_takes_the_time_of_its_disk() -> None:
     """Room for all: the first epoch at the storage's speed, a later one at the folder's, but for what is read ahead."""
-    machine, room = Machine(Limits("slow", 1e6), Limits("disk", 4e6)), int(SIZES.sum())
+    machine, room = Machine(StorageLimits("slow", 1e6), StorageLimits("disk", 4e6)), int(SIZES.sum())
     first, later = seconds(machine, cache=room)
     assert first == pytest.approx(SIZES.sum() / 1e6, rel=1e-3)
-    _, (work,) = work_of(Run(SIZES, ORDER, 0.5, batch=16, cache_bytes=room), range(2))
+    _, (work,) = work_of(SimulatedRun(SIZES, ORDER, 0.5, batch=16, cache_bytes=room), range(2))
     assert 0.75 * work.cache_bytes / 4e6 < later <= work.cache_bytes / 4e6
     assert work.reads == work.read_bytes == 0
 
 
 def test_storage_and_cache_folder_read_side_by_side() -> None:
     """With half of the reads in a folder that is as fast as the storage, a later epoch takes half of the time."""
-    same = Limits("same", 1e6)
+    same = StorageLimits("same", 1e6)
     whole, half = (
         seconds(Machine(same, same), memory=0.3, cache=cache)[1] for cache in (0, int(SIZES.sum()) * 45 // 100)
     )
@@ -106,7 +106,7 @@ def test_storage_and_cache_folder_read_side_by_side() -> None:
 
 def test_each_node_has_a_disk_of_its_own() -> None:
     """Two nodes read from two folders twice as fast as one from one, where no network holds them up."""
-    machine = Machine(Limits("slow", 1e6), Limits("disk", 4e6), network_bytes_per_s=1e12)
+    machine = Machine(StorageLimits("slow", 1e6), StorageLimits("disk", 4e6), network_bytes_per_s=1e12)
     one, two = (seconds(machine, 0.3, nodes, cache=int(SIZES.sum()))[1] for nodes in (1, 2))
     assert two <= 0.6 * one
 
@@ -119,8 +119,8 @@ def test_a_better_machine_never_costs_time(machine: Machine, part: str, data: st
     """Whatever of it is better, over two nodes and two epochs."""
     times, share = data.draw(st.floats(1, 10)), data.draw(st.floats(0, 1))
     storage, cache = machine.storage, machine.cache
-    assert isinstance(storage, Limits)
-    assert isinstance(cache, Limits)
+    assert isinstance(storage, StorageLimits)
+    assert isinstance(cache, StorageLimits)
     better = {
         "bytes": replace(machine, storage=replace(storage, bytes_per_s=times * storage.bytes_per_s)),
         "operations": replace(machine, storage=replace(storage, operations_per_s=times * storage.operations_per_s)),
@@ -149,19 +149,19 @@ def test_a_larger_cache_costs_no_more_than_its_disk_takes(
 ) -> None:
     """Nothing, where the disk is fast. (A slow disk that holds most leaves the storage idle, which may cost time.)"""
 
-    def both(cache: Limits) -> tuple[float, float]:
+    def both(cache: StorageLimits) -> tuple[float, float]:
         made = replace(machine, cache=cache)
         small, large = (
             sum(seconds(made, nodes=nodes, cache=int(each * SIZES.sum()))) for each in (share, share + more)
         )
         return small, large
 
-    small, large = both(Limits("fast", math.inf))
+    small, large = both(StorageLimits("fast", math.inf))
     assert large <= small * (1 + 1e-9)
     storage = machine.storage
-    assert isinstance(storage, Limits)
+    assert isinstance(storage, StorageLimits)
     small, large = both(storage)
-    run = Run(SIZES, ORDER, 0.5, None, nodes, nodes, 16, int(SIZES.sum()))
+    run = SimulatedRun(SIZES, ORDER, 0.5, None, nodes, nodes, 16, int(SIZES.sum()))
     alone = sum(
         work.cache_bytes / storage.bytes_per_s + work.cache_reads / storage.operations_per_s
         for works in work_of(run, range(2))

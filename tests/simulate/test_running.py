@@ -30,7 +30,7 @@ from brand.node.decide.stimuli import (
 from brand.node.decide.tasks import Answer, Instruction, MakePlan, Number, Read
 from brand.node.decide.turn import Turn
 from brand.node.memory.page_memory import NoMemory
-from brand.node.memory.pool import Pool
+from brand.node.memory.pool import PagePool
 from brand.node.memory.residents import Residents
 from brand.node.setup.measure import lay_out, stored_sizes
 from brand.node.wire.drawing import Announcement
@@ -42,7 +42,7 @@ from brand.orders.policies.pool_policy import PoolPolicy
 from brand.orders.policies.slot_policy import SlotPolicy
 from brand.orders.policies.stripe_policy import StripePolicy
 from brand.orders.policies.uniform import UniformPolicy
-from brand.simulate.running import Run, Work, work_of
+from brand.simulate.running import EpochWork, SimulatedRun, work_of
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.testing.node import running_server
 from tests.made_orders import STRIPES, order_of, slots_across
@@ -71,9 +71,9 @@ class _Index:
 class _Server:
     """One node that plays a run: plans, choices and reads are done at once, one batch is drawn after the other."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: SimulatedRun) -> None:
         layout = lay_out(run.sizes, run.memory, None, ALONE)
-        residents = Residents(Pool(layout.allocator, NoMemory(layout.allocator.page), layout.pages_of))
+        residents = Residents(PagePool(layout.allocator, NoMemory(layout.allocator.page), layout.pages_of))
         self.run = run
         self.turn = Turn(_Index(run.sizes), residents, run.order.chunk_size, ALONE, 4)
         self.now_s = 0.0
@@ -124,7 +124,7 @@ class _Server:
 
 
 @st.composite
-def runs(draw: st.DrawFn) -> Run:
+def runs(draw: st.DrawFn) -> SimulatedRun:
     """Runs of one node over small data sets."""
     samples, chunk_size = draw(st.integers(40, 400)), draw(st.integers(4, 32))
     sizes = np.random.default_rng(draw(st.integers(0, 99))).integers(50, 3000, samples).astype(np.uint32)
@@ -139,12 +139,12 @@ def runs(draw: st.DrawFn) -> Run:
     elif other == "uniform":
         policy = UniformPolicy(group)
     order = Order("0" * 32, samples, chunk_size, draw(st.integers(0, 9)), policy)
-    return Run(sizes, order, draw(st.sampled_from([0.5, 0.7, 0.9, 1.0])), batch=draw(st.integers(4, 32)))
+    return SimulatedRun(sizes, order, draw(st.sampled_from([0.5, 0.7, 0.9, 1.0])), batch=draw(st.integers(4, 32)))
 
 
 @examples(60)
 @given(runs())
-def test_one_node_reads_what_it_is_said_to_read(run: Run) -> None:
+def test_one_node_reads_what_it_is_said_to_read(run: SimulatedRun) -> None:
     """Over three epochs, where no later epoch is planned before the end of one."""
     works = [work for (work,) in work_of(run, range(3))]
     server = _Server(run)
@@ -161,13 +161,13 @@ def test_one_node_reads_what_it_is_said_to_read(run: Run) -> None:
 @pytest.mark.parametrize(("busy_share", "free"), [(1 / 16, 1 / 8), (1 / 6, 1 / 6), (1 / 2, 1 / 4)])
 def test_kept_samples_leave_room_for_what_keeps_the_storage_busy(busy_share: float, free: float) -> None:
     """At least an eighth of the arena, and at most a quarter."""
-    run = Run(np.full(4096, 4000, np.uint32), Order("0" * 32, 4096, 16, 0, StripePolicy(16, 4)), 0.5)
+    run = SimulatedRun(np.full(4096, 4000, np.uint32), Order("0" * 32, 4096, 16, 0, StripePolicy(16, 4)), 0.5)
     memory, kept = _memory_and_kept(run)
     _, left = _memory_and_kept(replace(run, busy_bytes=int(busy_share * memory)))
     assert kept - left == pytest.approx((free - 1 / 8) * memory, abs=memory / 100)
 
 
-def _memory_and_kept(run: Run) -> tuple[int, int]:
+def _memory_and_kept(run: SimulatedRun) -> tuple[int, int]:
     """Bytes of memory, and of the samples that it keeps after the first epoch."""
     _, later = (work for (work,) in work_of(run, range(2)))
     return later.memory_bytes, later.kept_bytes
@@ -175,7 +175,7 @@ def _memory_and_kept(run: Run) -> tuple[int, int]:
 
 @examples(60)
 @given(runs(), st.floats(0, 1))
-def test_what_the_cache_folder_holds_is_not_read_from_the_storage(run: Run, share: float) -> None:
+def test_what_the_cache_folder_holds_is_not_read_from_the_storage(run: SimulatedRun, share: float) -> None:
     """The first epoch reads as without a folder. Later ones make the same reads, from one source or the other."""
     room = int(share * run.sizes.sum())
     without, found = ([work for (work,) in work_of(replace(run, cache_bytes=cache), range(3))] for cache in (0, room))
@@ -191,14 +191,14 @@ def test_what_the_cache_folder_holds_is_not_read_from_the_storage(run: Run, shar
             assert after.reads == 0
 
 
-def _sum(works: list[Work], name: str) -> int:
+def _sum(works: list[EpochWork], name: str) -> int:
     return sum(getattr(work, name) for work in works)
 
 
 def _epochs(
     path: Path, policy: Policy, epochs: range, *, memory: float, nodes: int = 1
-) -> tuple[Run, list[list[Work]]]:
-    run = Run(stored_sizes(StoredDataSet(path)), order_of(path, policy), memory, None, nodes, nodes, 16)
+) -> tuple[SimulatedRun, list[list[EpochWork]]]:
+    run = SimulatedRun(stored_sizes(StoredDataSet(path)), order_of(path, policy), memory, None, nodes, nodes, 16)
     return run, list(work_of(run, epochs))
 
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brand.simulate.running import Run, work_of
-from brand.simulate.wholes import Reads, first_reads
+from brand.simulate.running import SimulatedRun, work_of
+from brand.simulate.wholes import WholeReads, first_reads
 from tests.node.test_alone import Player
 from tests.rounds import examples
 
@@ -30,7 +30,7 @@ def test_the_first_miss_of_a_unit_brings_all_of_it(draws: list[tuple[int, bool, 
             expected.append((size, 1, True))
     units, placed_, keeps_, sizes = (np.array([draw[k] for draw in draws]) for k in range(4))
     ones = np.ones(len(draws), np.int64)
-    alone = Reads(
+    alone = WholeReads(
         sizes.astype(np.int64), ones, ones, ones.astype(np.int32), np.arange(len(draws)), np.zeros(len(draws), np.bool_)
     )
     found = first_reads(alone, units, placed_, keeps_)
@@ -45,7 +45,7 @@ def test_a_server_reads_about_as_often(share: float) -> None:
     """A tenth more at most: its first reads begin before the choice is made. Later epochs agree within 1 %."""
     samples, memory = 6000, 1200
     player = Player(samples, int(share * samples), replicas=1, memory=memory, whole_unit=5)
-    run = Run(
+    run = SimulatedRun(
         np.full(samples, player.size, np.uint32), player.order, f"{memory * (player.size + 4096)}B",
         cache_bytes=player.limit, whole_unit=5, batch=64,
     )  # fmt: skip

@@ -9,7 +9,7 @@ from brand.errors import FormatError
 from brand.formats.manifest import read_manifest
 from brand.orders.base.owners import owner_of_chunk
 from brand.storage.dataset.dataset import StoredDataSet
-from brand.storage.maintenance.partition import Divided, partition
+from brand.storage.maintenance.partition import PartitionMade, partition
 from brand.storage.maintenance.verify import verify
 
 SCHEMA = {"label": "int", "text": "str", "ratio": "float", "key": "str"}
@@ -62,7 +62,7 @@ def chunk(folder: Path, number: int) -> Path:
     return folder / f"chunks/{number:08d}.brand"
 
 
-def divide(folder: Path, outs: list[Path], group_chunks: int = 1, **more: Any) -> list[Divided]:
+def divide(folder: Path, outs: list[Path], group_chunks: int = 1, **more: Any) -> list[PartitionMade]:
     """Shares of a data set, as `brand partition` makes them."""
     owners = owner_of_chunk(read_manifest(folder).header.chunks, group_chunks, len(outs))
     return partition(folder, outs, owners, group_chunks, **more)

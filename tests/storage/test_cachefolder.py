@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 import brand
 from brand.errors import CacheError
-from brand.formats.stored import Stored
+from brand.formats.stored import StoredSamples
 from brand.storage.cache.cachefolder import CacheFolder
 from brand.storage.cache.cachelayout import CacheFacts, held_bytes, pack_held, part_name, unpack_held
 from brand.storage.cache.cacheparts import BLOCK
@@ -73,7 +73,7 @@ def sizes_of(data: StoredDataSet) -> NDArray[np.uint32]:
     return data.rows(0, len(data))["size"].astype(np.uint32)
 
 
-def stored(data: StoredDataSet, places: NDArray[np.int64], wrong: frozenset[int] = frozenset()) -> Stored:
+def stored(data: StoredDataSet, places: NDArray[np.int64], wrong: frozenset[int] = frozenset()) -> StoredSamples:
     """The stored bytes of samples, a bit of some of them flipped."""
     found = [bytearray(each or b"") for each in data.stored_bytes(places)]
     for place, each in zip(places.tolist(), found, strict=True):
@@ -81,7 +81,7 @@ def stored(data: StoredDataSet, places: NDArray[np.int64], wrong: frozenset[int]
             each[len(each) // 2] ^= 1
     lengths = np.array([len(each) for each in found], np.int64)
     memory = np.frombuffer(b"".join(found) or b"\0", np.uint8)
-    return Stored(memory, np.cumsum(lengths) - lengths, data.rows_at(places))
+    return StoredSamples(memory, np.cumsum(lengths) - lengths, data.rows_at(places))
 
 
 @contextmanager

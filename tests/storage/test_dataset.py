@@ -16,7 +16,7 @@ import brand
 from brand.errors import SchemaError
 from brand.formats.constants import ROW
 from brand.formats.record import RecordDecoder
-from brand.storage.dataset.dataset import Cut, StoredDataSet, cut_ranges
+from brand.storage.dataset.dataset import CoveringRanges, StoredDataSet, cut_ranges
 from tests.formats.strategies import data_sets, same
 from tests.independent_reader import Reader
 from tests.storage.support import NOTES, SAMPLES, SCHEMA
@@ -50,7 +50,7 @@ def model_bytes(chunks: Any, rows: Any) -> list[set[tuple[int, int]]]:
 def test_ranges_are_those_of_the_model(layout: tuple[Any, Any]) -> None:
     """Every byte asked for is read once, no other byte is, and ranges that touch are one."""
     chunks, rows = layout
-    cut: Cut = cut_ranges(chunks, rows)
+    cut: CoveringRanges = cut_ranges(chunks, rows)
     read = [(c, at) for c, o, s in zip(cut.chunks, cut.offsets, cut.sizes, strict=True) for at in range(o, o + s)]
     wanted = model_bytes(chunks, rows)
     assert len(read) == len(set(read))

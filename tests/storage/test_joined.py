@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from brand.collect import Wanted, compact, delete
+from brand.collect import NamedSamples, compact, delete
 from brand.errors import (
     BrandError,
     ChecksumError,
@@ -44,9 +44,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for size in SIZES:
         grow(folder, first, size)
         first += size
-    delete(folder, Wanted(indices=DELETED[:4]))
+    delete(folder, NamedSamples(indices=DELETED[:4]))
     compact(folder)
-    delete(folder, Wanted(indices=DELETED[4:]))
+    delete(folder, NamedSamples(indices=DELETED[4:]))
     return folder
 
 

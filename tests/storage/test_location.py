@@ -18,7 +18,7 @@ from brand.node.serve.server import NodeServer
 from brand.node.setup.server_spec import ServerSpec
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.io.files import Range
-from brand.storage.io.location import Folder, Location, located
+from brand.storage.io.location import FolderLocation, Location, located
 from brand.testing.node import random_address, running, running_server
 from brand.testing.storage import BlockedStorage, CountedStorage, Fault, FaultyStorage, SlowStorage
 from brand.torch import BrandDataset, BrandSampler
@@ -240,7 +240,7 @@ def test_a_folder_is_named_by_its_path(plain_set: Path, monkeypatch: pytest.Monk
     """A relative one stays right when the working folder changes; a location is taken as it is."""
     monkeypatch.chdir(plain_set.parent)
     found: list[Location] = [located(where) for where in (plain_set, str(plain_set), plain_set.name)]
-    assert found == [Folder(plain_set)] * 3
+    assert found == [FolderLocation(plain_set)] * 3
     assert located(found[0]) is found[0]
     data_set = StoredDataSet(plain_set.name)
     monkeypatch.chdir("/")

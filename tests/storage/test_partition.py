@@ -26,7 +26,7 @@ from brand.errors import (
 from brand.formats.record import RecordDecoder
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.dataset.summary import summarise
-from brand.storage.maintenance.partition import Divided
+from brand.storage.maintenance.partition import PartitionMade
 from brand.storage.maintenance.reindex import reindex
 from brand.storage.maintenance.unpack import unpack
 from brand.storage.maintenance.verify import verify
@@ -401,7 +401,7 @@ def test_more_nodes_than_groups_are_refused(seven: Path, tmp_path: Path, group_c
     ],
 )
 def test_what_needs_all_chunks_refuses_a_share(
-    seven: Path, tmp_path: Path, use: Callable[[Path, Path], list[Divided] | int], next_step: str
+    seven: Path, tmp_path: Path, use: Callable[[Path, Path], list[PartitionMade] | int], next_step: str
 ) -> None:
     """The message says what to do instead, and nothing is changed."""
     divide(seven, outs(tmp_path, 2))

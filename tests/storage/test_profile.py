@@ -38,7 +38,16 @@ from brand.storage.profile.profile import (
     stripe_bytes,
     stripe_length,
 )
-from brand.storage.profile.ranges import MOST_IN_FLIGHT, Cell, Range, cells_that_fit, layouts, place, reads_of, rounds
+from brand.storage.profile.ranges import (
+    MOST_IN_FLIGHT,
+    ProfileCell,
+    Range,
+    cells_that_fit,
+    layouts,
+    place,
+    reads_of,
+    rounds,
+)
 from tests.rounds import examples
 from tests.support import descriptors
 
@@ -578,7 +587,7 @@ def test_a_round_goes_one_way_and_the_next_one_back() -> None:
     assert order[0] == sorted(order[0])
     assert order[2] == order[0][::-1]
     assert sorted(cell for part in order for cell in part) == sorted(cells * 2)
-    assert rounds([Cell(4096, 1)], 2) == [[Cell(4096, 1)]] * 2
+    assert rounds([ProfileCell(4096, 1)], 2) == [[ProfileCell(4096, 1)]] * 2
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from brand.errors import StorageError, UsageError
-from brand.stores.apart import StoreApart
+from brand.stores.apart import StoreProcess
 from tests.buckets import Bucket, bucket
 from tests.support import wait_until
 from tests.tools.objects import Busy, Fault, Faults
@@ -29,12 +29,12 @@ def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
 
 
 @pytest.fixture
-def store(there: Bucket) -> Iterator[StoreApart]:
-    with StoreApart(there.url("set"), 3) as found:
+def store(there: Bucket) -> Iterator[StoreProcess]:
+    with StoreProcess(there.url("set"), 3) as found:
         yield found
 
 
-def test_it_does_what_a_store_does(store: StoreApart, there: Bucket, tmp_path: Path) -> None:
+def test_it_does_what_a_store_does(store: StoreProcess, there: Bucket, tmp_path: Path) -> None:
     """Objects are written from memory and from files, read in whole and in part, and listed; names may be any."""
     (tmp_path / "a b\n").write_bytes(bytes(range(256)) * 400)
     store.write("chunks/ü", b"hello", new=True)
@@ -46,7 +46,7 @@ def test_it_does_what_a_store_does(store: StoreApart, there: Bucket, tmp_path: P
     assert store.url.host == "bucket"
 
 
-def test_errors_come_back_as_they_are(store: StoreApart, there: Bucket) -> None:
+def test_errors_come_back_as_they_are(store: StoreProcess, there: Bucket) -> None:
     """Their class, their reason and the URL."""
     with pytest.raises(FileNotFoundError) as told:
         store.read("none", 5)
@@ -59,13 +59,13 @@ def test_errors_come_back_as_they_are(store: StoreApart, there: Bucket) -> None:
     there.store.faults = Faults(Fault(Busy(403)))
     with pytest.raises(PermissionError):
         store.read("a", 5)
-    with StoreApart("nothing://x/y", 1) as unknown, pytest.raises(UsageError, match="nothing://x"):
+    with StoreProcess("nothing://x/y", 1) as unknown, pytest.raises(UsageError, match="nothing://x"):
         unknown.read("a", 5)
-    with pytest.raises(UsageError, match="no user or password"), StoreApart("s3://key:secret@bucket/set", 1):
+    with pytest.raises(UsageError, match="no user or password"), StoreProcess("s3://key:secret@bucket/set", 1):
         pass
 
 
-def test_threads_have_a_line_each(store: StoreApart, there: Bucket) -> None:
+def test_threads_have_a_line_each(store: StoreProcess, there: Bucket) -> None:
     """More threads than lines wait for their turn, and each gets its own answer."""
     wrong = []
 
@@ -84,7 +84,7 @@ def test_threads_have_a_line_each(store: StoreApart, there: Bucket) -> None:
     assert wrong == []
 
 
-def test_a_process_that_was_killed_is_an_error(store: StoreApart) -> None:
+def test_a_process_that_was_killed_is_an_error(store: StoreProcess) -> None:
     """In a request and before one; the end of the block does not wait."""
     process = store._process
     process.send_signal(signal.SIGKILL)
@@ -129,6 +129,6 @@ def test_it_ends_with_its_parent(there: Bucket, repository: Path, number: signal
     wait_until(lambda: not Path(f"/proc/{child}").exists(), "it ends")
 
 
-def test_it_says_its_state(store: StoreApart) -> None:
+def test_it_says_its_state(store: StoreProcess) -> None:
     """Without a secret."""
     assert repr(store) == f"StoreApart(s3://bucket/set, 3 lines idle, process {store._process.pid})"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from brand.stores.eagerness import Eagerness
+from brand.stores.eagerness import HedgePolicy
 
 
 def test_few_late_ranges_change_nothing() -> None:
     """Eight of any 64."""
-    eagerness = Eagerness()
+    eagerness = HedgePolicy()
     for number in range(1000):
         assert eagerness.next()
         eagerness.note(late=number % 8 == 0)
@@ -15,7 +15,7 @@ def test_few_late_ranges_change_nothing() -> None:
 
 def test_many_late_ranges_make_patient_for_a_while() -> None:
     """A thousand ranges; then it is tried again."""
-    eagerness = Eagerness()
+    eagerness = HedgePolicy()
     for _ in range(2):
         for _ in range(9):
             assert eagerness.next()

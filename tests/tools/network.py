@@ -19,7 +19,7 @@ import os
 from collections import deque
 from dataclasses import dataclass, field
 
-from brand.node.wire.network import Closed, Event, Opened, Received, Stream
+from brand.node.wire.network import Closed, Event, Opened, PeerStream, Received
 
 
 @dataclass(slots=True)
@@ -57,7 +57,7 @@ class FakeNetwork:
         """By the node that asks and the one that answers."""
         self._arrived: list[list[Event]] = [[] for _ in range(nodes)]
         """What each node has not taken yet."""
-        self.hung_up: list[tuple[int, Stream, str]] = []
+        self.hung_up: list[tuple[int, PeerStream, str]] = []
         """Which node has ended which of its streams because of what the other side said, and why."""
 
     def peer(self, node: int) -> FakePeer:
@@ -125,7 +125,7 @@ class FakeNetwork:
         """Whether a node has still to take what has arrived."""
         return bool(self._arrived[node])
 
-    def send(self, node: int, stream: Stream, message: bytes) -> None:
+    def send(self, node: int, stream: PeerStream, message: bytes) -> None:
         """Put a message on its way; it is lost where the stream has ended."""
         line = self._line(node, stream)
         if self._speaks(line, node):
@@ -133,11 +133,11 @@ class FakeNetwork:
             wire.coming.append(Received(_other_end(node, stream), message))
             wire.bytes += len(message)
 
-    def unsent(self, node: int, stream: Stream) -> int:
+    def unsent(self, node: int, stream: PeerStream) -> int:
         """Bytes that are on their way from a node on a stream."""
         return self._line(node, stream).wires[stream.node].bytes
 
-    def hang_up(self, node: int, stream: Stream, reason: str) -> None:
+    def hang_up(self, node: int, stream: PeerStream, reason: str) -> None:
         """A node ends a stream, and knows it at once; nothing that was on its way to it arrives."""
         line = self._line(node, stream)
         if self._speaks(line, node):
@@ -146,7 +146,7 @@ class FakeNetwork:
             self.cut(asks, answers, reason=reason)
             self.deliver(asks, answers, to=node)
 
-    def _line(self, node: int, stream: Stream) -> _Line:
+    def _line(self, node: int, stream: PeerStream) -> _Line:
         return self._lines[(node, stream.node) if stream.asks else (stream.node, node)]
 
     def _speaks(self, line: _Line, node: int) -> bool:
@@ -185,15 +185,15 @@ class FakePeer:
         """What has arrived since."""
         return self.network.take(self.node)
 
-    def send(self, stream: Stream, message: bytes) -> None:
+    def send(self, stream: PeerStream, message: bytes) -> None:
         """Put a message on its way."""
         self.network.send(self.node, stream, message)
 
-    def unsent(self, stream: Stream) -> int:
+    def unsent(self, stream: PeerStream) -> int:
         """Bytes that the other side has not taken yet."""
         return self.network.unsent(self.node, stream)
 
-    def hang_up(self, stream: Stream, reason: str) -> None:
+    def hang_up(self, stream: PeerStream, reason: str) -> None:
         """End a stream; `Closed` follows."""
         self.network.hang_up(self.node, stream, reason)
 
@@ -211,11 +211,11 @@ def _split_at_opening(coming: list[Event]) -> tuple[list[Event], list[Event]]:
     return coming[:end], coming[end:]
 
 
-def _seen_by(node: int, asks: int, answers: int) -> Stream:
+def _seen_by(node: int, asks: int, answers: int) -> PeerStream:
     """A stream as one of its ends names it."""
-    return Stream(answers, asks=True) if node == asks else Stream(asks, asks=False)
+    return PeerStream(answers, asks=True) if node == asks else PeerStream(asks, asks=False)
 
 
-def _other_end(node: int, stream: Stream) -> Stream:
+def _other_end(node: int, stream: PeerStream) -> PeerStream:
     """A stream of this node as the other end names it."""
-    return Stream(node, asks=not stream.asks)
+    return PeerStream(node, asks=not stream.asks)

@@ -12,7 +12,7 @@ import pytest
 from torch.utils.data import DataLoader
 
 import brand
-from brand.collect import Wanted, compact, delete, overlay
+from brand.collect import NamedSamples, compact, delete, overlay
 from brand.errors import DeletedError, SchemaError, UsageError
 from brand.orders import Slots
 from brand.orders.baselines import Pool
@@ -30,7 +30,7 @@ def grown(tmp_path: Path) -> Path:
     """Parts of 60 and 60 samples in chunks of eight, four samples deleted: version 3."""
     grow(tmp_path / "all", 0, 60)
     grow(tmp_path / "all", 60, 60)
-    delete(tmp_path / "all", Wanted(indices=DELETED))
+    delete(tmp_path / "all", NamedSamples(indices=DELETED))
     return tmp_path / "all"
 
 
@@ -129,7 +129,7 @@ def test_a_state_goes_on_exactly_on_its_version(grown: Path, opened: Openings) -
         states.append(loader.state_dict())
     whole = [*found, *drawn(data, BrandSampler(data, seed=3), 1, 16)]
     grow(grown, 200, 30)
-    delete(grown, Wanted(indices=[0, 1, 2]))
+    delete(grown, NamedSamples(indices=[0, 1, 2]))
     compact(grown)
     for number, state in enumerate(states):
         again = opened(f"{grown}@3", fields=FIELDS, memory="1MB")

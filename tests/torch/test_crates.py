@@ -12,28 +12,28 @@ import pytest
 
 from brand.errors import UsageError
 from brand.torch.data import crates as module
-from brand.torch.data.crates import MOST_CRATES, Crates, Slip, empty_probe, unstowed
+from brand.torch.data.crates import MOST_CRATES, BatchHandle, SharedBatches, empty_probe, unstowed
 from tests.support import descriptors
 
 PARTS = [b"one", b"", b"three"]
 
 
-def opened() -> Crates:
+def opened() -> SharedBatches:
     """Crates that were shown to be within reach."""
-    crates = Crates()
+    crates = SharedBatches()
     assert crates.probe is not None
     empty_probe(crates.probe)
     return crates
 
 
-def stowed(crates: Crates, parts: list[bytes]) -> Slip:
+def stowed(crates: SharedBatches, parts: list[bytes]) -> BatchHandle:
     """The slip of what has a crate."""
     slip = crates.stow(parts, sum(map(len, parts)))
     assert slip is not None
     return slip
 
 
-def taken(slip: Slip, size: int) -> bytes:
+def taken(slip: BatchHandle, size: int) -> bytes:
     """What lies in a crate, which is empty then."""
     with unstowed(slip) as memory:
         return memory[:size]
@@ -41,7 +41,7 @@ def taken(slip: Slip, size: int) -> bytes:
 
 def test_none_is_used_before_one_was_opened() -> None:
     """The training process may not be able to open them."""
-    crates = Crates()
+    crates = SharedBatches()
     assert not crates.opened
     assert crates.stow(PARTS, 8) is None
     assert crates.probe is not None
@@ -102,7 +102,7 @@ def test_without_memory_there_is_no_crate(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(os, "ftruncate", _refuse)
     before = descriptors()
     assert crates.stow(PARTS, 8) is None
-    assert Crates().probe is None
+    assert SharedBatches().probe is None
     assert descriptors() <= before
 
 
@@ -128,7 +128,7 @@ def test_another_process_takes_it_out_until_the_worker_ends() -> None:
     ) as worker:
         assert worker.stdout is not None
         process, descriptor, room, token = worker.stdout.readline().split()
-        slip = Slip(int(process), int(descriptor), int(room), bytes.fromhex(token))
+        slip = BatchHandle(int(process), int(descriptor), int(room), bytes.fromhex(token))
         with unstowed(slip) as memory:
             assert memory[:20] == b"from another process"
         os.kill(worker.pid, signal.SIGKILL)
@@ -143,7 +143,7 @@ def test_a_file_of_another_process_is_not_opened(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_bytes(b"precious" * 10)
     with file.open("rb+") as other:
-        slip = Slip(os.getpid(), other.fileno(), 8, b"precious" * 2)
+        slip = BatchHandle(os.getpid(), other.fileno(), 8, b"precious" * 2)
         with pytest.raises(FileNotFoundError, match="has ended"):
             taken(slip, 8)
         empty_probe(slip)

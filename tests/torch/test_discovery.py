@@ -16,7 +16,7 @@ import torch.distributed
 
 from brand.errors import ServerError, UsageError
 from brand.torch.job import discovery
-from brand.torch.job.discovery import Job, find_nodes
+from brand.torch.job.discovery import JobNodes, find_nodes
 from brand.torch.job.ranks import master, node_by_launcher
 from tests.support import LIMIT_S
 
@@ -67,7 +67,7 @@ def test_a_store_that_nobody_names(environment: dict[str, str]) -> None:
 
 def test_nodes_meet(store: Any) -> None:
     """All get the same token and learn where the others listen; a server that is started anew gets its old address."""
-    jobs = [Job("job", node, 3) for node in range(3)]
+    jobs = [JobNodes("job", node, 3) for node in range(3)]
     members = [job.member() for job in jobs]
     assert len({member.token for member in members}) == 1
     assert len(members[0].token) == 64
@@ -83,7 +83,7 @@ def test_nodes_meet(store: Any) -> None:
         thread.join(LIMIT_S)
     assert met[1] == ["127.0.0.1:7000", None, "127.0.0.1:7002"]
     assert jobs[2].member().bind == "127.0.0.1:7002"
-    other = Job("another job", 0, 3).member()
+    other = JobNodes("another job", 0, 3).member()
     assert other.token != members[0].token
 
 
@@ -91,9 +91,9 @@ def test_two_that_say_they_are_the_same_node(store: Any, monkeypatch: pytest.Mon
     """The second is told so."""
     monkeypatch.setattr(discovery, "LIMIT_S", 0.2)
     with pytest.raises(ServerError, match="no node server on node 1 within"):
-        Job("job", 0, 2).meet("127.0.0.1:1")
+        JobNodes("job", 0, 2).meet("127.0.0.1:1")
     with pytest.raises(ServerError, match="two nodes say that they are node 0"):
-        Job("job", 0, 2).meet("127.0.0.1:2")
+        JobNodes("job", 0, 2).meet("127.0.0.1:2")
 
 
 @pytest.mark.slow
@@ -103,7 +103,7 @@ def test_no_store(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     monkeypatch.setenv("MASTER_PORT", "1")
     with pytest.raises(ServerError, match=r"store at 127.0.0.1:1 cannot be reached.*init_process_group"):
-        Job("job", 0, 2).member()
+        JobNodes("job", 0, 2).member()
 
 
 @pytest.mark.slow
@@ -114,7 +114,7 @@ def test_a_store_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
         monkeypatch.setenv("MASTER_PORT", str(listener.getsockname()[1]))
         with pytest.raises(ServerError, match=r"cannot be reached, so nodes cannot find each other: no answer in 0 s"):
-            Job("job", 0, 2).member()
+            JobNodes("job", 0, 2).member()
 
 
 def test_before_the_process_group_each_node_is_alone(caplog: pytest.LogCaptureFixture) -> None:

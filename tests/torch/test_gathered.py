@@ -16,9 +16,9 @@ from PIL import Image
 from torch.utils.data import default_collate
 
 from brand import BrandLoader, Picture, pack
-from brand.formats.stored import Stored
+from brand.formats.stored import StoredSamples
 from brand.node.client.buffers import Buffers
-from brand.node.client.wants import Made, Pages, Wants
+from brand.node.client.wants import DecodedField, DecodeSpecs, Pages
 from brand.node.setup.preparing import Prepared
 from brand.node.wire.messages import Chains
 from brand.node.wire.prepared import HEADER, pack_values
@@ -26,7 +26,7 @@ from brand.node.wire.preparer import PAGE
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.io.crew import Crew
 from brand.torch import BrandDataset
-from brand.torch.fetch.fetched import Fetched
+from brand.torch.fetch.fetched import UndecodedSamples
 from brand.torch.loader.assemble import assemble
 from tests.rounds import examples
 from tests.torch.support import equal, served
@@ -56,7 +56,7 @@ def value(number: int, shape: list[int], *, floats: bool) -> NDArray[Any]:
     return random.integers(0, 255, shape).astype("<f4" if floats else "u1")
 
 
-def came(values: dict[int, NDArray[Any]], broken: set[int], seed: int) -> Made:
+def came(values: dict[int, NDArray[Any]], broken: set[int], seed: int) -> DecodedField:
     """What a client takes from a second memory with these values, by position, of which some are not whole."""
     random, chains = np.random.default_rng(seed), []
     for at, each in values.items():
@@ -71,7 +71,7 @@ def came(values: dict[int, NDArray[Any]], broken: set[int], seed: int) -> Made:
     pages[places] = np.concatenate(chains)
     memory, positions = Pages(pages, Buffers(), Crew(2)), np.array(list(values), np.intp)
     indices = positions.astype(np.uint64)
-    return Wants({"image": HOW}).values(memory, (NUMBER,), Chains(counts, places), indices, positions)["image"]
+    return DecodeSpecs({"image": HOW}).values(memory, (NUMBER,), Chains(counts, places), indices, positions)["image"]
 
 
 @st.composite
@@ -120,8 +120,8 @@ def test_a_batch_in_one_array_is_that_of_single_samples(
     indices, rows = data.indices(places), data.rows_at(places)
     pieces = [bytes(piece or b"") for piece in data.stored_bytes(places)]
     starts = np.cumsum([0, *map(len, pieces)])[:-1]
-    stored = Stored(np.frombuffer(b"".join(pieces), np.uint8), starts, rows)
-    fetched = Fetched(
+    stored = StoredSamples(np.frombuffer(b"".join(pieces), np.uint8), starts, rows)
+    fetched = UndecodedSamples(
         decoding,
         indices,
         [stored.part(np.arange(low, high)) for low, high in bounds],

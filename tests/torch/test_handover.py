@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 
 from brand.torch import BrandDataset, BrandSampler
 from brand.torch.data import handover as module
-from brand.torch.data.crates import MOST_CRATES, Crates
+from brand.torch.data.crates import MOST_CRATES, SharedBatches
 from brand.torch.data.handover import LEAST_BYTES, FirstDict, FirstTuple, HandedDict, HandedList, marked
 from tests.torch.support import MANY_WORKERS, equal, failure_of, make_samples, make_set
 
@@ -275,6 +275,6 @@ def test_a_worker_that_ends_before_its_batch_was_taken(data: Path) -> None:
 def test_without_crates_batches_go_by_the_message(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No memory without a name: another system, or no descriptor left."""
     monkeypatch.delattr(os, "memfd_create")
-    assert Crates().probe is None
+    assert SharedBatches().probe is None
     wanted = list(DataLoader(BrandDataset(data), 40))
     assert equal(list(DataLoader(BrandDataset(data), 40, num_workers=2, multiprocessing_context="fork")), wanted)

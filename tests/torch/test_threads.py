@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from brand.errors import UsageError
 from brand.torch.data.dataset import BrandDataset
 from brand.torch.loader.loader import BrandLoader
-from brand.torch.loader.threads import FORGOTTEN, RAMP, RUNGS, WINDOW_BATCHES, WINDOW_S, Ladder, Pace
+from brand.torch.loader.threads import FORGOTTEN, RAMP, RUNGS, WINDOW_BATCHES, WINDOW_S, PaceWindows, ThreadTuner
 from brand.torch.sampler.sampler import BrandSampler
 from tests.rounds import examples
 from tests.torch.support import equal, served
@@ -26,7 +26,7 @@ PEAK_AT_6: dict[int, float] = {1: 95, 2: 178, 3: 270, 4: 370, 6: 500, 8: 480, 12
 """Samples a second of a machine with 16 processors, by the number of threads: most with six."""
 
 
-def windows(ladder: Ladder, rates: dict[int, float], need: float, count: int, noise: random.Random) -> list[float]:
+def windows(ladder: ThreadTuner, rates: dict[int, float], need: float, count: int, noise: random.Random) -> list[float]:
     """Run so many windows of a loop that needs so much; the rates vary by 5 %. The share of waiting in each."""
     waits = []
     for _ in range(count):
@@ -41,7 +41,7 @@ def test_the_fewest_threads_that_feed_the_loop_or_reach_the_peak(need: float, th
     """The median of 30 machines after ten windows; then the loop waits hardly more than with the best number."""
     found, waits = [], []
     for seed in range(30):
-        ladder, noise = Ladder(16), random.Random(seed)
+        ladder, noise = ThreadTuner(16), random.Random(seed)
         windows(ladder, PEAK_AT_6, need, 10, noise)
         found.append(ladder.threads)
         waits.append(fmean(windows(ladder, PEAK_AT_6, need, 40, noise)))
@@ -52,7 +52,7 @@ def test_the_fewest_threads_that_feed_the_loop_or_reach_the_peak(need: float, th
 @pytest.mark.parametrize("most", [1, 2, 5, 16])
 def test_the_ladder_ends_at_the_processors(most: int) -> None:
     """A loop that always waits climbs to the last rung where each is better; a lazy one goes down to one thread."""
-    ladder = Ladder(most)
+    ladder = ThreadTuner(most)
     assert ladder.threads == min(2, most)
     assert [ladder.window(100.0 * ladder.threads, 1e6, 0.9) for _ in range(20)][-1] == most
     assert [ladder.window(100.0 * ladder.threads, 1.0, 0.0) for _ in range(40)][-1] == 1
@@ -64,7 +64,7 @@ def test_the_ladder_ends_at_the_processors(most: int) -> None:
 def test_any_figures_lead_to_a_rung_next_to_the_last(figures: Sequence[tuple[float, float, float]], most: int) -> None:
     """No window moves by more than a rung, whatever it shows; a fixed number never moves."""
     rungs = [*(rung for rung in RUNGS if rung < most), most]
-    ladder, fixed = Ladder(most), Ladder(most, fixed=True)
+    ladder, fixed = ThreadTuner(most), ThreadTuner(most, fixed=True)
     for rate, need, waits in figures:
         before = rungs.index(ladder.threads)
         assert abs(rungs.index(ladder.window(rate, need, waits)) - before) <= 1
@@ -73,7 +73,7 @@ def test_any_figures_lead_to_a_rung_next_to_the_last(figures: Sequence[tuple[flo
 
 def test_steps_down_that_fail_become_rare() -> None:
     """One thread decodes enough by its rate, and yet the loop waits: after 400 windows it tries every hundredth."""
-    ladder, at_one = Ladder(2), []
+    ladder, at_one = ThreadTuner(2), []
     for _ in range(1000):
         at_one.append(ladder.threads == 1)
         ladder.window(100.0 * ladder.threads, 80, 0.1 if ladder.threads == 1 else 0.0)
@@ -83,7 +83,7 @@ def test_steps_down_that_fail_become_rare() -> None:
 
 def test_a_wrong_figure_is_forgotten() -> None:
     """The rung above looked worse once: the ladder looks again, after `FORGOTTEN` windows."""
-    ladder = Ladder(4)
+    ladder = ThreadTuner(4)
     for _ in range(2):
         ladder.window(200, 900, 0.5)  # two threads, then three
     ladder.window(300, 900, 0.5)
@@ -105,7 +105,7 @@ def totals(decoded: float, busy_s: float, waits_s: float, training_s: float) -> 
 
 def test_a_window_is_long_enough_and_has_rate_and_need() -> None:
     """Eight batches and 0.3 s; two threads that took 4 s for 100 samples decode 50 a second."""
-    pace = Pace(Ladder(2))
+    pace = PaceWindows(ThreadTuner(2))
     assert pace.to_json() == {"threads": 2, "decode_rate": None, "need": None}
     pace.begin()
     for number in range(RAMP):  # waits that do not count
@@ -121,14 +121,14 @@ def test_a_window_is_long_enough_and_has_rate_and_need() -> None:
 
 def test_a_window_without_samples_goes_on() -> None:
     """Where all batches were ready before, nothing is known of the rate."""
-    pace = Pace(Ladder(2))
+    pace = PaceWindows(ThreadTuner(2))
     pace.begin()
     for number in range(20):
         pace.batch(number, 10, totals(0, 0, 0, number))
     assert pace.to_json()["decode_rate"] is None
 
 
-class Restless(Ladder):
+class Restless(ThreadTuner):
     """A ladder that takes another number of threads after each window."""
 
     def window(self, rate: float, need: float, waits: float) -> int:
@@ -151,7 +151,9 @@ def test_batches_do_not_depend_on_the_number_of_threads(
         sampler.set_epoch(0)
         loader = BrandLoader(data_set, 50, sampler=sampler, threads="auto")
         loader.threads = 8
-        loader._instruments = replace(loader._instruments, pace=Pace(Restless(8) if restless else Ladder(8)))
+        loader._instruments = replace(
+            loader._instruments, pace=PaceWindows(Restless(8) if restless else ThreadTuner(8))
+        )
         assert equal(list(loader), expected)
         stats = loader.stats()
         assert 1 <= stats["threads"] <= 8

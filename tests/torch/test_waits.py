@@ -26,7 +26,7 @@ from brand.testing.storage import BlockedStorage
 from brand.torch import BrandDataset, BrandLoader, BrandSampler
 from brand.torch.fetch.spans import Span, asked
 from brand.torch.loader.iteration import PROFILED
-from brand.torch.loader.waits import Course, Waits
+from brand.torch.loader.waits import Course, StepWaits
 from tests.node.test_metrics import read
 from tests.support import wait_until
 from tests.tools.cluster import running_cluster
@@ -328,7 +328,7 @@ def test_a_wait_for_the_server_is_cut_as_the_server_says() -> None:
 
 def test_reports_are_what_is_new() -> None:
     """Together they are all steps, also where one could not be sent; the longest wait is that since the last one."""
-    waits = Waits()
+    waits = StepWaits()
     waits.begins("server")
     waits.taken(course(("storage", 0.0, 1.0), collate=(1.0, 1.0)), 0.0, 1.0, 0.1, 5)
     assert waits.report(0, 1, 0, 1.0).tally.steps == 1

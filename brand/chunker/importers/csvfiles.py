@@ -18,7 +18,7 @@ from itertools import islice
 from typing import Any, Final
 
 from brand.chunker.importers.fields import ROWS_LOOKED_AT, FieldMapping, choose, common_codec
-from brand.chunker.importers.files import COMPRESSED, File, find_files, reading
+from brand.chunker.importers.files import COMPRESSED, ImportFile, find_files, reading
 from brand.chunker.importers.jsonl import LINES_OF_OTHERS, OTHERS
 from brand.chunker.sources.shards import Bad, Block, Shard
 from brand.errors import SourceError, counted
@@ -92,7 +92,7 @@ def _json(cell: str) -> Any:
         return cell
 
 
-def _columns(files: Sequence[File]) -> tuple[list[str], list[tuple[str, str]]]:
+def _columns(files: Sequence[ImportFile]) -> tuple[list[str], list[tuple[str, str]]]:
     """The header, and the columns with their codecs, as the first rows of the files have them."""
     header: list[str] = []
     kinds: dict[str, set[str]] = {}
@@ -124,7 +124,7 @@ def _kind(cell: str) -> str:
     return "int" if _INT.fullmatch(cell) else "float" if _FLOAT.fullmatch(cell) else "str"
 
 
-def _rows(file: File) -> Iterator[tuple[int, list[str]]]:
+def _rows(file: ImportFile) -> Iterator[tuple[int, list[str]]]:
     """The line where each row ends, and its cells. The first row is the header. Raises `SourceError`."""
     csv.field_size_limit(MAX_SAMPLE)
     with reading(file.path, file.name) as stream:
@@ -144,7 +144,7 @@ def _chained(first: str, lines: Iterator[str]) -> Iterator[str]:
     yield from lines
 
 
-def _texts(file: File, stream: Any) -> Iterator[str]:
+def _texts(file: ImportFile, stream: Any) -> Iterator[str]:
     for number, line in enumerate(stream, 1):
         try:
             yield line.decode("utf-8-sig" if number == 1 else "utf-8")
@@ -153,7 +153,7 @@ def _texts(file: File, stream: Any) -> Iterator[str]:
             raise SourceError(file.name, f"line {number} is not UTF-8: {error.reason}", hint=hint) from error
 
 
-def _separator(file: File, first: str) -> str:
+def _separator(file: ImportFile, first: str) -> str:
     """A tab in TSV files; else the one of comma, semicolon and tab that the first line has most of."""
     if ".tsv" in file.path.suffixes:
         return "\t"

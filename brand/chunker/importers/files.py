@@ -31,7 +31,7 @@ _DAMAGED: Final = (EOFError, zlib.error, lzma.LZMAError, zstandard.ZstdError)
 
 
 @dataclass(frozen=True, slots=True)
-class File:
+class ImportFile:
     """One file of a source."""
 
     path: Path
@@ -42,7 +42,7 @@ class File:
     """Size and date."""
 
 
-def find_files(src: str | os.PathLike[str], suffixes: Iterable[str], what: str) -> list[File]:
+def find_files(src: str | os.PathLike[str], suffixes: Iterable[str], what: str) -> list[ImportFile]:
     """The files of a folder, of a pattern (`part-*.tar`, `part-{000..146}.tar`), or the one file, by name.
 
     In a folder, files count whose names end with one of `suffixes`, also below it, but for hidden ones. Raises
@@ -70,12 +70,12 @@ def _hidden(path: Path) -> bool:
     return any(part.startswith(".") for part in path.parts)
 
 
-def _file(path: Path, name: str) -> File:
+def _file(path: Path, name: str) -> ImportFile:
     try:
         facts = path.stat()
     except OSError as error:
         raise SourceError(str(path), f"cannot be read: {error.strerror}") from error
-    return File(path, name, facts.st_size, f"{facts.st_size} {facts.st_mtime_ns}")
+    return ImportFile(path, name, facts.st_size, f"{facts.st_size} {facts.st_mtime_ns}")
 
 
 def _matching(pattern: str) -> list[str]:

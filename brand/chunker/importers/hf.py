@@ -17,7 +17,7 @@ from typing import Any, Final
 from brand.chunker.importers.arrow import ArrowFields
 from brand.chunker.importers.arrowtypes import arrow
 from brand.chunker.importers.fields import LOOKED_AT, FieldMapping
-from brand.chunker.importers.files import File, find_files
+from brand.chunker.importers.files import ImportFile, find_files
 from brand.chunker.importers.parquet import Parquet
 from brand.chunker.importers.raw import below, folder_error
 from brand.chunker.sources.shards import Block, Shard
@@ -48,7 +48,7 @@ class Saved:
         if not paths:
             raise SourceError(str(state), "it lists no files")
         self._files = [
-            File(path, name, fact.st_size, f"{fact.st_size} {fact.st_mtime_ns}")
+            ImportFile(path, name, fact.st_size, f"{fact.st_size} {fact.st_mtime_ns}")
             for path, name, fact in zip(paths, names, facts, strict=True)
         ]
         with library.OSFile(str(paths[0])) as file:
@@ -124,7 +124,7 @@ def _refuse_splits(src: str, root: Path) -> None:
         )
 
 
-def _stream(file: File, stream: Any) -> Any:
+def _stream(file: ImportFile, stream: Any) -> Any:
     library = arrow()
     try:
         return library.ipc.open_stream(stream)
@@ -132,7 +132,7 @@ def _stream(file: File, stream: Any) -> Any:
         raise SourceError(file.name, f"it is no Arrow stream: {error}") from error
 
 
-def _next(file: File, reader: Any) -> Any:
+def _next(file: ImportFile, reader: Any) -> Any:
     try:
         return reader.read_next_batch()
     except StopIteration:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final, overload
 
 from brand.chunker.importers.fields import ROWS_LOOKED_AT, FieldMapping, choose, codec_of_value, common_codec, is_taken
-from brand.chunker.importers.files import BUFFER_BYTES, COMPRESSED, File, find_files, reading
+from brand.chunker.importers.files import BUFFER_BYTES, COMPRESSED, ImportFile, find_files, reading
 from brand.chunker.sources.shards import Bad, Block, Shard
 from brand.errors import SourceError, UsageError
 
@@ -65,16 +65,16 @@ class JsonLines:
         for line_number, line in _lines(file, low, high):
             row = self._parsed(line)
             if isinstance(row, str):
-                yield Bad(Lines(file.path, low, [line_number])[0], row, self._hint(row))
+                yield Bad(LineNumbers(file.path, low, [line_number])[0], row, self._hint(row))
                 continue
             rows.append(row)
             places.append(line_number)
             held += len(line)
             if held >= _BLOCK_BYTES:
-                yield self._fields.block_of_rows(rows, Lines(file.path, low, places))
+                yield self._fields.block_of_rows(rows, LineNumbers(file.path, low, places))
                 rows, places, held = [], [], 0
         if rows:
-            yield self._fields.block_of_rows(rows, Lines(file.path, low, places))
+            yield self._fields.block_of_rows(rows, LineNumbers(file.path, low, places))
 
     def _parsed(self, line: bytes) -> dict[str, Any] | str:
         """The object of a line, or what is wrong with it."""
@@ -95,7 +95,7 @@ class JsonLines:
         return f"--columns {','.join(self._fields.columns)} takes no others" if reason.startswith("it has") else ""
 
 
-class Lines(Sequence[str]):
+class LineNumbers(Sequence[str]):
     """What messages call lines of a file: `line 12`. Lines in front of a stretch are counted when one is asked for."""
 
     def __init__(self, path: Path, start: int, numbers: Sequence[int]) -> None:
@@ -108,11 +108,11 @@ class Lines(Sequence[str]):
     def __getitem__(self, position: int) -> str: ...
 
     @overload
-    def __getitem__(self, position: slice) -> Lines: ...
+    def __getitem__(self, position: slice) -> LineNumbers: ...
 
-    def __getitem__(self, position: int | slice) -> str | Lines:
+    def __getitem__(self, position: int | slice) -> str | LineNumbers:
         if isinstance(position, slice):
-            return Lines(self._path, self._start, self._numbers[position])
+            return LineNumbers(self._path, self._start, self._numbers[position])
         return f"line {_lines_before(self._path, self._start) + self._numbers[position]}"
 
 
@@ -126,7 +126,7 @@ def _lines_before(path: Path, start: int) -> int:
     return count
 
 
-def _columns(files: Sequence[File], choice: FieldMapping) -> list[tuple[str, str]]:
+def _columns(files: Sequence[ImportFile], choice: FieldMapping) -> list[tuple[str, str]]:
     """Names and codecs of the columns, as the first lines of the files have them. Raises `UsageError`."""
     found: dict[str, dict[str, str]] = {}
     step = max(1, len(files) // OTHERS)
@@ -152,7 +152,7 @@ def _columns(files: Sequence[File], choice: FieldMapping) -> list[tuple[str, str
     return natural
 
 
-def _lines(file: File, low: int, high: int) -> Iterator[tuple[int, bytes]]:
+def _lines(file: ImportFile, low: int, high: int) -> Iterator[tuple[int, bytes]]:
     """Numbers (from 1, within the stretch) and contents of the lines that are not empty. Raises `SourceError`."""
     with reading(file.path, file.name) as stream:
         left = high - low
@@ -171,7 +171,7 @@ def _lines(file: File, low: int, high: int) -> Iterator[tuple[int, bytes]]:
                 yield number, text
 
 
-def _cuts(file: File) -> list[tuple[int, int]]:
+def _cuts(file: ImportFile) -> list[tuple[int, int]]:
     """Where the stretches of a file begin and end."""
     if file.path.suffix in COMPRESSED or file.bytes <= STRETCH_BYTES:
         return [(0, file.bytes)]

@@ -14,7 +14,7 @@ from typing import Any, Final
 from brand.chunker.importers.arrow import ArrowFields
 from brand.chunker.importers.arrowtypes import arrow
 from brand.chunker.importers.fields import LOOKED_AT, FieldMapping
-from brand.chunker.importers.files import File, find_files
+from brand.chunker.importers.files import ImportFile, find_files
 from brand.chunker.sources.shards import Block, Shard
 from brand.errors import SourceError
 
@@ -34,8 +34,8 @@ class Parquet:
         arrow()
         self._take(find_files(src, [".parquet", ".pq"], "Parquet file"), choice)
 
-    def _take(self, files: Sequence[File], choice: FieldMapping) -> None:
-        self._stretches: list[tuple[File, list[int]]] = []
+    def _take(self, files: Sequence[ImportFile], choice: FieldMapping) -> None:
+        self._stretches: list[tuple[ImportFile, list[int]]] = []
         shards, columns = [], None
         for file in files:
             with _opened(file) as parquet:
@@ -74,7 +74,7 @@ class Parquet:
                 row += batch.num_rows
 
 
-def _opened(file: File) -> Any:
+def _opened(file: ImportFile) -> Any:
     """A Parquet file as a context. Raises `SourceError`."""
     library = arrow()
     try:
@@ -83,7 +83,7 @@ def _opened(file: File) -> Any:
         raise SourceError(file.name, f"it is no whole Parquet file: {error}") from error
 
 
-def _next(file: File, batches: Iterator[Any]) -> Any:
+def _next(file: ImportFile, batches: Iterator[Any]) -> Any:
     try:
         return next(batches, None)
     except (arrow().ArrowException, OSError) as error:

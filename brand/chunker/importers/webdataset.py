@@ -28,7 +28,7 @@ from typing import Any, Final
 import numpy as np
 
 from brand.chunker.importers.fields import FILES_LOOKED_AT, FieldMapping, choose, codec_of_bytes, common_codec
-from brand.chunker.importers.files import COMPRESSED, File, find_files, reading
+from brand.chunker.importers.files import COMPRESSED, ImportFile, find_files, reading
 from brand.chunker.importers.tars import members
 from brand.chunker.sources.shards import Bad, Block, Shard
 from brand.errors import SourceError
@@ -162,7 +162,7 @@ def _value(codec: str, data: bytes) -> Any:
     return np.load(io.BytesIO(data), allow_pickle=False) if codec == "ndarray" else data
 
 
-def _samples(file: File) -> Iterator[Sample]:
+def _samples(file: ImportFile) -> Iterator[Sample]:
     """The samples of one tar file. Raises `SourceError`."""
     key, files = None, dict[str, bytes]()
     with reading(file.path, file.name) as stream:

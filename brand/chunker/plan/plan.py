@@ -41,7 +41,7 @@ class Layout:
 
 
 @dataclass(frozen=True)
-class Plan:
+class ChunkPlan:
     """All that is decided before the first chunk is written."""
 
     header: Header
@@ -69,7 +69,7 @@ def make_plan(
     seed: int,
     source: Mapping[str, str],
     fingerprint: str,
-) -> Plan:
+) -> ChunkPlan:
     """Decide everything.
 
     `probe` holds records of randomly placed samples. `raw_bytes` is None where the source does not know it; the probe
@@ -93,7 +93,7 @@ def make_plan(
             "dictionary": compression.dictionary.hex(),
         }
     )
-    return Plan(header, compression, xxhash.xxh3_128_digest(identity), pack_header(header), raw)
+    return ChunkPlan(header, compression, xxhash.xxh3_128_digest(identity), pack_header(header), raw)
 
 
 def chunk_samples(samples: int, stored_bytes: float, layout: Layout) -> int:

@@ -1,4 +1,4 @@
-"""What does a conversion tell while it runs (`Progress`) and when it is done (`Report`)?"""
+"""What does a conversion tell while it runs (`StageProgress`) and when it is done (`Report`)?"""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from brand.printable import escaped, printable
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class StageProgress:
     """How far one stage of a conversion is."""
 
     stage: str
@@ -25,10 +25,10 @@ class Progress:
     """Source bytes in all; None where that is not known."""
 
 
-OnProgress = Callable[[Progress], None]
+OnProgress = Callable[[StageProgress], None]
 
 
-def silent(_: Progress) -> None:
+def silent(_: StageProgress) -> None:
     """Show no progress."""
 
 

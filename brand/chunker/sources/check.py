@@ -13,8 +13,8 @@ from typing import Any, Final, Protocol
 import numpy as np
 
 from brand.chunker.plan.options import Options
-from brand.chunker.plan.report import OnProgress, Problem, Progress
-from brand.chunker.sources.folders import Folder
+from brand.chunker.plan.report import OnProgress, Problem, StageProgress
+from brand.chunker.sources.folders import ScannedFolder
 from brand.chunker.sources.source import FolderSource
 from brand.chunker.sources.workers import run_tasks
 from brand.errors import SourceError, counted
@@ -41,7 +41,7 @@ class Memo(Protocol):
 
 
 def leave_out_unusable(
-    memo: Memo, folder: Folder, source: FolderSource, options: Options, on_progress: OnProgress
+    memo: Memo, folder: ScannedFolder, source: FolderSource, options: Options, on_progress: OnProgress
 ) -> list[Problem]:
     """Leave the files that cannot be used out of the source, and return them.
 
@@ -84,7 +84,7 @@ def _decode_all(memo: Memo, source: FolderSource, options: Options, on_progress:
         bad += found
         some = sizes[first : first + _FILES_A_TASK]
         done, done_bytes = done + len(some), done_bytes + int(some.sum())
-        on_progress(Progress("check", done, total, done_bytes, total_bytes))
+        on_progress(StageProgress("check", done, total, done_bytes, total_bytes))
     bad.sort()
     memo.remember("checked", key, bad)
     return bad

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from brand.chunker.plan.report import Problem
-from brand.chunker.sources.folders import Folder
+from brand.chunker.sources.folders import ScannedFolder
 from brand.chunker.sources.source import FolderSource
 from brand.formats.constants import EXTRAS_NAME, SKIPPED_NAME
 from brand.formats.extras import most_unpacked
@@ -36,7 +36,7 @@ def write_skipped(into: Path, problems: Iterable[Problem]) -> str | None:
     return SKIPPED_NAME
 
 
-def write_extras(into: Path, folder: Folder, source: FolderSource, table: Path | None) -> str | None:
+def write_extras(into: Path, folder: ScannedFolder, source: FolderSource, table: Path | None) -> str | None:
     """Write `extras.zip` into a folder. Returns its name, or None where there is nothing to put into it."""
     names = []
     if table is not None and table.resolve().is_relative_to(folder.root.resolve()):

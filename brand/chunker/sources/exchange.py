@@ -17,10 +17,10 @@ from typing import Final
 import xxhash
 
 from brand.chunker.plan.options import Options
-from brand.chunker.plan.report import OnProgress, Problem, Progress
+from brand.chunker.plan.report import OnProgress, Problem, StageProgress
 from brand.chunker.sources.kinds import other_kind
 from brand.chunker.sources.shards import Bad, Block, Shard, Shards
-from brand.chunker.sources.shuffle import Keys
+from brand.chunker.sources.shuffle import SortKeys
 from brand.chunker.sources.sortedparts import PARTS_NAME, PartWriter, SortedPart, find_part, part_files, publish_part
 from brand.chunker.sources.spool import SpoolSource, joined
 from brand.chunker.sources.workers import run_tasks
@@ -50,7 +50,7 @@ def cut_stretches(sizes: Sequence[int], least: int) -> list[range]:
 
 
 @dataclass(frozen=True)
-class Exchange:
+class ExchangeContext:
     """All that a worker needs to make any part."""
 
     source: Shards
@@ -85,7 +85,7 @@ def exchange(
     Raises `SourceError`, `StorageError`, `InterruptedConversionError`.
     """
     stretches = cut_stretches([shard.bytes for shard in source.shards], LEAST_BYTES)
-    plan = Exchange(source, stretches, options.seed, folder / PARTS_NAME, options.skip_errors)
+    plan = ExchangeContext(source, stretches, options.seed, folder / PARTS_NAME, options.skip_errors)
     with storage_errors(folder, "cannot write"):
         plan.folder.mkdir(exist_ok=True)
         _remove_others(plan)
@@ -99,15 +99,15 @@ def exchange(
         found += was_there
         samples += part.samples
         done += plan.bytes(number)
-        on_progress(Progress("spool", samples, total, done, total_bytes))
+        on_progress(StageProgress("spool", samples, total, done, total_bytes))
     if not samples:
         raise SourceError("samples", "there are none: every shard is empty, or all samples were left out")
-    on_progress(Progress("spool", samples, samples, total_bytes, total_bytes))
+    on_progress(StageProgress("spool", samples, samples, total_bytes, total_bytes))
     ordered = [parts[number] for number in range(len(stretches))]
     return joined(folder, source.schema, ordered), [p for part in ordered for p in part.problems], found
 
 
-def make_part(plan: Exchange, number: int) -> tuple[SortedPart, bool]:
+def make_part(plan: ExchangeContext, number: int) -> tuple[SortedPart, bool]:
     """Make one part, unless an earlier run has made it. Returns whether that was so.
 
     Raises `SourceError`, `StorageError`.
@@ -121,7 +121,7 @@ def make_part(plan: Exchange, number: int) -> tuple[SortedPart, bool]:
         storage_errors(plan.folder, "cannot write"),
         records_path.open("wb") as records,
         spans_path.open("wb") as spans,
-        PartWriter(records, spans, Keys(plan.seed, number)) as writer,
+        PartWriter(records, spans, SortKeys(plan.seed, number)) as writer,
     ):
         problems = list[Problem]()
         for shard_number in plan.stretches[number]:
@@ -135,7 +135,7 @@ def make_part(plan: Exchange, number: int) -> tuple[SortedPart, bool]:
     return part, False
 
 
-def _take(plan: Exchange, shard: Shard, writer: PartWriter, block: Block | Bad) -> list[Problem]:
+def _take(plan: ExchangeContext, shard: Shard, writer: PartWriter, block: Block | Bad) -> list[Problem]:
     """Add a block; return the samples that are left out."""
     if isinstance(block, Bad):
         problem = Problem.of(f"{shard.name}, {block.called}", block.reason)
@@ -164,7 +164,7 @@ def _check_files(schema: Schema, block: Block) -> None:
                     raise SchemaError(f"{called}, field {name!r} ({codec}): its contents are {found}")
 
 
-def _left_out(plan: Exchange, shard: Shard, problem: Problem, reason: str, hint: str) -> list[Problem]:
+def _left_out(plan: ExchangeContext, shard: Shard, problem: Problem, reason: str, hint: str) -> list[Problem]:
     if plan.skip:
         return [problem]
     raise SourceError(shard.name, reason, hint=f"{hint}; {SKIP_HINT}" if hint else SKIP_HINT)
@@ -184,7 +184,7 @@ def _compare(shard: Shard, found: int) -> None:
         raise SourceError(shard.name, what, hint="The file is cut short, or belongs to another version of the source")
 
 
-def _remove_others(plan: Exchange) -> None:
+def _remove_others(plan: ExchangeContext) -> None:
     """Remove parts that belong to another division of the source, so that they do not take its room."""
     numbers = {path.stem for path in plan.folder.iterdir()} - {f"{number:06d}" for number in range(len(plan.stretches))}
     for path in [path for path in plan.folder.iterdir() if path.stem in numbers]:

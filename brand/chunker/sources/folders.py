@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from brand.chunker.plan.report import OnProgress, Problem, Progress
-from brand.chunker.sources.listing import SIDECARS, File, Listing, ListingWriter
+from brand.chunker.plan.report import OnProgress, Problem, StageProgress
+from brand.chunker.sources.listing import SIDECARS, Listing, ListingWriter, SourceFile
 from brand.errors import SourceError, UsageError, counted
 from brand.formats.constants import MANIFEST_NAME, VERSIONS_NAME
 from brand.printable import printable
@@ -28,7 +28,7 @@ _NOT_UTF8: Final = "the name is not valid UTF-8; rename it (convmv does a whole 
 
 
 @dataclass
-class Folder:
+class ScannedFolder:
     """What a scan found."""
 
     root: Path
@@ -75,7 +75,7 @@ def scan_folder(
     follow_links: bool = False,
     exclude: Path | None = None,
     on_progress: OnProgress,
-) -> Folder:
+) -> ScannedFolder:
     """List a folder's files into `work`. `exclude` is a file that is not a sample (a table of transcripts).
 
     `known` are classes that have the first numbers, whether the folder has them or not.
@@ -88,20 +88,20 @@ def scan_folder(
     label_of = {"": -1} if classes is None else {name: label for label, name in enumerate(classes)}
     writer, total = ListingWriter(work), 0
     for top in tops:
-        batch: list[File] = []
+        batch: list[SourceFile] = []
         for file in _files_below(scan, top, label_of[top]):
             batch.append(file)
             total += file.size
             if len(batch) == _FILES_A_STEP:
                 writer.add(batch)
                 batch = []
-                on_progress(Progress("scan", writer.count, None, total, None))
+                on_progress(StageProgress("scan", writer.count, None, total, None))
         writer.add(batch)
     listing = writer.close()
-    on_progress(Progress("scan", len(listing), len(listing), total, total))
+    on_progress(StageProgress("scan", len(listing), len(listing), total, total))
     if not len(listing) and not scan.problems:
         raise SourceError(str(root), "there are no files in this folder")
-    return Folder(root, listing, classes, scan.problems, scan.empty_folders, scan.lost_sidecars, scan.ignored)
+    return ScannedFolder(root, listing, classes, scan.problems, scan.empty_folders, scan.lost_sidecars, scan.ignored)
 
 
 def _class_folders(scan: _Scan) -> list[str]:
@@ -128,7 +128,7 @@ def _class_folders(scan: _Scan) -> list[str]:
     return sorted(folders)
 
 
-def _files_below(scan: _Scan, top: str, label: int) -> Iterator[File]:
+def _files_below(scan: _Scan, top: str, label: int) -> Iterator[SourceFile]:
     """Files of a class in order: folders sorted by path, files by name."""
     folders: dict[str, list[str]] = {}
     pending = [(top, frozenset[tuple[int, int]]())]
@@ -154,7 +154,7 @@ def _files_below(scan: _Scan, top: str, label: int) -> Iterator[File]:
         yield from _usable(scan, folder, folders.pop(folder), label)
 
 
-def _usable(scan: _Scan, folder: str, names: list[str], label: int) -> Iterator[File]:
+def _usable(scan: _Scan, folder: str, names: list[str], label: int) -> Iterator[SourceFile]:
     root, sidecar_of = str(scan.root), dict[str, int]()
     if scan.sidecars:
         stems = {os.path.splitext(name)[0] for name in names if not name.endswith(tuple(SIDECARS))}
@@ -171,7 +171,7 @@ def _usable(scan: _Scan, folder: str, names: list[str], label: int) -> Iterator[
         sidecar = sidecar_of.get(os.path.splitext(name)[0], 0) if sidecar_of else 0
         reason, facts = _why_unusable(scan, path, key)
         if facts is not None:
-            yield File(key, label, facts.st_size, facts.st_mtime_ns, sidecar)
+            yield SourceFile(key, label, facts.st_size, facts.st_mtime_ns, sidecar)
             continue
         scan.problems.append(Problem.of(key, reason))
         stem = os.path.splitext(key)[0]

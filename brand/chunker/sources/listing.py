@@ -36,7 +36,7 @@ SIDECARS: Final = {".txt": 1, ".lab": 2}
 """Suffix of a transcript beside a clip -> its bit in `sidecar`. The first suffix found gives the clip's text."""
 
 
-class File(NamedTuple):
+class SourceFile(NamedTuple):
     """One file of the source."""
 
     key: str
@@ -57,7 +57,7 @@ class ListingWriter:
         self._entries: BinaryIO = (folder / "entries.bin").open("wb")
         self._name_at = 0
 
-    def add(self, files: list[File]) -> None:
+    def add(self, files: list[SourceFile]) -> None:
         """Append files."""
         names = [file.key.encode() for file in files]
         rows = np.zeros(len(files), ENTRY)

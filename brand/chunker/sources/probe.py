@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from brand.chunker.plan.options import Options
-from brand.chunker.plan.plan import Layout, Plan, make_plan
+from brand.chunker.plan.plan import ChunkPlan, Layout, make_plan
 from brand.chunker.sources.shuffle import open_order, write_order
 from brand.chunker.sources.source import Source
 from brand.formats.compression import Compression, Mode
@@ -21,7 +21,7 @@ _PROBE_BYTES: Final = 8 << 20
 
 def decide(
     source: Source, kind: str, classes: tuple[str, ...] | None, options: Options, order_path: Path
-) -> tuple[Plan, float]:
+) -> tuple[ChunkPlan, float]:
     """The plan of a conversion, and how many bytes a second were read and judged. Writes the order of the samples.
 
     `kind` is what the header tells of the source. Raises `SourceError`, `SchemaError`, `StorageError`.

@@ -13,7 +13,7 @@ from brand.chunker.plan.options import Options
 from brand.chunker.plan.report import OnProgress, Problem
 from brand.chunker.sources.check import SKIP_HINT, Memo, leave_out_unusable, misfit_hint
 from brand.chunker.sources.companions import write_extras, write_skipped
-from brand.chunker.sources.folders import Folder, check_folder, scan_folder
+from brand.chunker.sources.folders import ScannedFolder, check_folder, scan_folder
 from brand.chunker.sources.source import FolderSource
 from brand.chunker.sources.transcripts import join_table, not_taken
 from brand.errors import SourceError, UsageError, counted
@@ -30,7 +30,7 @@ FIELDS: Final[dict[Kind, Literal["image", "audio"]]] = {"images": "image", "audi
 
 
 @dataclass(frozen=True)
-class Request:
+class FolderRequest:
     """The conversion of a folder that a user asks for."""
 
     root: Path
@@ -49,7 +49,7 @@ def make_request(
     options: Options | None,
     table: Target | None = None,
     columns: Sequence[str] = (),
-) -> Request:
+) -> FolderRequest:
     """Check what the user asks for. Raises `UsageError`."""
     if isinstance(columns, str):
         raise UsageError(f"columns={columns!r}: give a tuple of names, ({columns!r},)")
@@ -59,7 +59,7 @@ def make_request(
     if not is_url(dst) and Path(dst).resolve().is_relative_to(root.resolve()):
         raise UsageError(f"{os.fspath(dst)} lies inside {root}: choose a target outside of the source")
     check_folder(root)
-    return Request(root, kind, None if table is None else Path(table), tuple(columns), options or Options())
+    return FolderRequest(root, kind, None if table is None else Path(table), tuple(columns), options or Options())
 
 
 def folder_of(dst: Target) -> Path | None:
@@ -71,10 +71,10 @@ def folder_of(dst: Target) -> Path | None:
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundFiles:
     """What there is of what was asked for."""
 
-    folder: Folder
+    folder: ScannedFolder
     source: FolderSource
     table: Path | None
     problems: tuple[Problem, ...]
@@ -87,7 +87,7 @@ class Found:
         return [name for name in written if name is not None]
 
 
-def find(request: Request, scratch: Path, memo: Memo, on_progress: OnProgress) -> Found:
+def find(request: FolderRequest, scratch: Path, memo: Memo, on_progress: OnProgress) -> FoundFiles:
     """List the folder into `scratch`. `memo` has the files that do not decode, from an earlier run.
 
     Raises `UsageError`, and `SourceError` where a file cannot be used or none is left.
@@ -118,7 +118,7 @@ def find(request: Request, scratch: Path, memo: Memo, on_progress: OnProgress) -
         notes.append("No field `duration`: pip install 'brand-data[audio]' before converting, to have clips measured")
     source = FolderSource(folder, FIELDS[request.kind], with_text=with_text, with_duration=with_duration)
     problems = leave_out_unusable(memo, folder, source, options, on_progress)
-    return Found(folder, source, table, tuple(sorted(problems, key=lambda problem: problem.path)), tuple(notes))
+    return FoundFiles(folder, source, table, tuple(sorted(problems, key=lambda problem: problem.path)), tuple(notes))
 
 
 @contextmanager

@@ -26,7 +26,7 @@ _INDEX: Final = np.dtype("<u8")
 _PAIR: Final = np.dtype([("key", "<u8"), ("index", "<u8")])
 
 
-class Keys:
+class SortKeys:
     """The keys of the samples of one stretch, in turn."""
 
     def __init__(self, seed: int, stretch: int = 0) -> None:
@@ -93,6 +93,6 @@ def _sort_by_bucket(order: NDArray[np.uint64], scratch: Path, stretches: Sequenc
 
 def _blocks(seed: int, stretches: Sequence[int], block: int) -> Iterator[NDArray[np.uint64]]:
     for stretch, samples in enumerate(stretches):
-        keys = Keys(seed, stretch)
+        keys = SortKeys(seed, stretch)
         for start in range(0, samples, block):
             yield keys.next(min(block, samples - start))

@@ -25,7 +25,7 @@ import numpy as np
 import xxhash
 
 from brand.chunker.plan.report import Problem
-from brand.chunker.sources.shuffle import Keys, sorted_places
+from brand.chunker.sources.shuffle import SortKeys, sorted_places
 from brand.formats.contents import cut_blocks
 from brand.formats.publish import publish_bytes, storage_errors
 from brand.formats.records import Records
@@ -65,7 +65,7 @@ class PartWriter:
     files, their checksums and the count of what is written. It ends with the `with` block.
     """
 
-    def __init__(self, records: BinaryIO, spans: BinaryIO, keys: Keys) -> None:
+    def __init__(self, records: BinaryIO, spans: BinaryIO, keys: SortKeys) -> None:
         self._records, self._spans, self._keys = records, spans, keys
         self.samples = self.raw_bytes = self._written = self._held = 0
         self._run: list[Records] = []

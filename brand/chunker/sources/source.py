@@ -17,7 +17,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from brand.chunker.sources.folders import Folder
+from brand.chunker.sources.folders import ScannedFolder
 from brand.chunker.sources.kinds import other_kind
 from brand.chunker.sources.listing import SIDECARS
 from brand.errors import SourceError
@@ -73,7 +73,9 @@ class Source(Protocol):
 class FolderSource:
     """The files of an image or audio folder."""
 
-    def __init__(self, folder: Folder, field: str, *, with_text: bool = False, with_duration: bool = False) -> None:
+    def __init__(
+        self, folder: ScannedFolder, field: str, *, with_text: bool = False, with_duration: bool = False
+    ) -> None:
         self.root, self.listing, self.file_field = folder.root, folder.listing, field
         label = [("label", "int")] if folder.classes is not None else []
         text = [(name, "str") for name in ("text", *self.listing.columns)] if with_text else []

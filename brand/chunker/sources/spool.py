@@ -16,8 +16,8 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from brand.chunker.plan.report import OnProgress, Progress
-from brand.chunker.sources.shuffle import Keys
+from brand.chunker.plan.report import OnProgress, StageProgress
+from brand.chunker.sources.shuffle import SortKeys
 from brand.chunker.sources.sortedparts import PARTS_NAME, SPAN, PartWriter, SortedPart, part_files
 from brand.chunker.sources.source import Indices
 from brand.errors import SourceError
@@ -175,15 +175,15 @@ def spool_records(
     with (
         records_path.open("wb") as data,
         spans_path.open("wb") as spans,
-        PartWriter(data, spans, Keys(seed)) as writer,
+        PartWriter(data, spans, SortKeys(seed)) as writer,
     ):
         for some in records:
             if writer.add(some):
-                on_progress(Progress("spool", writer.samples, total, writer.raw_bytes, None))
+                on_progress(StageProgress("spool", writer.samples, total, writer.raw_bytes, None))
         part = writer.finish()
     if not part.samples:
         raise SourceError("samples", "there are none: the iterable is empty")
-    on_progress(Progress("spool", part.samples, part.samples, part.raw_bytes, part.raw_bytes))
+    on_progress(StageProgress("spool", part.samples, part.samples, part.raw_bytes, part.raw_bytes))
     return joined(folder, schema, [part])
 
 

@@ -45,7 +45,7 @@ def join_table(
     find = _Finder(listing)
     entries = listing.writable_entries()
     sizes = listing.new_columns(tuple(columns))
-    rows = _Rows(table, tuple(columns))
+    rows = _TableRows(table, tuple(columns))
     bases = (os.path.abspath(root) + "/", str(root.resolve()) + "/", "./")
     told = np.zeros(len(listing), bool)
     with (listing.folder / "texts.bin").open("wb") as texts:
@@ -98,7 +98,7 @@ class _Finder:
         return index if index >= 0 and self._listing.key(index) == key else None
 
 
-class _Rows:
+class _TableRows:
     """(line, path, text, value of each wanted column) of each row of the table."""
 
     def __init__(self, table: Path, columns: tuple[str, ...]) -> None:

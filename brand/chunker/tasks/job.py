@@ -5,7 +5,7 @@ A `Job` names it, and is small and picklable, so an engine can send it anywhere.
 change afterwards:
 
     plan.json      the claim: data set, source, versions                        claim
-    job.json       what was asked for, and what was decided: `Decided`
+    job.json       what was asked for, and what was decided: `JobDecisions`
     names.bin, entries.bin, ...   the files of the source                       listing
     order.bin      the order of the samples                                     shuffle
     skipped.tsv, extras.zip       the companions, which `sealing` publishes     companions
@@ -19,9 +19,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from brand.chunker.plan.plan import Plan
+from brand.chunker.plan.plan import ChunkPlan
 from brand.chunker.plan.report import Problem
-from brand.chunker.sources.folders import Folder
+from brand.chunker.sources.folders import ScannedFolder
 from brand.chunker.sources.listing import Listing
 from brand.chunker.sources.source import DURATION, FolderSource
 from brand.errors import LayoutError, NotADataSetError, UsageError
@@ -54,14 +54,14 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Decided:
+class JobDecisions:
     """What was asked for, and all that was decided before the first chunk."""
 
     asked: Mapping[str, Any]
     """The options that every machine has to give: name -> value."""
     parts: int
     """Into how many parts the conversion was divided when it was planned; 0 where it was not."""
-    plan: Plan
+    plan: ChunkPlan
     entries: str
     """File of the listing that has the files to convert."""
     columns: tuple[str, ...]
@@ -77,7 +77,7 @@ class Decided:
         Raises `LayoutError` where they do not have the fields of the plan.
         """
         header = self.plan.header
-        listed = Folder(root, Listing(folder, self.entries, self.columns), header.classes)
+        listed = ScannedFolder(root, Listing(folder, self.entries, self.columns), header.classes)
         with_duration = DURATION in header.schema.fields
         source = FolderSource(
             listed, header.source["file_field"], with_text=self.with_text, with_duration=with_duration
@@ -87,7 +87,7 @@ class Decided:
         return source
 
 
-def pack_decided(decided: Decided) -> bytes:
+def pack_decided(decided: JobDecisions) -> bytes:
     """What `job.json` says."""
     plan = decided.plan
     facts = {
@@ -109,7 +109,7 @@ def pack_decided(decided: Decided) -> bytes:
     return pack_signed(_MARKER, facts)
 
 
-def parse_decided(data: bytes, path: Path) -> Decided:
+def parse_decided(data: bytes, path: Path) -> JobDecisions:
     """Inverse of `pack_decided`. Raises a `FormatError`."""
     value = parse_signed(data, path, marker=_MARKER, name="plan", hint=_HINT)
     try:
@@ -117,10 +117,10 @@ def parse_decided(data: bytes, path: Path) -> Decided:
         dictionary = base64.b64decode(value["dictionary"], validate=True)
         codec: Literal["none", "zstd"] = "zstd" if header.compression == "zstd" else "none"
         compression = Compression(codec, dictionary, float(value["worth"]), float(value["expected_ratio"]))
-        decided = Decided(
+        decided = JobDecisions(
             asked=dict(value["asked"]),
             parts=natural(value["parts"], "parts"),
-            plan=Plan(
+            plan=ChunkPlan(
                 header,
                 compression,
                 identity(value["id"]),
@@ -143,7 +143,7 @@ def parse_decided(data: bytes, path: Path) -> Decided:
     return decided
 
 
-def read_decided(folder: Path) -> Decided:
+def read_decided(folder: Path) -> JobDecisions:
     """What the shared plan in `folder` says. Raises a `FormatError`, also where there is none, and OSError."""
     path = folder / JOB_NAME
     try:

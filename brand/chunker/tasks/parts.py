@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from brand.chunker.plan.options import default_jobs
-from brand.chunker.plan.report import OnProgress, Progress, TaskReport, silent
+from brand.chunker.plan.report import OnProgress, StageProgress, TaskReport, silent
 from brand.chunker.sources.workers import run_tasks
 from brand.chunker.tasks.job import Job, read_decided
 from brand.chunker.tasks.planning import joined
@@ -83,7 +83,7 @@ def run_task(job: Job, part: Task, *, jobs: int | None = None, on_progress: OnPr
         with closing(run_tasks(run, job, numbers, jobs=jobs or default_jobs())) as chunks:
             for _, made in chunks:
                 done, done_bytes, found = done + made.samples, done_bytes + made.bytes, found + made.found
-                on_progress(Progress("pack", done, total, done_bytes, None))
+                on_progress(StageProgress("pack", done, total, done_bytes, None))
         still = len(missing(place, job.chunks))
     return TaskReport(
         target=job.target,

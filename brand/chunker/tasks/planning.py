@@ -24,10 +24,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from brand.chunker.plan.report import OnProgress, Progress
+from brand.chunker.plan.report import OnProgress, StageProgress
 from brand.chunker.sources.probe import decide
-from brand.chunker.sources.request import Request, find, hinted
-from brand.chunker.tasks.job import JOB_NAME, Decided, Job, pack_decided, read_decided
+from brand.chunker.sources.request import FolderRequest, find, hinted
+from brand.chunker.tasks.job import JOB_NAME, Job, JobDecisions, pack_decided, read_decided
 from brand.chunker.work.claim import CLAIM_NAME, Claim, check_claim, read_claim
 from brand.chunker.work.folder_work import FolderWork, check_folder_target
 from brand.chunker.work.work import locked
@@ -40,7 +40,7 @@ PLAN_WAIT_S: Final = 6 * 3600.0
 _POLL_S: Final = 0.2
 
 
-def plan(request: Request, place: Path, parts: int, on_progress: OnProgress) -> Job:
+def plan(request: FolderRequest, place: Path, parts: int, on_progress: OnProgress) -> Job:
     """The plan of a conversion into the folder `place`, made or loaded. `parts` is for messages of `seal`.
 
     Raises:
@@ -85,7 +85,7 @@ def _check_free(place: Path) -> None:
         raise TargetExistsError(f"{place} is a finished data set already. `brand seal {place}` tidies it up")
 
 
-def _make(request: Request, place: Path, folder: Path, parts: int, on_progress: OnProgress) -> None:
+def _make(request: FolderRequest, place: Path, folder: Path, parts: int, on_progress: OnProgress) -> None:
     """Make a plan and publish it, unless there is one by then."""
     work, scratch = FolderWork(place, folder), folder / f"planning-{uuid.uuid4().hex}"
     scratch.mkdir()
@@ -97,7 +97,7 @@ def _make(request: Request, place: Path, folder: Path, parts: int, on_progress: 
         claim = Claim(decided.data_set_id, source.fingerprint(times=True))
         check_claim(folder, claim, str(place))
         work.check_room(decided.stored_bytes)
-        told = Decided(
+        told = JobDecisions(
             asked=_asked(request),
             parts=parts,
             plan=decided,
@@ -132,7 +132,7 @@ def _publish(scratch: Path, final: Path) -> None:
     sync_folder(final.parent)
 
 
-def _load(request: Request, place: Path, folder: Path) -> Job:
+def _load(request: FolderRequest, place: Path, folder: Path) -> Job:
     claim, shared = read_claim(folder), folder / SHARED_PLAN_NAME
     decided = read_decided(shared)
     if claim is not None:
@@ -157,7 +157,7 @@ def _load(request: Request, place: Path, folder: Path) -> Job:
     return Job(os.path.abspath(request.root), os.path.abspath(place), decided.plan.data_set_id, header.chunks)
 
 
-def _asked(request: Request) -> dict[str, Any]:
+def _asked(request: FolderRequest) -> dict[str, Any]:
     """The options that decide what is written, as the command calls them."""
     options, table = request.options, request.table
     try:
@@ -202,7 +202,7 @@ def _alone(path: Path, place: Path, on_progress: OnProgress) -> Iterator[None]:
                         f"{place}: another machine has been planning this conversion for {waited_s / 3600:.0f} hours."
                         " Run this part again when it has ended"
                     ) from None
-                on_progress(Progress("wait", int(waited_s), None, 0, None))
+                on_progress(StageProgress("wait", int(waited_s), None, 0, None))
                 time.sleep(_POLL_S)
         yield
     finally:

@@ -18,8 +18,8 @@ from typing import Final
 
 import numpy as np
 
-from brand.chunker.plan.report import OnProgress, Progress, Report, silent
-from brand.chunker.tasks.job import Decided, read_decided
+from brand.chunker.plan.report import OnProgress, Report, StageProgress, silent
+from brand.chunker.tasks.job import JobDecisions, read_decided
 from brand.chunker.tasks.parts import by_part, missing
 from brand.chunker.tasks.planning import is_planned
 from brand.chunker.work.chunks import Written
@@ -110,7 +110,9 @@ class _Bad:
     reason: str
 
 
-def _add_chunks(place: Path, folder: Path, decided: Decided, builder: IndexBuilder, on_progress: OnProgress) -> None:
+def _add_chunks(
+    place: Path, folder: Path, decided: JobDecisions, builder: IndexBuilder, on_progress: OnProgress
+) -> None:
     header, lost, reasons = decided.plan.header, list[int](), list[str]()
     done = done_bytes = 0
     for number, chunk in _read_all(place, folder, decided):
@@ -122,12 +124,12 @@ def _add_chunks(place: Path, folder: Path, decided: Decided, builder: IndexBuild
             builder.add(number, chunk.rows, chunk.checksum, chunk.columns)
         done += len(chunk.rows)
         done_bytes += int(chunk.rows["size"].sum(dtype=np.int64))
-        on_progress(Progress("seal", done, header.samples, done_bytes, None))
+        on_progress(StageProgress("seal", done, header.samples, done_bytes, None))
     if lost:
         raise _unfinished(place, decided, lost, reasons)
 
 
-def _read_all(place: Path, folder: Path, decided: Decided) -> Iterator[tuple[int, Written | _Bad]]:
+def _read_all(place: Path, folder: Path, decided: JobDecisions) -> Iterator[tuple[int, Written | _Bad]]:
     """What the index needs of each chunk, in order. Threads wait for the storage; memory holds a few hundred chunks."""
 
     def read(number: int) -> tuple[int, Written | _Bad]:
@@ -139,7 +141,7 @@ def _read_all(place: Path, folder: Path, decided: Decided) -> Iterator[tuple[int
             yield from readers.map(read, some)
 
 
-def _read(place: Path, folder: Path, decided: Decided, number: int) -> Written | _Bad:
+def _read(place: Path, folder: Path, decided: JobDecisions, number: int) -> Written | _Bad:
     path, plan = place / chunk_name(number), decided.plan
     try:
         with path.open("rb") as file:
@@ -158,7 +160,7 @@ def _read(place: Path, folder: Path, decided: Decided, number: int) -> Written |
         return _Bad(str(error))
 
 
-def _unfinished(place: Path, decided: Decided, lost: list[int], reasons: list[str]) -> MissingChunksError:
+def _unfinished(place: Path, decided: JobDecisions, lost: list[int], reasons: list[str]) -> MissingChunksError:
     count = decided.plan.header.chunks
     parts = by_part(lost, count, decided.parts) if decided.parts else {}
     what = ("is" if len(lost) == 1 else "are") + (" missing or damaged" if reasons else " missing")
@@ -184,7 +186,7 @@ def _sealed_before(place: Path, started: float) -> Report:
     return _report(place, read_manifest(place), started, None)
 
 
-def _report(place: Path, manifest: Manifest, started: float, decided: Decided | None) -> Report:
+def _report(place: Path, manifest: Manifest, started: float, decided: JobDecisions | None) -> Report:
     header = manifest.header
     return Report(
         target=str(place),

@@ -10,7 +10,7 @@ from typing import BinaryIO, Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.chunker.plan.plan import Plan
+from brand.chunker.plan.plan import ChunkPlan
 from brand.chunker.sources.shuffle import open_order
 from brand.chunker.sources.source import Indices, Source
 from brand.errors import FormatError, SchemaError
@@ -44,7 +44,7 @@ class Written:
 class Earlier(Protocol):
     """The chunks that earlier runs have made. Picklable."""
 
-    def find(self, plan: Plan, number: int) -> Written | None:
+    def find(self, plan: ChunkPlan, number: int) -> Written | None:
         """A chunk, if it is there, is whole, and belongs to this plan; else None."""
 
 
@@ -54,7 +54,7 @@ class ChunksInFolder:
 
     place: Path
 
-    def find(self, plan: Plan, number: int) -> Written | None:
+    def find(self, plan: ChunkPlan, number: int) -> Written | None:
         """See `Earlier`."""
         path = self.place / chunk_name(number)
         try:
@@ -72,7 +72,7 @@ class ChunksInFolder:
 class Packer:
     """All that a worker needs to make any chunk of a data set."""
 
-    plan: Plan
+    plan: ChunkPlan
     source: Source
     earlier: Earlier
     work: Path

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from brand.chunker.plan.plan import Plan
+from brand.chunker.plan.plan import ChunkPlan
 from brand.chunker.work.chunks import ChunksInFolder
 from brand.chunker.work.claim import CLAIM_NAME, Claim, check_claim
 from brand.chunker.work.work import Work, locked, worth_keeping
@@ -40,7 +40,7 @@ class FolderWork(Work):
         if not check_claim(self.folder, claim, str(self.place)):
             publish_bytes(self.folder / CLAIM_NAME, claim.pack())
 
-    def earlier(self, plan: Plan) -> ChunksInFolder:  # noqa: ARG002 - the chunks there say all
+    def earlier(self, plan: ChunkPlan) -> ChunksInFolder:  # noqa: ARG002 - the chunks there say all
         """See `Work`."""
         return ChunksInFolder(self.place)
 

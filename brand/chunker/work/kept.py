@@ -20,7 +20,7 @@ from typing import Final
 import numpy as np
 import xxhash
 
-from brand.chunker.plan.plan import Plan
+from brand.chunker.plan.plan import ChunkPlan
 from brand.chunker.work.chunks import Written
 from brand.formats.constants import ROW
 from brand.formats.record import fixed_dtype
@@ -38,7 +38,7 @@ class KeptChunks:
     folder: Path
     sizes: Mapping[int, int]
 
-    def find(self, plan: Plan, number: int) -> Written | None:
+    def find(self, plan: ChunkPlan, number: int) -> Written | None:
         """See `Earlier`."""
         if number not in self.sizes:
             return None

@@ -22,7 +22,7 @@ from typing import Final
 
 import xxhash
 
-from brand.chunker.plan.plan import Plan
+from brand.chunker.plan.plan import ChunkPlan
 from brand.chunker.work.chunks import Written
 from brand.chunker.work.claim import CLAIM_NAME, Claim
 from brand.chunker.work.kept import KEPT_NAME, KeptChunks, keep_chunk
@@ -31,7 +31,7 @@ from brand.errors import TargetExistsError
 from brand.formats.chunk import claimed_by, pack_claim
 from brand.formats.constants import MANIFEST_NAME, MAX_MANIFEST, PREAMBLE_SIZE, chunk_name
 from brand.formats.publish import publish_bytes, storage_errors
-from brand.stores.apart import StoreApart
+from brand.stores.apart import StoreProcess
 from brand.stores.target import StoreTarget
 from brand.usercache import own_folder
 
@@ -42,7 +42,7 @@ _UPLOADS: Final = 8
 class StoreWork(Work):
     """The work folder of a conversion into a store."""
 
-    def __init__(self, store: StoreApart, folder: Path) -> None:
+    def __init__(self, store: StoreProcess, folder: Path) -> None:
         self._to = StoreTarget(store)
         super().__init__(str(store.url), self._to, folder)
         self._store, self._kept = store, folder / KEPT_NAME
@@ -64,7 +64,7 @@ class StoreWork(Work):
         self._kept.mkdir(exist_ok=True)
         self._data_set_id = data_set_id
 
-    def earlier(self, plan: Plan) -> KeptChunks:  # noqa: ARG002 - the claim has looked at it
+    def earlier(self, plan: ChunkPlan) -> KeptChunks:  # noqa: ARG002 - the claim has looked at it
         """See `Work`. Lists the store where chunks are kept; where that is not allowed, all chunks are made again."""
         sizes: dict[int, int] = {}
         if any(self._kept.iterdir()):
@@ -99,7 +99,7 @@ def open_store_work(url: str, processes: int, *, dry_run: bool = False) -> Itera
 
     Raises `TargetExistsError` where the target is a finished data set, `StorageError` where the store says no.
     """
-    with StoreApart(url, max(_UPLOADS, processes)) as store:
+    with StoreProcess(url, max(_UPLOADS, processes)) as store:
         if dry_run:
             _refuse_finished(store)
             with tempfile.TemporaryDirectory(prefix="brand-") as temporary:
@@ -119,7 +119,7 @@ def open_store_work(url: str, processes: int, *, dry_run: bool = False) -> Itera
                 raise
 
 
-def _refuse_finished(store: StoreApart) -> None:
+def _refuse_finished(store: StoreProcess) -> None:
     with storage_errors(str(store.url), "cannot read"):
         try:
             store.read(MANIFEST_NAME, MAX_MANIFEST)

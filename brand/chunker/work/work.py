@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from brand.chunker.plan.plan import Plan
+from brand.chunker.plan.plan import ChunkPlan
 from brand.chunker.sources.sortedparts import PARTS_NAME, has_parts
 from brand.chunker.work.chunks import Earlier, Written
 from brand.chunker.work.claim import read_claim
@@ -46,7 +46,7 @@ class Work(ABC):
         """
 
     @abstractmethod
-    def earlier(self, plan: Plan) -> Earlier:
+    def earlier(self, plan: ChunkPlan) -> Earlier:
         """The chunks that earlier runs have made."""
 
     @abstractmethod

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from brand.errors import BrandError, ServerError
 from brand.node.client.connector import Cluster, Connector
-from brand.node.client.session import Drawn, Session
+from brand.node.client.session import DrawResult, Session
 from brand.node.client.taking import NO_FILES, Files
-from brand.node.client.wants import Wants
+from brand.node.client.wants import DecodeSpecs
 from brand.node.client.welcome import ServerFacts
 from brand.node.setup.server_spec import ServerSpec
 from brand.node.wire.client_messages import (
@@ -80,7 +80,7 @@ class Client(Reprs, shows="path address run _idle"):
         *,
         attach: bool,
         cluster: Cluster | None = None,
-        wants: Wants | None = None,
+        wants: DecodeSpecs | None = None,
         files: Files = NO_FILES,
     ) -> None:
         self.path, self.address, self.run = str(spec.where), spec.address, run
@@ -190,7 +190,7 @@ class Client(Reprs, shows="path address run _idle"):
         *,
         owner: int,
         worker: tuple[int, int] | None = None,
-    ) -> list[Drawn]:
+    ) -> list[DrawResult]:
         """Draw positions of an epoch, in parts. Raises `ServerError`.
 
         A server that the client has to start ends with the process `owner`. `worker` is (worker, number of workers) of
@@ -198,7 +198,7 @@ class Client(Reprs, shows="path address run _idle"):
         which positions are left out. A part is small against the arena, because all its samples must be in memory at
         the same time.
         """
-        parts: list[Drawn] = []
+        parts: list[DrawResult] = []
         done = failures = 0
         while done < len(positions):
             try:

@@ -10,7 +10,7 @@ from brand.errors import EndedError, ServerError
 from brand.node.client.launch import start_server
 from brand.node.client.session import Session
 from brand.node.client.taking import Files
-from brand.node.client.wants import Wants
+from brand.node.client.wants import DecodeSpecs
 from brand.node.client.welcome import ServerFacts
 from brand.node.setup.member import Member
 from brand.node.setup.server_spec import ServerSpec
@@ -43,7 +43,7 @@ class Connector(Reprs, shows="_address _attach"):
         *,
         attach: bool,
         cluster: Cluster | None,
-        wants: Wants | None,
+        wants: DecodeSpecs | None,
         files: Files,
     ) -> None:
         self._spec, self._data_set, self._attach, self._cluster = spec, data_set, attach, cluster

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.errors import ProtocolError, ServerError
-from brand.node.client.session import Drawn, Session
+from brand.node.client.session import DrawResult, Session
 from brand.node.wire.messages import MOST_PLACES
 from brand.orders.order import Order
 
@@ -95,7 +95,7 @@ class Orders:
         with self._lock:
             self._tell(server, order, epoch, self._of(order, epoch))
 
-    def learn(self, server: Session, order: Order, epoch: int, positions: NDArray[np.int64], drawn: Drawn) -> None:
+    def learn(self, server: Session, order: Order, epoch: int, positions: NDArray[np.int64], drawn: DrawResult) -> None:
         """A server has answered these positions. Raises ConnectionError where another one has taken its place."""
         with self._lock:
             known, last = self._of(order, epoch), int(positions.max())

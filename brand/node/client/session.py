@@ -18,11 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.errors import EndedError, FormatError, ProtocolError, ServerError, unpack_error
-from brand.formats.stored import Stored
+from brand.formats.stored import StoredSamples
 from brand.node.client.buffers import Buffers
 from brand.node.client.launch import START_LIMIT_S
-from brand.node.client.taking import NO_FILES, Files, Taking
-from brand.node.client.wants import NOTHING, Pages, Values, Wants
+from brand.node.client.taking import NO_FILES, DirectHitReader, Files
+from brand.node.client.wants import NOTHING, DecodeSpecs, Pages, Values
 from brand.node.client.welcome import MOST_MEMORIES, Memories, ServerFacts, unpack_welcome
 from brand.node.wire import messages
 from brand.node.wire.client_messages import (
@@ -57,14 +57,14 @@ _open: weakref.WeakSet[Session] = weakref.WeakSet()
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
+class DrawResult:
     """The result of a draw, in the order of its positions."""
 
     places: NDArray[np.int64]
     """Place of each sample."""
     present: NDArray[np.intp]
     """Which samples came from memory and are right, as indices of `places`. The others are read exactly."""
-    stored: Stored
+    stored: StoredSamples
     """Stored bytes of the present samples. The buffer is reused once no view of it is alive."""
     prepared: Values
     """Prepared values of some of the present samples: views, as of `stored`."""
@@ -89,7 +89,7 @@ class Session(Reprs, shows="_address _hang_up.alive _numbers server"):
         data_set: str | None,
         owner: int | None,
         worker: tuple[int, int] | None = None,
-        wants: Wants | None = None,
+        wants: DecodeSpecs | None = None,
         files: Files = NO_FILES,
     ) -> None:
         self._address, self._files = address, files
@@ -97,7 +97,7 @@ class Session(Reprs, shows="_address _hang_up.alive _numbers server"):
         """Number of the run with each order, and numbers of what the server prepares for it."""
         self._joined: dict[tuple[Order, int], Joins] = {}
         """What the server of this connection said last of the joins of an epoch."""
-        self._wants = Wants({}) if wants is None else wants
+        self._wants = DecodeSpecs({}) if wants is None else wants
         buffers = Buffers()
         try:
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -119,7 +119,7 @@ class Session(Reprs, shows="_address _hang_up.alive _numbers server"):
             self._second = None if memories.prepared is None else Pages(memories.prepared, buffers, crew)
             self._taking = None
             if memories.entries is not None:
-                self._taking = Taking(self._first, memories.entries, self.request, self.send, workers, files)
+                self._taking = DirectHitReader(self._first, memories.entries, self.request, self.send, workers, files)
             self._each = 0.0
             """Bytes that the last prepared samples took, each."""
         except BaseException:
@@ -175,7 +175,7 @@ class Session(Reprs, shows="_address _hang_up.alive _numbers server"):
         self._joined[order, epoch] = found
         return found
 
-    def draw(self, run: str, order: Order, epoch: int, positions: NDArray[np.int64], known: Joins) -> Drawn:
+    def draw(self, run: str, order: Order, epoch: int, positions: NDArray[np.int64], known: Joins) -> DrawResult:
         """See `Client.draw`. `known`: what this process knows of the epoch's joins."""
         if len(positions) > MAX_DRAW:
             raise ValueError(f"{len(positions)} positions in one draw; the limit is {MAX_DRAW}")
@@ -185,7 +185,7 @@ class Session(Reprs, shows="_address _hang_up.alive _numbers server"):
         taking = None if order.shares else self._taking
         taken = None if taking is None else taking.take(number, epoch, positions, order.draws)
         if taken is not None:
-            return Drawn(taken[0], np.arange(len(positions)), taken[1], NOTHING, 0.0, 0.0, NOT_HELD, known, 0)
+            return DrawResult(taken[0], np.arange(len(positions)), taken[1], NOTHING, 0.0, 0.0, NOT_HELD, known, 0)
         self.tell()
         asked_s = time.monotonic()
         lease = unpack_lease(self.request(messages.pack_draw(number, epoch, positions), Kind.LEASE))
@@ -208,7 +208,7 @@ class Session(Reprs, shows="_address _hang_up.alive _numbers server"):
         if order.joins and lease.joins > len(known.rows):
             known = self.joins(run, order, epoch, known)
         decided = lease.joins if order.grows else 0
-        return Drawn(lease.places, present, stored, prepared, asked_s, waited_s, lease.held, known, decided)
+        return DrawResult(lease.places, present, stored, prepared, asked_s, waited_s, lease.held, known, decided)
 
     def decided(
         self,
@@ -239,7 +239,9 @@ class Session(Reprs, shows="_address _hang_up.alive _numbers server"):
         """Close the connection. What was not told yet stays so."""
         self._hang_up()
 
-    def _prepared(self, lease: Lease, stored: Stored, present: NDArray[np.intp], numbers: tuple[int, ...]) -> Values:
+    def _prepared(
+        self, lease: Lease, stored: StoredSamples, present: NDArray[np.intp], numbers: tuple[int, ...]
+    ) -> Values:
         """Copy what is prepared out of the second memory."""
         if not len(lease.prepared):
             return NOTHING

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from brand.errors import FormatError, ProtocolError
 from brand.formats.constants import ROW
-from brand.formats.stored import Stored
+from brand.formats.stored import StoredSamples
 from brand.node.client.wants import Pages
 from brand.node.memory.directory import Entries, are_checked, runs_of, unchanged
 from brand.node.wire.client_messages import AskPlaces, pack, unpack
@@ -51,7 +51,7 @@ Request = Callable[[bytes, Kind], memoryview]
 Send = Callable[[bytes], None]
 
 
-def _by_checksum(stored: Stored, _: NDArray[np.int64]) -> NDArray[np.bool_]:
+def _by_checksum(stored: StoredSamples, _: NDArray[np.int64]) -> NDArray[np.bool_]:
     return stored.right()
 
 
@@ -59,7 +59,7 @@ def _by_checksum(stored: Stored, _: NDArray[np.int64]) -> NDArray[np.bool_]:
 class Files:
     """What a client knows of the data set's files without the server. Picklable."""
 
-    right: Callable[[Stored, NDArray[np.int64]], NDArray[np.bool_]] = _by_checksum
+    right: Callable[[StoredSamples, NDArray[np.int64]], NDArray[np.bool_]] = _by_checksum
     """Says which samples at these places are right, shape (places,), where no client has found that since they came
     into memory."""
     cached: Callable[[Crew], CachedSamples] | None = None
@@ -69,7 +69,7 @@ class Files:
 NO_FILES: Final = Files()
 
 
-class Taking(Reprs, shows="_entries _at _blocks"):
+class DirectHitReader(Reprs, shows="_entries _at _blocks"):
     """Takes samples on one connection, which `request` and `send` use. `entries` are those of the directory.
 
     `workers` share the positions of the training process.
@@ -108,7 +108,7 @@ class Taking(Reprs, shows="_entries _at _blocks"):
 
     def take(
         self, run: int, epoch: int, positions: NDArray[np.int64], draws: int
-    ) -> tuple[NDArray[np.int64], Stored] | None:
+    ) -> tuple[NDArray[np.int64], StoredSamples] | None:
         """The places and the samples at positions of an epoch of so many draws; None where the client has to ask.
 
         Raises `ProtocolError`.
@@ -131,12 +131,12 @@ class Taking(Reprs, shows="_entries _at _blocks"):
     def tell(self) -> None:
         self._untold.tell()
 
-    def _shown(self, entries: Entries, more: int = 0) -> Stored:
+    def _shown(self, entries: Entries, more: int = 0) -> StoredSamples:
         """A copy of the samples that these entries show, with room for `more` bytes behind them."""
         heads, counts = runs_of(entries)
         return self._pages.stored(self._pages.copy_runs(heads, counts, more), counts)
 
-    def _with_cached(self, places: NDArray[np.int64], entries: Entries) -> Stored | None:
+    def _with_cached(self, places: NDArray[np.int64], entries: Entries) -> StoredSamples | None:
         """A copy of samples some of which are not shown; None where the page cache does not have these.
 
         Where it did not have some, they are on their way into memory: it is asked less and less often.
@@ -159,7 +159,7 @@ class Taking(Reprs, shows="_entries _at _blocks"):
         starts[~shown], every[~shown] = len(memory) - int(sizes.sum()) + np.cumsum(sizes) - sizes, rows
         if self._cached.copy(places[~shown], rows, memory.data, starts[~shown]):
             self._missed = 0
-            return Stored(memory, starts, every)
+            return StoredSamples(memory, starts, every)
         self._missed = min(LONGEST_PAUSE, 2 * self._missed + 1)
         self._pause = self._missed
         return None
@@ -194,7 +194,7 @@ class Taking(Reprs, shows="_entries _at _blocks"):
 
 
 class _Untold:
-    """What a client has taken and the server does not know yet. `send` tells it; `workers` as for `Taking`."""
+    """What a client has taken and the server does not know yet. `send` tells it; `workers` as for `DirectHitReader`."""
 
     def __init__(self, send: Send, workers: int) -> None:
         self._send, self._workers = send, workers

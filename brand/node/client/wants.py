@@ -17,7 +17,7 @@ from brand.errors import MissingExtraError, ProtocolError
 from brand.formats.constants import ROW
 from brand.formats.preparation import Preparation, decoders
 from brand.formats.records import windows
-from brand.formats.stored import Stored
+from brand.formats.stored import StoredSamples
 from brand.native import CORE
 from brand.node.client.buffers import Buffers
 from brand.node.memory.directory import pages_of_runs
@@ -35,7 +35,7 @@ log = logging.getLogger("brand.node")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Made:
+class DecodedField:
     """Prepared values of one field."""
 
     at: NDArray[np.intp]
@@ -46,25 +46,25 @@ class Made:
     def __len__(self) -> int:
         return len(self.at)
 
-    def only(self, positions: NDArray[np.intp], first: int) -> Made:
+    def only(self, positions: NDArray[np.intp], first: int) -> DecodedField:
         """Those at some positions of the draw, which is a part of a larger one: it begins there at `first`."""
         kept = np.isin(self.at, positions)
         if kept.all():
-            return Made(self.at + first, self.values)
-        return Made(self.at[kept] + first, [self.values[number] for number in np.flatnonzero(kept).tolist()])
+            return DecodedField(self.at + first, self.values)
+        return DecodedField(self.at[kept] + first, [self.values[number] for number in np.flatnonzero(kept).tolist()])
 
-    def within(self, first: int, end: int) -> Made:
+    def within(self, first: int, end: int) -> DecodedField:
         """Those at the positions `first` to `end` - 1."""
         low, high = np.searchsorted(self.at, (first, end)).tolist()
-        return Made(self.at[low:high], self.values[low:high])
+        return DecodedField(self.at[low:high], self.values[low:high])
 
 
-Values = dict[str, Made]
+Values = dict[str, DecodedField]
 """What is prepared of a draw, by field."""
 NOTHING: Final[Values] = {}
 
 
-class Wants(Reprs, shows="_wants"):
+class DecodeSpecs(Reprs, shows="_wants"):
     """The fields that a client wants prepared. Picklable."""
 
     def __init__(self, prepare: Mapping[str, Preparation]) -> None:
@@ -104,10 +104,10 @@ class Wants(Reprs, shows="_wants"):
         for want, number, mine in zip(self._wants, numbers, counts, strict=True):
             values = unpack_chains(memory[first:], mine, PAGE, number, indices)
             if isinstance(values, np.ndarray):
-                found[want.field] = Made(at, values)
+                found[want.field] = DecodedField(at, values)
             else:
                 right = np.array([value is not None for value in values], np.bool_)
-                found[want.field] = Made(at[right], [value for value in values if value is not None])
+                found[want.field] = DecodedField(at[right], [value for value in values if value is not None])
             first += int(mine.sum()) * PAGE
         return found
 
@@ -163,11 +163,11 @@ class Pages:
         self.crew.each(copy, self.crew.parts(sizes))
         return memory
 
-    def stored(self, memory: NDArray[np.uint8], counts: NDArray[np.uint32]) -> Stored:
+    def stored(self, memory: NDArray[np.uint8], counts: NDArray[np.uint32]) -> StoredSamples:
         """The samples in copies of pages, each in so many of them. Raises `ProtocolError`."""
         page = self.pages.shape[1]
         starts = (np.cumsum(counts, dtype=np.int64) - counts) * page
         rows = windows(memory, ROW_BYTES)[starts].view(ROW)
         if (rows["size"].astype(np.int64) + ROW_BYTES > counts.astype(np.int64) * page).any():
             raise ProtocolError("a sample is larger than its pages")
-        return Stored(memory, starts + ROW_BYTES, rows)
+        return StoredSamples(memory, starts + ROW_BYTES, rows)

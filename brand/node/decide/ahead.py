@@ -18,7 +18,7 @@ from brand.node.decide.epochs import Epochs, draws_before
 from brand.node.decide.lives import Key
 from brand.node.decide.states import HELD
 from brand.node.decide.wants import Wants
-from brand.node.memory.prepared import RAW, PreparedMemory, Shelf
+from brand.node.memory.prepared import RAW, DecodedStore, PreparedMemory
 from brand.node.wire.numbers import RunNumber
 
 STEP: Final = 1024
@@ -97,7 +97,7 @@ class Ahead:
         positions = self._position[places]
         return np.where(positions < 0, np.inf, positions)
 
-    def next(self, want: int, shelf: Shelf, kept: Kept, most: int) -> dict[int, NDArray[np.int64]]:
+    def next(self, want: int, shelf: DecodedStore, kept: Kept, most: int) -> dict[int, NDArray[np.int64]]:
         """Up to `most` positions of each rank of this node whose samples can be prepared, by rank, ascending.
 
         `kept` says which samples are kept in memory. A rank that has nothing to prepare is left out.

@@ -16,7 +16,7 @@ from typing import Final
 from brand.errors import ProtocolError
 from brand.node.decide.tasks import ReadFor
 from brand.node.wire.numbers import NodeNumber
-from brand.node.wire.peer_messages import Fetch, Fetched
+from brand.node.wire.peer_messages import Fetch, FetchReply
 
 MAX_QUESTIONS: Final = 64
 """The most questions that one node may have open at a time."""
@@ -37,7 +37,7 @@ class _Asking:
     """Questions of this opening whose samples are being read."""
     unsent: int = 0
     """Bytes of answers that are being read, or wait to be sent."""
-    answers: deque[Fetched] = field(default_factory=deque)
+    answers: deque[FetchReply] = field(default_factory=deque)
 
     def starts(self) -> tuple[Fetch, int]:
         """The read for the next question starts. Returns the question, and the bytes of its answer."""
@@ -52,9 +52,9 @@ class _Asking:
         self.reading -= 1
         self.unsent += len(view) - size
         for start in range(0, max(1, len(view)), PART):
-            self.answers.append(Fetched(number, len(view), start, view[start : start + PART]))
+            self.answers.append(FetchReply(number, len(view), start, view[start : start + PART]))
 
-    def leaves(self) -> Fetched:
+    def leaves(self) -> FetchReply:
         """The next part of an answer leaves."""
         part = self.answers.popleft()
         self.unsent -= len(part.part)
@@ -114,7 +114,7 @@ class Answering:
         if read.opening == asking.opening:  # else the stream on which the question came has ended
             asking.has_read(read.number, data, read.size)
 
-    def next_part(self, node: NodeNumber) -> Fetched | None:
+    def next_part(self, node: NodeNumber) -> FetchReply | None:
         """The part of an answer that leaves for a node now; None: there is none."""
         asking = self._asking[node]
         return asking.leaves() if asking.answers else None

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from brand.node.decide.members import Owners
 from brand.node.memory.pages import PageCounts
 from brand.orders.base.placement import choose_cached, choose_kept, most_wanted, unit_at, units
-from brand.orders.base.plan import Plan
+from brand.orders.base.plan import EpochPlan
 from brand.orders.nextuse import Frequency, NextUse, Ranks
 
 ON_TOP: Final = 4096
@@ -64,7 +64,7 @@ class Follow:
         """Look at one more epoch. Returns whether one was missing."""
         return self.ahead is not None and self.ahead.foresee(self.epoch)
 
-    def held(self, plan: Plan, shelf: Shelf, size_of: NDArray[Any], seed: int) -> NDArray[np.bool_]:
+    def held(self, plan: EpochPlan, shelf: Shelf, size_of: NDArray[Any], seed: int) -> NDArray[np.bool_]:
         """Which samples have a place, shape (samples,). `size_of` is 0 for those that cannot have one.
 
         What the folder holds and no rank draws again comes last. It goes only where its room is wanted.
@@ -96,7 +96,7 @@ class Choice:
     """
 
     number: int
-    plan: Plan
+    plan: EpochPlan
     unit: int | None
     """Samples of a chunk that are kept together (`Policy.kept_unit`); None: what is kept does not change."""
     seed: int

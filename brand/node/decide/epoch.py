@@ -20,7 +20,7 @@ from brand.node.decide.progress import Progress
 from brand.node.decide.read_queue import ReadQueue
 from brand.node.decide.states import COMING, DUE, UNWANTED, SampleStates
 from brand.node.wire.numbers import NodeNumber
-from brand.orders.base.plan import Plan, Requests, read_of_sample
+from brand.orders.base.plan import EpochPlan, PeerRequests, read_of_sample
 from brand.orders.base.random import blocks
 
 
@@ -50,7 +50,7 @@ class Epoch:
     """
 
     def __init__(
-        self, plan: Plan, division: Division, number: int, setting: Setting, requests: Requests | None = None
+        self, plan: EpochPlan, division: Division, number: int, setting: Setting, requests: PeerRequests | None = None
     ) -> None:
         samples = plan.mapping.samples
         self.plan, self.division, self.number, self.requests = plan, division, number, requests
@@ -132,7 +132,7 @@ class Epoch:
         found = read_of_sample(self.plan) if read_of is None else read_of
         yield from self.reads.filling(self.states, found, self.mine)
 
-    def goes_on(self, plan: Plan, read_of: NDArray[Any]) -> None:
+    def goes_on(self, plan: EpochPlan, read_of: NDArray[Any]) -> None:
         """From now on the plan is another one, which begins with the same draws, as far as ranks have asked."""
         self.plan, self.reads = plan, ReadQueue(plan)
         self.reads.fill(self.states, read_of, self.mine)

@@ -31,7 +31,7 @@ from brand.node.wire.drawing import Begin
 from brand.node.wire.messages import GOES_ON
 from brand.node.wire.numbers import ClientNumber, NodeNumber, RunNumber
 from brand.orders.base.joins import Join
-from brand.orders.base.plan import Plan
+from brand.orders.base.plan import EpochPlan
 from brand.orders.order import MAX_EPOCH
 
 RANKS_S: Final = 1.0
@@ -167,7 +167,7 @@ class Epochs:
         if key[1] <= MAX_EPOCH and not (begin is None and self.features.is_over(key)):
             self.lives[key].wants(begin)
 
-    def plan_ready(self, key: Key, plan: Plan, read_of: NDArray[Any] | None, joins: tuple[Join, ...] = ()) -> None:
+    def plan_ready(self, key: Key, plan: EpochPlan, read_of: NDArray[Any] | None, joins: tuple[Join, ...] = ()) -> None:
         """A plan is made, with these joins. Nothing happens where no life wants it any more."""
         life = self.lives.get(key)
         if self.features.wants(key, joins):

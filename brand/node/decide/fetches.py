@@ -21,7 +21,7 @@ from brand.node.decide.counters import NodeCounters
 from brand.node.decide.members import Owners
 from brand.node.decide.tasks import Deliver, ReadFor, Refuse, Rows
 from brand.node.wire.numbers import ClientNumber, NodeNumber
-from brand.node.wire.peer_messages import Fetch, Fetched
+from brand.node.wire.peer_messages import Fetch, FetchReply
 from brand.node.wire.samples import pack_samples, unpack_samples
 
 LIMIT_S: Final = 8.0
@@ -147,9 +147,9 @@ class Fetches:
             self._end(question.fetch)
             self._done.append(Refuse(question.fetch.client, error))
         else:
-            self.came(read.node, Fetched(read.number, len(data), 0, memoryview(data)))
+            self.came(read.node, FetchReply(read.number, len(data), 0, memoryview(data)))
 
-    def came(self, node: NodeNumber, fetched: Fetched) -> None:
+    def came(self, node: NodeNumber, fetched: FetchReply) -> None:
         """A part of an answer has come. Raises `ProtocolError`."""
         number = fetched.number
         question = self._questions.get(number)

@@ -15,7 +15,7 @@ from brand.node.decide.pacing import Pacing
 from brand.node.decide.peers import Peers
 from brand.node.decide.runs import Runs
 from brand.node.decide.sharing import Sharing
-from brand.node.wire.joining import Front
+from brand.node.wire.joining import LeadingOffset
 from brand.node.wire.numbers import NodeNumber, RunNumber
 
 TELL_S: Final = 0.25
@@ -29,14 +29,14 @@ class Fronts:
     def __init__(self, runs: Runs, lives: Lives, pacing: Pacing, sharing: Sharing, peers: Peers) -> None:
         self._runs, self._lives, self._pacing, self._sharing, self._peers = runs, lives, pacing, sharing, peers
         self._told_s = float("-inf")
-        self._told: dict[Key, Front] = {}
+        self._told: dict[Key, LeadingOffset] = {}
         self._drawn: dict[tuple[NodeNumber, RunNumber], int] = {}
         """What the ranks of each other node have drawn of each run, as it has told last."""
 
     def __repr__(self) -> str:
         return f"Fronts({len(self._told)} epochs told, {self._drawn})"
 
-    def news(self, now_s: float) -> Iterator[tuple[NodeNumber, Front]]:
+    def news(self, now_s: float) -> Iterator[tuple[NodeNumber, LeadingOffset]]:
         """What is new since the last call, for each node that can be reached."""
         if not len(self._peers) or now_s - self._told_s < TELL_S:
             return
@@ -44,7 +44,7 @@ class Fronts:
         for key, live in self._lives.live():
             run, epoch = self._runs[key[0]], live.epoch
             if run.order.joins and live.begun and epoch.here:
-                found[key] = Front(epoch.number, epoch.front(), run.drawn)
+                found[key] = LeadingOffset(epoch.number, epoch.front(), run.drawn)
         news = [front for key, front in found.items() if self._told.get(key) != front]
         self._told = found
         if news:
@@ -54,7 +54,7 @@ class Fronts:
                 for front in news:
                     yield peer.node, front
 
-    def takes(self, node: NodeNumber, key: Key, front: Front, now_s: float) -> None:
+    def takes(self, node: NodeNumber, key: Key, front: LeadingOffset, now_s: float) -> None:
         """A node tells how far its ranks have drawn an epoch. Raises `ProtocolError`."""
         if front.position > self._runs[key[0]].order.draws or front.drawn > MAX_DRAWN:
             raise ProtocolError(f"a front at {front.position:,}, after {front.drawn:,} samples")

@@ -18,7 +18,7 @@ from brand.node.decide.epoch import Epoch, Setting
 from brand.node.decide.read_queue import ReadQueue
 from brand.node.decide.states import EARLY, SampleStates
 from brand.node.wire.numbers import NodeNumber
-from brand.orders.base.plan import Plan
+from brand.orders.base.plan import EpochPlan
 from brand.orders.joader.growing import Growing
 
 
@@ -28,7 +28,7 @@ class GrowingQueue(ReadQueue):
     A read's number is its position. The queue never reads an undecided position: another job may have read it.
     """
 
-    def __init__(self, plan: Plan, growing: Growing) -> None:
+    def __init__(self, plan: EpochPlan, growing: Growing) -> None:
         super().__init__(plan)
         self._growing = growing
         self._known = 0
@@ -60,7 +60,7 @@ class GrowingQueue(ReadQueue):
 class GrowingEpoch(Epoch):
     """The progress of one epoch whose order is `growing`."""
 
-    def __init__(self, plan: Plan, division: Division, number: int, setting: Setting, growing: Growing) -> None:
+    def __init__(self, plan: EpochPlan, division: Division, number: int, setting: Setting, growing: Growing) -> None:
         super().__init__(replace(plan, sample_of=growing.sample_of), division, number, setting)
         self.growing = growing
         self.reads: GrowingQueue = GrowingQueue(self.plan, growing)

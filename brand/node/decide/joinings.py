@@ -16,9 +16,9 @@ from brand.node.decide.lives import Key
 from brand.node.decide.peers import Peers
 from brand.node.decide.sharing import Sharing
 from brand.node.decide.telling import Telling, as_client
-from brand.node.wire.joining import Front, Joining, Said
+from brand.node.wire.joining import JoinVote, LeadingOffset, Vote
 from brand.node.wire.numbers import NodeNumber, RunNumber
-from brand.node.wire.peer_messages import Forgotten
+from brand.node.wire.peer_messages import EpochReleased
 
 
 class Joinings:
@@ -35,10 +35,10 @@ class Joinings:
         self._epochs, self._peers, self._telling, self._sharing = epochs, peers, telling, sharing
         self._leading = leading
         self._fronts = Fronts(epochs.runs, epochs.lives, epochs.pacing, sharing, peers)
-        self._told: defaultdict[NodeNumber, dict[Key, Said]] = defaultdict(dict)
+        self._told: defaultdict[NodeNumber, dict[Key, Vote]] = defaultdict(dict)
         self._owed: defaultdict[NodeNumber, set[Key]] = defaultdict(set)
         """Epochs of which each node has asked."""
-        self._shown: defaultdict[NodeNumber, dict[RunNumber, Forgotten]] = defaultdict(dict)
+        self._shown: defaultdict[NodeNumber, dict[RunNumber, EpochReleased]] = defaultdict(dict)
         """Runs of clients of this node that each node knows, and how it is told to forget them."""
         self._changes, self._seen = 0, (-1, -1, -1)
 
@@ -47,7 +47,7 @@ class Joinings:
 
     # -- other nodes tell --------------------------------------------------------------------------------------------
 
-    def take(self, node: NodeNumber, joining: Joining, now_s: float) -> None:
+    def take(self, node: NodeNumber, joining: JoinVote, now_s: float) -> None:
         """A node says with which joins it would draw an epoch. Raises `UsageError`."""
         runs, leading = self._epochs.runs, self._leading
         number = runs.number_of(joining.name, joining.order)
@@ -63,7 +63,7 @@ class Joinings:
             self._owed[node].add(key)
             self._changes += 1
 
-    def take_front(self, node: NodeNumber, front: Front, now_s: float) -> None:
+    def take_front(self, node: NodeNumber, front: LeadingOffset, now_s: float) -> None:
         """A node tells how far its ranks have come. Raises `ProtocolError`."""
         key = self._telling.key_of(node, front.number)
         if key is not None:
@@ -78,14 +78,14 @@ class Joinings:
 
     # -- this node tells ---------------------------------------------------------------------------------------------
 
-    def news(self, now_s: float) -> Iterator[tuple[NodeNumber, Joining | Forgotten | Front]]:
+    def news(self, now_s: float) -> Iterator[tuple[NodeNumber, JoinVote | EpochReleased | LeadingOffset]]:
         """What is new since the last call, for each node that can be reached."""
         for run, reason in self._leading.wrong(now_s):
             self._telling.disagreements.note([run], reason)
         yield from self._joinings()
         yield from self._fronts.news(now_s)
 
-    def _joinings(self) -> Iterator[tuple[NodeNumber, Joining | Forgotten]]:
+    def _joinings(self) -> Iterator[tuple[NodeNumber, JoinVote | EpochReleased]]:
         epochs, leading = self._epochs, self._leading
         changes = epochs.changes, leading.changes, self._changes
         if self._seen == changes:
@@ -103,7 +103,7 @@ class Joinings:
                 for joining in self._tell(peer.node, [*live, *sorted(owed - live.keys())], live):
                     yield peer.node, joining
 
-    def _tell(self, node: NodeNumber, keys: list[Key], live: dict[Key, None]) -> Iterator[Joining]:
+    def _tell(self, node: NodeNumber, keys: list[Key], live: dict[Key, None]) -> Iterator[JoinVote]:
         """What a node does not know yet of these epochs."""
         told, epochs, leading = self._told[node], self._epochs, self._leading
         for key in keys:
@@ -114,8 +114,8 @@ class Joinings:
                 told[key] = said
             asks, draws = key in live and not leading.knows(node, key), self._draws(key[0])
             if draws:
-                self._shown[node][key[0]] = Forgotten(run.name, run.order, None)
-            yield Joining(run.name, run.order, key[1], said, self._sharing.known(key).lap, asks, draws)
+                self._shown[node][key[0]] = EpochReleased(run.name, run.order, None)
+            yield JoinVote(run.name, run.order, key[1], said, self._sharing.known(key).lap, asks, draws)
 
     def _draws(self, number: RunNumber) -> bool:
         """Whether clients of this node draw a run; other nodes have negative numbers."""

@@ -2,7 +2,7 @@
 
 The *leader*, node 0, decides with which joins an epoch is planned. Where the leader does not answer in time, the node
 of the run's rank 0 decides that the run joins nobody. Every node tells all others with which joins it would draw an
-epoch (`Said`). No draw is answered before the joins *stand*: before all nodes that have ranks of the run say the same.
+epoch (`Vote`). No draw is answered before the joins *stand*: before all nodes that have ranks of the run say the same.
 
 Until then a node that hears of better joins takes them over, and never worse ones. Joins that stand are the best, so
 all nodes take them over. An epoch never stands with two different joins, whoever decides, whatever is lost on the way,
@@ -20,7 +20,7 @@ from brand.node.decide.lives import Key, Lives
 from brand.node.decide.members import Members
 from brand.node.decide.runs import Run, Runs
 from brand.node.decide.sharing import Sharing
-from brand.node.wire.joining import Joining, Said
+from brand.node.wire.joining import JoinVote, Vote
 from brand.node.wire.numbers import FIRST_NODE, NodeNumber, RunNumber
 from brand.orders.base.joins import Join, Joins
 
@@ -41,7 +41,7 @@ class Leading:
         self._standing: set[Key] = set()
         self._led: set[Key] = set()
         """Epochs whose joins the leader has decided."""
-        self._theirs: dict[tuple[NodeNumber, Key], Said] = {}
+        self._theirs: dict[tuple[NodeNumber, Key], Vote] = {}
         """What the other nodes have said last. Forgotten where a stream opens: the node may have started anew."""
         self._unseen: set[Key] = set()
         """Epochs that had no life here when another node said their joins."""
@@ -62,9 +62,9 @@ class Leading:
         run = self._runs.get(key[0])
         return self._members.nodes > 1 and run is not None and run.order.joins
 
-    def said(self, key: Key) -> Said:
+    def said(self, key: Key) -> Vote:
         """What this node says."""
-        return Said(key in self._standing, key in self._led, self._sharing.joins(key))
+        return Vote(key in self._standing, key in self._led, self._sharing.joins(key))
 
     def knows(self, node: NodeNumber, key: Key) -> bool:
         """Whether this node knows what another one says of an epoch."""
@@ -132,7 +132,7 @@ class Leading:
         self.changes += 1
         return before not in ((), said.rows)
 
-    def hears(self, node: NodeNumber, key: Key, joining: Joining, now_s: float) -> bool:
+    def hears(self, node: NodeNumber, key: Key, joining: JoinVote, now_s: float) -> bool:
         """Another node says with which joins it would draw an epoch. Returns whether this node's plan of it is void."""
         self._sharing.learns(key, Joins((), joining.lap), closed=False)
         if self._lives.get(key) is None and key not in self._unseen:
@@ -179,7 +179,7 @@ class Leading:
 
     def _silent(self, key: Key) -> list[NodeNumber]:
         """Nodes that may have ranks of the run, and do not say the same of an epoch as this node."""
-        mine, nothing = self.said(key), Said()
+        mine, nothing = self.said(key), Vote()
         said = {node: self._theirs.get((node, key), nothing) for node in self._with_ranks(self._runs[key[0]])}
         return [node for node, theirs in said.items() if (theirs.leads, theirs.rows) != (mine.leads, mine.rows)]
 

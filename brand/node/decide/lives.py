@@ -25,7 +25,7 @@ from brand.node.decide.epoch import Epoch
 from brand.node.decide.runs import Beginning
 from brand.node.wire.numbers import Key as Key
 from brand.node.wire.numbers import NodeNumber
-from brand.orders.base.plan import Plan
+from brand.orders.base.plan import EpochPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Planning:
 class Ready:
     """The plan is made, and the epoch waits for ranks that have not begun it."""
 
-    plan: Plan
+    plan: EpochPlan
     read_of: NDArray[Any] | None
     begin: Beginning
     since_s: float | None = None
@@ -155,7 +155,7 @@ class Life:
         assert isinstance(self.stage, Wanted)
         self.stage = Planning(self.stage.begin)
 
-    def is_planned(self, plan: Plan, read_of: NDArray[Any] | None, begin: Beginning) -> None:
+    def is_planned(self, plan: EpochPlan, read_of: NDArray[Any] | None, begin: Beginning) -> None:
         """The plan is made."""
         self.stage = Ready(plan, read_of, begin)
 

@@ -22,7 +22,7 @@ from brand.node.decide.members import Members
 from brand.node.decide.runs import Beginning, Runs
 from brand.node.memory.residents import Residents
 from brand.node.wire.numbers import NodeNumber
-from brand.orders.base.plan import Plan, Requests
+from brand.orders.base.plan import EpochPlan, PeerRequests
 from brand.orders.base.split import split_near
 
 PART: Final = 1 << 18
@@ -31,7 +31,7 @@ PART: Final = 1 << 18
 
 @dataclass(frozen=True, slots=True)
 class _Making:
-    plan: Plan
+    plan: EpochPlan
     begin: Beginning
     epoch: Epoch
     parts: Iterator[int]
@@ -120,7 +120,9 @@ class Makings:
         return True
 
 
-def follows(requests: Requests | None, ranks: dict[int, NodeNumber], nodes: int, replicas: int) -> Requests | None:
+def follows(
+    requests: PeerRequests | None, ranks: dict[int, NodeNumber], nodes: int, replicas: int
+) -> PeerRequests | None:
     """The table of requests if the ranks lie as it foresees: the ranks of a node side by side. Else None.
 
     Without the table all samples are sent unasked, as with `stripes`.

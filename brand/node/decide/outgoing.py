@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from brand.node.decide.epoch import Epoch
 from brand.node.wire.numbers import NodeNumber
 from brand.orders.base.dtypes import index_dtype
-from brand.orders.base.plan import Requests
+from brand.orders.base.plan import PeerRequests
 
 MAX_EARLY: Final = 1 << 20
 """The most positions of another node's requests that are kept until the plan is made."""
@@ -35,7 +35,7 @@ class Outgoing:
     `requests` is the plan's table where the node has to ask; None: all is sent unasked.
     """
 
-    def __init__(self, positions: NDArray[np.int64], requests: Requests | None, front: int = 0) -> None:
+    def __init__(self, positions: NDArray[np.int64], requests: PeerRequests | None, front: int = 0) -> None:
         positions = positions.astype(index_dtype(int(positions.max(initial=0))))
         ahead, nothing = positions[np.searchsorted(positions, front) :], positions[:0]
         self._requests = requests

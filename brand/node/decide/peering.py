@@ -22,9 +22,20 @@ from brand.node.decide.receiving import SILENCE_S, Receiving
 from brand.node.decide.sending import Sending
 from brand.node.decide.tasks import ReadFor, Refuse, Say
 from brand.node.decide.telling import Telling
-from brand.node.wire.joining import Front, Joining
+from brand.node.wire.joining import JoinVote, LeadingOffset
 from brand.node.wire.numbers import NodeNumber
-from brand.node.wire.peer_messages import Fetch, Fetched, Forgotten, Push, Question, Refused, Reply, Request, Room, Told
+from brand.node.wire.peer_messages import (
+    EpochAnnounced,
+    EpochReleased,
+    Fetch,
+    FetchReply,
+    PeerCapacity,
+    Push,
+    Question,
+    Refused,
+    Reply,
+    SampleRequest,
+)
 
 MAX_UNSENT: Final = 16 << 20
 """A node sends no more samples on a stream that holds so many bytes that the other side has not taken."""
@@ -39,15 +50,15 @@ class JoinTalk(Protocol):
         """A stream to or from a node has opened: the node may have started anew, and know nothing."""
         ...
 
-    def take(self, node: NodeNumber, joining: Joining, now_s: float) -> None:
+    def take(self, node: NodeNumber, joining: JoinVote, now_s: float) -> None:
         """A node says with which joins it would draw an epoch. Raises `UsageError`."""
         ...
 
-    def take_front(self, node: NodeNumber, front: Front, now_s: float) -> None:
+    def take_front(self, node: NodeNumber, front: LeadingOffset, now_s: float) -> None:
         """A node tells how far its ranks have come. Raises `ProtocolError`."""
         ...
 
-    def news(self, now_s: float) -> Iterator[tuple[NodeNumber, Joining | Forgotten | Front]]:
+    def news(self, now_s: float) -> Iterator[tuple[NodeNumber, JoinVote | EpochReleased | LeadingOffset]]:
         """What is new since the last call, for each node that can be reached."""
         ...
 
@@ -148,19 +159,19 @@ class Peering(Feature):
         """Another node has sent a message. Raises `ProtocolError`, `UsageError`."""
         peer = self.peers[node]
         match message:
-            case Told():
+            case EpochAnnounced():
                 refused = self.telling.take_drawing(node, message)
                 if refused is not None:
                     yield Say(node, asks=False, message=refused)
-            case Forgotten():
+            case EpochReleased():
                 self.telling.take_forget(node, message)
-            case Joining():
+            case JoinVote():
                 self._talking().take(node, message, now_s)
-            case Front():
+            case LeadingOffset():
                 self._talking().take_front(node, message, now_s)
-            case Room(pages):
+            case PeerCapacity(pages):
                 peer.allows(pages)
-            case Request(number, room, positions):
+            case SampleRequest(number, room, positions):
                 peer.allows(room)
                 key = self.telling.key_of(node, number)
                 if key is not None:
@@ -172,7 +183,7 @@ class Peering(Feature):
             case Push(number, places, missed, data):
                 live = [live for _, live in self._epochs.lives.live() if live.epoch.number == number]
                 self.receiving.came(node, live[0].epoch if live else None, places, missed, data, now_s)
-            case Fetched():
+            case FetchReply():
                 self._fetches.came(node, message)
             case Refused(about, reason):
                 self.telling.disagreements.refuse(about.name, about.order, reason)
@@ -186,19 +197,21 @@ class Peering(Feature):
             yield Say(node, asks=True, message=news)
         for asking in self.receiving.requests():
             room = self.receiving.room_for(asking.node, now=True)
-            yield Say(asking.node, asks=True, message=Request(asking.number, room or 0, asking.positions))
+            yield Say(asking.node, asks=True, message=SampleRequest(asking.number, room or 0, asking.positions))
         for peer in self.peers:
             if peer.reach is Reach.OPEN:
                 room = self.receiving.room_for(peer.node)
                 if room is not None:
-                    yield Say(peer.node, asks=True, message=Room(room))
+                    yield Say(peer.node, asks=True, message=PeerCapacity(room))
                 for question in self._fetches.questions(peer.node):
                     yield Say(peer.node, asks=True, message=question)
             if peer.asks:
                 yield from self._replies(peer, unsent.get(peer.node, 0), stuck=stuck)
         self._fetches.give_up(now_s, self.peers.reachable)
 
-    def _news(self, now_s: float) -> Iterator[tuple[NodeNumber, Told | Forgotten | Joining | Front]]:
+    def _news(
+        self, now_s: float
+    ) -> Iterator[tuple[NodeNumber, EpochAnnounced | EpochReleased | JoinVote | LeadingOffset]]:
         yield from self.telling.news()
         if self._talk is not None:
             yield from self._talk.news(now_s)

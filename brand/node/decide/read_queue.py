@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from brand.node.decide.states import EARLY, HELD, SampleStates
 from brand.orders.base.dtypes import index_dtype
 from brand.orders.base.packed import PackedMask
-from brand.orders.base.plan import Plan
+from brand.orders.base.plan import EpochPlan
 from brand.orders.base.random import blocks
 
 FOUND: Final = 1 << 13
@@ -26,7 +26,7 @@ PASSED: Final = 256
 class ReadQueue:
     """Numbers of reads of one plan. The first is the next to start."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: EpochPlan) -> None:
         self._plan = plan
         self._soon: NDArray[Any] = np.arange(0, dtype=np.int32)
         """Numbers of the reads that start next, from entry `_at` on."""

@@ -14,7 +14,7 @@ from typing import Any, Final
 from numpy.typing import NDArray
 
 from brand.node.decide.lives import Key
-from brand.orders.base.random import Stream, Words
+from brand.orders.base.random import RandomStream, Words
 from brand.orders.joader.dependent import draw_rounds
 from brand.orders.joader.growing import Growing
 from brand.orders.joader.tree import MOST_JOBS, Need, Tree
@@ -49,7 +49,7 @@ class _Group:
         self.entered = self.entered + 1 if self.jobs else 0
         need = self.tree.insert(growing.open())
         self.jobs[key] = growing, need
-        self.words = Words(seed, Stream.ROUNDS, key[1], need.left * _STEPS + self.entered % _STEPS)
+        self.words = Words(seed, RandomStream.ROUNDS, key[1], need.left * _STEPS + self.entered % _STEPS)
 
 
 class Rounds:
@@ -77,7 +77,7 @@ class Rounds:
         name = next(n for n in names if n not in self._groups or len(self._groups[n].jobs) < MOST_JOBS)
         group = self._groups.get(name)
         if group is None:
-            group = self._groups[name] = _Group(Tree(self._samples), Words(seed, Stream.ROUNDS))
+            group = self._groups[name] = _Group(Tree(self._samples), Words(seed, RandomStream.ROUNDS))
         group.enters(key, seed, growing)
         self._group_of[key] = name
 

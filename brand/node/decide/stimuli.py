@@ -25,7 +25,7 @@ from brand.node.wire.drawing import Drawer
 from brand.node.wire.numbers import ClientNumber, Key, NodeNumber
 from brand.node.wire.peer_messages import Question, Reply
 from brand.orders.base.joins import Join
-from brand.orders.base.plan import Plan
+from brand.orders.base.plan import EpochPlan
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,7 +62,7 @@ class PlanMade:
     """The planner has made a plan; `read_of` is `read_of_sample(plan)`."""
 
     key: Key
-    plan: Plan
+    plan: EpochPlan
     read_of: NDArray[Any]
     joins: tuple[Join, ...] = ()
     """Those of `MakePlan`."""

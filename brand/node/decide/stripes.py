@@ -16,7 +16,7 @@ from brand.node.decide.epoch import Epoch, to_read
 from brand.node.decide.gaps import cut_at_gaps
 from brand.node.decide.tasks import PIECE
 from brand.node.memory.residents import Residents
-from brand.orders.base.plan import Plan
+from brand.orders.base.plan import EpochPlan
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,7 +54,7 @@ class Operations:
         return np.cumsum(samples) - samples
 
 
-def span_of(plan: Plan, number: int, absent: NDArray[np.intp]) -> tuple[int, int]:
+def span_of(plan: EpochPlan, number: int, absent: NDArray[np.intp]) -> tuple[int, int]:
     """The first place that a read of a plan spans, and the place after the last, where `absent` are to come."""
     return (int(absent[0]), int(absent[-1]) + 1) if plan.narrows else plan.places_read(number)
 

@@ -24,7 +24,7 @@ from brand.node.wire.replies import Joined as Joined
 from brand.node.wire.replies import Number as Number
 from brand.node.wire.replies import Numbers as Numbers
 from brand.orders.base.joins import Join
-from brand.orders.base.plan import Plan
+from brand.orders.base.plan import EpochPlan
 from brand.orders.order import Order
 
 
@@ -115,7 +115,7 @@ class Read:
     """First page of each of these samples."""
     rows: NDArray[np.void]
     """Row of the index of each of them. It goes in front of the bytes once these are in memory."""
-    plan: Plan
+    plan: EpochPlan
     """The plan of the epoch that the read is for."""
     reserved: int = 0
     """Pages of its samples for which the queue of the cache folder has room."""

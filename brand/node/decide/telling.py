@@ -17,7 +17,7 @@ from brand.node.decide.peers import Peers
 from brand.node.decide.runs import Run
 from brand.node.wire.drawing import Begin, Drawing
 from brand.node.wire.numbers import ClientNumber, NodeNumber
-from brand.node.wire.peer_messages import Forgotten, Refused, Told
+from brand.node.wire.peer_messages import EpochAnnounced, EpochReleased, Refused
 
 
 class Telling:
@@ -48,7 +48,7 @@ class Telling:
 
     # -- this node tells ---------------------------------------------------------------------------------------------
 
-    def news(self) -> Iterator[tuple[NodeNumber, Told | Forgotten]]:
+    def news(self) -> Iterator[tuple[NodeNumber, EpochAnnounced | EpochReleased]]:
         """What is new since the last call, for each node that can be reached."""
         if self._epochs.changes == self._seen_changes:
             return
@@ -59,13 +59,13 @@ class Telling:
                 yield peer.node, message
         self.disagreements.look(self._node)
 
-    def begin_anew(self, node: NodeNumber) -> Iterator[Told | Forgotten]:
+    def begin_anew(self, node: NodeNumber) -> Iterator[EpochAnnounced | EpochReleased]:
         """This node can ask a node, for the first time or again, and the node knows nothing. Returns all to tell it."""
         self.disagreements.solve()
         self._told[node].clear()
         return self._tell(node)
 
-    def _tell(self, node: NodeNumber) -> Iterator[Told | Forgotten]:
+    def _tell(self, node: NodeNumber) -> Iterator[EpochAnnounced | EpochReleased]:
         """What a node does not know yet of the draws of this node."""
         if not self._peers.reachable(node):
             return
@@ -73,14 +73,14 @@ class Telling:
         for key in [key for key in told if key not in self._drawings]:
             drawing, _ = told.pop(key)
             alive = any(other[0] == key[0] for other in self._drawings)
-            yield Forgotten(drawing.name, drawing.order, drawing.epoch if alive else None)
+            yield EpochReleased(drawing.name, drawing.order, drawing.epoch if alive else None)
         for key, drawing in self._drawings.items():
             live = self._epochs.get(key)
             asks = live is not None and live.epoch.requests is not None and node not in live.epoch.lost
             if told.get(key) != (drawing, asks):
                 told[key] = drawing, asks
                 front = 0 if live is None else live.epoch.front()
-                yield Told(replace(drawing, begin=replace(drawing.begin, front=front)), asks)
+                yield EpochAnnounced(replace(drawing, begin=replace(drawing.begin, front=front)), asks)
 
     def _find_drawings(self) -> dict[Key, Drawing]:
         """Which epochs the ranks of this node draw, or will draw next."""
@@ -126,14 +126,14 @@ class Telling:
         """The number that a node gave an epoch; 0: the node cannot take its samples."""
         return self._numbers.get((node, key), 0)
 
-    def take_drawing(self, node: NodeNumber, told: Told) -> Refused | None:
+    def take_drawing(self, node: NodeNumber, told: EpochAnnounced) -> Refused | None:
         """A node tells what it draws. Returns the refusal where this node disagrees. Raises `UsageError`."""
         drawing, epochs = told.drawing, self._epochs
         wrong = disagreement(self._node, self._drawings.values(), node, drawing)
         if wrong is not None:
             same = (drawing.name, drawing.turn)
             self.disagreements.note({key[0] for key, d in self._drawings.items() if (d.name, d.turn) == same}, wrong)
-            return Refused(Forgotten(drawing.name, drawing.order, None), wrong)
+            return Refused(EpochReleased(drawing.name, drawing.order, None), wrong)
         run = epochs.runs.register(as_client(node), drawing.order, drawing.name, None, drawing.turn)
         key = run, drawing.epoch
         before = self._numbers.get((node, key), 0)
@@ -147,7 +147,7 @@ class Telling:
             epochs.lives[key].take(node, Taker(node, drawing.begin.front, told.asks))
         return None
 
-    def take_forget(self, node: NodeNumber, forgotten: Forgotten) -> None:
+    def take_forget(self, node: NodeNumber, forgotten: EpochReleased) -> None:
         """A node has no use any more for an epoch, or for a run."""
         epochs = self._epochs
         run = epochs.runs.number_of(forgotten.name, forgotten.order)

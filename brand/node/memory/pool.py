@@ -15,7 +15,7 @@ from brand.reprs import Reprs
 Places = NDArray[np.integer[Any]]
 
 
-class Pool(Reprs, shows="allocator _memory"):
+class PagePool(Reprs, shows="allocator _memory"):
     """Pages for the samples of one data set; `pages_of` is the number of pages of each place's sample.
 
     A sample is found by its head, the first page of its chain. Methods take arrays of places and of their heads.

@@ -25,7 +25,7 @@ LARGEST_SHARE: Final = 4
 """A prepared sample takes at most `1 / LARGEST_SHARE` of the memory."""
 
 
-class Shelf:
+class DecodedStore:
     """The prepared samples of one want, of a data set of so many samples, in the pages of `allocator`."""
 
     def __init__(self, allocator: Allocator, samples: int) -> None:
@@ -37,7 +37,7 @@ class Shelf:
 
     def __repr__(self) -> str:
         raw, making, made, never = np.bincount(self._state, minlength=4).tolist()
-        return f"Shelf({raw} raw, {making} being made, {made} made, {never} never)"
+        return f"DecodedStore({raw} raw, {making} being made, {made} made, {never} never)"
 
     @property
     def used(self) -> bool:
@@ -92,11 +92,11 @@ class PreparedMemory(Reprs, shows="allocator _shelves"):
 
     def __init__(self, allocator: Allocator, samples: int) -> None:
         self.allocator, self._samples = allocator, samples
-        self._shelves: dict[int, Shelf] = {}
+        self._shelves: dict[int, DecodedStore] = {}
         self.released = 0
         """Pages of prepared samples that clients have copied since all that could go went (`looked`)."""
 
-    def __getitem__(self, want: int) -> Shelf:
+    def __getitem__(self, want: int) -> DecodedStore:
         return self._shelves[want]
 
     def __iter__(self) -> Iterator[int]:
@@ -107,7 +107,7 @@ class PreparedMemory(Reprs, shows="allocator _shelves"):
         return max(1, (self.allocator.count - 1) // LARGEST_SHARE)
 
     def add(self, want: int) -> None:
-        self._shelves[want] = Shelf(self.allocator, self._samples)
+        self._shelves[want] = DecodedStore(self.allocator, self._samples)
 
     def remove(self, want: int) -> None:
         """Forget all prepared samples of a want; none is being prepared or copied."""

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.node.memory.directory import Directory, Entries
-from brand.node.memory.pool import Places, Pool
+from brand.node.memory.pool import PagePool, Places
 from brand.orders.base.packed import PackedMask
 from brand.orders.base.random import blocks
 
@@ -43,7 +43,7 @@ class Left:
 class Residents:
     """Samples of one data set in the pages of a pool. `directory` shows clients what is kept; None: nothing does."""
 
-    def __init__(self, pool: Pool, nodes: int = 1, directory: Directory | None = None) -> None:
+    def __init__(self, pool: PagePool, nodes: int = 1, directory: Directory | None = None) -> None:
         self.pool, self.pages_of, self._directory = pool, pool.pages_of, directory
         samples = len(pool.pages_of)
         self._head = np.full(samples, -1, np.int32)

@@ -13,17 +13,17 @@ from brand.node.memory.arena import Arena
 from brand.storage.dataset.dataset import StoredDataSet
 
 if TYPE_CHECKING:
-    from brand.node.serve.exchange import Exchange
-    from brand.node.serve.preparers import PreparerProcesses
+    from brand.node.serve.exchange import StreamExchange
+    from brand.node.serve.preparers import DecodeWorkerProcesses
     from brand.node.serve.recording import Recorder
     from brand.node.wire.network import Network
 
 
-def exchange_of(turn: Turn, network: Network, page: int, tell: Callable[[Stimulus], object]) -> Exchange:
+def exchange_of(turn: Turn, network: Network, page: int, tell: Callable[[Stimulus], object]) -> StreamExchange:
     """The streams of one node of several. Pages have `page` bytes; `tell` takes the stimuli."""
-    from brand.node.serve.exchange import Exchange
+    from brand.node.serve.exchange import StreamExchange
 
-    return Exchange(turn, network, page, tell)
+    return StreamExchange(turn, network, page, tell)
 
 
 def preparers_of(
@@ -33,13 +33,13 @@ def preparers_of(
     prepared: Arena,
     post: Callable[[Callable[[], None]], None],
     tell: Callable[[Stimulus], object],
-) -> PreparerProcesses:
+) -> DecodeWorkerProcesses:
     """The processes that decode samples of `arena` into `prepared`."""
-    from brand.node.serve.preparers import PreparerProcesses
+    from brand.node.serve.preparers import DecodeWorkerProcesses
     from brand.node.wire.preparer import Setup
 
     setup = Setup(data.header.schema, data.dictionary, arena.pages.shape[1])
-    return PreparerProcesses(selector, setup, arena, prepared, post, tell)
+    return DecodeWorkerProcesses(selector, setup, arena, prepared, post, tell)
 
 
 def record_to(path: str | os.PathLike[str], turn: Turn) -> Recorder:

@@ -1,6 +1,6 @@
 """How do the server's decisions become messages to other nodes, and how do their messages become stimuli?
 
-`Exchange` stands between `Turn` and `Network` and decides nothing. It disconnects a node that breaks the protocol.
+`StreamExchange` stands between `Turn` and `Network` and decides nothing. It disconnects a node that breaks the protocol.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from brand.node.decide.stimuli import NodeRefuses, NodeSays, Stimulus, StreamEnd
 from brand.node.decide.tasks import Say
 from brand.node.decide.turn import Turn
 from brand.node.wire import peer_messages as wire
-from brand.node.wire.network import Closed, Network, Opened, Received, Stream
+from brand.node.wire.network import Closed, Network, Opened, PeerStream, Received
 from brand.node.wire.numbers import NodeNumber
 from brand.reprs import Reprs
 
@@ -24,7 +24,7 @@ Watch = Callable[[Opened | Closed], None]
 """Called with each stream that opens, ends, or cannot be opened."""
 
 
-class Exchange(Reprs, shows="_turn.core.peers"):
+class StreamExchange(Reprs, shows="_turn.core.peers"):
     """The streams to and from other nodes. Pages have `page` bytes. `tell` takes the stimuli."""
 
     def __init__(self, turn: Turn, network: Network, page: int, tell: Callable[[Stimulus], object]) -> None:
@@ -75,10 +75,10 @@ class Exchange(Reprs, shows="_turn.core.peers"):
 
     def unsent(self) -> dict[NodeNumber, int]:
         """Bytes that each asking node has not taken yet, by node."""
-        return {peer.node: self._network.unsent(Stream(peer.node, asks=False)) for peer in self._peers}
+        return {peer.node: self._network.unsent(PeerStream(peer.node, asks=False)) for peer in self._peers}
 
     def say(self, instruction: Say) -> None:
-        self._network.send(Stream(instruction.node, instruction.asks), wire.pack(instruction.message))
+        self._network.send(PeerStream(instruction.node, instruction.asks), wire.pack(instruction.message))
 
     def facts(self) -> dict[str, object]:
         """Facts for statistics, as plain values."""
@@ -98,7 +98,7 @@ class Exchange(Reprs, shows="_turn.core.peers"):
     def _peers(self) -> list[Peer]:
         return [] if self._turn.peering is None else list(self._turn.peering.peers)
 
-    def _take(self, stream: Stream, message: bytes) -> None:
+    def _take(self, stream: PeerStream, message: bytes) -> None:
         """Raises `ProtocolError`, `UsageError`."""
         node = NodeNumber(stream.node)
         if stream.asks:
@@ -106,7 +106,7 @@ class Exchange(Reprs, shows="_turn.core.peers"):
         else:
             self._tell(NodeSays(node, wire.unpack_question(message, node)))
 
-    def _closed(self, stream: Stream, reason: str, *, refused: bool) -> None:
+    def _closed(self, stream: PeerStream, reason: str, *, refused: bool) -> None:
         node, peering = NodeNumber(stream.node), self._turn.peering
         assert peering is not None
         peers, telling = peering.peers, peering.telling

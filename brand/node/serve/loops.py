@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from brand.node.wire.looping import LoopReport, Tally, Waiting
+from brand.node.wire.looping import LoopReport, StepTally, Waiting
 from brand.reprs import Reprs
 
 MOST_LOOPS: Final = 4096
@@ -22,7 +22,7 @@ class _Loop(Reprs, shows="tally rows last"):
     """What is known of the loops of one rank of a run."""
 
     def __init__(self) -> None:
-        self.tally = Tally()
+        self.tally = StepTally()
         self.rows: deque[dict[str, Any]] = deque(maxlen=MOST_ROWS)
         self.last: LoopReport | None = None
         self.heard_s = 0.0

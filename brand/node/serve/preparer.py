@@ -26,7 +26,7 @@ from brand.errors import BrandError
 from brand.formats.compression import Decompressor
 from brand.formats.constants import ROW
 from brand.formats.record import RecordDecoder
-from brand.formats.stored import Stored
+from brand.formats.stored import StoredSamples
 from brand.node.memory.page_memory import ROW_BYTES
 from brand.node.wire.messages import Chains
 from brand.node.wire.prepared import DecodeSpec, pack_values
@@ -64,7 +64,7 @@ def main() -> None:
         most = int(file.read().split()[0]) * mmap.PAGESIZE + MOST_MEMORY
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
     pages = np.frombuffer(memory, np.uint8).reshape(-1, setup.page)
-    preparer = Preparer(setup, pages, np.frombuffer(place, np.uint8))
+    preparer = BatchDecoder(setup, pages, np.frombuffer(place, np.uint8))
     with socket.socket(fileno=line) as server:
         server.send(READY)
         while packet := server.recv(MOST):
@@ -77,7 +77,7 @@ def main() -> None:
             signal.alarm(0)
 
 
-class Preparer:
+class BatchDecoder:
     """Prepares samples in `pages`, shape (pages, page size), to the memory `staging`."""
 
     def __init__(self, setup: Setup, pages: NDArray[np.uint8], staging: NDArray[np.uint8]) -> None:
@@ -98,7 +98,7 @@ class Preparer:
         starts = (np.cumsum(counts) - counts) * page
         rows = memory[starts[:, None] + np.arange(ROW_BYTES)].view(ROW)[:, 0]
         whole = rows["size"].astype(np.int64) + ROW_BYTES <= counts * page
-        stored = Stored(memory, starts + ROW_BYTES, rows)
+        stored = StoredSamples(memory, starts + ROW_BYTES, rows)
         sizes, used = list[int](), 0
         for sample in range(len(chains)):
             if used >= ENOUGH:
@@ -117,7 +117,7 @@ class Preparer:
             used += -(-sizes[-1] // PAGE) * PAGE
         return sizes
 
-    def _made(self, number: int, stored: Stored) -> tuple[bytes, NDArray[np.uint8]] | None:
+    def _made(self, number: int, stored: StoredSamples) -> tuple[bytes, NDArray[np.uint8]] | None:
         """Header and values of one sample; None where it cannot be prepared: its client will meet the reason."""
         want, decode = self._wants[number]
         if not stored.right().all():

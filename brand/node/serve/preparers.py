@@ -56,7 +56,7 @@ class _Process:
         self.batch = None
 
 
-class PreparerProcesses(Reprs, shows="_processes _dying"):
+class DecodeWorkerProcesses(Reprs, shows="_processes _dying"):
     """The processes of the preparers of one server.
 
     They read samples in `arena`; what they make is copied to `prepared`. `post` has the loop call a function, `tell`

@@ -47,12 +47,12 @@ from brand.node.decide.turn import Turn
 from brand.node.memory.allocator import Allocator
 from brand.node.memory.page_memory import NoMemory
 from brand.node.memory.pages import PageCounts, pages_needed
-from brand.node.memory.pool import Pool
+from brand.node.memory.pool import PagePool
 from brand.node.memory.residents import Residents
 from brand.node.wire import messages
 from brand.node.wire.described import DESCRIBED
 from brand.node.wire.drawing import Drawer
-from brand.node.wire.joining import Said
+from brand.node.wire.joining import Vote
 from brand.node.wire.numbers import NodeNumber, RunNumber
 from brand.node.wire.peer_messages import Push
 from brand.node.wire.prepared import DecodeSpec
@@ -75,7 +75,7 @@ _VALUES: Final = {
     for value in (
         *(value for value in vars(stimuli).values() if isinstance(value, type) and is_dataclass(value)),
         *DESCRIBED,
-        *(Push, Drawer, Join, Joins, Said, DecodeSpec, Picture, Sound),
+        *(Push, Drawer, Join, Joins, Vote, DecodeSpec, Picture, Sound),
     )
 }
 """Classes that a log may name."""
@@ -160,7 +160,7 @@ class _Player:
         self._page = int(head["page"])
         allocator = Allocator(int(head["pages"]) * self._page, self._page)
         members = Members(NodeNumber(head["node"]), head["nodes"], head["share_chunks"])
-        residents = Residents(Pool(allocator, NoMemory(self._page), pages_of), members.nodes)
+        residents = Residents(PagePool(allocator, NoMemory(self._page), pages_of), members.nodes)
         cache = _unpack_cache(head["cache"], index, pages_of, self._page)
         size, depth, remote, storage = (head[name] for name in ("chunk_size", "depth", "remote_pages", "storage"))
         pages, *numbers = head["prepared"] or (0,)

@@ -20,7 +20,7 @@ from brand.node.memory.arena import Arenas
 from brand.node.serve.clients import Clients
 from brand.node.serve.lifetime import Lifetime
 from brand.node.serve.reports import Reports
-from brand.node.setup.measure import Layout
+from brand.node.setup.measure import MemoryLayout
 from brand.node.wire import messages
 from brand.node.wire.client_messages import (
     AskOrder,
@@ -47,27 +47,27 @@ from brand.node.wire.messages import MOST_PLACES, Kind, unpack_draw
 from brand.node.wire.numbers import ClientNumber, Key, RunNumber
 from brand.node.wire.prepared import DecodeSpec
 from brand.node.wire.replies import Numbers, OrderFound, Places
-from brand.node.wire.taking import Taken, unpack_taken
+from brand.node.wire.taking import DirectHits, unpack_taken
 from brand.orders.base.policy import BY_ONE_NODE
 from brand.orders.order import MAX_EPOCH, Order
 from brand.reprs import Reprs
 from brand.storage.dataset.dataset import StoredDataSet
 
 if TYPE_CHECKING:
-    from brand.node.serve.exchange import Exchange
+    from brand.node.serve.exchange import StreamExchange
 
 
-class Requests(Reprs, shows="_address _greeted"):
+class ClientRequests(Reprs, shows="_address _greeted"):
     """Answers the clients of a server at `address`. `tell` takes the stimuli."""
 
     def __init__(
         self,
         data: StoredDataSet,
         address: str,
-        layout: Layout,
+        layout: MemoryLayout,
         arenas: Arenas,
         turn: Turn,
-        exchange: Exchange | None,
+        exchange: StreamExchange | None,
         lifetime: Lifetime,
         reports: Reports,
         tell: Callable[[Stimulus], object],
@@ -166,7 +166,7 @@ class Requests(Reprs, shows="_address _greeted"):
         }
         clients.send(channel, messages.pack_json(Kind.HELLO, welcome), self._arenas.descriptors)
 
-    def _take(self, channel: Channel, taken: Taken) -> None:
+    def _take(self, channel: Channel, taken: DirectHits) -> None:
         """A client has taken samples by itself. Their checksums are right where it says which bytes it has checked."""
         core, key = self._turn.core, self._checked(channel.number, (RunNumber(taken.run), taken.epoch))
         right = np.empty(0, np.int64)

@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.orders.base.plan import Plan
+from brand.orders.base.plan import EpochPlan
 from brand.reprs import Reprs
 
 FEWEST: Final = 4
@@ -39,7 +39,7 @@ class Scout(Reprs, shows="_seen _order _most"):
         self._seen, self._most = 0, FEWEST
         """How many of them were read or looked at, and how many the next look may look at."""
 
-    def beyond(self, plan: Plan, chunk: int) -> list[int]:
+    def beyond(self, plan: EpochPlan, chunk: int) -> list[int]:
         """Chunks that the page cache holds, of those behind `chunk` in the order of the plan's first reads.
 
         It is empty where another thread looks, and where each sample is a read of its own.

@@ -1,7 +1,7 @@
 """The node server: one process per node and data set, which reads ahead and answers draws.
 
-One loop owns all state and never waits for storage or for other nodes. Clients (`Clients`, `Requests`), threads
-(`Work`) and other nodes (`Exchange`) tell it what happens; `Turn` decides; the loop executes its instructions.
+One loop owns all state and never waits for storage or for other nodes. Clients (`Clients`, `ClientRequests`), threads
+(`BackgroundWork`) and other nodes (`Exchange`) tell it what happens; `Turn` decides; the loop executes its instructions.
 
 The server ends when all processes that own it have ended (see `Lifetime`), or when it is told to.
 """
@@ -46,17 +46,17 @@ from brand.node.decide.tasks import (
 from brand.node.decide.turn import Turn
 from brand.node.memory.arena import Arena, Arenas
 from brand.node.memory.directory import ENTRY_BYTES, Directory
-from brand.node.memory.pool import Pool
+from brand.node.memory.pool import PagePool
 from brand.node.memory.residents import Residents
 from brand.node.serve.clients import Clients
 from brand.node.serve.composing import exchange_of, preparers_of, record_to
 from brand.node.serve.executor import Executor, Readers
 from brand.node.serve.lifetime import Lifetime
 from brand.node.serve.reports import Reports
-from brand.node.serve.requests import Requests
+from brand.node.serve.requests import ClientRequests
 from brand.node.serve.storing import Storing
 from brand.node.serve.troubles import Troubles
-from brand.node.serve.work import Wanted, Work
+from brand.node.serve.work import BackgroundWork, IsWanted
 from brand.node.setup.caching import cache_reader, open_cache
 from brand.node.setup.choose import choose_depth, use_page_cache
 from brand.node.setup.measure import lay_out, members_of, stored_sizes
@@ -73,7 +73,7 @@ from brand.timeline import Timeline
 
 if TYPE_CHECKING:
     from brand.node.serve.exchange import Watch
-    from brand.node.serve.preparers import PreparerProcesses
+    from brand.node.serve.preparers import DecodeWorkerProcesses
     from brand.node.wire.network import Network
 
 _POLL_S: Final = 0.05
@@ -130,7 +130,7 @@ class NodeServer(Reprs, shows="address _clients _turn"):
         executor = Executor(depth, readers)
         storing = None if folder is None else Storing(folder, data, arena, executor.post)
         directory = None if shown is None else Directory(shown.pages.view(np.uint64)[:, 0])
-        residents = Residents(Pool(layout.allocator, arena, layout.pages_of), nodes, directory)
+        residents = Residents(PagePool(layout.allocator, arena, layout.pages_of), nodes, directory)
         self._turn = Turn(
             *(data, residents, chunk_size, layout.members, executor.most),
             *(layout.remote_pages, cached, storage, with_what),
@@ -138,17 +138,17 @@ class NodeServer(Reprs, shows="address _clients _turn"):
         self._recorder = None if spec.record is None else record_to(spec.record, self._turn)
         self._exchange = None if joined is None else exchange_of(self._turn, joined, page, self._tell)
         self._troubles = Troubles(data.location.chunk_file, self._clients.process_of, chunk_size, layout.members.node)
-        wanted, node = Wanted(self._turn.wants_plan, self._turn.wants_choice), layout.members.node
-        preparers: PreparerProcesses | None = None
+        wanted, node = IsWanted(self._turn.wants_plan, self._turn.wants_choice), layout.members.node
+        preparers: DecodeWorkerProcesses | None = None
         if second is not None:
             preparers = preparers_of(data, self._selector, arena, second, executor.post, self._tell)
         leaves = shown is not None and folder is None and cached_samples(data) is not None
-        self._work = Work(
+        self._work = BackgroundWork(
             *(data, layout.pages_of, executor, wanted, self._tell, self._troubles, node, storing, preparers),
             leaves=leaves,
         )
         self._lifetime = Lifetime(self._selector, spec.owners)
-        self._requests = Requests(
+        self._requests = ClientRequests(
             *(data, address, layout, self._arenas, self._turn, self._exchange, self._lifetime),
             *(Reports(self._troubles), self._tell),
         )

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.errors import FormatError
-from brand.formats.stored import Stored
+from brand.formats.stored import StoredSamples
 from brand.node.decide.tasks import Forget, Rows, Write
 from brand.node.memory.arena import Arena
 from brand.node.memory.page_memory import ROW_BYTES
@@ -83,7 +83,9 @@ class Storing(Reprs, shows="_folder _jobs"):
             starts = (np.cumsum(counts) - counts) * page + ROW_BYTES
             # Rows that were read anew are distrusted anew: a sample lies in its own pages, or is left out.
             fits = rows["size"] <= counts * page - ROW_BYTES
-            held[fits] = self._folder.store(write.places[fits], Stored(memory.reshape(-1), starts[fits], rows[fits]))
+            held[fits] = self._folder.store(
+                write.places[fits], StoredSamples(memory.reshape(-1), starts[fits], rows[fits])
+            )
         except FormatError:  # the index cannot be read; exact reads say why
             pass
         self._post(partial(written, held, self._folder.stopped))  # type: ignore[arg-type]

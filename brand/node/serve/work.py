@@ -43,20 +43,20 @@ from brand.storage.io.pagecache import in_page_cache
 from brand.timeline import Timeline
 
 if TYPE_CHECKING:
-    from brand.node.serve.preparers import PreparerProcesses
+    from brand.node.serve.preparers import DecodeWorkerProcesses
 
 _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class IsWanted:
     """Whether the planner's work is still of use."""
 
     plan: Callable[[MakePlan], bool]
     choice: Callable[[Choice], bool]
 
 
-class Work(Reprs, shows="_executor"):
+class BackgroundWork(Reprs, shows="_executor"):
     """Instructions that take time.
 
     `wanted` says whether a plan or a choice is still of use, `node` which node this is. `storing` writes the cache
@@ -69,12 +69,12 @@ class Work(Reprs, shows="_executor"):
         data: StoredDataSet,
         pages_of: PageCounts,
         executor: Executor,
-        wanted: Wanted,
+        wanted: IsWanted,
         tell: Callable[[Stimulus], object],
         troubles: Troubles,
         node: NodeNumber,
         storing: Storing | None = None,
-        preparers: PreparerProcesses | None = None,
+        preparers: DecodeWorkerProcesses | None = None,
         *,
         leaves: bool = False,
     ) -> None:

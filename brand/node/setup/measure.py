@@ -23,7 +23,7 @@ _STEP: Final = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class MemoryLayout:
     """How a server's memory is divided, and which node owns which samples."""
 
     allocator: Allocator
@@ -41,7 +41,7 @@ class Layout:
         return self.allocator.count >= self.all_pages and self.members.nodes == 1
 
 
-def lay_out(sizes: NDArray[np.uint32], memory: Memory, remote_memory: Memory, members: Members) -> Layout:
+def lay_out(sizes: NDArray[np.uint32], memory: Memory, remote_memory: Memory, members: Members) -> MemoryLayout:
     """The layout of a server for samples of these stored sizes. Raises `UsageError`."""
     page, pages_of = measure_pages(sizes)
     every = arena_bytes(pages_of, page)
@@ -49,7 +49,7 @@ def lay_out(sizes: NDArray[np.uint32], memory: Memory, remote_memory: Memory, me
     # A number of bytes is a hard limit. A share of very little data still leaves room for a page.
     allocator = Allocator(limit if isinstance(memory, str | int) else max(limit, 2 * page), page)
     remote_pages = remote_bytes(remote_memory, allocator.bytes) // page if members.nodes > 1 else 0
-    return Layout(allocator, pages_of, every // page, members, remote_pages)
+    return MemoryLayout(allocator, pages_of, every // page, members, remote_pages)
 
 
 def measure_pages(sizes: NDArray[np.uint32]) -> tuple[int, PageCounts]:

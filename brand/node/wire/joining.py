@@ -33,7 +33,7 @@ JOINS: Final = FieldSpec(_joins, lambda joins: _LAP.pack(joins.lap) + joins.to_b
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Said:
+class Vote:
     """With which joins a node would draw an epoch. The greater of two is the better one."""
 
     stands: bool = False
@@ -44,28 +44,28 @@ class Said:
     """None: the node does not know them."""
 
 
-def _said(_: Any, value: dict[str, Any]) -> Said:
+def _said(_: Any, value: dict[str, Any]) -> Vote:
     stands, leads = (FLAG.checked(name, value.get(name)) for name in ("stands", "leads"))
     try:
-        return Said(stands, leads, Joins.from_json(value.get("joins"), value.get("lap")).rows)
+        return Vote(stands, leads, Joins.from_json(value.get("joins"), value.get("lap")).rows)
     except ValueError as error:
         raise ProtocolError(str(error)) from None
 
 
-def _entries(said: Said) -> dict[str, Any]:
+def _entries(said: Vote) -> dict[str, Any]:
     return {"joins": Joins(said.rows).to_json(), "stands": said.stands, "leads": said.leads}
 
 
 @described(PeerKind.JOINING, json_body=True)
 @dataclass(frozen=True, slots=True)
-class Joining:
+class JoinVote:
     """A JOINING."""
 
     name: Annotated[str, text(MAX_NAME, key="run")]
     """Name of the run."""
     order: Annotated[Order, order_entry()]
     epoch: Annotated[int, whole(MAX_EPOCH)]
-    said: Annotated[Said, FieldSpec(_said, _entries, inner=True)]
+    said: Annotated[Vote, FieldSpec(_said, _entries, inner=True)]
     lap: Annotated[int, whole(MAX_LAP, -1)]
     """The highest lap that the run has drawn from, as far as the telling node knows; -1: none."""
     asks: Annotated[bool, FLAG]
@@ -87,7 +87,7 @@ class Joining:
 
 @described(PeerKind.FRONT)
 @dataclass(frozen=True, slots=True)
-class Front:
+class LeadingOffset:
     """A FRONT."""
 
     number: Annotated[int, U32]

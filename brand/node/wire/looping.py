@@ -1,7 +1,7 @@
 """How long do training loops wait for batches, and for what? Histograms with fixed buckets, and the message LOOP.
 
 A step is one batch: the loop waits for it, then trains it. Each step has one cause (`CAUSES`), or `LOOP` where the loop
-hardly waited, because the training itself sets the pace. `Tally` counts steps by cause. Tallies of ranks and of times
+hardly waited, because the training itself sets the pace. `StepTally` counts steps by cause. Tallies of ranks and of times
 add up, so a server answers for all its ranks; differences of two tallies are tallies.
 
 A rank sends a LOOP about once a second: a tally of the steps since the last one, and how the loop waits right now.
@@ -34,7 +34,7 @@ _MOST: Final = 1 << 53
 
 
 @dataclass(slots=True)
-class Waits:
+class CauseWaits:
     """Waits for one cause."""
 
     seconds: float = 0.0
@@ -51,27 +51,27 @@ class Waits:
         self.seconds += wait_s
         self.counts[bisect_left(BOUNDS, wait_s)] += 1
 
-    def add(self, other: Waits) -> None:
+    def add(self, other: CauseWaits) -> None:
         """Add other waits."""
         self.seconds += other.seconds
         self.counts = [mine + theirs for mine, theirs in zip(self.counts, other.counts, strict=True)]
 
-    def since(self, before: Waits) -> Waits:
+    def since(self, before: CauseWaits) -> CauseWaits:
         """The waits that are not in an earlier state of these."""
         counts = [mine - theirs for mine, theirs in zip(self.counts, before.counts, strict=True)]
-        return Waits(max(0.0, self.seconds - before.seconds), counts)
+        return CauseWaits(max(0.0, self.seconds - before.seconds), counts)
 
 
-class Tally:
+class StepTally:
     """Steps of training loops, by cause."""
 
-    def __init__(self, seconds: float = 0.0, waits: dict[str, Waits] | None = None) -> None:
+    def __init__(self, seconds: float = 0.0, waits: dict[str, CauseWaits] | None = None) -> None:
         self.seconds = seconds
         """Of all steps: waits and training."""
         self.waits = {} if waits is None else waits
 
     def __repr__(self) -> str:
-        return f"Tally({self.steps} steps, {self.wait_s:.3f} of {self.seconds:.3f} s waited, cause {self.cause})"
+        return f"StepTally({self.steps} steps, {self.wait_s:.3f} of {self.seconds:.3f} s waited, cause {self.cause})"
 
     @property
     def steps(self) -> int:
@@ -92,26 +92,26 @@ class Tally:
 
     def count(self, cause: str, wait_s: float, seconds: float) -> None:
         """Count a step: the loop waited `wait_s` for its batch. `seconds` is the wait with the training before it."""
-        self.waits.setdefault(cause, Waits()).count(wait_s)
+        self.waits.setdefault(cause, CauseWaits()).count(wait_s)
         self.seconds += seconds
 
-    def add(self, other: Tally) -> None:
+    def add(self, other: StepTally) -> None:
         """Add the steps of another tally."""
         self.seconds += other.seconds
         for cause, waits in other.waits.items():
-            self.waits.setdefault(cause, Waits()).add(waits)
+            self.waits.setdefault(cause, CauseWaits()).add(waits)
 
-    def copy(self) -> Tally:
+    def copy(self) -> StepTally:
         """The same steps."""
-        same = Tally()
+        same = StepTally()
         same.add(self)
         return same
 
-    def since(self, before: Tally) -> Tally:
+    def since(self, before: StepTally) -> StepTally:
         """The steps that are not in an earlier state of this tally."""
-        none = Waits()
+        none = CauseWaits()
         waits = {cause: waits.since(before.waits.get(cause, none)) for cause, waits in self.waits.items()}
-        return Tally(max(0.0, self.seconds - before.seconds), waits)
+        return StepTally(max(0.0, self.seconds - before.seconds), waits)
 
     def quantile(self, share: float) -> float | None:
         """The shortest time, up to the end of its bucket, that at most this share of the steps waited; None: no steps.
@@ -162,17 +162,17 @@ def _seconds(value: Any) -> float:
     return float(value)
 
 
-def _tally(_: Any, value: dict[str, Any]) -> Tally:
+def _tally(_: Any, value: dict[str, Any]) -> StepTally:
     waits = value.get("waits")
     if not isinstance(waits, dict) or not set(waits) <= set(ALL):
         raise ProtocolError("waits are by cause")
-    return Tally(_seconds(value.get("seconds")), {cause: _waits(each) for cause, each in waits.items()})
+    return StepTally(_seconds(value.get("seconds")), {cause: _waits(each) for cause, each in waits.items()})
 
 
-def _waits(value: Any) -> Waits:
+def _waits(value: Any) -> CauseWaits:
     match value:
         case [seconds, list(pairs)] if len(pairs) <= len(BOUNDS) + 1:
-            found = Waits(_seconds(seconds))
+            found = CauseWaits(_seconds(seconds))
             for pair in pairs:
                 bucket, count = pair if isinstance(pair, list) and len(pair) == 2 else (None, None)
                 found.counts[whole(len(BOUNDS)).checked("bucket", bucket)] = _WHOLE.checked("count", count)
@@ -180,7 +180,7 @@ def _waits(value: Any) -> Waits:
     raise ProtocolError("the waits of a cause are seconds and buckets")
 
 
-def _tally_entries(tally: Tally) -> dict[str, Any]:
+def _tally_entries(tally: StepTally) -> dict[str, Any]:
     waits = {
         cause: [waits.seconds, [[bucket, count] for bucket, count in enumerate(waits.counts) if count]]
         for cause, waits in tally.waits.items()
@@ -210,7 +210,7 @@ class LoopReport:
     epoch: Annotated[int, _WHOLE]
     step: Annotated[int, _WHOLE]
     """Batches that the loop has taken in this iteration."""
-    tally: Annotated[Tally, FieldSpec(_tally, _tally_entries, inner=True)]
+    tally: Annotated[StepTally, FieldSpec(_tally, _tally_entries, inner=True)]
     """The steps since the last report."""
     worst: Annotated[Waiting | None, _WAITING] = None
     """The longest wait of these steps."""

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from brand.errors import BrandError, ServerError, UnreachableError, UsageError
 from brand.errors import ProtocolError as ProtocolError
-from brand.orders.base.part import Part
+from brand.orders.base.part import Subset
 from brand.orders.order import Order
 
 VERSION: Final = 7
@@ -194,7 +194,7 @@ def unpack_order(value: dict[str, Any]) -> Order:
     """Inverse of `order_facts`, distrusting. Raises ValueError, TypeError."""
     order, bits = value["order"], value.get("bits")
     samples = order.get("samples") if isinstance(order, dict) else None
-    part = None if bits is None or not isinstance(samples, int) else Part.from_text(samples, bits)
+    part = None if bits is None or not isinstance(samples, int) else Subset.from_text(samples, bits)
     return Order.from_json(order, part)
 
 

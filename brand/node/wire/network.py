@@ -16,7 +16,7 @@ MAX_UNSENT: Final = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Stream:
+class PeerStream:
     """One of the two streams between this node and another one."""
 
     node: int
@@ -29,14 +29,14 @@ class Stream:
 class Opened:
     """A stream is open. Both sides know that they serve the same data set and have the same token."""
 
-    stream: Stream
+    stream: PeerStream
 
 
 @dataclass(frozen=True, slots=True)
 class Received:
     """A message has come."""
 
-    stream: Stream
+    stream: PeerStream
     message: bytes
 
 
@@ -44,7 +44,7 @@ class Received:
 class Closed:
     """A stream has ended or could not be opened. It is opened again as soon as the other node can be reached."""
 
-    stream: Stream
+    stream: PeerStream
     reason: str
     """A text for the user."""
     refused: bool = False
@@ -75,15 +75,15 @@ class Network(Protocol):
         """What has happened since the last call."""
         ...
 
-    def send(self, stream: Stream, message: bytes) -> None:
+    def send(self, stream: PeerStream, message: bytes) -> None:
         """Have a message sent. Does nothing where the stream is not open (its `Closed` has come, or will come)."""
         ...
 
-    def unsent(self, stream: Stream) -> int:
+    def unsent(self, stream: PeerStream) -> int:
         """Bytes that the other side has not taken yet."""
         ...
 
-    def hang_up(self, stream: Stream, reason: str) -> None:
+    def hang_up(self, stream: PeerStream, reason: str) -> None:
         """End a stream whose other side breaks the protocol. `Closed` follows."""
         ...
 

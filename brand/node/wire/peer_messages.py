@@ -34,7 +34,7 @@ from brand.node.wire.described import (
     whole,
 )
 from brand.node.wire.drawing import Drawing
-from brand.node.wire.joining import Front, Joining
+from brand.node.wire.joining import JoinVote, LeadingOffset
 from brand.node.wire.messages import MAX_DRAW, MAX_NAME, MAX_REASON, PeerKind
 from brand.node.wire.numbers import NodeNumber
 from brand.orders.order import MAX_EPOCH, Order
@@ -47,7 +47,7 @@ _PUSH: Final = struct.Struct("<III")
 
 @described(PeerKind.DRAWING, json_body=True)
 @dataclass(frozen=True, slots=True)
-class Told:
+class EpochAnnounced:
     """A DRAWING."""
 
     drawing: Annotated[Drawing, inline(Drawing)]
@@ -57,7 +57,7 @@ class Told:
 
 @described(PeerKind.FORGET, json_body=True)
 @dataclass(frozen=True, slots=True)
-class Forgotten:
+class EpochReleased:
     """The contents of a FORGET, or the run and epoch that a REFUSED is about."""
 
     name: Annotated[str, text(MAX_NAME, key="run")]
@@ -69,7 +69,7 @@ class Forgotten:
 
 @described(PeerKind.ROOM)
 @dataclass(frozen=True, slots=True)
-class Room:
+class PeerCapacity:
     """A ROOM."""
 
     pages: Annotated[int, whole(MAX_ROOM, code="Q")]
@@ -78,13 +78,13 @@ class Room:
 
 @described(PeerKind.REQUEST)
 @dataclass(frozen=True, slots=True, eq=False)
-class Request:
+class SampleRequest:
     """A REQUEST."""
 
     number: Annotated[int, U32]
     """Number that the asking node gave the epoch."""
     room: Annotated[int, whole(MAX_ROOM, code="Q")]
-    """The pages of `Room`."""
+    """The pages of `PeerCapacity`."""
     positions: Annotated[NDArray[np.int64], array("<i8", MAX_DRAW, least=1)]
 
 
@@ -113,7 +113,7 @@ class Push:
 
 @described(PeerKind.FETCHED)
 @dataclass(frozen=True, slots=True, eq=False)
-class Fetched:
+class FetchReply:
     """A FETCHED: a part of the answer to a question."""
 
     number: Annotated[int, U64]
@@ -135,17 +135,17 @@ class Fetched:
 class Refused:
     """A REFUSED."""
 
-    about: Annotated[Forgotten, inline(Forgotten)]
+    about: Annotated[EpochReleased, inline(EpochReleased)]
     reason: Annotated[str, text(MAX_REASON, cut=True)]
 
 
-Question = Told | Forgotten | Room | Request | Fetch | Joining | Front
+Question = EpochAnnounced | EpochReleased | PeerCapacity | SampleRequest | Fetch | JoinVote | LeadingOffset
 """What a node says on a stream that it has opened."""
-Reply = Push | Fetched | Refused
+Reply = Push | FetchReply | Refused
 """What a node says on a stream that another node has opened."""
 
 _QUESTIONS: Final[dict[Any, Any]] = {kind_of(cls): cls for cls in get_args(Question)}
-_REPLIES: Final[dict[Any, Any]] = {kind_of(cls): cls for cls in (Fetched, Refused)}
+_REPLIES: Final[dict[Any, Any]] = {kind_of(cls): cls for cls in (FetchReply, Refused)}
 
 
 def pack(message: Question | Reply) -> bytes:

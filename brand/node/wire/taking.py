@@ -25,7 +25,7 @@ _NO_ENTRIES: Final = np.empty(0, np.uint64)
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class DirectHits:
     """What a client has taken, as a server reads it. Arrays are views of the message."""
 
     run: int
@@ -45,7 +45,7 @@ def pack_taken(run: int, epoch: int, positions: NDArray[np.int64], entries: NDAr
     return frame(Kind.TAKEN, _TAKEN.pack(run, epoch, len(positions)), positions.tobytes(), entries.tobytes())
 
 
-def unpack_taken(body: bytes | memoryview) -> Taken:
+def unpack_taken(body: bytes | memoryview) -> DirectHits:
     """Inverse of `pack_taken`, distrusting. Raises `ProtocolError`."""
     if len(body) < _TAKEN.size:
         raise ProtocolError("half of what was taken")
@@ -54,4 +54,4 @@ def unpack_taken(body: bytes | memoryview) -> Taken:
     if not 0 < samples <= MOST_TAKEN or rest not in (8 * samples, 16 * samples):
         raise ProtocolError(f"{samples} samples were taken, in a message of {len(body)} bytes")
     positions = np.frombuffer(body, np.int64, samples, _TAKEN.size)
-    return Taken(run, epoch, positions, np.frombuffer(body, np.uint64, offset=_TAKEN.size + 8 * samples))
+    return DirectHits(run, epoch, positions, np.frombuffer(body, np.uint64, offset=_TAKEN.size + 8 * samples))

@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.orders.base.plan import Plan, planned_by, read_of_sample
+from brand.orders.base.plan import EpochPlan, planned_by, read_of_sample
 
 ONE_NODE: Final = (
     "several nodes do not draw a part of a data set together with protocol='slots': give protocol='stripes', or "
@@ -31,7 +31,7 @@ def named(digest: Any) -> str:
 
 
 @dataclass(frozen=True, repr=False)
-class Part:
+class Subset:
     """Some of the samples of a data set, at least one. Raises ValueError."""
 
     samples: int
@@ -46,12 +46,12 @@ class Part:
             raise ValueError("a part has at least one sample")
 
     @classmethod
-    def of(cls, mask: NDArray[np.bool_]) -> Part:
+    def of(cls, mask: NDArray[np.bool_]) -> Subset:
         """The places of `mask`, shape (samples,)."""
         return cls(len(mask), np.packbits(mask, bitorder="little").tobytes())
 
     def __repr__(self) -> str:  # a run's tickets depend on it, so it names the samples
-        return f"Part({len(self):,} of {self.samples:,}, {self.digest})"
+        return f"Subset({len(self):,} of {self.samples:,}, {self.digest})"
 
     def __len__(self) -> int:
         """Samples of the part."""
@@ -72,7 +72,7 @@ class Part:
         return base64.b64encode(self.bits).decode()
 
     @classmethod
-    def from_text(cls, samples: int, text: Any) -> Part:
+    def from_text(cls, samples: int, text: Any) -> Subset:
         """Inverse of `to_text`, distrusting. Raises ValueError."""
         if not isinstance(text, str):
             raise ValueError(f"the bits of a part are {text!r:.20}, no text")
@@ -83,7 +83,7 @@ class Part:
         return int(np.bitwise_count(np.frombuffer(self.bits, np.uint8)).sum(dtype=np.int64))
 
 
-def narrowed(plan: Plan, mask: NDArray[np.bool_]) -> Plan:
+def narrowed(plan: EpochPlan, mask: NDArray[np.bool_]) -> EpochPlan:
     """The plan without the samples that `mask`, shape (samples,), does not have. It must not have `requests`.
 
     A read is due when the first of its samples is drawn.
@@ -91,5 +91,5 @@ def narrowed(plan: Plan, mask: NDArray[np.bool_]) -> Plan:
     drawn = mask[plan.sample_of]
     sample_of = plan.sample_of[drawn]
     if plan.reads is None:
-        return Plan(plan.mapping, sample_of, None)
+        return EpochPlan(plan.mapping, sample_of, None)
     return planned_by(plan.mapping, sample_of, np.where(mask, read_of_sample(plan), -1))

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from brand.orders.base.dtypes import index_dtype
 from brand.orders.base.mapping import Mapping
-from brand.orders.base.plan import Plan, peak, read_of_sample
-from brand.orders.base.random import Stream, blocks, permutation
+from brand.orders.base.plan import EpochPlan, peak, read_of_sample
+from brand.orders.base.random import RandomStream, blocks, permutation
 
 CACHED_BYTES: Final = 64 << 10
 """The least that a cache folder holds of consecutive samples: a file system gives whole blocks to what is written."""
@@ -41,7 +41,7 @@ def place(key: NDArray[Any], size: NDArray[Any], rooms: NDArray[Any]) -> NDArray
 
 
 def choose_kept(
-    plan: Plan, size_of: NDArray[Any], room: int, unit: int, seed: int, read_of: NDArray[Any] | None = None
+    plan: EpochPlan, size_of: NDArray[Any], room: int, unit: int, seed: int, read_of: NDArray[Any] | None = None
 ) -> NDArray[np.bool_]:
     """Which places are never released, so that they and the rest of the epoch fit into `room`. Shape (samples,).
 
@@ -53,7 +53,7 @@ def choose_kept(
         return np.ones(mapping.samples, np.bool_)
     read_of = read_of_sample(plan) if read_of is None else read_of
     unit_of, sizes = units(mapping, size_of, unit)
-    order = permutation(len(sizes), seed, Stream.KEPT)
+    order = permutation(len(sizes), seed, RandomStream.KEPT)
     filled = np.cumsum(sizes[order])
     largest = peak(plan, size_of, read_of)
     share = max(0.0, (room - largest) / max(1, total - largest))
@@ -88,7 +88,7 @@ def most_wanted(
 
     A random order that the seed alone decides stands for equal keys.
     """
-    order = permutation(len(key), seed, Stream.KEPT)
+    order = permutation(len(key), seed, RandomStream.KEPT)
     order = order[wanted[order]]
     held = np.zeros(len(key), np.bool_)
     held[order[place(key[order], sizes[order], np.array([room])) == 1]] = True

@@ -32,7 +32,7 @@ def read_dtype(mapping: Mapping) -> np.dtype[np.void]:
 
 
 @dataclass(frozen=True, slots=True)
-class Requests:
+class PeerRequests:
     """The third table: what nodes ask each other for. Protocol `slots` makes it where there are several nodes.
 
     A request is a draw of a sample that another node owns and has not sent ahead: the drawing node asks on demand. The
@@ -83,7 +83,7 @@ class Track:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class EpochPlan:
     """One epoch."""
 
     mapping: Mapping
@@ -99,7 +99,7 @@ class Plan:
     """Places that the reads hold in memory, read by read, shape (draws,); None: each read holds all that it reads."""
     held_ends: NDArray[np.integer[Any]] | None = None
     """Where the places of each read end in `held`, shape (reads,)."""
-    requests: Requests | None = None
+    requests: PeerRequests | None = None
     """What nodes ask each other for; None: no node asks another one."""
     track: Track | None = None
     """Where the front is, in a plan of `shared`; else None."""
@@ -153,7 +153,7 @@ class Plan:
         return self.held[start : int(self.held_ends[number])]
 
 
-def planned_by(mapping: Mapping, sample_of: NDArray[Any], group_of: NDArray[np.integer[Any]]) -> Plan:
+def planned_by(mapping: Mapping, sample_of: NDArray[Any], group_of: NDArray[np.integer[Any]]) -> EpochPlan:
     """The plan with this order, `sample_of`, in which samples of one group come by one read.
 
     `group_of` is the group of each place, shape (samples,); -1 for what is not drawn. The places of a group lie in one
@@ -176,10 +176,10 @@ def planned_by(mapping: Mapping, sample_of: NDArray[Any], group_of: NDArray[np.i
     sizes = (ends - starts)[order]
     held_ends = np.cumsum(sizes)
     held = places[np.repeat(starts[order] - (held_ends - sizes), sizes) + np.arange(len(places))]
-    return Plan(mapping, sample_of, reads[order], held.astype(sample_of.dtype), held_ends)
+    return EpochPlan(mapping, sample_of, reads[order], held.astype(sample_of.dtype), held_ends)
 
 
-def read_of_sample(plan: Plan) -> NDArray[Any]:
+def read_of_sample(plan: EpochPlan) -> NDArray[Any]:
     """The number of the read that brings each place into memory, shape (samples,); -1 for what is not drawn."""
     reads, result = plan.reads, np.full(plan.mapping.samples, -1, np.int32)
     if reads is None:
@@ -193,7 +193,7 @@ def read_of_sample(plan: Plan) -> NDArray[Any]:
     return np.repeat(order.astype(np.int32), reads["count"][order])
 
 
-def memory_over_time(plan: Plan, size_of: NDArray[Any], read_of: NDArray[Any] | None = None) -> NDArray[np.int64]:
+def memory_over_time(plan: EpochPlan, size_of: NDArray[Any], read_of: NDArray[Any] | None = None) -> NDArray[np.int64]:
     """Size held in memory just before each position is drawn, if every read happens at its deadline. Shape (draws,).
 
     `size_of` is the size of each place's sample in any unit: 1, bytes, or pages; 0 where it does not count. `read_of`
@@ -215,6 +215,6 @@ def memory_over_time(plan: Plan, size_of: NDArray[Any], read_of: NDArray[Any] | 
     return np.cumsum(change, out=change)
 
 
-def peak(plan: Plan, size_of: NDArray[Any], read_of: NDArray[Any] | None = None) -> int:
+def peak(plan: EpochPlan, size_of: NDArray[Any], read_of: NDArray[Any] | None = None) -> int:
     """The largest size held in memory at any position (see `memory_over_time`)."""
     return int(memory_over_time(plan, size_of, read_of).max())

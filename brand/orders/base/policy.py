@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from brand.orders.base.joins import Join
 from brand.orders.base.mapping import Mapping
 from brand.orders.base.part import ONE_NODE, narrowed
-from brand.orders.base.plan import Plan
+from brand.orders.base.plan import EpochPlan
 from brand.orders.base.tickets import MAX_POSITIONS
 
 BY_ONE_NODE: Final = (
@@ -63,7 +63,7 @@ class Policy(ABC):
         check_number("group_chunks", self.group_chunks, 1, MAX_POSITIONS)
 
     @abstractmethod
-    def plan(self, mapping: Mapping, seed: int, epoch: int) -> Plan:
+    def plan(self, mapping: Mapping, seed: int, epoch: int) -> EpochPlan:
         """The plan of one epoch."""
 
     def mapping(self, samples: int, chunk_size: int) -> Mapping:
@@ -119,7 +119,9 @@ class Policy(ABC):
         """Whether an order is decided while jobs draw: no plan says it beforehand."""
         return False
 
-    def plan_joined(self, mapping: Mapping, seed: int, mask: NDArray[np.bool_] | None, joins: Sequence[Join]) -> Plan:
+    def plan_joined(
+        self, mapping: Mapping, seed: int, mask: NDArray[np.bool_] | None, joins: Sequence[Join]
+    ) -> EpochPlan:
         """The plan of an epoch of a job that has joined others like this; one that shares with none has one join.
 
         `mask`: the places that the job draws, shape (samples,); None: all.

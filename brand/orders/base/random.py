@@ -25,7 +25,7 @@ _AT_ONCE: Final = 1024
 """Words that `Words` makes at a time."""
 
 
-class Stream(IntEnum):
+class RandomStream(IntEnum):
     """What a stream of bits is for. Never change or reuse a number: it fixes orders that users resume."""
 
     ACCESS = 1
@@ -56,7 +56,9 @@ class Stream(IntEnum):
     """The order of the batches of a window."""
 
 
-def bits(count: int, seed: int, stream: Stream, epoch: int = 0, step: int = 0, *, first: int = 0) -> NDArray[np.uint64]:
+def bits(
+    count: int, seed: int, stream: RandomStream, epoch: int = 0, step: int = 0, *, first: int = 0
+) -> NDArray[np.uint64]:
     """Words `first` to `first + count - 1` of a stream, uint64, shape (count,). `first` is a multiple of 4."""
     if first % 4:
         raise ValueError(f"word {first} is not the first of a block of four")
@@ -68,7 +70,7 @@ def bits(count: int, seed: int, stream: Stream, epoch: int = 0, step: int = 0, *
 class Words:
     """The words of a stream, one after another, for decisions of which each depends on those before it."""
 
-    def __init__(self, seed: int, stream: Stream, epoch: int = 0, step: int = 0) -> None:
+    def __init__(self, seed: int, stream: RandomStream, epoch: int = 0, step: int = 0) -> None:
         self._name = seed, stream, epoch, step
         self._made: list[int] = []
         self.used = 0
@@ -123,7 +125,7 @@ def number(keys: NDArray[np.uint64]) -> np.uint64:
     return mask
 
 
-def permutation(count: int, seed: int, stream: Stream, epoch: int = 0) -> NDArray[Any]:
+def permutation(count: int, seed: int, stream: RandomStream, epoch: int = 0) -> NDArray[Any]:
     """A random order of 0 to `count` - 1, shape (count,)."""
     keys = bits(count, seed, stream, epoch)
     return ranked(keys, number(keys)).astype(index_dtype(count))

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from brand.orders.base.policy import check_number
 from brand.orders.base.tickets import MAX_POSITIONS
-from brand.orders.batches.batching import Batches, by_length
+from brand.orders.batches.batching import PositionBatches, by_length
 from brand.orders.batches.packing import packed
 
 LENGTH_WINDOW: Final = 1024
@@ -55,13 +55,13 @@ class BatchLimits:
         """The most that one sample's length may be; None: any."""
         return self.row * self.rows if self.row is not None and self.rows is not None else self.most
 
-    def batches(self, lengths: NDArray[Any], seed: int, epoch: int) -> Batches:
+    def batches(self, lengths: NDArray[Any], seed: int, epoch: int) -> PositionBatches:
         """The batches of an epoch. `lengths`: that of the sample at each position, shape (draws,)."""
         if self.row is not None and self.rows is not None:
             return packed(lengths, self.row, self.rows, self.window, seed, epoch)
         return by_length(lengths, self.window, seed, epoch, size=self.size, most=self.most)
 
-    def taken_up(self, batches: Batches, lengths: NDArray[Any]) -> NDArray[Any]:
+    def taken_up(self, batches: PositionBatches, lengths: NDArray[Any]) -> NDArray[Any]:
         """What each batch takes with its padding, in units of length, shape (batches,)."""
         if self.row is not None and self.rows is not None:
             return np.full(len(batches), self.row * self.rows, np.int64)

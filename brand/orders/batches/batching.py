@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.orders.base.random import Stream, bits
+from brand.orders.base.random import RandomStream, bits
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Batches:
+class PositionBatches:
     """Batches of positions, one after another."""
 
     positions: NDArray[np.int64]
@@ -67,7 +67,7 @@ def windows(draws: int, window: int) -> Iterator[tuple[int, slice]]:
 
 def by_length(
     lengths: NDArray[Any], window: int, seed: int, epoch: int, *, size: int | None = None, most: float | None = None
-) -> Batches:
+) -> PositionBatches:
     """Batches of samples of similar length.
 
     Args:
@@ -78,15 +78,15 @@ def by_length(
         size: The most samples of a batch; None: any number.
         most: The most that the longest length times the number of samples may be; None: any. No length is larger.
     """
-    noise = bits(len(lengths), seed, Stream.BATCH_TIES, epoch)
+    noise = bits(len(lengths), seed, RandomStream.BATCH_TIES, epoch)
     positions, counts = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     for number, part in windows(len(lengths), window):
         longest_first = part.start + np.lexsort((noise[part], -lengths[part]))
         count = _counts(lengths[longest_first], size, most)
-        turns = np.argsort(bits(len(count), seed, Stream.BATCH_TURNS, epoch, number))
+        turns = np.argsort(bits(len(count), seed, RandomStream.BATCH_TURNS, epoch, number))
         positions.append(gathered(longest_first, count, turns))
         counts.append(count[turns])
-    return Batches(np.concatenate(positions), np.cumsum(np.concatenate(counts)))
+    return PositionBatches(np.concatenate(positions), np.cumsum(np.concatenate(counts)))
 
 
 def _counts(lengths: NDArray[Any], size: int | None, most: float | None) -> NDArray[np.int64]:

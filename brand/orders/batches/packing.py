@@ -16,8 +16,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.orders.base.random import Stream, bits
-from brand.orders.batches.batching import Batches, gathered, windows
+from brand.orders.base.random import RandomStream, bits
+from brand.orders.batches.batching import PositionBatches, gathered, windows
 
 Whole = NDArray[np.int64]
 
@@ -38,7 +38,7 @@ class Pieces(NamedTuple):
         return int(self.row[-1]) + 1 if len(self.row) else 0
 
 
-def packed(lengths: Whole, row: int, rows: int, window: int, seed: int, epoch: int) -> Batches:
+def packed(lengths: Whole, row: int, rows: int, window: int, seed: int, epoch: int) -> PositionBatches:
     """Batches of documents that fill `rows` rows of `row` tokens.
 
     Args:
@@ -48,14 +48,14 @@ def packed(lengths: Whole, row: int, rows: int, window: int, seed: int, epoch: i
             next window, once.
         seed, epoch: Fix which of equally long documents meet, and the order of the batches of a window.
     """
-    noise = bits(len(lengths), seed, Stream.BATCH_TIES, epoch)
+    noise = bits(len(lengths), seed, RandomStream.BATCH_TIES, epoch)
     positions, counts, carried = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], np.zeros(0, np.int64)
     for number, part in windows(len(lengths), window):
         here = np.concatenate((carried, np.arange(part.start, part.stop)))
         here = here[np.argsort(noise[here])]
         batch_of, heights, in_order = _in_batches(lengths[here], row, rows, noise[here], here < part.start)
         count = np.bincount(batch_of, minlength=len(heights))
-        turns = np.argsort(bits(len(heights), seed, Stream.BATCH_TURNS, epoch, number))
+        turns = np.argsort(bits(len(heights), seed, RandomStream.BATCH_TURNS, epoch, number))
         if part.stop < len(lengths):
             emptiest = int(heights.argmin())
             carried = here[batch_of == emptiest]
@@ -65,7 +65,7 @@ def packed(lengths: Whole, row: int, rows: int, window: int, seed: int, epoch: i
                 turns = turns[turns != emptiest]
         positions.append(gathered(here[in_order], count, turns))
         counts.append(count[turns])
-    return Batches(np.concatenate(positions), np.cumsum(np.concatenate(counts)))
+    return PositionBatches(np.concatenate(positions), np.cumsum(np.concatenate(counts)))
 
 
 def _in_batches(

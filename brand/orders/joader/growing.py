@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.orders.base.mapping import Mapping
-from brand.orders.base.part import Part
+from brand.orders.base.part import Subset
 
 
 class Growing:
@@ -43,7 +43,7 @@ class Growing:
         return f"Growing({self.decided:,} of {len(self.sample_of):,} positions are decided)"
 
     @classmethod
-    def of(cls, mapping: Mapping, part: Part | None) -> Growing:
+    def of(cls, mapping: Mapping, part: Subset | None) -> Growing:
         """An order of a part (None: all samples) of which nothing is decided."""
         places = np.arange(mapping.samples) if part is None else np.flatnonzero(part.mask)
         return cls(places, mapping.samples)

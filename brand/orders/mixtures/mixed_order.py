@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.orders.base.policy import check_number, check_type
-from brand.orders.base.random import Stream, bits
+from brand.orders.base.random import RandomStream, bits
 from brand.orders.base.tickets import MAX_POSITIONS
 from brand.orders.mixtures.shares import MAX_POSITION, Shares, check_weights
 from brand.orders.order import MAX_EPOCH, MAX_SEED, Order
@@ -166,7 +166,7 @@ def ranks_of_rounds(seed: int, epoch: int, start: int, rounds: range, replicas: 
     rank could always meet the same ones.
     """
     first = rounds.start // 4 * 4
-    words = bits(rounds.stop - first, seed, Stream.MIXED_RANKS, epoch, start, first=first)[rounds.start - first :]
+    words = bits(rounds.stop - first, seed, RandomStream.MIXED_RANKS, epoch, start, first=first)[rounds.start - first :]
     return (words % np.uint64(replicas)).astype(np.int64)
 
 

@@ -20,7 +20,7 @@ from brand.errors import UsageError
 from brand.orders.base.choice import OrderChoice, Setting
 from brand.orders.base.joins import Join
 from brand.orders.base.mapping import Mapping
-from brand.orders.base.plan import Plan, Track
+from brand.orders.base.plan import EpochPlan, Track
 from brand.orders.base.policy import BY_ONE_NODE, LockStep, check_number
 from brand.orders.base.tickets import MAX_POSITIONS
 from brand.orders.policies.lap_policy import LapPolicy
@@ -70,7 +70,9 @@ class CoordlPolicy(LapPolicy):
         """How jobs wait for each other."""
         return LockStep(self.jobs, self.window)
 
-    def plan_joined(self, mapping: Mapping, seed: int, mask: NDArray[np.bool_] | None, joins: Sequence[Join]) -> Plan:
+    def plan_joined(
+        self, mapping: Mapping, seed: int, mask: NDArray[np.bool_] | None, joins: Sequence[Join]
+    ) -> EpochPlan:
         """The lap of the first join."""
         assert mask is None, "an order in lock step has no part"
         lap = joins[0].lap

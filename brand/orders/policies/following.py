@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from brand.orders.base.joins import Join
 from brand.orders.base.mapping import Mapping
-from brand.orders.base.random import Stream, Words, bits, low_mask, ranked
+from brand.orders.base.random import RandomStream, Words, bits, low_mask, ranked
 
 UNIT: Final = 1024
 """Parts of a sample, and of a coordinate, in which amounts and paces are counted."""
@@ -60,7 +60,7 @@ def lap_of(sample_of: NDArray[Any], reads: NDArray[np.void], chunk_size: int) ->
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Drawn:
+class JobDraws:
     """What a job draws, by position; arrays have the shape (draws,)."""
 
     places: NDArray[np.int64]
@@ -70,40 +70,40 @@ class Drawn:
 
 def follow(
     mapping: Mapping, stripe: int, seed: int, part: NDArray[np.bool_], joins: Sequence[Join], laps: Callable[[int], Lap]
-) -> Drawn:
+) -> JobDraws:
     """The order of one epoch of a job that draws the places of `part`, shape (samples,).
 
     `joins` ascend, and the first one is at position 0. `laps` makes the laps.
     """
-    need, pieces = part.copy(), list[Drawn]()
+    need, pieces = part.copy(), list[JobDraws]()
     for join, after in zip(joins, [*joins[1:], None], strict=True):
         if join.pace == 0:
             piece = _lead(need.copy(), join, laps)
         else:
             piece = _Follower(mapping, stripe, seed, join, laps).piece(need.copy())
         end = None if after is None else after.position - join.position
-        pieces.append(Drawn(piece.places[:end], piece.coordinates[:end]))
+        pieces.append(JobDraws(piece.places[:end], piece.coordinates[:end]))
         need[pieces[-1].places] = False
     return _joined(pieces)
 
 
-def _lead(need: NDArray[np.bool_], join: Join, laps: Callable[[int], Lap]) -> Drawn:
+def _lead(need: NDArray[np.bool_], join: Join, laps: Callable[[int], Lap]) -> JobDraws:
     """What the pacemaker draws from a join on: what it needs, lap after lap."""
-    pieces, number, front = list[Drawn](), join.lap, join.front
+    pieces, number, front = list[JobDraws](), join.lap, join.front
     while need.any():
         lap = laps(number)
         found = np.flatnonzero(need & (lap.position_of >= front))
         found = found[np.argsort(lap.position_of[found])]
         need[found] = False
-        pieces.append(Drawn(found, number * len(need) + lap.position_of[found]))
+        pieces.append(JobDraws(found, number * len(need) + lap.position_of[found]))
         number, front = number + 1, 0
     return _joined(pieces)
 
 
-def _joined(pieces: Sequence[Drawn]) -> Drawn:
+def _joined(pieces: Sequence[JobDraws]) -> JobDraws:
     empty = np.empty(0, np.int64)
     places, coordinates = [each.places for each in pieces], [each.coordinates for each in pieces]
-    return Drawn(np.concatenate([empty, *places]), np.concatenate([empty, *coordinates]))
+    return JobDraws(np.concatenate([empty, *places]), np.concatenate([empty, *coordinates]))
 
 
 class _Follower:
@@ -111,13 +111,13 @@ class _Follower:
 
     def __init__(self, mapping: Mapping, stripe: int, seed: int, join: Join, laps: Callable[[int], Lap]) -> None:
         self._mapping, self._stripe, self._seed, self._join, self._laps = mapping, stripe, seed, join, laps
-        self._words = Words(seed, Stream.FOLLOW, join.lap, join.front)
-        self._passing: list[Drawn] = []
+        self._words = Words(seed, RandomStream.FOLLOW, join.lap, join.front)
+        self._passing: list[JobDraws] = []
         """What is drawn as it passes."""
         self._put = 0
         """How many samples these are."""
 
-    def piece(self, need: NDArray[np.bool_]) -> Drawn:
+    def piece(self, need: NDArray[np.bool_]) -> JobDraws:
         """What the job draws of the places that it needs, shape (samples,). Consumes `need`."""
         wanted = int(np.count_nonzero(need))
         self._pass_by(need, wanted)
@@ -185,7 +185,7 @@ class _Follower:
         chosen[stripes] = True
         found = np.flatnonzero(able & chosen[lap.stripe_of])
         need[found] = False
-        self._passing.append(Drawn(found, number * len(need) + lap.position_of[found]))
+        self._passing.append(JobDraws(found, number * len(need) + lap.position_of[found]))
         self._put += len(found)
         return len(found)
 
@@ -200,21 +200,21 @@ class _Follower:
             chunk * per_chunk + offset // self._stripe, return_inverse=True, return_counts=True
         )
         stripes = len(weight)
-        keys = bits(stripes, self._seed, Stream.FOLLOW_REST, lap, front)
+        keys = bits(stripes, self._seed, RandomStream.FOLLOW_REST, lap, front)
         mask = low_mask(stripes)
         keys &= ~mask
         keys |= np.arange(stripes, dtype=np.uint64)
         order = ranked(keys, mask).astype(np.int64)
         before = np.empty(stripes, np.int64)
         before[order] = np.cumsum(weight[order]) - weight[order]
-        words = bits(len(places), self._seed, Stream.FOLLOW_MATES, lap, front)
+        words = bits(len(places), self._seed, RandomStream.FOLLOW_MATES, lap, front)
         mate = _rank_within(stripe_of, words)
         unit = (words & np.uint64(0xFFFFFFFF)) * 2.0**-32
         window = (2 * mapping.chunk_size - self._stripe) * mapping.groups * (len(places) / wanted)
         key = before[stripe_of] + window * (mate + unit) / weight[stripe_of]
         return places[np.argsort(key, kind="stable")]
 
-    def _merged(self, rest: NDArray[np.int64], wanted: int) -> Drawn:
+    def _merged(self, rest: NDArray[np.int64], wanted: int) -> JobDraws:
         """What passes, each when it passes, and the rest where draws are lacking."""
         start = self._join.lap * self._mapping.samples + self._join.front
         passing = _joined(self._passing)
@@ -226,8 +226,8 @@ class _Follower:
         passes = np.searchsorted(fronts, coordinates)
         when = np.concatenate([2 * passes, 2 * due + 1])
         order = np.argsort(when, kind="stable")
-        every = _joined([Drawn(places, coordinates), Drawn(rest, np.full(len(rest), -1))])
-        return Drawn(every.places[order], every.coordinates[order])
+        every = _joined([JobDraws(places, coordinates), JobDraws(rest, np.full(len(rest), -1))])
+        return JobDraws(every.places[order], every.coordinates[order])
 
 
 def _rank_within(group: NDArray[np.int64], words: NDArray[np.uint64]) -> NDArray[np.int64]:

@@ -18,9 +18,9 @@ from brand.errors import UsageError
 from brand.orders.base.choice import OrderChoice, Setting
 from brand.orders.base.joins import Join
 from brand.orders.base.mapping import Mapping
-from brand.orders.base.plan import Plan
+from brand.orders.base.plan import EpochPlan
 from brand.orders.base.policy import BY_ONE_NODE, Policy
-from brand.orders.base.random import Stream, permutation
+from brand.orders.base.random import RandomStream, permutation
 
 
 @dataclass(frozen=True)
@@ -29,11 +29,15 @@ class JoaderPolicy(Policy):
 
     name: ClassVar[str] = "joader"
 
-    def plan(self, mapping: Mapping, seed: int, epoch: int) -> Plan:
+    def plan(self, mapping: Mapping, seed: int, epoch: int) -> EpochPlan:
         """A plan whose order grows."""
-        return Plan(mapping, permutation(mapping.samples, seed, Stream.ACCESS, epoch), reads=None, grows=True)
+        return EpochPlan(
+            mapping, permutation(mapping.samples, seed, RandomStream.ACCESS, epoch), reads=None, grows=True
+        )
 
-    def plan_joined(self, mapping: Mapping, seed: int, mask: NDArray[np.bool_] | None, joins: Sequence[Join]) -> Plan:
+    def plan_joined(
+        self, mapping: Mapping, seed: int, mask: NDArray[np.bool_] | None, joins: Sequence[Join]
+    ) -> EpochPlan:
         """A plan whose order grows, of the places of `mask`."""
         return replace(super().plan_joined(mapping, seed, mask, joins), grows=True)
 

@@ -6,7 +6,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 
 from brand.orders.base.mapping import Mapping
-from brand.orders.base.plan import Plan
+from brand.orders.base.plan import EpochPlan
 from brand.orders.base.policy import Policy
 from brand.orders.policies.stripe_policy import StripePolicy
 from brand.orders.policies.stripes import plan_stripes
@@ -42,6 +42,6 @@ class LapPolicy(Policy):
         """The laps."""
         return self.stripes
 
-    def plan(self, mapping: Mapping, seed: int, epoch: int) -> Plan:
+    def plan(self, mapping: Mapping, seed: int, epoch: int) -> EpochPlan:
         """The lap `epoch`, which a job draws that is alone."""
         return plan_stripes(mapping, self.stripe, seed, epoch)

@@ -22,9 +22,9 @@ from brand.errors import UsageError
 from brand.orders.base.choice import OrderChoice, Setting
 from brand.orders.base.dtypes import index_dtype
 from brand.orders.base.mapping import Mapping
-from brand.orders.base.plan import Plan
+from brand.orders.base.plan import EpochPlan
 from brand.orders.base.policy import Policy, check_number
-from brand.orders.base.random import Stream, group_positions, permutation
+from brand.orders.base.random import RandomStream, group_positions, permutation
 from brand.orders.base.tickets import MAX_POSITIONS
 from brand.orders.policies.slots import whole_reads
 
@@ -44,7 +44,7 @@ class PoolPolicy(Policy):
         super().__post_init__()
         check_number("pool", self.pool, 1, MAX_POSITIONS)
 
-    def plan(self, mapping: Mapping, seed: int, epoch: int) -> Plan:
+    def plan(self, mapping: Mapping, seed: int, epoch: int) -> EpochPlan:
         """The plan of one epoch."""
         return plan_pool(mapping, self.pool, seed, epoch)
 
@@ -94,15 +94,15 @@ class Pool(OrderChoice):
         return PoolPolicy(setting.owned_chunks, given)
 
 
-def plan_pool(mapping: Mapping, pool: int, seed: int, epoch: int) -> Plan:
+def plan_pool(mapping: Mapping, pool: int, seed: int, epoch: int) -> EpochPlan:
     """The plan of one epoch with pools of `pool` chunks. It does not depend on the groups of the mapping."""
-    order = permutation(mapping.chunks, seed, Stream.POOL, epoch)
+    order = permutation(mapping.chunks, seed, RandomStream.POOL, epoch)
     number = np.arange(mapping.chunks, dtype=index_dtype(mapping.chunks)) // pool
     pool_of = np.empty_like(number)
     pool_of[order] = number
-    access = permutation(mapping.samples, seed, Stream.ACCESS, epoch)
+    access = permutation(mapping.samples, seed, RandomStream.ACCESS, epoch)
     # A random order of all samples, sorted by pool: the samples of each pool stay in random order.
     sample_of = access[group_positions(pool_of[access // mapping.chunk_size])]
     ends = np.cumsum(mapping.chunk_samples()[order])
     begins = np.concatenate((np.zeros(1, np.int64), ends[pool - 1 :: pool]))
-    return Plan(mapping, sample_of, whole_reads(mapping, begins[number], order))
+    return EpochPlan(mapping, sample_of, whole_reads(mapping, begins[number], order))

@@ -29,16 +29,16 @@ from numpy.typing import NDArray
 from brand.orders.base.dtypes import index_dtype
 from brand.orders.base.mapping import Mapping
 from brand.orders.base.owners import drawer_of, owner_of_group
-from brand.orders.base.plan import Plan, Requests
-from brand.orders.base.random import Stream, blocks, group_positions, permutation
+from brand.orders.base.plan import EpochPlan, PeerRequests
+from brand.orders.base.random import RandomStream, blocks, group_positions, permutation
 from brand.orders.policies.slots import Refill, locations, plan_access, priorities, unfilled_files, whole_reads
 
 
 def plan_slots_across_nodes(
     mapping: Mapping, nodes: int, ranks: int, window: int, remote: int, refill: Refill, seed: int, epoch: int
-) -> Plan:
+) -> EpochPlan:
     """The plan of one epoch with the access sequence of its seed: see `plan_requests`."""
-    access = permutation(mapping.samples, seed, Stream.ACCESS, epoch)
+    access = permutation(mapping.samples, seed, RandomStream.ACCESS, epoch)
     return plan_requests(mapping, access, nodes, ranks, window, remote, refill, seed, epoch)
 
 
@@ -52,7 +52,7 @@ def plan_requests(
     refill: Refill,
     seed: int,
     epoch: int,
-) -> Plan:
+) -> EpochPlan:
     """The plan for a given access sequence: a permutation of all places.
 
     `ranks` draw in turn and lie on `nodes` in contiguous blocks of one size. With each request of a node, the owner
@@ -69,7 +69,7 @@ def plan_requests(
     if min(window, remote) == 0:
         asked = np.flatnonzero(owner[mapping.group_of(access)] != drawer_of(np.arange(mapping.samples), nodes, ranks))
         asked = asked.astype(index_dtype(mapping.samples))
-        requests = Requests(asked, asked[:0], np.zeros(len(asked), np.int64))
+        requests = PeerRequests(asked, asked[:0], np.zeros(len(asked), np.int64))
         return replace(plan_access(mapping, access, refill, seed, epoch), requests=requests)
     location = locations(mapping, access)
     del access  # large data sets count every array
@@ -264,12 +264,12 @@ class _Cluster:
             self._sent += len(sent)
         self._sent_ends.append(self._sent)
 
-    def plan(self) -> Plan:
+    def plan(self) -> EpochPlan:
         """The finished plan."""
         kind = self._sample_of.dtype
         reads = whole_reads(self._mapping, np.array(self._deadlines), np.array(self._chunks))
-        requests = Requests(
+        requests = PeerRequests(
             np.array(self._asked).astype(kind), self._prefetched[: self._sent].copy(), np.array(self._sent_ends)
         )
         held_ends = np.array(self._held_ends).astype(kind)
-        return Plan(self._mapping, self._sample_of, reads, self._held, held_ends, requests)
+        return EpochPlan(self._mapping, self._sample_of, reads, self._held, held_ends, requests)

@@ -18,9 +18,9 @@ from brand.orders.base.choice import OrderChoice, Setting
 from brand.orders.base.joins import Join
 from brand.orders.base.mapping import Mapping
 from brand.orders.base.part import narrowed
-from brand.orders.base.plan import Plan, Track, planned_by
+from brand.orders.base.plan import EpochPlan, Track, planned_by
 from brand.orders.base.policy import check_number
-from brand.orders.policies.following import UNIT, Drawn, Lap, follow, lap_of
+from brand.orders.policies.following import UNIT, JobDraws, Lap, follow, lap_of
 from brand.orders.policies.lap_policy import LapPolicy
 from brand.orders.policies.stripe_policy import Stripes
 
@@ -42,7 +42,9 @@ class SharedPolicy(LapPolicy):
         """Whether a job that has lost the others joins them anew within an epoch."""
         return bool(self.rejoin)
 
-    def plan_joined(self, mapping: Mapping, seed: int, mask: NDArray[np.bool_] | None, joins: Sequence[Join]) -> Plan:
+    def plan_joined(
+        self, mapping: Mapping, seed: int, mask: NDArray[np.bool_] | None, joins: Sequence[Join]
+    ) -> EpochPlan:
         """The plan of an epoch of a job that has joined others like this."""
         first, samples = joins[0], mapping.samples
         whole = self.plan(mapping, seed, first.lap)
@@ -69,7 +71,9 @@ class SharedPolicy(LapPolicy):
 
         return lap
 
-    def _with_reads(self, mapping: Mapping, drawn: Drawn, joins: Sequence[Join], dtype: np.dtype[np.generic]) -> Plan:
+    def _with_reads(
+        self, mapping: Mapping, drawn: JobDraws, joins: Sequence[Join], dtype: np.dtype[np.generic]
+    ) -> EpochPlan:
         """What is drawn, with the reads that bring it.
 
         The samples of a stripe that pass in one lap are one read, and those that are drawn later, with the rest,

@@ -12,7 +12,7 @@ from brand.errors import UsageError
 from brand.orders.base.choice import OrderChoice, Setting
 from brand.orders.base.mapping import Mapping
 from brand.orders.base.owners import MAX_NODES
-from brand.orders.base.plan import Plan
+from brand.orders.base.plan import EpochPlan
 from brand.orders.base.policy import Foreseen, check_number, check_type
 from brand.orders.base.tickets import MAX_POSITIONS
 from brand.orders.policies.flat import FlatPolicy
@@ -52,7 +52,7 @@ class SlotPolicy(FlatPolicy):
         check_number("window", self.window, 0, MAX_POSITIONS)
         check_number("remote", self.remote, 0, MAX_POSITIONS)
 
-    def plan(self, mapping: Mapping, seed: int, epoch: int) -> Plan:
+    def plan(self, mapping: Mapping, seed: int, epoch: int) -> EpochPlan:
         """The plan of one epoch."""
         if self.nodes == 1:
             return plan_slots(mapping, self.refill, seed, epoch)

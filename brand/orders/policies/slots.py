@@ -19,19 +19,19 @@ from numpy.typing import NDArray
 
 from brand.orders.base.dtypes import index_dtype
 from brand.orders.base.mapping import Mapping
-from brand.orders.base.plan import Plan, read_dtype
-from brand.orders.base.random import Stream, bits, blocks, group_positions, permutation
+from brand.orders.base.plan import EpochPlan, read_dtype
+from brand.orders.base.random import RandomStream, bits, blocks, group_positions, permutation
 
 Refill = Literal["fill_rate", "random"]
 REFILLS: Final[tuple[Refill, ...]] = get_args(Refill)
 
 
-def plan_slots(mapping: Mapping, refill: Refill, seed: int, epoch: int) -> Plan:
+def plan_slots(mapping: Mapping, refill: Refill, seed: int, epoch: int) -> EpochPlan:
     """The plan of one epoch. `refill="random"` takes any candidate: the paper's ablation."""
-    return plan_access(mapping, permutation(mapping.samples, seed, Stream.ACCESS, epoch), refill, seed, epoch)
+    return plan_access(mapping, permutation(mapping.samples, seed, RandomStream.ACCESS, epoch), refill, seed, epoch)
 
 
-def plan_access(mapping: Mapping, access: NDArray[np.integer[Any]], refill: Refill, seed: int, epoch: int) -> Plan:
+def plan_access(mapping: Mapping, access: NDArray[np.integer[Any]], refill: Refill, seed: int, epoch: int) -> EpochPlan:
     """The plan for a given access sequence: a permutation of all places."""
     groups = _Groups(mapping, access)
     step = 0
@@ -54,7 +54,7 @@ def priorities(mapping: Mapping, seed: int, epoch: int, step: int) -> NDArray[np
 
     One for each chunk of each group, shape (groups, group_chunks).
     """
-    raw = bits(mapping.groups * mapping.group_chunks, seed, Stream.REFILL, epoch, step)
+    raw = bits(mapping.groups * mapping.group_chunks, seed, RandomStream.REFILL, epoch, step)
     return (raw >> np.uint64(32)).astype(np.int64).reshape(mapping.groups, mapping.group_chunks)
 
 
@@ -135,7 +135,7 @@ class _Groups:
         counts = np.count_nonzero(fills, axis=1).astype(np.int32)
         self._refills.append((self._next[group], chunk.astype(np.int32), held, counts))
 
-    def plan(self) -> Plan:
+    def plan(self) -> EpochPlan:
         """The finished plan. This object is of no use afterwards."""
         del self._draw, self._unfilled, self._chunk
         deadline, chunk, counts = (np.concatenate([step[k] for step in self._refills]) for k in (0, 1, 3))
@@ -152,4 +152,4 @@ class _Groups:
             first += len(count)
             self._refills[step] = ()  # all refills together are as large as the arrays that are made of them
         reads = whole_reads(self.mapping, deadline[order], chunk[order])
-        return Plan(self.mapping, self._sample_of, reads, in_order, sorted_ends)
+        return EpochPlan(self.mapping, self._sample_of, reads, in_order, sorted_ends)

@@ -10,7 +10,7 @@ import numpy as np
 from brand.errors import UsageError
 from brand.orders.base.choice import OrderChoice, Setting, Size
 from brand.orders.base.mapping import Mapping, chunks_per_group
-from brand.orders.base.plan import Plan
+from brand.orders.base.plan import EpochPlan
 from brand.orders.base.policy import check_number
 from brand.orders.base.tickets import MAX_POSITIONS
 from brand.orders.policies.flat import FlatPolicy
@@ -32,7 +32,7 @@ class StripePolicy(FlatPolicy):
         super().__post_init__()
         check_number("stripe", self.stripe, 1, MAX_POSITIONS)
 
-    def plan(self, mapping: Mapping, seed: int, epoch: int) -> Plan:
+    def plan(self, mapping: Mapping, seed: int, epoch: int) -> EpochPlan:
         """The plan of one epoch."""
         return plan_stripes(mapping, self.stripe, seed, epoch)
 

@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 
 from brand.orders.base.dtypes import index_dtype
 from brand.orders.base.mapping import Mapping
-from brand.orders.base.plan import Plan, read_dtype
-from brand.orders.base.random import BLOCK, Stream, bits, group_positions, low_mask, permutation, ranked
+from brand.orders.base.plan import EpochPlan, read_dtype
+from brand.orders.base.random import BLOCK, RandomStream, bits, group_positions, low_mask, permutation, ranked
 
 
-def plan_stripes(mapping: Mapping, stripe: int, seed: int, epoch: int) -> Plan:
+def plan_stripes(mapping: Mapping, stripe: int, seed: int, epoch: int) -> EpochPlan:
     """The plan of one epoch with stripes of `stripe` samples; the last of a chunk may be shorter."""
-    access = permutation(mapping.samples, seed, Stream.ACCESS, epoch)
+    access = permutation(mapping.samples, seed, RandomStream.ACCESS, epoch)
     access //= mapping.group_size
     draws = group_positions(access)  # positions at which each group is drawn from, group after group
     del access
@@ -36,7 +36,7 @@ def plan_stripes(mapping: Mapping, stripe: int, seed: int, epoch: int) -> Plan:
         at = slice(first * mapping.group_size, min(end * mapping.group_size, mapping.samples))
         parts.append(_plan_block(mapping, stripe, (seed, epoch), (first, end), draws[at], sample_of))
     reads = np.concatenate(parts)
-    return Plan(mapping, sample_of, reads[np.argsort(reads["deadline"], kind="stable")])
+    return EpochPlan(mapping, sample_of, reads[np.argsort(reads["deadline"], kind="stable")])
 
 
 def _plan_block(
@@ -85,7 +85,7 @@ def _stripe_order(
     """Stripes of each group in the order of reading, with empty ones, and the number of samples before each stripe."""
     rows, width = length.shape
     mask = low_mask(width)
-    keys = _rows_of_bits(rows, width, stream, Stream.STRIPE_ORDER, first_group)
+    keys = _rows_of_bits(rows, width, stream, RandomStream.STRIPE_ORDER, first_group)
     keys &= ~mask
     keys |= np.arange(width, dtype=np.uint64)
     order = ranked(keys, mask).astype(np.int64)
@@ -105,7 +105,9 @@ def _keys(
 ) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
     """Samples of each group, stripe by stripe in the order of `p`, and their keys; absent samples have key infinity."""
     rows, width = length.shape
-    raw = _rows_of_bits(rows, width * stripe, stream, Stream.STRIPE_MATES, first_group).reshape(rows, width, stripe)
+    raw = _rows_of_bits(rows, width * stripe, stream, RandomStream.STRIPE_MATES, first_group).reshape(
+        rows, width, stripe
+    )
     u: NDArray[np.float64] = (raw & np.uint64(0xFFFFFFFF)) * np.float64(2.0**-32)
     mask = low_mask(stripe)
     raw &= ~mask
@@ -132,7 +134,7 @@ def _tape(sample: NDArray[np.uint64], key: NDArray[np.float64]) -> NDArray[np.in
 
 
 def _rows_of_bits(
-    rows: int, width: int, stream: tuple[int, int], purpose: Stream, first_group: int
+    rows: int, width: int, stream: tuple[int, int], purpose: RandomStream, first_group: int
 ) -> NDArray[np.uint64]:
     """A row of random words for each group, which depends on (seed, epoch, group) alone."""
     padded = -(-width // 4) * 4

@@ -15,9 +15,9 @@ from typing import ClassVar
 
 from brand.orders.base.choice import OrderChoice, Setting
 from brand.orders.base.mapping import Mapping
-from brand.orders.base.plan import Plan
+from brand.orders.base.plan import EpochPlan
 from brand.orders.base.policy import Policy
-from brand.orders.base.random import Stream, permutation
+from brand.orders.base.random import RandomStream, permutation
 
 
 @dataclass(frozen=True)
@@ -26,9 +26,9 @@ class UniformPolicy(Policy):
 
     name: ClassVar[str] = "uniform"
 
-    def plan(self, mapping: Mapping, seed: int, epoch: int) -> Plan:
+    def plan(self, mapping: Mapping, seed: int, epoch: int) -> EpochPlan:
         """The plan of one epoch. It does not depend on the groups of the mapping."""
-        return Plan(mapping, permutation(mapping.samples, seed, Stream.ACCESS, epoch), reads=None)
+        return EpochPlan(mapping, permutation(mapping.samples, seed, RandomStream.ACCESS, epoch), reads=None)
 
     def held(self, mapping: Mapping) -> int:
         """One sample."""

@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from brand.formats.stored import Stored
+from brand.formats.stored import StoredSamples
 from brand.storage.cache.cachefolder import CacheFolder
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.io.frontback import front_to_back
@@ -68,6 +68,6 @@ def _copy(data: StoredDataSet, folder: CacheFolder, places: np.ndarray, filled: 
     filled.damaged += len(found) - len(samples)
     lengths = np.array([len(each) for each in samples], np.int64)
     memory = np.frombuffer(b"".join(samples), np.uint8)
-    held = folder.store(places[right], Stored(memory, np.cumsum(lengths) - lengths, data.rows_at(places[right])))
+    held = folder.store(places[right], StoredSamples(memory, np.cumsum(lengths) - lengths, data.rows_at(places[right])))
     filled.samples += int(held.sum())
     filled.bytes += int(lengths[held].sum())

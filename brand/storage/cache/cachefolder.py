@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from brand.errors import BrandError, FormatError
 from brand.formats.constants import SAMPLES_NAME
 from brand.formats.publish import storage_reason
-from brand.formats.stored import Stored
+from brand.formats.stored import StoredSamples
 from brand.formats.values import Buffer
 from brand.storage.cache.cachehome import CacheHome
 from brand.storage.cache.cachelayout import CacheFacts
@@ -114,7 +114,7 @@ class CacheFolder:
         """Path of the part of a chunk. It leads to the folder that was opened, even if the folder was renamed since."""
         return self._parts.path(number)
 
-    def store(self, places: NDArray[Any], stored: Stored) -> NDArray[np.bool_]:
+    def store(self, places: NDArray[Any], stored: StoredSamples) -> NDArray[np.bool_]:
         """Write samples, which are in the order of their places. Returns which of them are held now.
 
         Samples with a wrong checksum are left out, and so are those for which there is no room. An error of the disk

@@ -20,7 +20,7 @@ from brand.native import CORE, XXH3
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.io.crew import Crew
 from brand.storage.io.files import Range, RangeReader, plenty_open
-from brand.storage.io.location import Collected, Folder
+from brand.storage.io.location import Collected, FolderLocation
 
 LEAST_BYTES: Final = 4096
 """The mean size of samples that are worth a system call each. Smaller ones come faster many at a time."""
@@ -121,5 +121,5 @@ def _read_together(reader: RangeReader, wanted: _Wanted, found: NDArray[np.uint6
 def cached_samples(data: StoredDataSet) -> Callable[[Crew], CachedSamples] | None:
     """Makes a `CachedSamples`; None where a data set is in no folder, a share of it, or it or its samples are small."""
     worth = data.mean_bytes >= LEAST_BYTES and data.mean_bytes * len(data) >= LEAST_DATA
-    in_files = isinstance(data.location, Folder | Collected) and data.share is None
+    in_files = isinstance(data.location, FolderLocation | Collected) and data.share is None
     return partial(CachedSamples, data) if worth and in_files else None

@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.errors import DecodeError, ElsewhereError, FormatError
-from brand.formats.chunk import Front
+from brand.formats.chunk import ChunkFront
 from brand.formats.compression import Decompressor
 from brand.formats.record import RecordDecoder
-from brand.formats.stored import Stored
+from brand.formats.stored import StoredSamples
 from brand.storage.dataset import blame
 from brand.storage.dataset.catalogue import Catalogue
 from brand.storage.io.fronts import dictionary_in, file_size, open_chunk
@@ -70,7 +70,7 @@ class StoredDataSet(Catalogue):
                 sample[name] = value
         return found
 
-    def decoded(self, stored: Stored, decode: RecordDecoder) -> list[dict[str, Any]]:
+    def decoded(self, stored: StoredSamples, decode: RecordDecoder) -> list[dict[str, Any]]:
         """Checked samples, decoded by `decode`. Raises `FormatError`."""
         columns = self.columns(stored, decode)
         if not columns:
@@ -78,7 +78,7 @@ class StoredDataSet(Catalogue):
         lists = [column if isinstance(column, list) else column.tolist() for column in columns]
         return [dict(zip(decode.names, values, strict=True)) for values in zip(*lists, strict=True)]
 
-    def columns(self, stored: Stored, decode: RecordDecoder) -> list[NDArray[Any] | list[Any]]:
+    def columns(self, stored: StoredSamples, decode: RecordDecoder) -> list[NDArray[Any] | list[Any]]:
         """The fields of checked samples, decoded by `decode`: numbers as arrays, other fields as lists.
 
         Raises `FormatError`.
@@ -94,7 +94,7 @@ class StoredDataSet(Catalogue):
                     raise self.decode_error(str(error), int(row["index"])) from error
             raise
 
-    def right(self, stored: Stored, places: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
+    def right(self, stored: StoredSamples, places: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
         """Which of these samples have the recorded checksum, and are those that the index puts at these places.
 
         Raises `FormatError`.
@@ -125,7 +125,7 @@ class StoredDataSet(Catalogue):
         """The error for a sample whose bytes are right and still do not decode."""
         return blame.not_decoded(self.location, self.chunk_of(index), index, what, hint)
 
-    def open_chunk(self, number: int) -> Front:
+    def open_chunk(self, number: int) -> ChunkFront:
         """Read a chunk's front, and check that it is whole and the one that the index knows. Raises `FormatError`."""
         location, own, manifest = self._index.home(number)
         return open_chunk(location, own, manifest, self.chunk_rows[number])
@@ -156,12 +156,12 @@ class StoredDataSet(Catalogue):
         inside &= rows["size"] <= rows["raw_size"]
         return inside
 
-    def _stored(self, indices: NDArray[np.integer[Any]]) -> Stored:
+    def _stored(self, indices: NDArray[np.integer[Any]]) -> StoredSamples:
         """Read samples and check them. They lie in this thread's scratch memory until its next read."""
         places, rows = self.locate(indices)
         chunks = places // self.header.chunk_size
         self._check_rows(chunks, rows)
-        stored = Stored(*self._read(chunks, rows), rows)
+        stored = StoredSamples(*self._read(chunks, rows), rows)
         for position in np.flatnonzero(~stored.right()).tolist():
             number, row = int(chunks[position]), rows[position]
             self._check_front(number, int(row["index"]))
@@ -226,7 +226,7 @@ def _dictionary_of(data: StoredDataSet) -> bytes:
     return dictionary_in(data.chunks_here, data.open_chunk) if copied is None else copied
 
 
-class Cut(NamedTuple):
+class CoveringRanges(NamedTuple):
     """Ranges that cover some samples, and where each sample lies in them."""
 
     chunks: list[int]
@@ -238,7 +238,7 @@ class Cut(NamedTuple):
     """For each sample, where it begins in its range."""
 
 
-def cut_ranges(chunks: NDArray[np.integer[Any]], rows: NDArray[np.void]) -> Cut:
+def cut_ranges(chunks: NDArray[np.integer[Any]], rows: NDArray[np.void]) -> CoveringRanges:
     """Return one range for each run of adjacent samples of a chunk. A sample that occurs twice is read once. Pure."""
     offsets, sizes = rows["offset"].astype(np.int64), rows["size"].astype(np.int64)
     order = np.lexsort((offsets, chunks))
@@ -252,7 +252,9 @@ def cut_ranges(chunks: NDArray[np.integer[Any]], rows: NDArray[np.void]) -> Cut:
     range_of[order] = range_sorted
     within[order] = start - start[heads][range_sorted]
     lengths = np.maximum.reduceat(end, heads) - start[heads]
-    return Cut(chunk[heads].tolist(), start[heads].tolist(), lengths.tolist(), range_of.tolist(), within.tolist())
+    return CoveringRanges(
+        chunk[heads].tolist(), start[heads].tolist(), lengths.tolist(), range_of.tolist(), within.tolist()
+    )
 
 
 class _Tools(threading.local):

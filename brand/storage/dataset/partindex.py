@@ -21,7 +21,7 @@ from brand.formats.manifest import read_manifest
 from brand.formats.version import PartOf, Version
 from brand.storage.dataset.indexes import OwnIndex
 from brand.storage.dataset.lists import VERIFY_HINT, read_list
-from brand.storage.io.location import Folder
+from brand.storage.io.location import FolderLocation
 
 NOTHING: Final = {"int": np.iinfo(np.int64).min, "float": np.nan}
 """What a column has for a deleted sample, and an overlay for a sample that it does not know: by codec."""
@@ -32,7 +32,7 @@ class PartIndex:
 
     def __init__(self, folder: Path, part: PartOf, first_chunk: int, absent: NDArray[np.int64]) -> None:
         self.part, self.first_chunk = part, first_chunk
-        self.location = Folder(folder / part.name)
+        self.location = FolderLocation(folder / part.name)
         self.manifest = read_manifest(self.location.local)
         self.header = self.manifest.header
         self.first_place = first_chunk * self.header.chunk_size

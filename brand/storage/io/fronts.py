@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final, cast
 import numpy as np
 
 from brand.errors import ForeignFileError, FormatError, MissingFileError, UnreadableError
-from brand.formats.chunk import Front, read_front
+from brand.formats.chunk import ChunkFront, read_front
 from brand.formats.manifest import Manifest
 from brand.storage.io.location import Location
 
@@ -59,7 +59,7 @@ class _ChunkFile(io.RawIOBase):
         super().close()
 
 
-def front_of(location: Location, number: int) -> Front:
+def front_of(location: Location, number: int) -> ChunkFront:
     """The front in the chunk file of this number. The front itself may have another number.
 
     Raises `FormatError`, OSError.
@@ -68,7 +68,7 @@ def front_of(location: Location, number: int) -> Front:
         return read_front(file, location.chunk_file(number), number)
 
 
-def open_front(location: Location, number: int) -> Front:
+def open_front(location: Location, number: int) -> ChunkFront:
     """Read and check a chunk's front and its number. Raises a `FormatError` that names what is wrong."""
     path = location.chunk_file(number)
     try:
@@ -83,7 +83,7 @@ def open_front(location: Location, number: int) -> Front:
     return front
 
 
-def open_chunk(location: Location, number: int, manifest: Manifest, known: np.void | None) -> Front:
+def open_chunk(location: Location, number: int, manifest: Manifest, known: np.void | None) -> ChunkFront:
     """Read and check a chunk's front, and that it is chunk `number` of this data set.
 
     `known` is the chunk's row in the index; None: the index cannot be read. Raises a `FormatError` that names what is
@@ -116,7 +116,7 @@ def open_chunk(location: Location, number: int, manifest: Manifest, known: np.vo
     return front
 
 
-def dictionary_in(chunks: Sequence[int], front: Callable[[int], Front]) -> bytes:
+def dictionary_in(chunks: Sequence[int], front: Callable[[int], ChunkFront]) -> bytes:
     """Return the compression dictionary, from the first of these chunks whose front is right.
 
     `front` reads the front of a chunk. Raises the `FormatError` of the last chunk that was tried.

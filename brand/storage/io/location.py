@@ -1,7 +1,7 @@
 """Where does a data set lie, and what reads its chunks there?
 
 All bytes of chunks come through a `Location`: stripes, exact reads, samples for other nodes, tables and dictionaries.
-Manifest, share file and index are read from local files. A `Folder` has them; a `Remote` has copies of them. A
+Manifest, share file and index are read from local files. A `FolderLocation` has them; a `Remote` has copies of them. A
 `Collected` is a version of a collection, whose parts are folders.
 """
 
@@ -75,7 +75,7 @@ class Location(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Folder:
+class FolderLocation:
     """A data set in a folder of a file system."""
 
     local: Path
@@ -178,7 +178,7 @@ def located(where: Where) -> Location:
     if not isinstance(named, Path):
         return Remote(named, fetch_index(named))
     collected = named_version(named.absolute())
-    return Folder(named.absolute()) if collected is None else Collected(*collected)
+    return FolderLocation(named.absolute()) if collected is None else Collected(*collected)
 
 
 def place(text: str) -> Path | str:

@@ -87,7 +87,7 @@ def copy(source: str | os.PathLike[str], target: str | os.PathLike[str], on_copi
         files = destination.work / _FILES
         for name, facts in {**manifest.files, **manifest.companions}.items():
             _fetch(origin, name, facts, files / name)
-        chunks = _Chunks(origin, destination, manifest, files)
+        chunks = _CopiedChunks(origin, destination, manifest, files)
         found = chunks.copy(on_copied)
         for name in {**manifest.companions, **manifest.files}:
             destination.target.publish(files / name, name)
@@ -104,7 +104,7 @@ def copy(source: str | os.PathLike[str], target: str | os.PathLike[str], on_copi
     )
 
 
-class _Chunks:
+class _CopiedChunks:
     """The chunks of one copy."""
 
     def __init__(self, origin: Origin, to: Destination, manifest: Manifest, files: Path) -> None:

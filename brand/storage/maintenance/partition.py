@@ -31,7 +31,7 @@ from brand.storage.maintenance.verify import check_file
 
 
 @dataclass(frozen=True)
-class Divided:
+class PartitionMade:
     """One share that was made."""
 
     path: Path
@@ -51,7 +51,7 @@ def partition(
     *,
     copy: bool = False,
     on_chunk: OnChunk = silent,
-) -> list[Divided]:
+) -> list[PartitionMade]:
     """Write the share of node `k` to `outs[k]`; `owners` is the node of each chunk, ascending, shape (chunks,).
 
     Owners change only between groups of `group_chunks` chunks. Files are hard links where that is possible, unless
@@ -164,7 +164,7 @@ def _claimed(out: Path, description: bytes) -> Iterator[Path]:
 
 def _fill(
     data_set: StoredDataSet, out: Path, share: Share, spare: Path, *, copy: bool, count: Callable[[int], None]
-) -> Divided:
+) -> PartitionMade:
     """Write all files of a share, its manifest last."""
     ways: Counter[Way] = Counter()
     names = [*data_set.manifest.files, *data_set.manifest.companions]
@@ -184,4 +184,4 @@ def _fill(
     link_or_copy(data_set.path / MANIFEST_NAME, out / MANIFEST_NAME, spare, copy=copy)
     sync_folder(out)
     held = int(sizes[share.chunks.start : share.chunks.stop].sum())
-    return Divided(out, share, share.samples(data_set.header), held, ways)
+    return PartitionMade(out, share, share.samples(data_set.header), held, ways)

@@ -6,14 +6,14 @@ import shutil
 from pathlib import Path
 
 from brand.errors import ForeignFileError, MissingFileError, NotADataSetError, UsageError
-from brand.formats.chunk import Front
+from brand.formats.chunk import ChunkFront
 from brand.formats.constants import MANIFEST_NAME, SHARE_NAME, WORK_NAME, chunk_name
 from brand.formats.contents import read_fixed
 from brand.formats.index import IndexBuilder, companions_in, seal
 from brand.formats.manifest import Manifest
 from brand.formats.publish import FolderTarget, storage_errors
 from brand.storage.io.fronts import open_front
-from brand.storage.io.location import Folder
+from brand.storage.io.location import FolderLocation
 from brand.storage.io.versions import is_collection
 from brand.storage.maintenance.progress import OnChunk, silent
 
@@ -45,7 +45,7 @@ def reindex(path: Path, on_chunk: OnChunk = silent) -> Manifest:
         )
     if not (path / chunk_name(0)).exists():
         raise NotADataSetError("there is no first chunk", path=path, expected=chunk_name(0), found="nothing")
-    front = open_front(Folder(path), 0)
+    front = open_front(FolderLocation(path), 0)
     work = path / ".brand-reindex"
     missing = next((n for n in range(front.header.chunks) if not (path / chunk_name(n)).exists()), None)
     if missing is not None:  # say so before an index of all chunks takes room
@@ -68,9 +68,9 @@ def reindex(path: Path, on_chunk: OnChunk = silent) -> Manifest:
             shutil.rmtree(work, ignore_errors=True)
 
 
-def _add(path: Path, number: int, first: Front, builder: IndexBuilder) -> int:
+def _add(path: Path, number: int, first: ChunkFront, builder: IndexBuilder) -> int:
     chunk = path / chunk_name(number)
-    front = open_front(Folder(path), number)
+    front = open_front(FolderLocation(path), number)
     if front.preamble.data_set_id != first.preamble.data_set_id or front.header != first.header:
         expected, found = first.preamble.data_set_id.hex(), front.preamble.data_set_id.hex()
         raise ForeignFileError("a chunk of another data set", path=chunk, chunk=number, expected=expected, found=found)

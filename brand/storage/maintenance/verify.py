@@ -22,7 +22,7 @@ import xxhash
 
 from brand.errors import ChecksumError, DecodeError, FormatError, LayoutError, MissingFileError, UnreadableError
 from brand.formats.arrays import ArrayFile
-from brand.formats.chunk import Front
+from brand.formats.chunk import ChunkFront
 from brand.formats.constants import CHUNKS_NAME, MANIFEST_NAME, PLACE_NAME, SAMPLES_NAME, column_name
 from brand.formats.contents import read_records
 from brand.formats.index import open_array
@@ -34,7 +34,7 @@ from brand.formats.version import Version
 from brand.storage.dataset.joined import JoinedIndex
 from brand.storage.io.frontback import blocks_of, file_of, front_to_back
 from brand.storage.io.fronts import open_chunk, opened
-from brand.storage.io.location import Folder, Location, Where, located
+from brand.storage.io.location import FolderLocation, Location, Where, located
 
 _REINDEX: Final = "`brand reindex` makes it again from the chunks"
 _GIVE_UP: Final = 1000
@@ -118,7 +118,7 @@ def _collection(location: Location, version: Version) -> Iterator[Checked]:
     yield Checked(0, 0, tuple(wrong))
     for part in version.parts:
         try:
-            steps = iter(()) if part.id is None else verify(Folder(location.local / part.name))
+            steps = iter(()) if part.id is None else verify(FolderLocation(location.local / part.name))
             for step in steps:
                 wrong += step.errors
                 yield step
@@ -188,7 +188,7 @@ def _chunk(
 
 
 def _compare_index(
-    front: Front, path: str, manifest: Manifest, arrays: Mapping[str, ArrayFile]
+    front: ChunkFront, path: str, manifest: Manifest, arrays: Mapping[str, ArrayFile]
 ) -> Iterator[FormatError]:
     """Compare what the index says of a chunk's samples, in both directions, with the chunk's table."""
     number, rows = front.preamble.number, front.rows
@@ -206,7 +206,9 @@ def _compare_index(
             )
 
 
-def _samples(location: Location, front: Front, path: str, arrays: Mapping[str, ArrayFile]) -> Iterator[FormatError]:
+def _samples(
+    location: Location, front: ChunkFront, path: str, arrays: Mapping[str, ArrayFile]
+) -> Iterator[FormatError]:
     """What is wrong with the samples of a chunk: checksum, frame, record, columns."""
     decode, number = RecordDecoder(front.header.schema), front.preamble.number
     names = [name for name, _ in front.header.schema.fixed if column_name(name) in arrays]

@@ -7,7 +7,7 @@ the page cache. There is one thread for each read in flight. The clock of a visi
 burst that a storage with a limit allows at the beginning does not count (`bandwidth`). The figure of a cell is the
 median of its visits. Linux only.
 
-What is measured is a `Subject`: files below a path here, chunks in a store in `brand.storage.profile.probestore`.
+What is measured is a `ProbeSubject`: files below a path here, chunks in a store in `brand.storage.profile.probestore`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from brand.formats.publish import storage_errors
 from brand.storage.io.device import IN_MEMORY, device_name, mount_of
 from brand.storage.io.pagecache import CachedFile
 from brand.storage.profile.profile import Profile, sequential_of
-from brand.storage.profile.ranges import Cell, Range, cells_that_fit, layouts, rounds
+from brand.storage.profile.ranges import ProfileCell, Range, cells_that_fit, layouts, rounds
 
 SIZES: Final = tuple(1 << power for power in range(15, 23))
 """Read sizes: 32 KiB to 4 MiB."""
@@ -99,7 +99,7 @@ def take_measurement(path: str | Path, *, seconds: float = SECONDS, report: Repo
         return run(files, path, (SIZES, DEPTHS), order, visits, seconds, report)
 
 
-class Subject(Protocol):
+class ProbeSubject(Protocol):
     """What is measured."""
 
     device: str
@@ -114,18 +114,18 @@ class Subject(Protocol):
         """Read a range; any number of threads may. Raises OSError."""
 
 
-def check_enough(where: str | Path, sizes: Sequence[int], cells: Sequence[Cell]) -> None:
+def check_enough(where: str | Path, sizes: Sequence[int], cells: Sequence[ProfileCell]) -> None:
     """Raise `UsageError` where files of these sizes say nothing about a storage."""
     if sum(sizes) < LEAST_BYTES or max((cell.size for cell in cells), default=0) < LARGE:
         raise UsageError(_too_small(where, sizes))
 
 
 def run(
-    subject: Subject,
+    subject: ProbeSubject,
     where: str | Path,
     axes: tuple[tuple[int, ...], tuple[int, ...]],
-    order: Sequence[Sequence[Cell]],
-    visits: Iterator[tuple[Cell, list[Range]]],
+    order: Sequence[Sequence[ProfileCell]],
+    visits: Iterator[tuple[ProfileCell, list[Range]]],
     seconds: float,
     report: Report | None,
 ) -> Measurement:
@@ -138,7 +138,7 @@ def run(
         subject, max(cell.size * cell.depth for cells in order for cell in cells), seconds, report or _silent
     )
     _visit_all(probe, order, visits)
-    table = tuple(tuple(probe.speed(Cell(size, depth)) for size in sizes) for depth in depths)
+    table = tuple(tuple(probe.speed(ProfileCell(size, depth)) for size in sizes) for depth in depths)
     if probe.cached > probe.bytes:
         raise StorageError(
             f"{where}: the page cache answered, not the storage, and did not let go of the files. Something holds them"
@@ -150,7 +150,9 @@ def run(
     return Measurement(profile, probe.gone(), probe.bytes, probe.reads, sum(subject.sizes), probe.cached)
 
 
-def _visit_all(probe: _Probe, order: Sequence[Sequence[Cell]], visits: Iterator[tuple[Cell, list[Range]]]) -> None:
+def _visit_all(
+    probe: _Probe, order: Sequence[Sequence[ProfileCell]], visits: Iterator[tuple[ProfileCell, list[Range]]]
+) -> None:
     """Visit half of the cells, and then more of them as long as the time left is enough for each."""
     each = 0.0
     for cells in order:
@@ -166,11 +168,11 @@ def _visit_all(probe: _Probe, order: Sequence[Sequence[Cell]], visits: Iterator[
 class _Probe:
     """Buffers and the figures so far."""
 
-    def __init__(self, subject: Subject, in_flight: int, seconds: float, report: Report) -> None:
+    def __init__(self, subject: ProbeSubject, in_flight: int, seconds: float, report: Report) -> None:
         self._subject = subject
         self._seconds, self._report = seconds, report
         self._began = time.perf_counter()
-        self._speeds: defaultdict[Cell, list[float]] = defaultdict(list)
+        self._speeds: defaultdict[ProfileCell, list[float]] = defaultdict(list)
         self._memory = memoryview(mmap.mmap(-1, in_flight))
         self._memory[:] = bytes(in_flight)  # pages are there before the clock runs
         self.bytes = self.reads = self.cached = 0
@@ -183,7 +185,7 @@ class _Probe:
         """Seconds that are left."""
         return self._seconds - self.gone()
 
-    def speed(self, cell: Cell) -> float:
+    def speed(self, cell: ProfileCell) -> float:
         """The figure of a cell: the median of its visits, 0.0 without any."""
         return median(self._speeds[cell]) if cell in self._speeds else 0.0
 
@@ -192,7 +194,7 @@ class _Probe:
         now = self.gone()
         self._report(now, now, self.bytes)
 
-    def visit(self, cell: Cell, ranges: Sequence[Range], limit_s: float) -> None:
+    def visit(self, cell: ProfileCell, ranges: Sequence[Range], limit_s: float) -> None:
         """Read cold ranges for about `limit_s` at most. Reads nothing where time is too short for the fewest reads."""
         fastest = max((speed for speeds in self._speeds.values() for speed in speeds), default=0.0)
         if fastest and cell.size * cell.least > fastest * self.left():
@@ -207,7 +209,7 @@ class _Probe:
         self._speeds[cell].append(bandwidth(done, cell.size))
         self._report(self.gone(), self._seconds, self.bytes)
 
-    def _read_all(self, cell: Cell, ranges: Sequence[Range], limit_s: float) -> list[float]:
+    def _read_all(self, cell: ProfileCell, ranges: Sequence[Range], limit_s: float) -> list[float]:
         """Read with `cell.depth` threads. Returns when each read was done, in seconds since all threads started."""
         todo = deque(ranges)
         started = 0.0
@@ -255,7 +257,7 @@ def bandwidth(done: Sequence[float], size: int) -> float:
 
 
 class _Files:
-    """A `Subject`: the largest files below a path. `stack` closes them."""
+    """A `ProbeSubject`: the largest files below a path. `stack` closes them."""
 
     def __init__(self, path: str | Path, device: str, stack: ExitStack) -> None:
         files = list(_open_files(Path(path), stack))
@@ -264,7 +266,7 @@ class _Files:
         self._cached = [CachedFile(descriptor) for descriptor in self._descriptors]
 
     def cold(self, ranges: Sequence[Range]) -> list[Range]:
-        """See `Subject`. Their files are dropped from the page cache before."""
+        """See `ProbeSubject`. Their files are dropped from the page cache before."""
         for file in {piece.file for piece in ranges}:
             self._cached[file].drop()
         for file in {piece.file for piece in ranges if self._is_cached(piece)}:
@@ -272,7 +274,7 @@ class _Files:
         return [piece for piece in ranges if not self._is_cached(piece)]
 
     def read(self, piece: Range, buffer: memoryview) -> None:
-        """See `Subject`."""
+        """See `ProbeSubject`."""
         descriptor, offset = self._descriptors[piece.file], piece.offset
         os.posix_fadvise(descriptor, offset, len(buffer), os.POSIX_FADV_WILLNEED)
         done = 0

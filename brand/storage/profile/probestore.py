@@ -15,7 +15,7 @@ from brand.errors import BrandError, StorageError
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.io.location import Location
 from brand.storage.profile.probe import Measurement, Report, check_enough, run
-from brand.storage.profile.ranges import Cell, Range, cells_that_fit, layouts, rounds
+from brand.storage.profile.ranges import ProfileCell, Range, cells_that_fit, layouts, rounds
 from brand.stores.url import parse_url
 
 SIZES: Final = tuple(1 << power for power in range(16, 25))
@@ -41,7 +41,7 @@ class StoreProbe:
         self._url = location.name
         sizes = StoredDataSet(location).chunk_rows["file_size"].tolist()
         chunks = sorted(random.sample(range(len(sizes)), min(_MOST_CHUNKS, len(sizes))))
-        self._subject = _Chunks(location, chunks, [sizes[number] for number in chunks])
+        self._subject = _StoreSubject(location, chunks, [sizes[number] for number in chunks])
         cells = cells_that_fit(self._subject.sizes, SIZES, DEPTHS, MOST_IN_FLIGHT)
         check_enough(self._url, self._subject.sizes, cells)
         self._order = rounds(cells, 1)
@@ -65,7 +65,7 @@ class StoreProbe:
             raise StorageError(f"cannot read {error.filename}: {error.strerror}") from error
 
 
-class _Chunks:
+class _StoreSubject:
     """A `Subject`: chunks in a store."""
 
     def __init__(self, location: Location, chunks: Sequence[int], sizes: list[int]) -> None:
@@ -81,6 +81,6 @@ class _Chunks:
         self._location.reader().read_into([(self._chunks[piece.file], piece.offset, buffer)])
 
 
-def _reads_of(cell: Cell) -> int:
+def _reads_of(cell: ProfileCell) -> int:
     """Reads of a visit."""
     return cell.depth * next(waves for size, waves in _WAVES if cell.size <= size)

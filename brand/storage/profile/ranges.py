@@ -31,7 +31,7 @@ _SHARE: Final = 0.8
 _TRIES: Final = 8
 
 
-class Cell(NamedTuple):
+class ProfileCell(NamedTuple):
     """One place of the table: reads of `size` bytes, `depth` of them in flight."""
 
     size: int
@@ -53,32 +53,35 @@ class Range(NamedTuple):
 
 def cells_that_fit(
     files: Sequence[int], sizes: Sequence[int], depths: Sequence[int], most: int = MOST_IN_FLIGHT
-) -> list[Cell]:
+) -> list[ProfileCell]:
     """The cells with at most `most` bytes in flight, and whose fewest reads fit twice into files of these sizes."""
     found = []
     for size in sizes:
         room = sum(file // size for file in files)
-        cells = [Cell(size, depth) for depth in depths]
+        cells = [ProfileCell(size, depth) for depth in depths]
         found += [c for c in cells if 2 * c.least <= room and size * c.depth <= most]
     return found
 
 
-def rounds(cells: Sequence[Cell], visits: int = VISITS) -> list[list[Cell]]:
+def rounds(cells: Sequence[ProfileCell], visits: int = VISITS) -> list[list[ProfileCell]]:
     """The order of the visits: every other depth by rising size, then the other depths, then both by falling size."""
     depths = sorted({cell.depth for cell in cells})
     halves = [sorted(c for c in cells if c.depth in some) for some in (depths[::2], depths[1::2])]
     return [half if number % 2 == 0 else half[::-1] for number in range(visits) for half in halves if half]
 
 
-def reads_of(cell: Cell) -> int:
+def reads_of(cell: ProfileCell) -> int:
     """Reads of a visit: about `VISIT_BYTES` within limits, and a multiple of the reads in flight."""
     wanted = min(MOST_READS, max(cell.least, VISIT_BYTES // cell.size))
     return -(-wanted // cell.depth) * cell.depth
 
 
 def layouts(
-    files: Sequence[int], visits: Sequence[Cell], rng: random.Random, reads: Callable[[Cell], int] = reads_of
-) -> Iterator[tuple[Cell, list[Range]]]:
+    files: Sequence[int],
+    visits: Sequence[ProfileCell],
+    rng: random.Random,
+    reads: Callable[[ProfileCell], int] = reads_of,
+) -> Iterator[tuple[ProfileCell, list[Range]]]:
     """Each visit with its ranges; `reads` says how many.
 
     As many visits as fit are laid out together; then the files are used anew.

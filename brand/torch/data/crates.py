@@ -36,7 +36,7 @@ _EMPTY: Final = bytes(_TOKEN)
 _NAME: Final = "brand-crate"
 
 
-class Slip(NamedTuple):
+class BatchHandle(NamedTuple):
     """Says where a batch lies."""
 
     process: int
@@ -48,7 +48,7 @@ class Slip(NamedTuple):
     """What follows them until the crate is emptied. It is another one for each batch."""
 
 
-class _Crate:
+class _SharedBatch:
     """Memory of a worker. Raises OSError where there is no memory or no descriptor left."""
 
     def __init__(self, room: int) -> None:
@@ -66,43 +66,43 @@ class _Crate:
     def empty(self) -> bool:
         return self._memory[self.room :] == _EMPTY
 
-    def fill(self, parts: Sequence[bytes]) -> Slip:
+    def fill(self, parts: Sequence[bytes]) -> BatchHandle:
         at = 0
         for part in parts:
             self._memory[at : at + len(part)] = part
             at += len(part)
         token = secrets.token_bytes(_TOKEN)
         self._memory[self.room :] = token
-        return Slip(os.getpid(), self._descriptor, self.room, token)
+        return BatchHandle(os.getpid(), self._descriptor, self.room, token)
 
     def close(self) -> None:
         self._memory.close()
         self._close()
 
 
-class Crates:
+class SharedBatches:
     """The crates of this process. Several threads may use them."""
 
     def __init__(self) -> None:
         self.process = os.getpid()
         self._lock = threading.Lock()
-        self._crates: list[_Crate] = []
-        self._probe: _Crate | None = None
-        self.probe: Slip | None = None
+        self._crates: list[_SharedBatch] = []
+        self._probe: _SharedBatch | None = None
+        self.probe: BatchHandle | None = None
         """What the training process gives to `empty_probe`; None where a process can have no crates."""
         with suppress(AttributeError, OSError):  # no Linux; no descriptor left
-            self._probe = _Crate(0)
+            self._probe = _SharedBatch(0)
             self.probe = self._probe.fill(())
 
     def __repr__(self) -> str:
-        return f"Crates({len(self._crates)} of {MOST_CRATES}, {'open' if self.opened else 'not opened yet'})"
+        return f"SharedBatches({len(self._crates)} of {MOST_CRATES}, {'open' if self.opened else 'not opened yet'})"
 
     @property
     def opened(self) -> bool:
         """Whether the training process has shown that it can open crates."""
         return self._probe is not None and self._probe.empty
 
-    def stow(self, parts: Sequence[bytes], size: int) -> Slip | None:
+    def stow(self, parts: Sequence[bytes], size: int) -> BatchHandle | None:
         """Copy these `size` bytes into a crate, side by side; None where there is no crate for them."""
         if size > MOST_BYTES or not self.opened:
             return None
@@ -117,7 +117,7 @@ class Crates:
             elif len(self._crates) == MOST_CRATES:
                 return None
             try:
-                crate = _Crate(size + size // 4)
+                crate = _SharedBatch(size + size // 4)
             except OSError:
                 return None
             self._crates.append(crate)
@@ -125,7 +125,7 @@ class Crates:
 
 
 @contextmanager
-def unstowed(slip: Slip) -> Iterator[mmap.mmap]:
+def unstowed(slip: BatchHandle) -> Iterator[mmap.mmap]:
     """The bytes in a crate, those of the batch first. The crate is empty afterwards.
 
     Raises OSError where the worker has ended, `UsageError` where the batch was taken out before.
@@ -142,7 +142,7 @@ def unstowed(slip: Slip) -> Iterator[mmap.mmap]:
         os.close(descriptor)
 
 
-def empty_probe(probe: Slip) -> None:
+def empty_probe(probe: BatchHandle) -> None:
     """Show the worker that this process can open its crates, if it can."""
     with suppress(OSError):
         descriptor = _open(probe)
@@ -153,7 +153,7 @@ def empty_probe(probe: Slip) -> None:
             os.close(descriptor)
 
 
-def _open(slip: Slip) -> int:
+def _open(slip: BatchHandle) -> int:
     """A descriptor of a crate. Raises OSError."""
     path = Path(f"/proc/{slip.process}/fd/{slip.descriptor}")
     if not str(path.readlink()).startswith(f"/memfd:{_NAME}"):  # another process has the number of one that has ended

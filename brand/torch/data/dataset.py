@@ -30,7 +30,7 @@ from brand.stores.url import is_url
 from brand.torch.data.drawable import Drawable
 from brand.torch.data.set_source import SetSource, Transform
 from brand.torch.fetch.fetch import Fetcher
-from brand.torch.job.way import COMMON, ServerOptions, Way
+from brand.torch.job.way import COMMON, ServerOptions, ServerResolver
 from brand.torch.order.ordering import Ordering
 
 _LABEL = "label"
@@ -120,7 +120,7 @@ class BrandDataset(Drawable):
         if job is not None and (server is None or not 0 < len(job) <= MAX_NAME):
             raise UsageError(f"job= names a job of a server, in at most {MAX_NAME} characters: give server=, too")
         prepared = checked(prepare or {}, data.header.schema, names, decode=decode)
-        way = Way(data, ServerOptions(server, memory, remote_memory, tls, as_cache(cache), job, prepared))
+        way = ServerResolver(data, ServerOptions(server, memory, remote_memory, tls, as_cache(cache), job, prepared))
         fetcher = Fetcher(data, way, names, decode=decode, skip=on_error == "skip")
         self._source = SetSource(name, way, fetcher, Ordering(data, way, protocol), names, transform)
 

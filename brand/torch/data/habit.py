@@ -29,14 +29,14 @@ _said = mmap.mmap(-1, 2)
 """Whether the log has said so, of reads and of draws: two bytes that forked workers share."""
 
 
-class ReadingHabit:
+class AccessHint:
     """Notes reads and draws of a data set, and says once what would be faster."""
 
     def __init__(self) -> None:
         self._jumps = self._single = 0
 
     def __repr__(self) -> str:
-        return f"ReadingHabit({counted(self._jumps, 'jump')}, {counted(self._single, 'single draw')})"
+        return f"AccessHint({counted(self._jumps, 'jump')}, {counted(self._single, 'single draw')})"
 
     def note_draw(self, count: int, name: str) -> None:
         """One request has drawn `count` samples."""

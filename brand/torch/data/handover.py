@@ -26,7 +26,7 @@ import torch
 from torch.utils.data import get_worker_info
 from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
-from brand.torch.data.crates import Crates, Slip, empty_probe, unstowed
+from brand.torch.data.crates import BatchHandle, SharedBatches, empty_probe, unstowed
 
 LEAST_BYTES: Final = 1 << 16
 """Fewer bytes go with the message: a pipe holds so many."""
@@ -127,14 +127,14 @@ def _borders(start: int, lengths: bytes) -> Iterator[tuple[int, int]]:
     return pairwise(accumulate(array("q", lengths), initial=start))
 
 
-_own: Crates | None = None
+_own: SharedBatches | None = None
 
 
-def _crates() -> Crates:
+def _crates() -> SharedBatches:
     """The crates of this process."""
     global _own
     if _own is None or _own.process != os.getpid():
-        _own = Crates()
+        _own = SharedBatches()
     return _own
 
 
@@ -150,12 +150,12 @@ def _sent(batch: HandedDict | HandedList) -> tuple[Callable[..., Any], tuple[Any
     return _from_message, (b"".join(parts), None if crates.opened else crates.probe, forms, keys)
 
 
-def _from_crate(slip: Slip, forms: Sequence[Form], keys: Sequence[str] | None) -> Any:
+def _from_crate(slip: BatchHandle, forms: Sequence[Form], keys: Sequence[str] | None) -> Any:
     with unstowed(slip) as memory:
         return _received(memory, forms, keys)
 
 
-def _from_message(memory: bytes, probe: Slip | None, forms: Sequence[Form], keys: Sequence[str] | None) -> Any:
+def _from_message(memory: bytes, probe: BatchHandle | None, forms: Sequence[Form], keys: Sequence[str] | None) -> Any:
     if probe is not None:
         empty_probe(probe)
     return _received(memory, forms, keys)

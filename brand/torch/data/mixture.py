@@ -24,9 +24,9 @@ from brand.orders.mixtures.mixed_order import MixedOrder, Stretch, seed_of_membe
 from brand.orders.order import MAX_SEED
 from brand.torch.data.dataset import BrandDataset
 from brand.torch.data.drawable import Drawable, SampleSource
-from brand.torch.data.habit import ReadingHabit
+from brand.torch.data.habit import AccessHint
 from brand.torch.data.set_source import SetSource
-from brand.torch.fetch.mixed_fetched import MEMBER, MixedFetched, Portion
+from brand.torch.fetch.mixed_fetched import MEMBER, Portion, UndecodedMixture
 from brand.torch.job.ranks import node_by_launcher
 from brand.torch.order.mixed_sequence import MixedSequence
 from brand.torch.order.mixture_members import ONE_NODE, MixtureMembers
@@ -107,7 +107,7 @@ class MixtureSource(SampleSource):
     ) -> None:
         self._sources, self._members, self.weights, self.seed, self._samples = sources, members, weights, seed, samples
         self.name, self.fields = members.name, sources[0].fields
-        self._habit = ReadingHabit()
+        self._habit = AccessHint()
 
     def __repr__(self) -> str:
         return f"MixtureSource({self.name}, weights {self.weights}, seed={self.seed}, samples={self._samples:,})"
@@ -148,7 +148,7 @@ class MixtureSource(SampleSource):
 
     # -- for a loader ------------------------------------------------------------------------------------------------
 
-    def fetch(self, indices: Sequence[int] | NDArray[np.int64]) -> MixedFetched:
+    def fetch(self, indices: Sequence[int] | NDArray[np.int64]) -> UndecodedMixture:
         """The samples for these tickets: one request to each member, and one more where a member's epoch ends."""
         asked = indices
         if not isinstance(asked, np.ndarray):
@@ -166,7 +166,7 @@ class MixtureSource(SampleSource):
             tag, epoch = tag_and_epoch(name << 32)
             member = self._members.come_to(tag, epoch)
             portions.append(Portion(member, epoch, at, self._sources[member].draw(asked[at])))
-        return MixedFetched(portions, with_member=self.fields is None)
+        return UndecodedMixture(portions, with_member=self.fields is None)
 
     def finish(self, samples: list[dict[str, Any]]) -> list[Any]:
         """Samples as their members finish them."""

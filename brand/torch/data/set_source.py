@@ -20,10 +20,10 @@ from brand.orders.base.tickets import TICKET, TICKETS_END
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.io.location import Collected
 from brand.torch.data.drawable import SampleSource
-from brand.torch.data.habit import ReadingHabit
+from brand.torch.data.habit import AccessHint
 from brand.torch.fetch.fetch import MEDIA, Fetcher
-from brand.torch.fetch.fetched import Fetched
-from brand.torch.job.way import Way
+from brand.torch.fetch.fetched import UndecodedSamples
+from brand.torch.job.way import ServerResolver
 from brand.torch.order.draw_port import DrawPort
 from brand.torch.order.ordering import Ordering
 from brand.torch.order.sequence import OfOneSet
@@ -37,7 +37,7 @@ class SetSource(SampleSource):
     def __init__(
         self,
         name: str,
-        way: Way,
+        way: ServerResolver,
         fetcher: Fetcher,
         ordering: Ordering,
         fields: tuple[str, ...] | None,
@@ -47,7 +47,7 @@ class SetSource(SampleSource):
         self.transform: Transform | None = transform
         self.port = DrawPort(way, fetcher, name)
         self._way, self._fetcher = way, fetcher
-        self._habit = ReadingHabit()
+        self._habit = AccessHint()
 
     def __repr__(self) -> str:
         return f"SetSource({self.name!r}, {self._way!r})"
@@ -85,7 +85,7 @@ class SetSource(SampleSource):
                 "of the run, when it is resumed"
             )
 
-    def fetch(self, indices: Sequence[int] | NDArray[np.int64]) -> Fetched:
+    def fetch(self, indices: Sequence[int] | NDArray[np.int64]) -> UndecodedSamples:
         """Return the samples with these indices or tickets, not decoded yet."""
         asked = self._asked(indices)
         if not len(asked) or not TICKET <= int(asked.max()) < TICKETS_END:
@@ -95,7 +95,7 @@ class SetSource(SampleSource):
             self._habit.note_draw(len(asked), self.name)
         return self._fetcher.fetch(asked)
 
-    def draw(self, tickets: NDArray[np.int64]) -> Fetched:
+    def draw(self, tickets: NDArray[np.int64]) -> UndecodedSamples:
         """Return the samples for these tickets of one epoch: a part of the request of a mixture."""
         return self._fetcher.fetch(tickets)
 

@@ -1,6 +1,6 @@
 """Which samples do ints bring? A plain int brings exactly its sample, a ticket the sample at its position.
 
-    asked ints -> `Fetcher.fetch`: one request, all I/O -> `Fetched` (`brand.torch.fetch.fetched`): decoding
+    asked ints -> `Fetcher.fetch`: one request, all I/O -> `UndecodedSamples` (`brand.torch.fetch.fetched`): decoding
 
 A sample that a draw does not find in memory is read exactly, in the same call. A damaged sample raises an error; where
 draws may skip, another sample of its group takes its place.
@@ -24,18 +24,18 @@ from torch.utils.data import get_worker_info
 from brand.errors import ChecksumError, FormatError, ServerError, UnreadableError, UsageError, counted
 from brand.formats.media import decode_audio, decode_image
 from brand.formats.record import RecordDecoder
-from brand.formats.stored import Stored
-from brand.node.client.wants import Made
+from brand.formats.stored import StoredSamples
+from brand.node.client.wants import DecodedField
 from brand.node.wire.client_messages import Replaced
 from brand.orders.base.tickets import TAGS, TICKET, positions_of, tag_and_epoch
 from brand.orders.order import Order
 from brand.storage.dataset.dataset import StoredDataSet
-from brand.torch.fetch.fetched import Decoding, Fetched
+from brand.torch.fetch.fetched import Decoding, UndecodedSamples
 from brand.torch.fetch.replacements import Replacements
 from brand.torch.fetch.spans import Span
 from brand.torch.fetch.spans import asked as asked_spans
 from brand.torch.job.ranks import find_rank
-from brand.torch.job.way import Way
+from brand.torch.job.way import ServerResolver
 
 MEDIA: Final[dict[str, Callable[[Any], Any]]] = {"image": decode_image, "audio": decode_audio}
 """Codecs whose values are files, and the function that decodes each."""
@@ -53,7 +53,7 @@ class Fetcher:
     """
 
     def __init__(
-        self, data: StoredDataSet, way: Way, fields: Sequence[str] | None, *, decode: bool, skip: bool
+        self, data: StoredDataSet, way: ServerResolver, fields: Sequence[str] | None, *, decode: bool, skip: bool
     ) -> None:
         self.data, self._way, self._skip, self.decodes = data, way, skip, decode
         schema, prepare = data.header.schema, way.options.prepare
@@ -93,7 +93,7 @@ class Fetcher:
             order = self._orders[tag] = self._order_by_tag(tag)
         return order
 
-    def fetch(self, asked: NDArray[np.int64]) -> Fetched:
+    def fetch(self, asked: NDArray[np.int64]) -> UndecodedSamples:
         """Samples for ints that are either all tickets or all indices in range.
 
         Raises `FormatError`, `ServerError`, and `UsageError` for a batch that mixes them.
@@ -102,14 +102,14 @@ class Fetcher:
             start_s = time.monotonic()
             exact = self.samples(asked)
             spans = [Span("storage", start_s, time.monotonic())]
-            return Fetched(self.decoding, asked, [], [], np.arange(len(asked)), exact, {}, spans)
+            return UndecodedSamples(self.decoding, asked, [], [], np.arange(len(asked)), exact, {}, spans)
         if int(asked.min()) < TICKET:
             raise UsageError("a batch mixes tickets of a BrandSampler with plain indices; use one or the other")
         if int(asked.min()) >> 32 != int(asked.max()) >> 32:
             raise UsageError("a batch has tickets of one epoch and one sampler")
         return self._draw(asked)
 
-    def _draw(self, asked: NDArray[np.int64]) -> Fetched:
+    def _draw(self, asked: NDArray[np.int64]) -> UndecodedSamples:
         tag, epoch = tag_and_epoch(int(asked[0]))
         if self._drawn != (tag, epoch):
             self._drawn = tag, epoch
@@ -119,7 +119,7 @@ class Fetcher:
         places = np.concatenate([part.places for part in parts])
         indices = np.full(len(asked), -1)
         stored, present, first = [], [], 0
-        prepared: dict[str, list[Made]] = {name: [] for name in self._way.options.prepare}
+        prepared: dict[str, list[DecodedField]] = {name: [] for name in self._way.options.prepare}
         for part in parts:
             stored.append(part.stored)
             present.append(part.present + first)
@@ -138,7 +138,7 @@ class Fetcher:
                 raise type(error)(f"{self._where(asked[late[0]], order)} cannot be drawn: {error}") from error
             spans.append(Span("storage", start_s, time.monotonic()))
         replace = partial(self._replace, order) if self._skip else None
-        return Fetched(self.decoding, indices, stored, present, late, samples, prepared, spans, replace)
+        return UndecodedSamples(self.decoding, indices, stored, present, late, samples, prepared, spans, replace)
 
     def samples(self, indices: NDArray[np.int64]) -> list[dict[str, Any]]:
         """Exactly these samples. Those in the shares of other nodes, or in a store, come through the node server.
@@ -176,7 +176,7 @@ class Fetcher:
                 hint="Run `brand verify` on that node",
             )
         sizes = rows_of["size"].astype(np.int64)
-        fetched = Stored(np.frombuffer(b"".join(stored), np.uint8), np.cumsum(sizes) - sizes, rows_of)
+        fetched = StoredSamples(np.frombuffer(b"".join(stored), np.uint8), np.cumsum(sizes) - sizes, rows_of)
         wrong = np.flatnonzero(~fetched.right())
         if len(wrong):
             index, chunk = int(rows_of["index"][wrong[0]]), int(places[wrong[0]]) // self.data.header.chunk_size

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from brand.errors import FormatError, counted
 from brand.formats.record import RecordDecoder
-from brand.formats.stored import Stored
-from brand.node.client.wants import Made
+from brand.formats.stored import StoredSamples
+from brand.node.client.wants import DecodedField
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.torch.fetch.spans import Span
 
@@ -43,7 +43,7 @@ class FetchedSamples(Protocol):
         ...
 
     def columns(self, first: int, end: int, *, views: bool = False) -> Columns:
-        """Fields of the samples `first` to `end` - 1, with `index` and `key`; see `Fetched.columns`."""
+        """Fields of the samples `first` to `end` - 1, with `index` and `key`; see `UndecodedSamples.columns`."""
         ...
 
     def gathers(self, first: int, end: int) -> bool:
@@ -51,7 +51,7 @@ class FetchedSamples(Protocol):
         ...
 
     def gathered(self, first: int, end: int) -> Columns:
-        """As `columns`, where `gathers` says so; see `Fetched.gathered`."""
+        """As `columns`, where `gathers` says so; see `UndecodedSamples.gathered`."""
         ...
 
     def samples(self, first: int, end: int) -> list[dict[str, Any]]:
@@ -84,18 +84,18 @@ class Decoding:
     """The overlays of samples, by their indices."""
 
 
-class Fetched:
+class UndecodedSamples:
     """Samples that were fetched and are not decoded yet. Several threads may decode parts of it."""
 
     def __init__(
         self,
         decoding: Decoding,
         indices: NDArray[np.int64],
-        stored: list[Stored],
+        stored: list[StoredSamples],
         present: list[NDArray[np.intp]],
         late: NDArray[np.intp],
         samples: list[dict[str, Any]],
-        prepared: Mapping[str, Sequence[Made]],
+        prepared: Mapping[str, Sequence[DecodedField]],
         spans: Sequence[Span],
         replace: Replace | None = None,
     ) -> None:
@@ -110,7 +110,7 @@ class Fetched:
 
     def __repr__(self) -> str:
         late = counted(len(self._late), "sample")
-        return f"Fetched({counted(len(self), 'sample')}, {late} read exactly, waited {self.waited_s:.3f} s)"
+        return f"UndecodedSamples({counted(len(self), 'sample')}, {late} read exactly, waited {self.waited_s:.3f} s)"
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -206,7 +206,7 @@ class Fetched:
         ready = {at: value for part in parts for at, value in zip(part.at.tolist(), part.values, strict=True)}
         return {at: value for at, value in ready.items() if at not in self._others} if self._others else ready
 
-    def _decoded(self, stored: Stored, decoder: RecordDecoder, positions: NDArray[np.intp]) -> list[Column]:
+    def _decoded(self, stored: StoredSamples, decoder: RecordDecoder, positions: NDArray[np.intp]) -> list[Column]:
         """Columns of samples from memory. Samples that do not decode are replaced where draws may skip."""
         data = self._decoding.data
         try:

@@ -33,7 +33,7 @@ class Portion:
     fetched: FetchedSamples
 
 
-class MixedFetched:
+class UndecodedMixture:
     """Samples of several members that were fetched and are not decoded yet; see `FetchedSamples`."""
 
     def __init__(self, portions: Sequence[Portion], *, with_member: bool) -> None:
@@ -42,7 +42,7 @@ class MixedFetched:
         """When the request waited for node servers or for storage, in order."""
 
     def __repr__(self) -> str:
-        return f"MixedFetched({counted(len(self), 'sample')} of {counted(len(self._portions), 'portion')})"
+        return f"UndecodedMixture({counted(len(self), 'sample')} of {counted(len(self._portions), 'portion')})"
 
     def __len__(self) -> int:
         return sum(len(portion.at) for portion in self._portions)

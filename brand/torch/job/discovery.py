@@ -54,7 +54,7 @@ class _Store(Protocol):
     def compare_set(self, key: str, expected: str, desired: str) -> bytes: ...
 
 
-class Job:
+class JobNodes:
     """The nodes of this process's job: satisfies `brand.node.client.client.Cluster`. Picklable."""
 
     def __init__(
@@ -64,7 +64,7 @@ class Job:
         self._remote_memory, self._tls = remote_memory, tls
 
     def __repr__(self) -> str:
-        return f"Job({self._name!r}, node {self.node} of {self.nodes})"
+        return f"JobNodes({self._name!r}, node {self.node} of {self.nodes})"
 
     def member(self) -> Member:
         """Which node the server of this node is. Raises `ServerError`."""

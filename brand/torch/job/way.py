@@ -17,7 +17,7 @@ from typing import Any, Final
 from brand.formats.preparation import Preparation
 from brand.node.client.client import Client
 from brand.node.client.taking import Files
-from brand.node.client.wants import Wants
+from brand.node.client.wants import DecodeSpecs
 from brand.node.setup.caching import Cache
 from brand.node.setup.memory import Memory
 from brand.node.setup.server_spec import ServerSpec
@@ -25,7 +25,7 @@ from brand.node.setup.tls import Tls
 from brand.node.wire.connection import own_address
 from brand.storage.dataset.cached import cached_samples
 from brand.storage.dataset.dataset import StoredDataSet
-from brand.torch.job.discovery import Job, find_nodes
+from brand.torch.job.discovery import JobNodes, find_nodes
 from brand.torch.job.ranks import find_rank, job_name, node_by_launcher
 
 COMMON: Final = "common"
@@ -50,7 +50,7 @@ class ServerOptions:
         return self.server is not None
 
 
-class Way:
+class ServerResolver:
     """The way of one data set to its server. Picklable; making it opens nothing."""
 
     def __init__(self, data: StoredDataSet, options: ServerOptions) -> None:
@@ -63,7 +63,7 @@ class Way:
         return self.__dict__.copy()
 
     def __repr__(self) -> str:
-        return f"Way({self.client!r})" if self.settled else "Way(not settled)"
+        return f"ServerResolver({self.client!r})" if self.settled else "ServerResolver(not settled)"
 
     @property
     def settled(self) -> bool:
@@ -83,12 +83,12 @@ class Way:
             options.job or job_name() or self._name,
             attach=options.server is not None and not common,
             cluster=self.job,
-            wants=Wants(options.prepare),
+            wants=DecodeSpecs(options.prepare),
             files=Files(self._data.right, cached_samples(self._data)),
         )
 
     @cached_property
-    def job(self) -> Job | None:
+    def job(self) -> JobNodes | None:
         """The nodes that draw from this data set together; None where this node is alone, or the user gives a server.
 
         Raises the errors of `client`.
@@ -100,7 +100,7 @@ class Way:
         if self._data.share is not None:
             node = self._data.share.node
         options = self.options
-        return Job(name, node, nodes, remote_memory=options.remote_memory, tls=options.tls) if nodes > 1 else None
+        return JobNodes(name, node, nodes, remote_memory=options.remote_memory, tls=options.tls) if nodes > 1 else None
 
     @property
     def nodes(self) -> int:

@@ -14,7 +14,7 @@ from brand.torch.sampler.positions import Positions
 Ints = Sequence[int] | NDArray[np.int64]
 
 
-class Batches(Protocol):
+class SamplerBatches(Protocol):
     """The batches of one iteration."""
 
     @property
@@ -49,7 +49,7 @@ class Batches(Protocol):
         """What is known of the length of so many batches, and of the whole epoch, as plain values."""
 
 
-class Cut:
+class FixedSizeBatches:
     """Batches of one size, cut out of a sampler's ints. The last one may be short."""
 
     def __init__(self, sampler: Any, size: int, *, drop_last: bool) -> None:
@@ -57,7 +57,7 @@ class Cut:
         self.size, self._drop_last = size, drop_last
 
     def __repr__(self) -> str:
-        return f"Cut({self._ints!r}, {self.size})"
+        return f"FixedSizeBatches({self._ints!r}, {self.size})"
 
     @property
     def positions(self) -> Positions | None:
@@ -66,32 +66,32 @@ class Cut:
 
     @property
     def epoch(self) -> int | None:
-        """See `Batches`."""
+        """See `SamplerBatches`."""
         return None if self.positions is None else self.positions.epoch
 
     @property
     def seed(self) -> int:
-        """See `Batches`."""
+        """See `SamplerBatches`."""
         return int(self._sampler.seed)
 
     @property
     def ranks(self) -> tuple[int, int]:
-        """See `Batches`."""
+        """See `SamplerBatches`."""
         assert self.positions is not None
         return self.positions.ranks
 
     def begin(self) -> None:
-        """See `Batches`."""
+        """See `SamplerBatches`."""
         if self.positions is not None:
             self.positions.begin()
 
     def go_on(self) -> None:
-        """See `Batches`."""
+        """See `SamplerBatches`."""
         if self.positions is not None:
             self.positions.go_on()
 
     def take(self, count: int) -> tuple[Ints, list[int]]:
-        """See `Batches`."""
+        """See `SamplerBatches`."""
         most = count * self.size
         ints: Ints = list(islice(self._ints, most)) if self.positions is None else self.positions.take(most)
         whole, rest = divmod(len(ints), self.size)
@@ -100,7 +100,7 @@ class Cut:
         return ints, [self.size] * whole + [rest] * (rest > 0)
 
     def state(self, trained: int) -> dict[str, Any]:
-        """See `Batches`. The sampler is a `BrandSampler`."""
+        """See `SamplerBatches`. The sampler is a `BrandSampler`."""
         positions = self.positions
         if positions is None or not positions.begun:
             return dict(self._sampler.state_dict())
@@ -111,6 +111,6 @@ class Cut:
         return positions.state_after(positions.most if ended else samples)
 
     def figures(self, trained: int) -> dict[str, Any]:
-        """See `Batches`: nothing is known."""
+        """See `SamplerBatches`: nothing is known."""
         del trained
         return {}

@@ -36,12 +36,12 @@ from brand.torch.data.drawable import SampleSource
 from brand.torch.fetch.fetched import Columns, FetchedSamples
 from brand.torch.job.ranks import find_rank
 from brand.torch.loader.assemble import assemble, pinned
-from brand.torch.loader.batches import Batches, Ints
+from brand.torch.loader.batches import Ints, SamplerBatches
 from brand.torch.loader.gate import Gate
 from brand.torch.loader.seeding import SampleSeeds, seed_of, seed_of_job
 from brand.torch.loader.stages import Stages
-from brand.torch.loader.threads import Pace
-from brand.torch.loader.waits import Course, Reporter, Waits
+from brand.torch.loader.threads import PaceWindows
+from brand.torch.loader.waits import Course, Reporter, StepWaits
 from brand.torch.sampler.packed import PackedRows
 
 REQUEST: Final = 4096
@@ -58,7 +58,7 @@ PROFILED: Final = "enumerate(DataLoader)#BrandLoader.__next__"
 """How a profile of PyTorch names the time in which the loop waits: its tools count it as data time."""
 
 
-class _Batch(Future[Any]):
+class _PendingBatch(Future[Any]):
     """A batch on its way: its slices, and how many of them are not done. `course` says where it is."""
 
     def __init__(self, samples: int, course: Course) -> None:
@@ -87,19 +87,19 @@ class Instruments:
 
     stages: Stages
     """Where its time goes."""
-    pace: Pace
+    pace: PaceWindows
     """How many threads decode, and how fast."""
-    waits: Waits
+    waits: StepWaits
     """How the training loop waits."""
     timeline: Timeline | None = None
     """Where a trace is written."""
 
 
-class Iteration:
+class LoaderIteration:
     """One iteration: its producer thread, and the batches on their way."""
 
     def __init__(
-        self, data: SampleSource, batches: Batches, gate: Gate, options: LoaderOptions, instruments: Instruments
+        self, data: SampleSource, batches: SamplerBatches, gate: Gate, options: LoaderOptions, instruments: Instruments
     ) -> None:
         self._data, self._source, self._gate, self._options = data, batches, gate, options
         self._stages, self._pace, self._waits = instruments.stages, instruments.pace, instruments.waits
@@ -111,7 +111,7 @@ class Iteration:
         """Whether a batch is made of columns if all of it is prepared."""
         self._run = (torch.initial_seed(), options.iteration)
         """Seed and epoch."""
-        self._ready: queue.Queue[_Batch | None] = queue.Queue(options.ahead)
+        self._ready: queue.Queue[_PendingBatch | None] = queue.Queue(options.ahead)
         self._local = threading.local()
         self._stop = threading.Event()
         self._timeline = instruments.timeline
@@ -123,7 +123,7 @@ class Iteration:
 
     def __repr__(self) -> str:
         state = "stopped" if self._stop.is_set() else "running" if self._thread.is_alive() else "no thread"
-        return f"Iteration({state}, {counted(self.handed_out, 'batch', 'batches')} handed out, {self._source!r})"
+        return f"LoaderIteration({state}, {counted(self.handed_out, 'batch', 'batches')} handed out, {self._source!r})"
 
     def batches(self) -> Generator[Any, None, None]:
         """The batches, in order. The threads start when the first batch is taken.
@@ -211,7 +211,7 @@ class Iteration:
         if self._reporter is not None:
             self._reporter.close()
 
-    def _take(self, start_s: float) -> _Batch | None:
+    def _take(self, start_s: float) -> _PendingBatch | None:
         """The next batch, which may not be done; None: there is none. The loop waits since `start_s`."""
         self._waits.waits(start_s)
         while True:
@@ -223,7 +223,7 @@ class Iteration:
             if not self._thread.is_alive() and self._ready.empty():
                 return None
 
-    def _put(self, batch: _Batch | None) -> bool:
+    def _put(self, batch: _PendingBatch | None) -> bool:
         """Hand a batch over; False where the iteration has been stopped."""
         while not self._stop.is_set():
             with suppress(queue.Full):
@@ -242,7 +242,7 @@ class Iteration:
                 request = self._next_request(request)
             self._put(None)
         except BaseException as error:  # noqa: BLE001 - belongs to the training loop, where its batch is due
-            failed = _Batch(0, Course(()))
+            failed = _PendingBatch(0, Course(()))
             failed.set_exception(error)
             self._put(failed)
             self._put(None)
@@ -274,7 +274,7 @@ class Iteration:
         before = self._requested
         self._requested += len(indices)
         spans = list(pairwise(accumulate(sizes, initial=0)))
-        batches = [_Batch(end - first, Course(fetched.spans)) for first, end in spans]
+        batches = [_PendingBatch(end - first, Course(fetched.spans)) for first, end in spans]
         if self._whole:
             self._gate.submit(partial(self._make_whole, batches, fetched, spans))
         for batch, (first, end) in zip(batches, spans, strict=True):
@@ -291,7 +291,9 @@ class Iteration:
 
     # -- the pool ----------------------------------------------------------------------------------------------------
 
-    def _make_whole(self, batches: Sequence[_Batch], fetched: FetchedSamples, spans: Sequence[tuple[int, int]]) -> None:
+    def _make_whole(
+        self, batches: Sequence[_PendingBatch], fetched: FetchedSamples, spans: Sequence[tuple[int, int]]
+    ) -> None:
         """Make batches of columns. Where a sample does not decode, only its own batch fails."""
         if self._stop.is_set():
             return
@@ -320,7 +322,7 @@ class Iteration:
             return self._options.collate_fn.of_columns(columns, first, end)
         return assemble(columns, self._data.fields, self._data.files, first, end)
 
-    def _make_gathered(self, batch: _Batch, fetched: FetchedSamples, first: int, end: int) -> None:
+    def _make_gathered(self, batch: _PendingBatch, fetched: FetchedSamples, first: int, end: int) -> None:
         """Make a batch of prepared samples out of columns."""
         if self._stop.is_set() or batch.done():
             return
@@ -335,7 +337,7 @@ class Iteration:
         except BaseException as error:  # noqa: BLE001 - belongs to the training loop
             _fail(batch, error)
 
-    def _make_slice(self, batch: _Batch, number: int, fetched: FetchedSamples, span: slice, turn: int) -> None:
+    def _make_slice(self, batch: _PendingBatch, number: int, fetched: FetchedSamples, span: slice, turn: int) -> None:
         if self._stop.is_set() or batch.done():
             return
         try:
@@ -379,7 +381,7 @@ class Iteration:
                     raise
         return result
 
-    def _finish(self, batch: _Batch, make: Callable[[], Any]) -> None:
+    def _finish(self, batch: _PendingBatch, make: Callable[[], Any]) -> None:
         batch.course.collate_s = time.monotonic()
         with self._stages.measure("collate"):
             value = make()
@@ -391,6 +393,6 @@ class Iteration:
             batch.set_result(value)
 
 
-def _fail(batch: _Batch, error: BaseException) -> None:
+def _fail(batch: _PendingBatch, error: BaseException) -> None:
     with suppress(Exception):  # another slice failed before
         batch.set_exception(error)

@@ -22,12 +22,12 @@ from brand.errors import UsageError, counted
 from brand.timeline import Timeline
 from brand.torch.data.drawable import Drawable, SampleSource, source_of
 from brand.torch.job.ranks import find_rank
-from brand.torch.loader.batches import Cut
+from brand.torch.loader.batches import FixedSizeBatches
 from brand.torch.loader.gate import Gate, pool_of
-from brand.torch.loader.iteration import Instruments, Iteration, LoaderOptions
+from brand.torch.loader.iteration import Instruments, LoaderIteration, LoaderOptions
 from brand.torch.loader.stages import Stages
-from brand.torch.loader.threads import Ladder, Pace
-from brand.torch.loader.waits import Waits
+from brand.torch.loader.threads import PaceWindows, ThreadTuner
+from brand.torch.loader.waits import StepWaits
 from brand.torch.sampler.batch_plan import BatchPlan, mean_samples
 from brand.torch.sampler.sampler import BrandSampler, serve_loader
 
@@ -127,9 +127,9 @@ class BrandLoader(DataLoader[Any]):
 
     def _begin_anew(self) -> None:
         """Begin without threads: the threads of another process do not exist in this one."""
-        pace = Pace(Ladder(self.threads, fixed=not self._finds_threads))
-        self._instruments = Instruments(Stages(pace.threads), pace, Waits())
-        self._epoch: Iteration | None = None
+        pace = PaceWindows(ThreadTuner(self.threads, fixed=not self._finds_threads))
+        self._instruments = Instruments(Stages(pace.threads), pace, StepWaits())
+        self._epoch: LoaderIteration | None = None
         self._gate: Gate | None = None
 
     def __repr__(self) -> str:
@@ -156,9 +156,11 @@ class BrandLoader(DataLoader[Any]):
         self._iterations += 1
         options = LoaderOptions(self.collate_fn, self.pin_memory, self._ahead, self._iterations)
         source = (
-            Cut(self.sampler, self.batch_size, drop_last=self.drop_last) if self._plan is None else iter(self._plan)
+            FixedSizeBatches(self.sampler, self.batch_size, drop_last=self.drop_last)
+            if self._plan is None
+            else iter(self._plan)
         )
-        self._epoch = epoch = Iteration(source_of(self.dataset), source, self._gate, options, self._instruments)
+        self._epoch = epoch = LoaderIteration(source_of(self.dataset), source, self._gate, options, self._instruments)
         batches = epoch.batches()
         _iterations.add(batches)
         return batches

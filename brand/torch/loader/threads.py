@@ -32,7 +32,7 @@ RAMP: Final = 4
 """The first batches of an iteration wait for requests that are small yet, and say nothing about threads."""
 
 
-class Ladder:
+class ThreadTuner:
     """Numbers of threads, up to `most`, and what is known of their rates."""
 
     def __init__(self, most: int, *, fixed: bool = False) -> None:
@@ -49,7 +49,7 @@ class Ladder:
 
     def __repr__(self) -> str:
         known = {self._rungs[rung]: round(rate) for rung, (rate, _) in sorted(self._rates.items())}
-        return f"Ladder({self.threads} of {self._rungs[-1]} threads, samples a second: {known})"
+        return f"ThreadTuner({self.threads} of {self._rungs[-1]} threads, samples a second: {known})"
 
     @property
     def threads(self) -> int:
@@ -98,10 +98,10 @@ class Ladder:
         return rate if self._window - seen < FORGOTTEN else None
 
 
-class Pace:
+class PaceWindows:
     """Windows of one loader: a window takes at least `WINDOW_S` and `WINDOW_BATCHES`, and some samples are decoded."""
 
-    def __init__(self, ladder: Ladder) -> None:
+    def __init__(self, ladder: ThreadTuner) -> None:
         self._ladder = ladder
         self._start_s = 0.0
         self._totals: Mapping[str, float] = {}
@@ -109,7 +109,7 @@ class Pace:
         self._shown: tuple[float, float] | None = None
 
     def __repr__(self) -> str:
-        return f"Pace({self._ladder!r}, {self.to_json()})"
+        return f"PaceWindows({self._ladder!r}, {self.to_json()})"
 
     @property
     def threads(self) -> int:

@@ -1,4 +1,4 @@
-"""Why does the training loop wait for a batch? `Course` says where a batch was, `Waits` counts the steps by cause.
+"""Why does the training loop wait for a batch? `Course` says where a batch was, `StepWaits` counts the steps by cause.
 
 `Reporter` tells the node server once a second.
 
@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from brand.node.wire.looping import CAUSES, HARDLY, LOOP, LoopReport, Tally, Waiting
+from brand.node.wire.looping import CAUSES, HARDLY, LOOP, LoopReport, StepTally, Waiting
 from brand.torch.fetch.spans import Span
 
 Monitor = Callable[[int, dict[str, float]], object]
@@ -56,13 +56,13 @@ class Course:
         return cause if shares[cause] > 0 else LOOP
 
 
-class Waits:
+class StepWaits:
     """The steps of one loader since it was made. The loop notes them; other threads may look."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._tally = Tally()
-        self._reported = Tally()
+        self._tally = StepTally()
+        self._reported = StepTally()
         """What the server was told."""
         self._worst: Waiting | None = None
         """The longest wait since then."""
@@ -75,7 +75,7 @@ class Waits:
         self._monitors: list[_Watch] = []
 
     def __repr__(self) -> str:
-        return f"Waits({self._tally!r}, last {self._last!r})"
+        return f"StepWaits({self._tally!r}, last {self._last!r})"
 
     def monitor(self, callback: Monitor, every: int) -> None:
         """See `BrandLoader.monitor`."""
@@ -145,7 +145,9 @@ class Reporter:
     server. If the server is stuck, only this thread waits: the training loop never does.
     """
 
-    def __init__(self, tell: Callable[[LoopReport], bool], waits: Waits, ranks: tuple[int, int], epoch: int) -> None:
+    def __init__(
+        self, tell: Callable[[LoopReport], bool], waits: StepWaits, ranks: tuple[int, int], epoch: int
+    ) -> None:
         self._tell, self._waits, self._ranks, self._epoch = tell, waits, ranks, epoch
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="brand-report", daemon=True)
@@ -173,14 +175,14 @@ class Reporter:
 class _Watch:
     """Calls a monitor every so many steps."""
 
-    def __init__(self, callback: Monitor, every: int, tally: Tally, samples: int) -> None:
+    def __init__(self, callback: Monitor, every: int, tally: StepTally, samples: int) -> None:
         self._callback, self._every, self._tally, self._samples = callback, every, tally, samples
         self._missing = every
 
     def __repr__(self) -> str:
         return f"_Watch({self._missing} of {self._every} steps to go)"
 
-    def step(self, tally: Tally, samples: int) -> None:
+    def step(self, tally: StepTally, samples: int) -> None:
         """A step is over."""
         self._missing -= 1
         if self._missing:
@@ -193,7 +195,7 @@ class _Watch:
 QUANTILES: Final = {"p50_s": 0.5, "p95_s": 0.95, "p99_s": 0.99}
 
 
-def row_of(tally: Tally, samples: int) -> dict[str, float]:
+def row_of(tally: StepTally, samples: int) -> dict[str, float]:
     """What a monitor gets: numbers only, so that any log takes them."""
     seconds = max(tally.seconds, 1e-9)
     return {

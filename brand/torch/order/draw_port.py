@@ -10,18 +10,18 @@ from brand.node.client.client import Client
 from brand.node.wire.drawing import Announcement
 from brand.node.wire.messages import GOES_ON, UNTOLD
 from brand.orders.base.joins import Joins
-from brand.orders.base.part import Part
+from brand.orders.base.part import Subset
 from brand.orders.order import Order
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.torch.fetch.fetch import Fetcher
 from brand.torch.job.origin import turn_of
-from brand.torch.job.way import Way
+from brand.torch.job.way import ServerResolver
 
 
 class DrawPort:
     """What the sequences of samplers need of one data set, `name` to users. Picklable."""
 
-    def __init__(self, way: Way, fetcher: Fetcher, name: str) -> None:
+    def __init__(self, way: ServerResolver, fetcher: Fetcher, name: str) -> None:
         self.way, self._fetcher, self.name = way, fetcher, name
 
     def __repr__(self) -> str:
@@ -37,7 +37,7 @@ class DrawPort:
         """The client of the node server. The first use decides which server that is."""
         return self.way.client
 
-    def indices_of(self, part: Part) -> NDArray[np.int64]:
+    def indices_of(self, part: Subset) -> NDArray[np.int64]:
         """Indices of the samples of a part, ascending."""
         return np.sort(self.data.indices(np.flatnonzero(part.mask)))
 

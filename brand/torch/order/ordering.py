@@ -14,14 +14,14 @@ from numpy.typing import ArrayLike
 from brand.errors import UsageError, counted
 from brand.node.setup.choose import Nodes, choose_order, facts_of
 from brand.node.setup.room import choose_room
-from brand.orders.base.part import Part
+from brand.orders.base.part import Subset
 from brand.orders.base.policy import BY_ONE_NODE
 from brand.orders.order import Order
 from brand.orders.policies.registry import OrderOption
 from brand.storage.dataset.catalogue import Catalogue
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.torch.job.ranks import find_rank, node_by_launcher
-from brand.torch.job.way import Way
+from brand.torch.job.way import ServerResolver
 
 _APART: Final = (
     "jobs with ranks on several nodes share by servers that know each other: start them with `brand launch`, leave out "
@@ -33,7 +33,7 @@ _APART: Final = (
 class Ordering:
     """Chooses the orders of one `BrandDataset`. Picklable."""
 
-    def __init__(self, data: StoredDataSet, way: Way, protocol: OrderOption) -> None:
+    def __init__(self, data: StoredDataSet, way: ServerResolver, protocol: OrderOption) -> None:
         self._data, self._way, self._protocol = data, way, protocol
 
     def __repr__(self) -> str:
@@ -72,7 +72,7 @@ class Ordering:
         return choose_order(facts, seed, self._protocol, None, options.memory, nodes)
 
 
-def as_part(data: Catalogue, part: Any) -> Part | None:
+def as_part(data: Catalogue, part: Any) -> Subset | None:
     """The places of `part`: bools for all samples, shape (samples,), or indices, each once. None: all samples.
 
     Deleted samples of a collection are in no part; a mask may say anything of them. Raises `UsageError` for anything
@@ -80,7 +80,7 @@ def as_part(data: Catalogue, part: Any) -> Part | None:
     """
     if part is None:
         drawn = data.drawn()
-        return None if drawn is None else Part.of(drawn)
+        return None if drawn is None else Subset.of(drawn)
     wanted, samples = np.asarray(part), len(data)
     if wanted.dtype == np.bool_:
         if wanted.shape != (samples,):
@@ -100,4 +100,4 @@ def as_part(data: Catalogue, part: Any) -> Part | None:
         alike = np.sort(wanted)
         twice = alike[1:][alike[1:] == alike[:-1]][0]
         raise UsageError(f"part= has sample {twice} twice; give each index once, or a mask as an array of bools")
-    return None if mask.all() else Part.of(mask)
+    return None if mask.all() else Subset.of(mask)

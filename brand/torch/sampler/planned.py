@@ -16,7 +16,7 @@ from brand.errors import UsageError
 from brand.node.wire.messages import UNTOLD
 from brand.orders.base.tickets import tickets
 from brand.orders.batches.batch_limits import BatchLimits
-from brand.orders.batches.batching import Batches
+from brand.orders.batches.batching import PositionBatches
 from brand.orders.order import Order
 from brand.torch.order.draw_port import DrawPort
 from brand.torch.sampler.positions import Dealing, States, rounds
@@ -33,7 +33,7 @@ class EpochBatches:
 
     def __init__(self, limits: BatchLimits, lengths: NDArray[Any], seed: int, epoch: int) -> None:
         self.epoch = epoch
-        self.batches: Batches = limits.batches(lengths, seed, epoch)
+        self.batches: PositionBatches = limits.batches(lengths, seed, epoch)
         self._lengths = self.batches.sums(lengths)
         self._taken_up = limits.taken_up(self.batches, lengths)
         self._longest = lengths.max()

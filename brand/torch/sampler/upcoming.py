@@ -19,7 +19,7 @@ from brand.torch.order.sequence import whole
 log = logging.getLogger("brand")
 
 
-class Iteration(Protocol):
+class StartedIteration(Protocol):
     """What an iteration that has begun tells."""
 
     @property
@@ -28,7 +28,7 @@ class Iteration(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Beginning:
+class IterationStart:
     """Where an iteration begins."""
 
     epoch: int
@@ -38,7 +38,7 @@ class Beginning:
     """Whether a loaded state says so."""
 
 
-_Kind = TypeVar("_Kind", bound=Iteration)
+_Kind = TypeVar("_Kind", bound=StartedIteration)
 
 
 class Upcoming(Generic[_Kind]):
@@ -50,7 +50,7 @@ class Upcoming(Generic[_Kind]):
     """
 
     def __init__(self, *, epochs_hint: str = "", turns_hint: str = "") -> None:
-        self.beginning: Beginning | None = Beginning(0)
+        self.beginning: IterationStart | None = IterationStart(0)
         """Where the next iteration begins; None: at the epoch after the present one."""
         self.present: _Kind | None = None
         """The iteration that began last."""
@@ -71,7 +71,7 @@ class Upcoming(Generic[_Kind]):
             return self.beginning.epoch, self.beginning.at
         return whole("epoch", self._epoch_of_present() + 1, MAX_EPOCH), 0
 
-    def set_epoch(self, epoch: int, rest: Callable[[Beginning], str]) -> None:
+    def set_epoch(self, epoch: int, rest: Callable[[IterationStart], str]) -> None:
         """Begin the next iteration with this epoch; in it, at the place of a loaded state of this epoch.
 
         `rest` names what an epoch has from a place on, for the log. Raises `UsageError` where a state of a later epoch
@@ -89,11 +89,11 @@ class Upcoming(Generic[_Kind]):
             if coming.at:
                 said = "set_epoch(%d) leaves out the last %s of epoch %d, inside which the loaded state is"
                 log.warning(said, epoch, rest(coming), coming.epoch)
-        self.beginning = Beginning(epoch)
+        self.beginning = IterationStart(epoch)
 
     def load(self, epoch: int, at: int, *, present: _Kind | None = None) -> None:
         """Begin the next iteration where a state says. `present`: an iteration that this state has ended."""
-        self.beginning, self.present = Beginning(epoch, at, loaded=True), present
+        self.beginning, self.present = IterationStart(epoch, at, loaded=True), present
 
     def begin(self, iteration: _Kind) -> None:
         """An iteration has begun: its first element is about to be taken."""
