@@ -85,8 +85,8 @@ class PreparingWorld(World):
         self.prepared = PreparedStart(allocator, self.count, self.least_runs)
         self.memory = np.zeros((allocator.count, PAGE), np.uint8)
         super().__post_init__()
-        assert self.core.preparing is not None
-        self.preparing = self.core.preparing
+        assert self.turn.preparing is not None
+        self.preparing = self.turn.preparing
         self.named: dict[int, DecodeSpec] = {}
 
     # -- clients -----------------------------------------------------------------------------------------------------

@@ -9,8 +9,9 @@ from brand.node.decide.account import Account
 from brand.node.decide.division import Division
 from brand.node.decide.epoch import Epoch, Setting
 from brand.node.decide.limits import Limits
-from brand.node.decide.lives import MAX_EARLY, Dropped, Life, Live, Lives, Planning, Ready, Stage, Wanted
+from brand.node.decide.lives import Dropped, Life, Live, Lives, Planning, Ready, Stage, Wanted
 from brand.node.decide.members import Members
+from brand.node.decide.outgoing import MAX_EARLY, Taker, queue_to
 from brand.node.decide.runs import Beginning
 from brand.node.decide.states import HELD
 from brand.node.memory.allocator import Allocator
@@ -90,7 +91,7 @@ def test_a_node_that_asks_before_there_is_a_plan_is_answered_once_there_is(plan:
     """Its positions come first; a node that never said that it can take samples is sent none."""
     life = Life()
     life.wants()
-    life.take(ONE, 0, asks=True)
+    life.take(ONE, Taker(ONE, 0, True))
     made = live(plan)
     owned = made.epoch.owner_of(plan.sample_of) == 0
     theirs = np.flatnonzero(owned & (np.arange(SAMPLES) % 2 == 1))[:2].astype(np.int64)
@@ -98,19 +99,19 @@ def test_a_node_that_asks_before_there_is_a_plan_is_answered_once_there_is(plan:
     life.ask(NodeNumber(5), theirs)
     life.starts(made)
     assert list(made.epoch.outgoing) == [1]
-    assert made.epoch.outgoing[ONE].unanswered.tolist() == theirs.tolist()
+    assert queue_to(made.epoch, ONE).unanswered.tolist() == theirs.tolist()
 
 
 def test_what_is_asked_for_too_early_has_a_bound(plan: EpochPlan) -> None:
     """A node may ask for anything before there is a plan: more than so much is not kept."""
     life = Life()
-    life.take(ONE, 0, asks=True)
+    life.take(ONE, Taker(ONE, 0, True))
     for _ in range(3):
         life.ask(ONE, np.zeros(MAX_EARLY // 2, np.int64))
     life.wants()
     made = live(plan)
     life.starts(made)
-    assert len(made.epoch.outgoing[ONE].unanswered) <= MAX_EARLY
+    assert len(queue_to(made.epoch, ONE).unanswered) <= MAX_EARLY
 
 
 def test_the_takers_of_an_epoch_outlast_its_being_dropped(plan: EpochPlan) -> None:
@@ -118,7 +119,7 @@ def test_the_takers_of_an_epoch_outlast_its_being_dropped(plan: EpochPlan) -> No
     life = Life()
     life.wants()
     life.starts(live(plan))
-    life.take(ONE, 0, asks=False)
+    life.take(ONE, Taker(ONE, 0, False))
     life.drops()
     life.wants()
     again = live(plan, 2)

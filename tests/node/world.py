@@ -21,10 +21,13 @@ from brand.formats.constants import ROW
 from brand.node.decide.caching import CacheStart
 from brand.node.decide.choosing import Choice, Placement
 from brand.node.decide.core import LARGEST_SHARE, PreparedStart
+from brand.node.decide.epoch import Epoch
 from brand.node.decide.gaps import StorageFacts
-from brand.node.decide.growing_epoch import GrowingEpoch, decides
+from brand.node.decide.growing_epoch import GrowingEpoch
+from brand.node.decide.growth import Growth
 from brand.node.decide.lives import Key, Live
 from brand.node.decide.members import ALONE, Members
+from brand.node.decide.sharing import Sharing
 from brand.node.decide.states import COMING, DUE, EARLY, HELD, UNWANTED
 from brand.node.decide.stimuli import (
     ClientBegins,
@@ -72,7 +75,7 @@ from brand.node.wire.network import Network
 from brand.node.wire.numbers import ClientNumber, RunNumber
 from brand.node.wire.samples import pack_samples, unpack_samples
 from brand.orders.base.dtypes import smallest
-from brand.orders.base.joins import Join
+from brand.orders.base.joins import Join, Joins
 from brand.orders.base.part import Subset
 from brand.orders.base.plan import EpochPlan, read_of_sample
 from brand.orders.order import Order
@@ -313,7 +316,7 @@ class World:
         processes: int = 1,
     ) -> None:
         """A rank is about to draw. An order that the server has forgotten begins anew."""
-        if self.core.epochs.growth.orders.over((RunNumber(run), epoch)):
+        if self.is_over((RunNumber(run), epoch)):
             del self.given[RunNumber(run), epoch]
         announcement = Announcement(epoch, position, rank, replicas, batch, processes)
         self.tell(ClientBegins(ClientNumber(client), RunNumber(run), announcement))
@@ -331,7 +334,7 @@ class World:
         """A client asks for samples; whether it may: not before it got what it asked for, nor with too many leases."""
         asked, key = np.array(positions, np.int64), (RunNumber(run), epoch)
         leases = sum(held.answer.client == client for held in self.held.values())
-        allowed = client not in self.asked and leases < MAX_LEASES and not self.core.epochs.growth.orders.over(key)
+        allowed = client not in self.asked and leases < MAX_LEASES and not self.is_over(key)
         if allowed:
             self.asked[client] = Asked(key, asked)
         try:
@@ -436,7 +439,8 @@ class World:
         """
         read = self.reads.pop(number)
         lost = tuple(sorted(piece for piece in failed if piece < len(read.pieces)))
-        may = not read.epoch.plan.shares and not read.others
+        (epoch, _), *others = self.waits_for(read)
+        may = not read.plan.shares and not others
         aside = tuple(p for p in sorted(left) if may and p not in lost and not read.pieces["cached"][p])
         for piece, vector in enumerate(read.vectors):
             if piece not in aside:
@@ -447,7 +451,7 @@ class World:
         for piece in lost + aside:
             if not read.pieces["cached"][piece]:
                 places = read.places_of(piece)
-                states = read.epoch.states
+                states = epoch.states
                 left = states.waited_for(places) & ~states.due(places)  # what came early comes again when it is due
                 assert not left.any(), "what could not be read is still waited for"
         self.check()
@@ -461,7 +465,7 @@ class World:
             assert failed or set(places) <= self.stored, "a read of what is not in the cache folder"
             data = self._part(chunk)[offset : offset + size]
         if not failed:
-            source = read.epoch.number, cached
+            source = self.waits_for(read)[0][0].number, cached
             self.read_bytes[source] = self.read_bytes.get(source, 0) + size
         assert len(data) == size, "a read beyond the end of the file"
         assert int(vector["length"].sum()) == size
@@ -641,6 +645,35 @@ class World:
         """Live epochs."""
         return dict(self.core.epochs.lives.live())
 
+    def waits_for(self, read: Read) -> list[tuple[Epoch, NDArray[Any]]]:
+        """The epochs that wait for a read, each with its places: first the one that it is for."""
+        waits = self.core.reads.under_way.waits[read.number]
+        return [(waits.epoch, read.places), *waits.others]
+
+    @property
+    def sharing(self) -> Sharing:
+        """Where jobs join each other, once one has come that shares."""
+        assert self.turn.sharing is not None
+        return self.turn.sharing.sharing
+
+    @property
+    def online(self) -> Growth:
+        """Orders that are decided while jobs draw, once a job has come that has one."""
+        assert self.turn.online is not None
+        return self.turn.online
+
+    def joins(self, key: Key) -> tuple[Join, ...]:
+        """Where a run has joined others in an epoch."""
+        return () if self.turn.sharing is None else self.sharing.joins(key)
+
+    def known(self, key: Key) -> Joins:
+        """What clients are told of the joins of an epoch."""
+        return Joins() if self.turn.sharing is None else self.sharing.known(key)
+
+    def is_over(self, key: Key) -> bool:
+        """Whether the order of an epoch is forgotten."""
+        return self.turn.online is not None and self.online.is_over(key)
+
     def _given_up(self) -> tuple[dict[Key, tuple[Live, int]], int]:
         """What making room may change: which epochs are live and where they start, and how much is kept."""
         live = {key: (live, live.epoch.progress.start) for key, live in self.epochs().items()}
@@ -665,15 +698,16 @@ class World:
         epochs = self.epochs()
         for draw in self.core.draws.waiting:
             live = epochs.get(draw.key)
-            leading = self.core.epochs.leading
-            stands = draw.key in leading._standing or not leading.decides(draw.key)
-            if live is None or not stands or not decides(live.epoch, draw.positions):
+            leading = None if self.turn.sharing is None else self.turn.sharing.leading
+            stands = leading is None or draw.key in leading._standing or not leading.decides(draw.key)
+            if live is None or not stands or not live.epoch.decides(draw.positions):
                 continue
             if self.core.epochs.runs[draw.key[0]].agreed_on(draw.key[1], self.members.node):
                 places = live.epoch.plan.sample_of[draw.positions]
-                preparing = self.core.preparing
+                preparing = self.turn.preparing
                 prepares = preparing is not None and preparing.waits(draw.client, draw.key[0], places)
-                in_step = self.core.epochs.sharing.lockstep.waits(draw, self.now_s)
+                sharing = self.turn.sharing
+                in_step = sharing is not None and sharing.lockstep.waits(draw, self.now_s)
                 if not live.epoch.states.waited_for(places).any() and not prepares and not in_step:
                     return True
         return False
@@ -681,12 +715,9 @@ class World:
     def _take(self, answer: Answer) -> None:
         """A client gets an answer: it must be the right one to its question."""
         asked = self.asked.pop(answer.client)
-        order, growing = (
-            self.runs[asked.key[0]].order,
-            self.core.epochs.growth.orders.tells(asked.key, 0, len(self.sizes)),
-        )
-        plan = self.plan(order, asked.key[1], self.core.epochs.sharing.joins(asked.key))
-        drawn = growing if order.grows else plan.sample_of
+        order = self.runs[asked.key[0]].order
+        plan = self.plan(order, asked.key[1], self.joins(asked.key))
+        drawn = self.online.orders.tells(asked.key, 0, len(self.sizes)) if order.grows else plan.sample_of
         assert answer.places.tolist() == drawn[asked.positions].tolist()
         assert order.part is None or order.part.mask[answer.places].all()
         given = self.given.setdefault(asked.key, {})
@@ -768,7 +799,7 @@ class World:
                 to_come |= order.open()
             on_the_way = np.zeros(len(self.sizes), np.int64)
             for read in reads:
-                for waits, places in [(read.epoch, read.places), *read.others]:
+                for waits, places in self.waits_for(read):
                     if waits is epoch:
                         on_the_way[places] += 1
             assert (on_the_way <= 1).all(), "a sample is read twice at the same time"

@@ -76,7 +76,7 @@ def joins_of(cluster: Cluster, name: str, epoch: int, at: Sequence[int] = (0, 1,
     for world in [world for node, world in enumerate(cluster.worlds) if node in at]:
         for number, run in world.core.epochs.runs.items():
             if run.name == name:
-                found.add(world.core.epochs.sharing.joins((number, epoch)))
+                found.add(world.joins((number, epoch)))
     return found - {()}
 
 

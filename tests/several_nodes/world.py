@@ -75,7 +75,7 @@ class Rank:
     def learn(self) -> None:
         """It got what it had asked for, so it knows where its training has joined others."""
         if self.drawn >= 0 and not self.waits:
-            self.knows = self.world.core.epochs.sharing.known(self.key)
+            self.knows = self.world.known(self.key)
 
     def move_to(self, world: World) -> None:
         """The server was replaced: what it has not answered is asked for again, as a client does."""

@@ -13,9 +13,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.node.decide.early import draws_before, reached
-from brand.node.decide.epoch import Epoch
-from brand.node.decide.epochs import Epochs
+from brand.node.decide.epoch import Epoch, reached
+from brand.node.decide.epochs import Epochs, draws_before
 from brand.node.decide.lives import Key
 from brand.node.decide.states import HELD
 from brand.node.decide.wants import Wants
@@ -200,7 +199,7 @@ class Aheads:
         One rule says what is prepared and what goes, or runs would take each other's room without end.
         """
         every = {key[0] for key, _ in self._aheads.values()}
-        runs = {run for run in every if not self._epochs.sharing.pacing.idle(run, now_s)}
+        runs = {run for run in every if not self._epochs.pacing.idle(run, now_s)}
         return runs or every
 
     def _due_s(self, key: Key, ahead: Ahead, rank: int, position: int) -> float:
@@ -208,7 +207,7 @@ class Aheads:
         live, epoch = self._epochs.get(key), ahead.epoch
         before = 0 if live is None else draws_before(self._epochs, key, live)
         draws = (before + position - epoch.progress.last(rank)) / epoch.division.replicas
-        rate = self._epochs.sharing.pacing.pulse(key[0]).rate or FIRST_RATE
+        rate = self._epochs.pacing.pulse(key[0]).rate or FIRST_RATE
         return max(0.0, draws * max(1, ahead.ranks) / rate)
 
     def _behind(self, key: Key, ahead: Ahead) -> float:

@@ -17,12 +17,9 @@ from brand.errors import UsageError
 from brand.node.decide.counters import DrawCounters
 from brand.node.decide.draw import Cause, Draw
 from brand.node.decide.epochs import Epochs
-from brand.node.decide.growing_epoch import decides
+from brand.node.decide.features import NOTHING, Decodes
 from brand.node.decide.lives import Key, Live
 from brand.node.decide.members import Members
-from brand.node.decide.peers import Peers
-from brand.node.decide.preparing import NOTHING, Preparing
-from brand.node.decide.receiving import SILENCE_S, Receiving
 from brand.node.decide.states import HELD
 from brand.node.decide.taking import Taking
 from brand.node.decide.tasks import Answer
@@ -38,23 +35,23 @@ LONGEST_WAIT_S: Final = 30.0
 
 
 class Draws:
-    """The draws of the clients of one node. Draws that wait belong to their epochs (`Life.draws`)."""
+    """The draws of the clients of one node. Draws that wait belong to their epochs (`Life.draws`).
+
+    `decodes` decodes samples for them; None: clients do.
+    """
 
     def __init__(
         self,
         residents: Residents,
         epochs: Epochs,
-        receiving: Receiving,
         members: Members,
-        peers: Peers,
         counters: DrawCounters,
-        preparing: Preparing | None = None,
+        decodes: Decodes | None = None,
     ) -> None:
-        self._residents, self._epochs, self._receiving = residents, epochs, receiving
-        self._members, self._peers, self._counters = members, peers, counters
-        self.preparing = preparing
+        self._residents, self._epochs, self._features = residents, epochs, epochs.features
+        self._members, self._counters, self._decodes = members, counters, decodes
         self.taking = Taking(residents, epochs, counters)
-        self.leases = Leases(residents, None if preparing is None else preparing.memory)
+        self.leases = Leases(residents, None if decodes is None else decodes.memory)
         self._answers: deque[Answer] = deque()
         self._last = 0
 
@@ -80,12 +77,11 @@ class Draws:
             raise UsageError("a second draw before the first is answered")
         self.leases.check(client)
         self._epochs.runs[key[0]].conduct.check()
-        self._epochs.growth.asks(key, positions, now_s)
+        self._features.ask(key, positions, now_s)
         life = self._epochs.expect(key, int(positions.min()))
         self._last += 1
         draw = Draw(self._last, client, key, positions, now_s, drawer)
         self._counters.asked(len(positions))
-        self._epochs.sharing.asked(key, int(positions.max()))
         if not self._settle(draw, now_s):
             self._counters.waits(len(positions))
             life.draws.append(draw)
@@ -114,19 +110,19 @@ class Draws:
     def tend(self, now_s: float) -> bool:
         """Ask other nodes for samples that have not come. Returns whether a node was asked."""
         asked = False
-        for draw in self.waiting if self._members.nodes > 1 else []:
+        for draw in self.waiting:
             live = self._epochs.get(draw.key)
             if live is not None:
-                asked |= self._receiving.tend(live.epoch, draw.positions, now_s - draw.asked_s, now_s)
+                asked |= self._features.chase(live.epoch, draw, now_s)
         return asked
 
     def end_overdue(self, now_s: float) -> None:
         """Answer draws that have waited too long, as they stand."""
         for draw in self.waiting:
-            live, leading = self._epochs.get(draw.key), self._epochs.leading
-            if now_s - draw.since_s <= LONGEST_WAIT_S or live is None or not leading.stands(draw.key):
+            live = self._epochs.get(draw.key)
+            if now_s - draw.since_s <= LONGEST_WAIT_S or live is None or not self._features.stands(draw.key):
                 continue
-            if decides(live.epoch, draw.positions) and not self._epochs.sharing.lockstep.waits(draw, now_s):
+            if live.epoch.decides(draw.positions) and not self._features.holds_back(draw, now_s):
                 self.answer(draw, now_s)
 
     def first_stuck(self, now_s: float) -> Draw | None:
@@ -135,7 +131,7 @@ class Draws:
             live = self._epochs.get(draw.key)
             if live is None or not live.epoch.waits_for_reads(draw.positions):
                 continue
-            if self._agreed(draw, live, now_s) and not self._epochs.sharing.lockstep.waits(draw, now_s):
+            if self._agreed(draw, live, now_s) and not self._features.holds_back(draw, now_s):
                 return draw
         return None
 
@@ -163,11 +159,11 @@ class Draws:
     def _waits_for(self, draw: Draw, now_s: float) -> Cause | None:
         """What a draw waits for; None: for nothing."""
         live = self._epochs.get(draw.key)
-        if live is None or not decides(live.epoch, draw.positions):
+        if live is None or not live.epoch.decides(draw.positions):
             return "server"
         epoch = live.epoch
         if draw.asks(epoch, now_s):
-            self._receiving.ask(epoch, draw.positions)
+            self._features.request(epoch, draw.positions)
         sample_of = epoch.plan.sample_of
         if draw.waits_at >= 0 and epoch.states.waited_for(sample_of[draw.waits_at :][:1]).all():
             return draw.waits_for  # every step asks this of every draw that waits: it must not look at all positions
@@ -177,9 +173,9 @@ class Draws:
             draw.looked(int(draw.positions[to_come[-1]]))
             own = self._members.nodes == 1 or epoch.owner_of(places[to_come[-1:]])[0] == self._members.node
             return "storage" if own else "node"
-        if not self._agreed(draw, live, now_s) or self._epochs.sharing.lockstep.waits(draw, now_s):
+        if not self._agreed(draw, live, now_s) or self._features.holds_back(draw, now_s):
             return "server"
-        if self.preparing is not None and self.preparing.waits(draw.client, draw.key[0], places):
+        if self._decodes is not None and self._decodes.waits(draw.client, draw.key[0], places):
             return "preparation"
         return None
 
@@ -189,11 +185,8 @@ class Draws:
         Where ranks begin at different positions, the server refuses the run before that time is over.
         """
         if not live.agreed:
-            (run, number), node = draw.key, self._members.node
-            limit_s = SILENCE_S if self._peers.any_lost else LONGEST_WAIT_S
-            alone = self._members.nodes == 1 or now_s - draw.since_s > limit_s
-            agreed = alone or self._epochs.runs[run].agreed_on(number, node)
-            if agreed and self._epochs.leading.stands(draw.key):
+            agreed = self._features.agrees(draw, now_s)
+            if agreed and self._features.stands(draw.key):
                 live.agrees()
         return live.agreed
 
@@ -213,10 +206,10 @@ class Draws:
         counts, pages = self._residents.chains(here)
         state = present.astype(np.uint8)
         state[present] += self._residents.checked(here)
-        taken = NOTHING if self.preparing is None else self.preparing.take(draw, epoch, here)
+        taken = NOTHING if self._decodes is None else self._decodes.take(draw, epoch, here)
         if len(taken.chains):
             state[present] |= np.where(taken.prepared, PREPARED, 0).astype(np.uint8)
         lease = self.leases.give(draw.client, here, (counts, pages), now_s, taken.shelved)
-        joins = len(self._epochs.sharing.joins(draw.key)) or self._epochs.growth.answers(draw.key)
+        joins = self._features.answer(draw.key)
         self._answers.append(Answer(draw.client, lease, places, state, counts, pages, taken.chains, joins, draw.held))
         self._counters.answered(len(here), len(places) - len(here), now_s - draw.since_s, draw.held)

@@ -10,14 +10,16 @@ and of them those that the fewest jobs still need, then the oldest (the count of
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.node.decide.epoch import Epoch, readable
-from brand.node.decide.epochs import Epochs
+from brand.node.decide.epoch import Epoch, reached, readable
+from brand.node.decide.epochs import Epochs, draws_before
 from brand.node.decide.lives import Key, Live
+from brand.node.decide.pacemakers import Pacemakers
 from brand.node.decide.states import HELD
 from brand.node.decide.tasks import Read
 from brand.node.memory.residents import Residents
@@ -29,8 +31,8 @@ LOOK_SHARE: Final = 8
 class Early:
     """Samples that jobs hold before their own reads begin. The epochs own the holds."""
 
-    def __init__(self, residents: Residents, epochs: Epochs) -> None:
-        self._residents, self._epochs = residents, epochs
+    def __init__(self, residents: Residents, epochs: Epochs, pacemakers: Pacemakers) -> None:
+        self._residents, self._epochs, self._pacemakers = residents, epochs, pacemakers
         self._came = np.zeros(len(residents.pages_of), np.int32)
         """The read that has last brought each sample for a job whose order grows."""
         self._look_at = 0
@@ -53,14 +55,11 @@ class Early:
                     others.append((live.epoch, waited))
         return others
 
-    def came(self, read: Read, lost: NDArray[Any]) -> None:
-        """The samples of a read are in memory, but for those at the places `lost`."""
-        if read.epoch.plan.grows:
+    def came(self, read: Read, others: Sequence[tuple[Epoch, NDArray[Any]]], lost: NDArray[Any]) -> None:
+        """Give the other epochs the samples of a read, except those at the places `lost`."""
+        if read.plan.grows:
             self._came[read.places] = read.number
-        for key, live in self._epochs.lives.live():
-            if live.epoch is read.epoch:
-                self._epochs.runs[key[0]].brings(len(read.places) - len(lost))
-        for epoch, places in read.others:
+        for epoch, places in others:
             failed = np.isin(places, lost)
             epoch.states.fails(places[failed])
             came = places[~failed]
@@ -71,10 +70,10 @@ class Early:
 
         Infinity, where its job draws nothing just now and others do.
         """
-        if live.epoch.plan.shares and self._epochs.sharing.pacing.idle(key[0], now_s):
+        if live.epoch.plan.shares and self._epochs.pacing.idle(key[0], now_s):
             return math.inf
         before = draws_before(self._epochs, key, live)
-        return (before + deadline - reached(live.epoch)) * self._epochs.sharing.pacing.slowness(key[0])
+        return (before + deadline - reached(live.epoch)) * self._pacemakers.slowness(key[0])
 
     @property
     def may_give_back(self) -> bool:
@@ -117,16 +116,3 @@ class Early:
         if len(last):
             self._look_at = 0
         return bool(len(last))
-
-
-def draws_before(epochs: Epochs, key: Key, live: Live) -> float:
-    """How many draws come before an epoch that is read ahead: those left of the previous epoch."""
-    behind = epochs.get((key[0], key[1] - 1))
-    if behind is None or live.begun:
-        return 0
-    return len(behind.epoch.plan.sample_of) - reached(behind.epoch)
-
-
-def reached(epoch: Epoch) -> float:
-    """About the position that the draws of an epoch have reached."""
-    return epoch.progress.reached(len(epoch.plan.sample_of))

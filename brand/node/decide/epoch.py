@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from brand.node.decide.division import Division
 from brand.node.decide.limits import Limits
 from brand.node.decide.members import Owners
-from brand.node.decide.outgoing import Outgoing
 from brand.node.decide.progress import Progress
 from brand.node.decide.read_queue import ReadQueue
 from brand.node.decide.states import COMING, DUE, UNWANTED, SampleStates
@@ -33,6 +32,14 @@ class Setting:
     limits: Limits
     unreachable: Callable[[], Iterable[NodeNumber]]
     """Nodes from which this node expects nothing just now."""
+
+
+class ToSend(Protocol):
+    """What this node still has to send of an epoch to one other node."""
+
+    def front(self, samples: int) -> int:
+        """No position before this one will be sent any more; `samples`: no position at all."""
+        ...
 
 
 class Epoch:
@@ -56,7 +63,7 @@ class Epoch:
         self.progress = Progress(division.start)
         self.ranks: dict[int, NodeNumber] = {}
         """Ranks that are known to draw, and the node of each."""
-        self.outgoing: dict[NodeNumber, Outgoing] = {}
+        self.outgoing: dict[NodeNumber, ToSend] = {}
         """What this node still has to send, by node."""
         self.lost = set(setting.unreachable())
         """Nodes that were lost at some time: this node no longer sends them the planned requests."""
@@ -73,12 +80,10 @@ class Epoch:
         """The node that owns each place."""
         return self._setting.owners.of(places)
 
-    def to_read(self, places: NDArray[Any]) -> NDArray[np.bool_]:
-        """Which of these places are due and belong to this node."""
-        wanted = self.states.due(places)
-        if self.mine is not None:
-            wanted &= self.mine[places]
-        return wanted
+    def decides(self, positions: NDArray[np.int64]) -> bool:
+        """Whether it is decided which samples lie at these positions."""
+        del positions
+        return True
 
     def waits_for_reads(self, positions: NDArray[np.int64]) -> bool:
         """Whether any of these positions waits for a read of this node."""
@@ -132,17 +137,15 @@ class Epoch:
         self.plan, self.reads = plan, ReadQueue(plan)
         self.reads.fill(self.states, read_of, self.mine)
 
-    def send_to(self, node: NodeNumber, front: int, requests: PeerRequests | None) -> None:
-        """From now on this node can send to `node` what its ranks draw from position `front` on."""
+    def to_send(self, node: NodeNumber) -> NDArray[np.int64]:
+        """Positions that the ranks of a node draw and whose samples this node can send there, ascending."""
         ranks = [rank for rank, at in self.ranks.items() if at == node]
         positions = np.sort(np.concatenate([np.arange(0), *(self.division.positions(rank) for rank in ranks)]))
         places = self.plan.sample_of[positions]
         assert self.mine is not None
         can = self.mine[places] & ~self._setting.limits.too_large(node)[places]
-        before = self.outgoing.get(node)
-        self.outgoing[node] = Outgoing(positions[can], requests, front)
-        if before is not None:  # the node has more ranks than it said before; it does not ask twice
-            self.outgoing[node].ask(before.unanswered)
+        found: NDArray[np.int64] = positions[can]
+        return found
 
     def forget(self, node: NodeNumber) -> NDArray[Any]:
         """Send nothing to a node any more. Returns the places that were held for its ranks."""
@@ -197,6 +200,19 @@ class Epoch:
     def drop(self) -> NDArray[Any]:
         """Nothing of the epoch is drawn or sent any more. Returns the places that were held."""
         return np.flatnonzero(self.states.leaves(slice(None)))
+
+
+def reached(epoch: Epoch) -> float:
+    """About the position that the draws of an epoch have reached."""
+    return epoch.progress.reached(len(epoch.plan.sample_of))
+
+
+def to_read(epoch: Epoch, places: NDArray[Any]) -> NDArray[np.bool_]:
+    """Which of these places are due and belong to this node."""
+    wanted = epoch.states.due(places)
+    if epoch.mine is not None:
+        wanted &= epoch.mine[places]
+    return wanted
 
 
 def readable(epoch: Epoch, places: NDArray[Any]) -> NDArray[Any]:

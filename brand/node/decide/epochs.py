@@ -8,24 +8,23 @@ all epochs of a run when the run's last client has gone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 from numpy.typing import NDArray
 
 from brand.node.decide.division import Division
-from brand.node.decide.growth import Growth
-from brand.node.decide.leading import Leading
+from brand.node.decide.epoch import reached
+from brand.node.decide.features import Features
 from brand.node.decide.limits import Limits
-from brand.node.decide.lives import Key, Life, Live, Lives, Ready, Wanted
+from brand.node.decide.lives import Key, Life, Live, Lives, Ready
 from brand.node.decide.makings import Makings
 from brand.node.decide.members import ALONE, Members
-from brand.node.decide.peers import Peers
+from brand.node.decide.pacing import Pacing
+from brand.node.decide.plans import Plans
 from brand.node.decide.runs import Beginning, Reader, Runs
-from brand.node.decide.sharing import Sharing
 from brand.node.decide.states import HELD
-from brand.node.decide.tasks import MakePlan
 from brand.node.memory.residents import Residents
 from brand.node.wire.client_messages import ClientBegins
 from brand.node.wire.drawing import Begin
@@ -39,8 +38,12 @@ RANKS_S: Final = 1.0
 """How long a planned epoch waits for ranks of other nodes to begin it."""
 
 
+def _none() -> Iterable[NodeNumber]:
+    return ()
+
+
 class Epochs:
-    """The epochs of all runs of a node."""
+    """The epochs of all runs of a node. `unreachable`: nodes from which this node expects nothing just now."""
 
     def __init__(
         self,
@@ -48,16 +51,15 @@ class Epochs:
         limits: Limits,
         chunk_size: int,
         members: Members = ALONE,
-        peers: Peers | None = None,
+        unreachable: Callable[[], Iterable[NodeNumber]] = _none,
     ) -> None:
         self._residents, self.limits, self._members = residents, limits, members
-        self._peers = Peers([]) if peers is None else peers
+        self.features = Features()
         self.runs = Runs(len(residents.pages_of), chunk_size)
         self.lives = Lives()
-        self.sharing = Sharing(self.runs, self.lives, len(residents.pages_of))
-        self.growth = Growth(self.runs, self.lives, len(residents.pages_of))
-        self.leading = Leading(self.runs, self.lives, self.sharing, members)
-        self.makings = Makings(residents, self.runs, self.lives, self.growth, limits, members, self._peers)
+        self.pacing = Pacing(self.runs, self.lives)
+        self.makings = Makings(residents, self.runs, self.lives, limits, members, unreachable, self.features)
+        self.plans = Plans(residents, self.runs, self.lives, self.features, self.want)
         self.changes = 0
         """How often something changed that this node tells other nodes."""
 
@@ -94,7 +96,7 @@ class Epochs:
         if begin.node != self._members.node:
             self.limits.learn(begin.node, begin.largest)
         if begin.times:
-            self.growth.begins(key)
+            self.features.begin(key)
             run.begin(client, Reader(epoch, begin), self._members.node)
         division = Division(run.order.draws, begin.start, begin.replicas, begin.batch)
         live = life.live
@@ -147,9 +149,8 @@ class Epochs:
             if not run.clients:
                 self._retire(number, all_of_it=True)
                 del self.runs[number]
-                self.sharing.left()
-                self.growth.left()
-                self.leading.left()
+                self.pacing.left()
+                self.features.forget_runs()
             elif had_readers:
                 self._retire(number)
             else:
@@ -163,27 +164,18 @@ class Epochs:
         What is over, with an order that is forgotten, is not read ahead: only a rank that begins it gets another order.
         """
         self.changes += 1
-        if key[1] <= MAX_EPOCH and not (begin is None and self.growth.orders.over(key)):
+        if key[1] <= MAX_EPOCH and not (begin is None and self.features.is_over(key)):
             self.lives[key].wants(begin)
-
-    def plans_wanted(self, now_s: float, bridge: int) -> Iterator[MakePlan]:
-        """Plans to make. Each is returned once. `bridge`: see `Sharing.rejoins`."""
-        for key, life in self.lives.items():
-            if isinstance(life.stage, Wanted) and (joins := self.leading.joins(key, now_s)) is not None:
-                life.hand_out()
-                yield MakePlan(key, self.runs[key[0]].order, joins)
-        for key, joins in self.sharing.rejoins(now_s, bridge) if self._members.nodes == 1 else ():
-            yield MakePlan(key, self.runs[key[0]].order, joins)
 
     def plan_ready(self, key: Key, plan: EpochPlan, read_of: NDArray[Any] | None, joins: tuple[Join, ...] = ()) -> None:
         """A plan is made, with these joins. Nothing happens where no life wants it any more."""
         life = self.lives.get(key)
-        if self.sharing.wants(key, joins):
+        if self.features.wants(key, joins):
             live = None if life is None else life.live
-            if self.sharing.planned(key, joins, live=live is not None) and live is not None and read_of is not None:
+            if self.features.replans(key, joins, live=live is not None) and live is not None and read_of is not None:
                 live.epoch.goes_on(plan, read_of)
             return
-        if life is None or not life.planned or isinstance(life.stage, Ready) or joins != self.sharing.joins(key):
+        if life is None or not life.planned or isinstance(life.stage, Ready) or joins != self.features.joined(key):
             return
         begin = life.wanted_begin
         if begin is None:  # read ahead, for the ranks that draw now
@@ -213,7 +205,7 @@ class Epochs:
         The next draw of such a run begins its epoch anew.
         """
         live = self.lives.live()
-        busy = {run for (run, _), at in live if at.begun and not self.sharing.pacing.idle(run, now_s)}
+        busy = {run for (run, _), at in live if at.begun and not self.pacing.idle(run, now_s)}
         busy |= {draw.key[0] for draw in self.lives.draws()}
         idle = [key for key, at in live if key[0] not in busy and len(at.epoch.states.all(HELD))]
         for key in idle:
@@ -267,3 +259,11 @@ class Epochs:
                     life.live.judge(run.conduct, key[1])
                 self._residents.let_go(self.lives.remove(key))
         self.changes += 1
+
+
+def draws_before(epochs: Epochs, key: Key, live: Live) -> float:
+    """How many draws come before an epoch that is read ahead: those left of the previous epoch."""
+    behind = epochs.get((key[0], key[1] - 1))
+    if behind is None or live.begun:
+        return 0
+    return len(behind.epoch.plan.sample_of) - reached(behind.epoch)

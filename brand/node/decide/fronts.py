@@ -11,6 +11,7 @@ from typing import Final
 
 from brand.errors import ProtocolError
 from brand.node.decide.lives import Key, Lives
+from brand.node.decide.pacing import Pacing
 from brand.node.decide.peers import Peers
 from brand.node.decide.runs import Runs
 from brand.node.decide.sharing import Sharing
@@ -25,8 +26,8 @@ MAX_DRAWN: Final = 1 << 62
 class Fronts:
     """What this node tells of its fronts, and what others tell."""
 
-    def __init__(self, runs: Runs, lives: Lives, sharing: Sharing, peers: Peers) -> None:
-        self._runs, self._lives, self._sharing, self._peers = runs, lives, sharing, peers
+    def __init__(self, runs: Runs, lives: Lives, pacing: Pacing, sharing: Sharing, peers: Peers) -> None:
+        self._runs, self._lives, self._pacing, self._sharing, self._peers = runs, lives, pacing, sharing, peers
         self._told_s = float("-inf")
         self._told: dict[Key, LeadingOffset] = {}
         self._drawn: dict[tuple[NodeNumber, RunNumber], int] = {}
@@ -65,4 +66,5 @@ class Fronts:
         self._drawn = {which: drawn for which, drawn in self._drawn.items() if which[1] in self._runs}
         self._drawn[node, key[0]] = front.drawn
         if front.drawn > before:
-            self._sharing.drawn(key, front.drawn - before, now_s)
+            self._pacing.pulse(key[0]).beat(front.drawn - before, now_s)
+            self._sharing.drawn(key)

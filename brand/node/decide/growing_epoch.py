@@ -98,8 +98,3 @@ class GrowingEpoch(Epoch):
     def give_up_before(self, position: int) -> NDArray[Any]:
         """No rank asks for a position before this one any more. Returns the places that were held for these."""
         return super().give_up_before(min(position, self.growing.decided))
-
-
-def decides(epoch: Epoch, positions: NDArray[np.int64]) -> bool:
-    """Whether it is decided which samples lie at these positions of an epoch."""
-    return not isinstance(epoch, GrowingEpoch) or epoch.decides(positions)

@@ -18,12 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.errors import UsageError
+from brand.node.decide.division import Division
+from brand.node.decide.epoch import Setting
+from brand.node.decide.features import NOT_ONLINE, Feature
 from brand.node.decide.growing_epoch import GrowingEpoch
 from brand.node.decide.growing_orders import GrowingOrder, GrowingOrders
-from brand.node.decide.lives import Key, Lives
+from brand.node.decide.lives import Key, Lives, Ready
 from brand.node.decide.rounds import Levels, Rounds
 from brand.node.decide.runs import Runs
-from brand.orders.base.plan import EpochPlan
 from brand.orders.joader.growing import Growing
 
 AHEAD: Final = 1024
@@ -35,7 +37,7 @@ RECOVERY_S: Final = 5.0
 """How long an epoch that another server has begun waits for what client processes know of it."""
 
 
-class Growth:
+class Growth(Feature):
     """Decides the growing orders of all runs of a node. `samples`: of the data set."""
 
     def __init__(self, runs: Runs, lives: Lives, samples: int) -> None:
@@ -54,40 +56,40 @@ class Growth:
 
     # -- something happens -------------------------------------------------------------------------------------------
 
-    def begins(self, key: Key) -> None:
-        """A rank begins an epoch."""
+    def begin(self, key: Key) -> None:
+        """Note that a rank begins an epoch."""
         if self._runs[key[0]].order.grows:
             self.orders.anew(key).begins()
 
-    def asks(self, key: Key, positions: NDArray[np.int64], now_s: float) -> None:
-        """A client asks for positions of an epoch. Raises `UsageError`."""
+    def ask(self, key: Key, positions: NDArray[np.int64], now_s: float) -> None:
+        """Note that a client asks for positions of an epoch. Raises `UsageError`."""
         if self._runs[key[0]].order.grows:
             self.orders[key].asks(int(positions.max()) + 1, len(positions), now_s)
 
-    def answers(self, key: Key) -> int:
-        """A client is told of samples. Returns how many positions are decided; 0 where the order does not grow."""
+    def answer(self, key: Key) -> int:
+        """Note that a client is told of samples. Return how many positions are decided; 0: the order is not online."""
         if self._runs[key[0]].order.grows:
             self.orders[key].answers()
         return self.orders.decided(key)
 
-    def starts(
-        self, key: Key, plan: EpochPlan, read_of: NDArray[Any] | None, start: int, *, begun: bool
-    ) -> Growing | None:
-        """An epoch with this plan is live, from position `start` on. `begun`: its ranks draw none before that.
-
-        `read_of` is `read_of_sample(plan)`, where the caller has it. Returns its order; None where that does not grow.
-        """
+    def make(self, key: Key, ready: Ready, division: Division, number: int, setting: Setting) -> GrowingEpoch | None:
+        """Return the epoch whose plan is made; None if its order is decided already."""
+        plan = ready.plan
         if not plan.grows:
             return None
         order = self.orders.anew(key)
-        growing = order.growing or order.becomes(Growing(plan.sample_of, plan.mapping.samples, read_of))
-        if begun and start > growing.decided:
+        growing = order.growing or order.becomes(Growing(plan.sample_of, plan.mapping.samples, ready.read_of))
+        if ready.begin.times and division.start > growing.decided:  # its ranks draw none before that
             self._rounds.leave(key)
-            growing.skip_to(start)
-        return growing
+            growing.skip_to(division.start)
+        return GrowingEpoch(plan, division, number, setting, growing)
 
-    def left(self) -> None:
-        """Runs are gone."""
+    def is_over(self, key: Key) -> bool:
+        """Whether the order of an epoch is forgotten, though clients were told of it."""
+        return self.orders.over(key)
+
+    def forget_runs(self) -> None:
+        """Forget runs that are gone."""
         for key in self.orders.forget_old():
             self._rounds.leave(key)
 
@@ -98,7 +100,7 @@ class Growth:
         """
         mine = self._runs[key[0]].order
         if not mine.grows:
-            raise UsageError("the order of a run that does not grow")
+            raise UsageError(NOT_ONLINE)
         if (
             first + len(places) > mine.draws
             or sure > mine.draws
@@ -126,7 +128,7 @@ class Growth:
                 "in a job of its own name"
             )
 
-    def wants(self, key: Key, position: int, now_s: float) -> None:
+    def want(self, key: Key, position: int, now_s: float) -> None:
         """A client wants to know the order before a position. Raises `UsageError`."""
         order = self.orders[key]
         if order.begun:  # else other processes know what another server has decided
@@ -136,7 +138,7 @@ class Growth:
 
     def step(self, now_s: float, bridge: int) -> None:
         """Decide what is needed, one piece at a time. `bridge`: about how many samples memory holds."""
-        self.left()
+        self.forget_runs()
         self._levels = {}
         for key, order in self.orders.items():
             levels = self._levels_of(key, order, now_s, bridge)

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple
 from typing import Any, Final
 
 from brand.node.decide.draw import Draw
 from brand.node.decide.epochs import Epochs
 from brand.node.wire.numbers import RunNumber
-from brand.orders.policies.following import UNIT
 
 MOST_HELD: Final = 64
 
 
 def jobs(epochs: Epochs, now_s: float) -> list[dict[str, Any]]:
     """Each run with an epoch under way, as plain values (`docs/statistics.md`)."""
-    return [_job(epochs, number, now_s) for number in epochs.sharing.pacing.begun()]
+    return [_job(epochs, number, now_s) for number in epochs.pacing.begun()]
 
 
 def held_draws(epochs: Epochs, now_s: float) -> list[dict[str, Any]]:
@@ -36,13 +34,12 @@ def _held(epochs: Epochs, draw: Draw, now_s: float) -> dict[str, Any]:
 
 
 def _job(epochs: Epochs, number: RunNumber, now_s: float) -> dict[str, Any]:
-    sharing, pacing, run = epochs.sharing, epochs.sharing.pacing, epochs.runs[number]
+    pacing, run = epochs.pacing, epochs.runs[number]
     key = pacing.now(number)
     assert key is not None
     live = epochs.get(key)
     assert live is not None
-    pulse, joins, pacemaker = pacing.pulse(number), sharing.joins(key), pacing.pacemaker(number, now_s)
-    mine, front = pacing.front(key), pacing.front(pacing.now(pacemaker))
+    pulse = pacing.pulse(number)
     return {
         "job": run.name,
         "epoch": key[1],
@@ -50,9 +47,9 @@ def _job(epochs: Epochs, number: RunNumber, now_s: float) -> dict[str, Any]:
         "samples": run.order.draws,
         "drawn": pulse.drawn,
         "rate": 0.0 if pulse.idle(now_s) else round(pulse.rate or 0.0, 1),
-        "sets_the_pace": run.order.joins and pacemaker == number and bool(pacing.others(number)),
-        "pace": joins[-1].pace / UNIT if joins and joins[-1].pace else None,
-        "behind": None if front is None or mine is None else front - mine,
-        "joins": [list(astuple(join)) for join in joins],
+        "sets_the_pace": False,
+        "pace": None,
+        "behind": None,
+        "joins": [],
         "shared": max(0.0, 1 - run.brought / run.served) if run.served else 0.0,
-    }
+    } | epochs.features.facts(key, now_s)

@@ -9,9 +9,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from brand.node.decide.core import Core
+from brand.node.decide.epochs import Epochs
 from brand.node.decide.fronts import Fronts
+from brand.node.decide.leading import Leading
 from brand.node.decide.lives import Key
+from brand.node.decide.peers import Peers
+from brand.node.decide.sharing import Sharing
 from brand.node.decide.telling import Telling, as_client
 from brand.node.wire.joining import JoinVote, LeadingOffset, Vote
 from brand.node.wire.numbers import NodeNumber, RunNumber
@@ -21,10 +24,17 @@ from brand.node.wire.peer_messages import EpochReleased
 class Joinings:
     """What this node tells other nodes of its joins and fronts, and what they tell this node."""
 
-    def __init__(self, core: Core, telling: Telling) -> None:
-        self._core, self._telling = core, telling
-        self._epochs, self._peers = core.epochs, core.peers
-        self._fronts = Fronts(core.epochs.runs, core.epochs.lives, core.epochs.sharing, core.peers)
+    def __init__(
+        self,
+        epochs: Epochs,
+        peers: Peers,
+        telling: Telling,
+        sharing: Sharing,
+        leading: Leading,
+    ) -> None:
+        self._epochs, self._peers, self._telling, self._sharing = epochs, peers, telling, sharing
+        self._leading = leading
+        self._fronts = Fronts(epochs.runs, epochs.lives, epochs.pacing, sharing, peers)
         self._told: defaultdict[NodeNumber, dict[Key, Vote]] = defaultdict(dict)
         self._owed: defaultdict[NodeNumber, set[Key]] = defaultdict(set)
         """Epochs of which each node has asked."""
@@ -39,7 +49,7 @@ class Joinings:
 
     def take(self, node: NodeNumber, joining: JoinVote, now_s: float) -> None:
         """A node says with which joins it would draw an epoch. Raises `UsageError`."""
-        runs, leading = self._epochs.runs, self._epochs.leading
+        runs, leading = self._epochs.runs, self._leading
         number = runs.number_of(joining.name, joining.order)
         if joining.draws:
             number = runs.register(as_client(node), joining.order, joining.name, None)
@@ -47,7 +57,7 @@ class Joinings:
             return
         key = number, joining.epoch
         if leading.hears(node, key, joining, now_s):
-            self.plan_anew(key)
+            self._epochs.plans.make_anew(key)
         if joining.asks or (leading.said(key).stands and not joining.said.stands):
             self._told[node].pop(key, None)
             self._owed[node].add(key)
@@ -59,16 +69,9 @@ class Joinings:
         if key is not None:
             self._fronts.takes(node, key, front, now_s)
 
-    def plan_anew(self, key: Key) -> None:
-        """An epoch has other joins than this node has planned it with. No draw of it was answered."""
-        life = self._epochs.lives.get(key)
-        if life is not None:
-            self._core.residents.let_go(life.plans_anew())
-            self._epochs.want(key)
-
     def opened(self, node: NodeNumber) -> None:
         """A stream to or from a node has opened: the node may have started anew, and know nothing."""
-        self._epochs.leading.opened(node)
+        self._leading.opened(node)
         self._told[node].clear()
         self._shown[node].clear()
         self._changes += 1
@@ -77,13 +80,13 @@ class Joinings:
 
     def news(self, now_s: float) -> Iterator[tuple[NodeNumber, JoinVote | EpochReleased | LeadingOffset]]:
         """What is new since the last call, for each node that can be reached."""
-        for run, reason in self._epochs.leading.wrong(now_s):
+        for run, reason in self._leading.wrong(now_s):
             self._telling.disagreements.note([run], reason)
         yield from self._joinings()
         yield from self._fronts.news(now_s)
 
     def _joinings(self) -> Iterator[tuple[NodeNumber, JoinVote | EpochReleased]]:
-        epochs, leading = self._epochs, self._epochs.leading
+        epochs, leading = self._epochs, self._leading
         changes = epochs.changes, leading.changes, self._changes
         if self._seen == changes:
             return
@@ -102,7 +105,7 @@ class Joinings:
 
     def _tell(self, node: NodeNumber, keys: list[Key], live: dict[Key, None]) -> Iterator[JoinVote]:
         """What a node does not know yet of these epochs."""
-        told, epochs, leading = self._told[node], self._epochs, self._epochs.leading
+        told, epochs, leading = self._told[node], self._epochs, self._leading
         for key in keys:
             run, said = epochs.runs.get(key[0]), leading.said(key)
             if run is None or told.get(key) == said or not (said.rows or key in live):
@@ -112,7 +115,7 @@ class Joinings:
             asks, draws = key in live and not leading.knows(node, key), self._draws(key[0])
             if draws:
                 self._shown[node][key[0]] = EpochReleased(run.name, run.order, None)
-            yield JoinVote(run.name, run.order, key[1], said, epochs.sharing.known(key).lap, asks, draws)
+            yield JoinVote(run.name, run.order, key[1], said, self._sharing.known(key).lap, asks, draws)
 
     def _draws(self, number: RunNumber) -> bool:
         """Whether clients of this node draw a run; other nodes have negative numbers."""

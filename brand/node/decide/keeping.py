@@ -11,7 +11,6 @@ from brand.node.decide.epochs import Epochs
 from brand.node.decide.lives import Live
 from brand.node.decide.members import Members
 from brand.node.decide.placing import Aim, Placing, Room
-from brand.node.decide.sharing import LEAST_LOST
 from brand.node.memory.residents import Residents
 from brand.node.wire.numbers import RunNumber
 from brand.orders.nextuse import Frequency, NextUse
@@ -23,11 +22,6 @@ AHEAD_MOST: Final = 256 << 20
 """The most bytes that stay free of kept samples, unless the storage needs more in flight."""
 BUSY_SHARE: Final = 4
 """What the storage needs in flight stays free up to `1 / BUSY_SHARE` of the arena."""
-FOLLOWER_SHARE: Final = 0.045
-"""A job that follows another one holds up to this share of the data set, of what it has to draw from its rest.
-
-Found by simulation: two jobs hold 0.095 of the data set together, one 0.053.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,9 +161,9 @@ class Keeping:
         pages -= self.reserved.ahead(pages, self._residents.pool.allocator.page)
         runs = {run for (run, _), _ in self._epochs.lives.live()}
         others = {self._epochs.runs[run].order for run in runs} - {order}
-        follow = sum(bool(self._epochs.sharing.pacing.others(run)) for run in runs) - 1
-        if order.joins and follow > 0:
-            pages -= min(pages // 2, round((FOLLOWER_SHARE * order.samples * follow + 2 * LEAST_LOST) * mean))
+        followers = self._epochs.features.held_for_followers(order, runs)
+        if followers:
+            pages -= min(pages // 2, round(followers * mean))
             others = {other for other in others if not other.joins}
         return pages - round(sum(other.policy.held(other.mapping) for other in others) * mean)
 

@@ -8,8 +8,7 @@ from typing import Final, Literal
 
 import numpy as np
 
-from brand.node.decide.core import Core
-from brand.node.decide.growing_epoch import decides
+from brand.node.decide.epochs import Epochs
 from brand.node.wire.numbers import ClientNumber, NodeNumber
 
 LATE_S: Final = 5.0
@@ -38,13 +37,13 @@ class Late:
     """The owner of the sample."""
 
 
-def late_draws(core: Core, chunk_size: int, node: NodeNumber, now_s: float) -> Iterator[Late]:
+def late_draws(epochs: Epochs, chunk_size: int, node: NodeNumber, now_s: float) -> Iterator[Late]:
     """Draws that have waited longer than `LATE_S` on this node."""
-    for draw in core.draws.waiting:
+    for draw in epochs.lives.draws():
         if now_s - draw.since_s < LATE_S:
             continue
-        live, first = core.epochs.get(draw.key), int(draw.positions[0])
-        if live is None or not decides(live.epoch, draw.positions):
+        live, first = epochs.get(draw.key), int(draw.positions[0])
+        if live is None or not live.epoch.decides(draw.positions):
             yield Late(draw.client, draw.since_s, draw.key[1], first, "plan")
             continue
         epoch = live.epoch

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 from numpy.typing import NDArray
 
 from brand.node.memory.residents import Residents
 from brand.node.wire.numbers import NodeNumber
+
+MESSAGE_BYTES: Final = 1 << 20
+"""Most bytes of samples in one message to another node."""
+LARGEST_SENT: Final = 4
+"""A sample larger than `1 / LARGEST_SENT` of a message, or of a node's room, is never sent unasked."""
+
+
+def largest_sent(room: int, nodes: int, page: int) -> int:
+    """Pages of the largest sample that other nodes send to this one unasked; they may fill `room` of its pages."""
+    return min(room // max(1, nodes - 1), MESSAGE_BYTES // page) // LARGEST_SENT
 
 
 class Limits:

@@ -13,8 +13,8 @@ can take its samples.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,9 +26,6 @@ from brand.node.decide.runs import Beginning
 from brand.node.wire.numbers import Key as Key
 from brand.node.wire.numbers import NodeNumber
 from brand.orders.base.plan import EpochPlan
-
-MAX_EARLY: Final = 1 << 20
-"""The most positions of another node's requests that are kept until the plan is made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,21 +96,16 @@ class Dropped:
 Stage = Wanted | Planning | Ready | Live | Dropped
 
 
-@dataclass(frozen=True, slots=True)
-class Taker:
+class Taker(Protocol):
     """A node that can take samples of an epoch."""
 
-    front: int
-    """The node takes samples from this position on."""
-    asks: bool
-    """Whether the node asks for samples; else they are sent unasked."""
-    asked: list[NDArray[np.int64]] = field(default_factory=list)
-    """Positions that the node asked for before the plan was made."""
+    def starts(self, epoch: Epoch) -> None:
+        """Send samples of an epoch that is live."""
+        ...
 
-    def ask_later(self, positions: NDArray[np.int64]) -> None:
-        """The node asks before the plan is made. Keep the positions, up to `MAX_EARLY` of them."""
-        if sum(map(len, self.asked)) + len(positions) <= MAX_EARLY:
-            self.asked.append(positions)
+    def ask(self, epoch: Epoch | None, positions: NDArray[np.int64]) -> None:
+        """Note that the node asks for positions, of an epoch that is live, or whose plan is still to come (None)."""
+        ...
 
 
 class Life:
@@ -178,8 +170,8 @@ class Life:
     def starts(self, live: Live) -> None:
         """The epoch is live. From now on the nodes that can take its samples get them."""
         self.stage = live
-        for node in self._takers:
-            self._send(node)
+        for taker in self._takers.values():
+            taker.starts(live.epoch)
 
     def plans_anew(self) -> NDArray[Any]:
         """Its plan is void. Returns the places that were held for it."""
@@ -200,33 +192,23 @@ class Life:
 
     # -- other nodes -------------------------------------------------------------------------------------------------
 
-    def take(self, node: NodeNumber, front: int, *, asks: bool) -> None:
-        """A node can take samples from position `front` on. `asks`: the node asks for them."""
-        self._takers[node] = Taker(front, asks)
-        self._send(node)
+    def take(self, node: NodeNumber, taker: Taker) -> None:
+        """A node can take samples."""
+        self._takers[node] = taker
+        if self.live is not None:
+            taker.starts(self.live.epoch)
 
     def ask(self, node: NodeNumber, positions: NDArray[np.int64]) -> None:
-        """A node asks for positions. A request that comes before the plan is kept until then."""
-        live, taker = self.live, self._takers.get(node)
-        if live is not None and node in live.epoch.outgoing:
-            live.epoch.outgoing[node].ask(positions)
-        elif taker is not None:
-            taker.ask_later(positions)
+        """A node asks for positions. Does nothing if the node cannot take samples."""
+        taker = self._takers.get(node)
+        if taker is not None:
+            taker.ask(None if self.live is None else self.live.epoch, positions)
 
     def forget(self, node: NodeNumber) -> NDArray[Any]:
         """A node has no use for the epoch any more. Returns the places that were held for its ranks."""
         self._takers.pop(node, None)
         held: NDArray[Any] = np.arange(0) if self.live is None else self.live.epoch.forget(node)
         return held
-
-    def _send(self, node: NodeNumber) -> None:
-        if self.live is None:
-            return
-        epoch, taker = self.live.epoch, self._takers[node]
-        epoch.send_to(node, taker.front, epoch.plan.requests if taker.asks else None)
-        for positions in taker.asked:
-            epoch.outgoing[node].ask(positions)
-        taker.asked.clear()
 
 
 class Lives:

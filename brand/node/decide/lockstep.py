@@ -15,6 +15,7 @@ from typing import Final
 from brand.errors import UsageError
 from brand.node.decide.draw import Draw
 from brand.node.decide.lives import Lives
+from brand.node.decide.pacemakers import Pacemakers
 from brand.node.decide.pacing import Pacing
 from brand.node.decide.runs import Runs
 from brand.node.decide.tasks import Refuse
@@ -30,8 +31,8 @@ AWAY_S: Final = 30.0
 class Lockstep:
     """The jobs of a node that are in step."""
 
-    def __init__(self, runs: Runs, lives: Lives, pacing: Pacing) -> None:
-        self._runs, self._lives, self._pacing = runs, lives, pacing
+    def __init__(self, runs: Runs, lives: Lives, pacing: Pacing, pacemakers: Pacemakers) -> None:
+        self._runs, self._lives, self._pacing, self._pacemakers = runs, lives, pacing, pacemakers
         self._in_step: dict[RunNumber, float] = {}
         """Since when."""
         self._together: set[Hashable] = set()
@@ -46,7 +47,7 @@ class Lockstep:
         step = self._runs[number].order.policy.lock_step
         if step is None:
             return False
-        group = sorted([number, *self._pacing.others(number)])
+        group = sorted([number, *self._pacemakers.others(number)])
         if not self._gather(group, step, now_s):
             return True
         at = self._front(number) if number in self._in_step else None
@@ -61,9 +62,9 @@ class Lockstep:
         """Clients that have waited too long for the jobs that were to begin with theirs."""
         for draw in self._lives.draws():
             order = self._runs[draw.key[0]].order
-            step, common = order.policy.lock_step, self._pacing.common(draw.key[0])
+            step, common = order.policy.lock_step, self._pacemakers.common(draw.key[0])
             if step is not None and common not in self._together and now_s - draw.since_s > GATHER_S:
-                there = [n for n in self._runs if self._pacing.common(n) == common]
+                there = [n for n in self._runs if self._pacemakers.common(n) == common]
                 names = ", ".join(sorted(self._runs[n].name for n in there))
                 reason = (
                     f"{len(there)} of {step.jobs} jobs that go in lock step ({names}) have begun within "
@@ -75,11 +76,11 @@ class Lockstep:
     def left(self) -> None:
         """Forget runs that are gone."""
         self._in_step = {run: since_s for run, since_s in self._in_step.items() if run in self._runs}
-        self._together &= {self._pacing.common(run) for run in self._runs}
+        self._together &= {self._pacemakers.common(run) for run in self._runs}
 
     def _gather(self, group: list[RunNumber], step: LockStep, now_s: float) -> bool:
         """See who of a group is in step now. Returns whether all were there at some time."""
-        common = self._pacing.common(group[0])
+        common = self._pacemakers.common(group[0])
         if len(group) >= step.jobs:
             self._together.add(common)
         if common not in self._together:
@@ -102,4 +103,4 @@ class Lockstep:
         return not waits and now_s - max(self._in_step[run], self._pacing.pulse(run).last_s) > AWAY_S
 
     def _front(self, run: RunNumber) -> int | None:
-        return self._pacing.front(self._pacing.now(run))
+        return self._pacemakers.front(self._pacing.now(run))

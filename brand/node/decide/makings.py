@@ -6,7 +6,7 @@ other epochs meanwhile. What is small is done at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -15,16 +15,14 @@ import numpy as np
 from brand.node.decide.account import Account
 from brand.node.decide.division import Division
 from brand.node.decide.epoch import Epoch, Setting, readable
-from brand.node.decide.growing_epoch import GrowingEpoch
-from brand.node.decide.growth import Growth
+from brand.node.decide.features import EpochFeature
 from brand.node.decide.limits import Limits
 from brand.node.decide.lives import Key, Live, Lives, Ready
 from brand.node.decide.members import Members
-from brand.node.decide.outgoing import follows
-from brand.node.decide.peers import Peers
 from brand.node.decide.runs import Beginning, Runs
 from brand.node.memory.residents import Residents
-from brand.orders.base.plan import EpochPlan
+from brand.node.wire.numbers import NodeNumber
+from brand.orders.base.plan import EpochPlan, PeerRequests
 from brand.orders.base.split import split_near
 
 PART: Final = 1 << 18
@@ -48,13 +46,13 @@ class Makings:
         residents: Residents,
         runs: Runs,
         lives: Lives,
-        growth: Growth,
         limits: Limits,
         members: Members,
-        peers: Peers,
+        unreachable: Callable[[], Iterable[NodeNumber]],
+        features: EpochFeature,
     ) -> None:
-        self._residents, self._runs, self._lives, self._growth = residents, runs, lives, growth
-        self._limits, self._members, self._peers = limits, members, peers
+        self._residents, self._runs, self._lives, self._features = residents, runs, lives, features
+        self._limits, self._members, self._unreachable = limits, members, unreachable
         self._makings: dict[Key, _Making] = {}
         self._last_number = 0
 
@@ -92,16 +90,13 @@ class Makings:
             rank_at = split_near(owners.near(plan.sample_of[division.start :], known), node_of_rank, division.batch)
             division = replace(division, rank_at=rank_at)
         self._last_number += 1
-        setting = Setting(owners, self._limits, self._peers.unreachable)
-        growing = self._growth.starts(key, plan, ready.read_of, division.start, begun=ready.begin.times > 0)
-        epoch = (
-            Epoch(plan, division, self._last_number, setting, requests)
-            if growing is None
-            else GrowingEpoch(plan, division, self._last_number, setting, growing)
-        )
+        setting = Setting(owners, self._limits, self._unreachable)
+        epoch = self._features.make(key, ready, division, self._last_number, setting)
+        if epoch is None:
+            epoch = Epoch(plan, division, self._last_number, setting, requests)
         parts = epoch.expecting(ranks, run.fronts(key[1]), ready.read_of)
         self._makings[key] = _Making(plan, ready.begin, epoch, parts)
-        at_once = self._members.nodes > 1 or growing is not None  # other nodes may come and go, orders grow meanwhile
+        at_once = self._members.nodes > 1 or plan.grows  # other nodes may come and go, orders grow meanwhile
         while not self._go_on(key) and at_once:
             pass
 
@@ -123,3 +118,13 @@ class Makings:
         begin = replace(begin, whole=begin.whole and begin.times <= 1)
         self._lives[key].starts(Live(epoch, Account(epoch.division), begin))
         return True
+
+
+def follows(
+    requests: PeerRequests | None, ranks: dict[int, NodeNumber], nodes: int, replicas: int
+) -> PeerRequests | None:
+    """The table of requests if the ranks lie as it foresees: the ranks of a node side by side. Else None.
+
+    Without the table all samples are sent unasked, as with `stripes`.
+    """
+    return requests if all(node == rank * nodes // replicas for rank, node in ranks.items()) else None

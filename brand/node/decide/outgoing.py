@@ -9,15 +9,19 @@ would give its pages back twice.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from brand.node.decide.epoch import Epoch
 from brand.node.wire.numbers import NodeNumber
 from brand.orders.base.dtypes import index_dtype
 from brand.orders.base.plan import PeerRequests
 
+MAX_EARLY: Final = 1 << 20
+"""The most positions of another node's requests that are kept until the plan is made."""
 LOOK: Final = 1024
 """The most positions that `next` returns."""
 
@@ -104,11 +108,39 @@ class Outgoing:
         return self._known[found]
 
 
-def follows(
-    requests: PeerRequests | None, ranks: dict[int, NodeNumber], nodes: int, replicas: int
-) -> PeerRequests | None:
-    """The table of requests where the ranks lie as it foresees: the ranks of a node side by side. Else None.
+def queue_to(epoch: Epoch, node: NodeNumber) -> Outgoing:
+    """What this node still has to send of an epoch to a node that can take its samples."""
+    queue = epoch.outgoing[node]
+    assert isinstance(queue, Outgoing)
+    return queue
 
-    Without the table all samples are sent unasked, as with `stripes`.
-    """
-    return requests if all(node == rank * nodes // replicas for rank, node in ranks.items()) else None
+
+@dataclass(frozen=True, slots=True)
+class Taker:
+    """A node that can take samples of an epoch."""
+
+    node: NodeNumber
+    front: int
+    """The node takes samples from this position on."""
+    asks: bool
+    """Whether the node asks for samples; else they are sent unasked."""
+    asked: list[NDArray[np.int64]] = field(default_factory=list)
+    """Positions that the node asked for before the plan was made."""
+
+    def starts(self, epoch: Epoch) -> None:
+        """Send to the node what its ranks draw of an epoch that is live."""
+        before = queue_to(epoch, self.node) if self.node in epoch.outgoing else None
+        queue = Outgoing(epoch.to_send(self.node), epoch.plan.requests if self.asks else None, self.front)
+        epoch.outgoing[self.node] = queue
+        if before is not None:  # the node has more ranks than it said before; it does not ask twice
+            queue.ask(before.unanswered)
+        for positions in self.asked:
+            queue.ask(positions)
+        self.asked.clear()
+
+    def ask(self, epoch: Epoch | None, positions: NDArray[np.int64]) -> None:
+        """Note that the node asks for positions. Before the plan is made, keep up to `MAX_EARLY` of them."""
+        if epoch is not None and self.node in epoch.outgoing:
+            queue_to(epoch, self.node).ask(positions)
+        elif sum(map(len, self.asked)) + len(positions) <= MAX_EARLY:
+            self.asked.append(positions)

@@ -1,8 +1,6 @@
-"""Which runs share, how fast does each draw, and which of them makes the pace?
+"""How fast does each run draw, and which runs draw nothing just now?
 
-Runs share whose orders have the same seed and the same laps (`Policy.common`). The fastest one is the *pacemaker*. It
-stays until another is 10 % faster, it is gone, or it draws nothing for a while. No clock is here: times are arguments.
-`Pacing` owns the measured rates.
+No clock is here: times are arguments. `Pacing` owns the measured rates.
 """
 
 from __future__ import annotations
@@ -10,7 +8,6 @@ from __future__ import annotations
 import heapq
 import math
 from collections import defaultdict, deque
-from collections.abc import Hashable
 from typing import Final
 
 from brand.node.decide.lives import Key, Lives
@@ -31,8 +28,6 @@ LONGEST_GAP_S: Final = 30.0
 """A usual gap is at most so long."""
 LEAST_BEATS: Final = 4
 """A rate is that of so many draws, where these took longer than `RATE_S`."""
-FASTER: Final = 1.1
-"""The pacemaker changes where another run is so many times as fast. Rates that differ by less count as equal."""
 _KEPT_EVERY_S: Final = 0.1
 
 
@@ -89,16 +84,14 @@ class Pulse:
 
 
 class Pacing:
-    """The rates of all runs of a node, and their pacemakers."""
+    """The rates of all runs of a node."""
 
     def __init__(self, runs: Runs, lives: Lives) -> None:
         self._runs, self._lives = runs, lives
         self._pulses: defaultdict[RunNumber, Pulse] = defaultdict(Pulse)
-        self._pacemaker: dict[Hashable, RunNumber] = {}
-        """By what the runs have in common."""
 
     def __repr__(self) -> str:
-        return f"Pacing({dict(self._pulses)}, pacemakers {sorted(self._pacemaker.values())})"
+        return f"Pacing({dict(self._pulses)})"
 
     def pulse(self, run: RunNumber) -> Pulse:
         """How fast a run draws."""
@@ -108,7 +101,6 @@ class Pacing:
         """Forget runs that are gone."""
         for run in [run for run in self._pulses if run not in self._runs]:
             del self._pulses[run]
-        self._pacemaker = {common: run for common, run in self._pacemaker.items() if run in self._runs}
 
     def begun(self) -> list[RunNumber]:
         """Runs with an epoch under way."""
@@ -118,57 +110,7 @@ class Pacing:
         """The last epoch that a run has begun; None: it has none under way."""
         return max((key for key, live in self._lives.live() if key[0] == run and live.begun), default=None)
 
-    def front(self, key: Key | None) -> int | None:
-        """Where the front is, as far as this epoch's run has come; None where its plan does not say."""
-        life = None if key is None else self._lives.get(key)
-        if life is None or life.live is None or life.live.epoch.plan.track is None:
-            return None
-        return life.live.epoch.plan.track.at(life.live.epoch.progress.everywhere(life.live.epoch.here))
-
-    def others(self, run: RunNumber) -> list[RunNumber]:
-        """Other runs that share with this one and have an epoch under way."""
-        common = self.common(run)
-        if common is None:
-            return []
-        return [other for other in self.begun() if other != run and self.common(other) == common]
-
-    def slowness(self, run: RunNumber) -> float:
-        """How many times as long a draw of this run takes as one of the fastest run that shares with it."""
-        mine = self._pulses[run].rate
-        known = [rate for rate in (self._pulses[other].rate for other in self.others(run)) if rate]
-        return max((mine, *known)) / mine if mine else 1.0
-
     def idle(self, run: RunNumber, now_s: float) -> bool:
         """Whether a run has drawn nothing for a while, and waits for nothing."""
         pulse = self._pulses[run]
         return pulse.drawn > 0 and pulse.idle(now_s) and all(draw.key[0] != run for draw in self._lives.draws())
-
-    def times(self, run: RunNumber, than: RunNumber) -> float:
-        """How many times as fast the run `than` is. Nearly equal rates count as equal.
-
-        A loop that waits for its loader keeps together with others by itself, as it finds what they have read.
-        """
-        mine, theirs = self._pulses[run].rate, self._pulses[than].rate
-        times = theirs / mine if mine and theirs else 1.0
-        return 1.0 if 1 / FASTER < times < FASTER else times
-
-    def pacemaker(self, run: RunNumber, now_s: float) -> RunNumber:
-        """The run that makes the pace for this one and those that share with it."""
-        common = self.common(run)
-        if common is None:
-            return run
-        able = [other for other in self.begun() if self.common(other) == common and not self.idle(other, now_s)]
-        present = self._pacemaker.get(common)
-        if not able:
-            return run if present is None else present
-        rates = {other: self._pulses[other].rate or 0.0 for other in able}
-        best = max(able, key=lambda other: (rates[other], self._runs[other].order.draws, -other))
-        if present in able and (not rates[present] or rates[best] <= FASTER * rates[present]):
-            return present
-        self._pacemaker[common] = best
-        return best
-
-    def common(self, run: RunNumber) -> Hashable | None:
-        """What runs have in common that share; None: the run shares with none."""
-        order = self._runs[run].order
-        return None if order.policy.common is None else (order.seed, order.policy.common)

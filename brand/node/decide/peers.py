@@ -72,6 +72,11 @@ class Peer:
         comes = f"received {self._received} of {self._told}, {self._outstanding} outstanding"
         return f"Peer({self.node} {self.reach.value}{', asks' if self.asks else ''}; {sends}; {comes})"
 
+    @property
+    def reachable(self) -> bool:
+        """Whether the node can be asked."""
+        return self.reach is Reach.OPEN
+
     # -- this node asks ----------------------------------------------------------------------------------------------
 
     def opens(self, now_s: float) -> None:
@@ -157,7 +162,7 @@ class Peers:
 
     def reachable(self, node: NodeNumber) -> bool:
         """Whether a node can be asked."""
-        return self._peers[node].reach is Reach.OPEN
+        return self._peers[node].reachable
 
     def unreachable(self) -> list[NodeNumber]:
         """Nodes from which this node expects nothing just now."""

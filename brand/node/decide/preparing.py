@@ -26,16 +26,17 @@ from brand.node.decide.clearing import Clearing
 from brand.node.decide.draw import Draw
 from brand.node.decide.epoch import Epoch
 from brand.node.decide.epochs import Epochs
+from brand.node.decide.features import NOTHING, Taken
 from brand.node.decide.preparers import Preparers, Strikes
 from brand.node.decide.tasks import EndPreparer, Fill, Prepare, StartPreparer
 from brand.node.decide.wants import Wants
-from brand.node.memory.leases import Shelved
+from brand.node.memory.allocator import Allocator
 from brand.node.memory.prepared import MADE, MAKING, RAW, PreparedMemory
 from brand.node.memory.residents import Residents
-from brand.node.wire.messages import NO_CHAINS, Chains
+from brand.node.wire.messages import Chains
 from brand.node.wire.numbers import ClientNumber, RunNumber
 from brand.node.wire.prepared import DecodeSpec
-from brand.node.wire.preparer import ENOUGH, MOST_PAGES, UNTRIED, pages_of
+from brand.node.wire.preparer import BATCH_S, ENOUGH, MOST_PAGES, UNTRIED, pages_of
 
 BATCH: Final = 16
 """The most samples of a batch."""
@@ -45,21 +46,6 @@ GUESS: Final = 64
 """Pages that a sample takes, as long as none of its want is known; less where memory is small."""
 
 ToDo = StartPreparer | EndPreparer | Prepare | Fill
-
-
-@dataclass(frozen=True, slots=True)
-class Taken:
-    """What a draw gets of the second memory."""
-
-    prepared: NDArray[np.bool_]
-    """Which of the samples that it found in memory are prepared, for each want of the client."""
-    chains: Chains
-    """Spec by spec."""
-    shelved: Shelved
-
-
-NOTHING: Final = Taken(np.empty(0, np.bool_), NO_CHAINS, ())
-"""No sample is prepared."""
 
 
 @dataclass(slots=True)
@@ -326,3 +312,11 @@ class Preparing:
         self._strikes.forget(want)
         self._choices.forget(want)
         return True
+
+
+def preparing_in(
+    pages: Allocator, preparers: int, residents: Residents, epochs: Epochs, least_runs: int = 1
+) -> Preparing:
+    """Preparation with so many preparers, of what at least `least_runs` runs want; results go to these pages."""
+    memory = PreparedMemory(pages, len(residents.pages_of))
+    return Preparing(memory, Preparers(preparers, BATCH_S), residents, epochs, least_runs)

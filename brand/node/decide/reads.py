@@ -18,15 +18,14 @@ from numpy.typing import NDArray
 
 from brand.node.decide.caching import Caching
 from brand.node.decide.counters import Counters
-from brand.node.decide.early import Early
-from brand.node.decide.epoch import Epoch
-from brand.node.decide.epochs import Epochs
+from brand.node.decide.epoch import Epoch, reached, to_read
+from brand.node.decide.epochs import Epochs, draws_before
+from brand.node.decide.features import EarlyReads
 from brand.node.decide.gaps import StorageFacts
-from brand.node.decide.receiving import Receiving
 from brand.node.decide.states import EARLY
-from brand.node.decide.stripes import Stripe, operations_of, span_of
+from brand.node.decide.stripes import Stripe, leave_chunks, operations_of, span_of
 from brand.node.decide.tasks import PIECE, Read, Rows, rows_of, rows_of_each
-from brand.node.decide.under_way import UnderWay
+from brand.node.decide.under_way import UnderWay, Waits
 from brand.node.decide.wholes import Wholes, around_misses, pieces_of, units_of
 from brand.node.memory.residents import Residents
 
@@ -46,15 +45,16 @@ class Reads:
         index: Rows,
         residents: Residents,
         epochs: Epochs,
-        receiving: Receiving,
         caching: Caching,
-        early: Early,
         storage: StorageFacts,
         counters: Counters,
+        remote_pages: int = 0,
     ) -> None:
-        self._index, self._residents, self._epochs, self._receiving = index, residents, epochs, receiving
+        self._index, self._residents, self._epochs = index, residents, epochs
         self.storage = storage
-        self._caching, self._early, self._counters = caching, early, counters
+        self._caching, self._counters, self._remote_pages = caching, counters, remote_pages
+        self._early: EarlyReads | None = None
+        """Lets one read serve several jobs; None: no job shares."""
         self._last = 0
         self._again: deque[Read] = deque()
         """Reads that have failed in the cache folder, and now go to the storage."""
@@ -64,6 +64,10 @@ class Reads:
 
     def __repr__(self) -> str:
         return f"Reads({self.under_way.count} under way{', no room for more' if self.no_room else ''})"
+
+    def share(self, early: EarlyReads) -> None:
+        """Let one read serve several jobs from now on."""
+        self._early = early
 
     @property
     def stuck(self) -> bool:
@@ -83,7 +87,8 @@ class Reads:
             read = self._bundle(epoch) if epoch.plan.reads is None else self._stripes(epoch, most)
             if read is not None:
                 return read
-            if self.no_room and not (self._early.may_give_back and self.make_room(now_s)):
+            early = self._early
+            if self.no_room and (early is None or not early.may_give_back or not self.make_room(now_s)):
                 return None
             self.no_room = False
         return None
@@ -91,19 +96,23 @@ class Reads:
     def make_room(self, now_s: float) -> bool:
         """Free samples that jobs hold early, and draw later than those of the next read. Returns whether any were."""
         found = self._most_urgent(now_s)
-        if found is None or not found[0].plan.shares:
+        if found is None or self._early is None or not found[0].plan.shares:
             return False
         share = self._residents.pool.allocator.count // ROOM_SHARE
         return self._early.give_back(share, now_s, beyond=found[1])
 
-    def done(self, read: Read, failed: tuple[int, ...], left: tuple[int, ...] = ()) -> None:
+    def done(
+        self, read: Read, failed: tuple[int, ...], left: tuple[int, ...] = (), chunks: tuple[int, ...] = ()
+    ) -> None:
         """A read has ended, and some of its pieces failed. Those that failed in the cache folder go to the storage.
 
-        Of those that failed in the storage, or were left in the page cache, clients read the samples exactly.
+        Of those that failed in the storage, or were left in the page cache, clients read the samples exactly. The page
+        cache holds all of `chunks`.
         """
+        waits = self.under_way.waits.pop(read.number)
         self.under_way.ends(read)
         self._caching.writing.reserve(-read.reserved)
-        residents, states = self._residents, read.epoch.states
+        residents, states = self._residents, waits.epoch.states
         places, heads, rows, lost = read.places, read.heads, read.rows, read.places[:0]
         whole = read.of_pieces(read.pieces["samples"] > 1) if read.reserved else np.zeros(len(places), np.bool_)
         if failed or left:
@@ -113,6 +122,7 @@ class Reads:
             if (fails & cached).any():
                 self._last += 1
                 again = read.part(self._last, fails & cached)
+                self.under_way.waits[again.number] = waits.of(again.places)
                 self._caching.lose(again.places)
                 again.pieces["cached"] = False
                 self._again.append(again)
@@ -124,6 +134,7 @@ class Reads:
                 states.fails(lost)
             brought = read.of_pieces(~fails)
             read = read.part(read.number, ~(fails & cached))
+            waits = waits.of(read.places)
             places, heads, rows, whole = places[brought], heads[brought], rows[brought], whole[brought]
         residents.pool.came(heads, rows)
         twice = residents.present(places)  # another epoch's read was faster
@@ -133,17 +144,27 @@ class Reads:
             residents.refer(places[twice])
         self._caching.take(places[whole], reserved=True)
         self._caching.take(places[~whole])
-        self._early.came(read, lost)
+        for key, live in self._epochs.lives.live():
+            if live.epoch is waits.epoch:
+                self._epochs.runs[key[0]].brings(len(read.places) - len(lost))
+        if self._early is not None:
+            self._early.came(read, waits.others, lost)
         gone = places[~states.arrives(places)]
         if len(gone):
             residents.let_go(gone)
+        if chunks:
+            leave_chunks(residents, waits.epoch, chunks)
 
     def _most_urgent(self, now_s: float) -> tuple[Epoch, float] | None:
         """The epoch whose next read is needed in the fewest draws, and how many these are."""
         best: tuple[Epoch, float] | None = None
         for key, live in self._epochs.lives.live():
             if live.epoch.reads.next is not None:
-                lead = self._early.lead(key, live, live.epoch.reads.deadline, now_s)
+                epoch, deadline, early = live.epoch, live.epoch.reads.deadline, self._early
+                if early is None or not epoch.plan.shares:
+                    lead = draws_before(self._epochs, key, live) + deadline - reached(epoch)
+                else:
+                    lead = early.lead(key, live, deadline, now_s)
                 if best is None or lead < best[1]:
                     best = live.epoch, lead
         return best
@@ -157,10 +178,10 @@ class Reads:
         numbers = epoch.reads.upcoming(1 if plan.shares else most).tolist()
         held_by = [plan.places_held(number) for number in numbers]
         held, ends = np.concatenate(held_by), np.cumsum([len(places) for places in held_by])
-        due, present = epoch.to_read(held), residents.present(held)
+        due, present = to_read(epoch, held), residents.present(held)
         absent = due & ~present
         needed = np.cumsum(np.where(absent, residents.pages_of[held], 0), dtype=np.int64)[ends - 1]
-        count = int(np.searchsorted(needed, self._room(), side="right"))
+        count = int(np.searchsorted(needed, free_pages(self._residents, self._remote_pages), side="right"))
         end = int(ends[max(0, count - 1)])
         self._find(epoch, held[:end][(due & present)[:end]])
         if not count:
@@ -188,14 +209,17 @@ class Reads:
         """
         residents, page = self._residents, self._residents.pool.allocator.page
         places = epoch.plan.sample_of[epoch.reads.upcoming(BUNDLE)]
-        due, present = epoch.to_read(places), residents.present(places)
+        due, present = to_read(epoch, places), residents.present(places)
         misses = due & ~present
         wholes = self._wholes(epoch, places[misses])
         needed = np.where(misses, residents.pages_of[places], 0).astype(np.int64)
         if wholes is not None:
             needed[misses] = wholes.pages_at(places[misses], residents.pages_of)
         filled = np.cumsum(needed)
-        most = min(self._room(), max(BUNDLE_BYTES // page, int(filled[filled > 0][:1].sum())))
+        most = min(
+            free_pages(self._residents, self._remote_pages),
+            max(BUNDLE_BYTES // page, int(filled[filled > 0][:1].sum())),
+        )
         count = int(np.searchsorted(filled, most, side="right"))
         if not count:
             if self._will_have_room(int(needed[0])):
@@ -240,13 +264,9 @@ class Reads:
             self._residents.refer(places)
             epoch.states.finds(places)
 
-    def _room(self) -> int:
-        """Pages that reads may take now."""
-        return max(0, self._residents.pool.allocator.free - self._receiving.reserve())
-
     def _will_have_room(self, pages: int) -> bool:
         """Whether a read that does not fit now can fit later. Then `no_room` is set."""
-        self.no_room = pages < self._residents.pool.allocator.count - self._receiving.room
+        self.no_room = pages < self._residents.pool.allocator.count - self._remote_pages
         return self.no_room
 
     def _start_stripes(self, epoch: Epoch, stripes: list[Stripe]) -> Read:
@@ -303,9 +323,10 @@ class Reads:
     ) -> Read:
         self._caching.reads_for(epoch.number, self._epochs.lives)
         epoch.states.starts(due)
-        others = self._early.starts(places, epoch) if epoch.plan.shares else ()
+        others = self._early.starts(places, epoch) if self._early is not None and epoch.plan.shares else []
         self._last += 1
-        return self._begin(Read(self._last, pieces, vectors, places, heads, rows, epoch, reserved, others, count))
+        self.under_way.waits[self._last] = Waits(epoch, others)
+        return self._begin(Read(self._last, pieces, vectors, places, heads, rows, epoch.plan, reserved, count))
 
     def _begin(self, read: Read) -> Read:
         self.under_way.starts(read)
@@ -317,17 +338,11 @@ class Reads:
         return read
 
 
-def leave_chunks(residents: Residents, epoch: Epoch, chunks: tuple[int, ...]) -> None:
-    """The page cache holds these chunks. An epoch leaves there what it has not begun to read, as clients take it.
+def reserved(residents: Residents, remote_pages: int) -> int:
+    """Pages that stay free for samples of other nodes, which may fill `remote_pages`."""
+    return max(0, remote_pages - int(residents.sent_pages.sum())) if remote_pages else 0
 
-    So the queue passes over their reads. Where a sample of a chunk is in memory, the chunk's reads find it there.
-    """
-    size, numbers = epoch.plan.mapping.chunk_size, np.array(chunks)
-    places = (numbers[:, None] * size + np.arange(size)).ravel()
-    places = places[places < len(residents.pages_of)]
-    due = places[epoch.to_read(places)]
-    present = residents.present(due)
-    left = due[~present]
-    residents.left.leave(left)
-    epoch.states.leaves(left)
-    epoch.reads.pass_over(np.setdiff1d(numbers, due[present] // size))
+
+def free_pages(residents: Residents, remote_pages: int) -> int:
+    """Pages that reads may take now."""
+    return max(0, residents.pool.allocator.free - reserved(residents, remote_pages))

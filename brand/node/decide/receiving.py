@@ -1,7 +1,7 @@
 """What becomes of the samples that other nodes send, and what does this node ask their owners for?
 
 Owners send the samples that ranks of this node will draw, as far as this node tells them of room. A part of memory
-stays free for these (`reserve`). When a draw has waited for a moment, this node asks the owner. When the owner does not
+stays free for these (`Reads`). When a draw has waited for a moment, this node asks the owner. When the owner does not
 send in time, this node stops waiting, and the client reads the sample from storage or fetches it by name.
 """
 
@@ -52,11 +52,12 @@ class Receiving:
     def __repr__(self) -> str:
         return f"Receiving({self.room} pages, {len(self._requests)} requests to send)"
 
-    # -- samples come ------------------------------------------------------------------------------------------------
+    @property
+    def samples(self) -> int:
+        """How many samples the data set has."""
+        return len(self._residents.pages_of)
 
-    def reserve(self) -> int:
-        """Pages that stay free for samples of other nodes."""
-        return max(0, self.room - int(self._residents.sent_pages.sum())) if self.room else 0
+    # -- samples come ------------------------------------------------------------------------------------------------
 
     def room_for(self, node: NodeNumber, *, now: bool = False) -> int | None:
         """Pages that a node may send in all since its stream was opened; see `Peer.room`."""

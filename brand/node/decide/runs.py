@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import UserDict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -130,13 +131,22 @@ def _complete(begin: Begin, begins: list[Begin]) -> bool:
     return len({rank for other in begins if other.same_as(begin) for rank in other.ranks}) >= begin.replicas
 
 
+def _meet_nothing(order: Order) -> None:
+    del order
+
+
 class Runs(UserDict[RunNumber, Run]):
     """The runs of a server, by number. No number is used twice."""
 
     def __init__(self, samples: int, chunk_size: int) -> None:
         super().__init__()
         self._sizes, self._last = (samples, chunk_size), 0
+        self._meets: Callable[[Order], None] = _meet_nothing
         self._notices: list[str] = []
+
+    def call_for_orders(self, meets: Callable[[Order], None]) -> None:
+        """Call `meets` with the order of each new run from now on, before the run is known."""
+        self._meets = meets
 
     def take_notices(self) -> list[str]:
         """Messages for the user, most of them about how training processes draw. Each is returned once."""
@@ -183,6 +193,7 @@ class Runs(UserDict[RunNumber, Run]):
         if number is None:
             if len(self) == MAX_RUNS:
                 raise UsageError(f"this server already serves {MAX_RUNS} runs; start another one")
+            self._meets(order)
             self._last += 1
             number = RunNumber(self._last)
             self[number] = Run(order, name, None, None, Conduct(self._notices))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,21 +10,12 @@ from numpy.typing import NDArray
 from brand.node.decide.counters import NodeCounters
 from brand.node.decide.epoch import Epoch
 from brand.node.decide.epochs import Epochs
+from brand.node.decide.limits import MESSAGE_BYTES
 from brand.node.decide.lives import Key
-from brand.node.decide.members import Members
+from brand.node.decide.outgoing import queue_to
 from brand.node.decide.peers import Peer
 from brand.node.memory.residents import Residents
 from brand.node.wire.numbers import NodeNumber, RunNumber
-
-MESSAGE_BYTES: Final = 1 << 20
-"""Most bytes of samples in one message."""
-LARGEST_SENT: Final = 4
-"""A sample larger than `1 / LARGEST_SENT` of a message, or of a node's room, is never sent unasked."""
-
-
-def largest_sent(room: int, members: Members, page: int) -> int:
-    """Pages of the largest sample that other nodes send to this one unasked; they may fill `room` of its pages."""
-    return min(room // max(1, members.nodes - 1), MESSAGE_BYTES // page) // LARGEST_SENT
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +39,8 @@ class Sending:
     @property
     def waited_for(self) -> bool:
         """Whether another node waits for samples that it has asked for."""
-        return any(out.urgent for _, live in self._epochs.lives.live() for out in live.epoch.outgoing.values())
+        live_epochs = [live.epoch for _, live in self._epochs.lives.live()]
+        return any(queue_to(epoch, node).urgent for epoch in live_epochs for node in epoch.outgoing)
 
     def next(self, peer: Peer, *, stuck: bool) -> Batch | None:
         """The batch to send to a node now; None where there is none, or the node has no room for it.
@@ -60,10 +51,10 @@ class Sending:
         queues = [(key, live.epoch) for key, live in self._epochs.lives.live() if peer.node in live.epoch.outgoing]
         if len(queues) > 1:
             queues = self._by_lead(peer.node, queues)
-        urgent = [(key, epoch) for key, epoch in queues if epoch.outgoing[peer.node].urgent]
+        urgent = [(key, epoch) for key, epoch in queues if queue_to(epoch, peer.node).urgent]
         blocked: set[RunNumber] = set()
         for key, epoch in urgent or queues:  # where the node waits for samples, these and nothing else
-            outgoing = epoch.outgoing[peer.node]
+            outgoing = queue_to(epoch, peer.node)
             positions = outgoing.next()
             if not len(positions) or key[0] in blocked:
                 continue
@@ -104,7 +95,7 @@ class Sending:
         here = places[present]
         data = self._residents.contents(here)
         self._residents.let_go(here[epoch.states.leaves(here)])
-        epoch.outgoing[peer.node].advance(fit)
+        queue_to(epoch, peer.node).advance(fit)
         epoch.progress.sends(fit)
         self._epochs.runs[key[0]].serves(fit)
         peer.sends(len(data))

@@ -13,8 +13,9 @@ from typing import Final
 
 from brand.errors import UsageError
 from brand.node.decide.division import Division
+from brand.node.decide.features import NO_JOINS
 from brand.node.decide.lives import Key, Lives
-from brand.node.decide.lockstep import Lockstep
+from brand.node.decide.pacemakers import Pacemakers
 from brand.node.decide.pacing import Pacing
 from brand.node.decide.runs import Runs
 from brand.node.wire.numbers import RunNumber
@@ -36,10 +37,9 @@ PLANNING_S: Final = 1.0
 class Sharing:
     """The joins of all runs of a node. `samples`: of the data set."""
 
-    def __init__(self, runs: Runs, lives: Lives, samples: int) -> None:
+    def __init__(self, runs: Runs, lives: Lives, samples: int, pacing: Pacing, pacemakers: Pacemakers) -> None:
         self._runs, self._lives, self._samples = runs, lives, samples
-        self.pacing = Pacing(runs, lives)
-        self.lockstep = Lockstep(runs, lives, self.pacing)
+        self._pacing, self.pacemakers = pacing, pacemakers
         self._joins: dict[Key, tuple[Join, ...]] = {}
         self._wanted: dict[Key, tuple[Join, ...]] = {}
         """Joins for which a plan is being made, for a run that has lost the front."""
@@ -51,7 +51,7 @@ class Sharing:
         """The highest lap that each run has drawn from."""
 
     def __repr__(self) -> str:
-        return f"Sharing({self._joins}, {self.pacing!r})"
+        return f"Sharing({self._joins}, {self.pacemakers!r})"
 
     # -- questions ---------------------------------------------------------------------------------------------------
 
@@ -77,7 +77,7 @@ class Sharing:
         number, epoch = key
         order = self._runs[number].order
         if not order.joins:
-            raise UsageError("joins of an order that has none")
+            raise UsageError(NO_JOINS)
         try:
             said.check_fits(self._samples, order.draws)
         except ValueError as error:
@@ -101,17 +101,15 @@ class Sharing:
         """A client asks for positions up to `last`. What was asked for once stays what it is."""
         self._most[key] = max(self._most[key], last + 1)
 
-    def drawn(self, key: Key, draws: int, now_s: float) -> None:
-        """A run draws."""
-        self.pacing.pulse(key[0]).beat(draws, now_s)
-        front = self.pacing.front(key)
+    def drawn(self, key: Key) -> None:
+        """A run has drawn."""
+        front = self.pacemakers.front(key)
         if front is not None:
             self._reaches(key[0], (front - 1) // self._samples)
 
     def left(self) -> None:
         """Forget runs that are gone."""
-        self.pacing.left()
-        self.lockstep.left()
+        self.pacemakers.left()
         for run in [run for run in self._highest if run not in self._runs]:
             del self._highest[run]
         for known in (self._joins, self._wanted, self._margin, self._most):
@@ -129,14 +127,14 @@ class Sharing:
 
         `bridge`: about how many samples memory holds for runs that come later. Each plan is asked for once.
         """
-        for number in self.pacing.begun():
+        for number in self._pacing.begun():
             order = self._runs[number].order
-            if not order.policy.rejoins or not self.pacing.others(number):
+            if not order.policy.rejoins or not self.pacemakers.others(number):
                 continue
-            pacemaker, key = self.pacing.pacemaker(number, now_s), self.pacing.now(number)
+            pacemaker, key = self.pacemakers.pacemaker(number, now_s), self._pacing.now(number)
             if pacemaker == number or key is None or key in self._wanted:
                 continue
-            mine, front = self.pacing.front(key), self.pacing.front(self.pacing.now(pacemaker))
+            mine, front = self.pacemakers.front(key), self.pacemakers.front(self._pacing.now(pacemaker))
             joins, live = self.joins(key), self._lives[key].live
             assert live is not None
             if mine is None or front is None or self._knows(number, front) or not 0 < len(joins) < MOST:
@@ -144,7 +142,7 @@ class Sharing:
             limit = max(1, min(max(LEAST_LOST, self._samples // LOST_SHARE), bridge))
             if abs(mine - front) <= limit or live.epoch.front() - joins[-1].position < order.draws // APART_SHARE:
                 continue
-            margin = self._margin.setdefault(key, round((self.pacing.pulse(number).rate or 0) * PLANNING_S))
+            margin = self._margin.setdefault(key, round((self._pacing.pulse(number).rate or 0) * PLANNING_S))
             at = _unasked(self._most[key], live.epoch.division, margin)
             if at < order.draws - order.draws // APART_SHARE:
                 pace = self._pace(number, pacemaker)
@@ -172,23 +170,23 @@ class Sharing:
     def _first_join(self, number: RunNumber, epoch: int, now_s: float) -> Join:
         """Where a run is, and where the front, as an epoch begins or is about to begin."""
         if self._runs[number].order.policy.lock_step is not None:  # the first lap of those under way that it can draw
-            least, common = max(epoch, 1 + self._highest.get(number, -1)), self.pacing.common(number)
-            under_way = [key for key in self._lives if self.pacing.common(key[0]) == common and self.joins(key)]
+            least, common = max(epoch, 1 + self._highest.get(number, -1)), self.pacemakers.common(number)
+            under_way = [key for key in self._lives if self.pacemakers.common(key[0]) == common and self.joins(key)]
             laps = [joins[0].lap for joins in map(self.joins, under_way) if joins[0].lap >= least]
             return alone(min(MAX_LAP, min(laps, default=least)))[0]
         begins = self._begins(number, epoch)
-        if not self.pacing.others(number):
+        if not self.pacemakers.others(number):
             return begins
         behind = self._lives.get((number, epoch - 1))
         before = None if behind is None or behind.live is None or not behind.live.begun else behind.live.epoch
-        pacemaker = self.pacing.pacemaker(number, now_s)
+        pacemaker = self.pacemakers.pacemaker(number, now_s)
         if pacemaker == number:
             if before is None or before.plan.track is None:
                 return begins
             lap, front = divmod(before.plan.track.at(len(before.plan.sample_of)), self._samples)
             near = self._samples // LAP_END_SHARE
             return Join(0, lap, front, 0) if near <= front <= self._samples - near else begins
-        front_now = self.pacing.front(self.pacing.now(pacemaker))
+        front_now = self.pacemakers.front(self._pacing.now(pacemaker))
         if front_now is None or self._knows(number, front_now):
             return begins
         pace = self._pace(number, pacemaker)
@@ -198,13 +196,13 @@ class Sharing:
 
     def _begins(self, number: RunNumber, epoch: int) -> Join:
         """A lap of its own, from its beginning: the first one that no run has drawn from that shares with this one."""
-        runs = (number, *self.pacing.others(number))
+        runs = (number, *self.pacemakers.others(number))
         return alone(min(MAX_LAP, max(epoch, 1 + max(self._highest.get(run, -1) for run in runs))))[0]
 
     def _pace(self, number: RunNumber, pacemaker: RunNumber) -> int:
         """1,024 times the coordinates that pass during a draw of a run."""
         thinned = self._samples / self._runs[pacemaker].order.draws
-        return max(LEAST_PACE, min(MOST_PACE, round(UNIT * self.pacing.times(number, pacemaker) * thinned)))
+        return max(LEAST_PACE, min(MOST_PACE, round(UNIT * self.pacemakers.times(number, pacemaker) * thinned)))
 
     def _knows(self, number: RunNumber, front: int) -> bool:
         """Whether a run has drawn from a lap beyond this front: it would meet an order twice.

@@ -12,8 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from brand.node.decide.epoch import Epoch, to_read
 from brand.node.decide.gaps import cut_at_gaps
 from brand.node.decide.tasks import PIECE
+from brand.node.memory.residents import Residents
 from brand.orders.base.plan import EpochPlan
 
 
@@ -85,3 +87,19 @@ def operations_of(stripes: Sequence[Stripe], chunk_size: int, gap_bytes: int | N
     pieces["size"] = np.add.reduceat(rows["size"], firsts, dtype=np.int64)
     pieces["samples"] = np.add.reduceat(held, firsts, dtype=np.int32)
     return Operations(pieces, rows, held)
+
+
+def leave_chunks(residents: Residents, epoch: Epoch, chunks: tuple[int, ...]) -> None:
+    """The page cache holds these chunks. An epoch leaves there what it has not begun to read, as clients take it.
+
+    So the queue passes over their reads. Where a sample of a chunk is in memory, the chunk's reads find it there.
+    """
+    size, numbers = epoch.plan.mapping.chunk_size, np.array(chunks)
+    places = (numbers[:, None] * size + np.arange(size)).ravel()
+    places = places[places < len(residents.pages_of)]
+    due = places[to_read(epoch, places)]
+    present = residents.present(due)
+    left = due[~present]
+    residents.left.leave(left)
+    epoch.states.leaves(left)
+    epoch.reads.pass_over(np.setdiff1d(numbers, due[present] // size))

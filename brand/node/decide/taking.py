@@ -61,7 +61,7 @@ class Taking:
         if live is None:  # it made room meanwhile; the client's next draw begins it anew
             run.draws(len(positions))
             return
-        self._epochs.sharing.asked(key, int(positions.max()))
+        self._epochs.features.ask(key, positions, now_s)
         held = live.epoch.states.leaves(places)
         self._residents.let_go(places[held])
         self.note(key, live, positions, places, now_s, drawer)
@@ -78,7 +78,8 @@ class Taking:
         """A rank has the samples at these positions, as far as its epoch and its run are concerned."""
         (number, epoch_number), epoch = key, live.epoch
         epoch.progress.draws(epoch.division.rank_of(int(positions[0])), positions)
-        self._epochs.sharing.drawn(key, len(places), now_s)
+        self._epochs.pacing.pulse(number).beat(len(places), now_s)
+        self._epochs.features.drawn(key)
         run = self._epochs.runs[number]
         run.draws(len(places))
         run.serves(len(readable(epoch, places)))

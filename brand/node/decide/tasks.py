@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -12,7 +11,6 @@ from numpy.typing import NDArray
 from brand.errors import BrandError, FormatError
 from brand.formats.constants import ROW
 from brand.node.decide.choosing import Choice
-from brand.node.decide.epoch import Epoch
 from brand.node.memory.pages import PageCounts, pages_needed
 from brand.node.wire.lease import NOT_HELD, Held
 from brand.node.wire.messages import NO_CHAINS, Chains
@@ -26,6 +24,7 @@ from brand.node.wire.replies import Joined as Joined
 from brand.node.wire.replies import Number as Number
 from brand.node.wire.replies import Numbers as Numbers
 from brand.orders.base.joins import Join
+from brand.orders.base.plan import EpochPlan
 from brand.orders.order import Order
 
 
@@ -116,12 +115,10 @@ class Read:
     """First page of each of these samples."""
     rows: NDArray[np.void]
     """Row of the index of each of them. It goes in front of the bytes once these are in memory."""
-    epoch: Epoch
-    """The epoch that the read is for."""
+    plan: EpochPlan
+    """The plan of the epoch that the read is for."""
     reserved: int = 0
     """Pages of its samples for which the queue of the cache folder has room."""
-    others: Sequence[tuple[Epoch, NDArray[Any]]] = ()
-    """Other epochs that wait for samples of the read, each with the places of these (`Early`)."""
     count: int = 1
     """As how many reads under way it counts."""
 
@@ -141,9 +138,7 @@ class Read:
         vectors = [vector for vector, wanted in zip(self.vectors, which.tolist(), strict=True) if wanted]
         mine = self.of_pieces(which)
         places = self.places[mine]
-        others = [(epoch, waited[np.isin(waited, places)]) for epoch, waited in self.others]
-        heads, rows = self.heads[mine], self.rows[mine]
-        return Read(number, self.pieces[which], vectors, places, heads, rows, self.epoch, others=others)
+        return Read(number, self.pieces[which], vectors, places, self.heads[mine], self.rows[mine], self.plan)
 
 
 @dataclass(frozen=True, slots=True)

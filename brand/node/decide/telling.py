@@ -6,12 +6,14 @@ things under the same name disagree: they refuse the run before they answer its 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from brand.node.decide.core import Core
 from brand.node.decide.disagreements import Disagreements, disagreement
+from brand.node.decide.epochs import Epochs
 from brand.node.decide.lives import Key
+from brand.node.decide.outgoing import Taker
+from brand.node.decide.peers import Peers
 from brand.node.decide.runs import Run
 from brand.node.wire.drawing import Begin, Drawing
 from brand.node.wire.numbers import ClientNumber, NodeNumber
@@ -19,19 +21,22 @@ from brand.node.wire.peer_messages import EpochAnnounced, EpochReleased, Refused
 
 
 class Telling:
-    """What this node tells other nodes about its draws, and what they tell this node."""
+    """What this node (`node`) tells other nodes about its draws, and what they tell this node.
 
-    def __init__(self, core: Core, node: NodeNumber) -> None:
-        self._core, self._node = core, node
+    `left` is called with the number of a node among the clients once the node asks no more.
+    """
+
+    def __init__(self, epochs: Epochs, peers: Peers, node: NodeNumber, left: Callable[[ClientNumber], None]) -> None:
+        self._epochs, self._peers, self._node, self._left = epochs, peers, node, left
         self._drawings: dict[Key, Drawing] = {}
         self._seen_changes = -1
-        self._told: dict[NodeNumber, dict[Key, tuple[Drawing, bool]]] = {peer.node: {} for peer in core.peers}
+        self._told: dict[NodeNumber, dict[Key, tuple[Drawing, bool]]] = {peer.node: {} for peer in peers}
         """What each node knows of the draws of this node."""
         self._theirs: dict[tuple[NodeNumber, int], Key] = {}
         """Epochs that other nodes draw, by node and the node's number of the epoch."""
         self._numbers: dict[tuple[NodeNumber, Key], int] = {}
         """Numbers of epochs that other nodes draw, by node and epoch; 0: the node cannot take samples yet."""
-        self.disagreements = Disagreements(core.epochs.runs)
+        self.disagreements = Disagreements(epochs.runs)
 
     def __repr__(self) -> str:
         return f"Telling({len(self._drawings)} epochs drawn here, {self._numbers} there, {self.disagreements!r})"
@@ -45,11 +50,11 @@ class Telling:
 
     def news(self) -> Iterator[tuple[NodeNumber, EpochAnnounced | EpochReleased]]:
         """What is new since the last call, for each node that can be reached."""
-        if self._core.epochs.changes == self._seen_changes:
+        if self._epochs.changes == self._seen_changes:
             return
-        self._seen_changes = self._core.epochs.changes
+        self._seen_changes = self._epochs.changes
         self._drawings = self._find_drawings()
-        for peer in self._core.peers:
+        for peer in self._peers:
             for message in self._tell(peer.node):
                 yield peer.node, message
         self.disagreements.look(self._node)
@@ -62,7 +67,7 @@ class Telling:
 
     def _tell(self, node: NodeNumber) -> Iterator[EpochAnnounced | EpochReleased]:
         """What a node does not know yet of the draws of this node."""
-        if not self._core.peers.reachable(node):
+        if not self._peers.reachable(node):
             return
         told = self._told[node]
         for key in [key for key in told if key not in self._drawings]:
@@ -70,7 +75,7 @@ class Telling:
             alive = any(other[0] == key[0] for other in self._drawings)
             yield EpochReleased(drawing.name, drawing.order, drawing.epoch if alive else None)
         for key, drawing in self._drawings.items():
-            live = self._core.epochs.get(key)
+            live = self._epochs.get(key)
             asks = live is not None and live.epoch.requests is not None and node not in live.epoch.lost
             if told.get(key) != (drawing, asks):
                 told[key] = drawing, asks
@@ -80,7 +85,7 @@ class Telling:
     def _find_drawings(self) -> dict[Key, Drawing]:
         """Which epochs the ranks of this node draw, or will draw next."""
         found = {}
-        for number, run in self._core.epochs.runs.items():
+        for number, run in self._epochs.runs.items():
             begun: dict[int, int] = {}
             for reader in run.readers.values():
                 if reader.begin.node == self._node:
@@ -94,7 +99,7 @@ class Telling:
 
     def _drawing(self, run: Run, key: Key, times: int) -> Drawing | None:
         """What ranks of this node draw of an epoch; None: they draw nothing."""
-        life = self._core.epochs.lives.get(key)
+        life = self._epochs.lives.get(key)
         if life is None or (life.live is None and life.begin is None):
             return None
         begun = life.live.begin if life.live is not None else life.begin
@@ -107,7 +112,7 @@ class Telling:
         # position at which its ranks have begun it.
         said = [begin.start for begin in run.begins(key[1]) if begin.node == self._node and begin.times == times]
         start = min(said, default=division.start)
-        largest = self._core.epochs.limits.largest_sent(self._node)
+        largest = self._epochs.limits.largest_sent(self._node)
         begin = Begin(start, division.replicas, here, division.batch, self._node, times, largest=largest)
         return Drawing(run.name, run.turn, run.order, key[1], begin, number)
 
@@ -123,7 +128,7 @@ class Telling:
 
     def take_drawing(self, node: NodeNumber, told: EpochAnnounced) -> Refused | None:
         """A node tells what it draws. Returns the refusal where this node disagrees. Raises `UsageError`."""
-        drawing, epochs = told.drawing, self._core.epochs
+        drawing, epochs = told.drawing, self._epochs
         wrong = disagreement(self._node, self._drawings.values(), node, drawing)
         if wrong is not None:
             same = (drawing.name, drawing.turn)
@@ -139,12 +144,12 @@ class Telling:
         epochs.begin(as_client(node), key, drawing.begin)
         if drawing.number:
             self._theirs[node, drawing.number] = key
-            epochs.lives[key].take(node, drawing.begin.front, asks=told.asks)
+            epochs.lives[key].take(node, Taker(node, drawing.begin.front, told.asks))
         return None
 
     def take_forget(self, node: NodeNumber, forgotten: EpochReleased) -> None:
         """A node has no use any more for an epoch, or for a run."""
-        epochs = self._core.epochs
+        epochs = self._epochs
         run = epochs.runs.number_of(forgotten.name, forgotten.order)
         for other, key in list(self._numbers):
             if other == node and key[0] == run and forgotten.epoch in (None, key[1]):
@@ -157,11 +162,11 @@ class Telling:
         for other, key in list(self._numbers):
             if other == node:
                 self._forget(node, key)
-        self._core.left(as_client(node))
+        self._left(as_client(node))
 
     def _forget(self, node: NodeNumber, key: Key) -> None:
         self._theirs.pop((node, self._numbers.pop((node, key))), None)
-        self._core.epochs.forget(as_client(node), key, node)
+        self._epochs.forget(as_client(node), key, node)
 
 
 def as_client(node: NodeNumber) -> ClientNumber:

@@ -1,14 +1,42 @@
-"""How many large reads are under way, and how many may start as one?"""
+"""How many large reads are under way, which epochs wait for each, and how many may start as one?"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brand.node.decide.epoch import Epoch
 from brand.node.decide.tasks import Read
+
+Wait = tuple[Epoch, NDArray[Any]]
+"""An epoch, and the places that it waits for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """The epochs that wait for a read that has not ended."""
+
+    epoch: Epoch
+    """The epoch that the read is for."""
+    others: Sequence[Wait]
+    """Other epochs that wait for samples of it."""
+
+    def of(self, places: NDArray[Any]) -> Waits:
+        """What waits for a part of the read, of the samples at these places."""
+        others = [(epoch, waited[np.isin(waited, places)]) for epoch, waited in self.others]
+        return Waits(self.epoch, others)
 
 
 class UnderWay:
     """Reads that have started and not ended."""
 
     def __init__(self) -> None:
+        self.waits: dict[int, Waits] = {}
+        """What waits for the reads that have not ended, by number."""
         self.count = 0
         """A bundle is one; stripes that start together are as many."""
         self._ended = 0

@@ -17,30 +17,23 @@ import json
 import logging
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, fields
+from dataclasses import astuple, fields, is_dataclass
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import Any, Final
 
 import numpy as np
 import xxhash
 
 from brand.errors import BrandError, UsageError, pack_error, unpack_error
 from brand.formats.preparation import Picture, Sound
+from brand.node.decide import stimuli
 from brand.node.decide.caching import CacheStart
 from brand.node.decide.choosing import Choice
 from brand.node.decide.core import PreparedStart
 from brand.node.decide.gaps import StorageFacts
 from brand.node.decide.lives import Key
 from brand.node.decide.members import Members
-from brand.node.decide.stimuli import (
-    KeptChosen,
-    NodeSays,
-    PlanMade,
-    ReadEnded,
-    ReadForEnded,
-    Stimulus,
-    WriteEnded,
-)
+from brand.node.decide.stimuli import KeptChosen, NodeSays, PlanMade, ReadEnded, ReadForEnded, Stimulus, WriteEnded
 from brand.node.decide.tasks import Forget, Instruction, MakePlan, Read, ReadFor, Rows, Write
 from brand.node.decide.turn import Turn
 from brand.node.memory.allocator import Allocator
@@ -71,7 +64,11 @@ log = logging.getLogger("brand.node")
 _STEP: Final = "step"
 _VALUES: Final = {
     value.__name__: value
-    for value in (*get_args(Stimulus), *DESCRIBED, Push, Drawer, Join, Joins, Vote, DecodeSpec, Picture, Sound)
+    for value in (
+        *(value for value in vars(stimuli).values() if isinstance(value, type) and is_dataclass(value)),
+        *DESCRIBED,
+        *(Push, Drawer, Join, Joins, Vote, DecodeSpec, Picture, Sound),
+    )
 }
 """Classes that a log may name."""
 
@@ -223,7 +220,7 @@ _OF_ENTRIES: Final = ("at", "then", "raises")
 
 
 def _describe(turn: Turn) -> dict[str, Any]:
-    residents, members, preparing = turn.core.residents, turn.members, turn.core.preparing
+    residents, members, preparing = turn.core.residents, turn.members, turn.preparing
     return {
         "version": VERSION,
         "samples": len(residents.pages_of),

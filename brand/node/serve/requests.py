@@ -6,7 +6,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -53,6 +53,9 @@ from brand.orders.base.policy import BY_ONE_NODE
 from brand.orders.order import MAX_EPOCH, Order
 from brand.reprs import Reprs
 from brand.storage.dataset.dataset import StoredDataSet
+
+if TYPE_CHECKING:
+    from brand.node.serve.exchange import StreamExchange
 
 
 class ClientRequests(Reprs, shows="_address _greeted"):

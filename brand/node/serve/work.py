@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -42,6 +42,9 @@ from brand.reprs import Reprs
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.io.pagecache import in_page_cache
 from brand.timeline import Timeline
+
+if TYPE_CHECKING:
+    from brand.node.serve.preparers import DecodeWorkerProcesses
 
 _T = TypeVar("_T")
 
@@ -142,7 +145,7 @@ class BackgroundWork(Reprs, shows="_executor"):
 
     def read(self, read: Read) -> None:
         """Read samples into memory. The pieces of a bundle are spread over the threads."""
-        leaves = self._leaves and not read.epoch.plan.shares  # what jobs share comes by draws alone
+        leaves = self._leaves and not read.plan.shares  # what jobs share comes by draws alone
         left: list[int] = []
         chunks: set[int] = set()
 
@@ -156,7 +159,7 @@ class BackgroundWork(Reprs, shows="_executor"):
             if leaves and in_page_cache(self._data.location.chunk_file(chunk), offset, size):
                 left.append(number)
                 if chunk not in chunks and self._scout.holds(chunk):
-                    chunks.update([chunk, *self._scout.beyond(read.epoch.plan, chunk)])
+                    chunks.update([chunk, *self._scout.beyond(read.plan, chunk)])
                 return
             start_s = time.monotonic()
             readers.of(cached=cached).scatter(chunk, offset, size, read.vectors[number])
