@@ -22,12 +22,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.node.decide.caching import CacheStart
-from brand.node.decide.choosing import Choice
-from brand.node.decide.epoch import Epoch
-from brand.node.decide.gaps import StorageFacts
-from brand.node.decide.lives import Key
-from brand.node.decide.members import Members
+from brand.node.decide.cache.caching import CacheStart
+from brand.node.decide.node_state import Turn
+from brand.node.decide.reads.gaps import StorageFacts
+from brand.node.decide.state.choosing import Choice
+from brand.node.decide.state.epoch import Epoch
+from brand.node.decide.state.lives import Key
+from brand.node.decide.state.members import Members
+from brand.node.decide.state.tasks import Instruction, MakePlan, Number
 from brand.node.decide.stimuli import (
     ClientBegins,
     ClientRegisters,
@@ -36,8 +38,6 @@ from brand.node.decide.stimuli import (
     PlanMade,
     StreamOpens,
 )
-from brand.node.decide.tasks import Instruction, MakePlan, Number
-from brand.node.decide.turn import Turn
 from brand.node.memory.page_memory import NoMemory
 from brand.node.memory.pool import PagePool
 from brand.node.memory.residents import Residents

@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from brand.formats.constants import ROW
 from brand.formats.preparation import Picture
 from brand.node.decide.core import PreparedStart
-from brand.node.decide.stimuli import ClientPrepares, PreparedFilled, PreparerEnded, PreparerReady, PreparerSized
-from brand.node.decide.tasks import (
+from brand.node.decide.state.tasks import (
     Answer,
     EndPreparer,
     Fill,
@@ -25,6 +24,7 @@ from brand.node.decide.tasks import (
     Prepare,
     StartPreparer,
 )
+from brand.node.decide.stimuli import ClientPrepares, PreparedFilled, PreparerEnded, PreparerReady, PreparerSized
 from brand.node.memory.allocator import Allocator
 from brand.node.memory.page_memory import ROW_BYTES
 from brand.node.memory.prepared import MADE, MAKING

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.papers.allotment import greedy, least
-from brand.node.decide.ahead import Next
-from brand.node.decide.allotment import SLACK, Queues
-from brand.node.decide.allotting import Allotting, next_queue
-from brand.node.decide.division import Division
+from brand.node.decide.decoding.ahead import Next
+from brand.node.decide.decoding.allotment import SLACK, Queues
+from brand.node.decide.decoding.allotting import Allotting, next_queue
+from brand.node.decide.state.division import Division
 from brand.node.wire.messages import PREPARED
 from brand.node.wire.numbers import RunNumber
 from tests.node.preparing import WANTS, PreparingWorld

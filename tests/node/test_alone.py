@@ -16,9 +16,11 @@ from numpy.typing import NDArray
 
 from bench.papers import hits
 from brand.formats.constants import ROW
-from brand.node.decide.caching import CacheStart
-from brand.node.decide.choosing import ON_TOP, SLACK_SHARE, Choice, Placement
-from brand.node.decide.members import ALONE
+from brand.node.decide.cache.caching import CacheStart
+from brand.node.decide.node_state import Turn
+from brand.node.decide.state.choosing import ON_TOP, SLACK_SHARE, Choice, Placement
+from brand.node.decide.state.members import ALONE
+from brand.node.decide.state.tasks import Answer, Forget, Instruction, MakePlan, Number, Read, Write
 from brand.node.decide.stimuli import (
     ClientBegins,
     ClientDraws,
@@ -30,8 +32,6 @@ from brand.node.decide.stimuli import (
     Stimulus,
     WriteEnded,
 )
-from brand.node.decide.tasks import Answer, Forget, Instruction, MakePlan, Number, Read, Write
-from brand.node.decide.turn import Turn
 from brand.node.memory.page_memory import NoMemory
 from brand.node.memory.pool import PagePool
 from brand.node.memory.residents import Residents

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from brand.errors import ProtocolError
-from brand.node.decide.answering import MAX_QUESTIONS, MAX_READ, PART, Answering
-from brand.node.decide.tasks import ReadFor
+from brand.node.decide.peers.answering import MAX_QUESTIONS, MAX_READ, PART, Answering
+from brand.node.decide.state.tasks import ReadFor
 from brand.node.wire.numbers import NodeNumber
 from brand.node.wire.peer_messages import Fetch, FetchReply
 

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from brand.node.decide.caching import CacheStart, Caching
-from brand.node.decide.choosing import Choice, Placement
-from brand.node.decide.counters import CacheCounters
-from brand.node.decide.lives import Lives
+from brand.node.decide.cache.caching import CacheStart, Caching
+from brand.node.decide.state.choosing import Choice, Placement
+from brand.node.decide.state.counters import CacheCounters
+from brand.node.decide.state.lives import Lives
 from brand.node.decide.stimuli import ClientReleases
 from brand.node.memory.allocator import Allocator
 from brand.node.memory.page_memory import NoMemory

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from brand.node.decide.choosing import Choice
-from brand.node.decide.states import HELD
-from brand.node.decide.turn import AT_ONCE
+from brand.node.decide.node_state import AT_ONCE
+from brand.node.decide.state.choosing import Choice
+from brand.node.decide.state.states import HELD
 from tests.node.world import World
 
 SAMPLES = 240

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from brand.node.decide.core import Core
-from brand.node.decide.early import Early
-from brand.node.decide.epoch import Epoch
-from brand.node.decide.epochs import Epochs
-from brand.node.decide.states import COMING
+from brand.node.decide.epochs.epochs import Epochs
+from brand.node.decide.sharing.early import Early
+from brand.node.decide.state.epoch import Epoch
+from brand.node.decide.state.states import COMING
 from brand.node.memory.leases import MAX_LEASES
 from brand.node.memory.residents import Residents
 from tests.node.test_core_machine import finish

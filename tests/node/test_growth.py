@@ -11,16 +11,16 @@ import pytest
 from hypothesis import given
 
 from brand.errors import UsageError
-from brand.node.decide.early import Early
-from brand.node.decide.growing_epoch import GrowingEpoch
-from brand.node.decide.growing_orders import MOST_KEPT
-from brand.node.decide.growth import RECOVERY_S
-from brand.node.decide.lives import Key
-from brand.node.decide.pacemakers import Pacemakers
-from brand.node.decide.pacing import IDLE_S
-from brand.node.decide.states import HELD
+from brand.node.decide.epochs.pacing import IDLE_S
+from brand.node.decide.online.growing_epoch import GrowingEpoch
+from brand.node.decide.online.growing_orders import MOST_KEPT
+from brand.node.decide.online.growth import RECOVERY_S
+from brand.node.decide.sharing.early import Early
+from brand.node.decide.sharing.pacemakers import Pacemakers
+from brand.node.decide.state.lives import Key
+from brand.node.decide.state.states import HELD
+from brand.node.decide.state.tasks import Decided
 from brand.node.decide.stimuli import ClientOrders
-from brand.node.decide.tasks import Decided
 from brand.node.wire.numbers import ClientNumber, RunNumber
 from tests.node.world import World
 from tests.rounds import examples

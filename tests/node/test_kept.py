@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from brand.node.decide.choosing import Choice
-from brand.node.decide.members import ALONE, Members
+from brand.node.decide.state.choosing import Choice
+from brand.node.decide.state.members import ALONE, Members
 from brand.node.wire.numbers import NodeNumber
 from tests.node.world import World
 

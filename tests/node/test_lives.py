@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from brand.node.decide.account import Account
-from brand.node.decide.division import Division
-from brand.node.decide.epoch import Epoch, Setting
-from brand.node.decide.limits import Limits
-from brand.node.decide.lives import Dropped, Life, Live, Lives, Planning, Ready, Stage, Wanted
-from brand.node.decide.members import Members
-from brand.node.decide.outgoing import MAX_EARLY, Taker, queue_to
-from brand.node.decide.runs import Beginning
-from brand.node.decide.states import HELD
+from brand.node.decide.peers.outgoing import MAX_EARLY, Taker, queue_to
+from brand.node.decide.state.account import Account
+from brand.node.decide.state.division import Division
+from brand.node.decide.state.epoch import Epoch, Setting
+from brand.node.decide.state.limits import Limits
+from brand.node.decide.state.lives import Dropped, Life, Live, Lives, Planning, Ready, Stage, Wanted
+from brand.node.decide.state.members import Members
+from brand.node.decide.state.runs import Beginning
+from brand.node.decide.state.states import HELD
 from brand.node.memory.allocator import Allocator
 from brand.node.memory.page_memory import NoMemory
 from brand.node.memory.pool import PagePool

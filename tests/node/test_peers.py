@@ -9,7 +9,7 @@ import pytest
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from brand.errors import ProtocolError
-from brand.node.decide.peers import Peer, Peers, Reach
+from brand.node.decide.peers.peers import Peer, Peers, Reach
 from brand.node.wire.numbers import NodeNumber
 from tests.rounds import examples
 

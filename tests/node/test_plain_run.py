@@ -15,46 +15,46 @@ from tests.support import LIMIT_S, wait_until
 
 SEVERAL_NODES: Final = (
     "brand.cluster",
-    "brand.node.decide.answering",
-    "brand.node.decide.disagreements",
-    "brand.node.decide.outgoing",
-    "brand.node.decide.peering",
-    "brand.node.decide.peers",
-    "brand.node.decide.receiving",
-    "brand.node.decide.sending",
-    "brand.node.decide.telling",
+    "brand.node.decide.peers.answering",
+    "brand.node.decide.peers.disagreements",
+    "brand.node.decide.peers.outgoing",
+    "brand.node.decide.peers.peering",
+    "brand.node.decide.peers.peers",
+    "brand.node.decide.peers.receiving",
+    "brand.node.decide.peers.sending",
+    "brand.node.decide.peers.telling",
     "brand.node.serve.exchange",
     "grpc",
 )
 JOBS_THAT_SHARE: Final = (
-    "brand.node.decide.early",
-    "brand.node.decide.fronts",
-    "brand.node.decide.job_sharing",
-    "brand.node.decide.joinings",
-    "brand.node.decide.leading",
-    "brand.node.decide.lockstep",
-    "brand.node.decide.pacemakers",
-    "brand.node.decide.sharing",
+    "brand.node.decide.sharing.early",
+    "brand.node.decide.sharing.fronts",
+    "brand.node.decide.sharing.job_sharing",
+    "brand.node.decide.sharing.joinings",
+    "brand.node.decide.sharing.leading",
+    "brand.node.decide.sharing.lockstep",
+    "brand.node.decide.sharing.pacemakers",
+    "brand.node.decide.sharing.sharing",
 )
 ONLINE_ORDERS: Final = (
     "brand.node.client.orders",
-    "brand.node.decide.growing_epoch",
-    "brand.node.decide.growing_orders",
-    "brand.node.decide.growth",
-    "brand.node.decide.rounds",
+    "brand.node.decide.online.growing_epoch",
+    "brand.node.decide.online.growing_orders",
+    "brand.node.decide.online.growth",
+    "brand.node.decide.online.rounds",
     "brand.orders.joader.dependent",
     "brand.orders.joader.growing",
     "brand.orders.joader.tree",
 )
 SERVER_SIDE_DECODING: Final = (
-    "brand.node.decide.ahead",
-    "brand.node.decide.allotment",
-    "brand.node.decide.allotting",
-    "brand.node.decide.clearing",
-    "brand.node.decide.costs",
-    "brand.node.decide.preparers",
-    "brand.node.decide.preparing",
-    "brand.node.decide.wants",
+    "brand.node.decide.decoding.ahead",
+    "brand.node.decide.decoding.allotment",
+    "brand.node.decide.decoding.allotting",
+    "brand.node.decide.decoding.clearing",
+    "brand.node.decide.decoding.costs",
+    "brand.node.decide.decoding.preparers",
+    "brand.node.decide.decoding.preparing",
+    "brand.node.decide.decoding.wants",
     "brand.node.memory.prepared",
     "brand.node.serve.preparer",
     "brand.node.serve.preparers",
@@ -62,7 +62,7 @@ SERVER_SIDE_DECODING: Final = (
 )
 RECORDING: Final = ("brand.node.serve.recording",)
 FEATURES: Final = {*SEVERAL_NODES, *JOBS_THAT_SHARE, *ONLINE_ORDERS, *SERVER_SIDE_DECODING, *RECORDING}
-SERVER: Final = "brand.node.decide.turn"
+SERVER: Final = "brand.node.decide.node_state"
 
 TELL: Final = """
 import atexit, os, sys
@@ -142,8 +142,8 @@ def test_a_plain_run_imports_no_feature(small: Path, tmp_path: Path) -> None:
 def test_a_feature_that_is_on_is_imported(small: Path, tmp_path: Path) -> None:
     """Then the names above are those of modules: no test of absence passes by a misprint."""
     found = modules_of(small, tmp_path, "joader")
-    expected = {*JOBS_THAT_SHARE, *ONLINE_ORDERS} - {"brand.node.client.orders", "brand.node.decide.joinings"}
-    assert expected - {"brand.node.decide.fronts"} <= found["server"]
+    expected = {*JOBS_THAT_SHARE, *ONLINE_ORDERS} - {"brand.node.client.orders", "brand.node.decide.sharing.joinings"}
+    assert expected - {"brand.node.decide.sharing.fronts"} <= found["server"]
     assert "brand.node.client.orders" in found["training"]
     assert not {*SEVERAL_NODES, *SERVER_SIDE_DECODING} & found["server"]
 

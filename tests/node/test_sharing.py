@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 
 from brand.errors import UsageError
-from brand.node.decide.ahead import Ahead
-from brand.node.decide.early import Early
-from brand.node.decide.lives import Key
-from brand.node.decide.pacing import IDLE_S, LEAST_RATE_S, Pulse
-from brand.node.decide.states import HELD
+from brand.node.decide.decoding.ahead import Ahead
+from brand.node.decide.epochs.pacing import IDLE_S, LEAST_RATE_S, Pulse
+from brand.node.decide.sharing.early import Early
+from brand.node.decide.state.lives import Key
+from brand.node.decide.state.states import HELD
 from brand.node.decide.stimuli import ClientJoins
 from brand.node.wire.numbers import ClientNumber, RunNumber
 from brand.orders.base.joins import Join, Joins, alone

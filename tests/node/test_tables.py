@@ -13,10 +13,12 @@ import pytest
 from hypothesis import given
 from numpy.typing import NDArray
 
-from brand.node.decide.choosing import Choice
-from brand.node.decide.members import ALONE
-from brand.node.decide.read_queue import FOUND, ReadQueue
-from brand.node.decide.states import SampleStates
+from brand.node.decide.node_state import Turn
+from brand.node.decide.state.choosing import Choice
+from brand.node.decide.state.members import ALONE
+from brand.node.decide.state.read_queue import FOUND, ReadQueue
+from brand.node.decide.state.states import SampleStates
+from brand.node.decide.state.tasks import Answer, Instruction, MakePlan, Number, Read
 from brand.node.decide.stimuli import (
     ClientBegins,
     ClientDraws,
@@ -26,8 +28,6 @@ from brand.node.decide.stimuli import (
     PlanMade,
     ReadEnded,
 )
-from brand.node.decide.tasks import Answer, Instruction, MakePlan, Number, Read
-from brand.node.decide.turn import Turn
 from brand.node.memory.page_memory import ROW_BYTES, NoMemory
 from brand.node.memory.pool import PagePool
 from brand.node.memory.residents import Residents

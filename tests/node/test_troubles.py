@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from brand import BrandDataset, BrandLoader, pack
-from brand.node.decide import late
-from brand.node.decide.late import LATE_S
+from brand.node.decide.draws import late
+from brand.node.decide.draws.late import LATE_S
 from brand.node.serve import troubles
 from brand.node.serve.troubles import EVERY_S, Troubles
 from brand.node.wire.numbers import RunNumber

@@ -18,17 +18,32 @@ from numpy.typing import NDArray
 
 from brand.errors import BrandError, UnreachableError, UsageError
 from brand.formats.constants import ROW
-from brand.node.decide.caching import CacheStart
-from brand.node.decide.choosing import Choice, Placement
+from brand.node.decide.cache.caching import CacheStart
+from brand.node.decide.cache.writing import WRITES
 from brand.node.decide.core import LARGEST_SHARE, PreparedStart
-from brand.node.decide.epoch import Epoch
-from brand.node.decide.gaps import StorageFacts
-from brand.node.decide.growing_epoch import GrowingEpoch
-from brand.node.decide.growth import Growth
-from brand.node.decide.lives import Key, Live
-from brand.node.decide.members import ALONE, Members
-from brand.node.decide.sharing import Sharing
-from brand.node.decide.states import COMING, DUE, EARLY, HELD, UNWANTED
+from brand.node.decide.node_state import Turn
+from brand.node.decide.online.growing_epoch import GrowingEpoch
+from brand.node.decide.online.growth import Growth
+from brand.node.decide.reads.gaps import StorageFacts
+from brand.node.decide.sharing.sharing import Sharing
+from brand.node.decide.state.choosing import Choice, Placement
+from brand.node.decide.state.epoch import Epoch
+from brand.node.decide.state.lives import Key, Live
+from brand.node.decide.state.members import ALONE, Members
+from brand.node.decide.state.states import COMING, DUE, EARLY, HELD, UNWANTED
+from brand.node.decide.state.tasks import (
+    Answer,
+    Deliver,
+    Forget,
+    Instruction,
+    MakePlan,
+    Number,
+    Read,
+    ReadFor,
+    Refuse,
+    Say,
+    Write,
+)
 from brand.node.decide.stimuli import (
     ClientBegins,
     ClientDraws,
@@ -44,21 +59,6 @@ from brand.node.decide.stimuli import (
     Stimulus,
     WriteEnded,
 )
-from brand.node.decide.tasks import (
-    Answer,
-    Deliver,
-    Forget,
-    Instruction,
-    MakePlan,
-    Number,
-    Read,
-    ReadFor,
-    Refuse,
-    Say,
-    Write,
-)
-from brand.node.decide.turn import Turn
-from brand.node.decide.writing import WRITES
 from brand.node.memory.allocator import Allocator
 from brand.node.memory.arena import Arena
 from brand.node.memory.directory import Directory, Entries, are_checked, pages_of, unchanged

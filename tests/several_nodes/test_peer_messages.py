@@ -17,8 +17,8 @@ import pytest
 from hypothesis import example, given
 
 from brand.errors import ProtocolError
-from brand.node.decide.lives import Key
-from brand.node.decide.reads import reserved
+from brand.node.decide.reads.reads import reserved
+from brand.node.decide.state.lives import Key
 from brand.node.memory.page_memory import ROW_BYTES
 from brand.node.memory.residents import Residents
 from brand.node.serve.server import NodeServer

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from brand.cluster.member import server_of
-from brand.node.decide.draws import LONGEST_WAIT_S
-from brand.node.decide.receiving import SILENCE_S
-from brand.node.decide.states import HELD
+from brand.node.decide.draws.draws import LONGEST_WAIT_S
+from brand.node.decide.peers.receiving import SILENCE_S
+from brand.node.decide.state.states import HELD
 from brand.node.serve import lifetime
 from brand.node.setup.member import Member
 from brand.node.setup.server_spec import ServerSpec

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from brand.node.decide.lives import Key
-from brand.node.decide.members import Members
+from brand.node.decide.state.lives import Key
+from brand.node.decide.state.members import Members
 from brand.node.decide.stimuli import ClientJoins, KeptChosen
 from brand.node.wire.numbers import ClientNumber, NodeNumber, RunNumber
 from brand.orders.base.joins import Joins

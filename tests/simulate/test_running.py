@@ -14,9 +14,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from brand.formats.constants import ROW
-from brand.node.decide.choosing import Choice
-from brand.node.decide.counters import Counters
-from brand.node.decide.members import ALONE
+from brand.node.decide.node_state import Turn
+from brand.node.decide.state.choosing import Choice
+from brand.node.decide.state.counters import Counters
+from brand.node.decide.state.members import ALONE
+from brand.node.decide.state.tasks import Answer, Instruction, MakePlan, Number, Read
 from brand.node.decide.stimuli import (
     ClientBegins,
     ClientDraws,
@@ -27,8 +29,6 @@ from brand.node.decide.stimuli import (
     ReadEnded,
     Stimulus,
 )
-from brand.node.decide.tasks import Answer, Instruction, MakePlan, Number, Read
-from brand.node.decide.turn import Turn
 from brand.node.memory.page_memory import NoMemory
 from brand.node.memory.pool import PagePool
 from brand.node.memory.residents import Residents

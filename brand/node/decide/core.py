@@ -12,19 +12,19 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from brand.node.decide.caching import CacheStart, Caching
-from brand.node.decide.counters import Counters
-from brand.node.decide.draws import Draws
-from brand.node.decide.epochs import Epochs
-from brand.node.decide.features import Decodes
-from brand.node.decide.gaps import NOTHING_KNOWN, StorageFacts
-from brand.node.decide.jobs import jobs
-from brand.node.decide.keeping import AHEAD_SHARE, Keeping, Reserved
-from brand.node.decide.limits import Limits, largest_sent
-from brand.node.decide.members import Members
-from brand.node.decide.reads import Reads
+from brand.node.decide.cache.caching import CacheStart, Caching
+from brand.node.decide.cache.keeping import AHEAD_SHARE, Keeping, Reserved
+from brand.node.decide.draws.draws import Draws
+from brand.node.decide.draws.jobs import jobs
+from brand.node.decide.epochs.epochs import Epochs
+from brand.node.decide.reads.gaps import NOTHING_KNOWN, StorageFacts
+from brand.node.decide.reads.reads import Reads
+from brand.node.decide.state.counters import Counters
+from brand.node.decide.state.features import Decodes
+from brand.node.decide.state.limits import Limits, largest_sent
+from brand.node.decide.state.members import Members
+from brand.node.decide.state.tasks import Read, Rows
 from brand.node.decide.stimuli import KeptChosen, PlanMade
-from brand.node.decide.tasks import Read, Rows
 from brand.node.memory.allocator import Allocator
 from brand.node.memory.residents import Residents
 from brand.node.wire.numbers import ClientNumber, NodeNumber

@@ -7,8 +7,8 @@ import selectors
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from brand.node.decide.node_state import Turn
 from brand.node.decide.stimuli import Stimulus
-from brand.node.decide.turn import Turn
 from brand.node.memory.arena import Arena
 from brand.storage.dataset.dataset import StoredDataSet
 

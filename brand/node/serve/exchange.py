@@ -9,10 +9,10 @@ import logging
 from collections.abc import Callable
 
 from brand.errors import FormatError, ProtocolError, UsageError
-from brand.node.decide.peers import Peer
+from brand.node.decide.node_state import Turn
+from brand.node.decide.peers.peers import Peer
+from brand.node.decide.state.tasks import Say
 from brand.node.decide.stimuli import NodeRefuses, NodeSays, Stimulus, StreamEnds, StreamOpens
-from brand.node.decide.tasks import Say
-from brand.node.decide.turn import Turn
 from brand.node.wire import peer_messages as wire
 from brand.node.wire.network import Closed, Network, Opened, PeerStream, Received
 from brand.node.wire.numbers import NodeNumber

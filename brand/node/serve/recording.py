@@ -27,15 +27,15 @@ import xxhash
 from brand.errors import BrandError, UsageError, pack_error, unpack_error
 from brand.formats.preparation import Picture, Sound
 from brand.node.decide import stimuli
-from brand.node.decide.caching import CacheStart
-from brand.node.decide.choosing import Choice
+from brand.node.decide.cache.caching import CacheStart
 from brand.node.decide.core import PreparedStart
-from brand.node.decide.gaps import StorageFacts
-from brand.node.decide.lives import Key
-from brand.node.decide.members import Members
+from brand.node.decide.node_state import Turn
+from brand.node.decide.reads.gaps import StorageFacts
+from brand.node.decide.state.choosing import Choice
+from brand.node.decide.state.lives import Key
+from brand.node.decide.state.members import Members
+from brand.node.decide.state.tasks import Forget, Instruction, MakePlan, Read, ReadFor, Rows, Write
 from brand.node.decide.stimuli import KeptChosen, NodeSays, PlanMade, ReadEnded, ReadForEnded, Stimulus, WriteEnded
-from brand.node.decide.tasks import Forget, Instruction, MakePlan, Read, ReadFor, Rows, Write
-from brand.node.decide.turn import Turn
 from brand.node.memory.allocator import Allocator
 from brand.node.memory.page_memory import NoMemory
 from brand.node.memory.pages import PageCounts, pages_needed

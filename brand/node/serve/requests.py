@@ -13,9 +13,9 @@ import numpy as np
 from brand.errors import MissingExtraError, ProtocolError, SchemaError, UsageError
 from brand.formats.preparation import checked, decoders
 from brand.formats.version import number_within
-from brand.node.decide.jobs import held_draws
+from brand.node.decide.draws.jobs import held_draws
+from brand.node.decide.node_state import Turn
 from brand.node.decide.stimuli import ClientDraws, ClientTakes, Stimulus
-from brand.node.decide.turn import Turn
 from brand.node.memory.arena import Arenas
 from brand.node.serve.clients import Clients
 from brand.node.serve.exchange import StreamExchange

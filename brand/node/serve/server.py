@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from brand.errors import BrandError
-from brand.node.decide.choosing import Choice
 from brand.node.decide.core import PreparedStart
-from brand.node.decide.stimuli import ClientLeaves, Stimulus
-from brand.node.decide.tasks import (
+from brand.node.decide.node_state import Turn
+from brand.node.decide.state.choosing import Choice
+from brand.node.decide.state.tasks import (
     Answer,
     Decided,
     Deliver,
@@ -43,7 +43,7 @@ from brand.node.decide.tasks import (
     StartPreparer,
     Write,
 )
-from brand.node.decide.turn import Turn
+from brand.node.decide.stimuli import ClientLeaves, Stimulus
 from brand.node.memory.arena import Arena, Arenas
 from brand.node.memory.directory import ENTRY_BYTES, Directory
 from brand.node.memory.pool import PagePool

@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
-from brand.node.decide.epochs import Epochs
-from brand.node.decide.late import LATE_S, Late, late_draws
+from brand.node.decide.draws.late import LATE_S, Late, late_draws
+from brand.node.decide.epochs.epochs import Epochs
 from brand.node.serve.repeats import Repeats
 from brand.node.wire.numbers import FIRST_NODE, ClientNumber, NodeNumber
 from brand.printable import printable

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from brand.errors import BrandError, FormatError, ServerError, UnreadableError
-from brand.node.decide.choosing import Choice
-from brand.node.decide.stimuli import KeptChosen, PlanMade, ReadEnded, ReadForEnded, Stimulus, WriteEnded
-from brand.node.decide.tasks import (
+from brand.node.decide.state.choosing import Choice
+from brand.node.decide.state.tasks import (
     Answer,
     EndPreparer,
     Fill,
@@ -28,6 +27,7 @@ from brand.node.decide.tasks import (
     StartPreparer,
     Write,
 )
+from brand.node.decide.stimuli import KeptChosen, PlanMade, ReadEnded, ReadForEnded, Stimulus, WriteEnded
 from brand.node.memory.pages import PageCounts
 from brand.node.serve.executor import Executor, Readers
 from brand.node.serve.preparers import DecodeWorkerProcesses
