@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from brand.node.decide.cache.caching import CacheStart, Caching
-from brand.node.decide.state.choosing import Choice, Placement
+from brand.node.decide.state.choosing import ChooseCached, Placement
 from brand.node.decide.state.counters import CacheCounters
-from brand.node.decide.state.lives import Lives
+from brand.node.decide.state.lives import EpochTable
 from brand.node.decide.stimuli import ClientReleases
 from brand.node.memory.allocator import Allocator
 from brand.node.memory.page_memory import NoMemory
@@ -265,7 +265,7 @@ def test_what_waits_to_be_written_makes_room_first() -> None:
     found.begin(1, run, 0)
     while not found.core.caching.writing._queue:
         found.step()
-        found.finish_job() if found.jobs and not isinstance(found.jobs[0], Choice) else found.finish_read()
+        found.finish_job() if found.jobs and not isinstance(found.jobs[0], ChooseCached) else found.finish_read()
     assert not found.writes, "nothing is written before the planner has chosen"
     assert found.core.caching.writing.make_room()
     assert not found.core.caching.writing.make_room()
@@ -419,4 +419,4 @@ def test_a_folder_that_is_off_holds_nothing_and_says_so() -> None:
         **{"folder": "/nvme", "limit": 0, "used": 0, "held_samples": 0, "state": "off"},
         **{"reads": 0, "read_bytes": 0, "written_bytes": 0, "bad": 0},
     }
-    assert caching.shelf(1, Lives(), later=False) is None
+    assert caching.shelf(1, EpochTable(), later=False) is None

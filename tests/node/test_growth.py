@@ -12,14 +12,14 @@ from hypothesis import given
 
 from brand.errors import UsageError
 from brand.node.decide.epochs.pacing import IDLE_S
-from brand.node.decide.online.growing_epoch import GrowingEpoch
+from brand.node.decide.online.growing_epoch import OnlineEpoch
 from brand.node.decide.online.growing_orders import MOST_KEPT
 from brand.node.decide.online.growth import RECOVERY_S
-from brand.node.decide.sharing.early import Early
+from brand.node.decide.sharing.early import EarlyHolds
 from brand.node.decide.sharing.pacemakers import Pacemakers
 from brand.node.decide.state.lives import Key
 from brand.node.decide.state.states import HELD
-from brand.node.decide.state.tasks import Decided
+from brand.node.decide.state.tasks import OrderDecided
 from brand.node.decide.stimuli import ClientOrders
 from brand.node.wire.numbers import ClientNumber, RunNumber
 from tests.node.world import World
@@ -205,7 +205,7 @@ def test_what_the_fewest_jobs_need_makes_room_then_the_oldest(data: st.DataObjec
     holds: dict[int, int] = {}
     soonest: dict[int, float] = {}
     for key, live in core.epochs.lives.live():
-        assert isinstance(live.epoch, GrowingEpoch)
+        assert isinstance(live.epoch, OnlineEpoch)
         idle = core.epochs.pacing.idle(key[0], now_s)
         for place in live.epoch.states.all(HELD).tolist():
             position = int(live.epoch.growing.position_of[place])
@@ -229,11 +229,11 @@ def test_what_the_fewest_jobs_need_makes_room_then_the_oldest(data: st.DataObjec
 
 def tell(
     world: World, client: int, key: Key, first: int, places: Sequence[int], sure: int = 0, wanted: int = 0
-) -> Decided:
+) -> OrderDecided:
     """A client says what it knows of an order. Returns the answer."""
     told = ClientOrders(ClientNumber(client), key, first, np.array(places, np.int32), sure, wanted)
     (answer,) = world.tell(told)
-    assert isinstance(answer, Decided)
+    assert isinstance(answer, OrderDecided)
     world.check()
     return answer
 
@@ -312,7 +312,7 @@ def test_what_nobody_was_told_may_still_change() -> None:
 def order_of_untold(world: World, key: Key) -> list[int]:
     """What is decided of an epoch, without asking for it."""
     epoch = world.epochs()[key].epoch
-    assert isinstance(epoch, GrowingEpoch)
+    assert isinstance(epoch, OnlineEpoch)
     found: list[int] = epoch.growing.sample_of[: epoch.growing.decided].tolist()
     return found
 
@@ -428,4 +428,4 @@ def test_early_tells_itself() -> None:
     world = world_of(8, 1)
     epochs = world.core.epochs
     pacemakers = Pacemakers(epochs.runs, epochs.lives, epochs.pacing)
-    assert "Early(" in repr(Early(world.core.residents, epochs, pacemakers))
+    assert "Early(" in repr(EarlyHolds(world.core.residents, epochs, pacemakers))

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 
 from brand.errors import UsageError
-from brand.node.decide.decoding.ahead import Ahead
+from brand.node.decide.decoding.ahead import DecodeAhead
 from brand.node.decide.epochs.pacing import IDLE_S, LEAST_RATE_S, Pulse
-from brand.node.decide.sharing.early import Early
+from brand.node.decide.sharing.early import EarlyHolds
 from brand.node.decide.state.lives import Key
 from brand.node.decide.state.states import HELD
 from brand.node.decide.stimuli import ClientJoins
@@ -292,7 +292,7 @@ def test_what_is_drawn_last_makes_room(data: st.DataObject) -> None:
         data.draw(st.sampled_from(jobs)).draw()
     core, now_s = world.core, world.now_s
     assert world.turn.sharing is not None
-    early = Early(core.residents, core.epochs, world.turn.sharing.pacemakers)
+    early = EarlyHolds(core.residents, core.epochs, world.turn.sharing.pacemakers)
     leads: dict[int, list[float]] = {}
     firm: set[int] = set(np.flatnonzero(core.residents.kept()).tolist())
     for key, live in core.epochs.lives.live():
@@ -321,7 +321,7 @@ def test_what_is_prepared_next_follows_a_new_join() -> None:
     job = Job(world, 1)
     epoch = world.epochs()[job.key].epoch if job.draw() else None
     assert epoch is not None
-    ahead, order = Ahead(epoch), world.runs[job.run].order
+    ahead, order = DecodeAhead(epoch), world.runs[job.run].order
     for _ in range(3):
         before = job.position
         job.draw()

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given
 from numpy.typing import NDArray
 
-from brand.node.decide.node_state import Turn
-from brand.node.decide.state.choosing import Choice
+from brand.node.decide.node_state import NodeState
+from brand.node.decide.state.choosing import ChooseCached
 from brand.node.decide.state.members import ALONE
 from brand.node.decide.state.read_queue import FOUND, ReadQueue
 from brand.node.decide.state.states import SampleStates
-from brand.node.decide.state.tasks import Answer, Instruction, MakePlan, Number, Read
+from brand.node.decide.state.tasks import DrawAnswer, Instruction, MakePlan, Number, Read
 from brand.node.decide.stimuli import (
     ClientBegins,
     ClientDraws,
@@ -62,8 +62,8 @@ class Served:
         layout = lay_out(sizes, 0.1, None, ALONE)
         self.residents = Residents(PagePool(layout.allocator, NoMemory(layout.allocator.page), layout.pages_of))
         self.index = Index(sizes)
-        self.turn = Turn(self.index, self.residents, CHUNK, ALONE, 4, 0)
-        self.jobs, self.answers = deque[Instruction](), deque[Answer]()
+        self.turn = NodeState(self.index, self.residents, CHUNK, ALONE, 4, 0)
+        self.jobs, self.answers = deque[Instruction](), deque[DrawAnswer]()
         order = Order("0" * 32, len(sizes), CHUNK, 1, policy)
         (said,) = self.turn.handle(ClientRegisters(CLIENT, order, "run"), 0.0)
         assert isinstance(said, Number)
@@ -89,7 +89,7 @@ class Served:
             case MakePlan(key, order):
                 plan = order.plan(key[1])
                 self.tell(PlanMade(key, plan, read_of_sample(plan)))
-            case Choice(number) as choice:
+            case ChooseCached(number) as choice:
                 kept = choice.kept(self.residents.pages_of)
                 self.tell(KeptChosen(number, kept, choice.cached(kept), choice.since, choice.whole_unit))
             case Read() as read:
@@ -102,7 +102,7 @@ class Served:
     def take(self, instructions: list[Instruction]) -> None:
         """Some of them are answers, and the others are jobs."""
         for each in instructions:
-            if isinstance(each, Answer):
+            if isinstance(each, DrawAnswer):
                 self.answers.append(each)
             else:
                 self.jobs.append(each)

@@ -1,4 +1,4 @@
-"""A node server without sockets, threads or a clock: `Turn` with a data set made of bytes that tell what they are.
+"""A node server without sockets, threads or a clock: `NodeState` with a data set made of bytes that tell what they are.
 
 `World` executes the instructions that the server executes, when it is told to: so a test decides in which order reads
 end, plans are made and clients speak. After every call it checks what must always hold. With a network it is one node
@@ -20,20 +20,20 @@ from brand.errors import BrandError, UnreachableError, UsageError
 from brand.formats.constants import ROW
 from brand.node.decide.cache.caching import CacheStart
 from brand.node.decide.cache.writing import WRITES
-from brand.node.decide.core import LARGEST_SHARE, PreparedStart
-from brand.node.decide.node_state import Turn
-from brand.node.decide.online.growing_epoch import GrowingEpoch
-from brand.node.decide.online.growth import Growth
+from brand.node.decide.core import LARGEST_SHARE, DecodingStart
+from brand.node.decide.node_state import NodeState
+from brand.node.decide.online.growing_epoch import OnlineEpoch
+from brand.node.decide.online.growth import OnlineOrders
 from brand.node.decide.reads.gaps import StorageFacts
-from brand.node.decide.sharing.sharing import Sharing
-from brand.node.decide.state.choosing import Choice, Placement
+from brand.node.decide.sharing.sharing import JobJoins
+from brand.node.decide.state.choosing import ChooseCached, Placement
 from brand.node.decide.state.epoch import Epoch
-from brand.node.decide.state.lives import Key, Live
+from brand.node.decide.state.lives import ActiveEpoch, Key
 from brand.node.decide.state.members import ALONE, Members
 from brand.node.decide.state.states import COMING, DUE, EARLY, HELD, UNWANTED
 from brand.node.decide.state.tasks import (
-    Answer,
     Deliver,
+    DrawAnswer,
     Forget,
     Instruction,
     MakePlan,
@@ -128,7 +128,7 @@ def some_pieces(rng: random.Random, read: Read, share: float) -> list[int]:
 class Held:
     """An answer that a client has not released."""
 
-    answer: Answer
+    answer: DrawAnswer
     contents: dict[int, bytes]
 
 
@@ -182,14 +182,14 @@ class World:
     writes: list[Write] = field(default_factory=list)
     read_bytes: dict[tuple[int, bool], int] = field(default_factory=dict)
     """Bytes of large reads, by the number of their epoch and whether they came from the cache folder."""
-    jobs: list[MakePlan | Choice | ReadFor] = field(default_factory=list)
+    jobs: list[MakePlan | ChooseCached | ReadFor] = field(default_factory=list)
     held: dict[int, Held] = field(default_factory=dict)
     """Leases by number."""
     asked: dict[int, Asked] = field(default_factory=dict)
     """What each client has asked for and not got."""
     looked: dict[int, Looked] = field(default_factory=dict)
     """What each client is copying by itself."""
-    answered: list[Answer] = field(default_factory=list)
+    answered: list[DrawAnswer] = field(default_factory=list)
     gone: set[int] = field(default_factory=set)
     """Clients that left; a number is never used again."""
     runs: dict[int, Run] = field(default_factory=dict)
@@ -212,7 +212,7 @@ class World:
     """Places whose bytes are in the cache folder, which may outlive a server."""
     gap_bytes: int = 1 << 40
     """Larger gaps between the samples of a read are not read through."""
-    prepared: PreparedStart | None = None
+    prepared: DecodingStart | None = None
     """What it prepares with (`tests.node.preparing`)."""
     measures: bool = False
     """Whether a test only counts what is read: then it leaves the checks to other tests, as they take long."""
@@ -229,7 +229,7 @@ class World:
             self.members.nodes,
             Directory(self.entries) if shows else None,
         )
-        self.turn = Turn(
+        self.turn = NodeState(
             *(self.index, residents, self.chunk_size, self.members, self.depth, self.remote_pages),
             self._cache_start(),
             StorageFacts(0, self.gap_bytes),
@@ -508,7 +508,7 @@ class World:
         """
         job = self.jobs.pop(0)
         match job:
-            case Choice(number):
+            case ChooseCached(number):
                 if job.foresee():
                     if self.turn.wants_choice(job):
                         self.jobs.append(job)
@@ -558,7 +558,7 @@ class World:
     def _do(self, instruction: Instruction) -> bool:
         """Execute an instruction; whether it is something for this node's clients and threads."""
         match instruction:
-            case MakePlan() | Choice() | ReadFor():
+            case MakePlan() | ChooseCached() | ReadFor():
                 self.jobs.append(instruction)
             case Read():
                 self.reads.append(instruction)
@@ -569,7 +569,7 @@ class World:
                 chunks = set((forgotten // self.chunk_size).tolist()) if parts else set()
                 self.stored -= set(forgotten.tolist())
                 self.stored -= {place for place in self.stored if place // self.chunk_size in chunks}
-            case Answer():
+            case DrawAnswer():
                 if instruction.client not in self.gone:
                     self._take(instruction)
             case Say():
@@ -631,7 +631,7 @@ class World:
             return False
         return True
 
-    def contents(self, answer: Answer) -> dict[int, bytes]:
+    def contents(self, answer: DrawAnswer) -> dict[int, bytes]:
         """What a client would copy: the row and the bytes of each sample that is present, by position in the answer."""
         at = np.cumsum(answer.counts.astype(np.int64)) - answer.counts
         found = {}
@@ -641,7 +641,7 @@ class World:
             found[position] = self.arena.pages[answer.pages[first : first + count]].tobytes()
         return found
 
-    def epochs(self) -> dict[Key, Live]:
+    def epochs(self) -> dict[Key, ActiveEpoch]:
         """Live epochs."""
         return dict(self.core.epochs.lives.live())
 
@@ -651,13 +651,13 @@ class World:
         return [(waits.epoch, read.places), *waits.others]
 
     @property
-    def sharing(self) -> Sharing:
+    def sharing(self) -> JobJoins:
         """Where jobs join each other, once one has come that shares."""
         assert self.turn.sharing is not None
         return self.turn.sharing.sharing
 
     @property
-    def online(self) -> Growth:
+    def online(self) -> OnlineOrders:
         """Orders that are decided while jobs draw, once a job has come that has one."""
         assert self.turn.online is not None
         return self.turn.online
@@ -674,12 +674,12 @@ class World:
         """Whether the order of an epoch is forgotten."""
         return self.turn.online is not None and self.online.is_over(key)
 
-    def _given_up(self) -> tuple[dict[Key, tuple[Live, int]], int]:
+    def _given_up(self) -> tuple[dict[Key, tuple[ActiveEpoch, int]], int]:
         """What making room may change: which epochs are live and where they start, and how much is kept."""
         live = {key: (live, live.epoch.progress.start) for key, live in self.epochs().items()}
         return live, self.core.residents.kept_pages
 
-    def _check_given_up(self, before: tuple[dict[Key, tuple[Live, int]], int], *, ready: bool) -> None:
+    def _check_given_up(self, before: tuple[dict[Key, tuple[ActiveEpoch, int]], int], *, ready: bool) -> None:
         """What is given up is given up as a whole, and not where a draw could be answered as it stood."""
         epochs, kept = before
         now = self.epochs()
@@ -712,7 +712,7 @@ class World:
                     return True
         return False
 
-    def _take(self, answer: Answer) -> None:
+    def _take(self, answer: DrawAnswer) -> None:
         """A client gets an answer: it must be the right one to its question."""
         asked = self.asked.pop(answer.client)
         order = self.runs[asked.key[0]].order
@@ -792,7 +792,7 @@ class World:
 
         for epoch in epochs.values():
             to_come = np.isin(read_of_sample(epoch.plan), epoch.reads.rest())
-            if isinstance(epoch, GrowingEpoch):
+            if isinstance(epoch, OnlineEpoch):
                 order = epoch.growing
                 assert order.position_of[order.sample_of].tolist() == list(range(len(order.sample_of)))
                 assert (epoch.reads.rest() < order.decided).all(), "a read of what is not decided"

@@ -38,7 +38,7 @@ from brand.node.wire.drawing import Announcement
 from brand.node.wire.looping import LoopReport
 from brand.node.wire.messages import Kind, unpack_json
 from brand.node.wire.numbers import NO_CLIENT
-from brand.node.wire.replies import Divided, OrderFound
+from brand.node.wire.replies import OrderFound, PositionsDivided
 from brand.node.wire.samples import unpack_samples
 from brand.orders.base.joins import Joins
 from brand.orders.order import Order
@@ -142,7 +142,7 @@ class Client(Reprs, shows="path address run _idle"):
             if not announcement.batch:
                 return None
             message = pack(ClientDivides(NO_CLIENT, (number, epoch), announcement.rank))
-            return unpack(Divided, connection.request(message, Kind.POSITIONS)).positions
+            return unpack(PositionsDivided, connection.request(message, Kind.POSITIONS)).positions
 
         return self._with_control(act)
 

@@ -21,7 +21,7 @@ from brand.node.decide.reads.gaps import NOTHING_KNOWN, StorageFacts
 from brand.node.decide.reads.reads import Reads
 from brand.node.decide.state.counters import Counters
 from brand.node.decide.state.features import Decodes
-from brand.node.decide.state.limits import Limits, largest_sent
+from brand.node.decide.state.limits import SampleLimits, largest_sent
 from brand.node.decide.state.members import Members
 from brand.node.decide.state.tasks import Read, Rows
 from brand.node.decide.stimuli import KeptChosen, PlanMade
@@ -39,7 +39,7 @@ Where memory is small, half of the samples that it holds count instead.
 
 
 @dataclass(frozen=True, slots=True)
-class PreparedStart:
+class DecodingStart:
     """What a server prepares with."""
 
     allocator: Allocator
@@ -58,7 +58,7 @@ def epochs_of(
 ) -> Epochs:
     """The epochs of a node that has begun none. Other nodes may fill `remote_pages` of its memory."""
     page = residents.pool.allocator.page
-    limits = Limits(residents, _largest(residents), members.node, largest_sent(remote_pages, members.nodes, page))
+    limits = SampleLimits(residents, _largest(residents), members.node, largest_sent(remote_pages, members.nodes, page))
     return Epochs(residents, limits, chunk_size, members, unreachable)
 
 

@@ -16,15 +16,25 @@ import numpy as np
 
 from brand.errors import UsageError
 from brand.node.decide.cache.caching import CacheStart
-from brand.node.decide.core import Core, PreparedStart, epochs_of
+from brand.node.decide.core import Core, DecodingStart, epochs_of
 from brand.node.decide.draws.divisions import Divisions
 from brand.node.decide.draws.fetches import Fetches
 from brand.node.decide.epochs.epochs import Epochs
 from brand.node.decide.reads.gaps import NOTHING_KNOWN, StorageFacts
-from brand.node.decide.state.choosing import Choice
+from brand.node.decide.state.choosing import ChooseCached
 from brand.node.decide.state.features import NO_JOINS, NOT_ONLINE
 from brand.node.decide.state.members import Members
-from brand.node.decide.state.tasks import Decided, Instruction, Joined, MakePlan, Number, Numbers, Read, ReadFor, Rows
+from brand.node.decide.state.tasks import (
+    Instruction,
+    Joined,
+    MakePlan,
+    Number,
+    Numbers,
+    OrderDecided,
+    Read,
+    ReadFor,
+    Rows,
+)
 from brand.node.decide.stimuli import (
     ClientBegins,
     ClientDivides,
@@ -59,10 +69,10 @@ from brand.orders.base.mapping import Mapping as Places
 from brand.orders.order import Order
 
 if TYPE_CHECKING:
-    from brand.node.decide.decoding.preparing import Preparing
-    from brand.node.decide.online.growth import Growth
+    from brand.node.decide.decoding.preparing import ServerDecoding
+    from brand.node.decide.online.growth import OnlineOrders
     from brand.node.decide.peers.peering import Peering
-    from brand.node.decide.peers.peers import Peers
+    from brand.node.decide.peers.peers import PeerTable
     from brand.node.decide.sharing.job_sharing import JobSharing
 
 Preparation = ClientPrepares | PreparerReady | PreparerSized | PreparedFilled | PreparerEnded
@@ -72,7 +82,7 @@ AT_ONCE: Final = 8
 TOO_MANY: Final = "it prepares as many different things as it can"
 
 
-class Turn:
+class NodeState:
     """The state of one node, and its decisions.
 
     At most `depth` reads are under way at a time. Other nodes may fill `remote_pages` of the memory. `cache` says what
@@ -90,7 +100,7 @@ class Turn:
         remote_pages: int = 0,
         cache: CacheStart | None = None,
         storage: StorageFacts = NOTHING_KNOWN,
-        prepared: PreparedStart | None = None,
+        prepared: DecodingStart | None = None,
     ) -> None:
         self.members, self.depth = members, depth
         peers = None if members.nodes == 1 else _peers(members)
@@ -107,7 +117,7 @@ class Turn:
         """This node among several; None: it is alone."""
         self.sharing: JobSharing | None = None
         """Jobs that share reads; None: none has come."""
-        self.online: Growth | None = None
+        self.online: OnlineOrders | None = None
         """Orders that are decided while jobs draw; None: no job has one."""
         epochs.runs.call_for_orders(self._meet)
         self._plans = epochs.plans.of_use()  # a value, as the planner's thread reads it
@@ -115,7 +125,7 @@ class Turn:
         """Whether the last step has started `AT_ONCE` reads, so that the next one may start more, as one."""
 
     def __repr__(self) -> str:
-        return f"Turn({self.core!r}, {self.core.epochs.features!r}, {self.divisions!r})"
+        return f"NodeState({self.core!r}, {self.core.epochs.features!r}, {self.divisions!r})"
 
     @property
     def idle(self) -> bool:
@@ -134,21 +144,24 @@ class Turn:
         """Whether the plan that an instruction asks for is still of use. The planner's thread may call this."""
         return (instruction.key, instruction.joins) in self._plans
 
-    def wants_choice(self, choice: Choice) -> bool:
+    def wants_choice(self, choice: ChooseCached) -> bool:
         """Whether a choice is still of use."""
         return self.core.keeping.wants(choice.number)
 
     # -- features are turned on, and imported, when they are needed --------------------------------------------------
 
-    def _peering(self, index: Rows, peers: Peers) -> Peering:
+    def _peering(self, index: Rows, peers: PeerTable) -> Peering:
         from brand.node.decide.peers.peering import Peering
         from brand.node.decide.peers.receiving import Receiving
         from brand.node.decide.peers.sending import Sending
-        from brand.node.decide.peers.telling import Telling
+        from brand.node.decide.peers.telling import Announcements
 
         core, members, epochs, passed = self.core, self.members, self.core.epochs, self.core.counters.nodes
         receiving = Receiving(index, core.residents, epochs, members, peers, core.remote_pages, passed)
-        sending, telling = Sending(core.residents, epochs, passed), Telling(epochs, peers, members.node, core.left)
+        sending, telling = (
+            Sending(core.residents, epochs, passed),
+            Announcements(epochs, peers, members.node, core.left),
+        )
         peering = Peering(members, peers, epochs, receiving, sending, telling, self.fetches, self.depth, self._share)
         epochs.features.turn_on(peering)
         return peering
@@ -158,9 +171,9 @@ class Turn:
         if order.shares:
             self._share()
         if order.grows and self.online is None:
-            from brand.node.decide.online.growth import Growth
+            from brand.node.decide.online.growth import OnlineOrders
 
-            self.online = Growth(self.core.epochs.runs, self.core.epochs.lives, len(self.core.residents.pages_of))
+            self.online = OnlineOrders(self.core.epochs.runs, self.core.epochs.lives, len(self.core.residents.pages_of))
             self.core.epochs.features.turn_on(self.online)
 
     def _share(self) -> None:
@@ -174,10 +187,10 @@ class Turn:
         epochs.features.turn_on(self.sharing)
         core.reads.share(self.sharing.early)
         if self.peering is not None:
-            from brand.node.decide.sharing.joinings import Joinings
+            from brand.node.decide.sharing.joinings import JoinAnnouncements
 
             peering, sharing = self.peering, self.sharing
-            peering.talk_of(Joinings(epochs, peering.peers, peering.telling, sharing.sharing, sharing.leading))
+            peering.talk_of(JoinAnnouncements(epochs, peering.peers, peering.telling, sharing.sharing, sharing.leading))
 
     # -- something happens -------------------------------------------------------------------------------------------
 
@@ -260,17 +273,17 @@ class Turn:
             case PreparerEnded(preparer):
                 preparing.ended(preparer, now_s)
 
-    def _decided(self, said: ClientOrders, now_s: float) -> Decided:
+    def _decided(self, said: ClientOrders, now_s: float) -> OrderDecided:
         """A client says which samples lie where, as far as it knows, and asks which ones do. Raises `UsageError`."""
         if self.online is None:
             if len(said.places):
                 raise UsageError(NOT_ONLINE)
-            return Decided(said.client, 0, np.empty(0, np.int32))
+            return OrderDecided(said.client, 0, np.empty(0, np.int32))
         if len(said.places):
             self.online.learns(said.key, said.first, said.places, said.sure, now_s)
         self.online.want(said.key, said.wanted, now_s)
         told = self.online.orders.tells(said.key, said.first, MOST_PLACES)
-        return Decided(said.client, self.online.orders.decided(said.key), told)
+        return OrderDecided(said.client, self.online.orders.decided(said.key), told)
 
     def _among(self) -> Peering:
         """This node among the others."""
@@ -325,13 +338,13 @@ class Turn:
         return self.depth - self.core.reads.under_way.count - others - self.fetches.on_the_way
 
 
-def _peers(members: Members) -> Peers:
-    from brand.node.decide.peers.peers import Peers
+def _peers(members: Members) -> PeerTable:
+    from brand.node.decide.peers.peers import PeerTable
 
-    return Peers(members.others)
+    return PeerTable(members.others)
 
 
-def _preparing(start: PreparedStart, residents: Residents, epochs: Epochs) -> Preparing:
+def _preparing(start: DecodingStart, residents: Residents, epochs: Epochs) -> ServerDecoding:
     from brand.node.decide.decoding.preparing import preparing_in
 
     return preparing_in(start.allocator, start.preparers, residents, epochs, start.least_runs)

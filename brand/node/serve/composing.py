@@ -7,7 +7,7 @@ import selectors
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from brand.node.decide.node_state import Turn
+from brand.node.decide.node_state import NodeState
 from brand.node.decide.stimuli import Stimulus
 from brand.node.memory.arena import Arena
 from brand.storage.dataset.dataset import StoredDataSet
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from brand.node.wire.network import Network
 
 
-def exchange_of(turn: Turn, network: Network, page: int, tell: Callable[[Stimulus], object]) -> StreamExchange:
+def exchange_of(turn: NodeState, network: Network, page: int, tell: Callable[[Stimulus], object]) -> StreamExchange:
     """The streams of one node of several. Pages have `page` bytes; `tell` takes the stimuli."""
     from brand.node.serve.exchange import StreamExchange
 
@@ -42,7 +42,7 @@ def preparers_of(
     return DecodeWorkerProcesses(selector, setup, arena, prepared, post, tell)
 
 
-def record_to(path: str | os.PathLike[str], turn: Turn) -> Recorder:
+def record_to(path: str | os.PathLike[str], turn: NodeState) -> Recorder:
     """The log of all decisions. Raises `UsageError` if it cannot be written."""
     from brand.node.serve.recording import Recorder
 

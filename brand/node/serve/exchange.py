@@ -1,6 +1,6 @@
 """How do the server's decisions become messages to other nodes, and how do their messages become stimuli?
 
-`StreamExchange` stands between `Turn` and `Network` and decides nothing. It disconnects a node that breaks the protocol.
+`StreamExchange` stands between `NodeState` and `Network` and decides nothing. It disconnects a node that breaks the protocol.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable
 
 from brand.errors import FormatError, ProtocolError, UsageError
-from brand.node.decide.node_state import Turn
+from brand.node.decide.node_state import NodeState
 from brand.node.decide.peers.peers import Peer
 from brand.node.decide.state.tasks import Say
 from brand.node.decide.stimuli import NodeRefuses, NodeSays, Stimulus, StreamEnds, StreamOpens
@@ -27,7 +27,7 @@ Watch = Callable[[Opened | Closed], None]
 class StreamExchange(Reprs, shows="_turn.core.peers"):
     """The streams to and from other nodes. Pages have `page` bytes. `tell` takes the stimuli."""
 
-    def __init__(self, turn: Turn, network: Network, page: int, tell: Callable[[Stimulus], object]) -> None:
+    def __init__(self, turn: NodeState, network: Network, page: int, tell: Callable[[Stimulus], object]) -> None:
         self._turn, self._network, self._page, self._tell = turn, network, page, tell
         self._watch: Watch | None = None
         self._connected = False

@@ -14,7 +14,7 @@ from brand.errors import MissingExtraError, ProtocolError, SchemaError, UsageErr
 from brand.formats.preparation import checked, decoders
 from brand.formats.version import number_within
 from brand.node.decide.draws.jobs import held_draws
-from brand.node.decide.node_state import Turn
+from brand.node.decide.node_state import NodeState
 from brand.node.decide.stimuli import ClientDraws, ClientTakes, Stimulus
 from brand.node.memory.arena import Arenas
 from brand.node.serve.clients import Clients
@@ -67,7 +67,7 @@ class ClientRequests(Reprs, shows="_address _greeted"):
         address: str,
         layout: MemoryLayout,
         arenas: Arenas,
-        turn: Turn,
+        turn: NodeState,
         exchange: StreamExchange | None,
         lifetime: Lifetime,
         reports: Reports,

@@ -1,7 +1,7 @@
 """The node server: one process per node and data set, which reads ahead and answers draws.
 
 One loop owns all state and never waits for storage or for other nodes. Clients (`Clients`, `ClientRequests`), threads
-(`BackgroundWork`) and other nodes (`StreamExchange`) tell it what happens; `Turn` decides; the loop executes its instructions.
+(`BackgroundWork`) and other nodes (`StreamExchange`) tell it what happens; `NodeState` decides; the loop executes its instructions.
 
 The server ends when all processes that own it have ended (see `Lifetime`), or when it is told to.
 """
@@ -19,14 +19,12 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from brand.errors import BrandError
-from brand.node.decide.core import PreparedStart
-from brand.node.decide.node_state import Turn
-from brand.node.decide.state.choosing import Choice
+from brand.node.decide.core import DecodingStart
+from brand.node.decide.node_state import NodeState
+from brand.node.decide.state.choosing import ChooseCached
 from brand.node.decide.state.tasks import (
-    Answer,
-    Decided,
     Deliver,
-    Divided,
+    DrawAnswer,
     EndPreparer,
     Fill,
     Forget,
@@ -35,6 +33,8 @@ from brand.node.decide.state.tasks import (
     MakePlan,
     Number,
     Numbers,
+    OrderDecided,
+    PositionsDivided,
     Prepare,
     Read,
     ReadFor,
@@ -110,7 +110,7 @@ class NodeServer(Reprs, shows="address _clients _turn"):
             page = layout.allocator.page
             arena = Arena(layout.allocator.count, page)
             with_what = (
-                None if prepared is None else PreparedStart(prepared.allocator, prepared.count, prepared.least_runs)
+                None if prepared is None else DecodingStart(prepared.allocator, prepared.count, prepared.least_runs)
             )
             second = None if with_what is None else Arena(with_what.allocator.count, with_what.allocator.page)
             # What is prepared comes with a draw, so clients take nothing by themselves then.
@@ -132,7 +132,7 @@ class NodeServer(Reprs, shows="address _clients _turn"):
         storing = None if folder is None else Storing(folder, data, arena, executor.post)
         directory = None if shown is None else Directory(shown.pages.view(np.uint64)[:, 0])
         residents = Residents(PagePool(layout.allocator, arena, layout.pages_of), nodes, directory)
-        self._turn = Turn(
+        self._turn = NodeState(
             *(data, residents, chunk_size, layout.members, executor.most),
             *(layout.remote_pages, cached, storage, with_what),
         )
@@ -229,7 +229,7 @@ class NodeServer(Reprs, shows="address _clients _turn"):
         return _LOOK_S
 
     def _tell(self, stimulus: Stimulus) -> None:
-        """Take a stimulus, and execute what follows. Raises the errors of `Turn.handle`."""
+        """Take a stimulus, and execute what follows. Raises the errors of `NodeState.handle`."""
         now_s, instructions, refused = time.monotonic(), list[Instruction](), None
         try:
             instructions = self._turn.handle(stimulus, now_s)
@@ -257,7 +257,7 @@ class NodeServer(Reprs, shows="address _clients _turn"):
         match instruction:
             case MakePlan():
                 self._work.make_plan(instruction)
-            case Choice():
+            case ChooseCached():
                 self._work.choose(instruction)
             case Read():
                 self._work.read(instruction)
@@ -270,10 +270,10 @@ class NodeServer(Reprs, shows="address _clients _turn"):
             case Say():
                 assert self._exchange is not None
                 self._exchange.say(instruction)
-            case Answer(client, lease, places, state, counts, pages, prepared, joins, held):
+            case DrawAnswer(client, lease, places, state, counts, pages, prepared, joins, held):
                 self._work.answered(instruction)
                 self._reply(client, pack_lease(lease, places, state, counts, pages, prepared, joins, held))
-            case Number() | Joined() | Decided() | Numbers() | Divided() | Deliver():
+            case Number() | Joined() | OrderDecided() | Numbers() | PositionsDivided() | Deliver():
                 self._reply(instruction.client, pack(instruction))
             case StartPreparer() | EndPreparer() | Prepare() | Fill():
                 self._work.prepare(instruction)

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
-from brand.node.decide.draws.late import LATE_S, Late, late_draws
+from brand.node.decide.draws.late import LATE_S, LateDraw, late_draws
 from brand.node.decide.epochs.epochs import Epochs
 from brand.node.serve.repeats import Repeats
 from brand.node.wire.numbers import FIRST_NODE, ClientNumber, NodeNumber
@@ -82,7 +82,7 @@ class Troubles:
         for kind, count, seconds in self._repeats.rest(now_s):
             self._sum_up(kind, count, seconds)
 
-    def _waits(self, late: Late, now_s: float) -> str:
+    def _waits(self, late: LateDraw, now_s: float) -> str:
         """Which process waits, and what it waits for, as a text."""
         who = f"process {self._process_of(late.client)}"
         who = who if late.rank is None else f"rank {late.rank} of {late.replicas} ({who})"

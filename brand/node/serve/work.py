@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from brand.errors import BrandError, FormatError, ServerError, UnreadableError
-from brand.node.decide.state.choosing import Choice
+from brand.node.decide.state.choosing import ChooseCached
 from brand.node.decide.state.tasks import (
-    Answer,
+    DrawAnswer,
     EndPreparer,
     Fill,
     Forget,
@@ -54,7 +54,7 @@ class IsWanted:
     """Whether the planner's work is still of use."""
 
     plan: Callable[[MakePlan], bool]
-    choice: Callable[[Choice], bool]
+    choice: Callable[[ChooseCached], bool]
 
 
 class BackgroundWork(Reprs, shows="_executor"):
@@ -123,7 +123,7 @@ class BackgroundWork(Reprs, shows="_executor"):
 
         self._executor.plan(make, self._made)
 
-    def choose(self, choice: Choice) -> None:
+    def choose(self, choice: ChooseCached) -> None:
         """Choose which samples are kept in memory, and which in the cache folder.
 
         What takes long is done in parts, each a job of its own, so that plans of running epochs come in between.
@@ -176,7 +176,7 @@ class BackgroundWork(Reprs, shows="_executor"):
 
         self._executor.share(job, len(read.pieces), done)
 
-    def answered(self, answer: Answer) -> None:
+    def answered(self, answer: DrawAnswer) -> None:
         """A draw is answered: its waits go into the trace."""
         if self._timeline is None:
             return

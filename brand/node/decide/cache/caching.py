@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from brand.node.decide.cache.leaving import Leaving
 from brand.node.decide.cache.writing import Writing
-from brand.node.decide.state.choosing import Placement, Shelf
+from brand.node.decide.state.choosing import CacheContents, Placement
 from brand.node.decide.state.counters import CacheCounters
-from brand.node.decide.state.lives import Lives
+from brand.node.decide.state.lives import EpochTable
 from brand.node.decide.state.tasks import Forget, Write
 from brand.node.memory.residents import Residents
 from brand.orders.base.placement import cached_unit
@@ -104,7 +104,9 @@ class Caching:
         """Whether the folder holds each of these places, shape (places,)."""
         return np.zeros(len(places), np.bool_) if self.start is None else self._held[places]
 
-    def shelf(self, kept_unit: int | None, lives: Lives, *, later: bool = False, whole: bool = False) -> Shelf | None:
+    def shelf(
+        self, kept_unit: int | None, lives: EpochTable, *, later: bool = False, whole: bool = False
+    ) -> CacheContents | None:
         """What the planner needs to choose the samples that are written; None: nothing is written.
 
         `later`: the choice is for an epoch that comes, and so for what the folder will hold then. `whole`: misses may
@@ -121,7 +123,7 @@ class Caching:
         able = self._residents.pages_of <= self._largest
         near, whole_unit = self._residents.to_keep(every), start.whole_unit if whole else 1
         unit = max(self.unit(kept_unit), whole_unit)
-        return Shelf(start.sizes, held, able, near, start.limit, unit, whole=whole_unit > 1)
+        return CacheContents(start.sizes, held, able, near, start.limit, unit, whole=whole_unit > 1)
 
     def unit(self, kept_unit: int | None) -> int:
         """Samples that are placed together, where memory keeps `kept_unit` of them together."""
@@ -148,7 +150,7 @@ class Caching:
         self.writing.review()
         self.writing.add_later(np.flatnonzero(placed & ~self._held & self._residents.kept()))
 
-    def reads_for(self, number: int, lives: Lives) -> None:
+    def reads_for(self, number: int, lives: EpochTable) -> None:
         """A read for epoch number `number` begins: from the first one on, the choice for this epoch holds."""
         if self._leaving.takes_hold(number):
             placed, gone = self._leaving.begin(self._held, lives.waited_for(len(self._held)))

@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from brand.node.decide.cache.caching import Caching
-from brand.node.decide.cache.placing import Aim, Placing, Room
+from brand.node.decide.cache.placing import Aim, CacheCapacity, Placing
 from brand.node.decide.epochs.epochs import Epochs
-from brand.node.decide.state.choosing import Choice, Follow
-from brand.node.decide.state.lives import Live
+from brand.node.decide.state.choosing import ChooseCached, Follow
+from brand.node.decide.state.lives import ActiveEpoch
 from brand.node.decide.state.members import Members
 from brand.node.memory.residents import Residents
 from brand.node.wire.numbers import RunNumber
@@ -49,7 +49,7 @@ class Keeping:
         self.reserved = reserved
         self._runs: set[RunNumber] = set()
         """Runs that were under way at the last choice."""
-        self._for: tuple[RunNumber, Room | None] | None = None
+        self._for: tuple[RunNumber, CacheCapacity | None] | None = None
         """The run that it was made for, and what the cache folder's placement depends on; None: it is not written."""
         self._last = self._taken = 0
         """Numbers of the last choice, and of the last one that was made."""
@@ -68,7 +68,7 @@ class Keeping:
         self._taken = max(self._taken, number)
         return self.wants(number)
 
-    def choice_wanted(self) -> Choice | None:
+    def choice_wanted(self) -> ChooseCached | None:
         """The choice to make now: a run has begun, or has ended and left its memory, or the cache folder's contents
         are to change with an epoch. None: the last choice holds.
         """
@@ -95,7 +95,9 @@ class Keeping:
         mine = {epoch: at for (run, epoch), at in live if run == first}
         return self._choice(first, aim, mine, anew=anew) if mine else None
 
-    def _choice(self, run: RunNumber, aim: Aim | None, live: dict[int, Live], *, anew: bool) -> Choice | None:
+    def _choice(
+        self, run: RunNumber, aim: Aim | None, live: dict[int, ActiveEpoch], *, anew: bool
+    ) -> ChooseCached | None:
         """The choice for a run with these live epochs. Kept samples are only chosen `anew`, as the next epochs' reads
         are planned with them.
         """
@@ -113,7 +115,7 @@ class Keeping:
         owners, plan = self._members.owners(order.mapping), live[epoch].epoch.plan
         if plan.grows:  # the planner reads it in its own thread
             plan = replace(plan, sample_of=plan.sample_of.copy())
-        choice = Choice(self._last, plan, kept, order.seed, self._room(order), owners, shelf, follow)
+        choice = ChooseCached(self._last, plan, kept, order.seed, self._room(order), owners, shelf, follow)
         if kept is not None and self._drawn(order) <= self._most():
             # All fit, so there is little to choose. A sample that is drawn before the planner says so would be dropped,
             # and read a second time.
@@ -122,7 +124,7 @@ class Keeping:
             self._residents.keep(mask)
         return choice
 
-    def _follow(self, order: Order, aim: Aim | None, epoch: int, live: Live) -> Follow | None:
+    def _follow(self, order: Order, aim: Aim | None, epoch: int, live: ActiveEpoch) -> Follow | None:
         if aim is None or aim.ranks is None or aim.way == "even":
             return None
         division = live.epoch.division
@@ -141,12 +143,12 @@ class Keeping:
             self._ahead = aim, kind(order, aim.ranks, unit, last)
         return self._ahead[1]
 
-    def _room_of(self, run: RunNumber) -> Room | None:
+    def _room_of(self, run: RunNumber) -> CacheCapacity | None:
         start = self._caching.start
         if start is None or self._caching.stopped:
             return None
         unit = self._caching.unit(self._order(run).policy.kept_unit)
-        return Room(start.placement, start.all_fits, unit, unit * start.mean_bytes)
+        return CacheCapacity(start.placement, start.all_fits, unit, unit * start.mean_bytes)
 
     def _order(self, run: RunNumber) -> Order:
         return self._epochs.runs[run].order

@@ -16,7 +16,7 @@ Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Choice:
+class _EvictionChoice:
     since: int
     placed: Mask
 
@@ -25,7 +25,7 @@ class Leaving:
     """The samples of one folder that leave it. Masks have the shape (samples,)."""
 
     def __init__(self, samples: int) -> None:
-        self._coming: _Choice | None = None
+        self._coming: _EvictionChoice | None = None
         """A choice that does not hold yet."""
         self._going = np.zeros(samples, np.bool_)
         """Samples that go when they are read."""
@@ -47,7 +47,7 @@ class Leaving:
 
     def follows(self, since: int, placed: Mask) -> None:
         """A choice is made: it holds from the first read on of epoch number `since`, or of a later one."""
-        self._coming, self.moves = _Choice(since, placed), True
+        self._coming, self.moves = _EvictionChoice(since, placed), True
 
     def takes_hold(self, number: int) -> bool:
         """Whether the choice that does not hold yet begins to hold with this read, for epoch number `number`."""

@@ -15,7 +15,7 @@ from typing import Final, Literal
 
 from brand.node.decide.epochs.epochs import Epochs
 from brand.node.decide.state.choosing import Placement, Way
-from brand.node.decide.state.lives import Live
+from brand.node.decide.state.lives import ActiveEpoch
 from brand.node.decide.state.members import Members
 from brand.node.wire.numbers import RunNumber
 from brand.orders.base.placement import CACHED_BYTES
@@ -40,7 +40,7 @@ class Aim:
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class CacheCapacity:
     """What the placement depends on, beside the ranks."""
 
     placement: Placement
@@ -69,7 +69,7 @@ class Placing:
     def __repr__(self) -> str:
         return f"Placing({self._aim})"
 
-    def aim(self, run: RunNumber, room: Room) -> Aim | None:
+    def aim(self, run: RunNumber, room: CacheCapacity) -> Aim | None:
         """What to choose for now; None: the run has no live epoch, so the last choice holds."""
         lives = [(epoch, live) for (number, epoch), live in self._epochs.lives.live() if number == run]
         if not lives:
@@ -95,12 +95,12 @@ class Placing:
         later = [epoch for epoch in epochs if epoch > last.epoch]
         return replace(last, epoch=later[0] if later else last.epoch if last.epoch in epochs else epochs[0])
 
-    def _is_settled(self, run: RunNumber, ranks: Ranks, live: Live) -> bool:
+    def _is_settled(self, run: RunNumber, ranks: Ranks, live: ActiveEpoch) -> bool:
         if self._settled != (run, ranks) and (ranks.all or (live.begun and live.epoch.progress.half_done)):
             self._settled = run, ranks
         return self._settled == (run, ranks)
 
-    def _may_move(self, live: Live, ranks: Ranks, room: Room) -> bool:
+    def _may_move(self, live: ActiveEpoch, ranks: Ranks, room: CacheCapacity) -> bool:
         """Whether samples may leave the folder again, by all that is known before the ranks here are settled."""
         placement = room.placement
         if room.stays or live.epoch.plan.grows:  # of a growing order nobody knows the next epochs
@@ -111,7 +111,7 @@ class Placing:
             return False
         return placement != "auto" or not ranks.all
 
-    def _too_small(self, ranks: Ranks, room: Room) -> bool:
+    def _too_small(self, ranks: Ranks, room: CacheCapacity) -> bool:
         seen = 1 - (1 - ranks.share) ** room.unit
         if room.unit_bytes >= CACHED_BYTES and seen <= MOST_SEEN:
             return False

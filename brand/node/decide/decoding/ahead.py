@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.node.decide.decoding.wants import Wants
+from brand.node.decide.decoding.wants import DecodeSpecTable
 from brand.node.decide.epochs.epochs import Epochs, draws_before
 from brand.node.decide.state.epoch import Epoch, reached
 from brand.node.decide.state.lives import Key
@@ -35,7 +35,7 @@ Kept = Callable[[NDArray[Any]], NDArray[np.bool_]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Next:
+class NextToDecode:
     """Samples to prepare: of a want, for a rank of a run, by place."""
 
     queue: Queue
@@ -47,7 +47,7 @@ class Next:
     """How long it takes until that is drawn, as fast as the rank draws."""
 
 
-class Ahead:
+class DecodeAhead:
     """What ranks of this node still draw of one epoch, and how far that is prepared, by want."""
 
     def __init__(self, epoch: Epoch) -> None:
@@ -64,7 +64,7 @@ class Ahead:
 
     def __repr__(self) -> str:
         left = np.count_nonzero(self._position >= 0)
-        return f"Ahead(epoch {self.epoch.number}, {left} to draw, cursors {self._cursors})"
+        return f"DecodeAhead(epoch {self.epoch.number}, {left} to draw, cursors {self._cursors})"
 
     def look(self) -> None:
         """Ranks may have come, positions may have been given up, and the run may have joined others anew."""
@@ -130,16 +130,16 @@ class Ahead:
         return len(self._ranks)
 
 
-class Aheads:
+class DecodeAheadTable:
     """The live epochs of runs whose clients want something."""
 
-    def __init__(self, epochs: Epochs, wants: Wants) -> None:
+    def __init__(self, epochs: Epochs, wants: DecodeSpecTable) -> None:
         self._epochs, self._wants = epochs, wants
-        self._aheads: dict[int, tuple[Key, Ahead]] = {}
+        self._aheads: dict[int, tuple[Key, DecodeAhead]] = {}
         """By number of the epoch."""
 
     def __repr__(self) -> str:
-        return f"Aheads({self._aheads})"
+        return f"DecodeAheadTable({self._aheads})"
 
     def look(self) -> None:
         """Epochs may have begun and ended."""
@@ -149,7 +149,7 @@ class Aheads:
             if self._wants.of_run(key[0])
         }
         self._aheads = {
-            number: self._aheads.get(number) or (key, Ahead(epoch)) for number, (key, epoch) in live.items()
+            number: self._aheads.get(number) or (key, DecodeAhead(epoch)) for number, (key, epoch) in live.items()
         }
         for _, ahead in self._aheads.values():
             ahead.look()
@@ -164,12 +164,12 @@ class Aheads:
         for _, ahead in self._aheads.values():
             ahead.rewind()
 
-    def queues(self, memory: PreparedMemory, kept: Kept, few: int, many: int, now_s: float) -> list[Next]:
+    def queues(self, memory: PreparedMemory, kept: Kept, few: int, many: int, now_s: float) -> list[NextToDecode]:
         """Samples to prepare for each rank: of the epoch and want whose next one is drawn after the fewest draws.
 
         Up to `few` samples where one rank draws, else up to `many` of each.
         """
-        best, runs = dict[Queue, Next](), self.counted(now_s)
+        best, runs = dict[Queue, NextToDecode](), self.counted(now_s)
         aheads = [(key, ahead) for key, ahead in self._aheads.values() if key[0] in runs]
         alone = len(runs) == 1 and all(ahead.ranks == 1 for _, ahead in aheads)
         for key, ahead in aheads:
@@ -179,7 +179,7 @@ class Aheads:
                     queue, lead = (key[0], rank), float(positions[0] + behind)
                     if queue not in best or lead < best[queue].lead:
                         due_s = self._due_s(key, ahead, rank, int(positions[0]))
-                        best[queue] = Next(queue, want, sample_of[positions], lead, due_s)
+                        best[queue] = NextToDecode(queue, want, sample_of[positions], lead, due_s)
         return list(best.values())
 
     def leads(self, want: int, places: NDArray[Any], runs: set[RunNumber]) -> NDArray[np.float64]:
@@ -202,7 +202,7 @@ class Aheads:
         runs = {run for run in every if not self._epochs.pacing.idle(run, now_s)}
         return runs or every
 
-    def _due_s(self, key: Key, ahead: Ahead, rank: int, position: int) -> float:
+    def _due_s(self, key: Key, ahead: DecodeAhead, rank: int, position: int) -> float:
         """How long it takes until a rank draws a position of an epoch, at its share of the rate of its run."""
         live, epoch = self._epochs.get(key), ahead.epoch
         before = 0 if live is None else draws_before(self._epochs, key, live)
@@ -210,7 +210,7 @@ class Aheads:
         rate = self._epochs.pacing.pulse(key[0]).rate or FIRST_RATE
         return max(0.0, draws * max(1, ahead.ranks) / rate)
 
-    def _behind(self, key: Key, ahead: Ahead) -> float:
+    def _behind(self, key: Key, ahead: DecodeAhead) -> float:
         """What to add to a position of an epoch for the number of draws that come before it."""
         live = self._epochs.get(key)
         return (0 if live is None else draws_before(self._epochs, key, live)) - reached(ahead.epoch)

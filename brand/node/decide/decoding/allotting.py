@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.node.decide.decoding.ahead import Aheads, Next, Queue
+from brand.node.decide.decoding.ahead import DecodeAheadTable, NextToDecode, Queue
 from brand.node.decide.decoding.allotment import SLACK, Queues, late_s, seconds_with
 from brand.node.decide.decoding.costs import Costs
 from brand.node.memory.prepared import PreparedMemory
@@ -46,8 +46,8 @@ class Allotting:
         self._costs[want].observe(sizes, seconds * predicted / predicted.sum())
 
     def choose(
-        self, found: Sequence[Next], sizes: Sequence[NDArray[Any]], working: Mapping[Queue, int], budget: int
-    ) -> Next:
+        self, found: Sequence[NextToDecode], sizes: Sequence[NDArray[Any]], working: Mapping[Queue, int], budget: int
+    ) -> NextToDecode:
         """The queue for which the next of `budget` preparers works.
 
         `sizes`: bytes of the samples of each queue. `working`: how many preparers work for each.
@@ -63,17 +63,17 @@ class Allotting:
         self._costs.pop(want, None)
 
 
-class Choices:
+class DecodeQueue:
     """What a node could prepare next."""
 
-    def __init__(self, aheads: Aheads, memory: PreparedMemory, residents: Residents) -> None:
+    def __init__(self, aheads: DecodeAheadTable, memory: PreparedMemory, residents: Residents) -> None:
         self._aheads, self._memory, self._residents = aheads, memory, residents
         self._allotting = Allotting()
         self._empty_s = -np.inf
         """When there was last nothing to prepare; minus infinity: something may have come since."""
 
     def __repr__(self) -> str:
-        return f"Choices({self._allotting!r}, nothing to prepare at {self._empty_s})"
+        return f"DecodeQueue({self._allotting!r}, nothing to prepare at {self._empty_s})"
 
     def news(self) -> None:
         """Something may have come that can be prepared."""
@@ -87,7 +87,7 @@ class Choices:
         """A want is gone."""
         self._allotting.forget(want)
 
-    def next(self, working: Mapping[Queue, int], budget: int, batch: int, now_s: float) -> list[Next]:
+    def next(self, working: Mapping[Queue, int], budget: int, batch: int, now_s: float) -> list[NextToDecode]:
         """What the next of `budget` preparers prepares, and what else where that has no room: what is drawn soonest.
 
         `working`: how many work for each queue. `batch`: the most samples of a batch.

@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from brand.node.decide.decoding.ahead import Aheads
+from brand.node.decide.decoding.ahead import DecodeAheadTable
 from brand.node.memory.prepared import MADE, PreparedMemory
 from brand.node.wire.numbers import RunNumber
 
@@ -26,7 +26,7 @@ CLEARED_SHARE: Final = 16
 class Clearing:
     """Makes room in the memory of prepared samples."""
 
-    def __init__(self, memory: PreparedMemory, aheads: Aheads) -> None:
+    def __init__(self, memory: PreparedMemory, aheads: DecodeAheadTable) -> None:
         self._memory, self._aheads = memory, aheads
         self._looked_s = -np.inf
         self._lead = np.inf

@@ -29,7 +29,7 @@ START_S: Final = 30.0
 """How long a preparer may take to start."""
 
 
-class State(Enum):
+class WorkerState(Enum):
     """What a preparer does."""
 
     OFF = auto()
@@ -41,10 +41,10 @@ class State(Enum):
 
 
 @dataclass(slots=True)
-class Preparer:
+class DecodeWorker:
     """One preparer."""
 
-    state: State = State.OFF
+    state: WorkerState = WorkerState.OFF
     since_s: float = 0.0
     """Since when it is in this state."""
     batch: int = 0
@@ -52,7 +52,7 @@ class Preparer:
     ends: deque[float] = field(default_factory=lambda: deque(maxlen=MOST_ENDS))
     """When it has ended."""
 
-    def becomes(self, state: State, now_s: float, batch: int = 0) -> None:
+    def becomes(self, state: WorkerState, now_s: float, batch: int = 0) -> None:
         """It goes on to another state."""
         self.state, self.since_s, self.batch = state, now_s, batch
 
@@ -60,8 +60,8 @@ class Preparer:
         """Its process has ended, or did not start in time."""
         self.ends.append(now_s)
         often = len(self.ends) == MOST_ENDS and now_s - self.ends[0] <= WITHIN_S
-        often |= self.state == State.STARTING and now_s - self.since_s > START_S
-        self.becomes(State.DEAD if often else State.OFF, now_s)
+        often |= self.state == WorkerState.STARTING and now_s - self.since_s > START_S
+        self.becomes(WorkerState.DEAD if often else WorkerState.OFF, now_s)
 
 
 class Strikes:
@@ -90,42 +90,42 @@ class Strikes:
         self._strikes = {key: strikes for key, strikes in self._strikes.items() if key[0] != want}
 
 
-class Preparers:
+class DecodeWorkers:
     """So many preparers, by number. One that takes longer than `batch_s` for a batch is late."""
 
     def __init__(self, count: int, batch_s: float) -> None:
         self.count, self._batch_s = count, batch_s
-        self._preparers = [Preparer() for _ in range(count)]
+        self._preparers = [DecodeWorker() for _ in range(count)]
         self.ended_in_all = 0
 
     def __repr__(self) -> str:
-        return f"Preparers({', '.join(preparer.state.name for preparer in self._preparers)})"
+        return f"DecodeWorkers({', '.join(preparer.state.name for preparer in self._preparers)})"
 
     @property
     def hopeful(self) -> bool:
         """Whether a preparer works, or may be started."""
-        return any(preparer.state != State.DEAD for preparer in self._preparers)
+        return any(preparer.state != WorkerState.DEAD for preparer in self._preparers)
 
     @property
     def waited_for(self) -> bool:
         """Whether a preparer starts or is busy, and so may become late."""
-        return any(preparer.state in (State.STARTING, State.BUSY) for preparer in self._preparers)
+        return any(preparer.state in (WorkerState.STARTING, WorkerState.BUSY) for preparer in self._preparers)
 
     @property
     def alive(self) -> int:
         """How many have a process."""
-        return sum(preparer.state not in (State.OFF, State.DEAD) for preparer in self._preparers)
+        return sum(preparer.state not in (WorkerState.OFF, WorkerState.DEAD) for preparer in self._preparers)
 
     def start(self, now_s: float) -> list[int]:
         """Preparers to start: all that are off."""
-        off = [number for number, preparer in enumerate(self._preparers) if preparer.state == State.OFF]
+        off = [number for number, preparer in enumerate(self._preparers) if preparer.state == WorkerState.OFF]
         for number in off:
-            self._preparers[number].becomes(State.STARTING, now_s)
+            self._preparers[number].becomes(WorkerState.STARTING, now_s)
         return off
 
     def idle(self) -> int | None:
         """A preparer that waits for a batch; None: there is none."""
-        return next((n for n, preparer in enumerate(self._preparers) if preparer.state == State.IDLE), None)
+        return next((n for n, preparer in enumerate(self._preparers) if preparer.state == WorkerState.IDLE), None)
 
     def busy_s(self, number: int, now_s: float) -> float:
         """How long a preparer has been in its state."""
@@ -133,31 +133,31 @@ class Preparers:
 
     def is_ready(self, number: int, now_s: float) -> None:
         """A preparer has started, or has nothing to show of its batch."""
-        self._preparers[number].becomes(State.IDLE, now_s)
+        self._preparers[number].becomes(WorkerState.IDLE, now_s)
 
     def takes(self, number: int, batch: int, now_s: float) -> None:
         """A preparer gets a batch."""
-        self._preparers[number].becomes(State.BUSY, now_s, batch)
+        self._preparers[number].becomes(WorkerState.BUSY, now_s, batch)
 
     def hands_over(self, number: int, batch: int, now_s: float) -> None:
         """A preparer has prepared its batch, which the server copies."""
-        self._preparers[number].becomes(State.DONE, now_s, batch)
+        self._preparers[number].becomes(WorkerState.DONE, now_s, batch)
 
     def is_done(self, number: int, batch: int, now_s: float) -> None:
         """The server has copied a batch. Its preparer may have ended meanwhile."""
         preparer = self._preparers[number]
-        if (preparer.state, preparer.batch) == (State.DONE, batch):
-            preparer.becomes(State.IDLE, now_s)
+        if (preparer.state, preparer.batch) == (WorkerState.DONE, batch):
+            preparer.becomes(WorkerState.IDLE, now_s)
 
     def ended(self, number: int, now_s: float) -> bool:
         """The process of a preparer has ended. Returns whether it is not started again."""
         self.ended_in_all += 1
         self._preparers[number].ended(now_s)
-        return self._preparers[number].state == State.DEAD
+        return self._preparers[number].state == WorkerState.DEAD
 
     def late(self, now_s: float) -> list[int]:
         """Preparers that have taken too long."""
-        limit_s = {State.STARTING: START_S, State.BUSY: self._batch_s}
+        limit_s = {WorkerState.STARTING: START_S, WorkerState.BUSY: self._batch_s}
         return [
             number
             for number, preparer in enumerate(self._preparers)

@@ -1,7 +1,7 @@
 """What do the preparers of a node do next, and what does a draw get of it?
 
-Samples that a waiting draw lacks come first, then the next ones of each rank (`Aheads`), as far ahead as the memory of
-prepared samples reaches. `Choices` says for which rank a preparer works. A batch goes to a preparer by its raw pages;
+Samples that a waiting draw lacks come first, then the next ones of each rank (`DecodeAheadTable`), as far ahead as the memory of
+prepared samples reaches. `DecodeQueue` says for which rank a preparer works. A batch goes to a preparer by its raw pages;
 the preparer says how large the samples became; the server takes pages for these and copies them out of the preparer's
 memory.
 
@@ -20,15 +20,15 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.node.decide.decoding.ahead import Aheads, Next, Queue
-from brand.node.decide.decoding.allotting import Choices
+from brand.node.decide.decoding.ahead import DecodeAheadTable, NextToDecode, Queue
+from brand.node.decide.decoding.allotting import DecodeQueue
 from brand.node.decide.decoding.clearing import Clearing
-from brand.node.decide.decoding.preparers import Preparers, Strikes
-from brand.node.decide.decoding.wants import Wants
+from brand.node.decide.decoding.preparers import DecodeWorkers, Strikes
+from brand.node.decide.decoding.wants import DecodeSpecTable
 from brand.node.decide.epochs.epochs import Epochs
 from brand.node.decide.state.draw import Draw
 from brand.node.decide.state.epoch import Epoch
-from brand.node.decide.state.features import NOTHING, Taken
+from brand.node.decide.state.features import NOTHING, DecodedSamples
 from brand.node.decide.state.tasks import EndPreparer, Fill, Prepare, StartPreparer
 from brand.node.memory.allocator import Allocator
 from brand.node.memory.prepared import MADE, MAKING, RAW, PreparedMemory
@@ -49,7 +49,7 @@ ToDo = StartPreparer | EndPreparer | Prepare | Fill
 
 
 @dataclass(slots=True)
-class _Batch:
+class _DecodeBatch:
     queue: Queue
     want: int
     preparer: int
@@ -99,25 +99,30 @@ class _Counters:
         return -(-self.pages[want] // self.samples[want]) if self.samples.get(want) else guess
 
 
-class Preparing:
+class ServerDecoding:
     """Preparation at one node, with `memory` for its results, of what at least `least_runs` runs want."""
 
     def __init__(
-        self, memory: PreparedMemory, preparers: Preparers, residents: Residents, epochs: Epochs, least_runs: int = 1
+        self,
+        memory: PreparedMemory,
+        preparers: DecodeWorkers,
+        residents: Residents,
+        epochs: Epochs,
+        least_runs: int = 1,
     ) -> None:
         self.memory, self.preparers, self._residents, self._epochs = memory, preparers, residents, epochs
-        self.wants = Wants(self._forget, least_runs)
-        self._aheads = Aheads(epochs, self.wants)
+        self.wants = DecodeSpecTable(self._forget, least_runs)
+        self._aheads = DecodeAheadTable(epochs, self.wants)
         self._clearing = Clearing(memory, self._aheads)
-        self._choices = Choices(self._aheads, memory, residents)
-        self._batches: dict[int, _Batch] = {}
+        self._choices = DecodeQueue(self._aheads, memory, residents)
+        self._batches: dict[int, _DecodeBatch] = {}
         self._strikes = Strikes()
         self._full = False
         """Whether memory has no room for the next sample."""
         self._counters = _Counters()
 
     def __repr__(self) -> str:
-        return f"Preparing({self.memory!r}, {self.preparers!r}, {len(self._batches)} batches, {self.wants!r})"
+        return f"ServerDecoding({self.memory!r}, {self.preparers!r}, {len(self._batches)} batches, {self.wants!r})"
 
     # -- clients -----------------------------------------------------------------------------------------------------
 
@@ -147,7 +152,7 @@ class Preparing:
                 return True
         return False
 
-    def take(self, draw: Draw, epoch: Epoch, here: NDArray[Any]) -> Taken:
+    def take(self, draw: Draw, epoch: Epoch, here: NDArray[Any]) -> DecodedSamples:
         """A draw is answered, with these samples from memory. Returns what it gets of the second memory."""
         self._aheads.drawn(epoch, epoch.plan.sample_of[draw.positions])
         wants = self.wants.of(draw.client, draw.key[0])
@@ -160,7 +165,7 @@ class Preparing:
             return NOTHING
         found = [self.memory[want].lease(made) for want in wants]
         chains = Chains(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
-        return Taken(prepared, chains, tuple((want, made) for want in wants))
+        return DecodedSamples(prepared, chains, tuple((want, made) for want in wants))
 
     # -- preparers ---------------------------------------------------------------------------------------------------
 
@@ -242,7 +247,7 @@ class Preparing:
             "ended": self.preparers.ended_in_all,
         }
 
-    def _next(self, now_s: float) -> Next | None:
+    def _next(self, now_s: float) -> NextToDecode | None:
         """What to prepare next, no more than there is room for."""
         lacking = self._lacking(self._epochs.lives.draws())
         working = Counter(batch.queue for batch in self._batches.values() if batch.heads is None)
@@ -254,7 +259,7 @@ class Preparing:
                 return replace(found, places=self._alike(found.want, places))
         return None
 
-    def _with_room(self, found: Next, now_s: float) -> NDArray[Any]:
+    def _with_room(self, found: NextToDecode, now_s: float) -> NDArray[Any]:
         """The first of these samples, as many as a batch has and as there is room for."""
         allocator = self.memory.allocator
         mean = self._counters.mean(found.want, min(GUESS, self.memory.largest))
@@ -266,7 +271,7 @@ class Preparing:
         self._clearing.make_room(under_way + mean * wanted, lead, runs, now_s)
         return found.places[: max(0, min(wanted, (allocator.free - under_way) // mean))]
 
-    def _lacking(self, draws: Iterable[Draw]) -> Next | None:
+    def _lacking(self, draws: Iterable[Draw]) -> NextToDecode | None:
         """Samples that a waiting draw lacks, of the oldest such draw."""
         for draw in draws:
             live = self._epochs.get(draw.key)
@@ -279,7 +284,7 @@ class Preparing:
                 places = places[~self._strikes.over(want, places)]
                 if len(places):
                     queue = draw.key[0], live.epoch.division.rank_of(int(draw.positions[0]))
-                    return Next(queue, want, places[:BATCH], 0.0, 0.0)
+                    return NextToDecode(queue, want, places[:BATCH], 0.0, 0.0)
         return None
 
     def _alike(self, want: int, places: NDArray[Any]) -> NDArray[Any]:
@@ -294,10 +299,10 @@ class Preparing:
             self.memory[want].stops(places[:1], never=True)
         return places[few]
 
-    def _prepare(self, preparer: int, found: Next, now_s: float) -> Prepare:
+    def _prepare(self, preparer: int, found: NextToDecode, now_s: float) -> Prepare:
         number = self._counters.begins()
         places, mean = found.places, self._counters.mean(found.want, min(GUESS, self.memory.largest))
-        self._batches[number] = _Batch(found.queue, found.want, preparer, places, mean * len(places))
+        self._batches[number] = _DecodeBatch(found.queue, found.want, preparer, places, mean * len(places))
         self.memory[found.want].starts(places)
         self._residents.refer(places)
         self.preparers.takes(preparer, number, now_s)
@@ -316,7 +321,7 @@ class Preparing:
 
 def preparing_in(
     pages: Allocator, preparers: int, residents: Residents, epochs: Epochs, least_runs: int = 1
-) -> Preparing:
+) -> ServerDecoding:
     """Preparation with so many preparers, of what at least `least_runs` runs want; results go to these pages."""
     memory = PreparedMemory(pages, len(residents.pages_of))
-    return Preparing(memory, Preparers(preparers, BATCH_S), residents, epochs, least_runs)
+    return ServerDecoding(memory, DecodeWorkers(preparers, BATCH_S), residents, epochs, least_runs)

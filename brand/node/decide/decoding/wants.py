@@ -20,7 +20,7 @@ MOST: Final = 16
 """The most wants that a server knows."""
 
 
-class Wants:
+class DecodeSpecTable:
     """Wants by number, and the clients that have them. `forgets` says whether a want can be forgotten, and does so.
 
     Wants are prepared that at least `least` runs have.
@@ -35,7 +35,7 @@ class Wants:
         """Numbers of what is to be prepared, by run."""
 
     def __repr__(self) -> str:
-        return f"Wants({self._numbers}, {len(self._of)} clients want some)"
+        return f"DecodeSpecTable({self._numbers}, {len(self._of)} clients want some)"
 
     def __len__(self) -> int:
         return len(self._numbers)

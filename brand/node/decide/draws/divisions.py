@@ -9,7 +9,7 @@ from typing import Final
 from brand.errors import UsageError
 from brand.node.decide.epochs.epochs import Epochs
 from brand.node.decide.state.lives import Key
-from brand.node.decide.state.tasks import Divided, Refuse
+from brand.node.decide.state.tasks import PositionsDivided, Refuse
 from brand.node.wire.numbers import ClientNumber
 
 LIMIT_S: Final = 60.0
@@ -49,13 +49,13 @@ class Divisions:
         """A client is gone."""
         self._asked = [asked for asked in self._asked if asked.client != client]
 
-    def answers(self, now_s: float) -> Iterator[Divided | Refuse]:
+    def answers(self, now_s: float) -> Iterator[PositionsDivided | Refuse]:
         """Answers that clients get now."""
         waiting, self._asked = self._asked, []
         for asked in waiting:
             live = self._epochs.get(asked.key)
             if live is not None and self._epochs.features.stands(asked.key):
-                yield Divided(asked.client, live.epoch.division.positions(asked.rank))
+                yield PositionsDivided(asked.client, live.epoch.division.positions(asked.rank))
             elif now_s - asked.since_s > LIMIT_S:
                 missing = ", ".join(map(str, self._missing_ranks(asked.key)))
                 reason = f"ranks {missing} have not begun epoch {asked.key[1]} within {LIMIT_S:.0f} s"

@@ -14,15 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.errors import UsageError
-from brand.node.decide.draws.taking import Taking
+from brand.node.decide.draws.taking import DirectHitLog
 from brand.node.decide.epochs.epochs import Epochs
 from brand.node.decide.state.counters import DrawCounters
 from brand.node.decide.state.draw import Cause, Draw
 from brand.node.decide.state.features import NOTHING, Decodes
-from brand.node.decide.state.lives import Key, Live
+from brand.node.decide.state.lives import ActiveEpoch, Key
 from brand.node.decide.state.members import Members
 from brand.node.decide.state.states import HELD
-from brand.node.decide.state.tasks import Answer
+from brand.node.decide.state.tasks import DrawAnswer
 from brand.node.memory.leases import Leases
 from brand.node.memory.residents import Residents
 from brand.node.wire.drawing import Drawer
@@ -50,9 +50,9 @@ class Draws:
     ) -> None:
         self._residents, self._epochs, self._features = residents, epochs, epochs.features
         self._members, self._counters, self._decodes = members, counters, decodes
-        self.taking = Taking(residents, epochs, counters)
+        self.taking = DirectHitLog(residents, epochs, counters)
         self.leases = Leases(residents, None if decodes is None else decodes.memory)
-        self._answers: deque[Answer] = deque()
+        self._answers: deque[DrawAnswer] = deque()
         self._last = 0
 
     def __repr__(self) -> str:
@@ -95,7 +95,7 @@ class Draws:
                 live.account.give_up()
         self.leases.left(client)
 
-    def answers(self) -> Iterator[Answer]:
+    def answers(self) -> Iterator[DrawAnswer]:
         """Answers that have not been sent."""
         while self._answers:
             yield self._answers.popleft()
@@ -179,7 +179,7 @@ class Draws:
             return "preparation"
         return None
 
-    def _agreed(self, draw: Draw, live: Live, now_s: float) -> bool:
+    def _agreed(self, draw: Draw, live: ActiveEpoch, now_s: float) -> bool:
         """Whether all ranks have begun the epoch at the same position, or have had long enough to do so.
 
         Where ranks begin at different positions, the server refuses the run before that time is over.
@@ -190,7 +190,7 @@ class Draws:
                 live.agrees()
         return live.agreed
 
-    def _answer(self, draw: Draw, live: Live, now_s: float) -> None:
+    def _answer(self, draw: Draw, live: ActiveEpoch, now_s: float) -> None:
         epoch = live.epoch
         draw.waits(None, now_s)
         places = epoch.plan.sample_of[draw.positions].astype(np.int64)
@@ -211,5 +211,7 @@ class Draws:
             state[present] |= np.where(taken.prepared, PREPARED, 0).astype(np.uint8)
         lease = self.leases.give(draw.client, here, (counts, pages), now_s, taken.shelved)
         joins = self._features.answer(draw.key)
-        self._answers.append(Answer(draw.client, lease, places, state, counts, pages, taken.chains, joins, draw.held))
+        self._answers.append(
+            DrawAnswer(draw.client, lease, places, state, counts, pages, taken.chains, joins, draw.held)
+        )
         self._counters.answered(len(here), len(places) - len(here), now_s - draw.since_s, draw.held)

@@ -18,7 +18,7 @@ Cause = Literal["read", "memory", "node", "plan"]
 
 
 @dataclass(frozen=True, slots=True)
-class Late:
+class LateDraw:
     """A draw that waits too long, and what it waits for."""
 
     client: ClientNumber
@@ -37,14 +37,14 @@ class Late:
     """The owner of the sample."""
 
 
-def late_draws(epochs: Epochs, chunk_size: int, node: NodeNumber, now_s: float) -> Iterator[Late]:
+def late_draws(epochs: Epochs, chunk_size: int, node: NodeNumber, now_s: float) -> Iterator[LateDraw]:
     """Draws that have waited longer than `LATE_S` on this node."""
     for draw in epochs.lives.draws():
         if now_s - draw.since_s < LATE_S:
             continue
         live, first = epochs.get(draw.key), int(draw.positions[0])
         if live is None or not live.epoch.decides(draw.positions):
-            yield Late(draw.client, draw.since_s, draw.key[1], first, "plan")
+            yield LateDraw(draw.client, draw.since_s, draw.key[1], first, "plan")
             continue
         epoch = live.epoch
         places = epoch.plan.sample_of[draw.positions].astype(np.int64)
@@ -57,7 +57,7 @@ def late_draws(epochs: Epochs, chunk_size: int, node: NodeNumber, now_s: float) 
             continue
         at = int(np.flatnonzero(missing)[0])
         position = int(draw.positions[at])
-        yield Late(
+        yield LateDraw(
             draw.client,
             draw.since_s,
             draw.key[1],

@@ -13,20 +13,20 @@ from brand.errors import ProtocolError
 from brand.node.decide.epochs.epochs import Epochs
 from brand.node.decide.state.counters import DrawCounters
 from brand.node.decide.state.epoch import readable
-from brand.node.decide.state.lives import Key, Live
+from brand.node.decide.state.lives import ActiveEpoch, Key
 from brand.node.memory.residents import Residents
 from brand.node.wire.drawing import Drawer
 from brand.node.wire.taking import repeat
 
 
-class Taking:
+class DirectHitLog:
     """Notes what ranks take, in their epochs and runs."""
 
     def __init__(self, residents: Residents, epochs: Epochs, counters: DrawCounters) -> None:
         self._residents, self._epochs, self._counters = residents, epochs, counters
 
     def __repr__(self) -> str:
-        return f"Taking({self._counters.taken:,} samples were taken without being asked for)"
+        return f"DirectHitLog({self._counters.taken:,} samples were taken without being asked for)"
 
     def places(self, key: Key, first: int, most: int) -> NDArray[np.int32]:
         """The samples at positions of an epoch, from `first` on, at most `most`: for clients that take by themselves.
@@ -69,7 +69,7 @@ class Taking:
     def note(
         self,
         key: Key,
-        live: Live,
+        live: ActiveEpoch,
         positions: NDArray[np.int64],
         places: NDArray[np.int64],
         now_s: float,

@@ -14,16 +14,16 @@ from typing import Any, Final
 
 from numpy.typing import NDArray
 
-from brand.node.decide.epochs.makings import Makings
+from brand.node.decide.epochs.makings import EpochBuilder
 from brand.node.decide.epochs.pacing import Pacing
 from brand.node.decide.epochs.plans import Plans
 from brand.node.decide.state.division import Division
 from brand.node.decide.state.epoch import reached
 from brand.node.decide.state.features import Features
-from brand.node.decide.state.limits import Limits
-from brand.node.decide.state.lives import Key, Life, Live, Lives, Ready
+from brand.node.decide.state.limits import SampleLimits
+from brand.node.decide.state.lives import ActiveEpoch, EpochEntry, EpochTable, Key, PlanReady
 from brand.node.decide.state.members import ALONE, Members
-from brand.node.decide.state.runs import Beginning, Reader, Runs
+from brand.node.decide.state.runs import EpochReader, EpochStart, Runs
 from brand.node.decide.state.states import HELD
 from brand.node.memory.residents import Residents
 from brand.node.wire.client_messages import ClientBegins
@@ -48,7 +48,7 @@ class Epochs:
     def __init__(
         self,
         residents: Residents,
-        limits: Limits,
+        limits: SampleLimits,
         chunk_size: int,
         members: Members = ALONE,
         unreachable: Callable[[], Iterable[NodeNumber]] = _none,
@@ -56,9 +56,9 @@ class Epochs:
         self._residents, self.limits, self._members = residents, limits, members
         self.features = Features()
         self.runs = Runs(len(residents.pages_of), chunk_size)
-        self.lives = Lives()
+        self.lives = EpochTable()
         self.pacing = Pacing(self.runs, self.lives)
-        self.makings = Makings(residents, self.runs, self.lives, limits, members, unreachable, self.features)
+        self.makings = EpochBuilder(residents, self.runs, self.lives, limits, members, unreachable, self.features)
         self.plans = Plans(residents, self.runs, self.lives, self.features, self.want)
         self.changes = 0
         """How often something changed that this node tells other nodes."""
@@ -66,7 +66,7 @@ class Epochs:
     def __repr__(self) -> str:
         return f"Epochs({self.lives!r})"
 
-    def get(self, key: Key) -> Live | None:
+    def get(self, key: Key) -> ActiveEpoch | None:
         """The live epoch of this key; None where it is not live."""
         life = self.lives.get(key)
         return None if life is None else life.live
@@ -97,22 +97,22 @@ class Epochs:
             self.limits.learn(begin.node, begin.largest)
         if begin.times:
             self.features.begin(key)
-            run.begin(client, Reader(epoch, begin), self._members.node)
+            run.begin(client, EpochReader(epoch, begin), self._members.node)
         division = Division(run.order.draws, begin.start, begin.replicas, begin.batch)
         live = life.live
         if live is None:
             times = max(begin.times, 0 if life.begin is None else life.begin.times)
-            self.want(key, Beginning(division, times) if begin.times else None)
-            if isinstance(life.stage, Ready):
+            self.want(key, EpochStart(division, times) if begin.times else None)
+            if isinstance(life.stage, PlanReady):
                 self._make_if_known(key)
         elif begin.times > live.begun or (begin.times and not division.same_division(live.epoch.division)):
-            self._begin_anew(key, live, Beginning(division, begin.times))
+            self._begin_anew(key, live, EpochStart(division, begin.times))
         else:
             live.begins_at(begin.start)
             live.epoch.expect(run.ranks(live.epoch.division.replicas), run.fronts(epoch))
         self._retire(key[0])
 
-    def expect(self, key: Key, first: int) -> Life:
+    def expect(self, key: Key, first: int) -> EpochEntry:
         """A draw from position `first` on has come. Returns the life of its epoch, and begins a missing epoch anew.
 
         An epoch is missing where it made room for another run, where the server was replaced, or where a straggler
@@ -127,9 +127,9 @@ class Epochs:
             begin = begins[0]
             start = first - (first - begin.start) % (begin.replicas * max(1, begin.batch))
             division = Division(run.order.draws, max(start, begin.start), begin.replicas, begin.batch)
-            begun = Beginning(division, begin.times, whole=False)
+            begun = EpochStart(division, begin.times, whole=False)
         else:
-            begun = Beginning(Division(run.order.draws, run.order.draws if run.readers else first), 0, whole=False)
+            begun = EpochStart(Division(run.order.draws, run.order.draws if run.readers else first), 0, whole=False)
         self.want(key, begun)
         self._retire(key[0], keep=[(key[0], epoch + more) for more in (-1, 0, 1)])
         return life
@@ -158,7 +158,7 @@ class Epochs:
 
     # -- plans -------------------------------------------------------------------------------------------------------
 
-    def want(self, key: Key, begin: Beginning | None = None) -> None:
+    def want(self, key: Key, begin: EpochStart | None = None) -> None:
         """Have a plan made for an epoch that has none. `begin`: how ranks have begun the epoch; None: it is read ahead.
 
         What is over, with an order that is forgotten, is not read ahead: only a rank that begins it gets another order.
@@ -175,14 +175,14 @@ class Epochs:
             if self.features.replans(key, joins, live=live is not None) and live is not None and read_of is not None:
                 live.epoch.goes_on(plan, read_of)
             return
-        if life is None or not life.planned or isinstance(life.stage, Ready) or joins != self.features.joined(key):
+        if life is None or not life.planned or isinstance(life.stage, PlanReady) or joins != self.features.joined(key):
             return
         begin = life.wanted_begin
         if begin is None:  # read ahead, for the ranks that draw now
             run = self.runs[key[0]]
             begins = [reader.begin for reader in run.readers.values()]
             most = max(begins, key=lambda begin: begin.replicas, default=Begin(0, 1, ()))
-            begin = Beginning(Division(run.order.draws, 0, most.replicas, most.batch), 0)
+            begin = EpochStart(Division(run.order.draws, 0, most.replicas, most.batch), 0)
         life.is_planned(plan, read_of, begin)
         self._make_if_known(key)
 
@@ -193,7 +193,7 @@ class Epochs:
         """
         for key, life in self.lives.items():
             stage = life.stage
-            if isinstance(stage, Ready) and not self.makings.has(key):
+            if isinstance(stage, PlanReady) and not self.makings.has(key):
                 since_s = life.waits_since(now_s)
                 if now_s - since_s > RANKS_S and not stage.begin.division.batch:
                     self.makings.make(key)
@@ -217,7 +217,7 @@ class Epochs:
     def _make_if_known(self, key: Key) -> None:
         """Begin an epoch when all its ranks have begun it, so that one read serves them all."""
         stage = self.lives[key].stage
-        assert isinstance(stage, Ready)
+        assert isinstance(stage, PlanReady)
         division = stage.begin.division
         waits = self._members.nodes > 1 or division.batch
         # A rank that has left the epoch again counts, too: its node may have been faster than this node's planner.
@@ -225,7 +225,7 @@ class Epochs:
             self.makings.make(key)
             self.changes += 1
 
-    def _begin_anew(self, key: Key, live: Live, begin: Beginning) -> None:
+    def _begin_anew(self, key: Key, live: ActiveEpoch, begin: EpochStart) -> None:
         """Ranks begin a live epoch: as it was read ahead, or anew."""
         self.changes += 1
         epoch, life = live.epoch, self.lives[key]
@@ -261,7 +261,7 @@ class Epochs:
         self.changes += 1
 
 
-def draws_before(epochs: Epochs, key: Key, live: Live) -> float:
+def draws_before(epochs: Epochs, key: Key, live: ActiveEpoch) -> float:
     """How many draws come before an epoch that is read ahead: those left of the previous epoch."""
     behind = epochs.get((key[0], key[1] - 1))
     if behind is None or live.begun:

@@ -14,12 +14,12 @@ import numpy as np
 
 from brand.node.decide.state.account import Account
 from brand.node.decide.state.division import Division
-from brand.node.decide.state.epoch import Epoch, Setting, readable
+from brand.node.decide.state.epoch import Epoch, EpochSetting, readable
 from brand.node.decide.state.features import EpochFeature
-from brand.node.decide.state.limits import Limits
-from brand.node.decide.state.lives import Key, Live, Lives, Ready
+from brand.node.decide.state.limits import SampleLimits
+from brand.node.decide.state.lives import ActiveEpoch, EpochTable, Key, PlanReady
 from brand.node.decide.state.members import Members
-from brand.node.decide.state.runs import Beginning, Runs
+from brand.node.decide.state.runs import EpochStart, Runs
 from brand.node.memory.residents import Residents
 from brand.node.wire.numbers import NodeNumber
 from brand.orders.base.plan import EpochPlan, PeerRequests
@@ -30,34 +30,34 @@ PART: Final = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
-class _Making:
+class _EpochBuild:
     plan: EpochPlan
-    begin: Beginning
+    begin: EpochStart
     epoch: Epoch
     parts: Iterator[int]
     """Does what is left to do, and yields numbers of samples."""
 
 
-class Makings:
+class EpochBuilder:
     """The epochs that are being made. They are live as soon as they are."""
 
     def __init__(
         self,
         residents: Residents,
         runs: Runs,
-        lives: Lives,
-        limits: Limits,
+        lives: EpochTable,
+        limits: SampleLimits,
         members: Members,
         unreachable: Callable[[], Iterable[NodeNumber]],
         features: EpochFeature,
     ) -> None:
         self._residents, self._runs, self._lives, self._features = residents, runs, lives, features
         self._limits, self._members, self._unreachable = limits, members, unreachable
-        self._makings: dict[Key, _Making] = {}
+        self._makings: dict[Key, _EpochBuild] = {}
         self._last_number = 0
 
     def __repr__(self) -> str:
-        return f"Makings({sorted(self._makings)})"
+        return f"EpochBuilder({sorted(self._makings)})"
 
     def __len__(self) -> int:
         return len(self._makings)
@@ -65,7 +65,7 @@ class Makings:
     def has(self, key: Key) -> bool:
         """Whether an epoch is being made, for just the ranks that have begun it."""
         making, life = self._makings.get(key), self._lives.get(key)
-        if making is None or life is None or not isinstance(life.stage, Ready):
+        if making is None or life is None or not isinstance(life.stage, PlanReady):
             return False
         return making.plan is life.stage.plan and making.begin is life.stage.begin
 
@@ -78,7 +78,7 @@ class Makings:
     def make(self, key: Key) -> None:
         """Begin an epoch that is ready, here and for the nodes that can take its samples."""
         ready, run = self._lives[key].stage, self._runs[key[0]]
-        assert isinstance(ready, Ready)
+        assert isinstance(ready, PlanReady)
         plan, division, owners = ready.plan, ready.begin.division, self._members.owners(run.order.mapping)
         ranks = run.ranks(division.replicas) or {0: self._members.node}
         requests, foreseen = None, self._members.foreseen_by(run.order)
@@ -90,12 +90,12 @@ class Makings:
             rank_at = split_near(owners.near(plan.sample_of[division.start :], known), node_of_rank, division.batch)
             division = replace(division, rank_at=rank_at)
         self._last_number += 1
-        setting = Setting(owners, self._limits, self._unreachable)
+        setting = EpochSetting(owners, self._limits, self._unreachable)
         epoch = self._features.make(key, ready, division, self._last_number, setting)
         if epoch is None:
             epoch = Epoch(plan, division, self._last_number, setting, requests)
         parts = epoch.expecting(ranks, run.fronts(key[1]), ready.read_of)
-        self._makings[key] = _Making(plan, ready.begin, epoch, parts)
+        self._makings[key] = _EpochBuild(plan, ready.begin, epoch, parts)
         at_once = self._members.nodes > 1 or plan.grows  # other nodes may come and go, orders grow meanwhile
         while not self._go_on(key) and at_once:
             pass
@@ -116,7 +116,7 @@ class Makings:
             epoch.states.finds(found)
             self._residents.refer(found)
         begin = replace(begin, whole=begin.whole and begin.times <= 1)
-        self._lives[key].starts(Live(epoch, Account(epoch.division), begin))
+        self._lives[key].starts(ActiveEpoch(epoch, Account(epoch.division), begin))
         return True
 
 

@@ -10,7 +10,7 @@ import math
 from collections import defaultdict, deque
 from typing import Final
 
-from brand.node.decide.state.lives import Key, Lives
+from brand.node.decide.state.lives import EpochTable, Key
 from brand.node.decide.state.runs import Runs
 from brand.node.wire.numbers import RunNumber
 
@@ -86,7 +86,7 @@ class Pulse:
 class Pacing:
     """The rates of all runs of a node."""
 
-    def __init__(self, runs: Runs, lives: Lives) -> None:
+    def __init__(self, runs: Runs, lives: EpochTable) -> None:
         self._runs, self._lives = runs, lives
         self._pulses: defaultdict[RunNumber, Pulse] = defaultdict(Pulse)
 

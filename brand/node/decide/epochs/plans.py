@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from brand.node.decide.state.features import EpochFeature
-from brand.node.decide.state.lives import Key, Lives, Wanted
+from brand.node.decide.state.lives import EpochTable, Key, PlanWanted
 from brand.node.decide.state.runs import Runs
 from brand.node.decide.state.tasks import MakePlan
 from brand.node.memory.residents import Residents
@@ -19,7 +19,7 @@ class Plans:
     """The plans of one node that the planner is asked for. `want` has a plan made for an epoch that has none."""
 
     def __init__(
-        self, residents: Residents, runs: Runs, lives: Lives, features: EpochFeature, want: Callable[[Key], None]
+        self, residents: Residents, runs: Runs, lives: EpochTable, features: EpochFeature, want: Callable[[Key], None]
     ) -> None:
         self._residents, self._runs, self._lives = residents, runs, lives
         self._features, self._want = features, want
@@ -32,7 +32,7 @@ class Plans:
     def wanted(self, now_s: float, bridge: int) -> Iterator[MakePlan]:
         """Plans to make. Each is returned once. `bridge`: about how many samples memory holds for later runs."""
         for key, life in self._lives.items():
-            if isinstance(life.stage, Wanted) and (joins := self._features.joins(key, now_s)) is not None:
+            if isinstance(life.stage, PlanWanted) and (joins := self._features.joins(key, now_s)) is not None:
                 life.hand_out()
                 yield self._ask(key, joins)
         for key, joins in self._features.rejoins(now_s, bridge):

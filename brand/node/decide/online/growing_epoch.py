@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.node.decide.state.division import Division
-from brand.node.decide.state.epoch import Epoch, Setting
+from brand.node.decide.state.epoch import Epoch, EpochSetting
 from brand.node.decide.state.read_queue import ReadQueue
 from brand.node.decide.state.states import EARLY, SampleStates
 from brand.node.wire.numbers import NodeNumber
@@ -22,7 +22,7 @@ from brand.orders.base.plan import EpochPlan
 from brand.orders.joader.growing import Growing
 
 
-class GrowingQueue(ReadQueue):
+class OnlineReadQueue(ReadQueue):
     """Numbers of reads of a plan whose order is `growing`: those of its decided positions, each of one sample.
 
     A read's number is its position. The queue never reads an undecided position: another job may have read it.
@@ -57,13 +57,15 @@ class GrowingQueue(ReadQueue):
         self._soon, self._at = np.union1d(self.rest(), positions[positions < self._known]).astype(np.int32), 0
 
 
-class GrowingEpoch(Epoch):
+class OnlineEpoch(Epoch):
     """The progress of one epoch whose order is `growing`."""
 
-    def __init__(self, plan: EpochPlan, division: Division, number: int, setting: Setting, growing: Growing) -> None:
+    def __init__(
+        self, plan: EpochPlan, division: Division, number: int, setting: EpochSetting, growing: Growing
+    ) -> None:
         super().__init__(replace(plan, sample_of=growing.sample_of), division, number, setting)
         self.growing = growing
-        self.reads: GrowingQueue = GrowingQueue(self.plan, growing)
+        self.reads: OnlineReadQueue = OnlineReadQueue(self.plan, growing)
 
     def decides(self, positions: NDArray[np.int64]) -> bool:
         """Whether it is decided which samples lie at these positions."""

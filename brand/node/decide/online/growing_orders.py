@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.errors import UsageError
-from brand.node.decide.state.lives import Key, Lives
+from brand.node.decide.state.lives import EpochTable, Key
 from brand.node.decide.state.runs import Runs
 from brand.node.wire.numbers import RunNumber
 from brand.orders.joader.growing import Growing
@@ -24,7 +24,7 @@ MOST_KEPT: Final = 4
 
 
 @dataclass(eq=False, slots=True)
-class GrowingOrder:
+class OnlineOrder:
     """The order of one epoch, and what clients have asked for."""
 
     growing: Growing | None = None
@@ -60,29 +60,29 @@ class GrowingOrder:
         return self.growing
 
 
-class GrowingOrders:
+class OnlineOrderTable:
     """The orders that grow of all runs of a node, by run and epoch."""
 
-    def __init__(self, runs: Runs, lives: Lives) -> None:
+    def __init__(self, runs: Runs, lives: EpochTable) -> None:
         self._runs, self._lives = runs, lives
-        self._orders: dict[Key, GrowingOrder] = {}
+        self._orders: dict[Key, OnlineOrder] = {}
         self._over: dict[RunNumber, set[int]] = {}
         """Epochs whose orders are forgotten, though clients were told of them."""
 
     def __repr__(self) -> str:
-        return f"GrowingOrders({ {key: order.growing for key, order in self._orders.items()} })"
+        return f"OnlineOrderTable({ {key: order.growing for key, order in self._orders.items()} })"
 
-    def __getitem__(self, key: Key) -> GrowingOrder:
+    def __getitem__(self, key: Key) -> OnlineOrder:
         """The order of an epoch. Raises `UsageError` where it is forgotten."""
         if self.over(key):
             raise UsageError(f"epoch {key[1]} of job {self._runs[key[0]].name} is over, and its order is forgotten")
-        return self._orders.setdefault(key, GrowingOrder())
+        return self._orders.setdefault(key, OnlineOrder())
 
-    def get(self, key: Key) -> GrowingOrder | None:
+    def get(self, key: Key) -> OnlineOrder | None:
         """The order of an epoch; None where the server knows nothing of it."""
         return self._orders.get(key)
 
-    def items(self) -> list[tuple[Key, GrowingOrder]]:
+    def items(self) -> list[tuple[Key, OnlineOrder]]:
         """All orders."""
         return list(self._orders.items())
 
@@ -90,7 +90,7 @@ class GrowingOrders:
         """Whether the order of an epoch is forgotten, though clients were told of it."""
         return key[1] in self._over.get(key[0], ())
 
-    def anew(self, key: Key) -> GrowingOrder:
+    def anew(self, key: Key) -> OnlineOrder:
         """The order of an epoch that a rank begins or a client knows; a new one where it is forgotten."""
         self._over.get(key[0], set()).discard(key[1])
         return self[key]

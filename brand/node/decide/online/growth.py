@@ -18,13 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.errors import UsageError
-from brand.node.decide.online.growing_epoch import GrowingEpoch
-from brand.node.decide.online.growing_orders import GrowingOrder, GrowingOrders
+from brand.node.decide.online.growing_epoch import OnlineEpoch
+from brand.node.decide.online.growing_orders import OnlineOrder, OnlineOrderTable
 from brand.node.decide.online.rounds import Levels, Rounds
 from brand.node.decide.state.division import Division
-from brand.node.decide.state.epoch import Setting
+from brand.node.decide.state.epoch import EpochSetting
 from brand.node.decide.state.features import NOT_ONLINE, Feature
-from brand.node.decide.state.lives import Key, Lives, Ready
+from brand.node.decide.state.lives import EpochTable, Key, PlanReady
 from brand.node.decide.state.runs import Runs
 from brand.orders.joader.growing import Growing
 
@@ -37,17 +37,17 @@ RECOVERY_S: Final = 5.0
 """How long an epoch that another server has begun waits for what client processes know of it."""
 
 
-class Growth(Feature):
+class OnlineOrders(Feature):
     """Decides the growing orders of all runs of a node. `samples`: of the data set."""
 
-    def __init__(self, runs: Runs, lives: Lives, samples: int) -> None:
+    def __init__(self, runs: Runs, lives: EpochTable, samples: int) -> None:
         self._runs, self._lives = runs, lives
-        self.orders = GrowingOrders(runs, lives)
+        self.orders = OnlineOrderTable(runs, lives)
         self._rounds = Rounds(samples)
         self._levels: dict[Key, Levels] = {}
 
     def __repr__(self) -> str:
-        return f"Growth({self.orders!r}, {self._rounds!r})"
+        return f"OnlineOrders({self.orders!r}, {self._rounds!r})"
 
     @property
     def hurries(self) -> bool:
@@ -72,7 +72,9 @@ class Growth(Feature):
             self.orders[key].answers()
         return self.orders.decided(key)
 
-    def make(self, key: Key, ready: Ready, division: Division, number: int, setting: Setting) -> GrowingEpoch | None:
+    def make(
+        self, key: Key, ready: PlanReady, division: Division, number: int, setting: EpochSetting
+    ) -> OnlineEpoch | None:
         """Return the epoch whose plan is made; None if its order is decided already."""
         plan = ready.plan
         if not plan.grows:
@@ -82,7 +84,7 @@ class Growth(Feature):
         if ready.begin.times and division.start > growing.decided:  # its ranks draw none before that
             self._rounds.leave(key)
             growing.skip_to(division.start)
-        return GrowingEpoch(plan, division, number, setting, growing)
+        return OnlineEpoch(plan, division, number, setting, growing)
 
     def is_over(self, key: Key) -> bool:
         """Whether the order of an epoch is forgotten, though clients were told of it."""
@@ -153,7 +155,7 @@ class Growth(Feature):
         for key in self._rounds.step(self._levels):
             self._grow(key, anew=False)
 
-    def _levels_of(self, key: Key, order: GrowingOrder, now_s: float, bridge: int) -> Levels | None:
+    def _levels_of(self, key: Key, order: OnlineOrder, now_s: float, bridge: int) -> Levels | None:
         """How far an order is to be decided; None: there is nothing to do for it now."""
         growing, epoch = order.growing, self._epoch(key)
         if growing is None or growing.complete or _waits(order, now_s):
@@ -166,7 +168,7 @@ class Growth(Feature):
             return None
         return Levels(min(draws, at + ahead // 2), min(draws, at + ahead))
 
-    def _is_next(self, key: Key, order: GrowingOrder) -> bool:
+    def _is_next(self, key: Key, order: OnlineOrder) -> bool:
         """Whether a rank has begun the epoch, or nothing of the one before is still to be decided."""
         before = (key[0], key[1] - 1)
         known = self.orders.get(before)
@@ -178,13 +180,13 @@ class Growth(Feature):
         if epoch is not None:
             epoch.grows(anew=anew)
 
-    def _epoch(self, key: Key) -> GrowingEpoch | None:
+    def _epoch(self, key: Key) -> OnlineEpoch | None:
         """The live epoch of a key."""
         life = self._lives.get(key)
         live = None if life is None else life.live
-        return live.epoch if live is not None and isinstance(live.epoch, GrowingEpoch) else None
+        return live.epoch if live is not None and isinstance(live.epoch, OnlineEpoch) else None
 
 
-def _waits(order: GrowingOrder, now_s: float) -> bool:
+def _waits(order: OnlineOrder, now_s: float) -> bool:
     """Whether nothing is decided yet, as processes may know what another server has decided."""
     return not order.begun and order.since_s is not None and now_s - order.since_s < RECOVERY_S

@@ -27,7 +27,7 @@ PART: Final = 1 << 20
 
 
 @dataclass(slots=True)
-class _Asking:
+class _AskingNode:
     """One node that asks."""
 
     opening: int = 0
@@ -66,11 +66,11 @@ class _Asking:
         return len(self.questions) + self.reading + len({part.number for part in self.answers})
 
 
-class Answering:
+class FetchAnswers:
     """Questions of other nodes, from the moment they come until their answers have left."""
 
     def __init__(self, nodes: list[NodeNumber], depth: int) -> None:
-        self._asking = {node: _Asking() for node in nodes}
+        self._asking = {node: _AskingNode() for node in nodes}
         self._most = max(1, depth // 2)
         """The most reads at a time for all other nodes; the rest is for this node's clients."""
         self.on_the_way = 0
@@ -78,11 +78,11 @@ class Answering:
 
     def __repr__(self) -> str:
         state = {node: (asking.open, asking.unsent) for node, asking in self._asking.items()}
-        return f"Answering({self.on_the_way} reads; questions and unsent bytes by node: {state})"
+        return f"FetchAnswers({self.on_the_way} reads; questions and unsent bytes by node: {state})"
 
     def opened(self, node: NodeNumber, opening: int) -> None:
         """A node can ask, for the first time or again. Its earlier questions get no answer."""
-        self._asking[node] = _Asking(opening)
+        self._asking[node] = _AskingNode(opening)
 
     def ask(self, node: NodeNumber, fetch: Fetch, size: int) -> None:
         """A node asks for samples of `size` stored bytes. Raises `ProtocolError` where it asks too much at a time."""

@@ -12,11 +12,11 @@ from brand.errors import ProtocolError
 from brand.node.decide.draws.draws import LONGEST_WAIT_S
 from brand.node.decide.draws.fetches import Fetches
 from brand.node.decide.epochs.epochs import Epochs
-from brand.node.decide.peers.answering import Answering
-from brand.node.decide.peers.peers import Peer, Peers, Reach
+from brand.node.decide.peers.answering import FetchAnswers
+from brand.node.decide.peers.peers import Peer, PeerTable, Reach
 from brand.node.decide.peers.receiving import SILENCE_S, Receiving
 from brand.node.decide.peers.sending import Sending
-from brand.node.decide.peers.telling import Telling
+from brand.node.decide.peers.telling import Announcements
 from brand.node.decide.state.draw import Draw
 from brand.node.decide.state.epoch import Epoch
 from brand.node.decide.state.features import Feature
@@ -72,18 +72,18 @@ class Peering(Feature):
     def __init__(
         self,
         members: Members,
-        peers: Peers,
+        peers: PeerTable,
         epochs: Epochs,
         receiving: Receiving,
         sending: Sending,
-        telling: Telling,
+        telling: Announcements,
         fetches: Fetches,
         depth: int,
         share: Callable[[], None],
     ) -> None:
         self._members, self.peers, self._epochs, self._fetches, self._share = members, peers, epochs, fetches, share
         self.receiving, self.sending, self.telling = receiving, sending, telling
-        self.answering = Answering(members.others, depth)
+        self.answering = FetchAnswers(members.others, depth)
         self._talk: JoinTalk | None = None
         """What nodes tell each other of jobs that share; None: there are none."""
 

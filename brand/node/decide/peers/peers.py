@@ -142,14 +142,14 @@ class Peer:
         self.traffic.sends(pages)
 
 
-class Peers:
+class PeerTable:
     """All other nodes."""
 
     def __init__(self, nodes: list[NodeNumber]) -> None:
         self._peers = {node: Peer(node) for node in nodes}
 
     def __repr__(self) -> str:
-        return f"Peers({', '.join(map(repr, self))})"
+        return f"PeerTable({', '.join(map(repr, self))})"
 
     def __iter__(self) -> Iterator[Peer]:
         return iter(self._peers.values())

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 from brand.errors import ProtocolError
 from brand.node.decide.epochs.epochs import Epochs
-from brand.node.decide.peers.peers import Peers, Reach
+from brand.node.decide.peers.peers import PeerTable, Reach
 from brand.node.decide.state.counters import NodeCounters
 from brand.node.decide.state.epoch import Epoch
 from brand.node.decide.state.members import Members
-from brand.node.decide.state.tasks import Asking, Rows
+from brand.node.decide.state.tasks import PeerRequest, Rows
 from brand.node.memory.residents import Residents
 from brand.node.wire.numbers import NodeNumber
 
@@ -39,7 +39,7 @@ class Receiving:
         residents: Residents,
         epochs: Epochs,
         members: Members,
-        peers: Peers,
+        peers: PeerTable,
         room: int,
         counters: NodeCounters,
     ) -> None:
@@ -47,7 +47,7 @@ class Receiving:
         self._members, self._peers, self._counters = members, peers, counters
         self.room = room
         """Pages of the memory that other nodes may fill."""
-        self._requests: deque[Asking] = deque()
+        self._requests: deque[PeerRequest] = deque()
 
     def __repr__(self) -> str:
         return f"Receiving({self.room} pages, {len(self._requests)} requests to send)"
@@ -134,7 +134,7 @@ class Receiving:
         for node in [node for node in self._members.others if node not in epoch.lost]:
             self._counters.asks(self._ask(node, epoch, asked[owner == node]), hurried=False)
 
-    def requests(self) -> Iterator[Asking]:
+    def requests(self) -> Iterator[PeerRequest]:
         """Requests to send to owners now. Requests to a node that was not reached yet wait for it."""
         for _ in range(len(self._requests)):
             request = self._requests.popleft()
@@ -175,7 +175,7 @@ class Receiving:
             places = epoch.plan.sample_of[positions]
             epoch.states.starts(places)
             pages = int(self._residents.pages_of[places].sum())
-            self._requests.append(Asking(node, epoch.number, positions, pages))
+            self._requests.append(PeerRequest(node, epoch.number, positions, pages))
         return len(positions)
 
     def _give_up(self, epoch: Epoch, positions: NDArray[np.int64], silent_since_s: float) -> None:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from brand.node.decide.epochs.epochs import Epochs
 from brand.node.decide.peers.disagreements import Disagreements, disagreement
 from brand.node.decide.peers.outgoing import Taker
-from brand.node.decide.peers.peers import Peers
+from brand.node.decide.peers.peers import PeerTable
 from brand.node.decide.state.lives import Key
 from brand.node.decide.state.runs import Run
 from brand.node.wire.drawing import Begin, Drawing
@@ -20,13 +20,15 @@ from brand.node.wire.numbers import ClientNumber, NodeNumber
 from brand.node.wire.peer_messages import EpochAnnounced, EpochReleased, Refused
 
 
-class Telling:
+class Announcements:
     """What this node (`node`) tells other nodes about its draws, and what they tell this node.
 
     `left` is called with the number of a node among the clients once the node asks no more.
     """
 
-    def __init__(self, epochs: Epochs, peers: Peers, node: NodeNumber, left: Callable[[ClientNumber], None]) -> None:
+    def __init__(
+        self, epochs: Epochs, peers: PeerTable, node: NodeNumber, left: Callable[[ClientNumber], None]
+    ) -> None:
         self._epochs, self._peers, self._node, self._left = epochs, peers, node, left
         self._drawings: dict[Key, Drawing] = {}
         self._seen_changes = -1
@@ -39,7 +41,7 @@ class Telling:
         self.disagreements = Disagreements(epochs.runs)
 
     def __repr__(self) -> str:
-        return f"Telling({len(self._drawings)} epochs drawn here, {self._numbers} there, {self.disagreements!r})"
+        return f"Announcements({len(self._drawings)} epochs drawn here, {self._numbers} there, {self.disagreements!r})"
 
     @property
     def draws(self) -> bool:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from brand.node.decide.epochs.epochs import Epochs, draws_before
 from brand.node.decide.sharing.pacemakers import Pacemakers
 from brand.node.decide.state.epoch import Epoch, reached, readable
-from brand.node.decide.state.lives import Key, Live
+from brand.node.decide.state.lives import ActiveEpoch, Key
 from brand.node.decide.state.states import HELD
 from brand.node.decide.state.tasks import Read
 from brand.node.memory.residents import Residents
@@ -28,7 +28,7 @@ LOOK_SHARE: Final = 8
 """Where nothing could be given back, that is looked at again once jobs have let go of so large a share of memory."""
 
 
-class Early:
+class EarlyHolds:
     """Samples that jobs hold before their own reads begin. The epochs own the holds."""
 
     def __init__(self, residents: Residents, epochs: Epochs, pacemakers: Pacemakers) -> None:
@@ -39,7 +39,7 @@ class Early:
         """What `residents.released` must be before it is worth a look whether anything can be given back."""
 
     def __repr__(self) -> str:
-        return f"Early({self._epochs!r})"
+        return f"EarlyHolds({self._epochs!r})"
 
     def starts(self, places: NDArray[Any], read_for: Epoch) -> list[tuple[Epoch, NDArray[Any]]]:
         """A read of one epoch begins: others that will draw its samples wait for it, too, and begin no read of these.
@@ -65,7 +65,7 @@ class Early:
             came = places[~failed]
             self._residents.refer(came[epoch.states.arrives(came)])
 
-    def lead(self, key: Key, live: Live, deadline: NDArray[Any] | int, now_s: float) -> Any:
+    def lead(self, key: Key, live: ActiveEpoch, deadline: NDArray[Any] | int, now_s: float) -> Any:
         """How soon draws of an epoch come to a deadline, in draws of the fastest job that shares with it.
 
         Infinity, where its job draws nothing just now and others do.

@@ -11,9 +11,9 @@ from typing import Final
 
 from brand.errors import ProtocolError
 from brand.node.decide.epochs.pacing import Pacing
-from brand.node.decide.peers.peers import Peers
-from brand.node.decide.sharing.sharing import Sharing
-from brand.node.decide.state.lives import Key, Lives
+from brand.node.decide.peers.peers import PeerTable
+from brand.node.decide.sharing.sharing import JobJoins
+from brand.node.decide.state.lives import EpochTable, Key
 from brand.node.decide.state.runs import Runs
 from brand.node.wire.joining import LeadingOffset
 from brand.node.wire.numbers import NodeNumber, RunNumber
@@ -23,10 +23,10 @@ TELL_S: Final = 0.25
 MAX_DRAWN: Final = 1 << 62
 
 
-class Fronts:
+class LeadingOffsets:
     """What this node tells of its fronts, and what others tell."""
 
-    def __init__(self, runs: Runs, lives: Lives, pacing: Pacing, sharing: Sharing, peers: Peers) -> None:
+    def __init__(self, runs: Runs, lives: EpochTable, pacing: Pacing, sharing: JobJoins, peers: PeerTable) -> None:
         self._runs, self._lives, self._pacing, self._sharing, self._peers = runs, lives, pacing, sharing, peers
         self._told_s = float("-inf")
         self._told: dict[Key, LeadingOffset] = {}
@@ -34,7 +34,7 @@ class Fronts:
         """What the ranks of each other node have drawn of each run, as it has told last."""
 
     def __repr__(self) -> str:
-        return f"Fronts({len(self._told)} epochs told, {self._drawn})"
+        return f"LeadingOffsets({len(self._told)} epochs told, {self._drawn})"
 
     def news(self, now_s: float) -> Iterator[tuple[NodeNumber, LeadingOffset]]:
         """What is new since the last call, for each node that can be reached."""

@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.node.decide.epochs.epochs import Epochs
-from brand.node.decide.sharing.early import Early
-from brand.node.decide.sharing.leading import Leading
+from brand.node.decide.sharing.early import EarlyHolds
+from brand.node.decide.sharing.leading import JoinConsensus
 from brand.node.decide.sharing.lockstep import Lockstep
 from brand.node.decide.sharing.pacemakers import Pacemakers
-from brand.node.decide.sharing.sharing import LEAST_LOST, Sharing
+from brand.node.decide.sharing.sharing import LEAST_LOST, JobJoins
 from brand.node.decide.state.draw import Draw
 from brand.node.decide.state.features import Feature
 from brand.node.decide.state.lives import Key
@@ -40,10 +40,10 @@ class JobSharing(Feature):
         runs, lives, pacing = epochs.runs, epochs.lives, epochs.pacing
         self._epochs = epochs
         self.pacemakers = Pacemakers(runs, lives, pacing)
-        self.sharing = Sharing(runs, lives, len(residents.pages_of), pacing, self.pacemakers)
+        self.sharing = JobJoins(runs, lives, len(residents.pages_of), pacing, self.pacemakers)
         self.lockstep = Lockstep(runs, lives, pacing, self.pacemakers)
-        self.early = Early(residents, epochs, self.pacemakers)
-        self.leading = Leading(runs, lives, self.sharing, members)
+        self.early = EarlyHolds(residents, epochs, self.pacemakers)
+        self.leading = JoinConsensus(runs, lives, self.sharing, members)
         self._alone = members.nodes == 1
 
     def __repr__(self) -> str:

@@ -1,6 +1,6 @@
 """What do nodes tell each other of the joins of their epochs, and of how far these are drawn?
 
-A node tells each other one, once and again where it changes, with which joins it would draw an epoch (`Leading`). Where
+A node tells each other one, once and again where it changes, with which joins it would draw an epoch (`JoinConsensus`). Where
 clients of this node draw the run, the other node remembers the run until it is told to forget it.
 """
 
@@ -10,31 +10,31 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from brand.node.decide.epochs.epochs import Epochs
-from brand.node.decide.peers.peers import Peers
-from brand.node.decide.peers.telling import Telling, as_client
-from brand.node.decide.sharing.fronts import Fronts
-from brand.node.decide.sharing.leading import Leading
-from brand.node.decide.sharing.sharing import Sharing
+from brand.node.decide.peers.peers import PeerTable
+from brand.node.decide.peers.telling import Announcements, as_client
+from brand.node.decide.sharing.fronts import LeadingOffsets
+from brand.node.decide.sharing.leading import JoinConsensus
+from brand.node.decide.sharing.sharing import JobJoins
 from brand.node.decide.state.lives import Key
 from brand.node.wire.joining import JoinVote, LeadingOffset, Vote
 from brand.node.wire.numbers import NodeNumber, RunNumber
 from brand.node.wire.peer_messages import EpochReleased
 
 
-class Joinings:
+class JoinAnnouncements:
     """What this node tells other nodes of its joins and fronts, and what they tell this node."""
 
     def __init__(
         self,
         epochs: Epochs,
-        peers: Peers,
-        telling: Telling,
-        sharing: Sharing,
-        leading: Leading,
+        peers: PeerTable,
+        telling: Announcements,
+        sharing: JobJoins,
+        leading: JoinConsensus,
     ) -> None:
         self._epochs, self._peers, self._telling, self._sharing = epochs, peers, telling, sharing
         self._leading = leading
-        self._fronts = Fronts(epochs.runs, epochs.lives, epochs.pacing, sharing, peers)
+        self._fronts = LeadingOffsets(epochs.runs, epochs.lives, epochs.pacing, sharing, peers)
         self._told: defaultdict[NodeNumber, dict[Key, Vote]] = defaultdict(dict)
         self._owed: defaultdict[NodeNumber, set[Key]] = defaultdict(set)
         """Epochs of which each node has asked."""
@@ -43,7 +43,7 @@ class Joinings:
         self._changes, self._seen = 0, (-1, -1, -1)
 
     def __repr__(self) -> str:
-        return f"Joinings({dict(self._told)}, {dict(self._owed)} owed)"
+        return f"JoinAnnouncements({dict(self._told)}, {dict(self._owed)} owed)"
 
     # -- other nodes tell --------------------------------------------------------------------------------------------
 

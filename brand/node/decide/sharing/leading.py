@@ -7,8 +7,8 @@ epoch (`Vote`). No draw is answered before the joins *stand*: before all nodes t
 Until then a node that hears of better joins takes them over, and never worse ones. Joins that stand are the best, so
 all nodes take them over. An epoch never stands with two different joins, whoever decides, whatever is lost on the way,
 and whichever server starts anew: two nodes that wait for each other's old joins would both have changed theirs, and one
-of them to worse ones. A draw that waits too long for this is refused. No clock is here: times are arguments. `Leading`
-owns who has said what; `Sharing` owns the joins.
+of them to worse ones. A draw that waits too long for this is refused. No clock is here: times are arguments. `JoinConsensus`
+owns who has said what; `JobJoins` owns the joins.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from brand.node.decide.sharing.sharing import Sharing
-from brand.node.decide.state.lives import Key, Lives
+from brand.node.decide.sharing.sharing import JobJoins
+from brand.node.decide.state.lives import EpochTable, Key
 from brand.node.decide.state.members import Members
 from brand.node.decide.state.runs import Run, Runs
 from brand.node.wire.joining import JoinVote, Vote
@@ -33,10 +33,10 @@ LIMIT_S: Final = 30.0
 """A draw whose joins do not stand after so long is refused."""
 
 
-class Leading:
+class JoinConsensus:
     """What the nodes say of the joins of each epoch, and which joins stand. On one node all joins stand."""
 
-    def __init__(self, runs: Runs, lives: Lives, sharing: Sharing, members: Members) -> None:
+    def __init__(self, runs: Runs, lives: EpochTable, sharing: JobJoins, members: Members) -> None:
         self._runs, self._lives, self._sharing, self._members = runs, lives, sharing, members
         self._standing: set[Key] = set()
         self._led: set[Key] = set()
@@ -53,7 +53,7 @@ class Leading:
         """How often something changed that this node tells other nodes."""
 
     def __repr__(self) -> str:
-        return f"Leading({len(self._standing)} epochs stand, {self._theirs})"
+        return f"JoinConsensus({len(self._standing)} epochs stand, {self._theirs})"
 
     # -- questions ---------------------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from brand.errors import UsageError
 from brand.node.decide.epochs.pacing import Pacing
 from brand.node.decide.sharing.pacemakers import Pacemakers
 from brand.node.decide.state.draw import Draw
-from brand.node.decide.state.lives import Lives
+from brand.node.decide.state.lives import EpochTable
 from brand.node.decide.state.runs import Runs
 from brand.node.decide.state.tasks import Refuse
 from brand.node.wire.numbers import RunNumber
@@ -31,7 +31,7 @@ AWAY_S: Final = 30.0
 class Lockstep:
     """The jobs of a node that are in step."""
 
-    def __init__(self, runs: Runs, lives: Lives, pacing: Pacing, pacemakers: Pacemakers) -> None:
+    def __init__(self, runs: Runs, lives: EpochTable, pacing: Pacing, pacemakers: Pacemakers) -> None:
         self._runs, self._lives, self._pacing, self._pacemakers = runs, lives, pacing, pacemakers
         self._in_step: dict[RunNumber, float] = {}
         """Since when."""

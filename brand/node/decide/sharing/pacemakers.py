@@ -11,7 +11,7 @@ from collections.abc import Hashable
 from typing import Final
 
 from brand.node.decide.epochs.pacing import Pacing
-from brand.node.decide.state.lives import Key, Lives
+from brand.node.decide.state.lives import EpochTable, Key
 from brand.node.decide.state.runs import Runs
 from brand.node.wire.numbers import RunNumber
 
@@ -22,7 +22,7 @@ FASTER: Final = 1.1
 class Pacemakers:
     """The pacemakers of all runs of a node that share."""
 
-    def __init__(self, runs: Runs, lives: Lives, pacing: Pacing) -> None:
+    def __init__(self, runs: Runs, lives: EpochTable, pacing: Pacing) -> None:
         self._runs, self._lives, self._pacing = runs, lives, pacing
         self._pacemaker: dict[Hashable, RunNumber] = {}
         """By what the runs have in common."""

@@ -2,7 +2,7 @@
 
 A run joins where the pacemaker's *front* is: as its epochs begin, and again where it has lost the front. What it draws
 follows from its joins alone (`brand.orders.policies.following`), so they stand once they are decided, and no position
-that a client has asked for gets another sample. No clock is here: times are arguments. `Sharing` owns the joins.
+that a client has asked for gets another sample. No clock is here: times are arguments. `JobJoins` owns the joins.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from brand.node.decide.epochs.pacing import Pacing
 from brand.node.decide.sharing.pacemakers import Pacemakers
 from brand.node.decide.state.division import Division
 from brand.node.decide.state.features import NO_JOINS
-from brand.node.decide.state.lives import Key, Lives
+from brand.node.decide.state.lives import EpochTable, Key
 from brand.node.decide.state.runs import Runs
 from brand.node.wire.numbers import RunNumber
 from brand.orders.base.joins import LEAST_PACE, MAX_LAP, MOST, MOST_PACE, Join, Joins, alone
@@ -34,10 +34,10 @@ PLANNING_S: Final = 1.0
 """A run joins anew so far ahead of its draws, in seconds of these, that the plan is made before they get there."""
 
 
-class Sharing:
+class JobJoins:
     """The joins of all runs of a node. `samples`: of the data set."""
 
-    def __init__(self, runs: Runs, lives: Lives, samples: int, pacing: Pacing, pacemakers: Pacemakers) -> None:
+    def __init__(self, runs: Runs, lives: EpochTable, samples: int, pacing: Pacing, pacemakers: Pacemakers) -> None:
         self._runs, self._lives, self._samples = runs, lives, samples
         self._pacing, self.pacemakers = pacing, pacemakers
         self._joins: dict[Key, tuple[Join, ...]] = {}
@@ -51,7 +51,7 @@ class Sharing:
         """The highest lap that each run has drawn from."""
 
     def __repr__(self) -> str:
-        return f"Sharing({self._joins}, {self.pacemakers!r})"
+        return f"JobJoins({self._joins}, {self.pacemakers!r})"
 
     # -- questions ---------------------------------------------------------------------------------------------------
 

@@ -27,7 +27,7 @@ in this epoch has a place as it comes, and nothing goes."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Shelf:
+class CacheContents:
     """What a cache folder holds and has room for. Arrays have the shape (samples,)."""
 
     sizes: NDArray[np.uint32]
@@ -64,7 +64,7 @@ class Follow:
         """Look at one more epoch. Returns whether one was missing."""
         return self.ahead is not None and self.ahead.foresee(self.epoch)
 
-    def held(self, plan: EpochPlan, shelf: Shelf, size_of: NDArray[Any], seed: int) -> NDArray[np.bool_]:
+    def held(self, plan: EpochPlan, shelf: CacheContents, size_of: NDArray[Any], seed: int) -> NDArray[np.bool_]:
         """Which samples have a place, shape (samples,). `size_of` is 0 for those that cannot have one.
 
         What the folder holds and no rank draws again comes last. It goes only where its room is wanted.
@@ -89,7 +89,7 @@ class Follow:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ChooseCached:
     """Have the planner choose the samples to keep while the epoch of this plan goes on, then say `KeptChosen`.
 
     It also chooses what the cache folder holds, if there is one.
@@ -103,7 +103,7 @@ class Choice:
     room: int
     """Pages that kept samples and the samples of the epoch may take together."""
     owners: Owners
-    shelf: Shelf | None = None
+    shelf: CacheContents | None = None
     """The cache folder; None: there is none, or it takes no more."""
     follow: Follow | None = None
     """How the folder follows the draws; None: what has a place stays."""

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.node.decide.state.division import Division
-from brand.node.decide.state.limits import Limits
+from brand.node.decide.state.limits import SampleLimits
 from brand.node.decide.state.members import Owners
-from brand.node.decide.state.progress import Progress
+from brand.node.decide.state.progress import EpochProgress
 from brand.node.decide.state.read_queue import ReadQueue
 from brand.node.decide.state.states import COMING, DUE, UNWANTED, SampleStates
 from brand.node.wire.numbers import NodeNumber
@@ -25,11 +25,11 @@ from brand.orders.base.random import blocks
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class EpochSetting:
     """What an epoch knows of the node that serves it."""
 
     owners: Owners
-    limits: Limits
+    limits: SampleLimits
     unreachable: Callable[[], Iterable[NodeNumber]]
     """Nodes from which this node expects nothing just now."""
 
@@ -50,7 +50,12 @@ class Epoch:
     """
 
     def __init__(
-        self, plan: EpochPlan, division: Division, number: int, setting: Setting, requests: PeerRequests | None = None
+        self,
+        plan: EpochPlan,
+        division: Division,
+        number: int,
+        setting: EpochSetting,
+        requests: PeerRequests | None = None,
     ) -> None:
         samples = plan.mapping.samples
         self.plan, self.division, self.number, self.requests = plan, division, number, requests
@@ -60,7 +65,7 @@ class Epoch:
         """Which samples this node reads itself, shape (samples,); None: all."""
         self.states = SampleStates(samples)
         self.reads = ReadQueue(plan)
-        self.progress = Progress(division.start)
+        self.progress = EpochProgress(division.start)
         self.ranks: dict[int, NodeNumber] = {}
         """Ranks that are known to draw, and the node of each."""
         self.outgoing: dict[NodeNumber, ToSend] = {}

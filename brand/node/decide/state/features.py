@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from brand.node.decide.state.division import Division
 from brand.node.decide.state.draw import Draw
-from brand.node.decide.state.epoch import Epoch, Setting
-from brand.node.decide.state.lives import Key, Live, Ready
+from brand.node.decide.state.epoch import Epoch, EpochSetting
+from brand.node.decide.state.lives import ActiveEpoch, Key, PlanReady
 from brand.node.decide.state.tasks import Read, Refuse
 from brand.node.memory.leases import Shelved
 from brand.node.wire.messages import NO_CHAINS, Chains
@@ -73,7 +73,7 @@ class EpochFeature:
         """Whether draws of an epoch may be answered with the plan that this node has."""
         return True
 
-    def make(self, key: Key, ready: Ready, division: Division, number: int, setting: Setting) -> Epoch | None:
+    def make(self, key: Key, ready: PlanReady, division: Division, number: int, setting: EpochSetting) -> Epoch | None:
         """Return the epoch whose plan is made, if it is one of this feature's kind; else None."""
         return None
 
@@ -190,7 +190,7 @@ class _OfEpochs(_All):
     def stands(self, key: Key) -> bool:
         return all(each.stands(key) for each in self._on)
 
-    def make(self, key: Key, ready: Ready, division: Division, number: int, setting: Setting) -> Epoch | None:
+    def make(self, key: Key, ready: PlanReady, division: Division, number: int, setting: EpochSetting) -> Epoch | None:
         made = (each.make(key, ready, division, number, setting) for each in self._on)
         return next((epoch for epoch in made if epoch is not None), None)
 
@@ -263,7 +263,7 @@ class EarlyReads(Protocol):
         """Give the other epochs the samples of a read, except those at the places `lost`."""
         ...
 
-    def lead(self, key: Key, live: Live, deadline: NDArray[Any] | int, now_s: float) -> Any:
+    def lead(self, key: Key, live: ActiveEpoch, deadline: NDArray[Any] | int, now_s: float) -> Any:
         """How many draws come before a deadline of an epoch, in draws of the fastest job that shares with it."""
         ...
 
@@ -273,7 +273,7 @@ class EarlyReads(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class DecodedSamples:
     """What a draw gets of the memory of decoded samples."""
 
     prepared: NDArray[np.bool_]
@@ -283,7 +283,7 @@ class Taken:
     shelved: Shelved
 
 
-NOTHING: Final = Taken(np.empty(0, np.bool_), NO_CHAINS, ())
+NOTHING: Final = DecodedSamples(np.empty(0, np.bool_), NO_CHAINS, ())
 """No sample is prepared."""
 
 
@@ -303,6 +303,6 @@ class Decodes(Protocol):
         """Counters and memory, as plain values."""
         ...
 
-    def take(self, draw: Draw, epoch: Epoch, here: NDArray[Any]) -> Taken:
+    def take(self, draw: Draw, epoch: Epoch, here: NDArray[Any]) -> DecodedSamples:
         """Answer a draw that found these samples in memory. Return what it gets of the decoded samples."""
         ...

@@ -21,7 +21,7 @@ def largest_sent(room: int, nodes: int, page: int) -> int:
     return min(room // max(1, nodes - 1), MESSAGE_BYTES // page) // LARGEST_SENT
 
 
-class Limits:
+class SampleLimits:
     """Sizes in pages above which a node does not hold a sample, or other nodes do not send it unasked.
 
     `largest` is the largest sample that this node holds. `largest_sent` is the largest that other nodes can send to

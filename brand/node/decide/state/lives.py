@@ -22,46 +22,46 @@ from numpy.typing import NDArray
 from brand.node.decide.state.account import Account, Conduct
 from brand.node.decide.state.draw import Draw
 from brand.node.decide.state.epoch import Epoch
-from brand.node.decide.state.runs import Beginning
+from brand.node.decide.state.runs import EpochStart
 from brand.node.wire.numbers import Key as Key
 from brand.node.wire.numbers import NodeNumber
 from brand.orders.base.plan import EpochPlan
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class PlanWanted:
     """The plan of the epoch has to be made."""
 
-    begin: Beginning | None
+    begin: EpochStart | None
     """How ranks have begun the epoch; None: no rank has."""
 
 
 @dataclass(frozen=True, slots=True)
-class Planning:
+class PlanUnderWay:
     """The planner makes the plan of the epoch."""
 
-    begin: Beginning | None
+    begin: EpochStart | None
     """How ranks have begun the epoch; None: no rank has."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
+class PlanReady:
     """The plan is made, and the epoch waits for ranks that have not begun it."""
 
     plan: EpochPlan
     read_of: NDArray[Any] | None
-    begin: Beginning
+    begin: EpochStart
     since_s: float | None = None
     """Since when it waits; None until the first look at the clock."""
 
 
 @dataclass(slots=True)
-class Live:
+class ActiveEpoch:
     """Ranks draw the epoch, or the node reads it ahead."""
 
     epoch: Epoch
     account: Account
-    begin: Beginning
+    begin: EpochStart
     agreed: bool = False
     """Whether all ranks have begun the epoch in the same way, or have had long enough to do so."""
 
@@ -89,14 +89,14 @@ class Live:
 
 
 @dataclass(frozen=True, slots=True)
-class Dropped:
+class EpochDropped:
     """The epoch has no samples here: it is new, or it made room for other runs."""
 
 
-Stage = Wanted | Planning | Ready | Live | Dropped
+Stage = PlanWanted | PlanUnderWay | PlanReady | ActiveEpoch | EpochDropped
 
 
-class Taker(Protocol):
+class SampleTaker(Protocol):
     """A node that can take samples of an epoch."""
 
     def starts(self, epoch: Epoch) -> None:
@@ -108,66 +108,66 @@ class Taker(Protocol):
         ...
 
 
-class Life:
+class EpochEntry:
     """One epoch of one run, from its first mention to its last."""
 
     def __init__(self) -> None:
-        self.stage: Stage = Dropped()
+        self.stage: Stage = EpochDropped()
         self.draws: list[Draw] = []
         """Draws that wait, in the order in which they came."""
-        self._takers: dict[NodeNumber, Taker] = {}
+        self._takers: dict[NodeNumber, SampleTaker] = {}
         """Nodes that can take samples of the epoch."""
 
     def __repr__(self) -> str:
-        return f"Life({self.stage}, {len(self.draws)} draws wait, nodes {sorted(self._takers)} take)"
+        return f"EpochEntry({self.stage}, {len(self.draws)} draws wait, nodes {sorted(self._takers)} take)"
 
     @property
-    def live(self) -> Live | None:
+    def live(self) -> ActiveEpoch | None:
         """The stage, where the epoch is live; else None."""
-        return self.stage if isinstance(self.stage, Live) else None
+        return self.stage if isinstance(self.stage, ActiveEpoch) else None
 
     @property
     def planned(self) -> bool:
         """Whether the plan is wanted or being made, or the epoch waits for ranks."""
-        return isinstance(self.stage, Wanted | Planning | Ready)
+        return isinstance(self.stage, PlanWanted | PlanUnderWay | PlanReady)
 
     @property
-    def begin(self) -> Beginning | None:
+    def begin(self) -> EpochStart | None:
         """How ranks have begun the epoch, before it is live; None: no rank has."""
-        begin = self.stage.begin if isinstance(self.stage, Wanted | Planning | Ready) else None
+        begin = self.stage.begin if isinstance(self.stage, PlanWanted | PlanUnderWay | PlanReady) else None
         return begin if begin is not None and begin.times else None
 
     @property
-    def wanted_begin(self) -> Beginning | None:
+    def wanted_begin(self) -> EpochStart | None:
         """How the epoch will begin once its plan is made; None: it is only read ahead."""
-        return self.stage.begin if isinstance(self.stage, Wanted | Planning) else None
+        return self.stage.begin if isinstance(self.stage, PlanWanted | PlanUnderWay) else None
 
-    def wants(self, begin: Beginning | None = None) -> None:
+    def wants(self, begin: EpochStart | None = None) -> None:
         """Want a plan, where there is none. `begin`: how ranks have begun the epoch."""
         match self.stage:
-            case Dropped():
-                self.stage = Wanted(begin)
-            case Wanted() | Planning() | Ready() if begin is not None:
+            case EpochDropped():
+                self.stage = PlanWanted(begin)
+            case PlanWanted() | PlanUnderWay() | PlanReady() if begin is not None:
                 self.stage = replace(self.stage, begin=begin)
 
     def hand_out(self) -> None:
         """The planner gets the order of the epoch."""
-        assert isinstance(self.stage, Wanted)
-        self.stage = Planning(self.stage.begin)
+        assert isinstance(self.stage, PlanWanted)
+        self.stage = PlanUnderWay(self.stage.begin)
 
-    def is_planned(self, plan: EpochPlan, read_of: NDArray[Any] | None, begin: Beginning) -> None:
+    def is_planned(self, plan: EpochPlan, read_of: NDArray[Any] | None, begin: EpochStart) -> None:
         """The plan is made."""
-        self.stage = Ready(plan, read_of, begin)
+        self.stage = PlanReady(plan, read_of, begin)
 
     def waits_since(self, now_s: float) -> float:
         """Since when a planned epoch waits for ranks: since the first call."""
-        assert isinstance(self.stage, Ready)
+        assert isinstance(self.stage, PlanReady)
         if self.stage.since_s is None:
             self.stage = replace(self.stage, since_s=now_s)
             return now_s
         return self.stage.since_s
 
-    def starts(self, live: Live) -> None:
+    def starts(self, live: ActiveEpoch) -> None:
         """The epoch is live. From now on the nodes that can take its samples get them."""
         self.stage = live
         for taker in self._takers.values():
@@ -177,22 +177,22 @@ class Life:
         """Its plan is void. Returns the places that were held for it."""
         held: NDArray[Any] = np.arange(0)
         match self.stage:
-            case Planning(begin) | Ready(begin=begin):
-                self.stage = Wanted(begin)
-            case Live(epoch=epoch, begin=begin):
+            case PlanUnderWay(begin) | PlanReady(begin=begin):
+                self.stage = PlanWanted(begin)
+            case ActiveEpoch(epoch=epoch, begin=begin):
                 held = epoch.drop()
-                self.stage = Wanted(begin)
+                self.stage = PlanWanted(begin)
         return held
 
     def drops(self) -> NDArray[Any]:
         """The epoch makes room. Returns the places that were held for it."""
-        held: NDArray[Any] = self.stage.epoch.drop() if isinstance(self.stage, Live) else np.arange(0)
-        self.stage = Dropped()
+        held: NDArray[Any] = self.stage.epoch.drop() if isinstance(self.stage, ActiveEpoch) else np.arange(0)
+        self.stage = EpochDropped()
         return held
 
     # -- other nodes -------------------------------------------------------------------------------------------------
 
-    def take(self, node: NodeNumber, taker: Taker) -> None:
+    def take(self, node: NodeNumber, taker: SampleTaker) -> None:
         """A node can take samples."""
         self._takers[node] = taker
         if self.live is not None:
@@ -211,38 +211,38 @@ class Life:
         return held
 
 
-class Lives:
+class EpochTable:
     """The lives of all epochs, by run and epoch."""
 
     def __init__(self) -> None:
-        self._lives: dict[Key, Life] = {}
+        self._lives: dict[Key, EpochEntry] = {}
         """Sorted by run and epoch."""
 
     def __repr__(self) -> str:
-        return f"Lives({self._lives})"
+        return f"EpochTable({self._lives})"
 
     def __iter__(self) -> Iterator[Key]:
         return iter(list(self._lives))
 
-    def __getitem__(self, key: Key) -> Life:
+    def __getitem__(self, key: Key) -> EpochEntry:
         """The life of an epoch; a new life where the epoch has none yet."""
         life = self._lives.get(key)
         if life is None:
-            life = Life()
+            life = EpochEntry()
             self._lives = dict(sorted([*self._lives.items(), (key, life)], key=lambda item: item[0]))
         return life
 
-    def get(self, key: Key) -> Life | None:
+    def get(self, key: Key) -> EpochEntry | None:
         """The life of an epoch; None where it has none yet."""
         return self._lives.get(key)
 
-    def items(self) -> list[tuple[Key, Life]]:
+    def items(self) -> list[tuple[Key, EpochEntry]]:
         """All lives, by run and epoch."""
         return list(self._lives.items())
 
-    def live(self) -> list[tuple[Key, Live]]:
+    def live(self) -> list[tuple[Key, ActiveEpoch]]:
         """All live epochs, by run and epoch."""
-        return [(key, life.stage) for key, life in self._lives.items() if isinstance(life.stage, Live)]
+        return [(key, life.stage) for key, life in self._lives.items() if isinstance(life.stage, ActiveEpoch)]
 
     def waited_for(self, samples: int) -> NDArray[np.bool_]:
         """Which of `samples` samples live epochs still wait for, shape (samples,)."""

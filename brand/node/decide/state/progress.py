@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from brand.node.wire.numbers import NodeNumber
 
 
-class Progress:
+class EpochProgress:
     """Counts of one epoch, and the highest position that each rank has asked for."""
 
     def __init__(self, start: int) -> None:
@@ -28,7 +28,7 @@ class Progress:
         """Positions before which ranks of other nodes have asked for all that they will ask for, as nodes tell it."""
 
     def __repr__(self) -> str:
-        return f"Progress({self.drawn} drawn and {self.sent} sent of {self.total}, from position {self.start})"
+        return f"EpochProgress({self.drawn} drawn and {self.sent} sent of {self.total}, from position {self.start})"
 
     @property
     def done(self) -> int:

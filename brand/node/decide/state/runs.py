@@ -19,7 +19,7 @@ MAX_RUNS: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Reader:
+class EpochReader:
     """A consumer and the epoch that it last announced: one training process of a rank, or one other node."""
 
     epoch: int
@@ -38,7 +38,7 @@ class Run:
     conduct: Conduct
     """Whether its training processes draw as they should."""
     clients: set[ClientNumber] = field(default_factory=set)
-    readers: dict[tuple[ClientNumber, int | None], Reader] = field(default_factory=dict)
+    readers: dict[tuple[ClientNumber, int | None], EpochReader] = field(default_factory=dict)
     """Readers by client and None. Another node has a reader for each epoch of its ranks, by client and epoch."""
     homes: dict[tuple[int, int], NodeNumber] = field(default_factory=dict)
     """The node where a rank of so many, (rank, replicas), has last begun an epoch. The rank may have left since."""
@@ -69,7 +69,7 @@ class Run:
         self.tag = self.tag if tag is None else tag
         self.turn = self.turn if turn is None else turn
 
-    def begin(self, client: ClientNumber, reader: Reader, node: NodeNumber) -> None:
+    def begin(self, client: ClientNumber, reader: EpochReader, node: NodeNumber) -> None:
         """Ranks of this node or of another one begin an epoch."""
         here, begin = reader.begin.node == node, reader.begin
         self.homes |= {(rank, begin.replicas): begin.node for rank in begin.ranks}
@@ -217,7 +217,7 @@ class Runs(UserDict[RunNumber, Run]):
 
 
 @dataclass(frozen=True, slots=True)
-class Beginning:
+class EpochStart:
     """How an epoch begins."""
 
     division: Division

@@ -10,19 +10,19 @@ from numpy.typing import NDArray
 
 from brand.errors import BrandError, FormatError
 from brand.formats.constants import ROW
-from brand.node.decide.state.choosing import Choice
+from brand.node.decide.state.choosing import ChooseCached
 from brand.node.memory.pages import PageCounts, pages_needed
 from brand.node.wire.lease import NOT_HELD, Held
 from brand.node.wire.messages import NO_CHAINS, Chains
 from brand.node.wire.numbers import ClientNumber, NodeNumber, RunNumber
 from brand.node.wire.peer_messages import Question, Reply
 from brand.node.wire.prepared import DecodeSpec
-from brand.node.wire.replies import Decided as Decided
 from brand.node.wire.replies import Deliver as Deliver
-from brand.node.wire.replies import Divided as Divided
 from brand.node.wire.replies import Joined as Joined
 from brand.node.wire.replies import Number as Number
 from brand.node.wire.replies import Numbers as Numbers
+from brand.node.wire.replies import OrderDecided as OrderDecided
+from brand.node.wire.replies import PositionsDivided as PositionsDivided
 from brand.orders.base.joins import Join
 from brand.orders.base.plan import EpochPlan
 from brand.orders.order import Order
@@ -179,7 +179,7 @@ class Forget:
 
 
 @dataclass(frozen=True, slots=True)
-class Asking:
+class PeerRequest:
     """A request for positions of an epoch that has to be sent to their owner, `node`."""
 
     node: NodeNumber
@@ -191,7 +191,7 @@ class Asking:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class DrawAnswer:
     """Answer a client's draw: for each position its place, whether its sample is in memory, and the sample's pages."""
 
     client: ClientNumber
@@ -268,18 +268,18 @@ class Refuse:
 
 Instruction = (
     MakePlan
-    | Choice
+    | ChooseCached
     | Read
     | ReadFor
     | Write
     | Forget
-    | Answer
+    | DrawAnswer
     | Say
     | Number
     | Numbers
     | Joined
-    | Decided
-    | Divided
+    | OrderDecided
+    | PositionsDivided
     | Deliver
     | Refuse
     | StartPreparer
