@@ -17,7 +17,7 @@ from brand.node.client import launch, session
 from brand.stores import cloud
 from brand.testing import node as running_node
 from brand.testing.objects import S3, ObjectStore
-from tests import places, rounds
+from tests import places, pythonchild, rounds
 from tests.leftovers import Leftovers
 from tests.support import LIMIT_S, Disk, options
 
@@ -68,6 +68,20 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ObjectSto
     root = tmp_path_factory.getbasetemp()
     with ObjectStore(root, flavour=S3(places.KEYS)) as store:
         yield store, root, tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def forked_starts() -> Iterator[None]:
+    """Fork the Python processes that tests start (`tests/pythonchild.py`)."""
+    with pythonchild.forked_starts():
+        yield
+
+
+@pytest.fixture
+def real_start() -> Iterator[None]:
+    """Really start processes: for a test of what a new interpreter does."""
+    with pythonchild.real_starts():
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

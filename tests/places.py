@@ -4,13 +4,15 @@
 that is opened by its path lies in an object store: the store serves that same folder, so a test that damages a chunk
 damages an object. Nothing else changes: what opens a data set gets the location of the URL in place of the path.
 
-A test with several cases has them in turn in a folder and in a store (`deal`), so that `make test` stays short.
-`--everywhere` has each case in both places (`make everywhere`).
+Each case of a test has one place, in turn a folder and a store (`deal`), so that `make test` stays short; a test with a
+single case has the place that its name decides. `--everywhere` has each case in both places (`make everywhere`).
+Tests of verbs take turns in the same way in the kinds of stores (`tests/shop.py`).
 """
 
 from __future__ import annotations
 
 import os
+import zlib
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
@@ -33,17 +35,19 @@ EVERYWHERE: Final = pytest.mark.usefixtures("lies_in")
 IN_A_FOLDER: Final = pytest.mark.parametrize("lies_in", ["folder"], indirect=True)
 """Of a module that runs everywhere, a test of what only holds for folders."""
 KEYS: Final = Keys("key", "secret")
+_DEALT: Final = ("lies_in", "any_shop")
+"""Fixtures whose parameter says where data sets lie."""
 
 
 def add_options(parser: pytest.Parser) -> None:
     """`--everywhere`."""
-    parser.addoption("--everywhere", action="store_true", help="each case of a test in a folder and in a store")
+    parser.addoption("--everywhere", action="store_true", help="each case of a test in every place that it has")
 
 
 def deal(cases: Sequence[tuple[Hashable, Hashable, str]]) -> list[bool]:
     """Which cases run. A case is a test, its other parameters, and the place where its data sets lie.
 
-    Of a test with several cases, each one runs in one of the places that it has, in turn; a single case runs in all.
+    Each case runs in one of the places that it has; the cases of a test take turns, and its name decides the first.
     """
     places: dict[Hashable, dict[Hashable, list[str]]] = defaultdict(lambda: defaultdict(list))
     for test, others, place in cases:
@@ -51,15 +55,16 @@ def deal(cases: Sequence[tuple[Hashable, Hashable, str]]) -> list[bool]:
     turns = {(test, others): turn for test, found in places.items() for turn, others in enumerate(found)}
 
     def runs(test: Hashable, others: Hashable, place: str) -> bool:
-        both = places[test][others]
-        return len(places[test]) == 1 or place == both[turns[test, others] % len(both)]
+        every = places[test][others]
+        first = zlib.crc32(str(test).encode())
+        return place == every[(first + turns[test, others]) % len(every)]
 
     return [runs(*case) for case in cases]
 
 
 def leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out the cases that `deal` does not run."""
-    placed = [item for item in items if "lies_in" in _parameters(item)]
+    placed = [item for item in items if _place(item) is not None]
     kept = deal([_case(item) for item in placed])
     left_out = {item for item, keep in zip(placed, kept, strict=True) if not keep}
     if left_out and not config.getoption("--everywhere"):
@@ -69,13 +74,15 @@ def leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
 
 def _case(item: pytest.Item) -> tuple[Hashable, Hashable, str]:
     assert isinstance(item, pytest.Function)
-    place = _parameters(item)["lies_in"]
+    place = _place(item)
+    assert place is not None
     ids = [part for part in item.callspec.id.split("-") if part != place]
     return item.nodeid.partition("[")[0], tuple(ids), place
 
 
-def _parameters(item: pytest.Item) -> dict[str, str]:
-    return item.callspec.params if hasattr(item, "callspec") else {}
+def _place(item: pytest.Item) -> str | None:
+    parameters: dict[str, str] = item.callspec.params if hasattr(item, "callspec") else {}
+    return next((parameters[name] for name in _DEALT if name in parameters), None)
 
 
 def environment(store: ObjectStore, folder: Path) -> dict[str, str]:
