@@ -31,6 +31,8 @@ import pytest
 
 from tests.forkserver import PADDING, STANDARD
 
+PYTHON: Final = sys.executable
+"""This interpreter; a test may let `sys.executable` be another program."""
 ROOT: Final = Path(__file__).resolve().parent.parent
 LIGHT: Final = "light"
 TORCH: Final = "torch"
@@ -89,7 +91,7 @@ class Program:
 
 def program_of(command: list[str]) -> Program | None:
     """What a command runs; None if it is not this interpreter, or has options that only a real start honours."""
-    if command[0] != sys.executable:
+    if command[0] != PYTHON:
         return None
     rest, warn, safe_path = command[1:], [], False
     while rest and rest[0] in ("-W", "-P"):
@@ -172,7 +174,7 @@ class ForkServer:
         return int(answer)
 
     def _begin(self) -> None:
-        command = [sys.executable, str(ROOT / "tests" / "forkserver.py"), str(self._its.fileno())]
+        command = [PYTHON, str(ROOT / "tests" / "forkserver.py"), str(self._its.fileno())]
         modules = json.dumps(IMPORTS[self._imports])
         self._process = self._start(
             [*command, modules, str(ROOT), " " * _PADDING_BYTES],
