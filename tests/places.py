@@ -75,7 +75,9 @@ def leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
     kept = list(items)
     for name_of in (_turning, _place):
         dealt = [item for item in kept if name_of(item) is not None]
-        left_out = {item for item, keep in zip(dealt, deal([_case(i, name_of(i)) for i in dealt]), strict=True) if not keep}
+        left_out = {
+            item for item, keep in zip(dealt, deal([_case(i, name_of(i)) for i in dealt]), strict=True) if not keep
+        }
         kept = [item for item in kept if item not in left_out]
     if len(kept) < len(items):
         config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])

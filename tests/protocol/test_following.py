@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from brand.protocol.following import LEAST_PACE, MOST_PACE, Drawn, Join, Lap, follow, lap_of
 from brand.protocol.mapping import Mapping
 from brand.protocol.stripes import plan_stripes
+from tests import places
 from tests.rounds import examples
 
 MAPPING, STRIPE = Mapping(4096, 64, 4), 8
@@ -121,6 +122,7 @@ def test_a_follower_stays_near_the_front(join: Join) -> None:
     assert gap.max() < 0.15 * 4096
 
 
+@places.turns("whole")
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "joins",

@@ -22,6 +22,7 @@ from brand.node.setup.choose import Shared
 from brand.protocol.drawn import pack_drawn, unpack_drawn
 from brand.testing.node import RunningServer, running_server
 from brand.torch import BrandDataset, BrandLoader, BrandSampler
+from tests import places
 from tests.node.conftest import texts as texts
 from tests.places import EVERYWHERE
 from tests.support import LIMIT_S, wait_until
@@ -184,6 +185,7 @@ def test_an_unknown_policy_is_refused(server: RunningServer) -> None:
         BrandSampler(data_set)
 
 
+@places.turns("workers")
 @pytest.mark.slow
 @pytest.mark.parametrize("killed", ["server", "job"])
 @pytest.mark.parametrize("workers", [0, 2])
