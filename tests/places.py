@@ -5,9 +5,9 @@ that is opened by its path lies in an object store: the store serves that same f
 damages an object. Nothing else changes: what opens a data set gets the location of the URL in place of the path.
 
 Each case of a test has one place, in turn a folder and a store (`deal`), so that `make test` stays short; a test with a
-single case has the place that its name decides. `--everywhere` has each case in both places (`make everywhere`).
-Tests of verbs take turns in the same way in the kinds of stores (`tests/shop.py`), and `@places.turns("ranks")` lets the
-values of a parameter take turns in place of a full product: each case of the other parameters has one value.
+single case has the place that its name decides. Tests of commands take turns in the same way in the kinds of stores
+(`tests/shop.py`). `@places.turns("ranks")` lets the values of a parameter take turns in place of a full product: each
+case of the other parameters has one value. `--everywhere` has each case with every place and value (`make everywhere`).
 """
 
 from __future__ import annotations
