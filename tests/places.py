@@ -87,8 +87,8 @@ def leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
 def _case(item: pytest.Item, name: str | None) -> tuple[Hashable, Hashable, Hashable]:
     """A case of a test whose value of a parameter is dealt."""
     assert isinstance(item, pytest.Function)
-    values = item.callspec.indices
-    others = sorted((other, value) for other, value in values.items() if other not in (name, *_PLACES))
+    values = {each: id(value) for each, value in item.callspec.params.items()}  # a case has the object of the list
+    others = sorted((each, value) for each, value in values.items() if each not in (name, *_PLACES))
     return item.nodeid.partition("[")[0], tuple(others), values[str(name)]
 
 
@@ -98,7 +98,7 @@ def _turning(item: pytest.Item) -> str | None:
 
 
 def _place(item: pytest.Item) -> str | None:
-    values = item.callspec.indices if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+    values = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
     return next((name for name in _PLACES if name in values), None)
 
 
