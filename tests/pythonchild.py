@@ -1,11 +1,13 @@
 """How do tests start Python processes without importing numpy and PyTorch again each time? They are forked.
 
-`forked_starts` replaces `subprocess.Popen` in the process of the tests. A command that runs this interpreter is forked
-from a process that has imported what the command needs (`tests/forkserver.py`). The forked process is a child of the
-test's process, with the pid, pipes, session, environment and exit status that a started one would have. A command
-with options of the interpreter, variables that the interpreter or a library reads as it starts, or code that looks at
-`sys.modules` is really started, as is every command of a test that takes the fixture `real_start`, and every process
-that such a process starts.
+`forked_starts` replaces `subprocess.Popen` in the process of the tests, and the function by which multiprocessing
+starts an interpreter. A command that runs this interpreter is forked from a process that has imported the modules that
+the command needs (`tests/forkserver.py`). The forked process is a child of the test's process, with the pid, pipes,
+session, environment and exit status that a started one would have.
+
+A command is really started if it has options of the interpreter, if its environment has other values of variables that
+the interpreter or a library reads as it starts, if its code looks at `sys.modules`, or if the test takes the fixture
+`real_start`. A process that a forked process starts is really started, too.
 """
 
 from __future__ import annotations
@@ -14,13 +16,14 @@ import ctypes
 import importlib.util
 import inspect
 import json
+import multiprocessing.util
 import os
 import re
 import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -58,6 +61,8 @@ _PADDING_BYTES: Final = 32768
 _START_LIMIT_S: Final = 600.0
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _prctl: Final = ctypes.CDLL(None, use_errno=True).prctl
+_OPTIONS: Final = ("-W", "-P", *(["-B"] if sys.dont_write_bytecode else []))
+"""Options of the interpreter that a forked process can have. Multiprocessing passes `-B` on."""
 _AT_START: Final = re.compile(
     r"(PYTHON|LD_|LC_|COVERAGE|MALLOC_|OMP_|MKL_|OPENBLAS_|KMP_|GRPC_|HF_|TORCH_)|(LANG|LANGUAGE|BRAND_NATIVE)$"
 )
@@ -94,10 +99,10 @@ def program_of(command: list[str]) -> Program | None:
     if command[0] != PYTHON:
         return None
     rest, warn, safe_path = command[1:], [], False
-    while rest and rest[0] in ("-W", "-P"):
-        if rest.pop(0) == "-P":
-            safe_path = True
-        elif rest:
+    while rest and rest[0] in _OPTIONS:
+        option = rest.pop(0)
+        safe_path |= option == "-P"
+        if option == "-W" and rest:
             warn.append(rest.pop(0))
     if not rest:
         return None
@@ -208,6 +213,7 @@ def _adopting() -> Iterator[None]:
         _prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
 
 
+_OF_MULTIPROCESSING: Final = re.compile(r"from multiprocessing\.(spawn|forkserver) import")
 _NAMES: Final = tuple(inspect.signature(subprocess.Popen._execute_child).parameters)[1:]  # type: ignore[attr-defined]
 _USUAL: Final[dict[str, Any]] = {
     "executable": None,
@@ -223,30 +229,56 @@ _USUAL: Final[dict[str, Any]] = {
 
 
 class Forking:
-    """Forks processes in place of `subprocess.Popen`, where that makes no difference."""
+    """Forks processes in place of `subprocess.Popen` and of multiprocessing, where that makes no difference."""
 
     def __init__(self) -> None:
         self.servers = {imports: ForkServer(imports, subprocess.Popen) for imports in IMPORTS}
         self.pid, self.lock, self.real = os.getpid(), threading.Lock(), 0
 
-    def fork(self, asked: dict[str, Any]) -> int | None:
+    def popen(self, asked: dict[str, Any]) -> int | None:
         """Return the pid of a forked process; None if the command has to be started."""
-        if self.real or os.getpid() != self.pid or any(asked[name] != usual for name, usual in _USUAL.items()):
+        if any(asked[name] != usual for name, usual in _USUAL.items()):
             return None
         if isinstance(asked["args"], str | bytes | os.PathLike):
             return None
         command = [os.fsdecode(argument) for argument in asked["args"]]
-        environment = dict(os.environ if asked["env"] is None else asked["env"])
         folder = os.getcwd() if asked["cwd"] is None else os.path.abspath(os.fsdecode(asked["cwd"]))
         program = program_of(command)
         imports = None if program is None else imports_for(program, folder)
         if program is None or imports is None or not Path(folder).is_dir():
             return None
-        server = self.servers[imports]
-        if not server.fits(environment):
-            return None
         standard = [asked["p2cread"], asked["c2pwrite"], asked["errwrite"]]
-        numbers = sorted(map(int, asked["pass_fds"]))
+        more = {"session": asked["start_new_session"], "group": asked["process_group"], "folder": folder}
+        return self._fork(imports, command, program, asked["env"], standard, asked["pass_fds"], **more)
+
+    def spawn(self, arguments: list[Any], descriptors: Iterable[int]) -> int | None:
+        """Return the pid of a forked process of multiprocessing; None if it has to be started."""
+        command = [os.fsdecode(argument) for argument in arguments]
+        program = program_of(command)
+        if program is None or not _OF_MULTIPROCESSING.match(program.target):
+            return None
+        return self._fork(TORCH, command, program, None, [-1] * STANDARD, descriptors)
+
+    def _fork(
+        self,
+        imports: str,
+        command: list[str],
+        program: Program,
+        environment: Mapping[Any, Any] | None,
+        standard: list[int],
+        passed: Iterable[int],
+        *,
+        folder: str | None = None,
+        session: bool = False,
+        group: int = -1,
+    ) -> int | None:
+        values = {
+            os.fsdecode(k): os.fsdecode(v) for k, v in (os.environ if environment is None else environment).items()
+        }
+        server = self.servers[imports]
+        if self.real or os.getpid() != self.pid or not server.fits(values):
+            return None
+        numbers, folder = sorted(map(int, passed)), folder or os.getcwd()
         request = {
             "command": command,
             "kind": program.kind,
@@ -255,14 +287,13 @@ class Forking:
             "warn": program.warn,
             "first_folder": program.first_folder(folder),
             "folder": folder,
-            "environment": environment,
-            "session": asked["start_new_session"],
-            "group": asked["process_group"],
+            "environment": values,
+            "session": session,
+            "group": group,
             "umask": _umask(),
             "numbers": numbers,
         }
         descriptors = [number if given == -1 else given for number, given in enumerate(standard)]
-        assert len(descriptors) == STANDARD
         with self.lock:
             return server.fork(request, [*descriptors, *numbers])
 
@@ -285,7 +316,7 @@ class ForkedPopen(subprocess.Popen[Any]):
 
     def _execute_child(self, *asked: Any, **more: Any) -> None:
         values = dict(zip(_NAMES, asked, strict=False)) | more
-        pid = None if _forking is None else _forking.fork(values)
+        pid = None if _forking is None else _forking.popen(values)
         if pid is None:
             super()._execute_child(*asked, **more)  # type: ignore[misc]
             return
@@ -301,6 +332,16 @@ def forks() -> Forking | None:
     return _forking
 
 
+_spawnv_passfds: Final = multiprocessing.util.spawnv_passfds
+
+
+def _spawn(path: Any, arguments: list[Any], descriptors: Iterable[int]) -> int:
+    """In place of multiprocessing's own: start a process by `spawn`, or a fork server."""
+    passed = list(descriptors)
+    pid = None if _forking is None else _forking.spawn(arguments, passed)
+    return _spawnv_passfds(path, arguments, passed) if pid is None else pid
+
+
 @contextmanager
 def forked_starts() -> Iterator[None]:
     """Fork the Python processes that this process starts. Coverage sees only what is really started."""
@@ -311,6 +352,7 @@ def forked_starts() -> Iterator[None]:
     _forking = Forking()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(subprocess, "Popen", ForkedPopen)
+        patch.setattr(multiprocessing.util, "spawnv_passfds", _spawn)
         try:
             yield
         finally:
