@@ -204,8 +204,8 @@ def draws_of(player: Player, rank: int, epochs: int) -> NDArray[np.int64]:
     ("placement", "rule", "figure"),
     [
         ("auto", "next use", 59.3),
-        ("frequency", "frequency", 38.0),
-        ("even", "static", 28.5),
+        pytest.param("frequency", "frequency", 38.0, marks=pytest.mark.tables),
+        pytest.param("even", "static", 28.5, marks=pytest.mark.tables),
     ],
 )
 def test_the_hits_of_one_of_eight_nodes_are_those_of_the_model(placement: Placement, rule: str, figure: float) -> None:

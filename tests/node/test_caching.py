@@ -21,6 +21,7 @@ from brand.node.memory.residents import Residents
 from brand.node.serve.recording import Recorder, replay
 from brand.node.wire.numbers import ClientNumber, RunNumber
 from brand.orders.base.placement import cached_unit
+from tests import places
 from tests.node.world import World
 from tests.rounds import Chance, rounds
 
@@ -290,6 +291,7 @@ def test_kept_samples_that_have_made_room_are_written_later() -> None:
     assert set(kept.tolist()) <= set(found.stored)
 
 
+@places.turns("protocol")
 @pytest.mark.slow
 @rounds(2)
 @pytest.mark.parametrize("placement", ["next", "frequency", "auto"])

@@ -41,6 +41,7 @@ from brand.orders.order import Order
 from brand.orders.policies.slot_policy import SlotPolicy
 from brand.orders.policies.stripe_policy import StripePolicy
 from brand.orders.policies.uniform import UniformPolicy
+from tests import places
 from tests.node.test_alone import Index
 from tests.rounds import examples
 
@@ -132,6 +133,7 @@ STRIPES, UNIFORM, SLOTS = StripePolicy(20, 16), UniformPolicy(20), SlotPolicy(20
 SIZES = {"small": [99, 132], "large": [90_000, 110_000], "of all sizes": [10, 132, 60_000]}
 
 
+@places.turns("sizes")
 @pytest.mark.slow
 @pytest.mark.parametrize(("policy", "most"), [(STRIPES, BYTES), (UNIFORM, BYTES), (SLOTS, BYTES_SLOTS)])
 @pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
