@@ -148,11 +148,12 @@ def _show(command: list[str], environment: dict[str, str]) -> None:
 
 def _warn(options: list[str]) -> None:
     """Apply the options `-W` as at the start: filters that imports have added stay in front."""
-    before = warnings.filters[:]
-    warnings.filters[:] = before[len(before) - _DEFAULT_FILTERS :]
+    filters: Any = warnings.filters
+    added = filters[: len(filters) - _DEFAULT_FILTERS]
+    del filters[: len(added)]
     sys.warnoptions[:] = options
     warnings._processoptions(options)  # type: ignore[attr-defined]
-    warnings.filters[:0] = before[: len(before) - _DEFAULT_FILTERS]
+    filters[:0] = added
     warnings._filters_mutated()  # type: ignore[attr-defined]
 
 
@@ -165,17 +166,21 @@ def _forget() -> None:
         sys.modules["numpy"].random.seed()
 
 
-def _stream(name: str, mode: str) -> io.TextIOWrapper:
+def _stream(name: str, mode: str) -> Any:
     """Return a standard stream as the interpreter makes it."""
     old = getattr(sys, f"__{name}__")
     raw = io.FileIO(("stdin", "stdout", "stderr").index(name), mode, closefd=False)
     raw.name = f"<{name}>"
+    buffer: Any = raw
+    stream: Any
     if mode == "r":
-        stream = io.TextIOWrapper(io.BufferedReader(raw), old.encoding, old.errors)
+        buffer = io.BufferedReader(raw)
+        stream = io.TextIOWrapper(buffer, old.encoding, old.errors)
     elif old.write_through:  # `PYTHONUNBUFFERED`
-        stream = io.TextIOWrapper(raw, old.encoding, old.errors, "\n", write_through=True)  # type: ignore[type-var]
+        stream = io.TextIOWrapper(buffer, old.encoding, old.errors, "\n", write_through=True)
     else:
-        lines, buffer = name == "stderr" or raw.isatty(), io.BufferedWriter(raw)
+        buffer = io.BufferedWriter(raw)
+        lines = name == "stderr" or raw.isatty()
         stream = io.TextIOWrapper(buffer, old.encoding, old.errors, "\n", line_buffering=lines)
     stream.mode = mode
     return stream
