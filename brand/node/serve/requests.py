@@ -18,7 +18,6 @@ from brand.node.decide.node_state import NodeState
 from brand.node.decide.stimuli import ClientDraws, ClientTakes, Stimulus
 from brand.node.memory.arena import Arenas
 from brand.node.serve.clients import Clients
-from brand.node.serve.exchange import StreamExchange
 from brand.node.serve.lifetime import Lifetime
 from brand.node.serve.reports import Reports
 from brand.node.setup.measure import MemoryLayout

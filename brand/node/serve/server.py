@@ -52,7 +52,6 @@ from brand.node.serve.clients import Clients
 from brand.node.serve.composing import exchange_of, preparers_of, record_to
 from brand.node.serve.executor import Executor, Readers
 from brand.node.serve.lifetime import Lifetime
-from brand.node.serve.preparers import DecodeWorkerProcesses
 from brand.node.serve.reports import Reports
 from brand.node.serve.requests import ClientRequests
 from brand.node.serve.storing import Storing

@@ -30,7 +30,6 @@ from brand.node.decide.state.tasks import (
 from brand.node.decide.stimuli import KeptChosen, PlanMade, ReadEnded, ReadForEnded, Stimulus, WriteEnded
 from brand.node.memory.pages import PageCounts
 from brand.node.serve.executor import Executor, Readers
-from brand.node.serve.preparers import DecodeWorkerProcesses
 from brand.node.serve.scouting import Scout
 from brand.node.serve.storing import Storing
 from brand.node.serve.troubles import Troubles
