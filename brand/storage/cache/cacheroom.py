@@ -151,7 +151,7 @@ def make_room(caches: int, shown: str, own: str, limit: int, wanted: int) -> int
 
 
 def read_small(name: str, folder: int, shown: str, most: int) -> bytes:
-    """Return the bytes of a file; none if it is missing, cannot be read, or is larger than `most`. Raises `CacheError`."""
+    """Return a file's bytes; none if it is missing, cannot be read, or is larger than `most`. Raises `CacheError`."""
     try:
         descriptor = open_own_file(name, os.O_RDONLY, folder, f"{shown}/{name}")
     except OSError:

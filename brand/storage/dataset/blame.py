@@ -61,7 +61,7 @@ def outside_its_chunk(location: Location, chunk: int, row: np.void, room: int) -
 
 
 def elsewhere(location: Location, share: Share, chunk: int, sample: int) -> ElsewhereError:
-    """Return the error for a sample in a chunk of another node, which this folder does not have. The sample is intact."""
+    """Return the error for an intact sample in a chunk of another node, which this folder does not have."""
     node = int(share.owners(np.array([chunk]))[0])
     what = f"it is in the share of node {node}, and this is the share of node {share.node}"
     return ElsewhereError(what, path=location.local, chunk=chunk, sample=sample, node=node, hint=_ELSEWHERE)

@@ -28,7 +28,7 @@ LEAST_BYTES: Final = 4096
 LEAST_DATA: Final = 64 << 20
 """Minimum size of the data set. A smaller one is soon in the server's memory, which serves it faster."""
 FEW: Final = 64
-"""One sample in this many may be read from the storage, because the kernel sometimes reports a cached page as missing."""
+"""One sample in this many may be read from storage, as the kernel sometimes reports a cached page as missing."""
 
 
 class CachedSamples:

@@ -211,7 +211,7 @@ class StoredDataSet(Catalogue):
 
     @property
     def _decompressor(self) -> Decompressor:
-        """This thread's decompressor. Raises `FormatError`."""
+        """The decompressor of the current thread. Raises `FormatError`."""
         try:
             return self._tools.decompressor(partial(_dictionary_of, self))
         except ValueError as error:

@@ -68,7 +68,7 @@ class Tables:
         return chunks, slots, np.minimum(BLOCK, samples - slots)
 
     def _read(self, blocks: NDArray[np.int64], reader: ChunkReader) -> list[NDArray[np.void] | None]:
-        """Return the rows of these blocks in the chunks' tables, unchecked; None for rows that cannot be found or read."""
+        """Return the rows of these blocks in the chunks' tables, unchecked; None if they cannot be read."""
         chunks, slots, counts = self._span(blocks)
         firsts = chunks * self._header.chunk_size
         samples = np.minimum(self._header.chunk_size, self._header.samples - firsts)

@@ -34,7 +34,7 @@ class Crew:
         return f"Crew({self.threads} threads{'' if self._pool is None else ', started'})"
 
     def parts(self, sizes: NDArray[np.integer[Any]]) -> list[slice]:
-        """Return the pieces that each thread copies, given their sizes: at most `threads` slices, of about equal bytes."""
+        """Return the pieces of these sizes that each thread copies: at most `threads` slices, of about equal bytes."""
         ends = np.cumsum(sizes, dtype=np.int64)
         total = int(ends[-1]) if len(ends) else 0
         count = max(1, min(self.threads, total // PART_BYTES))

@@ -94,7 +94,7 @@ class _Reading:
 
 
 class _StoreReader(_Reading):
-    """A `ChunkReader` of chunks in a store. If an object ends early, it raises OSError instead of filling with zeros."""
+    """A `ChunkReader` of chunks in a store. If an object ends early, it raises OSError and gives no zeros."""
 
     def read_into(self, ranges: Sequence[Range]) -> None:
         """See `ChunkReader`. Ranges are read at the same time; none is joined to another one."""

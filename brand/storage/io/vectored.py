@@ -177,7 +177,7 @@ class _Scatterer:
     def fill(self, path: str, descriptor: int, offset: int, size: int, vector: NDArray[np.void], at: int) -> int:
         """Read `size` bytes into the pieces from number `at` on. Return the number of the next piece to fill.
 
-        A piece that is filled only to a part is cut. The memory after these bytes may be overwritten: it is filled
+        A partly filled piece is cut. The memory after these bytes may be overwritten: it is filled
         next. Raises OSError, EOFError.
         """
         done = 0
@@ -198,7 +198,7 @@ class _Scatterer:
 def scatter_memory(source: NDArray[np.uint8], vector: NDArray[np.void], at: int) -> int:
     """Copy all of `source` into the pieces from number `at` on. Return the number of the next piece to fill.
 
-    A piece that is filled only to a part is cut. Without the core, process_vm_readv(2) copies, from this process to
+    A partly filled piece is cut. Without the core, process_vm_readv(2) copies, from this process to
     itself: one call for a thousand pieces. If a container forbids that call, the pieces are copied one by one.
     """
     if CORE is not None:
@@ -232,7 +232,7 @@ _copy.restype = ctypes.c_ssize_t
 
 
 def _advance(vector: NDArray[np.void], at: int, count: int) -> int:
-    """Return the number of the next piece to fill after `count` bytes. A piece that was filled only to a part is cut."""
+    """Return the number of the next piece to fill after `count` bytes. A partly filled piece is cut."""
     lengths = np.cumsum(vector["length"][at : at + _PIECES])
     full = int(np.searchsorted(lengths, count, side="right"))
     rest = count - (int(lengths[full - 1]) if full else 0)

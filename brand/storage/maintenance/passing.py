@@ -37,7 +37,7 @@ class PassingChunk:
         self._ends.insert(0, int(offsets[0]))
         self._head = b""
         self._at, self._part, self._digest = 0, 0, xxhash.xxh3_64()
-        """Bytes fed; the part that they end in (0: the front, then the samples); the digest of that part so far."""
+        """Bytes fed; the section that they end in (0: the front, then the samples); its digest so far."""
 
     def feed(self, piece: memoryview) -> None:
         """Check the next bytes. Raises `ChecksumError` for a section that differs, `LayoutError` for surplus bytes."""
@@ -102,7 +102,7 @@ class PassingChunk:
 
 
 def is_chunk(head: bytes, data_set_id: bytes, number: int, row: np.void) -> bool:
-    """Return whether a file that begins with these 64 bytes was written as this chunk: its front's checksum covers all."""
+    """Return whether a file that begins with these 64 bytes was written as this chunk: the checksum covers all."""
     try:
         told = parse_preamble(head, Path())
     except FormatError:

@@ -28,7 +28,7 @@ MOST_IN_FLIGHT: Final = 128 << 20
 
 _MOST_CHUNKS: Final = 256
 _WAVES: Final = ((256 << 10, 8), (1 << 20, 4), (1 << 60, 2))
-"""Read sizes, and how many reads up to that size each of the reads in flight makes: small reads need a larger number."""
+"""Read sizes, and how many reads up to that size each of the reads in flight makes: small reads need more."""
 
 
 class StoreProbe:

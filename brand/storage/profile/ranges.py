@@ -1,6 +1,6 @@
 """Which ranges are read to measure a storage: which read sizes and depths fit the files, and at which offsets?
 
-    file sizes -> cells (read size, reads in flight) that they have space for -> visits of these cells, round after round
+    file sizes -> cells (read size, reads in flight) that fit in them -> visits of these cells, round after round
                -> ranges: those of a visit are anywhere, ignore page boundaries, and never overlap
 
 A round visits the cells of every other depth, and the next round the remaining depths, so that even on a slow storage
