@@ -26,7 +26,7 @@ from brand.orders.order import Order
 FARTHEST: Final = 64
 """The most epochs that `NextUse` looks ahead."""
 TURNS: Final = 8
-"""`NextUse` looks this many draws of a sample ahead, on average: one of 3,000 samples is not drawn in that time."""
+"""`NextUse` looks this many draws of a sample ahead, on average: 1 in 3,000 samples is not drawn in that time."""
 
 MANY: Final = 1 << 32
 """A number larger than that of any epoch."""

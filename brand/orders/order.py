@@ -100,7 +100,7 @@ class Order:
         return own | self.policy.to_json() | ({} if self.part is None else {_PART: self.part.digest})
 
     def differences(self, other: Order) -> dict[str, tuple[Any, Any]]:
-        """Return the fields that differ, by name, with the value of each order; `absent` if an order lacks the field."""
+        """Return the fields that differ, by name, with the value of each order; `absent` if an order lacks one."""
         mine, theirs = self.to_json(), other.to_json()
         both = {name: (mine.get(name, "absent"), theirs.get(name, "absent")) for name in mine | theirs}
         return {name: values for name, values in both.items() if values[0] != values[1]}
