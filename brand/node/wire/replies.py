@@ -1,4 +1,4 @@
-"""What does a server answer to its clients? Each reply is one class, described once, and an instruction as it is.
+"""Replies of a server to its clients. Each reply is one class, described once, and also an instruction.
 
 `brand.node.wire.client_messages` has the requests; LEASE has a packer of its own (`brand.node.wire.lease`).
 """
@@ -41,7 +41,7 @@ class OrderFound:
 @described(Kind.POSITIONS)
 @dataclass(frozen=True, slots=True)
 class Divided:
-    """Tell a client which positions are a rank's own. All positions are below 2**32."""
+    """Tell a client the positions that belong to a rank. All positions are below 2**32."""
 
     client: ClientNumber
     positions: Annotated[NDArray[np.int64], array("<u4", into="<i8")]
@@ -50,7 +50,7 @@ class Divided:
 @described(Kind.FETCH)
 @dataclass(frozen=True, slots=True)
 class Deliver:
-    """Give a client the samples that it fetched. `data` is the result of `pack_samples`."""
+    """Send a client the samples that it fetched. `data` is the result of `pack_samples`."""
 
     client: ClientNumber
     data: Annotated[bytes, BYTES]
@@ -59,7 +59,7 @@ class Deliver:
 @described(Kind.JOINS)
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """Tell a client where its run joined others in an epoch."""
+    """Tell a client where its run joined other runs in an epoch."""
 
     client: ClientNumber
     joins: Annotated[Joins, JOINS]
@@ -68,7 +68,7 @@ class Joined:
 @described(Kind.DECIDED)
 @dataclass(frozen=True, slots=True, eq=False)
 class Decided:
-    """Tell a client how many positions of an epoch are decided, and the samples at some of them."""
+    """Tell a client the number of decided positions of an epoch, and the samples at some of them."""
 
     client: ClientNumber
     decided: Annotated[int, U64]
@@ -78,7 +78,7 @@ class Decided:
 @described(Kind.PREPARE, json_body=True)
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """Tell a client the numbers of what it wants prepared; if there are none, `why`."""
+    """Tell a client the numbers of its decode specs; if there are none, `why`."""
 
     client: ClientNumber
     numbers: Annotated[tuple[int, ...], several(U32, MOST_WANTS)]
@@ -88,7 +88,7 @@ class Numbers:
 @described(Kind.PLACES)
 @dataclass(frozen=True, slots=True, eq=False)
 class Places:
-    """Tell a client the samples at some positions; none: it must ask by DRAW."""
+    """Tell a client the samples at some positions; if there are none, it must ask with DRAW."""
 
     client: ClientNumber
     places: Annotated[NDArray[np.int32], array("<i4", MOST_PLACES)]
