@@ -130,9 +130,7 @@ class Clients(Reprs, shows="_channels _numbers"):
         self._selector.register(connection.fileno(), selectors.EVENT_READ, lambda events: self._serve(channel, events))
 
     def _accept_with_spare(self, listener: socket.socket, why: str) -> None:
-        """Accept with the spare descriptor if no other is left, and tell the client so; it would wait forever
-        otherwise.
-        """
+        """Accept with the spare descriptor if no other is left, and tell the client so, as it would wait forever."""
         os.close(self._spare)
         try:
             with suppress(OSError):

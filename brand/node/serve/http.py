@@ -207,9 +207,7 @@ class HttpPort:
 
 
 def derived_token(secret: str) -> str:
-    """Return the token of a cluster's pages, derived from the secret of its nodes. The token does not reveal the
-    secret.
-    """
+    """Return the token of a cluster's pages, derived from the secret of its nodes, which it does not reveal."""
     return hmac.new(secret.encode(), b"brand http", hashlib.sha256).hexdigest()[:32]
 
 

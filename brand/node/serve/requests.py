@@ -181,8 +181,9 @@ class ClientRequests(Reprs, shows="_address _greeted"):
             raise UsageError(BY_ONE_NODE)
 
     def _why_not(self, wants: Sequence[DecodeSpec], theirs: dict[str, Any]) -> str:
-        """Return why this server does not decode for a client with these decoders; empty if it does. Raises
-        `UsageError`.
+        """Return why this server does not decode for a client with these decoders; empty if it does.
+
+        Raises `UsageError`.
         """
         try:
             checked({want.field: want.how for want in wants}, self._data.header.schema, None, decode=True)

@@ -172,15 +172,12 @@ class NodeServer(Reprs, shows="address _clients _turn"):
         return None if self._exchange is None else self._exchange.address
 
     def connect(self, addresses: dict[int, str], watch: Watch | None = None) -> None:
-        """Connect to the servers of the other nodes; see `StreamExchange.connect`. Has no effect if this is the only
-        node.
-        """
+        """Connect to the servers of the other nodes, if there are any; see `StreamExchange.connect`."""
         if self._exchange is not None:
             self._exchange.connect(addresses, watch)
 
     def facts(self, rows: int = 0, limit_s: float = FACTS_LIMIT_S) -> dict[str, Any]:
-        """Return statistics (`docs/statistics.md`), requested from the loop by another thread; `rows` as for
-        `Loops.facts`.
+        """Return statistics (`docs/statistics.md`), on request of another thread; `rows` as for `Loops.facts`.
 
         Raises TimeoutError if the loop does not answer in time, or has ended.
         """

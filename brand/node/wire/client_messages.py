@@ -130,9 +130,7 @@ class ClientFetches:
 @described(Kind.JOINS)
 @dataclass(frozen=True, slots=True)
 class ClientJoins:
-    """Tells where the client's run joined other runs in an epoch, as far as the client knows, and asks for all these
-    points.
-    """
+    """Tells where the client's run joined other runs in an epoch, as far as it knows, and asks for all these points."""
 
     client: ClientNumber
     key: Annotated[Key, KEY]
@@ -268,8 +266,9 @@ def unpack(cls: type[T], body: Body) -> T:
 
 
 def unpack_request(kind: Kind, body: Body, client: ClientNumber, drawer: Drawer | None) -> Request:
-    """Return the request of a client whose process is `drawer`. Raises `ProtocolError`, or `UsageError` if an order is
-    invalid.
+    """Return the request of a client whose process is `drawer`.
+
+    Raises `ProtocolError`, or `UsageError` if an order is invalid.
     """
     cls: Any = _REQUESTS.get(kind)
     if cls is None:

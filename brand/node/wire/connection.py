@@ -59,9 +59,7 @@ def own_address(facts: bytes) -> str:
 
 
 def second_address(address: str) -> str | None:
-    """Return a second address for a server, so that `own_addresses` finds it; None if it finds the first address
-    already.
-    """
+    """Return a second address for a server, for `own_addresses`; None if that finds the first address already."""
     return None if address.startswith(_own_prefix()) else own_address(address.encode())
 
 

@@ -115,10 +115,9 @@ class StepTally:
         return StepTally(max(0.0, self.seconds - before.seconds), waits)
 
     def quantile(self, share: float) -> float | None:
-        """Return the shortest time, up to the end of its bucket, that at most `share` of the steps waited; None without
-        steps.
+        """Return the shortest time, up to the end of its bucket, that at most `share` of the steps waited.
 
-        The end of a bucket is at most 1.28 times its beginning. Infinite past the last bound.
+        The end of a bucket is at most 1.28 times its beginning. Infinite past the last bound, None without steps.
         """
         counts = [sum(column) for column in zip(*(waits.counts for waits in self.waits.values()), strict=True)]
         rest = share * sum(counts)

@@ -154,8 +154,9 @@ def frame(kind: IntEnum, *parts: bytes | memoryview) -> bytes:
 
 
 def parse_head(head: bytes | bytearray | memoryview, limit: int, order_limit: int = 0) -> tuple[Kind, int]:
-    """Return kind and length of the body, which is at most `limit`, or `order_limit` for an ORDER. Raises
-    `ProtocolError`.
+    """Return kind and length of the body, which is at most `limit`, or `order_limit` for an ORDER.
+
+    Raises `ProtocolError`.
     """
     length, kind, version = HEAD.unpack(head)
     if version != VERSION:

@@ -106,8 +106,9 @@ def _values(memory: NDArray[np.uint8], row: np.void) -> NDArray[Any] | None:
 
 
 def _together(chains: NDArray[np.uint8], rows: NDArray[np.void]) -> NDArray[Any] | None:
-    """Return the values behind headers that match and have one dtype and shape, a chain a row; None if a checksum is
-    wrong.
+    """Return the values behind headers that match and have one dtype and shape, a chain a row.
+
+    None if a checksum is wrong.
     """
     shape, dtype = _shape(rows[0]), DTYPES[int(rows["dtype"][0])]
     data = chains[:, HEADER.itemsize : HEADER.itemsize + int(np.prod(shape)) * dtype.itemsize]
