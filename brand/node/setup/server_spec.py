@@ -1,4 +1,4 @@
-"""What does a node server have to know when it starts? One value, which a process that starts a server sends to it."""
+"""The specification of a data server: one value, which a process that starts a server sends to it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ServerSpec:
-    """A node server, as it starts."""
+    """The specification of a data server at its start."""
 
     where: Where
     """The data set."""
@@ -27,22 +27,22 @@ class ServerSpec:
     owners: tuple[int, ...] = ()
     """The server ends with the last of these processes."""
     member: Member | None = field(default=None, repr=False)
-    """Which of several nodes it is; None: it is alone."""
+    """The node of several that it is; None if there is one node."""
     cache: Cache | None = None
     """Its cache folder."""
     prepared: Prepared | None = None
-    """With what it prepares samples for its clients; None: they prepare for themselves."""
+    """Resources with which it decodes samples for its clients; None if they decode themselves."""
     common: bool = False
-    """Whether several jobs may draw from it, for which it then prepares."""
+    """Whether several jobs may draw from it, for which it then decodes."""
     depth: int | None = None
-    """Reads in flight; None: as many as the storage rewards."""
+    """Reads in flight; None for as many as raise the throughput of the storage."""
     page_cache: bool | None = None
-    """Whether large reads go through the page cache; None: if the cache can hold all the data."""
+    """Whether large reads use the page cache; None to use it if it can hold all the data."""
     record: str | os.PathLike[str] | None = None
     """The file for a log of all decisions (`brand.node.serve.recording`)."""
 
     def to_json(self) -> str:
-        """Return the text that goes to the standard input of the server."""
+        """Return the text for the standard input of the server."""
         plain = {name: getattr(self, name) for name in ("address", "memory", "owners", "common", "depth", "page_cache")}
         more: dict[str, Any] = {
             "where": os.fspath(self.where) if isinstance(self.where, os.PathLike) else self.where,
@@ -55,7 +55,7 @@ class ServerSpec:
 
     @classmethod
     def from_json(cls, text: str) -> ServerSpec:
-        """Inverse of `to_json`."""
+        """Invert `to_json`."""
         value = json.loads(text)
         spec = cls(**value | {"owners": tuple(value["owners"])})
         member, cache, prepared = value["member"], value["cache"], value["prepared"]
