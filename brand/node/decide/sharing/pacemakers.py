@@ -1,8 +1,8 @@
-"""Which runs share, and which of them makes the pace?
+"""Which runs share, and which of them is the fastest and leads?
 
 Runs share if their orders have the same seed and the same laps (`Policy.common`). The fastest one is the *pacemaker*.
-It stays until another is 10 % faster, it is gone, or it draws nothing for a while. No clock is here: times are
-arguments. `Pacemakers` owns the choice; `Pacing` owns the measured rates.
+It stays pacemaker until another run is 10 % faster, or it ends, or it draws nothing for a while. This module has no
+clock: times are arguments. `Pacemakers` owns the choice; `Pacing` owns the measured rates.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from brand.node.decide.state.runs import Runs
 from brand.node.wire.numbers import RunNumber
 
 FASTER: Final = 1.1
-"""The pacemaker changes where another run is so many times as fast. Rates that differ by less count as equal."""
+"""The pacemaker changes if another run is this many times as fast. Rates that differ by less count as equal."""
 
 
 class Pacemakers:
