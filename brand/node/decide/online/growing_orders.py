@@ -20,7 +20,7 @@ from brand.node.wire.numbers import RunNumber
 from brand.orders.joader.growing import Growing
 
 MOST_KEPT: Final = 4
-"""Orders of epochs without an entry that are remembered of each run, because a slow process may still draw from them."""
+"""Orders of epochs without an entry that are remembered per run, because a slow process may still draw from them."""
 
 
 @dataclass(eq=False, slots=True)

@@ -67,7 +67,9 @@ class OnlineOrders(Feature):
             self.orders[key].asks(int(positions.max()) + 1, len(positions), now_s)
 
     def answer(self, key: Key) -> int:
-        """Note that samples are sent to a client. Return how many positions are decided, 0 if the order is not online."""
+        """Note that samples are sent to a client. Return the number of decided positions, 0 if the order is not
+        online.
+        """
         if self._runs[key[0]].order.grows:
             self.orders[key].answers()
         return self.orders.decided(key)

@@ -1,4 +1,4 @@
-"""The hooks through which jobs that share reads take part in the steps of a node: they join, and wait for, each other."""
+"""The hooks through which jobs that share reads take part in the steps of a node: they join and wait for each other."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ LEADER: Final = FIRST_NODE
 ANSWER_S: Final = 2.0
 """If the leader sends no joins for this long, the node of the run's rank 0 decides."""
 MAX_UNSEEN: Final = 1024
-"""Limit on the epochs without an entry whose votes from other nodes are remembered."""
+"""Limit on the epochs without an entry for which votes of other nodes are remembered."""
 LIMIT_S: Final = 30.0
 """A draw is refused if its joins are not committed after this long."""
 

@@ -1,8 +1,9 @@
-"""Where does a run join those that it shares with?
+"""At which point of the shared order does a run join the runs that it shares with?
 
-A run joins where the pacemaker's *front* is: as its epochs begin, and again where it has lost the front. What it draws
-follows from its joins alone (`brand.orders.policies.following`), so they stand once they are decided, and no position
-that a client has asked for gets another sample. No clock is here: times are arguments. `JobJoins` owns the joins.
+A run joins at the pacemaker's *leading offset* when an epoch of it begins, and again when it has fallen off that
+offset. Its order follows from its joins alone (`brand.orders.policies.following`). So decided joins are final, and no
+position that a client has asked for gets another sample. This module has no clock: times are arguments. `JobJoins` owns
+the joins.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ class JobJoins:
         self._joins[key] = said.rows
 
     def asked(self, key: Key, last: int) -> None:
-        """Note that a client asks for positions up to `last`. The order of positions that were asked for never changes."""
+        """Note that a client asks for positions up to `last`. Positions that were asked for keep their samples."""
         self._most[key] = max(self._most[key], last + 1)
 
     def drawn(self, key: Key) -> None:
