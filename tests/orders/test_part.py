@@ -40,10 +40,10 @@ def test_a_plan_of_a_part_is_the_plan_without_the_others(order: Order, epoch: in
     mask = data.draw(parts_of(order.samples))
     if order.policy.foreseen is not None:
         with pytest.raises(ValueError, match="several nodes do not draw a part"):
-            dataclasses.replace(order, part=Subset.of(mask))
+            dataclasses.replace(order, subset=Subset.of(mask))
         return
-    order = dataclasses.replace(order, part=Subset.of(mask))
-    whole, plan = dataclasses.replace(order, part=None).plan(epoch), order.plan(epoch)
+    order = dataclasses.replace(order, subset=Subset.of(mask))
+    whole, plan = dataclasses.replace(order, subset=None).plan(epoch), order.plan(epoch)
     assert plan.sample_of.tolist() == [place for place in whole.sample_of.tolist() if mask[place]]
     assert order.draws == len(plan.sample_of) == mask.sum()
     position_of = {place: position for position, place in enumerate(plan.sample_of.tolist())}

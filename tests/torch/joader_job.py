@@ -20,7 +20,7 @@ from brand.torch import BrandDataset, BrandLoader, BrandSampler
 def main(path: str, name: str, workers: int, address: str) -> None:
     """Print the server's process id, and at the end the indices of two epochs."""
     shared = Joader()
-    data_set = BrandDataset(path, server=address, protocol=shared, job=name, fields=("index",), memory=0.25)
+    data_set = BrandDataset(path, server=address, order=shared, job=name, fields=("index",), memory=0.25)
     sampler, loader = BrandSampler(data_set), None
     if workers:
         loader = DataLoader(data_set, 16, sampler=sampler, num_workers=workers)

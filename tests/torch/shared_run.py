@@ -139,7 +139,7 @@ def _train(job: SharedJob, run: int) -> None:
         job.data,
         fields=("index", "image"),
         prepare={"image": PREPARE},
-        protocol="shared",
+        order="shared",
         server=job.server,
         job=f"job {job.number}",
         **more,

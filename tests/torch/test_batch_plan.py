@@ -112,10 +112,10 @@ def through_json(state: State) -> State:
 
 
 @pytest.mark.parametrize("limits", LIMITS.values(), ids=LIMITS)
-@pytest.mark.parametrize("protocol", ["stripes", "slots", "uniform"])
-def test_every_sample_comes_once_an_epoch(server: RunningServer, limits: dict[str, Any], protocol: OrderOption) -> None:
+@pytest.mark.parametrize("order", ["stripes", "slots", "uniform"])
+def test_every_sample_comes_once_an_epoch(server: RunningServer, limits: dict[str, Any], order: OrderOption) -> None:
     """Batch for batch as planned, with a `BrandLoader` and a `DataLoader`; other batches in the next epoch."""
-    data_set = opened(server, protocol=protocol)
+    data_set = opened(server, order=order)
     plan = BatchPlan(data_set, "count", **limits)
     fast, plain = loaded(plan), DataLoader(data_set, batch_sampler=BatchPlan(data_set, "count", **limits))
     for epoch in range(2):
@@ -512,7 +512,7 @@ def test_loaders_say_what_does_not_go_with_a_plan(data_set: BrandDataset, server
     with pytest.raises(UsageError, match="not from a list"):
         BatchPlan([1, 2], batch_size=4)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="jobs decide the order while they draw"):
-        BatchPlan(opened(server, protocol="shared"), "count", batch_size=4)
+        BatchPlan(opened(server, order="shared"), "count", batch_size=4)
 
 
 def test_reprs_tell_the_state(data_set: BrandDataset) -> None:

@@ -47,10 +47,10 @@ def drawn(data: BrandDataset, sampler: BrandSampler, epoch: int, batch: int = 8)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("protocol", ["stripes", "slots", "uniform", "shared", Pool(chunks=3), Slots(refill="random")])
-def test_each_present_sample_is_drawn_once(grown: Path, opened: Openings, protocol: Any) -> None:
+@pytest.mark.parametrize("order", ["stripes", "slots", "uniform", "shared", Pool(chunks=3), Slots(refill="random")])
+def test_each_present_sample_is_drawn_once(grown: Path, opened: Openings, order: Any) -> None:
     """By any order, in an order of its own each epoch, the new part's samples among the others."""
-    data = opened(grown, fields=FIELDS, protocol=protocol, memory="1MB")
+    data = opened(grown, fields=FIELDS, order=order, memory="1MB")
     sampler = BrandSampler(data, seed=1)
     epochs = [drawn(data, sampler, epoch) for epoch in range(2)]
     assert epochs[0] != epochs[1]

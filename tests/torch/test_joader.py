@@ -39,7 +39,7 @@ def server(texts: Path) -> Iterator[RunningServer]:
 
 def job(server: RunningServer, name: str) -> BrandDataset:
     """A job's data set."""
-    return BrandDataset(server.path, server=server.address, protocol=Joader(), job=name, fields=("index",))
+    return BrandDataset(server.path, server=server.address, order=Joader(), job=name, fields=("index",))
 
 
 def drawn(batches: Any) -> list[int]:

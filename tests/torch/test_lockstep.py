@@ -24,8 +24,8 @@ SAMPLES, WINDOW = 1200, 256
 
 def job(server: RunningServer, name: str, jobs: int = 2) -> BrandDataset:
     """The data set of one of some jobs."""
-    protocol = CoorDL(jobs=jobs, window=WINDOW)
-    return BrandDataset(server.path, server=server.address, protocol=protocol, job=name, fields=("index",))
+    order = CoorDL(jobs=jobs, window=WINDOW)
+    return BrandDataset(server.path, server=server.address, order=order, job=name, fields=("index",))
 
 
 def drawn(batches: Any) -> list[int]:
@@ -89,10 +89,10 @@ def test_what_cannot_be_is_refused(texts: Path) -> None:
     with running_server(texts, memory=0.5) as server:
         with pytest.raises(UsageError, match="jobs in lock step draw the same samples: leave out part="):
             BrandSampler(job(server, "one"), part=np.arange(100))
-        for protocol, reason in {
+        for order, reason in {
             CoorDL(jobs=0): "jobs=0 of an order is not from 1 to 255",
             CoorDL(jobs=2, window=0): "window=0 of an order is not",
         }.items():
-            data_set = BrandDataset(texts, server=server.address, protocol=protocol, job="other")
+            data_set = BrandDataset(texts, server=server.address, order=order, job="other")
             with pytest.raises(UsageError, match=reason):
                 BrandSampler(data_set)

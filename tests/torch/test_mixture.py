@@ -422,8 +422,8 @@ def test_what_a_mixture_cannot_do_is_refused(
         mixture.__getitems__(foreign._sequence.ints(0, np.arange(3)).tolist())
     with pytest.raises(UsageError, match=r"not from a list"):
         BrandSampler([1, 2])  # type: ignore[arg-type]
-    sharing = Mixture({opened(sets[0], protocol="shared"): 1, opened(sets[1]): 1})
-    with pytest.raises(UsageError, match=r"protocol='shared'.*give it protocol='stripes'"):
+    sharing = Mixture({opened(sets[0], order="shared"): 1, opened(sets[1]): 1})
+    with pytest.raises(UsageError, match=r"order='shared'.*give it order='stripes'"):
         BrandSampler(sharing)
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")

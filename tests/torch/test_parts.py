@@ -38,12 +38,12 @@ PART = np.flatnonzero(MASK).tolist()
 
 @EVERYWHERE
 @pytest.mark.slow
-@pytest.mark.parametrize("protocol", ["stripes", "slots", "uniform"])
+@pytest.mark.parametrize("order", ["stripes", "slots", "uniform"])
 @pytest.mark.parametrize("memory", [0.3, 1.0])
 @MANY_WORKERS
-def test_each_sample_of_the_part_comes_once_an_epoch(small: Path, protocol: OrderOption, memory: float) -> None:
+def test_each_sample_of_the_part_comes_once_an_epoch(small: Path, order: OrderOption, memory: float) -> None:
     """In the order of the plan without the others; with workers, and with a `BrandLoader`."""
-    with served(small, memory=memory, protocol=protocol, fields=("index",)) as data_set:
+    with served(small, memory=memory, order=order, fields=("index",)) as data_set:
         sampler = BrandSampler(data_set, seed=3, part=MASK)
         assert len(sampler) == len(PART)
         expected = [planned(small, sampler.order, epoch) for epoch in range(4)]
@@ -56,23 +56,23 @@ def test_each_sample_of_the_part_comes_once_an_epoch(small: Path, protocol: Orde
         if memory == 1.0:
             assert data_set.stats()["exact"] == 0
             kept = data_set.stats()["memory"]["used"]
-    if memory == 1.0 and protocol == "stripes":
+    if memory == 1.0 and order == "stripes":
         with served(small, memory=memory, fields=("index",)) as data_set:
             indices_of(BrandLoader(data_set, 8))
             assert kept < 0.8 * data_set.stats()["memory"]["used"]  # nothing of the others lies in memory
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("protocol", ["stripes", "uniform"])
+@pytest.mark.parametrize("order", ["stripes", "uniform"])
 @pytest.mark.parametrize(("memory", "share"), [(0.8, None), (0.2, 0.5)])
 def test_memory_and_cache_folder_are_for_the_part(
-    small: Path, tmp_path: Path, protocol: OrderOption, memory: float, share: float | None
+    small: Path, tmp_path: Path, order: OrderOption, memory: float, share: float | None
 ) -> None:
     """Once they hold a part that fits into one of them, nothing is read any more."""
     third, size = np.arange(SAMPLES) % 3 == 0, int(StoredDataSet(small).rows(0, SAMPLES)["size"].sum())
     cache = None if share is None else Cache(tmp_path / "cache", int(share * size))
     with running_server(small, memory=memory, cache=cache) as server:
-        data_set = BrandDataset(small, server=server.address, protocol=protocol, fields=("index",))
+        data_set = BrandDataset(small, server=server.address, order=order, fields=("index",))
         loader = BrandLoader(data_set, 5, sampler=BrandSampler(data_set, part=third))
 
         def nothing_is_read() -> bool:
@@ -88,7 +88,7 @@ def test_memory_and_cache_folder_are_for_the_part(
 
 def test_the_order_is_that_of_all_without_the_others(small: Path) -> None:
     """So two parts of one data set and seed draw their samples in the same order."""
-    data_set = BrandDataset(small, protocol="stripes")
+    data_set = BrandDataset(small, order="stripes")
     whole = planned(small, data_set._source.ordering.order(3), 2)
     assert planned(small, data_set._source.ordering.order(3, MASK), 2) == [index for index in whole if MASK[index]]
     assert data_set._source.ordering.order(3, np.ones(SAMPLES, np.bool_)) == data_set._source.ordering.order(3)
@@ -195,7 +195,7 @@ def test_only_samples_of_the_part_replace_a_damaged_one(tmp_path: Path, kind: in
     for place in range(0, 64, 16):
         flip_bit(chunk_path(path, place // 8), 8 * int(data.rows(place, place + 1)["offset"][0]))
     broken = set(data.indices(np.arange(0, 64, 16)).tolist())
-    with served(path, memory=0.5, fields=("index", "data"), on_error="skip", protocol=Stripes(buffer=1.0)) as data_set:
+    with served(path, memory=0.5, fields=("index", "data"), on_error="skip", order=Stripes(buffer=1.0)) as data_set:
         sampler = BrandSampler(data_set, part=mask)
         loader = (
             BrandLoader(data_set, 4, sampler=sampler)
@@ -216,19 +216,19 @@ def test_plans_that_foresee_nodes_refuse_a_part(small: Path, monkeypatch: pytest
     for name, value in {"RANK": "0", "WORLD_SIZE": "2"}.items():
         monkeypatch.setenv(name, value)
     with running_cluster(small, nodes=2, memory=0.5) as cluster:
-        data_set = BrandDataset(small, server=cluster.addresses[0], protocol="slots")
-        with pytest.raises(UsageError, match=r"several nodes do not draw a part .* give protocol='stripes'"):
+        data_set = BrandDataset(small, server=cluster.addresses[0], order="slots")
+        with pytest.raises(UsageError, match=r"several nodes do not draw a part .* give order='stripes'"):
             BrandSampler(data_set, part=MASK)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("protocol", ["stripes", "shared"])
-def test_several_nodes_draw_a_part(small: Path, protocol: Any) -> None:
+@pytest.mark.parametrize("order", ["stripes", "shared"])
+def test_several_nodes_draw_a_part(small: Path, order: Any) -> None:
     """Each sample of it once an epoch, on both nodes together."""
     with running_cluster(small, nodes=2, memory=0.5) as cluster:
         loaders = []
         for rank, address in enumerate(cluster.addresses):
-            data_set = BrandDataset(small, fields=("index",), server=address, protocol=protocol, job="part")
+            data_set = BrandDataset(small, fields=("index",), server=address, order=order, job="part")
             sampler = BrandSampler(data_set, part=MASK, num_replicas=2, rank=rank)
             loaders.append(BrandLoader(data_set, 4, sampler=sampler))
         for _ in range(2):

@@ -44,7 +44,7 @@ def through_torch(state: State) -> State:
 
 
 @pytest.fixture(scope="module", params=["stripes", "slots"])
-def protocol(request: pytest.FixtureRequest) -> OrderOption:
+def order(request: pytest.FixtureRequest) -> OrderOption:
     """Both."""
     found: OrderOption = request.param
     return found
@@ -64,9 +64,9 @@ def server(path: Path) -> Iterator[RunningServer]:
 
 
 @pytest.fixture
-def data_set(server: RunningServer, protocol: OrderOption) -> BrandDataset:
+def data_set(server: RunningServer, order: OrderOption) -> BrandDataset:
     """Opened anew for each test, as a new process does."""
-    return opened(server, protocol)
+    return opened(server, order)
 
 
 @pytest.fixture
@@ -76,9 +76,9 @@ def epochs(path: Path, data_set: BrandDataset) -> list[list[int]]:
     return [planned(path, order, epoch) for epoch in range(3)]
 
 
-def opened(server: RunningServer, protocol: OrderOption) -> BrandDataset:
+def opened(server: RunningServer, order: OrderOption) -> BrandDataset:
     """(index, key)."""
-    return BrandDataset(server.path, fields=("index", "key"), server=server.address, protocol=protocol)
+    return BrandDataset(server.path, fields=("index", "key"), server=server.address, order=order)
 
 
 def dealt(parts: list[list[int]]) -> list[int]:
@@ -260,12 +260,12 @@ def test_a_loader_with_another_sampler_has_no_state(data_set: BrandDataset) -> N
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_stateful_loader_at_every_step(
-    server: RunningServer, protocol: OrderOption, epochs: list[list[int]], workers: int
+    server: RunningServer, order: OrderOption, epochs: list[list[int]], workers: int
 ) -> None:
     """In a new data set each time."""
 
     def loader(seed: int) -> Any:
-        data_set = opened(server, protocol)
+        data_set = opened(server, order)
         return stateful_loader(data_set, BATCH, sampler=BrandSampler(data_set, seed=seed), num_workers=workers)
 
     stopped, states, seen = loader(SEED), [], [0]

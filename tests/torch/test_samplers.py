@@ -176,10 +176,10 @@ def test_a_subset_with_a_brand_sampler_is_loud(small: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("protocol", ["stripes", "slots"])
-def test_two_seeds_interleaved(small: Path, protocol: Any) -> None:
+@pytest.mark.parametrize("order", ["stripes", "slots"])
+def test_two_seeds_interleaved(small: Path, order: Any) -> None:
     """Step by step, each in its own order, for several epochs."""
-    with served(small, protocol=protocol) as data_set:
+    with served(small, order=order) as data_set:
         samplers = [BrandSampler(data_set, seed=seed) for seed in (1, 2)]
         loaders = [BrandLoader(data_set, 6, sampler=samplers[0]), DataLoader(data_set, 6, sampler=samplers[1])]
         for epoch in range(3):

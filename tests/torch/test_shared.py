@@ -64,8 +64,8 @@ def preparers_of(server: RunningServer) -> list[int]:
 
 def job(server: RunningServer, name: str, **more: Any) -> BrandDataset:
     """A job's data set."""
-    protocol = more.pop("protocol", "shared")
-    return BrandDataset(server.path, server=server.address, protocol=protocol, job=name, fields=("index",), **more)
+    order = more.pop("order", "shared")
+    return BrandDataset(server.path, server=server.address, order=order, job=name, fields=("index",), **more)
 
 
 def drawn(batches: Any) -> list[int]:
@@ -83,11 +83,11 @@ def facts_of(server: RunningServer, name: str) -> dict[str, Any]:
 def test_a_job_alone_draws_what_stripes_draw(texts: Path) -> None:
     """To the bit, epoch by epoch."""
     found = {}
-    for protocol in ("shared", "stripes"):
+    for order in ("shared", "stripes"):
         with running_server(texts, memory=0.25) as server:
-            data_set = job(server, "alone", protocol=protocol)
+            data_set = job(server, "alone", order=order)
             loader = BrandLoader(data_set, 16, sampler=BrandSampler(data_set, seed=7))
-            found[protocol] = [drawn(loader) for _ in range(3)]
+            found[order] = [drawn(loader) for _ in range(3)]
     assert found["shared"] == found["stripes"]
 
 
@@ -145,7 +145,7 @@ def test_a_late_job_goes_on_from_each_of_its_states(texts: Path, server: Running
     leading = job(server, "leading")
     ahead = iter(BrandLoader(leading, 16, sampler=BrandSampler(leading), threads=1, ahead=1))
     drawn(islice(ahead, late // 16))
-    following = job(server, "following", protocol=Shared(rejoin=False))
+    following = job(server, "following", order=Shared(rejoin=False))
     loader = BrandLoader(following, 100, sampler=BrandSampler(following), threads=1, ahead=1)
     found: list[int] = []
     states: list[tuple[int, dict[str, Any]]] = []
@@ -159,7 +159,7 @@ def test_a_late_job_goes_on_from_each_of_its_states(texts: Path, server: Running
     assert first[1:3] != [0, 0]
     for done, state in states[::3]:
         with running_server(texts, memory=0.5) as anew:
-            data_set = job(anew, "again", protocol=Shared(rejoin=False))
+            data_set = job(anew, "again", order=Shared(rejoin=False))
             sampler = BrandSampler(data_set)
             sampler.load_state_dict(state)
             assert state["position"] == done + 100 if done + 100 < SAMPLES else state["epoch"] == 1
@@ -177,7 +177,7 @@ def test_each_state_tells_what_was_drawn(texts: Path, server: RunningServer, rej
     leading = job(server, "leading")
     ahead = (batch for _ in range(9) for batch in BrandLoader(leading, 16, sampler=BrandSampler(leading), ahead=1))
     drawn(islice(ahead, 20))
-    following = job(server, "following", protocol=Shared(rejoin=rejoin))
+    following = job(server, "following", order=Shared(rejoin=rejoin))
     loader = BrandLoader(following, 16, sampler=BrandSampler(following), threads=1, ahead=1)
     found, states = list[int](), list[dict[str, Any]]()
     for (indices,) in loader:
@@ -209,7 +209,7 @@ def test_each_job_gets_what_it_would_get_alone(pictures: Path) -> None:
     some = np.arange(len(exact)) % 4 != 0
     with running_server(pictures, memory=0.3, prepared=Prepared("100kB", 2)) as server:
         made = [
-            BrandDataset(pictures, server=server.address, protocol="shared", job=f"job {number}", **kind)
+            BrandDataset(pictures, server=server.address, order="shared", job=f"job {number}", **kind)
             for number, kind in enumerate(kinds)
         ]
         parts = [None, None, some, some]
@@ -288,7 +288,7 @@ def test_what_cannot_be_is_refused(texts: Path, monkeypatch: pytest.MonkeyPatch)
         running_server(texts, memory=0.25) as server,
         pytest.raises(UsageError, match="servers that know each other"),
     ):
-        BrandSampler(BrandDataset(texts, server=server.address, protocol="shared"))
+        BrandSampler(BrandDataset(texts, server=server.address, order="shared"))
 
 
 @pytest.mark.slow

@@ -187,7 +187,7 @@ def longest_order(samples: int) -> int:
 
 def order_facts(order: Order) -> dict[str, Any]:
     """An order as plain values, with the bits of its part."""
-    return {"order": order.to_json()} | ({} if order.part is None else {"bits": order.part.to_text()})
+    return {"order": order.to_json()} | ({} if order.subset is None else {"bits": order.subset.to_text()})
 
 
 def unpack_order(value: dict[str, Any]) -> Order:

@@ -64,7 +64,7 @@ class BrandDataset(Drawable):
             enough.
         memory: How much of the data the node server may hold: `"2GB"`, a number of bytes, or a fraction of the data
             as a float; None: a quarter of what this process may still use.
-        protocol: `"stripes"`, `"slots"` (the paper's), `"uniform"` (each order equally likely), or `Stripes(...)`,
+        order: `"stripes"`, `"slots"` (the paper's), `"uniform"` (each order equally likely), or `Stripes(...)`,
             `Slots(...)` with their options, `Uniform()`; `"shared"` where several jobs train on the data set at a time;
             to compare, `brand.orders.baselines`.
         server: Address of a running server (`brand serve` prints it), instead of one that starts by itself.
@@ -95,7 +95,7 @@ class BrandDataset(Drawable):
         decode: bool = True,
         prepare: Mapping[str, Preparation] | None = None,
         memory: Memory = None,
-        protocol: OrderOption = "stripes",
+        order: OrderOption = "stripes",
         server: str | None = None,
         on_error: Literal["raise", "skip"] = "raise",
         remote_memory: Memory = None,
@@ -122,7 +122,7 @@ class BrandDataset(Drawable):
         prepared = checked(prepare or {}, data.header.schema, names, decode=decode)
         way = ServerResolver(data, ServerOptions(server, memory, remote_memory, tls, as_cache(cache), job, prepared))
         fetcher = Fetcher(data, way, names, decode=decode, skip=on_error == "skip")
-        self._source = SetSource(name, way, fetcher, Ordering(data, way, protocol), names, transform)
+        self._source = SetSource(name, way, fetcher, Ordering(data, way, order), names, transform)
 
     def __getitem__(self, index: int) -> Any:
         """Sample `index`; a negative one counts from the end. Raises IndexError, `FormatError` for a damaged sample."""

@@ -140,8 +140,8 @@ class MixtureSource(SampleSource):
         for source, order in zip(self._sources, orders, strict=True):
             if order.shares:
                 raise UsageError(
-                    f"{source.name} shares its reads with other jobs (protocol={order.policy.name!r}), and a member of "
-                    "a Mixture does not: give it protocol='stripes'"
+                    f"{source.name} shares its reads with other jobs (order={order.policy.name!r}), and a member of "
+                    "a Mixture does not: give it order='stripes'"
                 )
         mixed = MixedOrder(tuple(orders), self._samples, seed, (Stretch(0, self.weights),))
         return MixedSequence(self._members, mixed, origin)

@@ -74,7 +74,7 @@ class DrawPort:
         self.client.begin(self._fetcher.order_of(tag), tag, Announcement(epoch, processes=GOES_ON))
 
     def joins(self, order: Order, epoch: int) -> Joins:
-        """Where a run with this order joined others in an epoch (`protocol="shared"`)."""
+        """Where a run with this order joined others in an epoch (`order="shared"`)."""
         return self.client.joins(order, epoch) if order.joins and self.way.settled else Joins()
 
     def learn_joins(self, order: Order, epoch: int, joins: Joins) -> None:

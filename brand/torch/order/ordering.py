@@ -25,7 +25,7 @@ from brand.torch.job.way import ServerResolver
 
 _APART: Final = (
     "jobs with ranks on several nodes share by servers that know each other: start them with `brand launch`, leave out "
-    "server=, or give protocol='stripes'"
+    "server=, or give order='stripes'"
 )
 """Why a job is refused whose nodes have servers of their own."""
 
@@ -33,8 +33,8 @@ _APART: Final = (
 class Ordering:
     """Chooses the orders of one `BrandDataset`. Picklable."""
 
-    def __init__(self, data: StoredDataSet, way: ServerResolver, protocol: OrderOption) -> None:
-        self._data, self._way, self._protocol = data, way, protocol
+    def __init__(self, data: StoredDataSet, way: ServerResolver, order: OrderOption) -> None:
+        self._data, self._way, self._protocol = data, way, order
 
     def __repr__(self) -> str:
         return f"Ordering({self._data.name!r}, {self._protocol!r})"
@@ -49,7 +49,7 @@ class Ordering:
             raise UsageError(order.policy.no_part)
         if order.policy.one_node and (node_by_launcher() or (0, 1))[1] > 1:
             raise UsageError(BY_ONE_NODE)
-        return replace(order, part=chosen)
+        return replace(order, subset=chosen)
 
     def room(self, order: Order) -> int:
         """About how many samples the node server can hold out of turn, beside those that an order mixes."""

@@ -106,7 +106,7 @@ class BatchPlan(DistributedSampler[list[int]]):
         self.num_replicas, self.rank = num_replicas, rank  # type: ignore[assignment]
         order = source.ordering.order(whole("seed", seed, MAX_SEED), part)
         if order.shares:
-            raise UsageError("with protocol='shared' jobs decide the order while they draw; batches are planned before")
+            raise UsageError("with order='shared' jobs decide the order while they draw; batches are planned before")
         lengths = lengths_of(source.data, length)
         if pack is not None and (length is None or lengths.dtype != np.int64):
             raise UsageError("pack= needs length=, the number of tokens of each sample, as whole numbers")
@@ -116,7 +116,7 @@ class BatchPlan(DistributedSampler[list[int]]):
             limits = BatchLimits(window or 1, digest, **sizes)  # type: ignore[arg-type]
         except ValueError as error:
             raise UsageError(f"batch_length={batch_length!r}: {error}") from None
-        drawn = None if order.part is None else order.part.mask
+        drawn = None if order.subset is None else order.subset.mask
         check_lengths(source.data, lengths, drawn, limits.longest)
         mean = float((lengths if drawn is None else lengths[drawn]).mean())
         room = source.ordering.room(order) if window is None else window
@@ -210,10 +210,10 @@ class BatchPlan(DistributedSampler[list[int]]):
                 raise UsageError(f"a state of version {version}; this is version {VERSION}")
             if data_set != self._source.data.id:
                 raise UsageError(other_data_set(str(data_set), self._source.data, self._source.name))
-            mine = None if self.order.part is None else self.order.part.digest
+            mine = None if self.order.subset is None else self.order.subset.digest
             if (theirs := state["order"].get("part")) != mine:
                 raise UsageError(f"the state is of {named(theirs)}, this plan of {named(mine)}: give the same part=")
-            limits, order = BatchLimits.from_json(state["limits"]), Order.from_json(state["order"], self.order.part)
+            limits, order = BatchLimits.from_json(state["limits"]), Order.from_json(state["order"], self.order.subset)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             if isinstance(error, UsageError):
                 raise
