@@ -8,7 +8,7 @@ computed. Each iteration, rank 0 gets a batch of the quarter that has most bytes
 rest. A part of each batch, between none and half, is there already. Preparers take pieces of a queue as they become
 free. Training takes so long that all pictures together keep the preparers busy for LOAD of the time.
 
-The allotments (`bench.papers.allotment`) see the sizes, and what `brand.node.decide.costs` has learnt from the
+The allotments (`bench.papers.allotment`) see the sizes, and what `brand.node.decide.decoding.costs` has learnt from the
 iterations before. `gap` is the share of iterations in which ranks could begin more than 10 % of the training time
 apart, `time` the mean iteration over training, `threads` the mean number that is used. `knows` is `least` with the
 seconds that are really taken. The first `WARM` iterations are not counted.
@@ -33,8 +33,8 @@ from bench.papers.allotment import ALLOTMENTS, Allotment, least
 from bench.papers.threads import imbalance
 from brand import Picture
 from brand import open as open_set
-from brand.node.decide.allotment import Queues, seconds_with
-from brand.node.decide.costs import Costs
+from brand.node.decide.decoding.allotment import Queues, seconds_with
+from brand.node.decide.decoding.costs import Costs
 
 RANKS: Final = 4
 BATCH: Final = 256

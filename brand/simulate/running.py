@@ -1,6 +1,6 @@
 """What does each node of a run read, keep and send, epoch by epoch? The server's own decisions say it, without a byte.
 
-Each node is a `Turn`, as in a server. Its ranks begin the epoch, the plan is made, the kept samples are chosen; no read
+Each node is a `NodeState`, as in a server. Its ranks begin the epoch, the plan is made, the kept samples are chosen; no read
 may start (`depth` 0). What the epoch then has in its queue of reads is what a server would read. So the counts are
 those of `ds.stats()` after a run without failures. From the second epoch on, a read whose samples all lie in the cache
 folder does not go to the storage. Where misses read whole units, they do so in the first epoch, and what comes early is
@@ -22,12 +22,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.node.decide.caching import CacheStart
-from brand.node.decide.choosing import Choice
-from brand.node.decide.epoch import Epoch
-from brand.node.decide.gaps import StorageFacts
-from brand.node.decide.lives import Key
-from brand.node.decide.members import Members
+from brand.node.decide.cache.caching import CacheStart
+from brand.node.decide.node_state import NodeState
+from brand.node.decide.reads.gaps import StorageFacts
+from brand.node.decide.state.choosing import ChooseCached
+from brand.node.decide.state.epoch import Epoch
+from brand.node.decide.state.lives import Key
+from brand.node.decide.state.members import Members
+from brand.node.decide.state.tasks import Instruction, MakePlan, Number
 from brand.node.decide.stimuli import (
     ClientBegins,
     ClientRegisters,
@@ -36,8 +38,6 @@ from brand.node.decide.stimuli import (
     PlanMade,
     StreamOpens,
 )
-from brand.node.decide.tasks import Instruction, MakePlan, Number
-from brand.node.decide.turn import Turn
 from brand.node.memory.page_memory import NoMemory
 from brand.node.memory.pool import PagePool
 from brand.node.memory.residents import Residents
@@ -180,7 +180,7 @@ class _Node:
             held = np.zeros(len(run.sizes), np.bool_)
             cache = CacheStart("", run.sizes, held, run.cache_bytes, whole_unit=run.whole_unit)
         size, storage = run.order.chunk_size, StorageFacts(run.busy_bytes)
-        self._turn = Turn(_NoIndex(), self._residents, size, members, 0, layout.remote_pages, cache, storage)
+        self._turn = NodeState(_NoIndex(), self._residents, size, members, 0, layout.remote_pages, cache, storage)
         self._largest_sent = self._turn.core.epochs.limits.largest_sent(node)
         for other in members.others:
             self._turn.handle(StreamOpens(other, asks=True), 0.0)
@@ -232,7 +232,7 @@ class _Node:
             match instruction:
                 case MakePlan(key):
                     self._turn.handle(PlanMade(key, plan, read_of), 0.0)
-                case Choice(number):
+                case ChooseCached(number):
                     kept = instruction.kept(self._residents.pages_of)
                     cached = instruction.cached(kept)
                     whole_unit = instruction.whole_unit

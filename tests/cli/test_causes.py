@@ -36,7 +36,7 @@ from tests.tools.cluster import running_cluster
 from tests.torch.support import make_samples, make_set
 from tests.torch.test_waits import Gate
 
-pytestmark = [pytest.mark.slow, NEEDS_BROWSER]
+pytestmark = [pytest.mark.slow, pytest.mark.pages, NEEDS_BROWSER]
 SAMPLES, BATCH = 400, 5
 
 

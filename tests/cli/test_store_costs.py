@@ -18,6 +18,7 @@ from brand.simulate.running import SimulatedRun, work_of
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.profile.profile import STORE, Profile, busy_bytes, load_profile, save_profile
 from brand.testing.node import RunningServer, running_server
+from tests import places
 from tests.shop import Shop, shop
 from tests.support import brand
 
@@ -67,6 +68,7 @@ def run_of(s3: Shop, sampler: BrandSampler, memory: float) -> SimulatedRun:
     return SimulatedRun(stored_sizes(StoredDataSet(s3.url())), sampler.order, memory, batch=16, busy_bytes=busy)
 
 
+@places.turns("memory")
 @pytest.mark.parametrize("memory", [0.3, 1.0])
 @pytest.mark.parametrize("order", [Stripes(length=16), Uniform()], ids=["stripes", "uniform"])
 def test_simulation_server_and_store_count_the_same(

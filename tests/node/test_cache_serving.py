@@ -113,6 +113,7 @@ def test_all_comes_from_the_folder_once_it_is_there(texts: Path, tmp_path: Path)
     assert facts["amplification"] == 0
 
 
+@places.turns("share")
 @pytest.mark.slow
 @pytest.mark.parametrize("share", [0.4, 1.0])
 @pytest.mark.parametrize("policy", [STRIPES, SLOTS, UniformPolicy(2)], ids=["stripes", "slots", "uniform"])

@@ -26,7 +26,7 @@ from brand.errors import (
 )
 from brand.node.client.client import Client
 from brand.node.client.look import look_at
-from brand.node.decide import draws
+from brand.node.decide.draws import draws
 from brand.node.serve.server import NodeServer
 from brand.node.setup.server_spec import ServerSpec
 from brand.node.wire import messages

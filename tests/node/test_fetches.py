@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 
 from brand.errors import ProtocolError, UnreachableError
-from brand.node.decide import fetches
-from brand.node.decide.counters import NodeCounters
-from brand.node.decide.fetches import Fetches
-from brand.node.decide.members import Members
-from brand.node.decide.tasks import Deliver, Refuse
+from brand.node.decide.draws import fetches
+from brand.node.decide.draws.fetches import Fetches
+from brand.node.decide.state.counters import NodeCounters
+from brand.node.decide.state.members import Members
+from brand.node.decide.state.tasks import Deliver, Refuse
 from brand.node.wire.numbers import ClientNumber, NodeNumber
 from brand.node.wire.peer_messages import FetchReply
 from brand.node.wire.samples import pack_samples, unpack_samples

@@ -11,12 +11,12 @@ import pytest
 from hypothesis.stateful import initialize, precondition, rule
 
 from brand.formats.preparation import Picture
-from brand.node.decide.draws import LONGEST_WAIT_S
-from brand.node.decide.preparers import MOST_ENDS, START_S
-from brand.node.decide.preparing import BATCH
+from brand.node.decide.decoding.preparers import MOST_ENDS, START_S
+from brand.node.decide.decoding.preparing import BATCH
+from brand.node.decide.decoding.wants import MOST
+from brand.node.decide.draws.draws import LONGEST_WAIT_S
+from brand.node.decide.state.tasks import Numbers
 from brand.node.decide.stimuli import ClientPrepares
-from brand.node.decide.tasks import Numbers
-from brand.node.decide.wants import MOST
 from brand.node.wire.messages import PREPARED
 from brand.node.wire.numbers import ClientNumber
 from brand.node.wire.prepared import DecodeSpec

@@ -55,7 +55,10 @@ importlib.import_module(module).main()
 """
 )
 _GLIBC = platform.libc_ver()[0] == "glibc"
-pytestmark = pytest.mark.skipif(not _GLIBC, reason="malloc is that of glibc")
+pytestmark = [
+    pytest.mark.skipif(not _GLIBC, reason="malloc is that of glibc"),
+    pytest.mark.usefixtures("real_start"),
+]
 _UNTUNED = {"switch_s": 0.005, "mapped": [True, True]}
 TUNED = {"switch_s": 0.0005, "mapped": [False, True]}
 

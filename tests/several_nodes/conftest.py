@@ -7,7 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from brand.node.decide import draws, epochs, receiving
+from brand.node.decide.draws import draws
+from brand.node.decide.epochs import epochs
+from brand.node.decide.peers import receiving
 from brand.orders.base.owners import owner_of_chunk
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.maintenance.partition import partition

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from brand.node.decide import draws
+from brand.node.decide.draws import draws
 from tests.several_nodes.support import all_open
 from tests.support import wait_until
 from tests.tools.cluster import running_cluster

@@ -279,7 +279,7 @@ def test_a_full_disk_is_said_and_the_same_call_goes_on(fashion_set: Path, tmp_pa
 
 
 @pytest.mark.slow
-@rounds(20)
+@rounds(3)
 def test_damage_is_never_copied(photos_set: Path, tmp_path: Path, chance: Chance) -> None:
     """Whatever happened to the files of the source: an error of the format, or the data set as it was."""
     rng: random.Random = chance.rng

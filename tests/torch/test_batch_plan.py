@@ -22,6 +22,7 @@ from brand.errors import SchemaError, UsageError
 from brand.orders.policies.registry import OrderOption
 from brand.testing.node import RunningServer, running_server
 from brand.torch import BatchPlan, BrandDataset, BrandLoader, BrandSampler
+from tests import places
 from tests.support import LIMIT_S, free_port
 from tests.torch.support import MANY_WORKERS, TORCHDATA, indices_of, stateful_loader
 
@@ -258,6 +259,7 @@ def test_the_plan_says_how_much_is_padding(data_set: BrandDataset) -> None:
 # -- states ----------------------------------------------------------------------------------------------------------
 
 
+@places.turns("ranks")
 @pytest.mark.slow
 @pytest.mark.parametrize("limits", LIMITS.values(), ids=LIMITS)
 @pytest.mark.parametrize("ranks", [1, 2, 3])

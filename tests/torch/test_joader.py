@@ -22,6 +22,7 @@ from brand.orders.baselines import Joader
 from brand.orders.joader.growing import pack_drawn, unpack_drawn
 from brand.testing.node import RunningServer, running_server
 from brand.torch import BrandDataset, BrandLoader, BrandSampler
+from tests import places
 from tests.node.conftest import texts as texts
 from tests.places import EVERYWHERE
 from tests.support import LIMIT_S, wait_until
@@ -177,6 +178,7 @@ def test_a_state_that_is_damaged_is_refused(server: RunningServer) -> None:
         list(again)
 
 
+@places.turns("workers")
 @pytest.mark.slow
 @pytest.mark.parametrize("killed", ["server", "job"])
 @pytest.mark.parametrize("workers", [0, 2])

@@ -94,6 +94,7 @@ def both(data_set: BrandDataset, batch: int, **more: Any) -> tuple[list[Any], li
 # -- the same batches ------------------------------------------------------------------------------------------------
 
 
+@places.turns("memory")
 @pytest.mark.slow
 @pytest.mark.parametrize("memory", [1500, 0.3, 1.0])
 @pytest.mark.parametrize("drop_last", [False, True])

@@ -8,32 +8,26 @@ the client reads the missing samples exactly from storage. Memory is only a cach
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from brand.node.decide.caching import CacheStart, Caching
-from brand.node.decide.counters import Counters
-from brand.node.decide.draws import Draws
-from brand.node.decide.early import Early
-from brand.node.decide.epochs import Epochs
-from brand.node.decide.gaps import NOTHING_KNOWN, StorageFacts
-from brand.node.decide.jobs import jobs
-from brand.node.decide.keeping import AHEAD_SHARE, Keeping, Reserved
-from brand.node.decide.limits import Limits
-from brand.node.decide.members import Members
-from brand.node.decide.peers import Peers
-from brand.node.decide.preparers import Preparers
-from brand.node.decide.preparing import Preparing
-from brand.node.decide.reads import Reads, leave_chunks
-from brand.node.decide.receiving import Receiving
-from brand.node.decide.sending import Sending, largest_sent
+from brand.node.decide.cache.caching import CacheStart, Caching
+from brand.node.decide.cache.keeping import AHEAD_SHARE, Keeping, Reserved
+from brand.node.decide.draws.draws import Draws
+from brand.node.decide.draws.jobs import jobs
+from brand.node.decide.epochs.epochs import Epochs
+from brand.node.decide.reads.gaps import NOTHING_KNOWN, StorageFacts
+from brand.node.decide.reads.reads import Reads
+from brand.node.decide.state.counters import Counters
+from brand.node.decide.state.features import Decodes
+from brand.node.decide.state.limits import SampleLimits, largest_sent
+from brand.node.decide.state.members import Members
+from brand.node.decide.state.tasks import Read, Rows
 from brand.node.decide.stimuli import KeptChosen, PlanMade
-from brand.node.decide.tasks import Read, Rows
 from brand.node.memory.allocator import Allocator
-from brand.node.memory.prepared import PreparedMemory
 from brand.node.memory.residents import Residents
-from brand.node.wire.numbers import ClientNumber
-from brand.node.wire.preparer import BATCH_S
+from brand.node.wire.numbers import ClientNumber, NodeNumber
 
 LARGEST_SHARE: Final = 4
 """A node never holds a sample that is larger than `1 / LARGEST_SHARE` of its memory."""
@@ -45,7 +39,7 @@ Where memory is small, half of the samples that it holds count instead.
 
 
 @dataclass(frozen=True, slots=True)
-class PreparedStart:
+class DecodingStart:
     """What a server prepares with."""
 
     allocator: Allocator
@@ -55,9 +49,27 @@ class PreparedStart:
     """How many runs have to want something."""
 
 
+def epochs_of(
+    residents: Residents,
+    chunk_size: int,
+    members: Members,
+    remote_pages: int,
+    unreachable: Callable[[], Iterable[NodeNumber]],
+) -> Epochs:
+    """The epochs of a node that has begun none. Other nodes may fill `remote_pages` of its memory."""
+    page = residents.pool.allocator.page
+    limits = SampleLimits(residents, _largest(residents), members.node, largest_sent(remote_pages, members.nodes, page))
+    return Epochs(residents, limits, chunk_size, members, unreachable)
+
+
+def _largest(residents: Residents) -> int:
+    """Pages of the largest sample that a node holds."""
+    return max(1, (residents.pool.allocator.count - 1) // LARGEST_SHARE)
+
+
 class Core:
-    """The state of a node server. Other nodes may fill `remote_pages` of its memory. `prepared`: what it prepares with;
-    None: clients prepare for themselves.
+    """The state of a node server. Other nodes may fill `remote_pages` of its memory. `decodes` decodes samples for
+    clients; None: they do.
     """
 
     def __init__(
@@ -65,62 +77,34 @@ class Core:
         index: Rows,
         residents: Residents,
         chunk_size: int,
+        epochs: Epochs,
         members: Members,
         remote_pages: int = 0,
         cache: CacheStart | None = None,
         storage: StorageFacts = NOTHING_KNOWN,
-        prepared: PreparedStart | None = None,
+        decodes: Decodes | None = None,
     ) -> None:
-        allocator = residents.pool.allocator
-        largest = max(1, (allocator.count - 1) // LARGEST_SHARE)
-        limits = Limits(residents, largest, members.node, largest_sent(remote_pages, members, allocator.page))
         self.residents, self.remote_pages, self.chunk_size = residents, remote_pages, chunk_size
+        self._decodes = decodes
         self.counters = Counters()
-        self.peers = Peers(members.others)
-        self.epochs = Epochs(residents, limits, chunk_size, members, self.peers)
-        passed = self.counters.nodes
-        self.receiving = Receiving(index, residents, self.epochs, members, self.peers, remote_pages, passed)
-        self.sending = Sending(residents, self.epochs, passed)
-        self.caching = Caching(residents, chunk_size, largest, self.counters.cache, cache)
-        self.reads = Reads(
-            index,
-            residents,
-            self.epochs,
-            self.receiving,
-            self.caching,
-            Early(residents, self.epochs),
-            storage,
-            self.counters,
-        )
-        preparing: Preparing | None = None
-        if prepared is not None:
-            memory = PreparedMemory(prepared.allocator, len(residents.pages_of))
-            preparers = Preparers(prepared.preparers, BATCH_S)
-            preparing = Preparing(memory, preparers, residents, self.epochs, prepared.least_runs)
-        counters = self.counters.draws
-        self.draws = Draws(residents, self.epochs, self.receiving, members, self.peers, counters, preparing)
-        self.keeping = Keeping(
-            residents, self.epochs, members, self.caching, Reserved(remote_pages, storage.busy_bytes)
-        )
+        self.epochs = epochs
+        self.caching = Caching(residents, chunk_size, _largest(residents), self.counters.cache, cache)
+        self.reads = Reads(index, residents, epochs, self.caching, storage, self.counters, remote_pages)
+        self.draws = Draws(residents, epochs, members, self.counters.draws, decodes)
+        reserved = Reserved(remote_pages, storage.busy_bytes)
+        self.keeping = Keeping(residents, epochs, members, self.caching, reserved)
 
     def __repr__(self) -> str:
-        return f"Core({self.residents!r}, {self.draws!r}, {self.reads!r}, {self.epochs!r}, {self.peers!r})"
-
-    @property
-    def preparing(self) -> Preparing | None:
-        """What prepares samples; None: clients do."""
-        return self.draws.preparing
+        return f"Core({self.residents!r}, {self.draws!r}, {self.reads!r}, {self.epochs!r})"
 
     @property
     def idle(self) -> bool:
         """Whether no client waits for a draw, and no other node for samples."""
-        return not self.draws.waiting and not self.sending.waited_for
+        return not self.draws.waiting and not self.epochs.features.waited_for
 
     def left(self, client: ClientNumber) -> None:
         """A client is gone: it has closed its connection, or has ended."""
         self.draws.left(client)
-        if self.preparing is not None:
-            self.preparing.wants.left(client)
         self.epochs.left(client)
 
     @property
@@ -151,9 +135,7 @@ class Core:
 
         The page cache holds all of `chunks`.
         """
-        self.reads.done(read, failed, left)
-        if chunks:
-            leave_chunks(self.residents, read.epoch, chunks)
+        self.reads.done(read, failed, left, chunks)
         self.draws.settle(now_s)
 
     def unblock(self, now_s: float) -> bool:
@@ -165,7 +147,7 @@ class Core:
         if self.draws.settle(now_s):
             return True
         stuck = self.draws.first_stuck(now_s)
-        elsewhere = self.reads.no_room and self.sending.waited_for
+        elsewhere = self.reads.no_room and self.epochs.features.waited_for
         if (stuck is None and not elsewhere) or self.reads.under_way.count or self.draws.leases.fresh(now_s):
             return False
         share = self.residents.pool.allocator.count // AHEAD_SHARE
@@ -203,7 +185,7 @@ class Core:
                 "free": allocator.free * page,
             },
             "cache": self.caching.facts(),
-            "prepared": None if self.preparing is None else self.preparing.facts(),
+            "prepared": None if self._decodes is None else self._decodes.facts(),
             "reading": self.reads.under_way.count,
             "waiting": len(self.draws.waiting),
             "jobs": jobs(self.epochs, now_s),

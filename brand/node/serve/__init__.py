@@ -4,6 +4,7 @@ server     the loop
 requests   messages of clients become stimuli
 clients    connections of clients
 exchange   messages of nodes become stimuli
+composing  parts of features that are on
 work       plans and reads, in threads
 executor   the threads
 scouting   which chunks these find in the page cache ahead of the reads

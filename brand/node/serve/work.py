@@ -9,15 +9,14 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from brand.errors import BrandError, FormatError, ServerError, UnreadableError
-from brand.node.decide.choosing import Choice
-from brand.node.decide.stimuli import KeptChosen, PlanMade, ReadEnded, ReadForEnded, Stimulus, WriteEnded
-from brand.node.decide.tasks import (
-    Answer,
+from brand.node.decide.state.choosing import ChooseCached
+from brand.node.decide.state.tasks import (
+    DrawAnswer,
     EndPreparer,
     Fill,
     Forget,
@@ -28,6 +27,7 @@ from brand.node.decide.tasks import (
     StartPreparer,
     Write,
 )
+from brand.node.decide.stimuli import KeptChosen, PlanMade, ReadEnded, ReadForEnded, Stimulus, WriteEnded
 from brand.node.memory.pages import PageCounts
 from brand.node.serve.executor import Executor, Readers
 from brand.node.serve.preparers import DecodeWorkerProcesses
@@ -43,6 +43,9 @@ from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.io.pagecache import in_page_cache
 from brand.timeline import Timeline
 
+if TYPE_CHECKING:
+    from brand.node.serve.preparers import DecodeWorkerProcesses
+
 _T = TypeVar("_T")
 
 
@@ -51,7 +54,7 @@ class IsWanted:
     """Whether the planner's work is still of use."""
 
     plan: Callable[[MakePlan], bool]
-    choice: Callable[[Choice], bool]
+    choice: Callable[[ChooseCached], bool]
 
 
 class BackgroundWork(Reprs, shows="_executor"):
@@ -120,7 +123,7 @@ class BackgroundWork(Reprs, shows="_executor"):
 
         self._executor.plan(make, self._made)
 
-    def choose(self, choice: Choice) -> None:
+    def choose(self, choice: ChooseCached) -> None:
         """Choose which samples are kept in memory, and which in the cache folder.
 
         What takes long is done in parts, each a job of its own, so that plans of running epochs come in between.
@@ -142,7 +145,7 @@ class BackgroundWork(Reprs, shows="_executor"):
 
     def read(self, read: Read) -> None:
         """Read samples into memory. The pieces of a bundle are spread over the threads."""
-        leaves = self._leaves and not read.epoch.plan.shares  # what jobs share comes by draws alone
+        leaves = self._leaves and not read.plan.shares  # what jobs share comes by draws alone
         left: list[int] = []
         chunks: set[int] = set()
 
@@ -156,7 +159,7 @@ class BackgroundWork(Reprs, shows="_executor"):
             if leaves and in_page_cache(self._data.location.chunk_file(chunk), offset, size):
                 left.append(number)
                 if chunk not in chunks and self._scout.holds(chunk):
-                    chunks.update([chunk, *self._scout.beyond(read.epoch.plan, chunk)])
+                    chunks.update([chunk, *self._scout.beyond(read.plan, chunk)])
                 return
             start_s = time.monotonic()
             readers.of(cached=cached).scatter(chunk, offset, size, read.vectors[number])
@@ -173,7 +176,7 @@ class BackgroundWork(Reprs, shows="_executor"):
 
         self._executor.share(job, len(read.pieces), done)
 
-    def answered(self, answer: Answer) -> None:
+    def answered(self, answer: DrawAnswer) -> None:
         """A draw is answered: its waits go into the trace."""
         if self._timeline is None:
             return

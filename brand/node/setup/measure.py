@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.errors import UsageError
-from brand.node.decide.members import Members
+from brand.node.decide.state.members import Members
 from brand.node.memory.allocator import Allocator
 from brand.node.memory.pages import PageCounts, arena_bytes, page_bytes, pages_needed
 from brand.node.setup.memory import Memory, memory_bytes, remote_bytes

@@ -1,7 +1,7 @@
 """Whose number is it? Clients, nodes and runs are all counted, and each count has a type of its own.
 
 A number gets its type once, where it comes in: from a connection, a message, a stream or a log. Only
-`brand.node.decide.telling.as_client` makes a client's number of a node's.
+`brand.node.decide.peers.telling.as_client` makes a client's number of a node's.
 """
 
 from __future__ import annotations

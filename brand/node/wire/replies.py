@@ -40,7 +40,7 @@ class OrderFound:
 
 @described(Kind.POSITIONS)
 @dataclass(frozen=True, slots=True)
-class Divided:
+class PositionsDivided:
     """Tell a client which positions are a rank's own. All positions are below 2**32."""
 
     client: ClientNumber
@@ -67,7 +67,7 @@ class Joined:
 
 @described(Kind.DECIDED)
 @dataclass(frozen=True, slots=True, eq=False)
-class Decided:
+class OrderDecided:
     """Tell a client how many positions of an epoch are decided, and the samples at some of them."""
 
     client: ClientNumber

@@ -1,0 +1,217 @@
+"""When is a draw answered, and with what?
+
+A draw waits as long as a read or another node will bring its samples, or a preparer will prepare them. After a while
+the server answers it as it stands, and the client reads the missing samples exactly from storage.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brand.errors import UsageError
+from brand.node.decide.draws.taking import DirectHitLog
+from brand.node.decide.epochs.epochs import Epochs
+from brand.node.decide.state.counters import DrawCounters
+from brand.node.decide.state.draw import Cause, Draw
+from brand.node.decide.state.features import NOTHING, Decodes
+from brand.node.decide.state.lives import ActiveEpoch, Key
+from brand.node.decide.state.members import Members
+from brand.node.decide.state.states import HELD
+from brand.node.decide.state.tasks import DrawAnswer
+from brand.node.memory.leases import Leases
+from brand.node.memory.residents import Residents
+from brand.node.wire.drawing import Drawer
+from brand.node.wire.messages import PREPARED
+from brand.node.wire.numbers import ClientNumber
+from brand.node.wire.taking import repeat
+
+LONGEST_WAIT_S: Final = 30.0
+"""After so long a server answers a draw as it stands: storage may hang, clients should not."""
+
+
+class Draws:
+    """The draws of the clients of one node. Draws that wait belong to their epochs (`Life.draws`).
+
+    `decodes` decodes samples for them; None: clients do.
+    """
+
+    def __init__(
+        self,
+        residents: Residents,
+        epochs: Epochs,
+        members: Members,
+        counters: DrawCounters,
+        decodes: Decodes | None = None,
+    ) -> None:
+        self._residents, self._epochs, self._features = residents, epochs, epochs.features
+        self._members, self._counters, self._decodes = members, counters, decodes
+        self.taking = DirectHitLog(residents, epochs, counters)
+        self.leases = Leases(residents, None if decodes is None else decodes.memory)
+        self._answers: deque[DrawAnswer] = deque()
+        self._last = 0
+
+    def __repr__(self) -> str:
+        return f"Draws({len(self.waiting)} wait, {len(self._answers)} answers to send, {self.leases!r})"
+
+    @property
+    def waiting(self) -> list[Draw]:
+        """Draws that are not answered yet, in the order in which they came."""
+        return self._epochs.lives.draws()
+
+    def ask(
+        self, client: ClientNumber, key: Key, positions: NDArray[np.int64], now_s: float, drawer: Drawer | None = None
+    ) -> None:
+        """A client asks for positions of an epoch. `answers` returns the answer. Raises `UsageError`.
+
+        `drawer` is the process behind the client, where that is known. The epoch's account then notes its draws.
+        """
+        draws = self._epochs.runs[key[0]].order.draws
+        if not len(positions) or positions.min() < 0 or positions.max() >= draws:
+            raise UsageError(f"positions are 0 to {draws - 1:,}")
+        if any(draw.client == client for draw in self.waiting):
+            raise UsageError("a second draw before the first is answered")
+        self.leases.check(client)
+        self._epochs.runs[key[0]].conduct.check()
+        self._features.ask(key, positions, now_s)
+        life = self._epochs.expect(key, int(positions.min()))
+        self._last += 1
+        draw = Draw(self._last, client, key, positions, now_s, drawer)
+        self._counters.asked(len(positions))
+        if not self._settle(draw, now_s):
+            self._counters.waits(len(positions))
+            life.draws.append(draw)
+
+    def left(self, client: ClientNumber) -> None:
+        """A client is gone: drop its draws and its leases."""
+        for draw in [draw for draw in self.waiting if draw.client == client]:
+            self._remove(draw)
+            live = self._epochs.get(draw.key)
+            if live is not None:
+                live.account.give_up()
+        self.leases.left(client)
+
+    def answers(self) -> Iterator[DrawAnswer]:
+        """Answers that have not been sent."""
+        while self._answers:
+            yield self._answers.popleft()
+
+    def settle(self, now_s: float) -> bool:
+        """Answer the draws that wait for nothing. Returns whether there were any."""
+        done = [draw for draw in self.waiting if self._settle(draw, now_s)]
+        for draw in done:
+            self._remove(draw)
+        return bool(done)
+
+    def tend(self, now_s: float) -> bool:
+        """Ask other nodes for samples that have not come. Returns whether a node was asked."""
+        asked = False
+        for draw in self.waiting:
+            live = self._epochs.get(draw.key)
+            if live is not None:
+                asked |= self._features.chase(live.epoch, draw, now_s)
+        return asked
+
+    def end_overdue(self, now_s: float) -> None:
+        """Answer draws that have waited too long, as they stand."""
+        for draw in self.waiting:
+            live = self._epochs.get(draw.key)
+            if now_s - draw.since_s <= LONGEST_WAIT_S or live is None or not self._features.stands(draw.key):
+                continue
+            if live.epoch.decides(draw.positions) and not self._features.holds_back(draw, now_s):
+                self.answer(draw, now_s)
+
+    def first_stuck(self, now_s: float) -> Draw | None:
+        """The oldest draw that waits for a read of this node, and for no other job."""
+        for draw in self.waiting:
+            live = self._epochs.get(draw.key)
+            if live is None or not live.epoch.waits_for_reads(draw.positions):
+                continue
+            if self._agreed(draw, live, now_s) and not self._features.holds_back(draw, now_s):
+                return draw
+        return None
+
+    def answer(self, draw: Draw, now_s: float) -> None:
+        """Answer a draw that waits, as it stands."""
+        live = self._epochs.get(draw.key)
+        assert live is not None  # no draw is answered before its plan is made
+        self._remove(draw)
+        self._answer(draw, live, now_s)
+
+    def _remove(self, draw: Draw) -> None:
+        self._epochs.lives[draw.key].draws.remove(draw)
+
+    def _settle(self, draw: Draw, now_s: float) -> bool:
+        """Answer a draw if nothing that it waits for is still to come."""
+        cause = self._waits_for(draw, now_s)
+        if cause is not None:
+            draw.waits(cause, now_s)
+            return False
+        live = self._epochs.get(draw.key)
+        assert live is not None
+        self._answer(draw, live, now_s)
+        return True
+
+    def _waits_for(self, draw: Draw, now_s: float) -> Cause | None:
+        """What a draw waits for; None: for nothing."""
+        live = self._epochs.get(draw.key)
+        if live is None or not live.epoch.decides(draw.positions):
+            return "server"
+        epoch = live.epoch
+        if draw.asks(epoch, now_s):
+            self._features.request(epoch, draw.positions)
+        sample_of = epoch.plan.sample_of
+        if draw.waits_at >= 0 and epoch.states.waited_for(sample_of[draw.waits_at :][:1]).all():
+            return draw.waits_for  # every step asks this of every draw that waits: it must not look at all positions
+        places = sample_of[draw.positions]
+        to_come = np.flatnonzero(epoch.states.waited_for(places))
+        if len(to_come):
+            draw.looked(int(draw.positions[to_come[-1]]))
+            own = self._members.nodes == 1 or epoch.owner_of(places[to_come[-1:]])[0] == self._members.node
+            return "storage" if own else "node"
+        if not self._agreed(draw, live, now_s) or self._features.holds_back(draw, now_s):
+            return "server"
+        if self._decodes is not None and self._decodes.waits(draw.client, draw.key[0], places):
+            return "preparation"
+        return None
+
+    def _agreed(self, draw: Draw, live: ActiveEpoch, now_s: float) -> bool:
+        """Whether all ranks have begun the epoch at the same position, or have had long enough to do so.
+
+        Where ranks begin at different positions, the server refuses the run before that time is over.
+        """
+        if not live.agreed:
+            agreed = self._features.agrees(draw, now_s)
+            if agreed and self._features.stands(draw.key):
+                live.agrees()
+        return live.agreed
+
+    def _answer(self, draw: Draw, live: ActiveEpoch, now_s: float) -> None:
+        epoch = live.epoch
+        draw.waits(None, now_s)
+        places = epoch.plan.sample_of[draw.positions].astype(np.int64)
+        present = self._residents.present(places)
+        if repeat(draw.positions):  # a position that occurs twice has its sample in memory once
+            first = np.unique(places, return_index=True)[1]
+            present &= np.isin(np.arange(len(places)), first)
+        here = places[present]
+        self._residents.left.miss(places[~present])
+        self._residents.refer(here[~epoch.states.are(HELD, here)])
+        epoch.states.leaves(places)
+        self.taking.note(draw.key, live, draw.positions, places, now_s, draw.drawer)
+        counts, pages = self._residents.chains(here)
+        state = present.astype(np.uint8)
+        state[present] += self._residents.checked(here)
+        taken = NOTHING if self._decodes is None else self._decodes.take(draw, epoch, here)
+        if len(taken.chains):
+            state[present] |= np.where(taken.prepared, PREPARED, 0).astype(np.uint8)
+        lease = self.leases.give(draw.client, here, (counts, pages), now_s, taken.shelved)
+        joins = self._features.answer(draw.key)
+        self._answers.append(
+            DrawAnswer(draw.client, lease, places, state, counts, pages, taken.chains, joins, draw.held)
+        )
+        self._counters.answered(len(here), len(places) - len(here), now_s - draw.since_s, draw.held)

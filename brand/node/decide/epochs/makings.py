@@ -1,0 +1,130 @@
+"""How does an epoch begin whose plan is made? It finds out which samples are needed, and which reads bring them.
+
+An epoch of 13 million samples takes about a second for this. So the loop does it a part at a time, and goes on with
+other epochs meanwhile. What is small is done at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from brand.node.decide.state.account import Account
+from brand.node.decide.state.division import Division
+from brand.node.decide.state.epoch import Epoch, EpochSetting, readable
+from brand.node.decide.state.features import EpochFeature
+from brand.node.decide.state.limits import SampleLimits
+from brand.node.decide.state.lives import ActiveEpoch, EpochTable, Key, PlanReady
+from brand.node.decide.state.members import Members
+from brand.node.decide.state.runs import EpochStart, Runs
+from brand.node.memory.residents import Residents
+from brand.node.wire.numbers import NodeNumber
+from brand.orders.base.plan import EpochPlan, PeerRequests
+from brand.orders.base.split import split_near
+
+PART: Final = 1 << 18
+"""About how many samples a part of the work is about: a few milliseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class _EpochBuild:
+    plan: EpochPlan
+    begin: EpochStart
+    epoch: Epoch
+    parts: Iterator[int]
+    """Does what is left to do, and yields numbers of samples."""
+
+
+class EpochBuilder:
+    """The epochs that are being made. They are live as soon as they are."""
+
+    def __init__(
+        self,
+        residents: Residents,
+        runs: Runs,
+        lives: EpochTable,
+        limits: SampleLimits,
+        members: Members,
+        unreachable: Callable[[], Iterable[NodeNumber]],
+        features: EpochFeature,
+    ) -> None:
+        self._residents, self._runs, self._lives, self._features = residents, runs, lives, features
+        self._limits, self._members, self._unreachable = limits, members, unreachable
+        self._makings: dict[Key, _EpochBuild] = {}
+        self._last_number = 0
+
+    def __repr__(self) -> str:
+        return f"EpochBuilder({sorted(self._makings)})"
+
+    def __len__(self) -> int:
+        return len(self._makings)
+
+    def has(self, key: Key) -> bool:
+        """Whether an epoch is being made, for just the ranks that have begun it."""
+        making, life = self._makings.get(key), self._lives.get(key)
+        if making is None or life is None or not isinstance(life.stage, PlanReady):
+            return False
+        return making.plan is life.stage.plan and making.begin is life.stage.begin
+
+    def make_more(self) -> None:
+        """Go on with all of them. Those that nobody wants any more, or that begin in another way now, are given up."""
+        self._makings = {key: making for key, making in self._makings.items() if self.has(key)}
+        for key in list(self._makings):
+            self._go_on(key)
+
+    def make(self, key: Key) -> None:
+        """Begin an epoch that is ready, here and for the nodes that can take its samples."""
+        ready, run = self._lives[key].stage, self._runs[key[0]]
+        assert isinstance(ready, PlanReady)
+        plan, division, owners = ready.plan, ready.begin.division, self._members.owners(run.order.mapping)
+        ranks = run.ranks(division.replicas) or {0: self._members.node}
+        requests, foreseen = None, self._members.foreseen_by(run.order)
+        if foreseen is not None and division == Division(run.order.draws, 0, foreseen.ranks):
+            requests = follows(plan.requests, ranks, foreseen.nodes, division.replicas)
+        if division.batch:
+            known = run.known(division.replicas)
+            node_of_rank = np.array([known[rank] for rank in range(division.replicas)])
+            rank_at = split_near(owners.near(plan.sample_of[division.start :], known), node_of_rank, division.batch)
+            division = replace(division, rank_at=rank_at)
+        self._last_number += 1
+        setting = EpochSetting(owners, self._limits, self._unreachable)
+        epoch = self._features.make(key, ready, division, self._last_number, setting)
+        if epoch is None:
+            epoch = Epoch(plan, division, self._last_number, setting, requests)
+        parts = epoch.expecting(ranks, run.fronts(key[1]), ready.read_of)
+        self._makings[key] = _EpochBuild(plan, ready.begin, epoch, parts)
+        at_once = self._members.nodes > 1 or plan.grows  # other nodes may come and go, orders grow meanwhile
+        while not self._go_on(key) and at_once:
+            pass
+
+    def _go_on(self, key: Key) -> bool:
+        """Do a part of what is left to do. Returns whether that was all, and the epoch is live."""
+        making, done = self._makings[key], 0
+        for samples in making.parts:
+            done += samples
+            if done >= PART:
+                return False
+        del self._makings[key]
+        epoch, begin = making.epoch, making.begin
+        if epoch.plan.shares:  # it holds what is in memory, and will not read that again
+            # Not what others have sent: they send it again in time, and their room is small.
+            present = readable(epoch, np.flatnonzero(self._residents.present(slice(None))))
+            found = present[epoch.states.due(present)]
+            epoch.states.finds(found)
+            self._residents.refer(found)
+        begin = replace(begin, whole=begin.whole and begin.times <= 1)
+        self._lives[key].starts(ActiveEpoch(epoch, Account(epoch.division), begin))
+        return True
+
+
+def follows(
+    requests: PeerRequests | None, ranks: dict[int, NodeNumber], nodes: int, replicas: int
+) -> PeerRequests | None:
+    """The table of requests if the ranks lie as it foresees: the ranks of a node side by side. Else None.
+
+    Without the table all samples are sent unasked, as with `stripes`.
+    """
+    return requests if all(node == rank * nodes // replicas for rank, node in ranks.items()) else None

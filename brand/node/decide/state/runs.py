@@ -1,0 +1,227 @@
+"""What does a server know of a run, and what do drawing ranks and nodes say?"""
+
+from __future__ import annotations
+
+from collections import UserDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from brand.errors import UsageError
+from brand.node.decide.state.account import Conduct
+from brand.node.decide.state.division import Division
+from brand.node.wire.drawing import Begin
+from brand.node.wire.numbers import ClientNumber, NodeNumber, RunNumber
+from brand.orders.order import Order
+
+MAX_RUNS: Final = 1024
+"""The most runs that a server has at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class EpochReader:
+    """A consumer and the epoch that it last announced: one training process of a rank, or one other node."""
+
+    epoch: int
+    begin: Begin
+
+
+@dataclass(slots=True)
+class Run:
+    """One training."""
+
+    order: Order
+    name: str
+    tag: int | None
+    turn: int | None
+    """Number of the sampler that draws it, counted in the training's program: the same on all nodes."""
+    conduct: Conduct
+    """Whether its training processes draw as they should."""
+    clients: set[ClientNumber] = field(default_factory=set)
+    readers: dict[tuple[ClientNumber, int | None], EpochReader] = field(default_factory=dict)
+    """Readers by client and None. Another node has a reader for each epoch of its ranks, by client and epoch."""
+    homes: dict[tuple[int, int], NodeNumber] = field(default_factory=dict)
+    """The node where a rank of so many, (rank, replicas), has last begun an epoch. The rank may have left since."""
+    brought: int = 0
+    """Samples that its own reads have brought into memory."""
+    served: int = 0
+    """Samples that this node owns, and that ranks have drawn here or that were sent to other nodes."""
+    drawn: int = 0
+    """Samples that ranks of this node have drawn."""
+    agreed: set[int] = field(default_factory=set)
+    """Epochs that all ranks have begun in the same way as the ranks of this node; some may have gone on since."""
+
+    def brings(self, samples: int) -> None:
+        """A read of an epoch of the run has brought samples into memory."""
+        self.brought += samples
+
+    def serves(self, samples: int) -> None:
+        """Samples of this node were drawn or sent."""
+        self.served += samples
+
+    def draws(self, samples: int) -> None:
+        """Ranks of this node have drawn samples."""
+        self.drawn += samples
+
+    def registers(self, client: ClientNumber, tag: int | None, turn: int | None) -> None:
+        """A client registers the run, and may say its tag and its turn."""
+        self.clients.add(client)
+        self.tag = self.tag if tag is None else tag
+        self.turn = self.turn if turn is None else turn
+
+    def begin(self, client: ClientNumber, reader: EpochReader, node: NodeNumber) -> None:
+        """Ranks of this node or of another one begin an epoch."""
+        here, begin = reader.begin.node == node, reader.begin
+        self.homes |= {(rank, begin.replicas): begin.node for rank in begin.ranks}
+        self.readers[client, None if here else reader.epoch] = reader
+        if here:
+            self.agreed.discard(reader.epoch)
+        begins = self.begins(reader.epoch)
+        if all(_complete(begin, begins) for begin in begins if begin.node == node):
+            self.agreed.add(reader.epoch)
+
+    def left(self, client: ClientNumber) -> bool:
+        """A client is gone. Returns whether it was a reader."""
+        self.clients.discard(client)
+        readers = [reader for reader in self.readers if reader[0] == client]
+        for reader in readers:
+            del self.readers[reader]
+        return bool(readers)
+
+    def at(self) -> set[int]:
+        """Epochs that readers are in. Forgets which other epochs were agreed on."""
+        epochs = {reader.epoch for reader in self.readers.values()}
+        self.agreed &= epochs
+        return epochs
+
+    def begins(self, epoch: int) -> list[Begin]:
+        """How the readers in an epoch have begun it."""
+        return [reader.begin for reader in self.readers.values() if reader.epoch == epoch]
+
+    def agreed_on(self, epoch: int, node: NodeNumber) -> bool:
+        """Whether all ranks have begun an epoch as the ranks of this node have, or this node has no rank in it."""
+        return epoch in self.agreed or all(begin.node != node for begin in self.begins(epoch))
+
+    def conflict(self, node: NodeNumber) -> str | None:
+        """Why the ranks of this node cannot go on: others have begun an epoch in another way. None: they can."""
+        for epoch in {reader.epoch for reader in self.readers.values()}:
+            begins = self.begins(epoch)
+            for mine in [begin for begin in begins if begin.node == node]:
+                for reason in (mine.conflict(epoch, other) for other in begins):
+                    if reason is not None:
+                        return reason
+        return None
+
+    def fronts(self, epoch: int) -> dict[int, int]:
+        """By rank, the position of an epoch before which the rank has drawn all its positions."""
+        return {rank: begin.front for begin in self.begins(epoch) if begin.front for rank in begin.ranks}
+
+    def known(self, replicas: int) -> dict[int, NodeNumber]:
+        """Ranks that have begun any epoch, and the node of each."""
+        return {rank: node for (rank, of), node in self.homes.items() if of == replicas}
+
+    def ranks(self, replicas: int) -> dict[int, NodeNumber]:
+        """Ranks that have announced draws, and the node of each."""
+        begins = [reader.begin for reader in self.readers.values() if reader.begin.replicas == replicas]
+        return {rank: begin.node for begin in begins for rank in begin.ranks}
+
+
+def _complete(begin: Begin, begins: list[Begin]) -> bool:
+    """Whether all ranks have begun in the same way as `begin`."""
+    return len({rank for other in begins if other.same_as(begin) for rank in other.ranks}) >= begin.replicas
+
+
+def _meet_nothing(order: Order) -> None:
+    del order
+
+
+class Runs(UserDict[RunNumber, Run]):
+    """The runs of a server, by number. No number is used twice."""
+
+    def __init__(self, samples: int, chunk_size: int) -> None:
+        super().__init__()
+        self._sizes, self._last = (samples, chunk_size), 0
+        self._meets: Callable[[Order], None] = _meet_nothing
+        self._notices: list[str] = []
+
+    def call_for_orders(self, meets: Callable[[Order], None]) -> None:
+        """Call `meets` with the order of each new run from now on, before the run is known."""
+        self._meets = meets
+
+    def take_notices(self) -> list[str]:
+        """Messages for the user, most of them about how training processes draw. Each is returned once."""
+        notices = self._notices.copy()
+        self._notices.clear()
+        return notices
+
+    def notice(self, text: str) -> None:
+        """Have the user told something."""
+        self._notices.append(text)
+
+    def knows(self, client: ClientNumber, run: RunNumber) -> bool:
+        """Whether a client has registered the run of this number."""
+        return run in self and client in self[run].clients
+
+    def order_by_tag(self, name: str, tag: int | None) -> Order:
+        """The order that a run's processes call by a tag. Raises `UsageError` where no order has the tag."""
+        for run in self.values():
+            if tag is not None and (run.name, run.tag) == (name, tag):
+                return run.order
+        raise UsageError(f"no order of run {name} has tag {tag}")
+
+    def clients(self, run: RunNumber | None) -> list[ClientNumber]:
+        """Clients that have registered the run of this number; None: any run."""
+        return sorted({client for number, known in self.items() if run in (None, number) for client in known.clients})
+
+    def number_of(self, name: str, order: Order) -> RunNumber | None:
+        """Number of a run; None where this server does not know it."""
+        return next((n for n, run in self.items() if (run.order, run.name) == (order, name)), None)
+
+    def register(
+        self, client: ClientNumber, order: Order, name: str, tag: int | None, turn: int | None = None
+    ) -> RunNumber:
+        """Register a client at a run, and return the run's number.
+
+        Raises `UsageError` where the order does not fit the data set, where the same sampler of another rank draws
+        another order, or where there are too many runs.
+        """
+        if (order.samples, order.chunk_size) != self._sizes:
+            raise UsageError("the order is of another data set: its sizes differ")
+        if client >= 0 and turn is not None:  # other nodes are asked on their own (`disagreements`)
+            self._check_agreed(order, name, turn)
+        number = self.number_of(name, order)
+        if number is None:
+            if len(self) == MAX_RUNS:
+                raise UsageError(f"this server already serves {MAX_RUNS} runs; start another one")
+            self._meets(order)
+            self._last += 1
+            number = RunNumber(self._last)
+            self[number] = Run(order, name, None, None, Conduct(self._notices))
+        run = self[number]
+        run.registers(client, tag, turn)
+        return number
+
+    def _check_agreed(self, order: Order, name: str, turn: int) -> None:
+        """Raise `UsageError` where another rank of this node draws another order by the same sampler.
+
+        Ranks divide one order. If each had its own, it would draw only its share of that, and the rest would be lost.
+        """
+        for run in self.values():
+            if (run.name, run.turn) == (name, turn) and run.order != order and max(run.clients, default=-1) >= 0:
+                differ = "; ".join(
+                    f"{field} is {mine} here and {theirs} there"
+                    for field, (mine, theirs) in order.differences(run.order).items()
+                )
+                same = "give all ranks the same seed=, part=, order= and memory="
+                raise UsageError(f"two ranks of one job disagree: {differ}; {same}")
+
+
+@dataclass(frozen=True, slots=True)
+class EpochStart:
+    """How an epoch begins."""
+
+    division: Division
+    times: int
+    """How often ranks have begun it; 0: it is read ahead, or a draw of a lost epoch has begun it."""
+    whole: bool = True
+    """Whether this server sees all draws from `division.start` on: ranks have begun there, and for the first time."""
