@@ -97,10 +97,8 @@ def loader_of(job: Job, name: str) -> Any:
     more: dict[str, Any] = {"decode": False}
     if job.decode:
         more = {"prepare": {"image": PREPARE}, "transform": {"image": cut}}
-    data_set = BrandDataset(
-        job.data, fields=("image", "label"), order=job.order, server=job.server, job=name, **more
-    )
-    return BrandLoader(data_set, BATCH, sampler=BrandSampler(data_set), threads=1, ahead=4)
+    data_set = BrandDataset(job.data, fields=("image", "label"), order=job.order, server=job.server, job=name, **more)
+    return BrandLoader(data_set, BATCH, sampler=BrandSampler(data_set), num_workers=1, prefetch_batches=4)
 
 
 def work(job: Job, name: str) -> None:

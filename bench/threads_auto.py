@@ -1,4 +1,4 @@
-"""What does `BrandLoader(threads="auto")` gain, and what does it cost, against fixed numbers of threads?
+"""What does `BrandLoader(num_workers="auto")` gain, and what does it cost, against fixed numbers of threads?
 
     python -m bench.threads_auto --data images.brand [--loops 0 300 100] [--turns N] [--images N] [--out FILE]
 
@@ -66,10 +66,12 @@ def take_turns(options: argparse.Namespace, rate: float) -> dict[str, list[dict[
     data = BrandDataset(
         options.data, memory=options.memory, fields=("image", "label"), prepare={"image": Picture(size=(SIDE, SIDE))}
     )
-    auto = BrandLoader(data, BATCH, threads="auto", ahead=AHEAD)
-    numbers = [1 << power for power in range(auto.threads.bit_length()) if 1 << power < auto.threads] + [auto.threads]
+    auto = BrandLoader(data, BATCH, num_workers="auto", prefetch_batches=AHEAD)
+    numbers = [1 << power for power in range(auto.num_workers.bit_length()) if 1 << power < auto.num_workers] + [
+        auto.num_workers
+    ]
     loaders = {
-        **{str(number): BrandLoader(data, BATCH, threads=number, ahead=AHEAD) for number in numbers},
+        **{str(number): BrandLoader(data, BATCH, num_workers=number, prefetch_batches=AHEAD) for number in numbers},
         "auto": auto,
     }
     found: dict[str, list[dict[str, float]]] = {name: [] for name in loaders}

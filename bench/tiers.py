@@ -174,7 +174,7 @@ def open_feed(arm: Arm, arguments: argparse.Namespace, memory: int) -> tuple[Fee
     cache = Cache(cache_folder(arguments), int(arm.cache * stored_bytes(Path(folder)))) if arm.cache else None
     options = {"memory": int(BRAND_PART * memory), "order": arm.order, "cache": cache}
     dataset = BrandDataset(folder, fields=("image", "label"), decode=False, **options)  # type: ignore[arg-type]
-    loader = BrandLoader(dataset, batch_size=BATCH, threads=WORKERS)
+    loader = BrandLoader(dataset, batch_size=BATCH, num_workers=WORKERS)
 
     def epoch(number: int) -> Iterable[Any]:
         loader.set_epoch(number)

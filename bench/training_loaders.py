@@ -318,7 +318,7 @@ def _epochs(sampler: Any, loader: Any) -> Callable[[int], Iterable[Batch]]:
 
 def _brand(job: Job, order: str = "stripes", form: str = "brand") -> Feed:
     dataset, sampler = _brand_dataset(job, order, form)
-    loader = import_module("brand").BrandLoader(dataset, batch_size=BATCH, sampler=sampler, threads=WORKERS)
+    loader = import_module("brand").BrandLoader(dataset, batch_size=BATCH, sampler=sampler, num_workers=WORKERS)
     return Feed(_epochs(sampler, loader), dataset.stats)
 
 

@@ -119,8 +119,8 @@ def simulate(
     Several values of an option, separated by commas, make a row each.
 
     With --job, given once for each of several jobs that share a server, the command predicts their reads together. A
-    JOB is its relative speed, or 1500/s samples per second; then ,start=0.5 epochs of the fastest job, ,part=0.1 of the
-    samples, ,epochs=3. The --policies are follow, joader, coordl and alone; the default is follow,alone.
+    JOB is its relative speed, or 1500/s samples per second; then ,start=0.5 epochs of the fastest job, ,subset=0.1 of
+    the samples, ,epochs=3. The --policies are follow, joader, coordl and alone; the default is follow,alone.
     """
     if job:
         _check_alone()

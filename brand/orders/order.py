@@ -45,7 +45,7 @@ class Order:
         check_type("policy", self.policy, Policy)
         self.policy.check_fits(self.mapping)
         if self.subset is not None and self.subset.samples != self.samples:
-            raise ValueError(f"a part of {self.subset.samples:,} samples, and the order has {self.samples:,}")
+            raise ValueError(f"a subset of {self.subset.samples:,} samples, and the order has {self.samples:,}")
         if self.subset is not None and self.policy.no_part is not None:
             raise ValueError(self.policy.no_part)
 

@@ -80,7 +80,7 @@ class Case:
     machine: Machine
     memory: Memory = None
     """Memory of each node."""
-    remote_memory: Memory = None
+    peer_memory: Memory = None
     cache: Memory = None
     """Room of each node's cache folder, in stored bytes or as a share of the data; None: there is no folder."""
     order: OrderOption = "stripes"
@@ -169,9 +169,9 @@ def answer(data: Data, case: Case) -> Prediction:
     option = case.order
     if isinstance(option, Pool):
         option = Pool(max(1, round(option.chunks / data.parts)))
-    order = choose_order(facts, case.seed, option, None, memory, Nodes(case.nodes, ranks, case.remote_memory))
+    order = choose_order(facts, case.seed, option, None, memory, Nodes(case.nodes, ranks, case.peer_memory))
     cache_bytes, whole_unit = _cache_bytes(data, case, order), _whole_unit(facts, case)
-    memories, nodes = (memory, case.remote_memory), (case.nodes, ranks)
+    memories, nodes = (memory, case.peer_memory), (case.nodes, ranks)
     busy_bytes = case.machine.storage.busy_bytes
     run = SimulatedRun(data.sizes, order, *memories, *nodes, case.batch, cache_bytes, whole_unit, busy_bytes)
     works = list(work_of(run, range(case.epochs)))

@@ -25,7 +25,7 @@ def main(path: str, name: str, workers: int, address: str) -> None:
     if workers:
         loader = DataLoader(data_set, 16, sampler=sampler, num_workers=workers)
     else:
-        loader = BrandLoader(data_set, 16, sampler=sampler, threads=1)
+        loader = BrandLoader(data_set, 16, sampler=sampler, num_workers=1)
     epochs: list[list[int]] = []
     for epoch in range(2):
         found: list[int] = []

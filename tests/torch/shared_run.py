@@ -144,12 +144,12 @@ def _train(job: SharedJob, run: int) -> None:
         job=f"job {job.number}",
         **more,
     )
-    sampler = BrandSampler(data_set, seed=SEED, part=job.part(len(data_set)))
+    sampler = BrandSampler(data_set, seed=SEED, subset=job.part(len(data_set)))
     with suppress(FileNotFoundError):
         sampler.load_state_dict(json.loads(job.checkpoint.read_text()))
     loader: Any
     if job.workers < 0:
-        loader = BrandLoader(data_set, job.batch, sampler=sampler, threads=1, ahead=2)
+        loader = BrandLoader(data_set, job.batch, sampler=sampler, num_workers=1, prefetch_batches=2)
     else:
         forked: dict[str, Any] = {"worker_init_fn": _end_with_job, "multiprocessing_context": "fork"}
         workers = {"num_workers": job.workers, **forked} if job.workers else {}

@@ -122,9 +122,7 @@ def test_a_server_delivers_every_sample_once_in_the_order_of_the_plan(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("order", "samples_a_read"), [(Pool(chunks=2), CHUNK), (Uniform(), 1)])
-def test_memory_keeps_what_it_can_and_the_rest_is_read(
-    tmp_path: Path, order: OrderOption, samples_a_read: int
-) -> None:
+def test_memory_keeps_what_it_can_and_the_rest_is_read(tmp_path: Path, order: OrderOption, samples_a_read: int) -> None:
     """Equal samples, memory for half of them: later epochs read what is not kept, chunk by chunk or one by one.
 
     At the end of an epoch the next one is read ahead, as far as there is room beside the kept samples.
@@ -184,7 +182,7 @@ def test_a_training_goes_on_from_every_position(smaller: Path, order: OrderOptio
             state = json.loads(json.dumps(first.state_dict(batches=position, batch_size=1)))
             ranks = 1 + position % 2
             samplers = [BrandSampler(opened(), seed=9, num_replicas=ranks, rank=rank) for rank in range(ranks)]
-            loaders = [DataLoader(sampler.data_set, 4, sampler=sampler) for sampler in samplers]
+            loaders = [DataLoader(sampler.dataset, 4, sampler=sampler) for sampler in samplers]
             for sampler in samplers:
                 sampler.load_state_dict(state)
             for expected in (whole[0][position:], whole[1]):

@@ -91,7 +91,7 @@ def test_any_data_set_in_any_memory(
             sampler = BrandSampler(data_set, seed=seed)
             loader: Any = DataLoader(data_set, batch, sampler=sampler)
             if threads:
-                loader = BrandLoader(data_set, batch, sampler=sampler, threads=threads)
+                loader = BrandLoader(data_set, batch, sampler=sampler, num_workers=threads)
             for epoch in range(EPOCHS):
                 sampler.set_epoch(epoch)
                 assert each_once(loader, records(samples))
@@ -119,7 +119,7 @@ def test_edges_of_sizes(tmp_path: Path, edge: str, order: OrderOption, threads: 
     with served(path, memory=enough(path, 0.3), fields=None, order=order) as data_set:
         loader: Any = DataLoader(data_set, 4, sampler=BrandSampler(data_set))
         if threads:
-            loader = BrandLoader(data_set, 4, threads=threads)
+            loader = BrandLoader(data_set, 4, num_workers=threads)
         for _ in range(EPOCHS):
             assert each_once(loader, records(samples))
 
@@ -161,7 +161,7 @@ def test_samples_from_nothing_to_more_than_the_memory(tmp_path: Path, order: Ord
     with served(path, memory=memory, fields=None, order=order) as data_set:
         for _ in range(EPOCHS):
             assert each_once(DataLoader(data_set, 9, sampler=BrandSampler(data_set)), records(samples))
-            assert each_once(BrandLoader(data_set, 9, threads=2), records(samples))
+            assert each_once(BrandLoader(data_set, 9, num_workers=2), records(samples))
 
 
 def test_two_epochs_at_once(small: Path) -> None:

@@ -39,7 +39,7 @@ def delivered(data_set: BrandDataset, workers: int, **more: Any) -> list[list[in
     """Three epochs of a `DataLoader`, or with less than 0 workers of a `BrandLoader` with so many threads."""
     sampler = BrandSampler(data_set, seed=SEED)
     loader: Any = (
-        BrandLoader(data_set, 16, sampler=sampler, threads=-workers, **more)
+        BrandLoader(data_set, 16, sampler=sampler, num_workers=-workers, **more)
         if workers < 0
         else DataLoader(data_set, 16, sampler=sampler, num_workers=workers, **more)
     )

@@ -203,7 +203,7 @@ def test_a_brand_loader_at_every_step(
     threads: int,
 ) -> None:
     """Stopped alone, in its second epoch; goes on with other ranks, batches and threads."""
-    stopped = BrandLoader(data_set, BATCH, sampler=BrandSampler(data_set, seed=SEED), threads=2)
+    stopped = BrandLoader(data_set, BATCH, sampler=BrandSampler(data_set, seed=SEED), num_workers=2)
     assert indices_of(stopped) == epochs[0]
     stopped.set_epoch(1)
     states, seen = [BrandSampler(data_set, seed=SEED).state_dict() | {"epoch": 1}], [0]
@@ -213,7 +213,9 @@ def test_a_brand_loader_at_every_step(
     assert len(states) == len(STEPS)
     for state, begun in zip(states, seen, strict=True):
         loaders = [
-            BrandLoader(data_set, batch, sampler=BrandSampler(data_set, num_replicas=ranks, rank=rank), threads=threads)
+            BrandLoader(
+                data_set, batch, sampler=BrandSampler(data_set, num_replicas=ranks, rank=rank), num_workers=threads
+            )
             for rank in range(ranks)
         ]
         check(rests(loaders, state), begun, epochs, 1)

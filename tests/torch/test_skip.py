@@ -63,7 +63,7 @@ def loader_of(data_set: BrandDataset, kind: int, **more: Any) -> Any:
     """A `DataLoader` with `kind` workers; below 0 a `BrandLoader` with `-kind` threads."""
     sampler = BrandSampler(data_set, seed=2)
     if kind < 0:
-        return BrandLoader(data_set, BATCH, sampler=sampler, threads=-kind, **more)
+        return BrandLoader(data_set, BATCH, sampler=sampler, num_workers=-kind, **more)
     return DataLoader(data_set, BATCH, sampler=sampler, num_workers=kind, **more)
 
 
@@ -252,7 +252,7 @@ def test_a_missing_chunk_is_a_line_in_the_log_and_a_count(
     """100 samples are replaced: the log names the first, and tells how many came after it when the epoch is over."""
     with served(wide, memory=0.6, order=GROUPS, fields=None, on_error="skip") as data_set:
         sampler = BrandSampler(data_set, seed=2)
-        make: Any = partial(BrandLoader, threads=2) if kind else DataLoader
+        make: Any = partial(BrandLoader, num_workers=2) if kind else DataLoader
         loader = make(data_set, BATCH, sampler=sampler)
         for epoch in range(2):
             sampler.set_epoch(epoch)

@@ -19,15 +19,15 @@ from numpy.typing import NDArray
 from brand.orders.base.plan import EpochPlan, planned_by, read_of_sample
 
 ONE_NODE: Final = (
-    "several nodes do not draw a part of a data set together with order='slots': give order='stripes', or "
+    "several nodes do not draw a subset of a data set together with order='slots': give order='stripes', or "
     "convert these samples to a data set of their own"
 )
 """Why an order of a part is refused whose plans foresee nodes."""
 
 
 def named(digest: Any) -> str:
-    """The part of a digest as a text for the user; None stands for all samples."""
-    return "all samples" if digest is None else f"part {digest}"
+    """The subset of a digest as a text for the user; None stands for all samples."""
+    return "all samples" if digest is None else f"subset {digest}"
 
 
 @dataclass(frozen=True, repr=False)

@@ -73,7 +73,7 @@ class BrandDataset(Drawable):
             None: the launcher's, or one of its own.
         on_error: What a draw of a damaged sample does: `"raise"` an error, or `"skip"`: another sample of its group
             takes its place, and `stats()["replaced"]` lists both.
-        remote_memory: In a job on several nodes: how much of a node server's memory may hold samples that other nodes
+        peer_memory: In a job on several nodes: how much of a node server's memory may hold samples that other nodes
             send ahead; None: a tenth.
         tls: Certificates with which node servers speak to each other; None: messages are not encrypted.
         cache: A folder on a local disk, or `Cache(...)` with its size: there the node server keeps what it has read,
@@ -98,7 +98,7 @@ class BrandDataset(Drawable):
         order: OrderOption = "stripes",
         server: str | None = None,
         on_error: Literal["raise", "skip"] = "raise",
-        remote_memory: Memory = None,
+        peer_memory: Memory = None,
         tls: Tls | None = None,
         cache: CacheOf = None,
         job: str | None = None,
@@ -114,13 +114,13 @@ class BrandDataset(Drawable):
         if on_error not in ("raise", "skip"):
             raise UsageError(f"on_error={on_error!r}: give 'raise' or 'skip'")
         check_memory(memory)
-        check_memory(remote_memory)
+        check_memory(peer_memory)
         if cache is not None and server not in (None, COMMON):
             raise UsageError(f"cache= is the server's: start it with `brand serve {name} --cache FOLDER`")
         if job is not None and (server is None or not 0 < len(job) <= MAX_NAME):
             raise UsageError(f"job= names a job of a server, in at most {MAX_NAME} characters: give server=, too")
         prepared = checked(prepare or {}, data.header.schema, names, decode=decode)
-        way = ServerResolver(data, ServerOptions(server, memory, remote_memory, tls, as_cache(cache), job, prepared))
+        way = ServerResolver(data, ServerOptions(server, memory, peer_memory, tls, as_cache(cache), job, prepared))
         fetcher = Fetcher(data, way, names, decode=decode, skip=on_error == "skip")
         self._source = SetSource(name, way, fetcher, Ordering(data, way, order), names, transform)
 

@@ -129,10 +129,10 @@ class MixtureSource(SampleSource):
 
     # -- for a sampler -----------------------------------------------------------------------------------------------
 
-    def sequence(self, seed: int, origin: str, *, part: ArrayLike | None, shuffle: bool) -> MixedSequence:
+    def sequence(self, seed: int, origin: str, *, subset: ArrayLike | None, shuffle: bool) -> MixedSequence:
         """See `SampleSource`."""
-        if part is not None or not shuffle:
-            what = "shuffle=False" if part is None else "part="
+        if subset is not None or not shuffle:
+            what = "shuffle=False" if subset is None else "subset="
             raise UsageError(f"{what} is for a sampler of one BrandDataset, and this one draws from a Mixture")
         if (node_by_launcher() or (0, 1))[1] > 1:
             raise UsageError(ONE_NODE)

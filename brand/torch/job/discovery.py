@@ -57,11 +57,9 @@ class _Store(Protocol):
 class JobNodes:
     """The nodes of this process's job: satisfies `brand.node.client.client.Cluster`. Picklable."""
 
-    def __init__(
-        self, name: str, node: int, nodes: int, *, remote_memory: Memory = None, tls: Tls | None = None
-    ) -> None:
+    def __init__(self, name: str, node: int, nodes: int, *, peer_memory: Memory = None, tls: Tls | None = None) -> None:
         self._name, self.node, self.nodes = name, node, nodes
-        self._remote_memory, self._tls = remote_memory, tls
+        self._remote_memory, self._tls = peer_memory, tls
 
     def __repr__(self) -> str:
         return f"JobNodes({self._name!r}, node {self.node} of {self.nodes})"

@@ -37,9 +37,9 @@ class DrawPort:
         """The client of the node server. The first use decides which server that is."""
         return self.way.client
 
-    def indices_of(self, part: Subset) -> NDArray[np.int64]:
+    def indices_of(self, subset: Subset) -> NDArray[np.int64]:
         """Indices of the samples of a part, ascending."""
-        return np.sort(self.data.indices(np.flatnonzero(part.mask)))
+        return np.sort(self.data.indices(np.flatnonzero(subset.mask)))
 
     def tag_of(self, order: Order) -> int:
         """The tag of an order's tickets. This data set understands it, and so do its copies in later workers."""

@@ -158,7 +158,7 @@ class OfOneSet(AccessSequence):
             raise UsageError(other_data_set(str(data_set), self._port.data, self._port.name))
         if facts.get("part") != self._digest:
             there, here = named(facts.get("part")), named(self._digest)
-            raise UsageError(f"the state is of {there}, this sampler draws {here}: give the same part= as before")
+            raise UsageError(f"the state is of {there}, this sampler draws {here}: give the same subset= as before")
         if state["position"] > self.samples:
             raise UsageError(f"this is no state of a BrandSampler: position {state['position']:,} of {self.samples:,}")
         order = self.order
