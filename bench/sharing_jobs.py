@@ -34,10 +34,10 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
 from bench.system import cpu_s_of, process_tree
-from brand import BrandDataset, BrandLoader, BrandSampler, Picture
+from brand import BrandDataset, BrandLoader, BrandSampler, DecodeImage
 
 BATCH, SIDE = 64, 224
-PREPARE: Final = Picture(shorter=256)
+PREPARE: Final = DecodeImage(shorter=256)
 BEGIN_LIMIT_S: Final = 1800.0
 """How long a job may take until it draws, or until it has drawn so much that the next one begins."""
 
@@ -96,7 +96,7 @@ def loader_of(job: Job, name: str) -> Any:
         return DataLoader(Folder(job.images), BATCH, shuffle=True, num_workers=1)
     more: dict[str, Any] = {"decode": False}
     if job.decode:
-        more = {"prepare": {"image": PREPARE}, "transform": {"image": cut}}
+        more = {"decode": {"image": PREPARE}, "transform": {"image": cut}}
     data_set = BrandDataset(job.data, fields=("image", "label"), order=job.order, server=job.server, job=name, **more)
     return BrandLoader(data_set, BATCH, sampler=BrandSampler(data_set), num_workers=1, prefetch_batches=4)
 

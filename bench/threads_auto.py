@@ -27,7 +27,7 @@ import numpy as np
 
 from bench.harness import machine, progress, show, table
 from bench.system import cpu_s
-from brand import BrandDataset, BrandLoader, Picture
+from brand import BrandDataset, BrandLoader, DecodeImage
 
 BATCH = 32
 SIDE = 224
@@ -64,7 +64,7 @@ def turn(loader: BrandLoader, epoch: int, rate: float, images: int) -> dict[str,
 def take_turns(options: argparse.Namespace, rate: float) -> dict[str, list[dict[str, float]]]:
     """All loaders in turns, for one loop; the order of the loaders changes with each turn."""
     data = BrandDataset(
-        options.data, memory=options.memory, fields=("image", "label"), prepare={"image": Picture(size=(SIDE, SIDE))}
+        options.data, memory=options.memory, fields=("image", "label"), decode={"image": DecodeImage(size=(SIDE, SIDE))}
     )
     auto = BrandLoader(data, BATCH, num_workers="auto", prefetch_batches=AHEAD)
     numbers = [1 << power for power in range(auto.num_workers.bit_length()) if 1 << power < auto.num_workers] + [

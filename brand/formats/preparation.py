@@ -33,8 +33,8 @@ MOST_FRAMES: Final = 1 << 20
 
 
 @dataclass(frozen=True)
-class Picture:
-    """Prepares images: uint8, shape (height, width, channels).
+class DecodeImage:
+    """Decode images: uint8, shape (height, width, channels).
 
     Args:
         shorter: Pixels of the shorter side; the longer one keeps the proportion, rounded down. None: see `size`.
@@ -46,7 +46,7 @@ class Picture:
     """
 
     codec: ClassVar[str] = "image"
-    """Of the fields that it prepares."""
+    """Of the fields that it decodes."""
     shorter: int | None = None
     size: tuple[int, int] | None = None
     mode: Mode = "RGB"
@@ -116,8 +116,8 @@ class Picture:
 
 
 @dataclass(frozen=True)
-class Sound:
-    """Prepares clips: float32, -1 to 1, shape (frames,), or (channels, frames) with `mono=False`.
+class DecodeAudio:
+    """Decode audio: float32, -1 to 1, shape (frames,), or (channels, frames) with `mono=False`.
 
     Args:
         rate: Frames a second, by soxr. None: as the file has it.
@@ -127,7 +127,7 @@ class Sound:
     """
 
     codec: ClassVar[str] = "audio"
-    """Of the fields that it prepares."""
+    """Of the fields that it decodes."""
     rate: int | None = None
     mono: bool = True
 
@@ -144,28 +144,26 @@ class Sound:
         return samples[0] if self.mono else samples
 
 
-Preparation = Picture | Sound
+Preparation = DecodeImage | DecodeAudio
 
 
 def checked(
-    prepare: Mapping[str, Preparation], schema: Schema, fields: Collection[str] | None, *, decode: bool
+    decode: Mapping[str, Preparation], schema: Schema, fields: Collection[str] | None
 ) -> dict[str, Preparation]:
-    """Preparations of fields, which must be there, decoded, of the right kind, and among `fields` (None: all).
+    """Return how to decode fields, which must be there, of the right kind, and among `fields` (None: all).
 
     Raises `SchemaError`, `UsageError`.
     """
     kinds = dict(schema.fields)
-    for name, how in prepare.items():
+    for name, how in decode.items():
         if not isinstance(how, Preparation):
-            raise UsageError(f"prepare={{{name!r}: {how!r:.60}}}: give Picture(...) or Sound(...)")
+            raise UsageError(f"decode={{{name!r}: {how!r:.60}}}: give DecodeImage(...) or DecodeAudio(...)")
         if kinds.get(name) != how.codec:
             there = ", ".join(f"{field}: {codec}" for field, codec in kinds.items())
-            raise SchemaError(f"prepare names {name!r}, which is no field of kind {how.codec!r}; there are {there}")
+            raise SchemaError(f"decode= names {name!r}, which is no field of kind {how.codec!r}; there are {there}")
         if fields is not None and name not in fields:
-            raise SchemaError(f"prepare names {name!r}, which is not among the fields {', '.join(fields)}")
-        if not decode:
-            raise UsageError("prepare= needs decode=True: with decode=False the fields are the files' bytes")
-    return dict(prepare)
+            raise SchemaError(f"decode= names {name!r}, which is not among the fields {', '.join(fields)}")
+    return dict(decode)
 
 
 def to_json(how: Preparation) -> dict[str, Any]:
@@ -174,7 +172,7 @@ def to_json(how: Preparation) -> dict[str, Any]:
 
 def from_json(value: Mapping[str, Any]) -> Preparation:
     """Inverse of `to_json`, distrusting. Raises `UsageError`."""
-    kinds: dict[str, type[Preparation]] = {kind.codec: kind for kind in (Picture, Sound)}
+    kinds: dict[str, type[Preparation]] = {kind.codec: kind for kind in (DecodeImage, DecodeAudio)}
     codec, rest = value.get("codec"), {name: of for name, of in value.items() if name != "codec"}
     if isinstance(rest.get("size"), list):
         rest["size"] = tuple(rest["size"])
@@ -191,7 +189,7 @@ def decoders(codec: str) -> dict[str, str]:
 
     Raises `MissingExtraError`.
     """
-    if codec == Sound.codec:
+    if codec == DecodeAudio.codec:
         try:
             rates = _soxr().__version__
         except MissingExtraError:  # clips that keep their rate need none

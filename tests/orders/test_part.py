@@ -98,7 +98,7 @@ def test_bits_and_digest() -> None:
     assert PART.digest == "2b1ce561b8a1e0a7420a42ecef36d905"
     assert PART.to_text() == "GQI="
     assert Subset.from_text(10, "GQI=") == PART
-    assert repr(PART) == "Part(4 of 10, 2b1ce561b8a1e0a7420a42ecef36d905)"
+    assert repr(PART) == "Subset(4 of 10, 2b1ce561b8a1e0a7420a42ecef36d905)"
 
 
 @pytest.mark.parametrize(

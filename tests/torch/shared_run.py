@@ -27,11 +27,11 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader
 
-from brand import BrandDataset, BrandLoader, BrandSampler, Picture
+from brand import BrandDataset, BrandLoader, BrandSampler, DecodeImage
 from brand.torch.job.way import COMMON
 
 SEED: Final = 5
-PREPARE: Final = Picture(size=(20, 24))
+PREPARE: Final = DecodeImage(size=(20, 24))
 MEMORY: Final = 0.3
 
 _processes = multiprocessing.get_context("forkserver")
@@ -138,7 +138,7 @@ def _train(job: SharedJob, run: int) -> None:
     data_set = BrandDataset(
         job.data,
         fields=("index", "image"),
-        prepare={"image": PREPARE},
+        decode={"image": PREPARE},
         order="shared",
         server=job.server,
         job=f"job {job.number}",

@@ -19,7 +19,7 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader
 
-from brand import Picture, pack
+from brand import DecodeImage, pack
 from brand.errors import UsageError
 from brand.node.setup.preparing import Prepared
 from brand.orders import Shared
@@ -203,12 +203,12 @@ def test_each_state_tells_what_was_drawn(texts: Path, server: RunningServer, rej
 def test_each_job_gets_what_it_would_get_alone(pictures: Path) -> None:
     """Parts, fields and preparations of its own, of a server that prepares, and one of whose preparers is killed."""
     exact = BrandDataset(pictures)
-    small, large = Picture(size=(8, 8)), Picture(shorter=12, mode="L")
+    small, large = DecodeImage(size=(8, 8)), DecodeImage(shorter=12, mode="L")
     kinds: list[dict[str, Any]] = [
         {"fields": ("index", "label")},
-        {"fields": ("index", "image"), "prepare": {"image": small}},
-        {"fields": ("index", "image", "label"), "prepare": {"image": small}},
-        {"fields": ("index", "image"), "prepare": {"image": large}},
+        {"fields": ("index", "image"), "decode": {"image": small}},
+        {"fields": ("index", "image", "label"), "decode": {"image": small}},
+        {"fields": ("index", "image"), "decode": {"image": large}},
     ]
     some = np.arange(len(exact)) % 4 != 0
     with running_server(pictures, memory=0.3, prepared=Prepared("100kB", 2)) as server:

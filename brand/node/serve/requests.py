@@ -186,7 +186,7 @@ class ClientRequests(Reprs, shows="_address _greeted"):
     def _why_not(self, wants: Sequence[DecodeSpec], theirs: dict[str, Any]) -> str:
         """Why this server does not prepare for a client with these decoders; empty if it does. Raises `UsageError`."""
         try:
-            checked({want.field: want.how for want in wants}, self._data.header.schema, None, decode=True)
+            checked({want.field: want.how for want in wants}, self._data.header.schema, None)
         except SchemaError as error:
             raise UsageError(str(error)) from None
         if self._arenas.prepared is None:

@@ -49,7 +49,7 @@ class Mixture(Drawable):
     comes twice. Epochs of the mixture are cuts of one endless sequence, so a member goes on where it was.
 
     Samples are those of the members, which all have the same fields. A sample that is a dict says in `member` the
-    number of its member, in the order given. `memory=`, `transform=`, `prepare=` and `server=` are those of each
+    number of its member, in the order given. `memory=`, `transform=`, `decode=` and `server=` are those of each
     member.
 
     Args:

@@ -42,7 +42,7 @@ class ServerOptions:
     tls: Tls | None
     cache: Cache | None
     job: str | None
-    prepare: Mapping[str, Preparation]
+    decode: Mapping[str, Preparation]
 
     @property
     def attached(self) -> bool:
@@ -83,7 +83,7 @@ class ServerResolver:
             options.job or job_name() or self._name,
             attach=options.server is not None and not common,
             cluster=self.job,
-            wants=DecodeSpecs(options.prepare),
+            wants=DecodeSpecs(options.decode),
             files=Files(self._data.right, cached_samples(self._data)),
         )
 
