@@ -1,6 +1,6 @@
 """Brand: train from data sets larger than memory, in random order, at the speed of sequential storage.
 
-Names are found when they are first used, so that `import brand` is quick and loads neither torch nor gRPC.
+Names are imported on first use, so that `import brand` is fast and loads neither torch nor gRPC.
 """
 
 from __future__ import annotations

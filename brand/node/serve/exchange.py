@@ -1,4 +1,4 @@
-"""How do the server's decisions become messages to other nodes, and how do their messages become stimuli?
+"""Turns the server's decisions into messages to other nodes, and messages of other nodes into stimuli.
 
 `StreamExchange` stands between `NodeState` and `Network` and decides nothing. It disconnects a node that breaks the protocol.
 """
@@ -6,8 +6,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-
 from brand.errors import FormatError, ProtocolError, UsageError
 from brand.node.decide.node_state import NodeState
 from brand.node.decide.peers.peers import Peer
@@ -17,6 +15,7 @@ from brand.node.wire import peer_messages as wire
 from brand.node.wire.network import Closed, Network, Opened, PeerStream, Received
 from brand.node.wire.numbers import NodeNumber
 from brand.reprs import Reprs
+from collections.abc import Callable
 
 log = logging.getLogger("brand.node")
 
@@ -25,7 +24,7 @@ Watch = Callable[[Opened | Closed], None]
 
 
 class StreamExchange(Reprs, shows="_turn.core.peers"):
-    """The streams to and from other nodes. Pages have `page` bytes. `tell` takes the stimuli."""
+    """The streams to and from other nodes. Pages have `page` bytes. `tell` accepts the stimuli."""
 
     def __init__(self, turn: NodeState, network: Network, page: int, tell: Callable[[Stimulus], object]) -> None:
         self._turn, self._network, self._page, self._tell = turn, network, page, tell
@@ -39,16 +38,16 @@ class StreamExchange(Reprs, shows="_turn.core.peers"):
 
     @property
     def address(self) -> str:
-        """Where other nodes reach this one, `host:port`."""
+        """The address at which other nodes reach this node, `host:port`."""
         return self._network.address
 
     @property
     def connected(self) -> bool:
-        """Whether this node knows where the other nodes listen."""
+        """Whether this node knows the addresses of the other nodes."""
         return self._connected
 
     def connect(self, addresses: dict[int, str], watch: Watch | None = None) -> None:
-        """Connect to the servers of the other nodes, whose addresses are given by node. Only the first call counts.
+        """Connect to the servers of the other nodes, with the addresses given by node. Later calls have no effect.
 
         The loop calls `watch` for each stream that opens, ends, or cannot be opened.
         """
@@ -99,7 +98,7 @@ class StreamExchange(Reprs, shows="_turn.core.peers"):
         return [] if self._turn.peering is None else list(self._turn.peering.peers)
 
     def _take(self, stream: PeerStream, message: bytes) -> None:
-        """Raises `ProtocolError`, `UsageError`."""
+        """Handle a message of a stream. Raises `ProtocolError` or `UsageError` if it is invalid."""
         node = NodeNumber(stream.node)
         if stream.asks:
             self._tell(NodeSays(node, wire.unpack_reply(message, self._page)))

@@ -1,23 +1,17 @@
-"""The node server: one process per node and data set, which reads ahead and answers draws.
+"""The data server: one process per node and data set, which reads ahead and answers draws.
 
 One loop owns all state and never waits for storage or for other nodes. Clients (`Clients`, `ClientRequests`), threads
 (`BackgroundWork`) and other nodes (`StreamExchange`) tell it what happens; `NodeState` decides; the loop executes its instructions.
 
-The server ends when all processes that own it have ended (see `Lifetime`), or when it is told to.
+The server ends when all its client processes have ended (see `Lifetime`), or when it is stopped.
 """
 
 from __future__ import annotations
 
+import numpy as np
 import os
 import selectors
 import time
-from collections.abc import Callable
-from contextlib import suppress
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
-
-import numpy as np
-
 from brand.errors import BrandError
 from brand.node.decide.core import DecodingStart
 from brand.node.decide.node_state import NodeState
@@ -45,14 +39,13 @@ from brand.node.decide.state.tasks import (
 )
 from brand.node.decide.stimuli import ClientLeaves, Stimulus
 from brand.node.memory.arena import Arena, Arenas
-from brand.node.memory.directory import ENTRY_BYTES, Directory
+from brand.node.memory.directory import Directory, ENTRY_BYTES
 from brand.node.memory.pool import PagePool
 from brand.node.memory.residents import Residents
 from brand.node.serve.clients import Clients
 from brand.node.serve.composing import exchange_of, preparers_of, record_to
 from brand.node.serve.executor import Executor, Readers
 from brand.node.serve.lifetime import Lifetime
-from brand.node.serve.preparers import DecodeWorkerProcesses
 from brand.node.serve.reports import Reports
 from brand.node.serve.requests import ClientRequests
 from brand.node.serve.storing import Storing
@@ -71,6 +64,10 @@ from brand.storage.dataset.cached import cached_samples
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.io.location import vector_reader
 from brand.timeline import Timeline
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final, TYPE_CHECKING
 
 if TYPE_CHECKING:
     from brand.node.serve.exchange import Watch
@@ -85,7 +82,7 @@ FACTS_LIMIT_S: Final = 5.0
 class NodeServer(Reprs, shows="address _clients _turn"):
     """Serves one data set at an abstract socket address, alone or as one of several nodes.
 
-    If the server is one of several, `network` makes the network, for the data set and the page size of the arena.
+    If the server is one of several, `network` creates the network, for the data set and the page size of the arena.
 
     Raises `UsageError` (memory too small, a log that cannot be written), OSError (EADDRINUSE: the address is taken),
     `FormatError` (no data set), `CacheError` (no cache folder).
@@ -154,7 +151,7 @@ class NodeServer(Reprs, shows="address _clients _turn"):
             *(Reports(self._troubles), self._tell),
         )
         self._stop = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        """Readable once the server is told to end."""
+        """Readable once the server has been stopped."""
         self._selector.register(self._work.wake, selectors.EVENT_READ, lambda _: self._work.finish())
         self._selector.register(self._stop, selectors.EVENT_READ, lambda _: None)
         if self._exchange is not None:
@@ -168,18 +165,18 @@ class NodeServer(Reprs, shows="address _clients _turn"):
 
     @property
     def listens_at(self) -> str | None:
-        """Where other nodes reach this one, `host:port`; None where it is alone."""
+        """The address at which other nodes reach this node, `host:port`; None if it is the only node."""
         return None if self._exchange is None else self._exchange.address
 
     def connect(self, addresses: dict[int, str], watch: Watch | None = None) -> None:
-        """Connect to the servers of the other nodes; see `StreamExchange.connect`. Does nothing where the server is alone."""
+        """Connect to the servers of the other nodes, if there are any; see `StreamExchange.connect`."""
         if self._exchange is not None:
             self._exchange.connect(addresses, watch)
 
     def facts(self, rows: int = 0, limit_s: float = FACTS_LIMIT_S) -> dict[str, Any]:
-        """Statistics (`docs/statistics.md`), asked of the loop by another thread; `rows` as for `Loops.facts`.
+        """Return statistics (`docs/statistics.md`), on request of another thread; `rows` as for `Loops.facts`.
 
-        Raises TimeoutError where the loop does not answer in time, or has ended.
+        Raises TimeoutError if the loop does not answer in time, or has ended.
         """
         return self._work.ask(lambda: self._requests.facts(len(self._clients), rows), limit_s)
 
@@ -188,7 +185,7 @@ class NodeServer(Reprs, shows="address _clients _turn"):
         self._work.trace(Timeline(path, f"server of node {self._turn.members.node}"))
 
     def run(self) -> None:
-        """Serve until stopped, or until no owner is left."""
+        """Serve until stopped, or until no client process is left."""
         why = "it was told to end, by a signal or by its launcher"
         try:
             stopped = False
@@ -217,10 +214,10 @@ class NodeServer(Reprs, shows="address _clients _turn"):
         return self._lifetime.over(time.monotonic(), used=used, starting=starting)
 
     def _patience(self) -> float:
-        """Seconds that the loop may sleep while nothing happens.
+        """Return the seconds that the loop may sleep while nothing happens.
 
-        Python handles a signal when the main thread runs. One that comes just before that thread sleeps, or that the
-        kernel gives to another thread, wakes nothing; so the loop never sleeps for long.
+        Python handles a signal when the main thread runs. A signal that arrives just before that thread sleeps, or that
+        the kernel delivers to another thread, wakes nothing; so the loop never sleeps for long.
         """
         if self._turn.hurries:
             return 0.0
@@ -243,7 +240,7 @@ class NodeServer(Reprs, shows="address _clients _turn"):
             self._do(instruction)
 
     def _step(self) -> None:
-        """Do all that the server can do now."""
+        """Do all work that is possible now."""
         now_s, unsent = time.monotonic(), {} if self._exchange is None else self._exchange.unsent()
         instructions = self._turn.step(now_s, unsent)
         if self._recorder is not None:

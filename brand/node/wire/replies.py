@@ -1,23 +1,21 @@
-"""What does a server answer to its clients? Each reply is one class, described once, and an instruction as it is.
+"""Replies of a server to its clients. Each reply is one class, described once, and also an instruction.
 
 `brand.node.wire.client_messages` has the requests; LEASE has a packer of its own (`brand.node.wire.lease`).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Annotated
-
 import numpy as np
-from numpy.typing import NDArray
-
 from brand.node.wire.described import BYTES, U32, U64, array, described, order_entry, several, text
 from brand.node.wire.joining import JOINS
-from brand.node.wire.messages import MAX_REASON, MOST_PLACES, Kind
+from brand.node.wire.messages import Kind, MAX_REASON, MOST_PLACES
 from brand.node.wire.numbers import ClientNumber, RunNumber
 from brand.node.wire.prepared import MOST_WANTS
 from brand.orders.base.joins import Joins
 from brand.orders.order import Order
+from dataclasses import dataclass, replace
+from numpy.typing import NDArray
+from typing import Annotated
 
 
 @described(Kind.ORDER, json_body=True)
@@ -50,7 +48,7 @@ class PositionsDivided:
 @described(Kind.FETCH)
 @dataclass(frozen=True, slots=True)
 class Deliver:
-    """Give a client the samples that it fetched. `data` is the result of `pack_samples`."""
+    """Send a client the samples that it fetched. `data` is the result of `pack_samples`."""
 
     client: ClientNumber
     data: Annotated[bytes, BYTES]
@@ -59,7 +57,7 @@ class Deliver:
 @described(Kind.JOINS)
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """Tell a client where its run joined others in an epoch."""
+    """Tell a client where its run joined other runs in an epoch."""
 
     client: ClientNumber
     joins: Annotated[Joins, JOINS]
@@ -78,7 +76,7 @@ class OrderDecided:
 @described(Kind.PREPARE, json_body=True)
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """Tell a client the numbers of what it wants prepared; if there are none, `why`."""
+    """Tell a client the numbers of its decode specs; if there are none, `why`."""
 
     client: ClientNumber
     numbers: Annotated[tuple[int, ...], several(U32, MOST_WANTS)]
@@ -88,7 +86,7 @@ class Numbers:
 @described(Kind.PLACES)
 @dataclass(frozen=True, slots=True, eq=False)
 class Places:
-    """Tell a client the samples at some positions; none: it must ask by DRAW."""
+    """Tell a client the samples at some positions; if there are none, it must ask with DRAW."""
 
     client: ClientNumber
     places: Annotated[NDArray[np.int32], array("<i4", MOST_PLACES)]

@@ -19,7 +19,6 @@ from brand.node.wire.drawing import Announcement
 from brand.orders.base.joins import Joins
 from brand.orders.base.part import named
 from brand.orders.base.tickets import tickets
-from brand.orders.joader.growing import pack_drawn, unpack_drawn
 from brand.orders.order import MAX_SEED, Order
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.torch.order.draw_port import DrawPort
@@ -140,6 +139,8 @@ class OfOneSet(AccessSequence):
         if not self.shuffle or not self.order.shares:
             return {}
         if self.order.grows:
+            from brand.orders.joader.growing import pack_drawn  # a job of another order does without
+
             drawn = self._port.drawn(self.order, epoch, position) if position else np.empty(0, np.int32)
             return {"version": JOINED_VERSION, "drawn": pack_drawn(drawn, self.order.samples)}
         joins = self._port.joins(self.order, epoch)
@@ -212,6 +213,8 @@ def _learn_facts(port: DrawPort, order: Order, state: Mapping[str, Any]) -> None
             joins.check_fits(order.samples, order.draws)
             port.learn_joins(order, epoch, joins)
         elif order.grows and position < order.draws:
+            from brand.orders.joader.growing import unpack_drawn
+
             places = unpack_drawn(state["drawn"], order.samples)
             if len(places) != position:
                 raise ValueError(f"{len(places):,} samples were drawn before position {position:,}")
