@@ -25,7 +25,7 @@ import numpy as np
 import xxhash
 
 from brand.errors import BrandError, UsageError, pack_error, unpack_error
-from brand.formats.preparation import Picture, Sound
+from brand.formats.preparation import DecodeAudio, DecodeImage
 from brand.node.decide import stimuli
 from brand.node.decide.cache.caching import CacheStart
 from brand.node.decide.core import DecodingStart
@@ -67,7 +67,7 @@ _VALUES: Final = {
     for value in (
         *(value for value in vars(stimuli).values() if isinstance(value, type) and is_dataclass(value)),
         *DESCRIBED,
-        *(Push, Drawer, Join, Joins, Vote, DecodeSpec, Picture, Sound),
+        *(Push, Drawer, Join, Joins, Vote, DecodeSpec, DecodeImage, DecodeAudio),
     )
 }
 """Classes that a log may name."""

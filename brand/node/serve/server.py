@@ -102,9 +102,9 @@ class NodeServer(Reprs, shows="address _clients _turn"):
             messages.longest_order(data.header.samples),
         )
         try:
-            node, nodes, remote_memory = (member.node, member.nodes, member.remote_memory) if member else (0, 1, None)
+            node, nodes, peer_memory = (member.node, member.nodes, member.peer_memory) if member else (0, 1, None)
             sizes = stored_sizes(data)
-            layout = lay_out(sizes, spec.memory, remote_memory, members_of(data, node, nodes))
+            layout = lay_out(sizes, spec.memory, peer_memory, members_of(data, node, nodes))
             folder, cached = (None, None) if cache is None else open_cache(cache, data, sizes)
             page = layout.allocator.page
             arena = Arena(layout.allocator.count, page)

@@ -113,7 +113,7 @@ class OnlineOrders(Feature):
         ):
             raise UsageError(f"samples or positions beyond those of {mine.draws:,} draws of {mine.samples:,} samples")
         order = self.orders.anew(key)
-        growing = order.growing or order.becomes(Growing.of(mine.mapping, mine.part))
+        growing = order.growing or order.becomes(Growing.of(mine.mapping, mine.subset))
         if first > growing.decided:
             raise UsageError(f"samples from position {first:,} on, where {growing.decided:,} are decided")
         order.asks(0, 0, now_s)

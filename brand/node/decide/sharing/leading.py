@@ -114,7 +114,7 @@ class JoinConsensus:
                 yield (
                     run,
                     f"nodes have not agreed within {LIMIT_S:.0f} s where job {self._runs[run].name} joins others in "
-                    f"epoch {epoch}: nothing from node {silent}; start its server again, or give protocol='stripes'",
+                    f"epoch {epoch}: nothing from node {silent}; start its server again, or give order='stripes'",
                 )
 
     # -- clients and other nodes say ---------------------------------------------------------------------------------

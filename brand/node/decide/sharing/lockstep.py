@@ -68,7 +68,7 @@ class Lockstep:
                 names = ", ".join(sorted(self._runs[n].name for n in there))
                 reason = (
                     f"{len(there)} of {step.jobs} jobs that go in lock step ({names}) have begun within "
-                    f"{GATHER_S:.0f} s: start all of them with the same seed=, protocol= and server=, each with a job= "
+                    f"{GATHER_S:.0f} s: start all of them with the same seed=, order= and server=, each with a job= "
                     f"of its own"
                 )
                 yield Refuse(draw.client, UsageError(reason))
