@@ -508,7 +508,7 @@ def test_a_server_that_prepares_what_was_not_asked(pictures: Path) -> None:
     [
         (("--decoded-memory", "much"), "'much' is no size"),
         (("--decoded-memory", "100B"), "memory of 100 bytes is too small"),
-        (("--decode-workers", "2"), "give it memory for that, with --decoded-memory"),
+        (("--decode-workers", "2"), "give it memory with --decoded-memory"),
         (("--decoded-memory", "1MB", "--decode-workers", "0"), "is not in the range x>=1"),
     ],
 )
