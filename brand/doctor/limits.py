@@ -51,7 +51,9 @@ def judge_processors(mine: int, machine: int, allowed: float | None) -> CheckRes
     told = f"this process may use {mine} of {counted(machine, 'processor')}"
     if allowed is not None and allowed < mine:
         told += f", and its control group the time of {allowed:g}"
-        return CheckResult(PART, "processors", "ok", told, f"BrandLoader(threads={max(1, int(allowed))}) fits better")
+        return CheckResult(
+            PART, "processors", "ok", told, f"BrandLoader(num_workers={max(1, int(allowed))}) fits better"
+        )
     return CheckResult(PART, "processors", "ok", told)
 
 

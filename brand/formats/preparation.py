@@ -34,7 +34,7 @@ MOST_FRAMES: Final = 1 << 20
 
 
 @dataclass(frozen=True)
-class Picture:
+class DecodeImage:
     """Decodes images to uint8, shape (height, width, channels).
 
     Args:
@@ -117,7 +117,7 @@ class Picture:
 
 
 @dataclass(frozen=True)
-class Sound:
+class DecodeAudio:
     """Decodes audio to float32, -1 to 1, shape (frames,), or (channels, frames) with `mono=False`.
 
     Args:
@@ -145,29 +145,26 @@ class Sound:
         return samples[0] if self.mono else samples
 
 
-Preparation = Picture | Sound
+Preparation = DecodeImage | DecodeAudio
 
 
 def checked(
-    prepare: Mapping[str, Preparation], schema: Schema, fields: Collection[str] | None, *, decode: bool
+    decode: Mapping[str, Preparation], schema: Schema, fields: Collection[str] | None
 ) -> dict[str, Preparation]:
-    """Check decode specs of fields, which must exist, be decoded, have the right codec, and be among `fields` (None:
-    all).
+    """Check decode specs of fields, which must exist, have the right codec, and be among `fields` (None: all).
 
     Raises `SchemaError`, `UsageError`.
     """
     kinds = dict(schema.fields)
-    for name, how in prepare.items():
+    for name, how in decode.items():
         if not isinstance(how, Preparation):
-            raise UsageError(f"prepare={{{name!r}: {how!r:.60}}}: give Picture(...) or Sound(...)")
+            raise UsageError(f"decode={{{name!r}: {how!r:.60}}}: give DecodeImage(...) or DecodeAudio(...)")
         if kinds.get(name) != how.codec:
             there = ", ".join(f"{field}: {codec}" for field, codec in kinds.items())
-            raise SchemaError(f"prepare names {name!r}, which is no field of kind {how.codec!r}; there are {there}")
+            raise SchemaError(f"decode= names {name!r}, which is no field of kind {how.codec!r}; there are {there}")
         if fields is not None and name not in fields:
-            raise SchemaError(f"prepare names {name!r}, which is not among the fields {', '.join(fields)}")
-        if not decode:
-            raise UsageError("prepare= needs decode=True: with decode=False the fields are the files' bytes")
-    return dict(prepare)
+            raise SchemaError(f"decode= names {name!r}, which is not among the fields {', '.join(fields)}")
+    return dict(decode)
 
 
 def to_json(how: Preparation) -> dict[str, Any]:
@@ -176,7 +173,7 @@ def to_json(how: Preparation) -> dict[str, Any]:
 
 def from_json(value: Mapping[str, Any]) -> Preparation:
     """Parse and check the values of `to_json`. Raises `UsageError`."""
-    kinds: dict[str, type[Preparation]] = {kind.codec: kind for kind in (Picture, Sound)}
+    kinds: dict[str, type[Preparation]] = {kind.codec: kind for kind in (DecodeImage, DecodeAudio)}
     codec, rest = value.get("codec"), {name: of for name, of in value.items() if name != "codec"}
     if isinstance(rest.get("size"), list):
         rest["size"] = tuple(rest["size"])
@@ -193,7 +190,7 @@ def decoders(codec: str) -> dict[str, str]:
 
     Raises `MissingExtraError`.
     """
-    if codec == Sound.codec:
+    if codec == DecodeAudio.codec:
         try:
             rates = _soxr().__version__
         except MissingExtraError:  # clips that keep their rate need none

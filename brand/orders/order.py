@@ -32,7 +32,7 @@ class Order:
     chunk_size: int
     seed: int
     policy: Policy
-    part: Subset | None = None
+    subset: Subset | None = None
     """The subset that is drawn; None if all samples are."""
 
     def __post_init__(self) -> None:
@@ -44,15 +44,15 @@ class Order:
             raise ValueError(f"seed {self.seed} is not from 0 to 2**128 - 1")
         check_type("policy", self.policy, Policy)
         self.policy.check_fits(self.mapping)
-        if self.part is not None and self.part.samples != self.samples:
-            raise ValueError(f"a part of {self.part.samples:,} samples, and the order has {self.samples:,}")
-        if self.part is not None and self.policy.no_part is not None:
+        if self.subset is not None and self.subset.samples != self.samples:
+            raise ValueError(f"a subset of {self.subset.samples:,} samples, and the order has {self.samples:,}")
+        if self.subset is not None and self.policy.no_part is not None:
             raise ValueError(self.policy.no_part)
 
     @property
     def draws(self) -> int:
         """Samples that an epoch draws; positions are 0 to `draws` - 1."""
-        return self.samples if self.part is None else len(self.part)
+        return self.samples if self.subset is None else len(self.subset)
 
     @property
     def mapping(self) -> Mapping:
@@ -81,7 +81,7 @@ class Order:
         """
         if not 0 <= epoch <= MAX_EPOCH:
             raise ValueError(f"epoch {epoch} is not from 0 to {MAX_EPOCH:,}")
-        mask = None if self.part is None else self.part.mask
+        mask = None if self.subset is None else self.subset.mask
         return self.policy.plan_joined(self.mapping, self.seed, mask, joins or alone(epoch))
 
     def to_json(self) -> dict[str, Any]:
@@ -97,7 +97,7 @@ class Order:
             "seed": self.seed,
             "protocol": self.policy.name,
         }
-        return own | self.policy.to_json() | ({} if self.part is None else {_PART: self.part.digest})
+        return own | self.policy.to_json() | ({} if self.subset is None else {_PART: self.subset.digest})
 
     def differences(self, other: Order) -> dict[str, tuple[Any, Any]]:
         """Return the fields that differ, by name, with the value of each order; `absent` if an order lacks one."""
@@ -106,19 +106,19 @@ class Order:
         return {name: values for name, values in both.items() if values[0] != values[1]}
 
     @classmethod
-    def from_json(cls, value: Any, part: Subset | None = None) -> Order:
-        """Read the output of `to_json`. `part` is the subset that the digest names.
+    def from_json(cls, value: Any, subset: Subset | None = None) -> Order:
+        """Read the output of `to_json`. `subset` is the one that the digest names.
 
         Raises ValueError if it is invalid.
         """
         if not isinstance(value, Values) or not set(_OF_ALL) <= set(value):
             raise ValueError(f"an order has the fields {', '.join(_OF_ALL)}, and those of its protocol")
-        digest = None if part is None else part.digest
+        digest = None if subset is None else subset.digest
         if value.get(_PART) != digest:
             raise ValueError(f"the order is of {named(value.get(_PART))}, and not of {named(digest)}")
         own = {name: each for name, each in value.items() if name not in (*_OF_ALL, _PART)}
         policy = policy_named(value["protocol"]).from_json(own)
-        return cls(value["data_set"], value["samples"], value["chunk_size"], value["seed"], policy, part)
+        return cls(value["data_set"], value["samples"], value["chunk_size"], value["seed"], policy, subset)
 
 
 _OF_ALL: Final = ("data_set", "samples", "chunk_size", "seed", "protocol")

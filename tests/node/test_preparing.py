@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis.stateful import initialize, precondition, rule
 
-from brand.formats.preparation import Picture
+from brand.formats.preparation import DecodeImage
 from brand.node.decide.decoding.preparers import MOST_ENDS, START_S
 from brand.node.decide.decoding.preparing import BATCH
 from brand.node.decide.decoding.wants import MOST
@@ -365,7 +365,7 @@ def test_the_second_memory_holds_as_many_wants_as_it_may() -> None:
 
     def asks(client: int, shorter: int) -> tuple[int, ...]:
         (numbers,) = world.tell(
-            ClientPrepares(ClientNumber(client), run, (DecodeSpec("image", Picture(shorter=shorter)),))
+            ClientPrepares(ClientNumber(client), run, (DecodeSpec("image", DecodeImage(shorter=shorter)),))
         )
         assert isinstance(numbers, Numbers)
         return numbers.numbers

@@ -7,31 +7,42 @@ and draws again. Samples that the old server had in memory are then read directl
 
 from __future__ import annotations
 
-import numpy as np
 import os
 import threading
 import weakref
-from brand.errors import (BrandError, ServerError)
-from brand.node.client.connector import (Cluster, Connector)
-from brand.node.client.session import (DrawResult, Session)
-from brand.node.client.taking import (Files, NO_FILES)
-from brand.node.client.wants import (DecodeSpecs)
-from brand.node.client.welcome import (ServerFacts)
-from brand.node.setup.server_spec import (ServerSpec)
-from brand.node.wire.client_messages import (AskOrder, AskStats, ClientBegins, ClientDivides, ClientFetches, Replaced, pack, unpack)
-from brand.node.wire.drawing import (Announcement)
-from brand.node.wire.looping import (LoopReport)
-from brand.node.wire.messages import (Kind, unpack_json)
-from brand.node.wire.numbers import (NO_CLIENT)
-from brand.node.wire.replies import (OrderFound, PositionsDivided)
-from brand.node.wire.samples import (unpack_samples)
-from brand.orders.base.joins import (Joins)
-from brand.orders.order import (Order)
-from brand.reprs import (Reprs)
-from collections.abc import (Callable)
-from contextlib import (suppress)
-from numpy.typing import (NDArray)
-from typing import (Any, Final, TYPE_CHECKING, TypeVar)
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brand.errors import BrandError, ServerError
+from brand.node.client.connector import Cluster, Connector
+from brand.node.client.session import DrawResult, Session
+from brand.node.client.taking import NO_FILES, Files
+from brand.node.client.wants import DecodeSpecs
+from brand.node.client.welcome import ServerFacts
+from brand.node.setup.server_spec import ServerSpec
+from brand.node.wire.client_messages import (
+    AskOrder,
+    AskStats,
+    ClientBegins,
+    ClientDivides,
+    ClientFetches,
+    Replaced,
+    pack,
+    unpack,
+)
+from brand.node.wire.drawing import Announcement
+from brand.node.wire.looping import LoopReport
+from brand.node.wire.messages import Kind, unpack_json
+from brand.node.wire.numbers import NO_CLIENT
+from brand.node.wire.replies import OrderFound, PositionsDivided
+from brand.node.wire.samples import unpack_samples
+from brand.orders.base.joins import Joins
+from brand.orders.order import Order
+from brand.reprs import Reprs
 
 if TYPE_CHECKING:
     from brand.node.client.orders import Orders
@@ -75,7 +86,7 @@ class Client(Reprs, shows="path address run _idle"):
         self.path, self.address, self.run = str(spec.where), spec.address, run
         self._mean_bytes = mean_bytes
         self._joins: dict[tuple[Order, int], Joins] = {}
-        """Where this run joined others, by order and epoch, as far as this process knows."""
+        """The points at which this run joined other runs, by order and epoch, as far as this process knows."""
         self._orders: dict[str, Orders] = {}
         self._connector = Connector(spec, data_set, attach=attach, cluster=cluster, wants=wants, files=files)
         self._begin_anew()
@@ -155,7 +166,7 @@ class Client(Reprs, shows="path address run _idle"):
         return self._joins.get((order, epoch), Joins())
 
     def learn_joins(self, order: Order, epoch: int, joins: Joins) -> None:
-        """Remember where this run joined others in an epoch: a state says so, or the server of another process."""
+        """Remember where this run joined other runs in an epoch, as told by a loader state or another process."""
         if len(joins.rows) >= len(self._joins.get((order, epoch), Joins()).rows):
             self._joins = {key: at for key, at in self._joins.items() if key[1] >= epoch - 1}
             self._joins[order, epoch] = joins

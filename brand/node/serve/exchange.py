@@ -6,16 +6,17 @@
 from __future__ import annotations
 
 import logging
-from brand.errors import (FormatError, ProtocolError, UsageError)
-from brand.node.decide.node_state import (NodeState)
-from brand.node.decide.peers.peers import (Peer)
-from brand.node.decide.state.tasks import (Say)
-from brand.node.decide.stimuli import (NodeRefuses, NodeSays, Stimulus, StreamEnds, StreamOpens)
-from brand.node.wire import (peer_messages as wire)
-from brand.node.wire.network import (Closed, Network, Opened, PeerStream, Received)
-from brand.node.wire.numbers import (NodeNumber)
-from brand.reprs import (Reprs)
-from collections.abc import (Callable)
+from collections.abc import Callable
+
+from brand.errors import FormatError, ProtocolError, UsageError
+from brand.node.decide.node_state import NodeState
+from brand.node.decide.peers.peers import Peer
+from brand.node.decide.state.tasks import Say
+from brand.node.decide.stimuli import NodeRefuses, NodeSays, Stimulus, StreamEnds, StreamOpens
+from brand.node.wire import peer_messages as wire
+from brand.node.wire.network import Closed, Network, Opened, PeerStream, Received
+from brand.node.wire.numbers import NodeNumber
+from brand.reprs import Reprs
 
 log = logging.getLogger("brand.node")
 
@@ -73,14 +74,14 @@ class StreamExchange(Reprs, shows="_turn.core.peers"):
                         self._network.hang_up(stream, str(error))
 
     def unsent(self) -> dict[NodeNumber, int]:
-        """Bytes that each asking node has not taken yet, by node."""
+        """Return the bytes that each asking node has not received yet, by node."""
         return {peer.node: self._network.unsent(PeerStream(peer.node, asks=False)) for peer in self._peers}
 
     def say(self, instruction: Say) -> None:
         self._network.send(PeerStream(instruction.node, instruction.asks), wire.pack(instruction.message))
 
     def facts(self) -> dict[str, object]:
-        """Facts for statistics, as plain values."""
+        """Return facts for statistics, as plain values."""
         node, nodes, peers = self._turn.members.node, self._turn.members.nodes, self._peers
         return {
             "node": node,

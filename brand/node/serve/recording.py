@@ -15,43 +15,45 @@ from __future__ import annotations
 import base64
 import json
 import logging
-import numpy as np
 import os
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, fields, is_dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
 import xxhash
-from brand.errors import (BrandError, UsageError, pack_error, unpack_error)
-from brand.formats.preparation import (Picture, Sound)
-from brand.node.decide import (stimuli)
-from brand.node.decide.cache.caching import (CacheStart)
-from brand.node.decide.core import (DecodingStart)
-from brand.node.decide.node_state import (NodeState)
-from brand.node.decide.reads.gaps import (StorageFacts)
-from brand.node.decide.state.choosing import (ChooseCached)
-from brand.node.decide.state.lives import (Key)
-from brand.node.decide.state.members import (Members)
-from brand.node.decide.state.tasks import (Forget, Instruction, MakePlan, Read, ReadFor, Rows, Write)
-from brand.node.decide.stimuli import (KeptChosen, NodeSays, PlanMade, ReadEnded, ReadForEnded, Stimulus, WriteEnded)
-from brand.node.memory.allocator import (Allocator)
-from brand.node.memory.page_memory import (NoMemory)
-from brand.node.memory.pages import (PageCounts, pages_needed)
-from brand.node.memory.pool import (PagePool)
-from brand.node.memory.residents import (Residents)
-from brand.node.wire import (messages)
-from brand.node.wire.described import (DESCRIBED)
-from brand.node.wire.drawing import (Drawer)
-from brand.node.wire.joining import (Vote)
-from brand.node.wire.numbers import (NodeNumber, RunNumber)
-from brand.node.wire.peer_messages import (Push)
-from brand.node.wire.prepared import (DecodeSpec)
-from brand.node.wire.preparer import (PAGE)
-from brand.orders.base.joins import (Join, Joins)
-from brand.orders.base.plan import (read_of_sample)
-from brand.orders.base.random import (blocks)
-from brand.orders.order import (Order)
-from brand.reprs import (Reprs)
-from collections.abc import (Mapping, Sequence)
-from dataclasses import (astuple, fields, is_dataclass)
-from pathlib import (Path)
-from typing import (Any, Final)
+
+from brand.errors import BrandError, UsageError, pack_error, unpack_error
+from brand.formats.preparation import DecodeAudio, DecodeImage
+from brand.node.decide import stimuli
+from brand.node.decide.cache.caching import CacheStart
+from brand.node.decide.core import DecodingStart
+from brand.node.decide.node_state import NodeState
+from brand.node.decide.reads.gaps import StorageFacts
+from brand.node.decide.state.choosing import ChooseCached
+from brand.node.decide.state.lives import Key
+from brand.node.decide.state.members import Members
+from brand.node.decide.state.tasks import Forget, Instruction, MakePlan, Read, ReadFor, Rows, Write
+from brand.node.decide.stimuli import KeptChosen, NodeSays, PlanMade, ReadEnded, ReadForEnded, Stimulus, WriteEnded
+from brand.node.memory.allocator import Allocator
+from brand.node.memory.page_memory import NoMemory
+from brand.node.memory.pages import PageCounts, pages_needed
+from brand.node.memory.pool import PagePool
+from brand.node.memory.residents import Residents
+from brand.node.wire import messages
+from brand.node.wire.described import DESCRIBED
+from brand.node.wire.drawing import Drawer
+from brand.node.wire.joining import Vote
+from brand.node.wire.numbers import NodeNumber, RunNumber
+from brand.node.wire.peer_messages import Push
+from brand.node.wire.prepared import DecodeSpec
+from brand.node.wire.preparer import PAGE
+from brand.orders.base.joins import Join, Joins
+from brand.orders.base.plan import read_of_sample
+from brand.orders.base.random import blocks
+from brand.orders.order import Order
+from brand.reprs import Reprs
 
 VERSION: Final = 9
 MOST_BYTES: Final = 1 << 28
@@ -65,7 +67,7 @@ _VALUES: Final = {
     for value in (
         *(value for value in vars(stimuli).values() if isinstance(value, type) and is_dataclass(value)),
         *DESCRIBED,
-        *(Push, Drawer, Join, Joins, Vote, DecodeSpec, Picture, Sound),
+        *(Push, Drawer, Join, Joins, Vote, DecodeSpec, DecodeImage, DecodeAudio),
     )
 }
 """Classes that a log may name."""

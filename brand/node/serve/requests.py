@@ -188,7 +188,7 @@ class ClientRequests(Reprs, shows="_address _greeted"):
         Raises `UsageError`.
         """
         try:
-            checked({want.field: want.how for want in wants}, self._data.header.schema, None, decode=True)
+            checked({want.field: want.how for want in wants}, self._data.header.schema, None)
         except SchemaError as error:
             raise UsageError(str(error)) from None
         if self._arenas.prepared is None:

@@ -8,46 +8,68 @@ The server ends when all its client processes have ended (see `Lifetime`), or wh
 
 from __future__ import annotations
 
-import numpy as np
 import os
 import selectors
 import time
-from brand.errors import (BrandError)
-from brand.node.decide.core import (DecodingStart)
-from brand.node.decide.node_state import (NodeState)
-from brand.node.decide.state.choosing import (ChooseCached)
-from brand.node.decide.state.tasks import (Deliver, DrawAnswer, EndPreparer, Fill, Forget, Instruction, Joined, MakePlan, Number, Numbers, OrderDecided, PositionsDivided, Prepare, Read, ReadFor, Refuse, Say, StartPreparer, Write)
-from brand.node.decide.stimuli import (ClientLeaves, Stimulus)
-from brand.node.memory.arena import (Arena, Arenas)
-from brand.node.memory.directory import (Directory, ENTRY_BYTES)
-from brand.node.memory.pool import (PagePool)
-from brand.node.memory.residents import (Residents)
-from brand.node.serve.clients import (Clients)
-from brand.node.serve.composing import (exchange_of, preparers_of, record_to)
-from brand.node.serve.executor import (Executor, Readers)
-from brand.node.serve.lifetime import (Lifetime)
-from brand.node.serve.reports import (Reports)
-from brand.node.serve.requests import (ClientRequests)
-from brand.node.serve.storing import (Storing)
-from brand.node.serve.troubles import (Troubles)
-from brand.node.serve.work import (BackgroundWork, IsWanted)
-from brand.node.setup.caching import (cache_reader, open_cache)
-from brand.node.setup.choose import (choose_depth, use_page_cache)
-from brand.node.setup.measure import (lay_out, members_of, stored_sizes)
-from brand.node.setup.server_spec import (ServerSpec)
-from brand.node.wire import (messages)
-from brand.node.wire.client_messages import (pack)
-from brand.node.wire.lease import (pack_lease)
-from brand.node.wire.numbers import (ClientNumber)
-from brand.reprs import (Reprs)
-from brand.storage.dataset.cached import (cached_samples)
-from brand.storage.dataset.dataset import (StoredDataSet)
-from brand.storage.io.location import (vector_reader)
-from brand.timeline import (Timeline)
-from collections.abc import (Callable)
-from contextlib import (suppress)
-from pathlib import (Path)
-from typing import (Any, Final, TYPE_CHECKING)
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from brand.errors import BrandError
+from brand.node.decide.core import DecodingStart
+from brand.node.decide.node_state import NodeState
+from brand.node.decide.state.choosing import ChooseCached
+from brand.node.decide.state.tasks import (
+    Deliver,
+    DrawAnswer,
+    EndPreparer,
+    Fill,
+    Forget,
+    Instruction,
+    Joined,
+    MakePlan,
+    Number,
+    Numbers,
+    OrderDecided,
+    PositionsDivided,
+    Prepare,
+    Read,
+    ReadFor,
+    Refuse,
+    Say,
+    StartPreparer,
+    Write,
+)
+from brand.node.decide.stimuli import ClientLeaves, Stimulus
+from brand.node.memory.arena import Arena, Arenas
+from brand.node.memory.directory import ENTRY_BYTES, Directory
+from brand.node.memory.pool import PagePool
+from brand.node.memory.residents import Residents
+from brand.node.serve.clients import Clients
+from brand.node.serve.composing import exchange_of, preparers_of, record_to
+from brand.node.serve.executor import Executor, Readers
+from brand.node.serve.lifetime import Lifetime
+from brand.node.serve.reports import Reports
+from brand.node.serve.requests import ClientRequests
+from brand.node.serve.storing import Storing
+from brand.node.serve.troubles import Troubles
+from brand.node.serve.work import BackgroundWork, IsWanted
+from brand.node.setup.caching import cache_reader, open_cache
+from brand.node.setup.choose import choose_depth, use_page_cache
+from brand.node.setup.measure import lay_out, members_of, stored_sizes
+from brand.node.setup.server_spec import ServerSpec
+from brand.node.wire import messages
+from brand.node.wire.client_messages import pack
+from brand.node.wire.lease import pack_lease
+from brand.node.wire.numbers import ClientNumber
+from brand.reprs import Reprs
+from brand.storage.dataset.cached import cached_samples
+from brand.storage.dataset.dataset import StoredDataSet
+from brand.storage.io.location import vector_reader
+from brand.timeline import Timeline
 
 if TYPE_CHECKING:
     from brand.node.serve.exchange import Watch
@@ -80,9 +102,9 @@ class NodeServer(Reprs, shows="address _clients _turn"):
             messages.longest_order(data.header.samples),
         )
         try:
-            node, nodes, remote_memory = (member.node, member.nodes, member.remote_memory) if member else (0, 1, None)
+            node, nodes, peer_memory = (member.node, member.nodes, member.peer_memory) if member else (0, 1, None)
             sizes = stored_sizes(data)
-            layout = lay_out(sizes, spec.memory, remote_memory, members_of(data, node, nodes))
+            layout = lay_out(sizes, spec.memory, peer_memory, members_of(data, node, nodes))
             folder, cached = (None, None) if cache is None else open_cache(cache, data, sizes)
             page = layout.allocator.page
             arena = Arena(layout.allocator.count, page)
@@ -187,7 +209,7 @@ class NodeServer(Reprs, shows="address _clients _turn"):
             os.eventfd_write(self._stop, 1)
 
     def _over(self) -> bool:
-        """Whether no process needs this server any more."""
+        """Return whether no process needs this server any more."""
         peering = self._turn.peering
         used = len(self._clients) > 0 or (peering is not None and peering.peers.any_asks)
         starting = not self._requests.greeted or (peering is not None and not peering.peers.complete)

@@ -21,9 +21,9 @@ HINTS: Final = {
     "storage": "Storage is at its limit: more memory= keeps more of the data; `brand profile` finds the best length of "
     "a read.",
     "node": "Another node sends late: look at its storage, and at the network between the two.",
-    "preparation": "Copying, decoding and transforms set the pace: more threads=, prepare=, smaller pictures, or a "
+    "preparation": "Copying, decoding and transforms set the pace: more num_workers=, decode=, smaller pictures, or a "
     "cheaper transform.",
-    "collate": "Putting batches together sets the pace: a cheaper collate_fn, or more threads=.",
+    "collate": "Putting batches together sets the pace: a cheaper collate_fn, or more num_workers=.",
     "server": "The node server answers late: its processors are busy, it makes a plan, or other ranks have not begun.",
     LOOP: "Loading keeps up. The training itself sets the pace.",
 }

@@ -5,29 +5,42 @@ The results are passed to the loop as stimuli (`tell`).
 
 from __future__ import annotations
 
-import numpy as np
 import threading
 import time
-from brand.errors import (BrandError, FormatError, ServerError, UnreadableError)
-from brand.node.decide.state.choosing import (ChooseCached)
-from brand.node.decide.state.tasks import (DrawAnswer, EndPreparer, Fill, Forget, MakePlan, Prepare, Read, ReadFor, StartPreparer, Write)
-from brand.node.decide.stimuli import (KeptChosen, PlanMade, ReadEnded, ReadForEnded, Stimulus, WriteEnded)
-from brand.node.memory.pages import (PageCounts)
-from brand.node.serve.executor import (Executor, Readers)
-from brand.node.serve.scouting import (Scout)
-from brand.node.serve.storing import (Storing)
-from brand.node.serve.troubles import (Troubles)
-from brand.node.wire.lease import (Held)
-from brand.node.wire.numbers import (NodeNumber)
-from brand.node.wire.samples import (pack_samples)
-from brand.orders.base.plan import (read_of_sample)
-from brand.reprs import (Reprs)
-from brand.storage.dataset.dataset import (StoredDataSet)
-from brand.storage.io.pagecache import (in_page_cache)
-from brand.timeline import (Timeline)
-from collections.abc import (Callable, Mapping)
-from dataclasses import (dataclass)
-from typing import (Any, TYPE_CHECKING, TypeVar)
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from brand.errors import BrandError, FormatError, ServerError, UnreadableError
+from brand.node.decide.state.choosing import ChooseCached
+from brand.node.decide.state.tasks import (
+    DrawAnswer,
+    EndPreparer,
+    Fill,
+    Forget,
+    MakePlan,
+    Prepare,
+    Read,
+    ReadFor,
+    StartPreparer,
+    Write,
+)
+from brand.node.decide.stimuli import KeptChosen, PlanMade, ReadEnded, ReadForEnded, Stimulus, WriteEnded
+from brand.node.memory.pages import PageCounts
+from brand.node.serve.executor import Executor, Readers
+from brand.node.serve.scouting import Scout
+from brand.node.serve.storing import Storing
+from brand.node.serve.troubles import Troubles
+from brand.node.wire.lease import Held
+from brand.node.wire.numbers import NodeNumber
+from brand.node.wire.samples import pack_samples
+from brand.orders.base.plan import read_of_sample
+from brand.reprs import Reprs
+from brand.storage.dataset.dataset import StoredDataSet
+from brand.storage.io.pagecache import in_page_cache
+from brand.timeline import Timeline
 
 if TYPE_CHECKING:
     from brand.node.serve.preparers import DecodeWorkerProcesses
@@ -163,7 +176,7 @@ class BackgroundWork(Reprs, shows="_executor"):
         self._executor.share(job, len(read.pieces), done)
 
     def answered(self, answer: DrawAnswer) -> None:
-        """A draw is answered: its waits go into the trace."""
+        """Write the waits of a draw that has been answered to the trace."""
         if self._timeline is None:
             return
         end_s = time.monotonic()

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from brand.orders.base.plan import EpochPlan, planned_by, read_of_sample
 
 ONE_NODE: Final = (
-    "several nodes do not draw a part of a data set together with protocol='slots': give protocol='stripes', or "
+    "several nodes do not draw a subset of a data set together with order='slots': give order='stripes', or "
     "convert these samples to a data set of their own"
 )
 """The reason to refuse an order of a subset whose plans depend on the nodes."""
@@ -27,7 +27,7 @@ ONE_NODE: Final = (
 
 def named(digest: Any) -> str:
     """Return the text that names the subset with this digest to the user; None is the digest of all samples."""
-    return "all samples" if digest is None else f"part {digest}"
+    return "all samples" if digest is None else f"subset {digest}"
 
 
 @dataclass(frozen=True, repr=False)

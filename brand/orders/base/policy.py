@@ -22,7 +22,7 @@ from brand.orders.base.plan import EpochPlan
 from brand.orders.base.tickets import MAX_POSITIONS
 
 BY_ONE_NODE: Final = (
-    "jobs share by this rule on one node only: with several nodes give protocol='shared', or start each job on one node"
+    "jobs share by this rule on one node only: with several nodes give order='shared', or start each job on one node"
 )
 """The reason to refuse an order of several nodes."""
 
@@ -142,10 +142,10 @@ class Policy(ABC):
         return cls(**values)
 
 
-def check_names(values: Values[str, Any], needed: list[str], known: list[str], protocol: str) -> None:
+def check_names(values: Values[str, Any], needed: list[str], known: list[str], name: str) -> None:
     """Raise ValueError if a needed field is missing, or if the order does not know a field."""
     if not set(needed) <= set(values) <= set(known):
-        raise ValueError(f"of protocol {protocol!r} an order has the fields {', '.join(known)}")
+        raise ValueError(f"{name!r}: an order has the fields {', '.join(known)}")
 
 
 def check_type(name: str, value: Any, kind: type) -> None:

@@ -32,7 +32,7 @@ def policy_named(name: Any) -> type[Policy]:
     check_type("protocol", name, str)
     name = OLD_ORDERS.get(name, name)
     if name not in POLICIES:
-        raise ValueError(f"protocol {name!r} is none of {', '.join(map(repr, POLICIES))}")
+        raise ValueError(f"order {name!r} is none of {', '.join(map(repr, POLICIES))}")
     return POLICIES[name]
 
 
@@ -43,5 +43,5 @@ def choice_of(option: OrderOption) -> OrderChoice:
     if not isinstance(option, str) or option not in NAMED:
         names = ", ".join(map(repr, NAMED))
         classes = ", ".join(f"{each.__name__}(...)" for each in CHOICES)
-        raise UsageError(f"protocol={option!r}: give {names}, or one of {classes}")
+        raise UsageError(f"order={option!r}: give {names}, or one of {classes}")
     return NAMED[option]()

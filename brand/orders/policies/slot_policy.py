@@ -83,7 +83,7 @@ class Slots(OrderChoice):
         if setting.partition is not None:
             if setting.partition < n:
                 how = f"`brand partition --group-chunks {n}` (or more) keeps enough chunks together"
-                raise UsageError(f"protocol 'slots' needs {n} chunks on one node for each abstract chunk: {how}")
+                raise UsageError(f"order 'slots' needs {n} chunks on one node for each abstract chunk: {how}")
             n = setting.partition
         ahead = int(remote * AHEAD)
         # Some draws of the window are of the node's own samples and take no room, so the room is hardly ever short.

@@ -118,7 +118,7 @@ class Placing:
         self._say(
             f"{len(ranks.here)} of {ranks.replicas} ranks draw here, but {room.unit} neighbouring samples are cached "
             "together, so the cache folder holds a random choice (placement 'even'). Single samples of 64 KiB or more, "
-            "with protocol='uniform', could be chosen by their next use"
+            "with order='uniform', could be chosen by their next use"
         )
         return True
 
