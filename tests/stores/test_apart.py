@@ -96,8 +96,8 @@ def test_a_process_that_was_killed_is_an_error(store: StoreProcess) -> None:
 
 CHILD = """
 import os, sys, time
-from brand.stores.apart import StoreApart
-with StoreApart(sys.argv[1], 2) as store:
+from brand.stores.apart import StoreProcess
+with StoreProcess(sys.argv[1], 2) as store:
     try:
         store.read("none", 1)
     except FileNotFoundError:
@@ -131,4 +131,4 @@ def test_it_ends_with_its_parent(there: Bucket, repository: Path, number: signal
 
 def test_it_says_its_state(store: StoreProcess) -> None:
     """Without a secret."""
-    assert repr(store) == f"StoreApart(s3://bucket/set, 3 lines idle, process {store._process.pid})"
+    assert repr(store) == f"StoreProcess(s3://bucket/set, 3 lines idle, process {store._process.pid})"
