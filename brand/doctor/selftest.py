@@ -53,7 +53,7 @@ def _run(folder: str, on_step: OnStep, limit_s: float) -> tuple[list[dict[str, A
                 lines.append(json.loads(line))
                 on_step(len(lines), len(STEPS))
         if time.monotonic() - begun >= limit_s:
-            return lines, f"it was not over after {counted(round(limit_s), 'second')}"
+            return lines, f"it did not finish within {counted(round(limit_s), 'second')}"
         errors.seek(0)
         last = errors.read().decode(errors="replace").strip().splitlines()[-1:]
     return lines, ": ".join([f"the process ended with code {process.returncode}", *last])

@@ -202,8 +202,9 @@ def _keep_freed_memory() -> None:
 
 
 def choose(mode: Mode, probe: Sequence[bytes], samples: int, chunks: int) -> Compression:
-    """Choose the compression from a probe of records; `samples` and `chunks` weigh the dictionary, stored in every
-    chunk.
+    """Choose the compression from a probe of records.
+
+    `samples` and `chunks` weigh the dictionary, which is stored in every chunk.
     """
     if mode not in MODES:
         raise UsageError(f"compression {mode!r}: there are {', '.join(MODES)}")
@@ -245,7 +246,7 @@ def _frames(zstd: zstandard.ZstdCompressor, records: Records) -> list[Any]:
 def _train(records: Sequence[bytes]) -> bytes:
     try:
         return zstandard.train_dictionary(DICTIONARY_BYTES, list(records), k=256, d=8, level=LEVEL).as_bytes()
-    except zstandard.ZstdError:  # too few or too uniform samples to learn from
+    except zstandard.ZstdError:  # too few or too uniform samples to train a dictionary
         return b""
 
 

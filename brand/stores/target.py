@@ -49,7 +49,7 @@ class StoreTarget(Reprs, shows="_store"):
             try:
                 self._store.write(name, data, new=True)
             except FileExistsError:
-                return is_right()  # it may be there because the answer to an earlier try was lost
+                return is_right()  # the object may exist because the answer to an earlier try was lost
             except BrandError:
                 raise
             except OSError as error:

@@ -65,16 +65,16 @@ def test_what_takes_too_long_is_ended(tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "torch.py").write_text("import threading; threading.Event().wait()")
     monkeypatch.syspath_prepend(tmp_path)
     last = run(limit_s=2)[-1]
-    assert (last.state, last.told) == ("problem", "it was not over after 2 seconds")
+    assert (last.state, last.told) == ("problem", "it did not finish within 2 seconds")
 
 
 def test_a_wrong_result_is_a_problem() -> None:
     """The steps behind it are not taken."""
     lines: list[dict[str, Any]] = [
         {"step": "pack", "seconds": 0.5},
-        {"step": "exact reads", "error": "sample 3 is another one"},
+        {"step": "exact reads", "error": "sample 3 is a different one"},
     ]
     assert list(selftest.judge(lines, "the process ended with code 0")) == [
         CheckResult("self-test", "pack", "ok", "", seconds=0.5),
-        CheckResult("self-test", "exact reads", "problem", "sample 3 is another one", selftest._REPORT),
+        CheckResult("self-test", "exact reads", "problem", "sample 3 is a different one", selftest._REPORT),
     ]

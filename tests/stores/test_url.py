@@ -38,8 +38,8 @@ def test_what_is_no_url_is_a_path(text: object) -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("s3://key:secret@bucket/x", "a URL may hold no user or password"),
-        ("https://secret@host/x", "a URL may hold no user or password"),
+        ("s3://key:secret@bucket/x", "a URL must not hold a user or password"),
+        ("https://secret@host/x", "a URL must not hold a user or password"),
         ("https://host/x?sig=secret", "a URL may hold no query"),
         ("az://container/x#secret", "no fragment"),
         ("s3:///x", "names no bucket or host"),

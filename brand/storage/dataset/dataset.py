@@ -133,7 +133,7 @@ class StoredDataSet(Catalogue):
     def check_file_size(self, number: int) -> None:
         """Check that a chunk's file has the size that the index records. Reads nothing. Raises `FormatError`."""
         if file_size(self.location, number) != int(self.chunk_rows["file_size"][number]):
-            self.open_chunk(number)  # raises the error that says which of the two is wrong
+            self.open_chunk(number)  # raises the error that names the wrong one of the two
 
     def check_tables(self, places: NDArray[np.int64], *, close: bool = False) -> None:
         """Check that the rows of the index for these places agree with their chunks' own tables, once for each row.
@@ -266,7 +266,7 @@ class _Tools(threading.local):
         self._memory = memoryview(bytearray())
 
     def decompressor(self, dictionary: Callable[[], bytes]) -> Decompressor:
-        """Return the thread's decompressor. Calls `dictionary` once. Raises ValueError if its result is not a
+        """Return the thread's decompressor. Calls `dictionary` once. Raises ValueError if it returns no valid
         dictionary.
         """
         if self._decompressor is None:

@@ -129,7 +129,9 @@ def fetch_index(url: str) -> Path:
     try:
         answer = json.loads(done.stdout)
     except ValueError:
-        raise StorageError(f"the process that copies the index of {url} ended; it may have said why") from None
+        raise StorageError(
+            f"the process that copies the index of {url} has ended; its output may give the reason"
+        ) from None
     if "type" in answer:
         raise unpack_error(answer) or StorageError(f"the index of {url} cannot be copied: {answer}")
     return Path(answer["folder"])
