@@ -97,7 +97,7 @@ def _side_by_side(head: _Piece, columns: Sequence[Sequence[_Piece]], count: int)
 
 
 def _texts_together(columns: Sequence[Sequence[Any]], head: int) -> tuple[bytearray, list[NDArray[np.int64]]] | None:
-    """Return records of `str` fields, with zeros for the heads, and the sizes of each field. None for other values.
+    """Return records of `str` fields, with zeros for the heads, and the sizes of each field. None if any is not text.
 
     One call encodes all values. The sizes in bytes follow from the positions at which characters begin.
     """

@@ -27,7 +27,7 @@ def test_the_memory_of_a_control_group_is_told() -> None:
     found = judge_memory(4 * GB, 6 * GB)
     assert found.state == "ok"
     assert found.told == (
-        "the control group may have 6.0 GB; 4.0 GB are free, and BrandDataset takes at most 1.0 GB by default"
+        "the control group may use 6.0 GB; 4.0 GB are free, and BrandDataset takes at most 1.0 GB by default"
     )
     assert "control group" not in judge_memory(4 * GB, None).told
 
@@ -43,7 +43,7 @@ def test_less_time_than_processors_needs_fewer_threads() -> None:
     assert judge_processors(8, 64, None).told == "this process may use 8 of 64 processors"
     found = judge_processors(8, 64, 2.5)
     assert found.state == "ok"
-    assert found.told.endswith("and its control group the time of 2.5")
+    assert found.told.endswith("and its control group the time of 2.5 processors")
     assert found.cure == "BrandLoader(threads=2) fits better"
     assert judge_processors(2, 2, 4.0).cure == ""
     assert "threads=1" in judge_processors(2, 2, 0.25).cure

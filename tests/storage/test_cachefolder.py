@@ -429,7 +429,7 @@ def test_another_error_ends_writing_too(some_set: Path, tmp_path: Path, caplog: 
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
         assert found.stopped == "failed: the file would be larger than allowed here"
         assert found.held.tolist() == [True] * 8 + [False] * (SAMPLES - 8)
-    assert caplog.text.count("nothing more is written") == 1
+    assert caplog.text.count("no more samples are written") == 1
 
 
 # -- whose it is -----------------------------------------------------------------------------------------------------

@@ -206,7 +206,7 @@ def test_a_share_is_refused_with_the_cure(photos_set: Path, tmp_path: Path, ther
     for source in (tmp_path / "0", there.url("share")):
         with pytest.raises(UsageError, match="copy the undivided data set"):
             copy(source, tmp_path / "target")
-    with pytest.raises(TargetExistsError, match="share of a node"):
+    with pytest.raises(TargetExistsError, match="partition of a node"):
         copy(photos_set, tmp_path / "0")
 
 
