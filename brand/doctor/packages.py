@@ -100,7 +100,7 @@ def _numbers(version: str) -> tuple[int, ...]:
 def judge(
     needed: Sequence[Requirement], versions: Mapping[str, str], faults: Mapping[str, str]
 ) -> Iterable[CheckResult]:
-    """Return a result for Brand's own packages and one for each extra.
+    """Yield a result for Brand's own packages and one for each extra.
 
     `versions` has the distributions that are installed, `faults` the packages whose import failed, and the reason.
     Pure.

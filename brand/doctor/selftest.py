@@ -76,7 +76,7 @@ def _ended_after(limit_s: float, process: subprocess.Popen[str]) -> Iterator[Non
 
 
 def judge(lines: list[dict[str, Any]], ending: str) -> Iterator[CheckResult]:
-    """Return a result for each completed step, and one for the step at which the process ended too early. Pure."""
+    """Yield a result for each completed step, and one for the step at which the process ended too early. Pure."""
     for line in lines:
         if "missing" in line:
             yield CheckResult(PART, line["step"], "missing", *_advice(line["missing"]))

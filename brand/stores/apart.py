@@ -126,6 +126,7 @@ def main() -> None:
         threading.Thread(target=_serve, args=(store, line), daemon=True).start()
     with socket.socket(fileno=int(life)) as end:
         end.recv(1)
+    # At once, because threads may still wait for the store.
     os._exit(0)
 
 

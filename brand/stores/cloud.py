@@ -91,6 +91,7 @@ def open_cloud(
     }
     if headers:
         options["default_headers"] = dict(headers)
+    # A proxy that the user has set must not be replaced.
     if not any(os.environ.get(name) for name in _PROXIES):
         allowed = {*_HOSTS.get(url.scheme, ()), *_endpoints(url), *hosts}
         options |= {"proxy_url": _NOWHERE, "proxy_excludes": ",".join(sorted(allowed))}
@@ -168,6 +169,7 @@ class CloudStore(Reprs, shows="url _versions"):
         """Send one request, with the retries of obstore. Raises OSError."""
         options: dict[str, Any] = {"range": (offset, offset + size)}
         known = self._versions.get(name)
+        # With the known ETag, the store itself refuses the read of a replaced object.
         if known is not None:
             options["if_match"] = known
         done = 0

@@ -55,6 +55,7 @@ class StoreTarget(Reprs, shows="_store"):
             except OSError as error:
                 if pause_s is None or error.errno in _HOPELESS:
                     raise
+                # Random, so that several writers do not retry at the same moment.
                 time.sleep(pause_s * random.uniform(0.5, 1.5))
             else:
                 return True

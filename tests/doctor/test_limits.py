@@ -90,4 +90,4 @@ def test_a_cache_that_cannot_be_written_is_missing(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     found = {each.name: each for each in limits.look()}["cache"]
     assert found.state == "missing"
-    assert f"{tmp_path} cannot be written" in found.told
+    assert f"{tmp_path} is not writable" in found.told

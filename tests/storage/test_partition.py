@@ -272,7 +272,7 @@ def test_an_unfinished_share_is_not_reindexed_or_converted_into(seven: Path, tmp
     broken_off(seven, tmp_path, copy=False)
     second = outs(tmp_path, 2)[1]
     before = files_below(second)
-    with pytest.raises(UsageError, match="share"):
+    with pytest.raises(UsageError, match="is a partition"):
         reindex(second)
     with pytest.raises(TargetExistsError):
         brand.pack(SAMPLES, second, SCHEMA, jobs=1)
@@ -382,7 +382,9 @@ def test_a_data_set_is_not_its_own_share(seven: Path) -> None:
         divide(seven, [seven])
 
 
-@pytest.mark.parametrize(("group_chunks", "most"), [(1, "7 nodes"), (2, "4 groups of 2.*4 nodes"), (7, "at most 1 node,")])
+@pytest.mark.parametrize(
+    ("group_chunks", "most"), [(1, "7 nodes"), (2, "4 groups of 2.*4 nodes"), (7, "at most 1 node,")]
+)
 def test_more_nodes_than_groups_are_refused(seven: Path, tmp_path: Path, group_chunks: int, most: str) -> None:
     """The message says how many there can be, and with so many it works."""
     groups = -(-7 // group_chunks)

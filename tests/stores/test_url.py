@@ -46,7 +46,7 @@ def test_what_is_no_url_is_a_path(text: object) -> None:
         ("s3://bucket/../other", "must not be empty"),
         ("s3://bucket/a//b", "must not be empty"),
         ("s3://bucket/%2e%2e/b", "must not be empty"),
-        ("http://host:port/x", "is no URL"),
+        ("http://host:port/x", "is not a URL"),
         ("s3://" + 5000 * "x", "5,005 characters"),
     ],
 )

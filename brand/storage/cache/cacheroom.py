@@ -54,7 +54,7 @@ class Cached:
 
 @contextmanager
 def opened_caches(folder: str, *, make: bool) -> Iterator[tuple[int, str]]:
-    """Return the descriptor and the path of the folder with all caches. Raises `CacheError`."""
+    """Yield the descriptor and the path of the folder with all caches. Raises `CacheError`."""
     given = open_given(folder) if make else _open_existing(folder)
     shown = os.path.join(folder, CACHES_NAME)
     try:

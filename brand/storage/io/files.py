@@ -97,6 +97,7 @@ class OpenFiles:
             return None
         for number in numbers:
             self.descriptor(number)
+        # If the process runs out of descriptors, opening one file closes the others.
         found = [self._open[number] for number in numbers if number in self._open]
         return found if len(found) == len(numbers) else None
 
@@ -133,6 +134,7 @@ class RangeReader:
     def read_into(self, ranges: Sequence[Range]) -> None:
         """See `ChunkReader`."""
         late = [r for r in ranges if not self.filled_from_cache(r)]
+        # A single read needs no announcement: it follows at once.
         if len(late) > 1 and _WILLNEED is not None:
             for number, offset, buffer in late:
                 with suppress(OSError):  # the read will raise the error

@@ -74,6 +74,7 @@ def copy_index(url: str) -> Path:
         try:
             with _locked(parent, name):
                 if folder.is_dir():
+                    # Opened only to check that no other user can change it.
                     os.close(open_own_folder(name, parent, str(folder)))
                     return folder
                 unfinished = home / f"{name}.part"
@@ -111,6 +112,7 @@ def _copy(store: Store, manifest: Manifest, folder: Path) -> None:
         try:
             found = _copy_file(store, name, size, path)
         except OSError as error:
+            # Errors of this machine's disk are reported by the caller.
             if error.filename != store.url.child(name):
                 raise
             raise StorageError(f"{error.filename} cannot be read: {error.strerror}") from None

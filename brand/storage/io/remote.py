@@ -107,6 +107,7 @@ class _StoreVectors(_Reading):
 
     def scatter(self, number: int, offset: int, size: int, vector: NDArray[np.void]) -> None:
         """See `VectorReader`."""
+        # A copy of the vector, because `scatter_memory` cuts partly filled pieces in place.
         vector, at = np.array(vector, order="C"), 0
         for piece in self._remote.store.pieces(chunk_name(number), offset, size):
             at = scatter_memory(np.frombuffer(piece, np.uint8), vector, at)

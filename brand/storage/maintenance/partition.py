@@ -152,9 +152,8 @@ def _claimed(out: Path, description: bytes) -> Iterator[Path]:
         if not work.exists():  # another process had it, and has removed it meanwhile
             raise TargetExistsError(f"{out}: another partition has just ended there. Run the command again")
         _check_target(out, description)
-        (work / "share").write_bytes(
-            description
-        )  # inside the work folder: a half-written file next to it would make `out` look used
+        # Inside the work folder, because a half-written file next to it would make `out` look used.
+        (work / "share").write_bytes(description)
         publish_file(work / "share", out / SHARE_NAME)
         sync_folder(out)
         yield work

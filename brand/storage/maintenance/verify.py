@@ -210,7 +210,7 @@ def _compare_index(
 def _samples(
     location: Location, front: ChunkFront, path: str, arrays: Mapping[str, ArrayFile]
 ) -> Iterator[FormatError]:
-    """Return the faults of the samples of a chunk: checksum, frame, record, columns."""
+    """Yield the faults of the samples of a chunk: checksum, frame, record, columns."""
     decode, number = RecordDecoder(front.header.schema), front.preamble.number
     names = [name for name, _ in front.header.schema.fixed if column_name(name) in arrays]
     columns = {name: arrays[column_name(name)].take(front.rows["index"]).tolist() for name in names}

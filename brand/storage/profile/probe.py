@@ -200,6 +200,7 @@ class _Probe:
 
     def visit(self, cell: ProfileCell, ranges: Sequence[Range], limit_s: float) -> None:
         """Read cold ranges for about `limit_s` at most. Reads nothing if time is too short for the fewest reads."""
+        # Skip the cell if the fewest reads take too long even at the highest speed so far.
         fastest = max((speed for speeds in self._speeds.values() for speed in speeds), default=0.0)
         if fastest and cell.size * cell.least > fastest * self.left():
             return
@@ -273,6 +274,7 @@ class _Files:
         """See `ProbeSubject`. The files are dropped from the page cache first."""
         for file in {piece.file for piece in ranges}:
             self._cached[file].drop()
+        # Pages that are not yet on the storage can be dropped only after a flush.
         for file in {piece.file for piece in ranges if self._is_cached(piece)}:
             self._cached[file].drop_written()
         return [piece for piece in ranges if not self._is_cached(piece)]
@@ -294,16 +296,16 @@ class _Files:
 
 
 def _open_files(path: Path, stack: ExitStack) -> Iterator[tuple[int, int]]:
-    """Return descriptor and usable size of the largest files below `path`; if `path` is a data set, of its chunks."""
+    """Yield descriptor and usable size of the largest files below `path`; if `path` is a data set, of its chunks."""
     found = [(path.stat().st_size, path)] if path.is_file() else list(_walk(path))
+    # Files of equal size are chosen at random.
     random.shuffle(found)
     for _, file in sorted(found, key=lambda item: -item[0])[:_MOST_FILES]:
         descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
         stack.callback(os.close, descriptor)
         facts = os.fstat(descriptor)
-        sparse = (
-            facts.st_blocks * 512 < facts.st_size
-        )  # holes are not read from storage: only the bytes before the first hole count
+        # Holes are not read from storage: only the bytes before the first hole count.
+        sparse = facts.st_blocks * 512 < facts.st_size
         yield descriptor, os.lseek(descriptor, 0, os.SEEK_HOLE) if sparse else facts.st_size
 
 
