@@ -191,11 +191,11 @@ def test_a_copy_onto_itself_is_refused(photos_set: Path, tmp_path: Path, there: 
     shutil.copytree(photos_set, source)
     (tmp_path / "link").symlink_to(source)
     target = {"same": tmp_path / "link", "inside": tmp_path / "link" / "copy", "around": tmp_path / "a"}[place]
-    with pytest.raises(UsageError, match="beside it"):
+    with pytest.raises(UsageError, match="outside of it"):
         copy(source, target)
     shutil.copytree(photos_set, there.place("a/set"))
     name = {"same": "a/set", "inside": "a/set/copy", "around": "a"}[place]
-    with pytest.raises(UsageError, match="beside it"):
+    with pytest.raises(UsageError, match="outside of it"):
         copy(there.url("a/set"), there.url(name))
 
 
