@@ -8,17 +8,15 @@ same values on every machine with the same decoder: simplejpeg for JPEG if it is
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, get_args
-
 import numpy as np
-from numpy.typing import NDArray
-
-from brand.errors import MissingExtraError, SchemaError, UsageError
-from brand.formats.media import as_rgb, decode_audio, open_image, pillow_errors, soundfile
-from brand.formats.schema import Schema
-from brand.formats.values import Buffer
+from brand.errors import (MissingExtraError, SchemaError, UsageError)
+from brand.formats.media import (as_rgb, decode_audio, open_image, pillow_errors, soundfile)
+from brand.formats.schema import (Schema)
+from brand.formats.values import (Buffer)
+from collections.abc import (Collection, Mapping)
+from dataclasses import (asdict, dataclass)
+from numpy.typing import (NDArray)
+from typing import (Any, ClassVar, Final, Literal, TYPE_CHECKING, get_args)
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -110,7 +108,10 @@ class DecodeImage:
 
             width, height = (-(-side // factor) for side in size)
             pixels = simplejpeg.decode_jpeg(data, "RGB", min_height=height, min_width=width)
-        except (ImportError, ValueError):  # Pillow takes some files that it does not take, and says what is wrong
+        except (
+            ImportError,
+            ValueError,
+        ):  # Pillow decodes some files that simplejpeg refuses, and its error names the fault
             return None
         made = Image.fromarray(pixels)
         return made if self.mode == "RGB" else made.convert("L")
@@ -151,9 +152,10 @@ Preparation = DecodeImage | DecodeAudio
 def checked(
     decode: Mapping[str, Preparation], schema: Schema, fields: Collection[str] | None
 ) -> dict[str, Preparation]:
-    """Check decode specs of fields, which must exist, have the right codec, and be among `fields` (None: all).
+    """Check decode specs of fields.
 
-    Raises `SchemaError`, `UsageError`.
+    The fields must exist, be decoded, have the right codec, and be among `fields` (None: all). Raises `SchemaError`,
+    `UsageError`.
     """
     kinds = dict(schema.fields)
     for name, how in decode.items():
@@ -193,7 +195,7 @@ def decoders(codec: str) -> dict[str, str]:
     if codec == DecodeAudio.codec:
         try:
             rates = _soxr().__version__
-        except MissingExtraError:  # clips that keep their rate need none
+        except MissingExtraError:  # audio that keeps its rate needs no resampler
             rates = None
         versions = {"libsndfile": soundfile().__libsndfile_version__, "soxr": rates, "numpy": np.__version__}
         return {name: str(version) for name, version in versions.items()}
