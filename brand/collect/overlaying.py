@@ -1,6 +1,7 @@
-"""How does a collection get a column for all its samples, without a part being touched? As a list that a version names.
+"""How does a collection get a column for all its samples, without a change of any segment? As a list that a version
+names.
 
-A later overlay of the same name takes its place. Samples that are appended afterwards have no value in it.
+A later overlay with the name replaces it. Samples that are appended afterwards have no value in it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from brand.storage.dataset.partindex import NOTHING
 def overlay(collection: Target, name: str, values: ArrayLike | None) -> Version:
     """Give all samples a value, by index: whole numbers or floats of shape (samples,). None removes the column.
 
-    Raises `SchemaError` for a name or values that do not fit, `UsageError`, `StorageError`.
+    Raises `SchemaError` if the name or the values do not fit, `UsageError`, `StorageError`.
     """
     folder = collection_folder(collection)
     if values is not None:
@@ -45,7 +46,7 @@ def overlay(collection: Target, name: str, values: ArrayLike | None) -> Version:
 
 
 def read_column(path: Path) -> NDArray[Any]:
-    """The values in a .npy file. Raises `UsageError`."""
+    """Return the values in a .npy file. Raises `UsageError` if it cannot be read."""
     try:
         found = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
