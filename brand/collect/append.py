@@ -128,7 +128,7 @@ def append_data_set(
     data = StoredDataSet(location)
     if not isinstance(location, FolderLocation) or data.share is not None:
         what = "a collection" if data.version is not None else "a share" if data.share is not None else "in a store"
-        raise UsageError(f"{os.fspath(path)} is {what}: only a whole data set in a folder becomes a part")
+        raise UsageError(f"{os.fspath(path)} is {what}: only a whole data set in a folder becomes a segment")
     folder = collection_folder(collection, new=True)
     if _has_versions(folder):
         _check_fits(folder, data)
@@ -153,7 +153,7 @@ def _converted(collection: Target, kind: str, src: Target, options: Options | No
         report = convert(os.fspath(place), chosen)
         try:
             return replace(_publish(folder, place, report, f"{kind} {printable(named)}"), target=os.fspath(collection))
-        except UsageError:  # it is there already, or does not fit: nothing is left to go on with
+        except UsageError:  # it is there already, or does not fit: nothing is left to continue
             shutil.rmtree(place)
             raise
 
@@ -237,7 +237,7 @@ def _check_alike(known: StoredDataSet, data: StoredDataSet) -> None:
     again = "Convert its source with `brand append`, which takes them from the collection"
     if data.header.chunk_size != like.chunk_size:
         raise SchemaError(
-            f"{data.name} has {data.header.chunk_size:,} samples a chunk, and the collection {like.chunk_size:,}. "
+            f"{data.name} has {data.header.chunk_size:,} samples per chunk, and the collection {like.chunk_size:,}. "
             f"{again}, or with --chunk-size {like.chunk_size}"
         )
     if data.dictionary != like.compression.dictionary:

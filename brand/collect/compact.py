@@ -66,7 +66,7 @@ def compact(
     `FormatError`, `StorageError`.
     """
     if not 0 <= above < 1:
-        raise UsageError(f"above={above}: a share from 0 to 1 is needed, for example 0.2")
+        raise UsageError(f"above={above}: a fraction from 0 to 1 is needed, for example 0.2")
     folder = collection_folder(collection)
     index = joined(folder)
     version = index.version
@@ -130,7 +130,7 @@ def publish_rewritten(
     """
     before, by_id = writer.present, {each.old.id: each for each in done}
     if not set(by_id) <= {part.id for part in before.parts}:
-        raise StorageError(f"{writer.folder}: another command has changed these parts meanwhile. Run it again")
+        raise StorageError(f"{writer.folder}: another command has changed these segments meanwhile. Run it again")
     parts = []
     for part in before.parts:
         if (new := by_id.get(part.id)) is None or part.id is None:

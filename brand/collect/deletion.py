@@ -48,7 +48,7 @@ def undelete(collection: Target, indices: list[int]) -> Version:
             raise UsageError(f"sample {other[0]} is not deleted: nothing was done")
         if len(lost := np.intersect1d(wanted, np.concatenate(gone))):
             raise UsageError(
-                f"the bytes of sample {lost[0]} are no longer in this version: `brand compact` took them out. An older "
+                f"the bytes of sample {lost[0]} are no longer in this version: `brand compact` removed them. An older "
                 "version may have them (`brand versions`)"
             )
         left = writer.put_indices(np.setdiff1d(deleted, wanted))

@@ -78,7 +78,7 @@ def collection_folder(where: str | os.PathLike[str], *, new: bool = False) -> Pa
     if (found := named_version(folder)) is not None:
         raise UsageError(f"{text} names a version, and versions do not change: name the collection, {found[0]}")
     if not new:
-        raise UsageError(f"{text} is no collection: `brand append` makes one")
+        raise UsageError(f"{text} is not a collection: `brand append` makes one")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(f"{text} is neither a collection nor empty: choose another folder")
     return folder
@@ -139,8 +139,8 @@ class Writer:
         held = sum(part.id is not None for part in parts)
         if held > MOST_PARTS:
             raise UsageError(
-                f"{self.folder} would have {counted(held, 'part')}, and {MOST_PARTS} are the most. Convert all of it "
-                "anew, or append less often"
+                f"{self.folder} would have {counted(held, 'segment')}, and {MOST_PARTS} are the most. Convert all "
+                "data again, or append less often"
             )
         version = make_version(collection, number, parts, deleted, overlays, parent, note)
         _link(self.folder, version)
@@ -165,7 +165,7 @@ def staged(folder: Path, name: str) -> Iterator[Path]:
     """Make a folder below `staging/` for the work of this process only; removed at the end. Raises `StorageError`."""
     place = folder / STAGING / f"{name}-{secrets.token_hex(4)}"
     make_folder(folder)
-    with storage_errors(folder, "cannot write to"), _locked(folder):  # else a writer could take it for a left-over
+    with storage_errors(folder, "cannot write to"), _locked(folder):  # else a writer could remove it as a leftover
         place.mkdir()
         lock = os.open(place / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -193,7 +193,7 @@ def kept(folder: Path, name: str) -> Iterator[Path]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             ours = path.exists() and os.path.samestat(path.stat(), os.fstat(lock))
         if not ours:
-            raise UsageError(f"{folder}: another process appends this source right now: nothing was done")
+            raise UsageError(f"{folder}: another process is appending this source: nothing was done")
         yield place
     finally:
         if ours:

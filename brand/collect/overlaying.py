@@ -50,7 +50,7 @@ def read_column(path: Path) -> NDArray[Any]:
     try:
         found = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
-        raise UsageError(f"{path} is no .npy file of numbers: {error}") from error
+        raise UsageError(f"{path} is not a .npy file of numbers: {error}") from error
     if not isinstance(found, np.ndarray):
         raise UsageError(f"{path} holds several arrays: save one with numpy.save")
     return found
@@ -67,7 +67,7 @@ def _checked(name: str, values: NDArray[Any], samples: int) -> tuple[str, NDArra
     if values.dtype.kind == "f":
         return "float", values.astype("<f8")
     if values.dtype.kind == "u" and len(values) and int(values.max()) > np.iinfo(np.int64).max:
-        raise SchemaError(f"column {name!r} has the value {values.max()}, and 2^63 - 1 is the most")
+        raise SchemaError(f"column {name!r} has the value {values.max()}, and the largest is 2^63 - 1")
     if values.dtype.kind == "i" and (values == NOTHING["int"]).any():
-        raise SchemaError(f"column {name!r} has the value -2^63, which stands for no value")
+        raise SchemaError(f"column {name!r} has the value -2^63, which means a missing value")
     return "int", values.astype("<i8")

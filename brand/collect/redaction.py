@@ -59,9 +59,9 @@ def redact(collection: Target, wanted: NamedSamples, report: Target, *, on_chunk
     """
     folder, to = collection_folder(collection), Path(report).absolute()
     if to.exists() or not to.parent.is_dir():
-        raise UsageError(f"{report}: the report becomes a new file in a folder that is there")
+        raise UsageError(f"{report}: give a new file in an existing folder")
     if to.is_relative_to(folder):
-        raise UsageError(f"{report}: the report names the samples, so it lies outside of the collection")
+        raise UsageError(f"{report}: the report names the samples, so give a file outside of the collection")
     index = joined(folder)
     found = find(index, wanted, on_chunk, deleted=True)
     if len(np.union1d(index.deleted, found.indices)) == index.samples:

@@ -163,7 +163,7 @@ def _together(nodes: Sequence[Sequence[EpochWork]], per_epoch: int) -> tuple[_Re
         after = np.searchsorted(freed, taken - works[0].room_pages)
         after[taken <= works[0].room_pages] = -1
         dues.append(due)
-        # A server never waits for draws that wait for it: it makes room, or leaves samples to exact reads.
+        # A server never waits for draws that wait for it: it frees memory, or leaves samples to direct reads.
         afters.append(np.minimum(after, due - 1))
     due, after = np.concatenate(dues), np.concatenate(afters)
     size = np.concatenate([work.read_sizes for works in nodes for work in works])

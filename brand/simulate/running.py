@@ -215,9 +215,9 @@ class _Node:
         """Return the work of the node for an epoch whose plan is made. Afterwards its cached samples are in memory."""
         kept_pages = self._residents.kept_pages
         self._execute(self._turn.step(0.0, {}), plan, read_of)  # the plan is made
-        while self._turn.hurries:  # the epoch begins, a part at a time
+        while self._turn.hurries:  # the epoch begins, in several steps
             self._execute(self._turn.step(0.0, {}), plan, read_of)
-        self._execute(self._turn.step(0.0, {}), plan, read_of)  # the kept samples are chosen
+        self._execute(self._turn.step(0.0, {}), plan, read_of)  # the cached samples are chosen
         live = self._turn.core.epochs.get(self._key(epoch))
         assert live is not None, "all ranks have begun the epoch, and its plan is made"
         work = self._count(live.epoch, plan, read_of, kept_pages)

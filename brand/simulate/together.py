@@ -108,7 +108,9 @@ class Together:
         if not 1 <= len(jobs) <= MOST_JOBS:
             raise UsageError(f"{len(jobs)} jobs: give 1 to {MOST_JOBS}")
         if len({job.epochs is None for job in jobs}) > 1:
-            raise UsageError("some jobs have a number of epochs and others go on: give each of them one, or none")
+            raise UsageError(
+                "some jobs have a number of epochs and others do not end: give each of them a number, or none"
+            )
         fastest = max(job.speed for job in jobs)
         self._jobs = [replace(job, speed=job.speed / fastest) for job in jobs]
         self._ends = jobs[0].epochs is not None
@@ -123,7 +125,7 @@ class Together:
             self._until = self._after + math.ceil(epochs * max(self._lasts))
         if self._until > MOST_EPOCHS:
             many = f"that takes {math.ceil(self._until)} epochs of the fastest job, and {MOST_EPOCHS} are simulated"
-            raise UsageError(f"{many}: give fewer epochs, which are much alike, or leave out the slowest job")
+            raise UsageError(f"{many}: give fewer epochs, which differ little, or leave out the slowest job")
         self._facts, self._all = _piece(facts, self._until * len(jobs)), facts.samples
         self._tallied: tuple[StripePolicy, ReadTally] | None = None
         self._runners = self._over(self._facts.samples)
@@ -175,7 +177,7 @@ class Together:
         if self._tallied is None or self._tallied[0] != policy:
             after, until = self._after * samples, self._until * samples
             whiles = draws_together(mapping, policy.stripe, 0, self._runners, until)
-            self._tallied = None  # the old one goes before there is a new one
+            self._tallied = None  # free the old one before a new one is made
             self._tallied = policy, tally(mapping, policy.stripe, self._runners, whiles, after=after, until=until)
         found = self._tallied[1]
         spare = min(FOLLOWER * (len(self._jobs) - 1), found.most_held / samples)

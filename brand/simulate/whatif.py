@@ -54,7 +54,7 @@ def data_of(stored: StoredDataSet) -> Data:
     """
     if stored.share is not None:
         whole = "simulate the whole data set with as many nodes, or describe it by --samples and --mean-bytes"
-        raise UsageError(f"{stored.name} is the share of node {stored.share.node} of {stored.share.nodes}: {whole}")
+        raise UsageError(f"{stored.name} is the partition of node {stored.share.node} of {stored.share.nodes}: {whole}")
     return Data(facts_of(stored), stored_sizes(stored), len(stored))
 
 

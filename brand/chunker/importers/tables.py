@@ -195,11 +195,11 @@ def _refuse(samples: Any, kinds: set[tuple[str, str]]) -> None:
         raise UsageError(f"samples is a {name} of {library}: give {_ROWS[library, name]}, where table is what you gave")
     if isinstance(samples, Mapping):
         raise UsageError(
-            "samples is a dict, and pack takes an iterable of dicts, one for each sample; of a dict of columns make"
+            "samples is a dict, and pack takes an iterable of dicts, one for each sample; turn a dict of columns into"
             " (dict(zip(columns, row)) for row in zip(*columns.values()))"
         )
     if isinstance(samples, str | bytes | os.PathLike):
         raise UsageError(
             f"samples={samples!r} is a path, and pack takes an iterable of dicts; for a folder of files there is"
-            " `brand convert`, for pictures, clips, tar files, Parquet, MDS, JSONL and others"
+            " `brand convert`, for images, audio, tar files, Parquet, MDS, JSONL and others"
         )

@@ -186,7 +186,7 @@ class FolderSource:
     def _read_whole(self, index: int, descriptor: int) -> bytes:
         entry, facts = self.listing.entries[index], os.fstat(descriptor)
         size = int(entry["size"])
-        if facts.st_mtime_ns != entry["modified_ns"]:  # written anew, perhaps with as many bytes
+        if facts.st_mtime_ns != entry["modified_ns"]:  # written again, perhaps with equally many bytes
             raise SourceError(self.listing.key(index), "the file changed while it was being converted")
         data = os.read(descriptor, size + 1)
         while 0 < len(data) < size:  # Linux reads at most 2 GiB at once

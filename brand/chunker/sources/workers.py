@@ -48,8 +48,8 @@ def run_tasks(
         yield from _feed(pool, function, iter(tasks), jobs * _IN_FLIGHT)
     except BrokenProcessPool as error:
         raise InterruptedConversionError(
-            "a worker process died (killed, perhaps for want of memory: try fewer with -j)."
-            " What is finished is kept; run the same command again and it goes on"
+            "a worker process died (killed, perhaps for lack of memory: try fewer with -j)."
+            " What is finished is kept; run the same command again to continue"
         ) from error
     finally:
         _end(pool)

@@ -47,8 +47,8 @@ class Claim:
         here = versions()
         if dict(self.made_with) != here:
             raise TargetExistsError(
-                f"{name} holds an unfinished conversion that was begun with {_listed(self.made_with)}. Here are"
-                f" {_listed(here)}, which may write other bytes. Use the same versions, or remove {name} to begin anew"
+                f"{name} holds an unfinished conversion that was begun with {_listed(self.made_with)}. Installed are"
+                f" {_listed(here)}, which may write other bytes. Use the same versions, or remove {name} to start again"
             )
 
 
@@ -79,7 +79,7 @@ def check_claim(folder: Path, mine: Claim, name: str) -> bool:
     if there != mine:
         raise TargetExistsError(
             f"{name} holds an unfinished conversion of another source or with other options."
-            f" Run that command again to finish it, or remove {name} to begin anew"
+            f" Run that command again to finish it, or remove {name} to start again"
         )
     return True
 

@@ -59,7 +59,7 @@ def choose_kept(
     filled = np.cumsum(sizes[order])
     largest = peak(plan, size_of, read_of)
     share = max(0.0, (room - largest) / max(1, total - largest))
-    for _ in range(8):  # the peak of a part is not exactly its share of the peak
+    for _ in range(8):  # the peak of a subset is not exactly its fraction of the peak
         chosen = np.zeros(len(sizes), np.bool_)
         chosen[order[: int(np.searchsorted(filled, share * total, side="right"))]] = True
         kept: NDArray[np.bool_] = chosen[unit_of]

@@ -85,7 +85,7 @@ def _in_batches(
     group_of[short], groups = best_fit(lengths[short], row, tails)
     heights = np.ones(groups, np.int64)
     heights[: len(whole)] = whole + (rest > 0)
-    # `best_fit` opens rows for long documents first; batches take them in a random order. A sum of random words is one.
+    # `best_fit` opens rows for long documents first; batches take them in a random order. Their sum is random, too.
     turn, first = np.zeros(groups, np.uint64), np.zeros(groups, np.bool_)
     np.add.at(turn, group_of, noise)
     first[group_of[early]] = True
@@ -175,7 +175,7 @@ def laid_out(lengths: Whole, row: int) -> Pieces:
         begun = int(ends[at]) - left
         at, into = int(np.searchsorted(ends, begun + row, "right")), 0
     starts = np.append(first, len(lengths)).astype(np.int64)
-    # A document that goes on in the next row has a piece in both.
+    # A document that continues in the next row has a piece in both.
     goes_on = np.append(np.array(row_at[1:], np.int64) > 0, False) if first else np.zeros(0, np.bool_)
     count = np.diff(starts) + goes_on
     rows = np.repeat(np.arange(len(first)), count)

@@ -86,5 +86,5 @@ class Slots(OrderChoice):
                 raise UsageError(f"protocol 'slots' needs {n} chunks on one node for each abstract chunk: {how}")
             n = setting.partition
         ahead = int(remote * AHEAD)
-        # Some draws of the window are of the node's own samples and take no room, so the room is hardly ever short.
+        # Some draws of the window are of the node's own samples and take no space, so space is hardly ever short.
         return SlotPolicy(n, self.refill, setting.nodes, setting.ranks, window=ahead, remote=ahead)

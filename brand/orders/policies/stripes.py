@@ -67,7 +67,7 @@ def _plan_block(
     # A stripe is due when the first of its samples is drawn, but no later than the stripes behind it in group order.
     first_draw = np.full(length.size, np.iinfo(np.int64).max)
     owner = row * (n * per_chunk) + within // stripe
-    first_draw[owner[::-1]] = draws[::-1]  # the last assignment stands: the first draw
+    first_draw[owner[::-1]] = draws[::-1]  # the last assignment wins: the first draw
     first_draw = np.take_along_axis(first_draw.reshape(length.shape), order, axis=1)
     due = np.minimum.accumulate(first_draw[:, ::-1], axis=1)[:, ::-1]
     count = np.take_along_axis(length, order, axis=1)
