@@ -58,8 +58,9 @@ _FOLDERS: Final = (VERSIONS_NAME, "parts", "lists", STAGING)
 
 
 def collection_folder(where: str | os.PathLike[str], *, new: bool = False) -> Path:
-    """Return the folder of a collection that is changed; with `new`, it may be missing or empty. Raises
-    `UsageError`.
+    """Return the folder of a collection that is changed; with `new`, it may be missing or empty.
+
+    Raises `UsageError` if the path is something else.
     """
     text = os.fspath(where)
     if is_url(text):
@@ -178,10 +179,9 @@ def staged(folder: Path, name: str) -> Iterator[Path]:
 
 @contextmanager
 def kept(folder: Path, name: str) -> Iterator[Path]:
-    """Open a place below `staging/` for the conversion of one source, which remains if it is stopped. It may be
-    missing.
+    """Open a place below `staging/` for the conversion of one source, which remains if it is stopped.
 
-    Raises `UsageError` if another process converts this source, `StorageError`.
+    It may be missing. Raises `UsageError` if another process converts this source, `StorageError`.
     """
     place = folder / STAGING / f"{KEPT}{name}"
     path = place.with_name(f"{place.name}.lock")

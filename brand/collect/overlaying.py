@@ -1,7 +1,7 @@
-"""How does a collection get a column for all its samples, without a change of any segment? As a list that a version
-names.
+"""How does a collection get a column for all its samples without a change of any segment?
 
-A later overlay with the name replaces it. Samples that are appended afterwards have no value in it.
+As a list that a version names. A later overlay with the name replaces it. Samples that are appended afterwards have no
+value in it.
 """
 
 from __future__ import annotations

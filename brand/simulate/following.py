@@ -28,8 +28,9 @@ MOMENTS: Final = 4096
 
 @dataclass(frozen=True, eq=False)
 class ReadTally:
-    """The draws of several jobs in a time interval. Arrays without a shape have that of all draws, by sample, then
-    by time.
+    """The draws of several jobs in a time interval.
+
+    Arrays without a shape have that of all draws, by sample, then by time.
     """
 
     came: NDArray[np.int16]
@@ -131,11 +132,10 @@ def tally(
 
 
 def _before(places: NDArray[np.int32], times: NDArray[np.float64], began: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the time at which each sample was drawn before, if it was wanted since; -1 if it is new. By sample,
-    then time.
+    """Return the time at which each sample was drawn before, if it was wanted since; -1 if it is new.
 
-    `began`: the times at which the epochs of the draws began. A sample is wanted if this or a later draw is one of an
-    epoch that had begun at the previous draw. All have the same shape.
+    The draws are by sample, then by time. `began`: the times at which the epochs of the draws began. A sample is wanted
+    if this or a later draw is one of an epoch that had begun at the previous draw. All have the same shape.
     """
     begins, rank = np.unique(began, return_inverse=True)
     behind = places * np.int64(len(begins)) + rank  # samples behind have larger numbers, so they do not lower these

@@ -27,10 +27,10 @@ _ROUNDS: Final = 256
 def drawn_and_read(
     runners: Sequence[Runner], slots: int, seed: int, after: float, until: float
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return the draws and the reads of each job between two times, each shape (jobs,), with a memory of `slots`
-    elements.
+    """Return the draws and the reads of each job between two times, each shape (jobs,).
 
-    Times are in draws of a job of speed 1, and no job is faster. A read that serves several draws is divided evenly.
+    The memory has `slots` elements. Times are in draws of a job of speed 1, and no job is faster. A read that serves
+    several draws is divided evenly.
     """
     elements = len(runners[0].part)
     tree, words = Tree(elements), Words(seed, RandomStream.ROUNDS)

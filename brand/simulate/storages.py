@@ -114,10 +114,9 @@ ASSUMED_STORE: Final = "store (assumed)"
 
 
 def storage_named(text: str, option: str) -> Storage:
-    """Return the storage that the user names in an option: a built-in name, MB/s, `MB/s:operations/s`, or a
-    profile's file.
+    """Return the storage that the user names in an option.
 
-    Raises `UsageError` if it is none of these.
+    A built-in name, MB/s, `MB/s:operations/s`, or a profile's file. Raises `UsageError` if it is none of these.
     """
     if text in BUILT_IN:
         return BUILT_IN[text]

@@ -49,8 +49,9 @@ class Data:
 
 
 def data_of(stored: StoredDataSet) -> Data:
-    """Return the facts of an existing data set. Raises `FormatError`, and `UsageError` if it is the partition of one
-    node.
+    """Return the facts of an existing data set.
+
+    Raises `FormatError`, and `UsageError` if it is the partition of one node.
     """
     if stored.share is not None:
         whole = "simulate the whole data set with as many nodes, or describe it by --samples and --mean-bytes"
@@ -192,8 +193,9 @@ def answer(data: Data, case: Case) -> Prediction:
 
 
 def _cache_bytes(data: Data, case: Case, order: Order) -> int:
-    """Return the capacity of a node's cache folder for one section of the data; 0 if it is no faster than the
-    storage.
+    """Return the capacity of a node's cache folder for one section of the data.
+
+    0 if the folder is no faster than the storage.
     """
     if case.cache is None:
         return 0

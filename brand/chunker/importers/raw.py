@@ -1,5 +1,6 @@
-"""The common part of MDS and LitData: samples after a table of offsets, columns of bytes whose contents the index
-does not declare, and raw pixels.
+"""The common part of MDS and LitData.
+
+Samples after a table of offsets, columns of bytes whose contents the index does not declare, and raw pixels.
 """
 
 from __future__ import annotations

@@ -56,10 +56,9 @@ class Table:
 
 
 def table_of(samples: Any, schema: Mapping[str, str] | None) -> Table | None:
-    """Return the table that `pack` was given, with the fields of a schema or with all columns; None if it is not a
-    table.
+    """Return the table that `pack` was given, with the fields of a schema or with all columns.
 
-    Raises `SchemaError`, `UsageError`, `MissingExtraError`.
+    Returns None if it is not a table. Raises `SchemaError`, `UsageError`, `MissingExtraError`.
     """
     kinds = {(kind.__module__.partition(".")[0], kind.__name__) for kind in type(samples).__mro__}
     if ("pandas", "DataFrame") in kinds:

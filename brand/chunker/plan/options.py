@@ -18,10 +18,10 @@ def default_jobs() -> int:
 
 @dataclass(frozen=True)
 class Options:
-    """The options of a conversion. The first group determines the bytes that are written, the second how the work is
-    done.
+    """The options of a conversion.
 
-    Raises `UsageError` if a value is out of range.
+    The first group determines the bytes that are written, the second how the work is done. Raises `UsageError` if a
+    value is out of range.
     """
 
     seed: int = 0

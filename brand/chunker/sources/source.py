@@ -64,8 +64,9 @@ class Source(Protocol):
         """Return records of these samples. Raises `SourceError` or `SchemaError`, which names the sample at fault."""
 
     def fingerprint(self, *, times: bool) -> str:
-        """Return the identity of the contents, as far as it is known before reading; with `times` also of the files'
-        dates.
+        """Return the identity of the contents, as far as it is known before reading.
+
+        With `times`, it depends on the files' dates, too.
         """
 
     def release(self) -> None:

@@ -1,5 +1,6 @@
-"""Which text belongs to which audio file? A table (TSV or CSV of path and text) is joined to the listing by hashed
-path.
+"""Which text belongs to which audio file?
+
+A table (TSV or CSV of path and text) is joined to the listing by hashed path.
 
 The table is read once, row by row. Texts are written to `texts.bin`, and their offsets into the listing's entries. The
 values of a file in the other wanted columns follow its text, and their sizes are in the listing's columns. This takes

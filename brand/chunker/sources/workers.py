@@ -68,6 +68,7 @@ def _feed(
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 yield running.pop(future), future.result()
     finally:
+        # A running task cannot be cancelled, and its worker is killed afterwards: let it finish its files.
         wait([future for future in running if not future.cancel()])
 
 
@@ -95,6 +96,6 @@ def _start(context: Any, parent: int) -> None:
 
 
 def _end_with_parent(parent: int) -> None:
-    while os.getppid() == parent:
+    while os.getppid() == parent:  # an orphan gets another parent
         time.sleep(0.2)
     os._exit(1)

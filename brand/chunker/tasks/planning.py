@@ -75,9 +75,8 @@ def joined(place: Path) -> Iterator[Path]:
 
 
 def is_planned(folder: Path) -> bool:
-    """Return whether a work folder has a shared plan. It is listed, because a network file system may cache a missing
-    name.
-    """
+    """Return whether a work folder has a shared plan."""
+    # Listed, because a network file system may cache that a name is missing.
     return SHARED_PLAN_NAME in os.listdir(folder)
 
 
@@ -131,7 +130,7 @@ def _publish(scratch: Path, final: Path) -> None:
     sync_folder(scratch)
     try:
         scratch.rename(final)
-    except OSError:
+    except OSError:  # also if another machine was faster: a folder with contents cannot be replaced
         if not is_planned(final.parent):
             raise
     sync_folder(final.parent)

@@ -103,8 +103,9 @@ class Tree:
         return job
 
     def remove(self, job: Need) -> None:
-        """Remove a job. Chains that only this job broke are joined, so the elements that other jobs share are still
-        shared.
+        """Remove a job.
+
+        Chains that only this job broke are joined, so the elements that other jobs share are still shared.
         """
         rank = self.jobs.index(job)
         self.jobs.pop(rank)
@@ -124,9 +125,7 @@ class Tree:
         return sorted((job for job in self.jobs if job in jobs), key=lambda job: job.left)
 
     def levels_among(self, jobs: Sequence[Need]) -> NDArray[np.uint8]:
-        """Return the levels of a tree of these jobs only, shape (elements,); the tree's own array if these are all
-        jobs.
-        """
+        """Return the levels of a tree of these jobs only, shape (elements,); the tree's own array if they are all."""
         if len(jobs) == len(self.jobs):
             return self.levels
         return levels_of([job.mask(len(self.levels)) for job in jobs], len(self.levels))

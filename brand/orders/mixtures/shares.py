@@ -157,8 +157,9 @@ def _nodes(tree: Tree) -> list[tuple[Any, Any]]:
 
 
 def _away(tree: Tree, weights: Sequence[float], above: float | None) -> list[float]:
-    """Return how far each leaf can be away. `above`: the sum of 1 / weight of the nodes above; None: `tree` is the
-    whole.
+    """Return how far each leaf can be away.
+
+    `above`: the sum of 1 / weight of the nodes above; None if `tree` is the whole.
     """
     if isinstance(tree, int):
         return [0.0 if above is None else (1 + weights[tree] * above) / 2]

@@ -204,8 +204,9 @@ class _Cluster:
         self._asked, self._sent_ends = array("q"), array("q")
 
     def play(self, location: NDArray[Any], refill: Refill, dice: _Dice) -> None:
-        """Simulate all draws of the epoch, in order of position. `location` is the location of each draw, shape
-        (samples,).
+        """Simulate all draws of the epoch, in order of position.
+
+        `location` is the location of each draw, shape (samples,).
         """
         lies, sample_of, waiting = self._lies.data, self._sample_of.data, self._waiting.data  # faster, one by one
         room, ranks, each = self._room, self._turns.ranks, self._turns.each

@@ -73,8 +73,9 @@ class Slots(OrderChoice):
     refill: Refill = "fill_rate"
 
     def choose_policy(self, setting: Setting) -> SlotPolicy:
-        """Return the numbers: the nodes use their memories together, and plans contain the samples that nodes send
-        ahead.
+        """Return the numbers.
+
+        The nodes use their memories together, and plans contain the samples that nodes send ahead.
         """
         if setting.nodes == 1 or setting.ranks % setting.nodes:
             return SlotPolicy(setting.group_chunks(setting.held), self.refill)

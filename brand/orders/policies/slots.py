@@ -59,8 +59,9 @@ def priorities(mapping: Mapping, seed: int, epoch: int, step: int) -> NDArray[np
 
 
 def unfilled_files(mapping: Mapping) -> NDArray[np.bool_]:
-    """Return a mask of the files that are not filled yet when an epoch begins: all that exist, shape (groups, n, chunk
-    size).
+    """Return a mask of the files that are not filled yet when an epoch begins: all that exist.
+
+    Shape (groups, n, chunk size).
     """
     there = np.arange(mapping.chunk_size) < mapping.chunk_samples()[:, None]
     return there.reshape(mapping.groups, mapping.group_chunks, mapping.chunk_size)
@@ -102,8 +103,9 @@ class _Groups:
         self._missing = np.zeros(groups, np.int64)
 
     def draw_until_miss(self) -> NDArray[np.bool_]:
-        """Deliver all draws before each group's next miss. Return a mask of the groups that have a miss, shape
-        (groups,).
+        """Deliver all draws before each group's next miss.
+
+        Returns a mask of the groups that have a miss, shape (groups,).
         """
         lies = self._chunk >= 0
         next_draw = np.take_along_axis(self._draw, self._drawn[:, :, None], axis=2)[:, :, 0]
