@@ -157,7 +157,7 @@ def writing(folder: Path) -> Iterator[Writer]:
         known = numbers(folder)
         _remove_unnamed(folder, [read_version(folder, number) for number in known])
         finish_destroying(folder)
-        known = numbers(folder)
+        known = numbers(folder)  # an interrupted redaction has removed some
         yield Writer(folder, read_version(folder, known[-1]) if known else None)
 
 
@@ -191,6 +191,7 @@ def kept(folder: Path, name: str) -> Iterator[Path]:
     try:
         with suppress(BlockingIOError):
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # The previous owner removes the file before it releases the lock: the name may be that of another file.
             ours = path.exists() and os.path.samestat(path.stat(), os.fstat(lock))
         if not ours:
             raise UsageError(f"{folder}: another process is appending this source: nothing was done")
@@ -232,7 +233,7 @@ def _link(folder: Path, version: Version) -> None:
         file.flush()
         os.fsync(file.fileno())
     try:
-        os.link(temporary, final)
+        os.link(temporary, final)  # a rename would replace a version that another process has published
     except FileExistsError:
         raise StorageError(
             f"{folder}: another process has published version {version.number} meanwhile, so nothing was changed. Run "

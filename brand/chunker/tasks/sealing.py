@@ -119,7 +119,7 @@ def _add_chunks(
             lost.append(number)
             reasons.append(chunk.reason)
             continue
-        if not lost:
+        if not lost:  # else there will be no index: only look for further bad chunks
             builder.add(number, chunk.rows, chunk.checksum, chunk.columns)
         done += len(chunk.rows)
         done_bytes += int(chunk.rows["size"].sum(dtype=np.int64))

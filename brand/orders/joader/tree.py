@@ -98,7 +98,7 @@ class Tree:
         rank = next((k for k, other in enumerate(self.jobs) if other.left > job.left), len(self.jobs))
         below = self.levels <= rank
         self.levels[~below] += 1
-        self.levels[below & ~needed] = rank + 1
+        self.levels[below & ~needed] = rank + 1  # a chain that the new job breaks begins behind it
         self.jobs.insert(rank, job)
         return job
 

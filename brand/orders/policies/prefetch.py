@@ -214,7 +214,7 @@ class _Cluster:
             steps = zip(location[part].tolist(), self._draws.number_at[part].tolist(), strict=True)
             for position, (where, number) in enumerate(steps, part.start):
                 remote = number >= 0
-                if remote and not waiting[number]:
+                if remote and not waiting[number]:  # sent ahead: the draw frees its space in the asking node
                     room[position % ranks // each] += 1
                     continue
                 if lies[where] < 0:
@@ -234,7 +234,7 @@ class _Cluster:
         fills = unfilled[candidates] & (lies < 0)
         score = dice.throw(group)[candidates]
         if refill == "fill_rate":
-            score += fills.sum(axis=1) << 32
+            score += fills.sum(axis=1) << 32  # priorities are below 2 ** 32: they break ties
         best = int(score.argmax())
         chunk = group * n + int(candidates[best])
         filled = np.flatnonzero(fills[best])

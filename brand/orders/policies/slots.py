@@ -109,6 +109,7 @@ class _Groups:
         """
         lies = self._chunk >= 0
         next_draw = np.take_along_axis(self._draw, self._drawn[:, :, None], axis=2)[:, :, 0]
+        # The first draw that finds the location empty: the next one, or the one that follows the delivery of a sample.
         in_vain = np.take_along_axis(self._draw, (self._drawn + lies)[:, :, None], axis=2)[:, :, 0]
         self._missing = in_vain.argmin(axis=1)
         self._next = np.take_along_axis(in_vain, self._missing[:, None], axis=1)[:, 0]
@@ -127,7 +128,7 @@ class _Groups:
         score = priority[group]
         if refill == "fill_rate":
             fillable = np.count_nonzero(unfilled & empty[:, None, :], axis=2)
-            score = score + (fillable.astype(np.int64) << 32)
+            score = score + (fillable.astype(np.int64) << 32)  # priorities are below 2 ** 32: they break ties
         slot = self._missing[group]
         candidate = np.take_along_axis(unfilled, slot[:, None, None], axis=2)[:, :, 0]
         chosen = np.where(candidate, score, -1).argmax(axis=1)
