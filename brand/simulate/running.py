@@ -55,7 +55,7 @@ class SimulatedRun:
     """Stored size of each place's sample in bytes, shape (samples,)."""
     order: Order
     memory: Memory
-    """Memory of each node, as `memory=` of a data set."""
+    """Memory of each node, in the form of `memory=` of a data set."""
     peer_memory: Memory = None
     """How much of it other nodes may fill."""
     nodes: int = 1

@@ -58,7 +58,7 @@ class PlannedJob:
     speed: float = 1.0
     """Samples per second, or any other unit that all jobs have in common."""
     start: float = 0.0
-    """When it begins, in epochs of all samples at the speed of the fastest job."""
+    """Time at which it begins, in epochs of all samples at the speed of the fastest job."""
     subset: float = 1.0
     """Share of the samples that it draws."""
     epochs: int | None = None

@@ -84,7 +84,9 @@ class Case:
     """Memory of each node."""
     peer_memory: Memory = None
     cache: Memory = None
-    """Room of each node's cache folder, in stored bytes or as a share of the data; None: there is no folder."""
+    """Capacity of each node's cache folder, in stored bytes or as a fraction of the data; None if there is no
+    folder.
+    """
     order: OrderOption = "stripes"
     nodes: int = 1
     ranks: int = 1
