@@ -1,10 +1,11 @@
-"""What does a node server do next? All its decisions, pure: a stimulus or a moment in, instructions out.
+"""What does a data server do next? All its decisions, as pure functions of a state.
 
     handle(stimulus, now_s) -> instructions        something has happened
-    step(now_s, unsent) -> instructions            what the node can do now
+    step(now_s, unsent) -> instructions            everything that the node can do now
 
-No socket, thread, clock or byte is here: the server, tests and simulations execute the instructions in their own ways.
-The same stimuli lead to the same instructions, so a log of stimuli replays a server (`brand.node.serve.recording`).
+The decisions use no socket, thread, clock or file: the server, tests and simulations execute the instructions in their
+own ways. The same stimuli give the same instructions, so a log of stimuli replays a server
+(`brand.node.serve.recording`).
 """
 
 from __future__ import annotations
@@ -78,16 +79,16 @@ if TYPE_CHECKING:
 Preparation = ClientPrepares | PreparerReady | PreparerSized | PreparedFilled | PreparerEnded
 
 AT_ONCE: Final = 8
-"""The most reads ahead that one step starts. Each takes the loop up to a millisecond, and clients wait meanwhile."""
+"""The most reads ahead that one step starts. Each takes the loop up to a millisecond, in which clients wait."""
 TOO_MANY: Final = "it prepares as many different things as it can"
 
 
 class NodeState:
     """The state of one node, and its decisions.
 
-    At most `depth` reads are under way at a time. Other nodes may fill `remote_pages` of the memory. `cache` says what
-    the cache folder holds; None: there is none. `prepared` is what it prepares with; None: clients prepare for
-    themselves.
+    At most `depth` reads are under way at a time. Other nodes may fill `remote_pages` of the memory. `cache`: the
+    contents of the cache folder; None if there is none. `prepared`: the decoded memory and its decode workers; None if
+    clients decode.
     """
 
     def __init__(
@@ -114,15 +115,15 @@ class NodeState:
         passed, has_all = self.core.counters.nodes, members.share_chunks is None
         self.fetches = Fetches(index, by_share, samples, passed, reads_here=has_all)
         self.peering = None if peers is None else self._peering(index, peers)
-        """This node among several; None: it is alone."""
+        """This node among several nodes. None if there is only one."""
         self.sharing: JobSharing | None = None
-        """Jobs that share reads; None: none has come."""
+        """Jobs that share reads. None until the first such job is registered."""
         self.online: OnlineOrders | None = None
-        """Orders that are decided while jobs draw; None: no job has one."""
+        """Orders that are decided while jobs draw. None until the first such job is registered."""
         epochs.runs.call_for_orders(self._meet)
         self._plans = epochs.plans.of_use()  # a value, as the planner's thread reads it
         self._starting = False
-        """Whether the last step has started `AT_ONCE` reads, so that the next one may start more, as one."""
+        """Whether the last step has started `AT_ONCE` reads. The next step may then start that many as one read."""
 
     def __repr__(self) -> str:
         return f"NodeState({self.core!r}, {self.core.epochs.features!r}, {self.divisions!r})"
@@ -135,17 +136,17 @@ class NodeState:
 
     @property
     def hurries(self) -> bool:
-        """Whether there is more to decide, though nothing happens."""
+        """Whether there is more to decide without another stimulus."""
         if self._starting or len(self.core.epochs.makings) > 0:
             return True
         return not self.idle and self.core.epochs.features.hurries
 
     def wants_plan(self, instruction: MakePlan) -> bool:
-        """Whether the plan that an instruction asks for is still of use. The planner's thread may call this."""
+        """Return whether the plan that an instruction asks for is still of use. The planner's thread may call this."""
         return (instruction.key, instruction.joins) in self._plans
 
     def wants_choice(self, choice: ChooseCached) -> bool:
-        """Whether a choice is still of use."""
+        """Return whether a choice is still of use."""
         return self.core.keeping.wants(choice.number)
 
     # -- features are turned on, and imported, when they are needed --------------------------------------------------
@@ -167,7 +168,7 @@ class NodeState:
         return peering
 
     def _meet(self, order: Order) -> None:
-        """Turn on what a new run needs."""
+        """Turn on the features that a new run needs."""
         if order.shares:
             self._share()
         if order.grows and self.online is None:
@@ -177,7 +178,7 @@ class NodeState:
             self.core.epochs.features.turn_on(self.online)
 
     def _share(self) -> None:
-        """Have jobs share reads, from the first such job on."""
+        """Turn on shared reads if they are off."""
         if self.sharing is not None:
             return
         from brand.node.decide.sharing.job_sharing import JobSharing
@@ -197,7 +198,7 @@ class NodeState:
     def handle(self, stimulus: Stimulus, now_s: float) -> list[Instruction]:
         """Take a stimulus, and return the instructions that follow from it.
 
-        Raises `UsageError` or `ProtocolError` for what cannot be done; the server then ends that connection.
+        Raises `UsageError` or `ProtocolError` if a request cannot be served. The server then ends that connection.
         """
         core, instructions = self.core, list[Instruction]()
         match stimulus:
@@ -257,7 +258,7 @@ class NodeState:
         return instructions + list(core.draws.answers())
 
     def _prepares(self, stimulus: Preparation, now_s: float) -> Iterator[Instruction]:
-        """Something happens that is about preparation."""
+        """Handle a stimulus of server-side decoding."""
         preparing = self.preparing
         assert preparing is not None
         match stimulus:
@@ -274,7 +275,10 @@ class NodeState:
                 preparing.ended(preparer, now_s)
 
     def _decided(self, said: ClientOrders, now_s: float) -> OrderDecided:
-        """A client says which samples lie where, as far as it knows, and asks which ones do. Raises `UsageError`."""
+        """Record the samples that a client knows of an online order, and answer with those that are decided.
+
+        Raises `UsageError`.
+        """
         if self.online is None:
             if len(said.places):
                 raise UsageError(NOT_ONLINE)
@@ -286,14 +290,16 @@ class NodeState:
         return OrderDecided(said.client, self.online.orders.decided(said.key), told)
 
     def _among(self) -> Peering:
-        """This node among the others."""
+        """Return this node among the others."""
         assert self.peering is not None, "a node that is alone hears of no other"
         return self.peering
 
     # -- time goes on ------------------------------------------------------------------------------------------------
 
     def step(self, now_s: float, unsent: Mapping[NodeNumber, int]) -> list[Instruction]:
-        """All that the node can do now. `unsent`: bytes that each asking node has not taken yet, by node."""
+        """Return everything that the node can do now. `unsent`: bytes that each asking node has not received yet, by
+        node.
+        """
         core, instructions = self.core, list[Instruction]()
         core.epochs.makings.make_more()
         instructions += core.epochs.plans.wanted(now_s, core.bridge)
@@ -316,7 +322,7 @@ class NodeState:
         return instructions
 
     def _reads(self, now_s: float) -> Iterator[Read | ReadFor]:
-        """Reads to start. Reads that a client waits for come first, then those for other nodes, at most half of all."""
+        """Yield reads to start: first those that clients wait for, then those for other nodes, at most half of all."""
         reads = self.core.reads
         yield from self.fetches.reads(self._free)
         if self.peering is not None:
@@ -333,7 +339,7 @@ class NodeState:
 
     @property
     def _free(self) -> int:
-        """How many more reads may be under way."""
+        """Number of further reads that may be under way."""
         others = 0 if self.peering is None else self.peering.answering.on_the_way
         return self.depth - self.core.reads.under_way.count - others - self.fetches.on_the_way
 

@@ -1,11 +1,11 @@
-"""Which read starts next, and what becomes of its samples?
+"""Which read starts next, and how are its samples used?
 
 Reads start in the order in which draws will need them, as far ahead as memory allows. At the end of an epoch, reads for
-the next one go into the memory that the last draws free.
+the next one use the memory that the last draws free.
 
-A read costs the loop much the same for one sample as for many. So where each sample is a read of its own, the next 32
-start as one bundle. Where the storage is faster than the loop, a few stripes start together. Elsewhere each starts and
-ends alone: no sample waits for the slowest of four operations, and no thread is idle meanwhile.
+The loop needs about the same time for a read of one sample as of many. If each sample is a read of its own, the next 32
+therefore start as one bundle. If the storage is faster than the loop, a few stripes start together. Otherwise each
+stripe starts and ends alone, so that no sample waits for the slowest of four operations, and no thread is idle.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from brand.node.memory.residents import Residents
 BUNDLE: Final = 32
 """The most samples of a bundle."""
 ROOM_SHARE: Final = 32
-"""Where samples that jobs hold early make room for a read, so large a share of memory becomes free at once."""
+"""If samples that jobs hold early are freed for a read, `1 / ROOM_SHARE` of memory becomes free at once."""
 BUNDLE_BYTES: Final = 2 << 20
 """The most memory that a bundle of more than one sample takes."""
 
@@ -54,13 +54,13 @@ class Reads:
         self.storage = storage
         self._caching, self._counters, self._remote_pages = caching, counters, remote_pages
         self._early: EarlyReads | None = None
-        """Lets one read serve several jobs; None: no job shares."""
+        """Lets one read serve several jobs. None if no job shares."""
         self._last = 0
         self._again: deque[Read] = deque()
-        """Reads that have failed in the cache folder, and now go to the storage."""
+        """Reads that have failed in the cache folder, and are repeated from the storage."""
         self.under_way = UnderWay()
         self.no_room = False
-        """Whether memory had no room for the next read."""
+        """Whether memory had no space for the next read."""
 
     def __repr__(self) -> str:
         return f"Reads({self.under_way.count} under way{', no room for more' if self.no_room else ''})"
@@ -75,9 +75,10 @@ class Reads:
         return self.no_room and not self.under_way.count
 
     def next(self, now_s: float, most: int) -> Read | None:
-        """The read to start now; None: there is none, or memory has no room for it. It counts as `most` at the most.
+        """Return the read to start now. None if there is none, or memory has no space for it. It counts as at most
+        `most` reads.
 
-        Samples that jobs hold early, and draw later than those of the read, make room for it.
+        Samples that jobs hold early, and draw later than those of the read, are freed for it.
         """
         self.no_room = False
         if self._again:
@@ -94,7 +95,9 @@ class Reads:
         return None
 
     def make_room(self, now_s: float) -> bool:
-        """Free samples that jobs hold early, and draw later than those of the next read. Returns whether any were."""
+        """Free samples that jobs hold early, and draw later than those of the next read. Return whether any were
+        freed.
+        """
         found = self._most_urgent(now_s)
         if found is None or self._early is None or not found[0].plan.shares:
             return False
@@ -104,10 +107,11 @@ class Reads:
     def done(
         self, read: Read, failed: tuple[int, ...], left: tuple[int, ...] = (), chunks: tuple[int, ...] = ()
     ) -> None:
-        """A read has ended, and some of its pieces failed. Those that failed in the cache folder go to the storage.
+        """Take the samples of a read that has ended. `failed` pieces from the cache folder are read again from the
+        storage.
 
-        Of those that failed in the storage, or were left in the page cache, clients read the samples exactly. The page
-        cache holds all of `chunks`.
+        Clients read the samples of pieces that failed in the storage, or were `left` in the page cache, directly. The
+        page cache holds all of `chunks`.
         """
         waits = self.under_way.waits.pop(read.number)
         self.under_way.ends(read)
@@ -156,7 +160,7 @@ class Reads:
             leave_chunks(residents, waits.epoch, chunks)
 
     def _most_urgent(self, now_s: float) -> tuple[Epoch, float] | None:
-        """The epoch whose next read is needed in the fewest draws, and how many these are."""
+        """Return the epoch whose next read is needed in the fewest draws, and their number."""
         best: tuple[Epoch, float] | None = None
         for key, live in self._epochs.lives.live():
             if live.epoch.reads.next is not None:
@@ -170,9 +174,9 @@ class Reads:
         return best
 
     def _stripes(self, epoch: Epoch, most: int) -> Read | None:
-        """Start the next reads of an epoch as one, at most `most`, those that it needs and memory has room for.
+        """Start the next reads of an epoch as one, at most `most`, if it needs them and memory has space for them.
 
-        None: none is needed, or memory has no room for the first one (`no_room`).
+        Returns None if none is needed, or if memory has no space for the first one (`no_room`).
         """
         plan, residents = epoch.plan, self._residents
         numbers = epoch.reads.upcoming(1 if plan.shares else most).tolist()
@@ -203,9 +207,9 @@ class Reads:
         return self._start_stripes(epoch, found) if found else None
 
     def _bundle(self, epoch: Epoch) -> Read | None:
-        """Start the next reads of single samples of an epoch, as many as a bundle and memory have room for.
+        """Start the next reads of single samples of an epoch, as many as a bundle and memory have space for.
 
-        None: none is needed, or memory has no room for the first one (`no_room`).
+        Returns None if none is needed, or if memory has no space for the first one (`no_room`).
         """
         residents, page = self._residents, self._residents.pool.allocator.page
         places = epoch.plan.sample_of[epoch.reads.upcoming(BUNDLE)]
@@ -246,7 +250,7 @@ class Reads:
         return self._start_bundle(epoch, absent, brought, starts, rows) if len(brought) else None
 
     def _wholes(self, epoch: Epoch, misses: NDArray[np.intp]) -> Wholes | None:
-        """Which of these misses read whole units; None: none of them."""
+        """Return the misses that read whole units. None if there are none."""
         unit = self._caching.whole_unit
         if unit == 1 or not len(misses):
             return None
@@ -259,18 +263,18 @@ class Reads:
         return found.of(fits) if fits.any() else None
 
     def _find(self, epoch: Epoch, places: NDArray[np.intp]) -> None:
-        """These samples are in memory already."""
+        """Hold samples of an epoch that are in memory already."""
         if len(places):
             self._residents.refer(places)
             epoch.states.finds(places)
 
     def _will_have_room(self, pages: int) -> bool:
-        """Whether a read that does not fit now can fit later. Then `no_room` is set."""
+        """Return whether a read that does not fit now can fit later. Sets `no_room` in that case."""
         self.no_room = pages < self._residents.pool.allocator.count - self._remote_pages
         return self.no_room
 
     def _start_stripes(self, epoch: Epoch, stripes: list[Stripe]) -> Read:
-        """Start one read of what is absent of each stripe, in as few operations as are worth it (`gaps`)."""
+        """Start one read of the absent samples of each stripe, in as few operations as are worth it (`gaps`)."""
         residents, absent = self._residents, np.concatenate([stripe.absent for stripe in stripes])
         gap_bytes = self.storage.gap_bytes if epoch.plan.narrows else None
         found = operations_of(stripes, epoch.plan.mapping.chunk_size, gap_bytes)
@@ -289,7 +293,9 @@ class Reads:
         starts: NDArray[np.intp],
         rows: NDArray[np.void],
     ) -> Read:
-        """Start the reads of these pieces. What is not due comes for the cache folder, or for memory to keep."""
+        """Start the reads of these pieces. Samples that are not due are read for the cache folder or the memory
+        cache.
+        """
         residents, caching = self._residents, self._caching
         heads, pages = residents.pool.take(places)
         sizes, every = rows["size"].astype(np.int64), np.ones(len(places), np.bool_)
@@ -339,10 +345,10 @@ class Reads:
 
 
 def reserved(residents: Residents, remote_pages: int) -> int:
-    """Pages that stay free for samples of other nodes, which may fill `remote_pages`."""
+    """Return the pages that remain free for samples of other nodes, which may fill `remote_pages`."""
     return max(0, remote_pages - int(residents.sent_pages.sum())) if remote_pages else 0
 
 
 def free_pages(residents: Residents, remote_pages: int) -> int:
-    """Pages that reads may take now."""
+    """Return the pages that reads may take now."""
     return max(0, residents.pool.allocator.free - reserved(residents, remote_pages))
