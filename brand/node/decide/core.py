@@ -105,10 +105,10 @@ class Core:
         """Whether no client waits for a draw, and no other node for samples."""
         return not self.draws.waiting and not self.epochs.features.waited_for
 
-    def left(self, client: ClientNumber) -> None:
+    def on_client_gone(self, client: ClientNumber) -> None:
         """Release the draws, leases and epochs of a client that has disconnected."""
-        self.draws.left(client)
-        self.epochs.left(client)
+        self.draws.on_client_gone(client)
+        self.epochs.remove_client(client)
 
     @property
     def bridge(self) -> int:
@@ -117,21 +117,21 @@ class Core:
         pages = residents.pool.allocator.count - 1 - self.remote_pages - residents.kept_pages
         return int(pages / residents.pool.mean_pages / 2)
 
-    def plan_ready(self, made: PlanMade, now_s: float) -> None:
+    def on_plan(self, made: PlanMade, now_s: float) -> None:
         """Begin the epoch of a finished plan."""
-        self.epochs.plan_ready(made.key, made.plan, made.read_of, made.joins)
+        self.epochs.on_plan(made.key, made.plan, made.read_of, made.joins)
         self.draws.settle(now_s)
 
-    def kept_chosen(self, chosen: KeptChosen) -> None:
+    def on_choice(self, chosen: KeptChosen) -> None:
         """Apply the planner's choice of samples for the memory cache and the cache folder."""
-        if not self.keeping.takes(chosen.number):
+        if not self.keeping.on_choice(chosen.number):
             return
         if chosen.mask is not None:
             self.residents.keep(chosen.mask)
         if chosen.cached is not None:
-            self.caching.chosen(chosen.cached, chosen.since, chosen.whole_unit)
+            self.caching.on_choice(chosen.cached, chosen.since, chosen.whole_unit)
 
-    def read_done(
+    def on_read_ended(
         self, read: Read, failed: tuple[int, ...], left: tuple[int, ...], chunks: tuple[int, ...], now_s: float
     ) -> None:
         """Take the samples of a read that has ended.
@@ -139,7 +139,7 @@ class Core:
         Clients read the samples of `failed` pieces, and of pieces `left` in the page cache, directly. The page cache
         holds all of `chunks`.
         """
-        self.reads.done(read, failed, left, chunks)
+        self.reads.on_read_ended(read, failed, left, chunks)
         self.draws.settle(now_s)
 
     def unblock(self, now_s: float) -> bool:
@@ -171,7 +171,7 @@ class Core:
         self.epochs.tick(now_s)
         self.draws.settle(now_s)
         if self.draws.tend(now_s):
-            self.epochs.drop_idle(now_s)  # samples of idle runs may fill the room that owners need to send
+            self.epochs.drop_idle(now_s)  # samples of idle runs may fill the memory that owners need to send
         self.draws.settle(now_s)
         self.draws.end_overdue(now_s)
 

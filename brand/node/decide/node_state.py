@@ -80,7 +80,7 @@ Preparation = ClientPrepares | PreparerReady | PreparerSized | PreparedFilled | 
 
 AT_ONCE: Final = 8
 """The most reads ahead that one step starts. Each takes the loop up to a millisecond, in which clients wait."""
-TOO_MANY: Final = "it prepares as many different things as it can"
+TOO_MANY: Final = "it already decodes for the largest number of decode specs"
 
 
 class NodeState:
@@ -120,8 +120,8 @@ class NodeState:
         """Jobs that share reads. None until the first such job is registered."""
         self.online: OnlineOrders | None = None
         """Orders that are decided while jobs draw. None until the first such job is registered."""
-        epochs.runs.call_for_orders(self._meet)
-        self._plans = epochs.plans.of_use()  # a value, as the planner's thread reads it
+        epochs.runs.call_for_orders(self._turn_on_for)
+        self._plans = epochs.plans.of_use()  # an immutable value, because the planner's thread reads it
         self._starting = False
         """Whether the last step has started `AT_ONCE` reads. The next step may then start that many as one read."""
 
@@ -147,9 +147,9 @@ class NodeState:
 
     def wants_choice(self, choice: ChooseCached) -> bool:
         """Return whether a choice is still of use."""
-        return self.core.keeping.wants(choice.number)
+        return self.core.keeping.is_current(choice.number)
 
-    # -- features are turned on, and imported, when they are needed --------------------------------------------------
+    # -- features are imported and turned on when they are needed -----------------------------------------------------
 
     def _peering(self, index: Rows, peers: PeerTable) -> Peering:
         from brand.node.decide.peers.peering import Peering
@@ -161,13 +161,13 @@ class NodeState:
         receiving = Receiving(index, core.residents, epochs, members, peers, core.remote_pages, passed)
         sending, telling = (
             Sending(core.residents, epochs, passed),
-            Announcements(epochs, peers, members.node, core.left),
+            Announcements(epochs, peers, members.node, core.on_client_gone),
         )
         peering = Peering(members, peers, epochs, receiving, sending, telling, self.fetches, self.depth, self._share)
         epochs.features.turn_on(peering)
         return peering
 
-    def _meet(self, order: Order) -> None:
+    def _turn_on_for(self, order: Order) -> None:
         """Turn on the features that a new run needs."""
         if order.shares:
             self._share()
@@ -193,7 +193,7 @@ class NodeState:
             peering, sharing = self.peering, self.sharing
             peering.talk_of(JoinAnnouncements(epochs, peering.peers, peering.telling, sharing.sharing, sharing.leading))
 
-    # -- something happens -------------------------------------------------------------------------------------------
+    # -- stimuli -----------------------------------------------------------------------------------------------------
 
     def handle(self, stimulus: Stimulus, now_s: float) -> list[Instruction]:
         """Take a stimulus, and return the instructions that follow from it.
@@ -209,10 +209,10 @@ class NodeState:
             case ClientDraws(client, key, positions, drawer):
                 core.draws.ask(client, key, positions, now_s, drawer)
             case ClientTakes(_, key, positions, right, drawer):
-                core.draws.taking.by_themselves(key, positions, right, now_s, drawer)
+                core.draws.taking.record_direct(key, positions, right, now_s, drawer)
             case ClientReleases(client, lease, checked, wrong):
                 leased = core.draws.leases.release(client, lease, checked=checked)
-                core.caching.distrust(leased[np.isin(leased, wrong)])
+                core.caching.forget_wrong(leased[np.isin(leased, wrong)])
             case ClientDivides(client, key, rank):
                 self.divisions.ask(client, key, rank, now_s)
             case ClientFetches(client, places):
@@ -222,26 +222,26 @@ class NodeState:
                     raise UsageError(NO_JOINS)
                 instructions.append(Joined(client, self.sharing.learn(key, joins)))
             case ClientOrders():
-                instructions.append(self._decided(stimulus, now_s))
+                instructions.append(self._decide_order(stimulus, now_s))
             case ClientPrepares() | PreparerReady() | PreparerSized() | PreparedFilled() | PreparerEnded():
-                instructions += self._prepares(stimulus, now_s)
+                instructions += self._on_decoding(stimulus, now_s)
             case ClientLeaves(client):
-                core.left(client)
+                core.on_client_gone(client)
                 if self.preparing is not None:
                     self.preparing.wants.left(client)
-                self.divisions.left(client)
-                self.fetches.left(client)
+                self.divisions.on_client_gone(client)
+                self.fetches.on_client_gone(client)
             case PlanMade():
-                core.plan_ready(stimulus, now_s)
+                core.on_plan(stimulus, now_s)
             case KeptChosen():
-                core.kept_chosen(stimulus)
+                core.on_choice(stimulus)
             case ReadEnded(read, failed, left, chunks):
-                core.read_done(read, failed, left, chunks, now_s)
+                core.on_read_ended(read, failed, left, chunks, now_s)
             case WriteEnded(write, held, stopped):
-                core.caching.written(write, held, stopped)
+                core.caching.on_write_ended(write, held, stopped)
             case ReadForEnded(read_for, data, error):
                 if read_for.node == self.members.node:
-                    self.fetches.have_read(read_for, data, error)
+                    self.fetches.on_read_ended(read_for, data, error)
                 else:
                     self._among().have_read(read_for, data)
             case StreamOpens(node, asks):
@@ -257,7 +257,7 @@ class NodeState:
         self._plans = core.epochs.plans.of_use()
         return instructions + list(core.draws.answers())
 
-    def _prepares(self, stimulus: Preparation, now_s: float) -> Iterator[Instruction]:
+    def _on_decoding(self, stimulus: Preparation, now_s: float) -> Iterator[Instruction]:
         """Handle a stimulus of server-side decoding."""
         preparing = self.preparing
         assert preparing is not None
@@ -274,7 +274,7 @@ class NodeState:
             case PreparerEnded(preparer):
                 preparing.ended(preparer, now_s)
 
-    def _decided(self, said: ClientOrders, now_s: float) -> OrderDecided:
+    def _decide_order(self, said: ClientOrders, now_s: float) -> OrderDecided:
         """Record the samples that a client knows of an online order, and answer with those that are decided.
 
         Raises `UsageError`.
@@ -291,10 +291,10 @@ class NodeState:
 
     def _among(self) -> Peering:
         """Return this node among the others."""
-        assert self.peering is not None, "a node that is alone hears of no other"
+        assert self.peering is not None, "a single node gets no message of another node"
         return self.peering
 
-    # -- time goes on ------------------------------------------------------------------------------------------------
+    # -- steps -------------------------------------------------------------------------------------------------------
 
     def step(self, now_s: float, unsent: Mapping[NodeNumber, int]) -> list[Instruction]:
         """Return everything that the node can do now. `unsent`: bytes that each asking node has not received yet, by
@@ -304,7 +304,7 @@ class NodeState:
         core.epochs.makings.make_more()
         instructions += core.epochs.plans.wanted(now_s, core.bridge)
         core.epochs.features.step(now_s, core.bridge)
-        choice = core.keeping.choice_wanted()
+        choice = core.keeping.next_choice()
         if choice is not None:
             instructions.append(choice)
         instructions += self._reads(now_s)

@@ -135,7 +135,7 @@ class Caching:
         """Samples of a unit that a miss reads as a whole. 1 if it reads only the missing sample."""
         return 1 if self._placed is None or self.stopped else self._placed.whole_unit
 
-    def chosen(self, placed: NDArray[np.bool_], since: int | None, whole_unit: int) -> None:
+    def on_choice(self, placed: NDArray[np.bool_], since: int | None, whole_unit: int) -> None:
         """Apply the planner's choice of samples that have a place, from epoch number `since` on. None: at once, for
         good.
 
@@ -144,30 +144,30 @@ class Caching:
         if self.stopped:
             return
         if since is not None:
-            self._leaving.follows(since, placed)
+            self._leaving.store_choice(since, placed)
             return
-        self._leaving.stays()
+        self._leaving.stop()
         self._placed = Placed(placed, whole_unit)
         self.writing.review()
         self.writing.add_later(np.flatnonzero(placed & ~self._held & self._residents.kept()))
 
-    def reads_for(self, number: int, lives: EpochTable) -> None:
+    def on_read_started(self, number: int, lives: EpochTable) -> None:
         """Note that a read for epoch number `number` begins. The first such read puts the choice for this epoch into
         effect.
         """
-        if self._leaving.takes_hold(number):
-            placed, gone = self._leaving.begin(self._held, lives.waited_for(len(self._held)))
+        if self._leaving.is_due(number):
+            placed, gone = self._leaving.apply(self._held, lives.waited_for(len(self._held)))
             self._placed = Placed(placed)
             self._drop(gone)
             self.writing.review()
 
-    def take(self, places: NDArray[Any], *, reserved: bool = False) -> None:
+    def on_samples(self, places: NDArray[Any], *, reserved: bool = False) -> None:
         """Queue samples of a read for writing if they have a place and are not held.
 
         Samples that have lost their place are evicted from the folder. `reserved`: the queue has space for all of them.
         """
         if len(places) and not self.stopped:
-            self._drop(self._leaving.read(places))
+            self._drop(self._leaving.on_read(places))
             self.writing.add(places, reserved=reserved)
 
     def instructions(self) -> Iterator[Write | Forget]:
@@ -177,7 +177,7 @@ class Caching:
         if self._placed is not None and not self.stopped:
             yield from self.writing.next()
 
-    def written(self, write: Write, held: NDArray[np.bool_], stopped: str) -> None:
+    def on_write_ended(self, write: Write, held: NDArray[np.bool_], stopped: str) -> None:
         """Record a write that has ended. `held`: whether the folder holds each of its samples now.
 
         `stopped`: why nothing more can be written. Empty if it can.
@@ -185,29 +185,29 @@ class Caching:
         wanted = self.wanted(write.places)
         new, late = write.places[held & wanted], write.places[held & ~wanted & ~self._held[write.places]]
         self._held[new] = True
-        if len(late):  # they lost their places while they were written
+        if len(late):  # they lost their places during the write
             self._lost.append(Forget(late, parts=False))
-        self._counters.wrote(self._bytes(new))
-        self.writing.ended(write)
+        self._counters.add_written(self._bytes(new))
+        self.writing.on_write_ended(write)
         if stopped and not self.stopped:
             self.stopped = stopped
-            self._leaving.stays()
-            self.writing.end()
+            self._leaving.stop()
+            self.writing.stop()
 
-    def lose(self, places: NDArray[Any]) -> None:
+    def on_read_failed(self, places: NDArray[Any]) -> None:
         """Stop reading and writing the chunks of these samples, since a read of the folder has failed."""
         for number in np.unique(places // self._chunk_size).tolist():
             which = slice(number * self._chunk_size, (number + 1) * self._chunk_size)
-            self._counters.lost(int(self._held[which].sum()))
+            self._counters.add_lost(int(self._held[which].sum()))
             self._held[which] = False
             self._spoilt[which] = True
         self._lost.append(Forget(places, parts=True))
 
-    def distrust(self, places: NDArray[Any]) -> None:
+    def forget_wrong(self, places: NDArray[Any]) -> None:
         """Forget samples with wrong checksums, so that they are read from the storage and written again."""
         places = places[self._held[places]] if self.start is not None else places[:0]
         if len(places):
-            self._counters.lost(len(places))
+            self._counters.add_lost(len(places))
             self._drop(places)
 
     def facts(self) -> dict[str, Any] | None:

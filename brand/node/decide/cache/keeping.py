@@ -61,16 +61,16 @@ class Keeping:
         self._ahead: tuple[Aim, NextUse | Frequency] | None = None
         """The later draws of the ranks, as far as the planner has computed them, and the aim for which it began."""
 
-    def wants(self, number: int) -> bool:
+    def is_current(self, number: int) -> bool:
         """Return whether a choice is still of use: it is the last one."""
         return number == self._last
 
-    def takes(self, number: int) -> bool:
+    def on_choice(self, number: int) -> bool:
         """Note that a choice is made. Return whether it is still of use."""
         self._taken = max(self._taken, number)
-        return self.wants(number)
+        return self.is_current(number)
 
-    def choice_wanted(self) -> ChooseCached | None:
+    def next_choice(self) -> ChooseCached | None:
         """Return the choice to make now. None if the last choice holds.
 
         A choice is needed if a run has begun, if a run has ended and freed its memory, or if the contents of the cache
@@ -118,12 +118,12 @@ class Keeping:
         follow = None if shelf is None else self._follow(order, aim, epoch, live[epoch])
         self._last += 1
         owners, plan = self._members.owners(order.mapping), live[epoch].epoch.plan
-        if plan.grows:  # the planner reads it in its own thread
+        if plan.grows:  # the planner's thread reads it while the order grows
             plan = replace(plan, sample_of=plan.sample_of.copy())
         choice = ChooseCached(self._last, plan, kept, order.seed, self._room(order), owners, shelf, follow)
         if kept is not None and self._drawn(order) <= self._most():
-            # All fit, so there is little to choose. A sample that is drawn before the planner says so would be dropped,
-            # and read a second time.
+            # All samples fit, so the choice is fast. If it were left to the planner, a sample that is drawn before its
+            # answer would be dropped and read a second time.
             mask = choice.kept(self._residents.pool.pages_of)
             assert mask is not None
             self._residents.keep(mask)
@@ -141,7 +141,7 @@ class Keeping:
         start = self._caching.start
         assert start is not None
         assert aim.ranks is not None
-        if self._ahead is None or not aim.follows(self._ahead[0]):
+        if self._ahead is None or not aim.same_draws_as(self._ahead[0]):
             last = MAX_EPOCH if start.epochs is None else min(MAX_EPOCH, start.epochs - 1)
             unit = self._caching.unit(order.policy.kept_unit)
             kind = Frequency if aim.way == "frequency" else NextUse
@@ -164,7 +164,7 @@ class Keeping:
         if self._drawn(order) <= pages:
             return pages  # all samples fit, so nothing is read ahead
         if order.grows:
-            return 0  # what its jobs draw later is in memory already
+            return 0  # the samples that its jobs draw later are in memory already
         pages -= self.reserved.ahead(pages, self._residents.pool.allocator.page)
         runs = {run for (run, _), _ in self._epochs.lives.live()}
         others = {self._epochs.runs[run].order for run in runs} - {order}

@@ -41,20 +41,20 @@ class Leaving:
         """Mask of the samples with a place by the choice that is not in effect yet. None if there is no such choice."""
         return None if self._coming is None else self._coming.placed
 
-    def stays(self) -> None:
+    def stop(self) -> None:
         """Evict nothing from now on."""
         self._coming, self.moves = None, False
         self._going[:] = False
 
-    def follows(self, since: int, placed: Mask) -> None:
+    def store_choice(self, since: int, placed: Mask) -> None:
         """Store a choice. It takes effect with the first read of epoch number `since`, or of a later one."""
         self._coming, self.moves = _EvictionChoice(since, placed), True
 
-    def takes_hold(self, number: int) -> bool:
+    def is_due(self, number: int) -> bool:
         """Return whether the stored choice takes effect with this read, for epoch number `number`."""
         return self._coming is not None and number >= self._coming.since
 
-    def begin(self, held: Mask, to_read: Mask) -> tuple[Mask, NDArray[np.intp]]:
+    def apply(self, held: Mask, to_read: Mask) -> tuple[Mask, NDArray[np.intp]]:
         """Put the stored choice into effect. Return the mask of samples with a place, and the places to evict at once.
 
         `held` is a mask of the folder's samples, `to_read` of the samples that epochs still have to read.
@@ -66,7 +66,7 @@ class Leaving:
         self._going[now] = False
         return placed, now
 
-    def read(self, places: NDArray[Any]) -> NDArray[Any]:
+    def on_read(self, places: NDArray[Any]) -> NDArray[Any]:
         """Note that these samples are in memory. Return those of them to evict now."""
         going: NDArray[Any] = places[self._going[places]]
         self._going[going] = False

@@ -38,7 +38,7 @@ class Aim:
     ranks: Ranks | None = None
     epoch: int = 0
 
-    def follows(self, other: Aim | None) -> bool:
+    def same_draws_as(self, other: Aim | None) -> bool:
         """Return whether this is for the same draws as another aim, in a later epoch or in the same one."""
         return other is not None and (self.way, self.run, self.ranks) == (other.way, other.run, other.ranks)
 
@@ -88,7 +88,7 @@ class Placing:
             self._aim = Aim("even", run)
         else:
             aim = Aim("frequency" if room.placement == "frequency" else "next", run, ranks, lives[0][0])
-            self._aim = self._after(self._aim, [epoch for epoch, _ in lives]) if aim.follows(self._aim) else aim
+            self._aim = self._after(self._aim, [epoch for epoch, _ in lives]) if aim.same_draws_as(self._aim) else aim
         return self._aim
 
     def _after(self, last: Aim | None, epochs: list[int]) -> Aim:
@@ -109,11 +109,11 @@ class Placing:
     def _may_move(self, live: ActiveEpoch, ranks: Ranks, room: CacheCapacity) -> bool:
         """Return whether samples may be evicted, by all that is known before the ranks here are settled."""
         placement = room.placement
-        if room.stays or live.epoch.plan.grows:  # of a growing order nobody knows the next epochs
+        if room.stays or live.epoch.plan.grows:  # the next epochs of a growing order are unknown
             return False
         if self._members.nodes > 1 or live.epoch.division.batch:
             if placement != "auto":
-                self._say(f"placement {placement!r} is for a node that reads for itself alone: here it is 'even'")
+                self._say(f"placement {placement!r} needs a single node without locality: this node uses 'even'")
             return False
         return placement != "auto" or not ranks.all
 
@@ -123,8 +123,8 @@ class Placing:
             return False
         self._say(
             f"{len(ranks.here)} of {ranks.replicas} ranks draw here, but {room.unit} neighbouring samples are cached "
-            "together, so the cache folder holds a random choice (placement 'even'). Single samples of 64 KiB or more, "
-            "with protocol='uniform', could be chosen by their next use"
+            "together, so the cache folder holds a random choice (placement 'even'). The next use can decide only for "
+            "single samples of 64 KiB or more, with protocol='uniform'"
         )
         return True
 

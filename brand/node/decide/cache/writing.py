@@ -89,12 +89,14 @@ class Writing:
                 self.add(places[self._residents.present(places)])
             elif not self._queue:
                 return
-            elif len(places := self._still_wanted(self._queue.popleft())):  # another epoch may have queued them, too
+            elif len(
+                places := self._still_wanted(self._queue.popleft())
+            ):  # another epoch may have queued the same samples
                 self._last += 1
                 self._under_way.add(self._last)
                 yield Write(self._last, places, *self._residents.chains(places))
 
-    def ended(self, write: Write) -> None:
+    def on_write_ended(self, write: Write) -> None:
         """Remove a write that has ended."""
         self._under_way.discard(write.number)
         self._leave(write.places)
@@ -107,7 +109,7 @@ class Writing:
             self._leave(self._queue.popleft())
         return found
 
-    def end(self) -> None:
+    def stop(self) -> None:
         """Write nothing more."""
         self.make_room()
         self._left_out.clear()

@@ -42,10 +42,10 @@ class Divisions:
     def ask(self, client: ClientNumber, key: Key, rank: int, now_s: float) -> None:
         """Record that a client asks for a rank's own positions of an epoch. Raises `UsageError` if it already waits."""
         if any(asked.client == client for asked in self._asked):
-            raise UsageError("a second question about positions before the first is answered")
+            raise UsageError("this client already waits for its positions")
         self._asked.append(_Asked(client, key, rank, now_s))
 
-    def left(self, client: ClientNumber) -> None:
+    def on_client_gone(self, client: ClientNumber) -> None:
         """Forget the question of a client that has disconnected."""
         self._asked = [asked for asked in self._asked if asked.client != client]
 

@@ -73,21 +73,21 @@ class Draws:
         """
         draws = self._epochs.runs[key[0]].order.draws
         if not len(positions) or positions.min() < 0 or positions.max() >= draws:
-            raise UsageError(f"positions are 0 to {draws - 1:,}")
+            raise UsageError(f"positions must be 0 to {draws - 1:,}")
         if any(draw.client == client for draw in self.waiting):
-            raise UsageError("a second draw before the first is answered")
+            raise UsageError("this client already waits for a draw")
         self.leases.check(client)
         self._epochs.runs[key[0]].conduct.check()
         self._features.ask(key, positions, now_s)
         life = self._epochs.expect(key, int(positions.min()))
         self._last += 1
         draw = Draw(self._last, client, key, positions, now_s, drawer)
-        self._counters.asked(len(positions))
+        self._counters.add_drawn(len(positions))
         if not self._settle(draw, now_s):
-            self._counters.waits(len(positions))
+            self._counters.add_waiting(len(positions))
             life.draws.append(draw)
 
-    def left(self, client: ClientNumber) -> None:
+    def on_client_gone(self, client: ClientNumber) -> None:
         """Drop the draws and leases of a client that has disconnected."""
         for draw in [draw for draw in self.waiting if draw.client == client]:
             self._remove(draw)
@@ -150,7 +150,7 @@ class Draws:
         """Answer a draw if it waits for nothing. Return whether it was answered."""
         cause = self._waits_for(draw, now_s)
         if cause is not None:
-            draw.waits(cause, now_s)
+            draw.wait_for(cause, now_s)
             return False
         live = self._epochs.get(draw.key)
         assert live is not None
@@ -163,15 +163,15 @@ class Draws:
         if live is None or not live.epoch.decides(draw.positions):
             return "server"
         epoch = live.epoch
-        if draw.asks(epoch, now_s):
+        if draw.claim_requests(epoch, now_s):
             self._features.request(epoch, draw.positions)
         sample_of = epoch.plan.sample_of
         if draw.waits_at >= 0 and epoch.states.waited_for(sample_of[draw.waits_at :][:1]).all():
-            return draw.waits_for  # every step asks this of every draw that waits: it must not look at all positions
+            return draw.waits_for  # called in each step for each waiting draw: too often to scan all positions
         places = sample_of[draw.positions]
         to_come = np.flatnonzero(epoch.states.waited_for(places))
         if len(to_come):
-            draw.looked(int(draw.positions[to_come[-1]]))
+            draw.note_missing(int(draw.positions[to_come[-1]]))
             own = self._members.nodes == 1 or epoch.owner_of(places[to_come[-1:]])[0] == self._members.node
             return "storage" if own else "node"
         if not self._agreed(draw, live, now_s) or self._features.holds_back(draw, now_s):
@@ -188,21 +188,21 @@ class Draws:
         if not live.agreed:
             agreed = self._features.agrees(draw, now_s)
             if agreed and self._features.stands(draw.key):
-                live.agrees()
+                live.mark_agreed()
         return live.agreed
 
     def _answer(self, draw: Draw, live: ActiveEpoch, now_s: float) -> None:
         epoch = live.epoch
-        draw.waits(None, now_s)
+        draw.wait_for(None, now_s)
         places = epoch.plan.sample_of[draw.positions].astype(np.int64)
         present = self._residents.present(places)
-        if repeat(draw.positions):  # a position that occurs twice has its sample in memory once
+        if repeat(draw.positions):  # a repeated position has its sample in memory only once
             first = np.unique(places, return_index=True)[1]
             present &= np.isin(np.arange(len(places)), first)
         here = places[present]
         self._residents.left.miss(places[~present])
         self._residents.refer(here[~epoch.states.are(HELD, here)])
-        epoch.states.leaves(places)
+        epoch.states.release(places)
         self.taking.note(draw.key, live, draw.positions, places, now_s, draw.drawer)
         counts, pages = self._residents.chains(here)
         state = present.astype(np.uint8)
@@ -215,4 +215,4 @@ class Draws:
         self._answers.append(
             DrawAnswer(draw.client, lease, places, state, counts, pages, taken.chains, joins, draw.held)
         )
-        self._counters.answered(len(here), len(places) - len(here), now_s - draw.since_s, draw.held)
+        self._counters.add_answered(len(here), len(places) - len(here), now_s - draw.since_s, draw.held)

@@ -50,7 +50,7 @@ class _Question:
         """Append a part of the answer."""
         self.data += part
 
-    def begin_anew(self) -> None:
+    def reset(self) -> None:
         """Reset the question, so that the owner is asked again."""
         self.asked, self.data = False, bytearray()
 
@@ -96,7 +96,7 @@ class Fetches:
         """Return the stored bytes of samples. Raises `ProtocolError` if they are too many."""
         size = int(self._index.rows_at(places)["size"].sum(dtype=np.int64))
         if len(places) > 1 and size > LARGEST:
-            raise ProtocolError(f"more than {LARGEST:,} bytes in one question")
+            raise ProtocolError(f"the samples of one question have more than {LARGEST:,} bytes")
         return size
 
     def want(self, client: ClientNumber, places: NDArray[np.int64], now_s: float) -> None:
@@ -104,22 +104,22 @@ class Fetches:
         if len(places) == 0 or places.min() < 0 or places.max() >= self._samples:
             raise ProtocolError("places that the data set does not have")
         if any(fetch.client == client for fetch in self._fetches):
-            raise ProtocolError("a second fetch before the first is answered")
+            raise ProtocolError("this client already waits for a fetch")
         here = self._owners.node
         fetch = _Fetch(client, places, math.inf if self._reads_here else now_s + LIMIT_S)
         owner = np.full(len(places), here) if self._reads_here else self._owners.of(places)
         if (owner == here).any() and not self._reads_here:
-            raise ProtocolError("places that this node has itself")
+            raise ProtocolError("places that this node stores itself")
         questions = {}
         for node in map(NodeNumber, np.unique(owner).tolist()):
             theirs = np.unique(places[owner == node])
-            size = len(theirs) + self._size(theirs)  # one byte for each sample says whether it is there
+            size = len(theirs) + self._size(theirs)  # one byte for each sample: whether it is present
             self._last += 1
             questions[self._last] = _Question(theirs, fetch, size)
             fetch.open[self._last] = node
         self._questions |= questions
         self._fetches.append(fetch)
-        self._counters.fetches(len(places))
+        self._counters.add_fetched(len(places))
 
     def questions(self, node: NodeNumber) -> Iterator[Fetch]:
         """Yield questions to ask a node now."""
@@ -138,28 +138,28 @@ class Fetches:
                 self.on_the_way += 1
                 yield ReadFor(self._owners.node, number, 0, question.places, question.size)
 
-    def have_read(self, read: ReadFor, data: bytes, error: BrandError | None) -> None:
+    def on_read_ended(self, read: ReadFor, data: bytes, error: BrandError | None) -> None:
         """Take the samples of a read for a client of this node, or its error."""
         self.on_the_way -= 1
         question = self._questions.get(read.number)
-        if question is None:  # the client is gone
+        if question is None:  # the client has disconnected
             return
         if error is not None:
             self._end(question.fetch)
             self._done.append(Refuse(question.fetch.client, error))
         else:
-            self.came(read.node, FetchReply(read.number, len(data), 0, memoryview(data)))
+            self.on_reply(read.node, FetchReply(read.number, len(data), 0, memoryview(data)))
 
-    def came(self, node: NodeNumber, fetched: FetchReply) -> None:
+    def on_reply(self, node: NodeNumber, fetched: FetchReply) -> None:
         """Take a part of an answer. Raises `ProtocolError`."""
         number = fetched.number
         question = self._questions.get(number)
-        if question is None:  # given up
+        if question is None:  # the fetch was given up
             return
         if question.fetch.open[number] != node or not question.asked:
-            raise ProtocolError("an answer to a question that it was not asked")
+            raise ProtocolError("an answer from a node that was not asked")
         if fetched.size > question.size or fetched.offset != len(question.data):
-            raise ProtocolError("an answer of another size than its samples")
+            raise ProtocolError("an answer whose size is not that of its samples")
         question.take(fetched.part)
         if len(question.data) < fetched.size:
             return
@@ -174,13 +174,13 @@ class Fetches:
             found = [fetch.samples.get(place) for place in fetch.places.tolist()]
             self._done.append(Deliver(fetch.client, pack_samples(found)))
 
-    def lost(self, node: NodeNumber) -> None:
+    def on_node_lost(self, node: NodeNumber) -> None:
         """Reset the questions to an unreachable node, so that it is asked again once it is reachable."""
         for number, question in self._questions.items():
             if question.fetch.open[number] == node:
-                question.begin_anew()
+                question.reset()
 
-    def left(self, client: ClientNumber) -> None:
+    def on_client_gone(self, client: ClientNumber) -> None:
         """End the fetch of a client that has disconnected."""
         for fetch in [fetch for fetch in self._fetches if fetch.client == client]:
             self._end(fetch)

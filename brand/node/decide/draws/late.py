@@ -56,7 +56,7 @@ def late_draws(epochs: Epochs, chunk_size: int, node: NodeNumber, now_s: float) 
         reading = waits & epoch.states.on_the_way(places) & (owners == node)
         cause: Cause = "read" if reading.any() else "memory" if (waits & (owners == node)).any() else "node"
         missing = reading if cause == "read" else waits
-        if not missing.any():  # the server answers it in this turn of its loop
+        if not missing.any():  # the server answers it in this step of its loop
             continue
         at = int(np.flatnonzero(missing)[0])
         position = int(draw.positions[at])

@@ -33,7 +33,7 @@ class DirectHitLog:
         """Return the samples at positions of an epoch, from `first` on, at most `most`, for clients that take
         samples directly.
 
-        Returns none if the epoch is not active, or if other jobs share the samples that its ranks draw.
+        Returns none if the epoch is not active, or if its job shares reads with other jobs.
         """
         live = self._epochs.get(key)
         if live is None or live.epoch.plan.shares:
@@ -49,7 +49,7 @@ class DirectHitLog:
         live = self._epochs.get(key)
         return np.empty(0, np.int64) if live is None else live.epoch.plan.sample_of[positions].astype(np.int64)
 
-    def by_themselves(
+    def record_direct(
         self, key: Key, positions: NDArray[np.int64], right: NDArray[np.int64], now_s: float, drawer: Drawer | None
     ) -> None:
         """Record the samples that a client has taken directly at these positions. `right`: places with right checksums.
@@ -58,15 +58,15 @@ class DirectHitLog:
         """
         run, live, places = self._epochs.runs[key[0]], self._epochs.get(key), self.places_at(key, positions)
         if repeat(positions) or (live is not None and live.epoch.plan.shares):
-            raise ProtocolError("samples that cannot have been taken")
+            raise ProtocolError("positions that a client cannot have taken itself")
         run.conduct.check()
         self._residents.mark_checked(right)
-        self._counters.takes(len(positions))
-        if live is None:  # it made room meanwhile; the client's next draw begins it anew
-            run.draws(len(positions))
+        self._counters.add_taken(len(positions))
+        if live is None:  # it was dropped meanwhile; the client's next draw begins it again
+            run.add_drawn(len(positions))
             return
         self._epochs.features.ask(key, positions, now_s)
-        held = live.epoch.states.leaves(places)
+        held = live.epoch.states.release(places)
         self._residents.let_go(places[held])
         self.note(key, live, positions, places, now_s, drawer)
 
@@ -81,12 +81,12 @@ class DirectHitLog:
     ) -> None:
         """Record in its epoch and its run that a rank has the samples at these positions."""
         (number, epoch_number), epoch = key, live.epoch
-        epoch.progress.draws(epoch.division.rank_of(int(positions[0])), positions)
+        epoch.progress.add_drawn(epoch.division.rank_of(int(positions[0])), positions)
         self._epochs.pacing.pulse(number).beat(len(places), now_s)
         self._epochs.features.drawn(key)
         run = self._epochs.runs[number]
-        run.draws(len(places))
-        run.serves(len(readable(epoch, places)))
+        run.add_drawn(len(places))
+        run.add_served(len(readable(epoch, places)))
         if run.conduct.note(live.account, drawer, positions):
             live.judge(run.conduct, epoch_number)
         if live.begun and epoch.progress.half_done:

@@ -82,7 +82,7 @@ class Epochs:
         goes_on = announced.processes == GOES_ON
         if not goes_on:
             again = before is None or announced.epoch <= before.epoch
-            run.conduct.begins(said.drawer, announced.processes, again=again)
+            run.conduct.on_begin(said.drawer, announced.processes, again=again)
         times = max(here, 1) if goes_on else here + 1
         start, ranks = min(announced.position, run.order.draws), (announced.rank,)
         begin = Begin(start, announced.replicas, ranks, announced.batch, self._members.node, times)
@@ -106,9 +106,9 @@ class Epochs:
             if isinstance(life.stage, PlanReady):
                 self._make_if_known(key)
         elif begin.times > live.begun or (begin.times and not division.same_division(live.epoch.division)):
-            self._begin_anew(key, live, EpochStart(division, begin.times))
+            self._begin_again(key, live, EpochStart(division, begin.times))
         else:
-            live.begins_at(begin.start)
+            live.note_start(begin.start)
             live.epoch.expect(run.ranks(live.epoch.division.replicas), run.fronts(epoch))
         self._retire(key[0])
 
@@ -143,14 +143,14 @@ class Epochs:
         if run is not None and run.readers.pop((client, key[1]), None) is not None:
             self._retire(key[0])
 
-    def left(self, client: ClientNumber, only: RunNumber | None = None) -> None:
+    def remove_client(self, client: ClientNumber, only: RunNumber | None = None) -> None:
         """Remove a client that has disconnected. With `only`, it has left just the run of this number."""
         for number, run in [(n, run) for n, run in self.runs.items() if only in (None, n)]:
-            had_readers = run.left(client)
+            had_readers = run.remove_client(client)
             if not run.clients:
                 self._retire(number, all_of_it=True)
                 del self.runs[number]
-                self.pacing.left()
+                self.pacing.forget_ended()
                 self.features.forget_runs()
             elif had_readers:
                 self._retire(number)
@@ -167,15 +167,15 @@ class Epochs:
         """
         self.changes += 1
         if key[1] <= MAX_EPOCH and not (begin is None and self.features.is_over(key)):
-            self.lives[key].wants(begin)
+            self.lives[key].want_plan(begin)
 
-    def plan_ready(self, key: Key, plan: EpochPlan, read_of: NDArray[Any] | None, joins: tuple[Join, ...] = ()) -> None:
+    def on_plan(self, key: Key, plan: EpochPlan, read_of: NDArray[Any] | None, joins: tuple[Join, ...] = ()) -> None:
         """Take a finished plan with these joins. Does nothing if no epoch wants it any more."""
         life = self.lives.get(key)
         if self.features.wants(key, joins):
             live = None if life is None else life.live
             if self.features.replans(key, joins, live=live is not None) and live is not None and read_of is not None:
-                live.epoch.goes_on(plan, read_of)
+                live.epoch.replace_plan(plan, read_of)
             return
         if life is None or not life.planned or isinstance(life.stage, PlanReady) or joins != self.features.joined(key):
             return
@@ -185,7 +185,7 @@ class Epochs:
             begins = [reader.begin for reader in run.readers.values()]
             most = max(begins, key=lambda begin: begin.replicas, default=Begin(0, 1, ()))
             begin = EpochStart(Division(run.order.draws, 0, most.replicas, most.batch), 0)
-        life.is_planned(plan, read_of, begin)
+        life.set_plan(plan, read_of, begin)
         self._make_if_known(key)
 
     def tick(self, now_s: float) -> None:
@@ -196,7 +196,7 @@ class Epochs:
         for key, life in self.lives.items():
             stage = life.stage
             if isinstance(stage, PlanReady) and not self.makings.has(key):
-                since_s = life.waits_since(now_s)
+                since_s = life.waiting_since(now_s)
                 if now_s - since_s > RANKS_S and not stage.begin.division.batch:
                     self.makings.make(key)
             self.changes += 1
@@ -211,7 +211,7 @@ class Epochs:
         busy |= {draw.key[0] for draw in self.lives.draws()}
         idle = [key for key, at in live if key[0] not in busy and len(at.epoch.states.all(HELD))]
         for key in idle:
-            self._residents.let_go(self.lives[key].drops())
+            self._residents.let_go(self.lives[key].drop())
         return bool(idle)
 
     # -- steps -------------------------------------------------------------------------------------------------------
@@ -222,23 +222,23 @@ class Epochs:
         assert isinstance(stage, PlanReady)
         division = stage.begin.division
         waits = self._members.nodes > 1 or division.batch
-        # A rank that has left the epoch again counts, too: its node may have been faster than this node's planner.
+        # A rank that is past the epoch counts, too: its node may have been faster than this node's planner.
         if not waits or len(self.runs[key[0]].known(division.replicas)) >= division.replicas:
             self.makings.make(key)
             self.changes += 1
 
-    def _begin_anew(self, key: Key, live: ActiveEpoch, begin: EpochStart) -> None:
+    def _begin_again(self, key: Key, live: ActiveEpoch, begin: EpochStart) -> None:
         """Note that ranks begin an active epoch: as it was read ahead, or once more."""
         self.changes += 1
         epoch, life = live.epoch, self.lives[key]
         if not live.begun and begin.division.same_as(epoch.division):
             run = self.runs[key[0]]
             epoch.expect(run.ranks(epoch.division.replicas), run.fronts(key[1]))
-            live.begins(begin.times)
+            live.mark_begun(begin.times)
             return
-        self._residents.let_go(life.drops())
+        self._residents.let_go(life.drop())
         whole = begin.whole and not epoch.progress.drawn  # a draw may overtake its BEGIN
-        life.is_planned(epoch.plan, None, replace(begin, whole=whole))
+        life.set_plan(epoch.plan, None, replace(begin, whole=whole))
         self._make_if_known(key)
 
     def _drop_later(self, key: Key) -> None:
@@ -246,8 +246,8 @@ class Epochs:
         at = self.runs[key[0]].at()
         for (run, epoch), life in self.lives.items():
             if run == key[0] and epoch > key[1] and epoch not in at and life.live is not None and life.live.begun:
-                self._residents.let_go(life.drops())
-                if life.draws:  # of another worker: nobody else would begin the epoch for it
+                self._residents.let_go(life.drop())
+                if life.draws:  # of another worker: no other call begins the epoch for it
                     self.expect((run, epoch), int(life.draws[0].positions[0]))
 
     def _retire(self, number: RunNumber, keep: Sequence[Key] = (), *, all_of_it: bool = False) -> None:

@@ -99,7 +99,7 @@ class EpochBuilder:
             epoch = Epoch(plan, division, self._last_number, setting, requests)
         parts = epoch.expecting(ranks, run.fronts(key[1]), ready.read_of)
         self._makings[key] = _EpochBuild(plan, ready.begin, epoch, parts)
-        at_once = self._members.nodes > 1 or plan.grows  # other nodes may come and go, orders grow meanwhile
+        at_once = self._members.nodes > 1 or plan.grows  # meanwhile nodes may join or leave, and orders may grow
         while not self._go_on(key) and at_once:
             pass
 
@@ -112,14 +112,14 @@ class EpochBuilder:
                 return False
         del self._makings[key]
         epoch, begin = making.epoch, making.begin
-        if epoch.plan.shares:  # it holds what is in memory, and will not read that again
-            # Not what others have sent: they send it again in time, and their room is small.
+        if epoch.plan.shares:  # it holds the samples in memory, so that they are not read again
+            # Samples that other nodes have sent are left out: these are sent again in time, and their memory is small.
             present = readable(epoch, np.flatnonzero(self._residents.present(slice(None))))
             found = present[epoch.states.due(present)]
-            epoch.states.finds(found)
+            epoch.states.mark_present(found)
             self._residents.refer(found)
         begin = replace(begin, whole=begin.whole and begin.times <= 1)
-        self._lives[key].starts(ActiveEpoch(epoch, Account(epoch.division), begin))
+        self._lives[key].activate(ActiveEpoch(epoch, Account(epoch.division), begin))
         return True
 
 

@@ -49,14 +49,14 @@ class Pulse:
 
     def beat(self, draws: int, now_s: float) -> None:
         """Record draws of the run."""
-        if self._times and self.idle(now_s):  # a rate that has a pause in it says nothing
+        if self._times and self.idle(now_s):  # a rate over a pause is meaningless
             self._times.clear()
         gap_s, usual_s = now_s - self.last_s, self._usual_gap_s
         if self.drawn:
             self._gaps.append(gap_s)
         self.last_s = now_s
         since_s = now_s - self._times[-1][0] if self._times else math.inf
-        # A rate from the middle of one row of draws to that of another would count too many or too few of them.
+        # A rate measured from the middle of one row of draws to that of another counts too many or too few draws.
         if since_s >= max(_KEPT_EVERY_S, usual_s / 2 if gap_s >= usual_s / 2 else 2 * usual_s):
             self._times.append((now_s, self.drawn))
             while len(self._times) > LEAST_BEATS and now_s - self._times[0][0] > RATE_S:
@@ -65,7 +65,7 @@ class Pulse:
 
     @property
     def rate(self) -> float | None:
-        """Draws a second. None if it is not known yet."""
+        """Draws per second. None if it is not known yet."""
         if len(self._times) < 2 or self.last_s - self._times[0][0] < LEAST_RATE_S:
             return None
         (since_s, before), (until_s, after) = self._times[0], self._times[-1]
@@ -99,7 +99,7 @@ class Pacing:
         """Return the draw rate of a run."""
         return self._pulses[run]
 
-    def left(self) -> None:
+    def forget_ended(self) -> None:
         """Forget runs that have ended."""
         for run in [run for run in self._pulses if run not in self._runs]:
             del self._pulses[run]

@@ -38,11 +38,11 @@ class Plans:
         for key, joins in self._features.rejoins(now_s, bridge):
             yield self._ask(key, joins)
 
-    def make_anew(self, key: Key) -> None:
+    def remake(self, key: Key) -> None:
         """Request the plan of an epoch again, because its joins have changed. No draw of it was answered."""
         life = self._lives.get(key)
         if life is not None:
-            self._residents.let_go(life.plans_anew())
+            self._residents.let_go(life.discard_plan())
             self._want(key)
 
     def of_use(self) -> frozenset[Asked]:

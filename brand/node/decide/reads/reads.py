@@ -104,7 +104,7 @@ class Reads:
         share = self._residents.pool.allocator.count // ROOM_SHARE
         return self._early.give_back(share, now_s, beyond=found[1])
 
-    def done(
+    def on_read_ended(
         self, read: Read, failed: tuple[int, ...], left: tuple[int, ...] = (), chunks: tuple[int, ...] = ()
     ) -> None:
         """Take the samples of a read that has ended. `failed` pieces from the cache folder are read again from the
@@ -114,28 +114,28 @@ class Reads:
         page cache holds all of `chunks`.
         """
         waits = self.under_way.waits.pop(read.number)
-        self.under_way.ends(read)
+        self.under_way.remove(read)
         self._caching.writing.reserve(-read.reserved)
         residents, states = self._residents, waits.epoch.states
         places, heads, rows, lost = read.places, read.heads, read.rows, read.places[:0]
         whole = read.of_pieces(read.pieces["samples"] > 1) if read.reserved else np.zeros(len(places), np.bool_)
         if failed or left:
             fails, cached = np.isin(np.arange(len(read.pieces)), failed + left), read.pieces["cached"]
-            self._counters.reads.left(read.pieces[list(left)])
+            self._counters.reads.remove_left(read.pieces[list(left)])
             residents.left.leave(places[read.of_pieces(np.isin(np.arange(len(read.pieces)), left))])
             if (fails & cached).any():
                 self._last += 1
                 again = read.part(self._last, fails & cached)
                 self.under_way.waits[again.number] = waits.of(again.places)
-                self._caching.lose(again.places)
+                self._caching.on_read_failed(again.places)
                 again.pieces["cached"] = False
                 self._again.append(again)
             if (fails & ~cached).any():
-                self._counters.reads.failed(int((fails & ~cached).sum()) - len(left))
+                self._counters.reads.add_failed(int((fails & ~cached).sum()) - len(left))
                 failing = read.of_pieces(fails & ~cached)
                 lost = places[failing]
                 residents.pool.give_back(lost, heads[failing])
-                states.fails(lost)
+                states.mark_failed(lost)
             brought = read.of_pieces(~fails)
             read = read.part(read.number, ~(fails & cached))
             waits = waits.of(read.places)
@@ -146,14 +146,14 @@ class Reads:
         if twice.any():
             residents.pool.give_back(places[twice], heads[twice])
             residents.refer(places[twice])
-        self._caching.take(places[whole], reserved=True)
-        self._caching.take(places[~whole])
+        self._caching.on_samples(places[whole], reserved=True)
+        self._caching.on_samples(places[~whole])
         for key, live in self._epochs.lives.live():
             if live.epoch is waits.epoch:
-                self._epochs.runs[key[0]].brings(len(read.places) - len(lost))
+                self._epochs.runs[key[0]].add_loaded(len(read.places) - len(lost))
         if self._early is not None:
             self._early.came(read, waits.others, lost)
-        gone = places[~states.arrives(places)]
+        gone = places[~states.mark_arrived(places)]
         if len(gone):
             residents.let_go(gone)
         if chunks:
@@ -187,11 +187,11 @@ class Reads:
         needed = np.cumsum(np.where(absent, residents.pages_of[held], 0), dtype=np.int64)[ends - 1]
         count = int(np.searchsorted(needed, free_pages(self._residents, self._remote_pages), side="right"))
         end = int(ends[max(0, count - 1)])
-        self._find(epoch, held[:end][(due & present)[:end]])
+        self._hold_present(epoch, held[:end][(due & present)[:end]])
         if not count:
             if self._will_have_room(int(needed[0])):
                 return None
-            epoch.states.leaves(held[:end][absent[:end]])  # they never fit: exact reads will say why
+            epoch.states.release(held[:end][absent[:end]])  # they never fit: direct reads report the reason
         epoch.reads.pop(max(1, count))
         found: list[Stripe] = []
         for number, start, end in zip(numbers[:count], [0, *ends.tolist()], ends.tolist(), strict=False):
@@ -200,8 +200,8 @@ class Reads:
                 first, last = span_of(plan, number, missing)
                 rows = rows_of(self._index, first, last, residents.pages_of, residents.pool.allocator.page)
                 if rows is None:
-                    self._counters.reads.failed(1)
-                    epoch.states.leaves(missing)  # exact reads will say what is wrong with the index
+                    self._counters.reads.add_failed(1)
+                    epoch.states.release(missing)  # direct reads report the error of the index
                 else:
                     found.append(Stripe(first, rows, missing))
         return self._start_stripes(epoch, found) if found else None
@@ -228,29 +228,29 @@ class Reads:
         if not count:
             if self._will_have_room(int(needed[0])):
                 return None
-            epoch.states.leaves(places[:1])  # it never fits
+            epoch.states.release(places[:1])  # it never fits
             count, due = 1, np.zeros_like(due)
         epoch.reads.pop(count)
         places, due, present = places[:count], due[:count], present[:count]
-        self._find(epoch, places[due & present])
+        self._hold_present(epoch, places[due & present])
         early = epoch.states.are(EARLY, places)
-        epoch.states.starts(places[early])  # another read brings them
+        epoch.states.start(places[early])  # another read loads them
         absent = places[due & ~present]
         if not len(absent):
             return None
         brought, starts = pieces_of(absent, None if wholes is None else wholes.upto(len(absent)))
         rows, known = rows_of_each(self._index, brought, residents.pages_of, page)
-        if not known.all():  # each sample is read alone: exact reads will say why those without a row cannot be read
+        if not known.all():  # each sample is read alone: direct reads report why a row is missing
             brought = np.sort(absent)
             rows, known = rows_of_each(self._index, brought, residents.pages_of, page)
-            self._counters.reads.failed(int((~known).sum()))
-            epoch.states.leaves(brought[~known])
+            self._counters.reads.add_failed(int((~known).sum()))
+            epoch.states.release(brought[~known])
             absent = brought = brought[known]
             starts = np.arange(len(brought))
         return self._start_bundle(epoch, absent, brought, starts, rows) if len(brought) else None
 
     def _wholes(self, epoch: Epoch, misses: NDArray[np.intp]) -> Wholes | None:
-        """Return the misses that read whole units. None if there are none."""
+        """Return the reads of whole units for these misses. None if there are none."""
         unit = self._caching.whole_unit
         if unit == 1 or not len(misses):
             return None
@@ -262,11 +262,11 @@ class Reads:
         fits = np.cumsum(found.pages(residents.pages_of)) <= caching.writing.room
         return found.of(fits) if fits.any() else None
 
-    def _find(self, epoch: Epoch, places: NDArray[np.intp]) -> None:
+    def _hold_present(self, epoch: Epoch, places: NDArray[np.intp]) -> None:
         """Hold samples of an epoch that are in memory already."""
         if len(places):
             self._residents.refer(places)
-            epoch.states.finds(places)
+            epoch.states.mark_present(places)
 
     def _will_have_room(self, pages: int) -> bool:
         """Return whether a read that does not fit now can fit later. Sets `no_room` in that case."""
@@ -309,7 +309,7 @@ class Reads:
         vectors = [vector[first:end] for first, end in zip([0, *ends], ends, strict=False)]
         reserved = 0
         if len(places) > len(due):
-            epoch.states.brings(np.setdiff1d(places, due, assume_unique=True))
+            epoch.states.start_early(np.setdiff1d(places, due, assume_unique=True))
             whole = np.repeat(pieces["samples"] > 1, pieces["samples"])
             reserved = int(residents.pages_of[places[whole]].sum(dtype=np.int64))
             caching.writing.reserve(reserved)
@@ -327,20 +327,20 @@ class Reads:
         reserved: int = 0,
         count: int = 1,
     ) -> Read:
-        self._caching.reads_for(epoch.number, self._epochs.lives)
-        epoch.states.starts(due)
+        self._caching.on_read_started(epoch.number, self._epochs.lives)
+        epoch.states.start(due)
         others = self._early.starts(places, epoch) if self._early is not None and epoch.plan.shares else []
         self._last += 1
         self.under_way.waits[self._last] = Waits(epoch, others)
         return self._begin(Read(self._last, pieces, vectors, places, heads, rows, epoch.plan, reserved, count))
 
     def _begin(self, read: Read) -> Read:
-        self.under_way.starts(read)
+        self.under_way.add(read)
         cached = read.pieces["cached"]
         if cached.any():
-            self._counters.cache.started(read.pieces[cached])
+            self._counters.cache.add_started(read.pieces[cached])
         if not cached.all():
-            self._counters.reads.started(read.pieces[~cached])
+            self._counters.reads.add_started(read.pieces[~cached])
         return read
 
 

@@ -102,5 +102,5 @@ def leave_chunks(residents: Residents, epoch: Epoch, chunks: tuple[int, ...]) ->
     present = residents.present(due)
     left = due[~present]
     residents.left.leave(left)
-    epoch.states.leaves(left)
+    epoch.states.release(left)
     epoch.reads.pass_over(np.setdiff1d(numbers, due[present] // size))

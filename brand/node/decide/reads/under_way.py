@@ -45,11 +45,11 @@ class UnderWay:
     def __repr__(self) -> str:
         return f"UnderWay({self.count})"
 
-    def starts(self, read: Read) -> None:
+    def add(self, read: Read) -> None:
         """Add a read that has started."""
         self.count += read.count
 
-    def ends(self, read: Read) -> None:
+    def remove(self, read: Read) -> None:
         """Remove a read that has ended."""
         self.count -= read.count
         self._ended += read.count

@@ -116,7 +116,7 @@ def pieces_of(misses: NDArray[Any], wholes: Wholes | None) -> tuple[NDArray[np.i
     alone = misses[wholes.read_of < 0].astype(np.int64)
     places = np.concatenate((alone, wholes.places[wholes.brings]))
     piece = np.concatenate((alone, np.repeat(wholes.places[:, 0], np.count_nonzero(wholes.brings, axis=1))))
-    # A miss that is read alone may lie in the unit of a read: its piece has a number of its own.
+    # A miss that is read alone may be in the unit of a read, so its piece has a number of its own.
     piece[len(alone) :] = -1 - piece[len(alone) :]
     order = np.argsort(places, kind="stable")
     apart = np.diff(piece[order]) != 0

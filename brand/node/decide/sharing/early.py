@@ -51,7 +51,7 @@ class EarlyHolds:
             if live.epoch.plan.shares and live.epoch is not read_for:
                 waited = places[live.epoch.states.due(places)]
                 if len(waited):
-                    live.epoch.states.starts(waited)
+                    live.epoch.states.start(waited)
                     others.append((live.epoch, waited))
         return others
 
@@ -61,9 +61,9 @@ class EarlyHolds:
             self._came[read.places] = read.number
         for epoch, places in others:
             failed = np.isin(places, lost)
-            epoch.states.fails(places[failed])
+            epoch.states.mark_failed(places[failed])
             came = places[~failed]
-            self._residents.refer(came[epoch.states.arrives(came)])
+            self._residents.refer(came[epoch.states.mark_arrived(came)])
 
     def lead(self, key: Key, live: ActiveEpoch, deadline: NDArray[Any] | int, now_s: float) -> Any:
         """How soon draws of an epoch come to a deadline, in draws of the fastest job that shares with it.
@@ -110,7 +110,7 @@ class EarlyHolds:
         going[last[:enough]] = True
         for epoch, places, _ in found:
             theirs = places[going[places]]
-            epoch.states.returns(theirs)
+            epoch.states.requeue(theirs)
             epoch.reads.put_back(theirs)
             self._residents.let_go(theirs)
         if len(last):

@@ -153,7 +153,7 @@ class Conduct:
     def __repr__(self) -> str:
         return f"Conduct(processes {sorted(self._trainings)}, fault {self._fault!r})"
 
-    def begins(self, drawer: Drawer | None, processes: int, *, again: bool) -> None:
+    def on_begin(self, drawer: Drawer | None, processes: int, *, again: bool) -> None:
         """Note that a training process begins an epoch, and that `processes` processes draw for one rank.
 
         If `processes` is `UNTOLD`, the epoch is not judged. `again`: whether the epoch is the client's first one, or no

@@ -40,21 +40,21 @@ class DrawCounters:
         """Return the seconds that draws waited, by cause."""
         return {cause: getattr(self, f"{cause}_wait_s") for cause in Held._fields}
 
-    def asked(self, samples: int) -> None:
+    def add_drawn(self, samples: int) -> None:
         """Count samples that a client draws."""
         self.draws += samples
 
-    def takes(self, samples: int) -> None:
+    def add_taken(self, samples: int) -> None:
         """Count samples that a client has copied itself."""
         self.draws += samples
         self.from_memory += samples
         self.taken += samples
 
-    def waits(self, samples: int) -> None:
+    def add_waiting(self, samples: int) -> None:
         """Count the samples of a draw that waits."""
         self.waited += samples
 
-    def answered(self, from_memory: int, exact: int, wait_s: float, held: Held = NOT_HELD) -> None:
+    def add_answered(self, from_memory: int, exact: int, wait_s: float, held: Held = NOT_HELD) -> None:
         """Count the samples of a draw that is answered, and add its wait in seconds."""
         self.from_memory += from_memory
         self.exact += exact
@@ -76,21 +76,21 @@ class ReadCounters:
     """Samples that these reads loaded into memory: `held_samples / read_samples` is the mean read utilisation."""
     failed_reads: int = 0
 
-    def started(self, pieces: NDArray[np.void]) -> None:
+    def add_started(self, pieces: NDArray[np.void]) -> None:
         """Count reads that begin: pieces of dtype `PIECE`."""
         self.reads += len(pieces)
         self.read_bytes += int(pieces["size"].sum())
         self.read_samples += int(pieces["span"].sum())
         self.held_samples += int(pieces["samples"].sum())
 
-    def left(self, pieces: NDArray[np.void]) -> None:
+    def remove_left(self, pieces: NDArray[np.void]) -> None:
         """Uncount pieces of begun reads that were not read, because the page cache holds them."""
         self.reads -= len(pieces)
         self.read_bytes -= int(pieces["size"].sum())
         self.read_samples -= int(pieces["span"].sum())
         self.held_samples -= int(pieces["samples"].sum())
 
-    def failed(self, reads: int) -> None:
+    def add_failed(self, reads: int) -> None:
         """Count reads that failed or could not begin."""
         self.failed_reads += reads
 
@@ -114,17 +114,17 @@ class NodeCounters:
     fetched: int = 0
     """Late samples that this node's storage does not have, and that this node requested from their owners by index."""
 
-    def sends(self, samples: int, size: int) -> None:
+    def add_sent(self, samples: int, size: int) -> None:
         """Count samples that this node sends, `size` bytes in total."""
         self.sent += samples
         self.sent_bytes += size
 
-    def receives(self, samples: int, size: int) -> None:
+    def add_received(self, samples: int, size: int) -> None:
         """Count samples that have arrived, `size` bytes in total."""
         self.received += samples
         self.received_bytes += size
 
-    def asks(self, samples: int, *, hurried: bool) -> None:
+    def add_requested(self, samples: int, *, hurried: bool) -> None:
         """Count samples that this node requests from an owner: as the plan foresees, or because a draw waits
         (`hurried`).
         """
@@ -133,11 +133,11 @@ class NodeCounters:
         else:
             self.requests += samples
 
-    def gives_up(self, samples: int) -> None:
+    def add_late(self, samples: int) -> None:
         """Count samples that this node no longer waits for."""
         self.late += samples
 
-    def fetches(self, samples: int) -> None:
+    def add_fetched(self, samples: int) -> None:
         """Count samples that this node requests from an owner by index."""
         self.fetched += samples
 
@@ -153,16 +153,16 @@ class CacheCounters:
     bad: int = 0
     """Samples of the folder that could not be read from it."""
 
-    def started(self, pieces: NDArray[np.void]) -> None:
+    def add_started(self, pieces: NDArray[np.void]) -> None:
         """Count reads that begin: pieces of dtype `PIECE`."""
         self.reads += len(pieces)
         self.read_bytes += int(pieces["size"].sum())
 
-    def wrote(self, size: int) -> None:
+    def add_written(self, size: int) -> None:
         """Count written samples, `size` bytes in total."""
         self.written_bytes += size
 
-    def lost(self, samples: int) -> None:
+    def add_lost(self, samples: int) -> None:
         """Count samples that can no longer be read."""
         self.bad += samples
 

@@ -42,11 +42,11 @@ class Draw:
     """Earlier waiting times by cause, up to `held_s`."""
     held_s: float = 0.0
 
-    def looked(self, waits_at: int) -> None:
+    def note_missing(self, waits_at: int) -> None:
         """Record the last position of the draw whose sample is missing."""
         self.waits_at = waits_at
 
-    def waits(self, cause: Cause | None, now_s: float) -> None:
+    def wait_for(self, cause: Cause | None, now_s: float) -> None:
         """Record the cause of the wait from now on. None if the draw waits no longer."""
         if cause == self.waits_for:
             return
@@ -55,7 +55,7 @@ class Draw:
             self.held = self.held._replace(**{self.waits_for: so_far + now_s - self.held_s})
         self.waits_for, self.held_s = cause, now_s
 
-    def asks(self, epoch: Epoch, now_s: float) -> bool:
+    def claim_requests(self, epoch: Epoch, now_s: float) -> bool:
         """Return whether to send the planned requests of an epoch for this draw. They are sent once."""
         if self.asked_of == epoch.number:
             return False

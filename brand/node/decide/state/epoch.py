@@ -133,13 +133,13 @@ class Epoch:
                         places = places[mine | (can & ~unreachable)]
                     else:
                         places = places[mine & can]
-                self.states.expects(places[~without[places]])
-                self.progress.expects(len(places))
+                self.states.expect(places[~without[places]])
+                self.progress.expect(len(places))
                 yield len(positions)
         found = read_of_sample(self.plan) if read_of is None else read_of
         yield from self.reads.filling(self.states, found, self.mine)
 
-    def goes_on(self, plan: EpochPlan, read_of: NDArray[Any]) -> None:
+    def replace_plan(self, plan: EpochPlan, read_of: NDArray[Any]) -> None:
         """Replace the plan by one that begins with the same draws, as far as ranks have asked."""
         self.plan, self.reads = plan, ReadQueue(plan)
         self.reads.fill(self.states, read_of, self.mine)
@@ -163,15 +163,15 @@ class Epoch:
             del self.ranks[rank]
             places = _drawn_by(self, rank)
             places = places if self.mine is None else places[self.mine[places]]
-            self.progress.expects(-len(places))
-            held.append(places[self.states.leaves(places)])
+            self.progress.expect(-len(places))
+            held.append(places[self.states.release(places)])
         return np.concatenate(held)
 
     def lose(self, node: NodeNumber) -> None:
         """Stop expecting samples of a node that is lost."""
         self.lost.add(node)
         places = np.concatenate([self.states.all(state) for state in (UNWANTED, DUE, COMING)])
-        self.states.forgets(places[self.owner_of(places) == node])
+        self.states.forget(places[self.owner_of(places) == node])
 
     def expect_again(self, node: NodeNumber, present: Callable[[NDArray[Any]], NDArray[np.bool_]]) -> None:
         """Expect samples of a node that is reachable again, except those that ranks of this node have asked for
@@ -181,7 +181,7 @@ class Epoch:
         for rank in self.here:
             places = _drawn_by(self, rank, self.front())
             places = places[(self.owner_of(places) == node) & can[places]]
-            self.states.expects(places[~present(places)])
+            self.states.expect(places[~present(places)])
 
     def front(self) -> int:
         """Return the position before which the ranks of this node have asked for all that they will ask for."""
@@ -204,13 +204,13 @@ class Epoch:
     def give_up_before(self, position: int) -> NDArray[Any]:
         """Release the samples before a position, which no rank asks for any more. Return the places that were held."""
         before = self.plan.sample_of[:position]
-        self.progress.skips_to(position)
-        held: NDArray[Any] = before[self.states.leaves(before)]
+        self.progress.skip_to(position)
+        held: NDArray[Any] = before[self.states.release(before)]
         return held
 
     def drop(self) -> NDArray[Any]:
         """Release all samples, as nothing of the epoch is drawn or sent any more. Return the places that were held."""
-        return np.flatnonzero(self.states.leaves(slice(None)))
+        return np.flatnonzero(self.states.release(slice(None)))
 
 
 def reached(epoch: Epoch) -> float:

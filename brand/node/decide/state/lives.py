@@ -70,11 +70,11 @@ class ActiveEpoch:
         """Number of times that ranks have begun the epoch. 0 if it is read ahead."""
         return self.begin.times
 
-    def begins(self, times: int) -> None:
+    def mark_begun(self, times: int) -> None:
         """Note that ranks begin the epoch as it was read ahead."""
         self.begin = replace(self.begin, times=times)
 
-    def begins_at(self, start: int) -> None:
+    def note_start(self, start: int) -> None:
         """Note the position at which ranks begin the epoch. If it differs between ranks, the account cannot be
         judged.
         """
@@ -85,7 +85,7 @@ class ActiveEpoch:
         if self.begun and self.begin.whole:
             conduct.judge(self.account, epoch)
 
-    def agrees(self) -> None:
+    def mark_agreed(self) -> None:
         """Note that all ranks have begun the epoch in the same way, or that their time for it is over."""
         self.agreed = True
 
@@ -144,7 +144,7 @@ class EpochEntry:
         """How the epoch will begin once its plan is made. None if it is only read ahead."""
         return self.stage.begin if isinstance(self.stage, PlanWanted | PlanUnderWay) else None
 
-    def wants(self, begin: EpochStart | None = None) -> None:
+    def want_plan(self, begin: EpochStart | None = None) -> None:
         """Want a plan if there is none. `begin`: how ranks have begun the epoch."""
         match self.stage:
             case EpochDropped():
@@ -157,11 +157,11 @@ class EpochEntry:
         assert isinstance(self.stage, PlanWanted)
         self.stage = PlanUnderWay(self.stage.begin)
 
-    def is_planned(self, plan: EpochPlan, read_of: NDArray[Any] | None, begin: EpochStart) -> None:
+    def set_plan(self, plan: EpochPlan, read_of: NDArray[Any] | None, begin: EpochStart) -> None:
         """Store the plan."""
         self.stage = PlanReady(plan, read_of, begin)
 
-    def waits_since(self, now_s: float) -> float:
+    def waiting_since(self, now_s: float) -> float:
         """Return the time since which a planned epoch waits for ranks: the time of the first call."""
         assert isinstance(self.stage, PlanReady)
         if self.stage.since_s is None:
@@ -169,13 +169,13 @@ class EpochEntry:
             return now_s
         return self.stage.since_s
 
-    def starts(self, live: ActiveEpoch) -> None:
+    def activate(self, live: ActiveEpoch) -> None:
         """Make the epoch active. The nodes that can take its samples get them from now on."""
         self.stage = live
         for taker in self._takers.values():
             taker.starts(live.epoch)
 
-    def plans_anew(self) -> NDArray[Any]:
+    def discard_plan(self) -> NDArray[Any]:
         """Discard the plan, and want another. Return the places that were held for it."""
         held: NDArray[Any] = np.arange(0)
         match self.stage:
@@ -186,7 +186,7 @@ class EpochEntry:
                 self.stage = PlanWanted(begin)
         return held
 
-    def drops(self) -> NDArray[Any]:
+    def drop(self) -> NDArray[Any]:
         """Drop the epoch to free its memory. Return the places that were held for it."""
         held: NDArray[Any] = self.stage.epoch.drop() if isinstance(self.stage, ActiveEpoch) else np.arange(0)
         self.stage = EpochDropped()
@@ -260,4 +260,4 @@ class EpochTable:
 
     def remove(self, key: Key) -> NDArray[Any]:
         """Remove an epoch. Return the places that were held for it."""
-        return self._lives.pop(key).drops()
+        return self._lives.pop(key).drop()

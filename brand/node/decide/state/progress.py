@@ -42,24 +42,24 @@ class EpochProgress:
         """Whether at least half of the samples were drawn or sent."""
         return 2 * self.done >= self.total
 
-    def expects(self, samples: int) -> None:
+    def expect(self, samples: int) -> None:
         """Add samples that will be drawn at this node or sent from it. Removes some if `samples` is below 0."""
         self.total += samples
 
-    def draws(self, rank: int, positions: NDArray[np.int64]) -> None:
+    def add_drawn(self, rank: int, positions: NDArray[np.int64]) -> None:
         """Record positions that a rank draws."""
         self._asked[rank] = max(self._asked.get(rank, -1), int(positions.max()))
         self.drawn += len(positions)
 
-    def sends(self, samples: int) -> None:
+    def add_sent(self, samples: int) -> None:
         """Count samples that this node sends to other nodes."""
         self.sent += samples
 
-    def hears(self, node: NodeNumber, front: int) -> None:
+    def learn_elsewhere(self, node: NodeNumber, front: int) -> None:
         """Record the progress that a node reports for its ranks."""
         self.elsewhere[node] = front
 
-    def skips_to(self, position: int) -> None:
+    def skip_to(self, position: int) -> None:
         """Record a position before which no rank asks any more."""
         self.start = max(self.start, position)
 

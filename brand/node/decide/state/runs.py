@@ -51,19 +51,19 @@ class Run:
     agreed: set[int] = field(default_factory=set)
     """Epochs that all ranks have begun in the same way as the ranks of this node. Some may have gone on since."""
 
-    def brings(self, samples: int) -> None:
+    def add_loaded(self, samples: int) -> None:
         """Count samples that a read of the run has loaded into memory."""
         self.brought += samples
 
-    def serves(self, samples: int) -> None:
+    def add_served(self, samples: int) -> None:
         """Count samples of this node that were drawn or sent."""
         self.served += samples
 
-    def draws(self, samples: int) -> None:
+    def add_drawn(self, samples: int) -> None:
         """Count samples that ranks of this node have drawn."""
         self.drawn += samples
 
-    def registers(self, client: ClientNumber, tag: int | None, turn: int | None) -> None:
+    def add_client(self, client: ClientNumber, tag: int | None, turn: int | None) -> None:
         """Add a client of the run, which may name its tag and the number of its sampler (`turn`)."""
         self.clients.add(client)
         self.tag = self.tag if tag is None else tag
@@ -80,7 +80,7 @@ class Run:
         if all(_complete(begin, begins) for begin in begins if begin.node == node):
             self.agreed.add(reader.epoch)
 
-    def left(self, client: ClientNumber) -> bool:
+    def remove_client(self, client: ClientNumber) -> bool:
         """Remove a client. Return whether it was a reader."""
         self.clients.discard(client)
         readers = [reader for reader in self.readers if reader[0] == client]
@@ -202,7 +202,7 @@ class Runs(UserDict[RunNumber, Run]):
             number = RunNumber(self._last)
             self[number] = Run(order, name, None, None, Conduct(self._notices))
         run = self[number]
-        run.registers(client, tag, turn)
+        run.add_client(client, tag, turn)
         return number
 
     def _check_agreed(self, order: Order, name: str, turn: int) -> None:

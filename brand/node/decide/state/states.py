@@ -26,15 +26,15 @@ from numpy.typing import NDArray
 GONE, UNWANTED, HELD, DUE, COMING, EARLY = range(6)
 _NEVER: Final = 255
 
-_EXPECTS: Final = np.array([DUE, COMING, HELD, DUE, COMING, EARLY], np.uint8)
-_STARTS: Final = np.array([_NEVER, _NEVER, _NEVER, COMING, _NEVER, COMING], np.uint8)
-_BRINGS: Final = np.array([_NEVER, _NEVER, _NEVER, EARLY, _NEVER, _NEVER], np.uint8)
-_FINDS: Final = np.array([_NEVER, _NEVER, _NEVER, HELD, _NEVER, _NEVER], np.uint8)
-_ARRIVES: Final = np.array([_NEVER, GONE, _NEVER, HELD, HELD, DUE], np.uint8)
-_FAILS: Final = np.array([_NEVER, GONE, _NEVER, GONE, GONE, DUE], np.uint8)
-_LEAVES: Final = np.array([GONE, UNWANTED, GONE, GONE, UNWANTED, UNWANTED], np.uint8)
-_FORGETS: Final = np.array([GONE, GONE, HELD, GONE, GONE, EARLY], np.uint8)
-_RETURNS: Final = np.array([_NEVER, _NEVER, DUE, _NEVER, _NEVER, _NEVER], np.uint8)
+_EXPECT: Final = np.array([DUE, COMING, HELD, DUE, COMING, EARLY], np.uint8)
+_START: Final = np.array([_NEVER, _NEVER, _NEVER, COMING, _NEVER, COMING], np.uint8)
+_START_EARLY: Final = np.array([_NEVER, _NEVER, _NEVER, EARLY, _NEVER, _NEVER], np.uint8)
+_MARK_PRESENT: Final = np.array([_NEVER, _NEVER, _NEVER, HELD, _NEVER, _NEVER], np.uint8)
+_MARK_ARRIVED: Final = np.array([_NEVER, GONE, _NEVER, HELD, HELD, DUE], np.uint8)
+_MARK_FAILED: Final = np.array([_NEVER, GONE, _NEVER, GONE, GONE, DUE], np.uint8)
+_RELEASE: Final = np.array([GONE, UNWANTED, GONE, GONE, UNWANTED, UNWANTED], np.uint8)
+_FORGET: Final = np.array([GONE, GONE, HELD, GONE, GONE, EARLY], np.uint8)
+_REQUEUE: Final = np.array([_NEVER, _NEVER, DUE, _NEVER, _NEVER, _NEVER], np.uint8)
 
 Places = NDArray[np.integer[Any]]
 Mask = NDArray[np.bool_]
@@ -75,41 +75,41 @@ class SampleStates:
 
     # -- transitions -------------------------------------------------------------------------------------------------
 
-    def expects(self, places: Places) -> None:
+    def expect(self, places: Places) -> None:
         """Expect these samples, since a rank will draw them."""
-        self._change(places, _EXPECTS)
+        self._change(places, _EXPECT)
 
-    def starts(self, places: Places) -> None:
+    def start(self, places: Places) -> None:
         """Note that the reads of these samples have begun, or that their owner was asked for them."""
-        self._change(places, _STARTS)
+        self._change(places, _START)
 
-    def brings(self, places: Places) -> None:
+    def start_early(self, places: Places) -> None:
         """Note that a read for other samples has begun that also reads these."""
-        self._change(places, _BRINGS)
+        self._change(places, _START_EARLY)
 
-    def finds(self, places: Places) -> None:
+    def mark_present(self, places: Places) -> None:
         """Note that these samples are in memory already."""
-        self._change(places, _FINDS)
+        self._change(places, _MARK_PRESENT)
 
-    def arrives(self, places: Places) -> Mask:
+    def mark_arrived(self, places: Places) -> Mask:
         """Note that the bytes of these samples are in memory. Return a mask of those that the epoch holds now."""
-        return np.equal(self._change(places, _ARRIVES)[1], HELD)
+        return np.equal(self._change(places, _MARK_ARRIVED)[1], HELD)
 
-    def fails(self, places: Places) -> None:
+    def mark_failed(self, places: Places) -> None:
         """Note that the bytes of these samples will not arrive this way."""
-        self._change(places, _FAILS)
+        self._change(places, _MARK_FAILED)
 
-    def leaves(self, places: Places | slice) -> Mask:
+    def release(self, places: Places | slice) -> Mask:
         """Release samples that are drawn, sent, or no longer waited for. Return a mask of those that the epoch held."""
-        return np.equal(self._change(places, _LEAVES)[0], HELD)
+        return np.equal(self._change(places, _RELEASE)[0], HELD)
 
-    def forgets(self, places: Places) -> None:
+    def forget(self, places: Places) -> None:
         """Stop waiting for samples whose bytes were lost on their way."""
-        self._change(places, _FORGETS)
+        self._change(places, _FORGET)
 
-    def returns(self, places: Places) -> None:
+    def requeue(self, places: Places) -> None:
         """Free the memory of these samples, and read them again when they are due."""
-        self._change(places, _RETURNS)
+        self._change(places, _REQUEUE)
 
     def _change(self, places: Places | slice, to: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
         """Make a transition. Return the states before and after it."""
