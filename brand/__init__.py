@@ -1,6 +1,6 @@
 """Brand: train from data sets larger than memory, in random order, at the speed of sequential storage.
 
-Names are found when they are first used, so that `import brand` is quick and loads neither torch nor gRPC.
+Names are imported on first use, so that `import brand` is fast and loads neither torch nor gRPC.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from brand.version import __version__
 if TYPE_CHECKING:
     from brand.chunker import pack as pack
     from brand.formats.media import Waveform as Waveform
-    from brand.formats.preparation import Picture as Picture
-    from brand.formats.preparation import Sound as Sound
+    from brand.formats.preparation import DecodeAudio as DecodeAudio
+    from brand.formats.preparation import DecodeImage as DecodeImage
     from brand.node.setup.caching import Cache as Cache
     from brand.node.setup.tls import Tls as Tls
     from brand.storage.dataset.reader import Reader as Reader
@@ -34,10 +34,10 @@ __all__ = [
     "BrandLoader",
     "BrandSampler",
     "Cache",
+    "DecodeAudio",
+    "DecodeImage",
     "Mixture",
-    "Picture",
     "Reader",
-    "Sound",
     "Tls",
     "Waveform",
     "__version__",
@@ -53,9 +53,9 @@ _HOMES: Final = {
     "BrandSampler": "brand.torch",
     "Cache": "brand.node.setup.caching",
     "Mixture": "brand.torch",
-    "Picture": "brand.formats.preparation",
+    "DecodeImage": "brand.formats.preparation",
     "Reader": "brand.storage.dataset.reader",
-    "Sound": "brand.formats.preparation",
+    "DecodeAudio": "brand.formats.preparation",
     "Tls": "brand.node.setup.tls",
     "Waveform": "brand.formats.media",
     "open": "brand.storage.dataset.reader",

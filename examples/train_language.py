@@ -45,7 +45,7 @@ samples = [
 ]
 brand.pack(samples, target, schema={"tokens": "ndarray", "count": "int"})
 data = brand.BrandDataset(target, fields=("tokens",))
-plan = brand.BatchPlan(data, "count", pack=ROW, rows=ROWS, part=data.column("count") <= ROW * ROWS)
+plan = brand.BatchPlan(data, "count", pack=ROW, rows=ROWS, subset=data.column("count") <= ROW * ROWS)
 torch.manual_seed(0)
 loader, model = brand.BrandLoader(data, batch_sampler=plan, collate_fn=plan.collate("tokens")), Model()
 optimizer = torch.optim.AdamW(model.parameters(), 3e-3)

@@ -1,8 +1,8 @@
 """The process from which `tests/pythonchild.py` forks Python processes: `python forkserver.py SOCKET IMPORTS FOLDER`.
 
-It imports modules once, then waits. For each request it forks twice and reports the grandchild, which the kernel gives
-to the test's process because the process between them has ended: the test waits for it as for any child of its own.
-The child takes over all that a new interpreter would get: arguments, environment, folder, descriptors, streams.
+It imports modules once, then waits. For each request it forks a process that is not its own child but one of the test's
+process (`CLONE_PARENT`), so the test waits for it as for any child of its own. The child takes over all that a new
+interpreter would get: arguments, environment, folder, descriptors, streams.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ PADDING: Final = "BRAND_TESTS_PADDING"
 """Variable that only makes room for the environments of children, which `/proc` then shows."""
 _ABOVE: Final = 200
 """Received descriptors are moved above this number, out of the way of the numbers that a child asks for."""
-_C: Final = ctypes.CDLL(None, use_errno=True)
+_C: Final = ctypes.PyDLL(None)
+SYS_CLONE: Final = {"x86_64": 56, "aarch64": 220} if sys.platform == "linux" else {}
+"""Number of the system call, by machine; on others, processes are really started."""
+_CLONE_PARENT: Final = 0x8000
 _DEFAULT_FILTERS: Final = len(warnings.filters)
 _HEADER_BYTES: Final = 8
 
@@ -57,25 +60,39 @@ def main() -> dict[str, Any]:
         request = _receive(requests)
         if request is None:
             os._exit(0)
-        hears, tells = os.pipe()
-        waits, opens = os.pipe()
-        between = os.fork()
-        if not between:
-            child = os.fork()
-            if child:
-                os.write(tells, b"%d" % child)
-                os._exit(0)
-            os.close(opens)
-            os.read(waits, 1)
+        child = _fork()
+        if not child:
             requests.detach()
             signal.signal(signal.SIGINT, heard)
             _enter(request)
             return request
-        child = int(os.read(hears, 32))
-        os.waitpid(between, 0)  # from here on, the child belongs to the test's process
-        for descriptor in (hears, tells, waits, opens, *request["received"]):  # without `opens`, the child goes on
+        for descriptor in request["received"]:
             os.close(descriptor)
         requests.sendall(b"%d\n" % child)
+
+
+def _fork() -> int:
+    """Fork a child of this process's parent; like `os.fork`, return its pid, and 0 in the child.
+
+    The C library does not know that it is forked: it keeps the number of its thread, which is put right here.
+    """
+    thread = _number_of_thread()
+    ctypes.pythonapi.PyOS_BeforeFork()
+    child: int = _C.syscall(SYS_CLONE[os.uname().machine], _CLONE_PARENT | signal.SIGCHLD, 0, 0, 0, 0)
+    if child:
+        ctypes.pythonapi.PyOS_AfterFork_Parent()
+        return child
+    thread.value = os.getpid()
+    ctypes.pythonapi.PyOS_AfterFork_Child()
+    return 0
+
+
+def _number_of_thread() -> ctypes.c_int:
+    """Where the C library keeps the number of this thread, which is that of the process."""
+    _C.pthread_self.restype = ctypes.c_size_t
+    start, process = _C.pthread_self(), os.getpid()
+    found = [n for n, value in enumerate((ctypes.c_int * 256).from_address(start)) if value == process]
+    return ctypes.c_int.from_address(start + 4 * found[0]) if len(found) == 1 else ctypes.c_int()
 
 
 def _receive(requests: socket.socket) -> dict[str, Any] | None:
@@ -148,11 +165,12 @@ def _show(command: list[str], environment: dict[str, str]) -> None:
 
 def _warn(options: list[str]) -> None:
     """Apply the options `-W` as at the start: filters that imports have added stay in front."""
-    before = warnings.filters[:]
-    warnings.filters[:] = before[len(before) - _DEFAULT_FILTERS :]
+    filters: Any = warnings.filters
+    added = filters[: len(filters) - _DEFAULT_FILTERS]
+    del filters[: len(added)]
     sys.warnoptions[:] = options
     warnings._processoptions(options)  # type: ignore[attr-defined]
-    warnings.filters[:0] = before[: len(before) - _DEFAULT_FILTERS]
+    filters[:0] = added
     warnings._filters_mutated()  # type: ignore[attr-defined]
 
 
@@ -165,17 +183,21 @@ def _forget() -> None:
         sys.modules["numpy"].random.seed()
 
 
-def _stream(name: str, mode: str) -> io.TextIOWrapper:
+def _stream(name: str, mode: str) -> Any:
     """Return a standard stream as the interpreter makes it."""
     old = getattr(sys, f"__{name}__")
     raw = io.FileIO(("stdin", "stdout", "stderr").index(name), mode, closefd=False)
     raw.name = f"<{name}>"
+    buffer: Any = raw
+    stream: Any
     if mode == "r":
-        stream = io.TextIOWrapper(io.BufferedReader(raw), old.encoding, old.errors)
+        buffer = io.BufferedReader(raw)
+        stream = io.TextIOWrapper(buffer, old.encoding, old.errors)
     elif old.write_through:  # `PYTHONUNBUFFERED`
-        stream = io.TextIOWrapper(raw, old.encoding, old.errors, "\n", write_through=True)  # type: ignore[type-var]
+        stream = io.TextIOWrapper(buffer, old.encoding, old.errors, "\n", write_through=True)
     else:
-        lines, buffer = name == "stderr" or raw.isatty(), io.BufferedWriter(raw)
+        buffer = io.BufferedWriter(raw)
+        lines = name == "stderr" or raw.isatty()
         stream = io.TextIOWrapper(buffer, old.encoding, old.errors, "\n", line_buffering=lines)
     stream.mode = mode
     return stream

@@ -12,12 +12,12 @@ the interpreter or a library reads as it starts, if its code looks at `sys.modul
 
 from __future__ import annotations
 
-import ctypes
 import importlib.util
 import inspect
 import json
 import multiprocessing.util
 import os
+import platform
 import re
 import socket
 import subprocess
@@ -32,7 +32,7 @@ from typing import Any, Final
 
 import pytest
 
-from tests.forkserver import PADDING, STANDARD
+from tests.forkserver import PADDING, STANDARD, SYS_CLONE
 
 PYTHON: Final = sys.executable
 """This interpreter; a test may let `sys.executable` be another program."""
@@ -59,8 +59,6 @@ IMPORTS: Final = {
 """Modules that each of the two processes imports before it forks."""
 _PADDING_BYTES: Final = 32768
 _START_LIMIT_S: Final = 600.0
-_PR_SET_CHILD_SUBREAPER: Final = 36
-_prctl: Final = ctypes.CDLL(None, use_errno=True).prctl
 _OPTIONS: Final = ("-W", "-P", *(["-B"] if sys.dont_write_bytecode else []))
 """Options of the interpreter that a forked process can have. Multiprocessing passes `-B` on."""
 _AT_START: Final = re.compile(
@@ -170,12 +168,11 @@ class ForkServer:
         if self._process is None:
             self._begin()
         body = json.dumps(request).encode()
-        with _adopting():
-            socket.send_fds(self._mine, [b"%8d" % len(body)], descriptors)
-            self._mine.sendall(body)
-            answer = b""
-            while not answer.endswith(b"\n"):
-                answer += self._mine.recv(32)
+        socket.send_fds(self._mine, [b"%8d" % len(body)], descriptors)
+        self._mine.sendall(body)
+        answer = b""
+        while not answer.endswith(b"\n"):
+            answer += self._mine.recv(32)
         return int(answer)
 
     def _begin(self) -> None:
@@ -185,7 +182,7 @@ class ForkServer:
             [*command, modules, str(ROOT), " " * _PADDING_BYTES],
             stdin=subprocess.DEVNULL,
             pass_fds=[self._its.fileno()],
-            env=self._environment | {PADDING: "x" * _PADDING_BYTES},
+            env=self._environment | {PADDING: "x" * _PADDING_BYTES, "OPENBLAS_NUM_THREADS": "1"},
             cwd="/",
         )
 
@@ -200,17 +197,6 @@ class ForkServer:
 
 def _at_start(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environment.items() if _AT_START.match(name)}
-
-
-@contextmanager
-def _adopting() -> Iterator[None]:
-    """Let processes whose parent ends become children of this process meanwhile."""
-    if _prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
-        raise OSError(ctypes.get_errno(), "prctl")
-    try:
-        yield
-    finally:
-        _prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
 
 
 _OF_MULTIPROCESSING: Final = re.compile(r"from multiprocessing\.(spawn|forkserver) import")
@@ -346,7 +332,7 @@ def _spawn(path: Any, arguments: list[Any], descriptors: Iterable[int]) -> int:
 def forked_starts() -> Iterator[None]:
     """Fork the Python processes that this process starts. Coverage sees only what is really started."""
     global _forking
-    if sys.platform != "linux" or any(name.startswith("COVERAGE_") for name in os.environ):
+    if platform.machine() not in SYS_CLONE or any(name.startswith("COVERAGE_") for name in os.environ):
         yield
         return
     _forking = Forking()

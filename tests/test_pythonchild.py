@@ -132,6 +132,28 @@ def test_the_process_that_forks_has_one_thread(forking: Forking) -> None:
 
 
 @pytest.mark.slow
+def test_it_computes_with_threads_and_forks() -> None:
+    """Libraries start their threads in it, and a process that it forks itself goes on."""
+    code = """
+import os, threading
+import numpy as np, torch
+
+torch.set_num_threads(2)
+square = np.ones((600, 600))
+print(float((square @ square).sum()), float((torch.ones(600, 600) @ torch.ones(600, 600)).sum()))
+thread = threading.Thread(target=lambda: print(threading.get_native_id() != os.getpid()))
+thread.start()
+thread.join()
+child = os.fork()
+if not child:
+    os._exit(int((square @ square).sum() != 600**3))
+print(os.waitpid(child, 0)[1], threading.get_native_id() == os.getpid(), flush=True)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=LIMIT_S)
+    assert done.stdout == "216000000.0 216000000.0\nTrue\n0 True\n"
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("value", ["0", "1"])
 def test_a_variable_that_is_read_at_the_start_is_read(value: str) -> None:
     """A process with another value is really started."""

@@ -1,20 +1,20 @@
-"""Many nodes as one: streams between their servers, and which nodes are let in. Only this room imports grpc.
+"""A cluster of nodes: streams between their servers, and the check of each node. Only this package imports grpc.
 
-peers      Peers: the streams to and from all other nodes
+peers      PeerStreams: the streams to and from all other nodes
 asking     a stream to one node, opened again whenever it ends
 answering  the server to which the other nodes open their streams
-streams    which streams are open, and what has happened on them
-link       what is on its way to one node
-parcel     small messages travel together
-greeting   what must be the same on all nodes
+streams    open streams and their events
+link       messages under way to one node
+parcel     sends small messages together
+greeting   the settings that must be equal on all nodes
 proof      a proof that the other side knows the token
 tls        certificates
-options    how gRPC is set up
+options    settings of gRPC
 address    host and port
-member     a node server that is one of several
-process    the process of such a server, where a training started it
-serving    what a server tells about the other nodes, where a user started it
-launcher   which commands start all nodes, and where
+member     a data server that is one of several
+process    the process of such a server, started by a training
+serving    reports about the other nodes, for a server started by a user
+launcher   the commands that start all nodes, and their hosts
 supervisor runs these commands, together
 namespaces nodes in network namespaces of one machine
 """

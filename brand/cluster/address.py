@@ -1,4 +1,4 @@
-"""Where does a node listen? At `host:port`, or `[host]:port` for IPv6. Other forms that gRPC accepts are refused."""
+"""The address of a node: `host:port`, or `[host]:port` for IPv6. Other forms that gRPC accepts are refused."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _ADDRESS: Final = re.compile(r"(?:\[([0-9A-Fa-f:.%\w]+)\]|([\w.-]+)):(\d{1,5})",
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Host and port. Raises `UsageError`."""
+    """Return host and port. Raises `UsageError`."""
     match = _ADDRESS.fullmatch(address)
     if match is None or int(match[3]) > 65535:
         raise UsageError(f"{address!r} is no address; write it like 10.0.0.1:7000, node1:7000 or [::1]:7000")
@@ -20,7 +20,7 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def check_free(address: str) -> None:
-    """Raise `ServerError`, with the reason, where this process cannot listen at `address`. gRPC gives no reason."""
+    """Raise `ServerError`, with the reason, if this process cannot listen at `address`. gRPC gives no reason."""
     host, port = split_address(address)
     try:
         for family, kind, protocol, _, where in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):

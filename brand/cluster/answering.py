@@ -1,7 +1,7 @@
-"""Which nodes may ask this node? Its gRPC server lets in nodes that know the token and belong to the cluster.
+"""The gRPC server to which other nodes open their streams. It admits nodes of the cluster that know the token.
 
-Each node gets one stream. From a stranger the server reads only two short values of metadata. A stream that was let in
-takes two of the server's bounded number of threads: one sends, one receives.
+Each node gets one stream. From an unauthenticated peer, the server reads only two short values of metadata. An admitted
+stream takes two of the server's bounded number of threads: one sends, one receives.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from brand.reprs import Reprs
 STRANGER: Final = "not let in"
 """The only answer to a peer that does not know the token."""
 _SPARE: Final = 16
-"""Calls at a time beside two for each node (its stream, and one that replaces it), for greetings and refusals."""
+"""Calls at a time, in addition to two for each node (its stream, and one that replaces it): greetings and refusals."""
 _STOP_S: Final = 2.0
-"""How long calls may take to end, first by themselves, then once all are cancelled."""
+"""Seconds that calls may take to end, first by themselves, then once all are cancelled."""
 
 log = logging.getLogger("brand.cluster")
 
 
 class StreamServer(Reprs, shows="_greeting.node _greeting.nodes address _streams"):
-    """A server at `bind`, which puts the streams that it lets in into `streams`.
+    """A server at `bind`, which adds the streams that it admits to `streams`.
 
     Raises `UsageError` (`bind` is no address, or a file of `tls` is missing), `ServerError` (it cannot listen there).
     """
@@ -60,7 +60,7 @@ class StreamServer(Reprs, shows="_greeting.node _greeting.nodes address _streams
         except RuntimeError as error:
             raise ServerError(f"the node server cannot listen at {bind}: {error}") from None
         self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        """Where it listens."""
+        """The address at which it listens."""
         self._server.start()
 
     def close(self) -> None:
@@ -71,7 +71,7 @@ class StreamServer(Reprs, shows="_greeting.node _greeting.nodes address _streams
         self._pool.shutdown(wait=stopped)  # once all calls are cancelled, no thread waits any more
 
     def greet(self, _requests: Iterator[bytes], _context: grpc.ServicerContext) -> bytes:
-        """A nonce, for any caller. It reads nothing from the caller, so no caller can make a thread wait."""
+        """Return a nonce, for any caller. Nothing is read from the caller, so no caller can block a thread."""
         return self._nonces.make()
 
     def exchange(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
@@ -89,7 +89,7 @@ class StreamServer(Reprs, shows="_greeting.node _greeting.nodes address _streams
             yield from link.outgoing()
 
     def _admit(self, data: bytes, context: grpc.ServicerContext) -> int:
-        """The number of the node that sent this hello and knows the token. Raises where the node is turned away."""
+        """Return the number of the node that sent this hello and knows the token. Raises if the node is refused."""
         me = self._greeting.node
         try:
             hello = PeerHello.from_bytes(data)
@@ -117,7 +117,7 @@ class StreamServer(Reprs, shows="_greeting.node _greeting.nodes address _streams
             self._streams.end(link, reason)
 
     def _turn_away(self, context: grpc.ServicerContext, code: grpc.StatusCode, reason: str) -> NoReturn:
-        """End a call, and log the reason. Raises."""
+        """End a call, and log the reason. Always raises."""
         host, _, _ = context.peer().rpartition(":")
         line = f"{said(host)} is turned away: {said(reason)}"
         if line != self._turned_away:  # the same peer tries again and again

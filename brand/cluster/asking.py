@@ -1,7 +1,7 @@
-"""How does this node reach another one, and what does it do when that fails? It has one thread for each other node.
+"""The stream from this node to another node, opened again whenever it ends. Each other node has one thread.
 
 The thread greets, opens the stream, and receives until the stream ends. Then it tries again, after a pause that doubles
-while attempts fail. Each attempt has a channel of its own, so that nothing is left of the attempt before.
+while attempts fail. Each attempt has a channel of its own, so that no attempt depends on the state of an earlier one.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from brand.reprs import Reprs
 
 FIRST_PAUSE_S: Final = 0.1
 LONGEST_PAUSE_S: Final = 2.0
-"""Pauses between two attempts. After a refusal the pause is the longest: the other node may restart, set right."""
+"""Maximum pause between two attempts; also the pause after a refusal, as the other node may restart, corrected."""
 _TLS_TROUBLE: Final = "handshake|certificate|socket closed"
 
 
 class StreamClient(Reprs, shows="_stream.node _address _channel"):
-    """A stream to a node, which is opened again whenever it ends, until `close`. Raises `UsageError` (no address)."""
+    """A stream to a node, opened again whenever it ends, until `close`. Raises `UsageError` if `address` is invalid."""
 
     def __init__(
         self, node: int, address: str, greeting: Greeting, token: Token, tls: Tls | None, streams: Streams
@@ -78,7 +78,7 @@ class StreamClient(Reprs, shows="_stream.node _address _channel"):
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
     def _attempt(self) -> Closed | None:
-        """Open the stream and receive until it ends. Returns why it could not be opened; None where it was."""
+        """Open the stream and receive until it ends. Returns why it could not be opened; None if it was opened."""
         with self._lock:
             if self._ended.is_set():
                 return None
@@ -101,7 +101,7 @@ class StreamClient(Reprs, shows="_stream.node _address _channel"):
         return None
 
     def _exchange(self, channel: grpc.Channel) -> None:
-        """Greet, then receive. Raises `grpc.RpcError` or `BrandError` where the stream does not open."""
+        """Greet, then receive. Raises `grpc.RpcError` or `BrandError` if the stream cannot be opened."""
         greet: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(GREET)
         nonce = greet(b"", timeout=ANSWER_LIMIT_S)
         if len(nonce) != NONCE:
@@ -151,7 +151,7 @@ class StreamClient(Reprs, shows="_stream.node _address _channel"):
             self._streams.end(link, reason)
 
     def _failure(self, error: grpc.RpcError) -> Closed:
-        """What a failed call means: the event that tells the server why the stream is not open."""
+        """Return the event of a failed call, which tells the server why the stream is not open."""
         details = said(error.details())
         who = f"node {self._stream.node} at {self._address}"
         match error.code():

@@ -1,6 +1,6 @@
-"""Do two nodes belong together? What a node tells about itself, and what must be the same on both sides.
+"""Do two nodes belong together? The facts that a node sends about itself, and those that must be equal on both sides.
 
-A greeting is a small JSON object. Its reader distrusts it, and checks the size first, then every field.
+A greeting is a small JSON object. Its reader validates it: first the size, then every field.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ PROTOCOL: Final = 1
 MAX_GREETING: Final = 1024
 """Longest greeting in bytes."""
 MAX_NODES: Final = 1024
-"""Most nodes of a cluster."""
+"""Maximum number of nodes of a cluster."""
 _MAX_TEXT: Final = 100
 _LIMITS: Final = {
     "protocol": (0, 1 << 16),
@@ -26,27 +26,29 @@ _LIMITS: Final = {
     "page": (1, 1 << 30),
     "shares": (1, 1 << 40),
 }
-"""Least and most of each number."""
+"""Smallest and largest value of each number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Greeting:
-    """What a node tells another node about itself."""
+    """The facts that a node sends to another node about itself."""
 
     data_set: str
     """Id of the data set."""
     node: int
     """The number of this node, from 0."""
     nodes: int
-    """How many nodes there are."""
+    """Number of nodes."""
     page: int
     """Size of a page of the node's arena in bytes."""
     shares: int | None
-    """Chunks in a group, where each node holds a share of the data; None where all nodes see one folder."""
+    """Chunks in a group, if each node holds a partition of the data; None if all nodes see one folder."""
     brand: str
     """Version of Brand; it may differ."""
     memory: str | None = None
-    """The node's memory setting, as `memory_text` writes it; None: an older version of Brand, which does not tell."""
+    """The node's memory setting, in the words of `memory_text`; None from an older version of Brand, which does not
+    send it.
+    """
     protocol: int = PROTOCOL
 
     def to_json(self) -> bytes:
@@ -54,7 +56,7 @@ class Greeting:
 
     @classmethod
     def from_json(cls, text: bytes) -> Greeting:
-        """Inverse of `to_json`. Raises `ProtocolError`, also for another version of the protocol."""
+        """Invert `to_json`. Raises `ProtocolError`, also for another version of the protocol."""
         value = _object(text)
         node, protocol = _number(value, "node"), _number(value, "protocol")
         if protocol != PROTOCOL:  # the rest may be other fields
@@ -71,7 +73,7 @@ class Greeting:
 
 
 def disagreement(mine: Greeting, theirs: Greeting) -> str:
-    """Why two nodes cannot work together, naming both; empty where they can."""
+    """Return why two nodes cannot work together, naming both; empty if they can."""
     if theirs.node == mine.node:
         return f"two nodes say that they are node {mine.node}: give each a number of its own"
     if theirs.nodes == mine.nodes <= theirs.node:
@@ -90,7 +92,7 @@ def disagreement(mine: Greeting, theirs: Greeting) -> str:
 
 
 def memory_text(memory: Memory) -> str:
-    """A node's memory setting in words; the same text for the same memory. Raises `UsageError`."""
+    """Return a node's memory setting in words; equal memory gives equal text. Raises `UsageError`."""
     if memory is None:
         return "no memory named, so a part of what is free"
     if isinstance(memory, str):
@@ -99,7 +101,7 @@ def memory_text(memory: Memory) -> str:
 
 
 def _facts(greeting: Greeting) -> list[tuple[str, str]]:
-    """Facts that must be the same on all nodes, each as a verb and its object."""
+    """Return the facts that must be equal on all nodes, each as a verb and its object."""
     shares = "all chunks" if greeting.shares is None else f"a share in groups of {counted(greeting.shares, 'chunk')}"
     return [
         ("serves", f"data set {greeting.data_set}"),

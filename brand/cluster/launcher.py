@@ -1,7 +1,7 @@
-"""Which commands start the nodes of a cluster, and where? On the hosts of a list, over ssh, or all on this machine.
+"""The commands that start the nodes of a cluster: on the hosts of a list, over ssh, or all on this machine.
 
-This module decides, and `brand.cluster.supervisor` runs the commands. Each command is `brand serve`. It gets the token
-on its standard input, and ends when that input ends. So a node lives no longer than its launcher, and the token is in
+This module decides, and `brand.cluster.supervisor` runs the commands. Each command is `brand serve`. It reads the token
+from its standard input, and ends when that input ends. So a node lives no longer than its launcher, and the token is in
 no command line, no file and no environment.
 """
 
@@ -23,7 +23,7 @@ from brand.errors import UsageError, counted
 PORT: Final = 7070
 """The port on which nodes listen for each other by default."""
 NODE: Final = "{node}"
-"""Stands for the node's number in the arguments that each node gets."""
+"""Placeholder of the node's number in the arguments that each node gets."""
 CONNECT_S: Final = 10
 SSH_OPTIONS: Final = (
     *("-o", "BatchMode=yes"),  # no user can type a password
@@ -35,37 +35,37 @@ _HOST: Final = re.compile(r"(?:([\w.-]+)@)?(\[[^\]]*\]|[^:\[\]]*)(?::(\d+))?", r
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """Where a node runs."""
+    """A host that runs a node."""
 
     login: str
-    """The host as ssh takes it: `host` or `user@host`."""
+    """The host as ssh accepts it: `host` or `user@host`."""
     address: str
-    """Where the node on this host listens for the others, `host:port`."""
+    """The address at which the node on this host listens for the others, `host:port`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """How a node is started."""
+    """The start of a node."""
 
     where: str
-    """Where the node runs, for people."""
+    """The host of the node, as a text for people."""
     command: list[str]
 
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """The arguments of every node. `{node}` in them stands for the node's number."""
+    """The arguments of every node. `{node}` in them is replaced by the node's number."""
 
     dst: str
-    """Folder of the data set, or of the node's share."""
+    """Folder of the data set, or of the node's partition."""
     options: Mapping[str, str | None]
-    """Name of an option of `brand serve` -> its value; None: not given."""
+    """Values of options of `brand serve`, by name; None if an option is not given."""
 
     def folder(self, node: int) -> str:
         return self.dst.replace(NODE, str(node))
 
     def command(self, python: str, node: int, peers: Sequence[str]) -> list[str]:
-        """The command that serves as this node; it takes the token on its standard input."""
+        """Return the command that serves as this node; it reads the token from its standard input."""
         given = [word for name, value in self.options.items() if value is not None for word in (name, value)]
         return [
             *(python, "-m", "brand", "serve", self.folder(node)),
@@ -75,7 +75,10 @@ class Serving:
 
 
 def parse_hosts(text: str, name: str) -> list[Host]:
-    """One `[user@]host[:port]` a line; what follows `#` is a comment. Raises `UsageError`, with the file's name."""
+    """Return the hosts of a text with one `[user@]host[:port]` a line; text after `#` is a comment.
+
+    Raises `UsageError`, with the file's name.
+    """
     hosts: list[Host] = []
     for number, line in enumerate(text.splitlines(), 1):
         entry = line.partition("#")[0].strip()
@@ -94,7 +97,7 @@ def parse_hosts(text: str, name: str) -> list[Host]:
 
 
 def over_ssh(serving: Serving, hosts: Sequence[Host], python: str, ssh: Sequence[str]) -> list[Start]:
-    """How the nodes are started on their hosts; `ssh` is the command that takes ssh's options, a host and a command."""
+    """Return the starts of nodes on their hosts; `ssh` is the command before ssh's options, a host and a command."""
     peers = [host.address for host in hosts]
     return [
         Start(host.address, [*ssh, *SSH_OPTIONS, host.login, shlex.join(serving.command(python, node, peers))])
@@ -103,13 +106,13 @@ def over_ssh(serving: Serving, hosts: Sequence[Host], python: str, ssh: Sequence
 
 
 def on_ports(serving: Serving, ports: Sequence[int], python: str) -> list[Start]:
-    """How the nodes are started on this machine, each on a port of loopback."""
+    """Return the starts of nodes on this machine, each on a port of loopback."""
     peers = [f"127.0.0.1:{port}" for port in ports]
     return [Start(peer, serving.command(python, node, peers)) for node, peer in enumerate(peers)]
 
 
 def in_namespaces(serving: Serving, spaces: Sequence[Namespace], python: str) -> list[Start]:
-    """How the nodes are started on this machine, each in a network namespace."""
+    """Return the starts of nodes on this machine, each in a network namespace."""
     peers = [f"{space.address}:{PORT}" for space in spaces]
     return [
         Start(f"{peers[node]} in {space.name}", space.command(serving.command(python, node, peers)))
@@ -119,7 +122,7 @@ def in_namespaces(serving: Serving, spaces: Sequence[Namespace], python: str) ->
 
 @contextmanager
 def free_ports(count: int) -> Iterator[list[int]]:
-    """Ports of loopback that the system gives to no other process during the block. A node can listen there."""
+    """Reserve ports of loopback, so that the system gives them to no other process. A node can listen there."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for found in sockets:

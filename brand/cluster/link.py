@@ -1,7 +1,7 @@
-"""What is on its way to another node? The sending half of one open stream.
+"""The sending half of one open stream: messages under way to another node.
 
-The loop puts messages in and never waits. gRPC's sending thread takes a message out when the one before has passed flow
-control. So the bytes counted here as unsent are those that the other side has not taken.
+The loop adds messages and never waits. gRPC's sending thread removes a message when the message before it has passed
+flow control. So the bytes counted here as unsent are those that the other side has not received.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from brand.node.wire.network import MAX_UNSENT, PeerStream
 from brand.reprs import Reprs
 
 LIMIT_UNSENT: Final = 4 * MAX_UNSENT
-"""Most unsent bytes of a stream. A stream with more is ended, because its sender does not look at `unsent`."""
+"""Maximum number of unsent bytes of a stream. A stream with more is ended, because its sender ignores `unsent`."""
 WAIT_S: Final = 1.0
-"""How long a thread waits before it checks again whether it must still wait."""
+"""Seconds after which a waiting thread checks again whether it must still wait."""
 
 
 class PeerLink(Reprs, shows="stream _unsent _ended"):
@@ -38,11 +38,11 @@ class PeerLink(Reprs, shows="stream _unsent _ended"):
 
     @property
     def unsent(self) -> int:
-        """Bytes that gRPC has not taken, or cannot send because the other side takes nothing."""
+        """Bytes that gRPC has not accepted, or cannot send because the other side receives nothing."""
         return self._unsent
 
     def put(self, message: bytes) -> bool:
-        """Queue a message; False where more than `LIMIT_UNSENT` bytes would then be unsent."""
+        """Queue a message. Returns False if more than `LIMIT_UNSENT` bytes would then be unsent."""
         with self._changed:
             if self._unsent + len(message) > LIMIT_UNSENT:
                 return False
@@ -53,7 +53,7 @@ class PeerLink(Reprs, shows="stream _unsent _ended"):
             return True
 
     def outgoing(self) -> Iterator[bytes]:
-        """Yield what gRPC's sending thread sends. Waits for messages until the stream is ended."""
+        """Yield the messages that gRPC's sending thread sends. Waits for messages until the stream is ended."""
         while (parcel := self._next()) is not None:
             data, size = parcel
             yield from data

@@ -1,4 +1,4 @@
-"""How does a node server become one of several? It gets a network, and a greeting that tells the others what it is."""
+"""Makes a data server one of several: it gets a network, and a greeting that tells the other nodes its settings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from brand.version import __version__
 
 
 def server_of(spec: ServerSpec) -> NodeServer:
-    """Return the node server of a member. Raises the errors of `NodeServer`."""
+    """Return the data server of a member. Raises the errors of `NodeServer`."""
     member = spec.member
     assert member is not None
 

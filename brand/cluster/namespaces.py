@@ -5,7 +5,8 @@
 
 The namespaces are `brand-PROCESS-0`, `brand-PROCESS-1`, ... The bridge has a namespace of its own,
 `brand-PROCESS-bridge`, so neither the machine's network nor its firewall is involved. All are removed at the end of the
-block. What a killed process leaves, the next process that makes namespaces removes. Needs root, and `ip` and `tc`.
+block. Namespaces of a killed process are removed by the next process that makes namespaces. Needs root, and `ip` and
+`tc`.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ class Namespace:
     """A network namespace with one address, and loopback."""
 
     name: str
-    """As `ip netns` calls it."""
+    """Its name for `ip netns`."""
     address: str
-    """Its IP address, where the other namespaces of the block reach it."""
+    """Its IP address, at which the other namespaces of the block reach it."""
 
     def command(self, command: Sequence[str]) -> list[str]:
         return ["ip", "netns", "exec", self.name, *command]
@@ -48,7 +49,7 @@ class Namespace:
 
 @contextmanager
 def namespaces(count: int, rate: str | None = None) -> Iterator[list[Namespace]]:
-    """`count` namespaces for the length of the block. `rate` limits each link both ways (as tc writes it: 1gbit).
+    """Make `count` namespaces for the length of the block. `rate` limits each link both ways (in tc's form: 1gbit).
 
     Raises `UsageError` (not root, no `ip` or `tc`, a wrong rate), `ServerError` (a command failed; the message names
     the command).
@@ -68,7 +69,7 @@ def namespaces(count: int, rate: str | None = None) -> Iterator[list[Namespace]]
 
 
 def commands(spaces: Sequence[Namespace], bridge: str, rate: str | None) -> list[list[str]]:
-    """The commands that join existing namespaces, in order. `bridge` is the name of the bridge's namespace."""
+    """Return the commands that join existing namespaces, in order. `bridge` is the name of the bridge's namespace."""
     lines = [f"ip -n {bridge} link add name bridge type bridge", f"ip -n {bridge} link set bridge up"]
     for number, space in enumerate(spaces):
         port = f"port{number}"
@@ -86,7 +87,7 @@ def commands(spaces: Sequence[Namespace], bridge: str, rate: str | None) -> list
 
 
 def _check(count: int, rate: str | None) -> None:
-    """Raises `UsageError`."""
+    """Raise `UsageError` if this process cannot make these namespaces."""
     if not 1 <= count <= MAX_SPACES:
         raise UsageError(f"{count} network namespaces; 1 to {MAX_SPACES:,} can be joined")
     if rate is not None and not _RATE.fullmatch(rate):
@@ -107,12 +108,12 @@ def _remove_stale() -> None:
 
 
 def _remove(name: str) -> None:
-    """Remove a namespace and its ends of links. It may be gone already."""
+    """Remove a namespace and its ends of links. It may have been removed already."""
     _call(["ip", "netns", "delete", name])
 
 
 def _run(command: list[str]) -> None:
-    """Run a command. Raises `ServerError` where it fails."""
+    """Run a command. Raises `ServerError` if it fails."""
     done = _call(command)
     if done.returncode:
         said = done.stderr.strip() or f"exit code {done.returncode}"

@@ -1,4 +1,4 @@
-"""How is gRPC set up? Names of the two methods, limits, and options that reveal a dead peer or lost link in seconds."""
+"""Settings of gRPC: names of the two methods, limits, and options that reveal a dead peer or lost link in seconds."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 from brand.printable import printable
 
 MAX_MESSAGE: Final = 8 << 20
-"""Largest message in bytes, both ways. gRPC refuses a larger one as soon as it has read its length."""
+"""Largest message in bytes, both ways. gRPC refuses a larger message as soon as it has read its length."""
 GREET: Final = "/brand.Peers/Greet"
 """Empty -> nonce."""
 EXCHANGE: Final = "/brand.Peers/Exchange"
@@ -17,9 +17,9 @@ WELCOME: Final = "brand-welcome-bin"
 PROOF: Final = "brand-proof-bin"
 """Keys of the metadata in which two nodes greet each other."""
 ANSWER_LIMIT_S: Final = 3.0
-"""How long the other side may take for a step of the greeting."""
+"""Seconds that the other side may take for a step of the greeting."""
 MAX_REASON: Final = 500
-"""Most characters of a reason that another node gives."""
+"""Longest reason of another node, in characters."""
 
 Options = list[tuple[str, int]]
 
@@ -56,5 +56,5 @@ ASKING: Final[Options] = [
 
 
 def said(text: str | None) -> str:
-    """Text from another node, made fit for a message or a log."""
+    """Return text from another node, made safe for a message or a log."""
     return printable((text or "")[:MAX_REASON])[:MAX_REASON]

@@ -1,11 +1,11 @@
-"""How do many small messages travel? Together: what a message costs gRPC hardly depends on its size.
+"""Sends small messages together, because gRPC's cost of a message hardly depends on its size.
 
 A message of more than `PARCEL` bytes is sent by itself. Smaller messages that wait are sent as one parcel, in order:
 
     u32 count | u32 size of each | the messages
 
 A message that is just small enough to look like a parcel, yet too large to fit into one, is sent by itself after an
-empty parcel (count 0). The empty parcel says that the next piece is one message.
+empty parcel (count 0). The empty parcel marks the next piece as one message.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from brand.errors import ProtocolError
 PARCEL: Final = (1 << 20) - 1
 """Largest parcel in bytes."""
 MAX_COUNT: Final = 4096
-"""Most messages in a parcel."""
+"""Maximum number of messages in a parcel."""
 _COUNT: Final = struct.Struct("<I")
 _WORD: Final = 4
 _ALONE: Final = _COUNT.pack(0)
 
 
 def pack(waiting: deque[bytes]) -> tuple[list[bytes], int]:
-    """Take the first waiting message and those that fit with it. Returns what to send, and the messages' bytes."""
+    """Remove the first waiting message and those that fit with it. Returns the data to send, and the messages' size."""
     first = waiting.popleft()
     size = len(first)
     if size > PARCEL:
@@ -47,7 +47,7 @@ def pack(waiting: deque[bytes]) -> tuple[list[bytes], int]:
 
 
 class Unpacking:
-    """Takes the messages out of what one node sends. Checks each size before it takes a byte."""
+    """Extracts the messages from one node's data. Checks each size before it reads a byte."""
 
     def __init__(self) -> None:
         self._alone = False
@@ -56,7 +56,7 @@ class Unpacking:
         return f"Unpacking({'the next message alone' if self._alone else 'parcels'})"
 
     def messages(self, data: bytes) -> list[bytes]:
-        """The messages in one piece. Raises `ProtocolError`."""
+        """Return the messages in one piece. Raises `ProtocolError`."""
         if self._alone or len(data) > PARCEL:
             self._alone = False
             return [data]

@@ -1,13 +1,13 @@
-"""How do the nodes of a cluster reach each other? By gRPC: `PeerStreams` is the `Network` of `brand.node`.
+"""The streams between the nodes of a cluster, over gRPC: `PeerStreams` is the `Network` of `brand.node`.
 
 A node answers on the streams that others open to its server, and asks on those that it opens to theirs:
 
     asking    one thread for each other node: connects, greets, receives
-    answering a gRPC server: checks who greets, sends and receives
-    streams   which streams are open; one bounded queue of events from all those threads to the loop
-    link      what is on its way to one node
+    answering a gRPC server: checks greetings, sends and receives
+    streams   open streams; one bounded queue of events from all those threads to the loop
+    link      messages under way to one node
 
-All state is behind the locks of `Streams` and `Link`. The loop's calls never wait, except `close`.
+All state is behind the locks of `Streams` and `PeerLink`. The loop's calls never wait, except `close`.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from brand.node.wire.network import Event, PeerStream
 from brand.reprs import Reprs
 
 CLOSE_S: Final = 2.0
-"""How long the threads that ask may take to end."""
+"""Seconds that the threads that ask may take to end."""
 
 
 class PeerStreams(Reprs, shows="_greeting.node _greeting.nodes address _streams"):
-    """Streams to and from the other nodes. It listens at `bind` (`host:port`, port 0 for any) at once.
+    """Streams to and from the other nodes. Listens at `bind` (`host:port`, port 0 for any) at once.
 
     Without `tls` nothing is encrypted, which is right on one machine, or on a network that no stranger can read.
 
@@ -53,12 +53,12 @@ class PeerStreams(Reprs, shows="_greeting.node _greeting.nodes address _streams"
 
     @property
     def address(self) -> str:
-        """Where it listens: `host:port`."""
+        """The address at which it listens: `host:port`."""
         return self._answering.address
 
     @property
     def wake(self) -> int:
-        """A descriptor that can be read while there are events, or when a full stream has room again."""
+        """A descriptor that is readable while there are events, or when a full stream has capacity again."""
         return self._streams.wake
 
     def connect(self, addresses: dict[int, str]) -> None:
@@ -72,13 +72,14 @@ class PeerStreams(Reprs, shows="_greeting.node _greeting.nodes address _streams"
             self._asking.append(StreamClient(node, address, me, self._token, self._tls, self._streams))
 
     def events(self) -> list[Event]:
-        """What has happened since the last call."""
+        """Return the events since the last call."""
         return self._streams.take()
 
     def send(self, stream: PeerStream, message: bytes) -> None:
-        """Send a message of at most `MAX_MESSAGE` bytes; nothing happens where the stream is not open.
+        """Send a message of at most `MAX_MESSAGE` bytes. Has no effect if the stream is not open.
 
-        A stream with more than four times `MAX_UNSENT` to send is ended. Raises `UsageError` (too large).
+        A stream with more than four times `MAX_UNSENT` to send is ended. Raises `UsageError` if the message is too
+        large.
         """
         if len(message) > MAX_MESSAGE:
             raise UsageError(f"a message of {len(message):,} bytes; the limit between nodes is {MAX_MESSAGE:,}")
@@ -87,12 +88,12 @@ class PeerStreams(Reprs, shows="_greeting.node _greeting.nodes address _streams"
             self._streams.end(link, f"node {stream.node} does not take the messages sent to it")
 
     def unsent(self, stream: PeerStream) -> int:
-        """Bytes that the other side has not taken yet; 0 where the stream is not open."""
+        """Return the bytes that the other side has not received yet; 0 if the stream is not open."""
         link = self._streams.find(stream)
         return 0 if link is None else link.unsent
 
     def hang_up(self, stream: PeerStream, reason: str) -> None:
-        """End a stream; nothing happens where it is not open."""
+        """End a stream. Has no effect if it is not open."""
         link = self._streams.find(stream)
         if link is not None:
             self._streams.end(link, reason)

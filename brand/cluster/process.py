@@ -1,4 +1,4 @@
-"""The process of one of several node servers, where a training process started it."""
+"""The process of one of several data servers, started by a training process."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ from brand.node.serve.process import serve
 
 
 def main() -> None:
-    """Read from standard input what to serve, and serve it until the owner processes have ended."""
+    """Serve the specification from standard input until the client processes have ended."""
     serve(server_of)

@@ -6,9 +6,9 @@
         Exchange: hello, HMAC(hello)     ->                checks the HMAC before it looks at anything else
         checks the HMAC                  <-                welcome, HMAC(hello, welcome)
 
-The hello holds two nonces. The answering node's nonce is good once and for a few seconds, so a recorded hello opens
+The hello holds two nonces. The answering node's nonce is valid once and for a few seconds, so a recorded hello opens
 nothing. The asking node's nonce is new each time, so a recorded welcome does not pass either. A node does not remember
-the nonces that it makes: each bears a mark that only this node can make. So a stranger without the token cannot fill a
+the nonces that it makes: each has a mark that only this node can make. So a stranger without the token cannot fill a
 table.
 """
 
@@ -26,13 +26,13 @@ from typing import Final
 from brand.errors import ProtocolError, UsageError
 
 LIFE_S: Final = 10.0
-"""Longest time for which a nonce is good; the shortest is half of it."""
+"""Maximum seconds for which a nonce is valid; the minimum is half of it."""
 NONCE: Final = 64
 """Size of an answering node's nonce in bytes."""
 MIN_TOKEN: Final = 16
 """Shortest token in characters."""
 MAX_USED: Final = 4096
-"""Most nonces that can be used within half of `LIFE_S`; only a node with the token can use one."""
+"""Maximum number of nonces that can be used within half of `LIFE_S`; only a node with the token can use one."""
 _RANDOM: Final = 32
 _HELLO: Final = struct.Struct(f"<I{_RANDOM}s{NONCE}s")
 _ASKS: Final = b"brand: node asks\0"
@@ -41,10 +41,10 @@ _ANSWERS: Final = b"brand: node answers\0"
 
 @dataclass(frozen=True, slots=True)
 class PeerHello:
-    """What the asking node says first."""
+    """The asking node's first message."""
 
     to: int
-    """The node that it means to reach."""
+    """Number of the node that it intends to reach."""
     nonce: bytes
     """The nonce of the answering node."""
     greeting: bytes
@@ -56,7 +56,7 @@ class PeerHello:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> PeerHello:
-        """Inverse of `to_bytes`. Raises `ProtocolError`."""
+        """Invert `to_bytes`. Raises `ProtocolError`."""
         if len(data) < _HELLO.size:
             raise ProtocolError("half a hello")
         to, own, nonce = _HELLO.unpack_from(data)
@@ -65,7 +65,7 @@ class PeerHello:
 
 @dataclass(frozen=True)
 class Token:
-    """The secret of a cluster, which only its nodes know. Raises `UsageError` where it is short."""
+    """The secret of a cluster, which only its nodes know. Raises `UsageError` if it is short."""
 
     text: str = field(repr=False)
 
@@ -74,11 +74,11 @@ class Token:
             raise UsageError(f"a token has at least {MIN_TOKEN} characters; make one with secrets.token_hex()")
 
     def of_asking(self, hello: bytes) -> bytes:
-        """Proof that the node that sent this hello knows the token."""
+        """Return the proof that the node that sent this hello knows the token."""
         return self._digest(_ASKS, hello)
 
     def of_answering(self, hello: bytes, welcome: bytes) -> bytes:
-        """Proof that the node that answered this hello with this welcome knows the token."""
+        """Return the proof that the node that answered this hello with this welcome knows the token."""
         return self._digest(_ANSWERS, hello, welcome)
 
     def _digest(self, role: bytes, *parts: bytes) -> bytes:
@@ -87,7 +87,7 @@ class Token:
 
 
 class Nonces:
-    """Makes nonces, and recognises its own. Each is good once, for at most `LIFE_S`. Any thread may use this."""
+    """Makes nonces, and recognises its own. Each is valid once, for at most `LIFE_S`. Safe for several threads."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._lock = clock, threading.Lock()
@@ -101,12 +101,12 @@ class Nonces:
             return self._current()[0].make()
 
     def use(self, nonce: bytes) -> bool:
-        """Use a nonce up. Returns whether it was good."""
+        """Use a nonce up. Returns whether it was valid."""
         with self._lock:
             return any(period.use(nonce) for period in self._current())
 
     def _current(self) -> list[_Period]:
-        """This period and the one before it, the newest first."""
+        """Return this period and the one before it, the newest first."""
         now_s = self._clock()
         if not self._periods or now_s >= self._periods[0].began_s + LIFE_S / 2:
             self._periods = [_Period(now_s), *self._periods[:1]]

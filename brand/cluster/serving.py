@@ -1,8 +1,8 @@
-"""How does a node server that a user started tell whether the other nodes are there, and when does it give up?
+"""How does a data server that a user started report on the other nodes, and when does it give up?
 
-The server's loop reports streams, and `Attendance` decides what to tell the user. Before all nodes have met, a
-disagreement between nodes is the user's mistake, and the server ends at once. Afterwards the server goes on with the
-nodes that are there: a node that comes back with a wrong greeting is refused, and stands in the log.
+The server's loop reports streams, and `Attendance` decides which lines the user sees. Before all nodes have met, a
+disagreement between nodes is the user's mistake, and the server ends at once. Afterwards the server continues with the
+remaining nodes: a node that returns with a wrong greeting is refused and logged.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from brand.node.wire.network import Closed, Opened
 from brand.reprs import Reprs
 
 REMIND_S: Final = 5.0
-"""How often the server names the missing nodes."""
+"""Seconds between two lines that name the missing nodes."""
 _MOST_NAMED: Final = 8
 _CHUNK: Final = 1 << 12
 
@@ -30,7 +30,7 @@ Say = Callable[[str], None]
 
 
 def everybody(nodes: int) -> str:
-    """What a server says when all nodes are there; the launcher waits for this line."""
+    """Return the server's line once all nodes are connected; the launcher waits for this line."""
     return f"all {nodes} nodes are connected" if nodes > 1 else "this is the only node"
 
 
@@ -47,7 +47,7 @@ def check_peers(peers: Sequence[str], node: int) -> None:
 
 
 def only_here(bind: str, peers: Sequence[str]) -> str:
-    """A warning where no other host can reach this node, else empty: a host's own name may mean loopback."""
+    """Return a warning if no other host can reach this node, because its host's name may mean loopback; else empty."""
     host, port = split_address(bind)
     if host == "localhost" or {split_address(peer)[0] for peer in peers} <= {host}:
         return ""
@@ -62,22 +62,22 @@ def only_here(bind: str, peers: Sequence[str]) -> str:
 
 
 class Attendance(Reprs, shows="_peers _missing _refusal"):
-    """Which other nodes can be reached? The server's events tell. Any thread may use this."""
+    """Which other nodes are reachable, according to the server's events? Safe for several threads."""
 
     def __init__(self, peers: Sequence[str], node: int) -> None:
         self._peers, self._lock = peers, threading.Lock()
         self._missing = {other: "" for other in range(len(peers)) if other != node}
-        """Node that cannot be reached -> the reason; empty where it is not known."""
+        """Reasons by unreachable node; empty if a reason is unknown."""
         self._met = not self._missing
         self._refusal: str | None = None
 
     @property
     def refusal(self) -> str | None:
-        """Why the server must give up; None while it need not."""
+        """Why the server must give up; None if it need not."""
         return self._refusal
 
     def take(self, event: Opened | Closed) -> str:
-        """Take in an event. Returns what to tell the user; empty where there is nothing to tell."""
+        """Handle an event. Returns a text for the user; empty if there is none."""
         if not event.stream.asks:
             return ""
         node = event.stream.node
@@ -95,7 +95,7 @@ class Attendance(Reprs, shows="_peers _missing _refusal"):
             return f"node {node} is back" if self._met else ""
 
     def missing(self) -> str:
-        """Which nodes the server waits for; empty where all are there."""
+        """Return a text that names the nodes that the server waits for; empty if all are connected."""
         with self._lock:
             missing = dict(self._missing)
         if not missing:
@@ -106,7 +106,7 @@ class Attendance(Reprs, shows="_peers _missing _refusal"):
 
 
 def serve(server: NodeServer, peers: Sequence[str], node: int, say: Say) -> None:
-    """Run one of several servers until it is stopped. Raises `UsageError` where the nodes disagree at the start."""
+    """Run one of several servers until it is stopped. Raises `UsageError` if the nodes disagree at the start."""
     attendance, ended = Attendance(peers, node), threading.Event()
 
     def watch(event: Opened | Closed) -> None:

@@ -1,6 +1,6 @@
-"""Which streams are open, and what has happened on them? One queue between the threads that receive and the loop.
+"""Open streams and their events: one queue between the threads that receive and the loop.
 
-The queue has a bound in bytes. While the loop takes nothing, the threads that receive wait. gRPC's flow control then
+The queue has a bound in bytes. While the loop removes nothing, the threads that receive wait. gRPC's flow control then
 stops the other side, and messages wait there. An eventfd wakes the loop.
 """
 
@@ -19,13 +19,13 @@ from brand.node.wire.network import Closed, Event, Opened, PeerStream, Received
 from brand.reprs import Reprs
 
 MAX_HELD: Final = 4 << 20
-"""Most bytes in the queue."""
+"""Maximum number of bytes in the queue."""
 _EVENT: Final = 256
-"""Bytes that an event counts beside its message, so that events with empty messages have a bound, too."""
+"""Bytes that an event counts in addition to its message, so that events with empty messages have a bound, too."""
 
 
 class Streams(Reprs, shows="_closed _links _events _held"):
-    """Open streams and their events. Any thread may use this; the loop's calls never wait."""
+    """Open streams and their events. Safe for several threads; the loop's calls never wait."""
 
     def __init__(self, limit: int = MAX_HELD) -> None:
         self._limit = limit
@@ -35,12 +35,12 @@ class Streams(Reprs, shows="_closed _links _events _held"):
         self._held = 0
         self._closed = False
         self.wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        """Readable when there are events, or a full stream has room again."""
+        """Readable when there are events, or a full stream has capacity again."""
 
     # -- called by the loop ------------------------------------------------------------------------------------------
 
     def take(self) -> list[Event]:
-        """All events since the last call."""
+        """Return all events since the last call."""
         with self._changed:
             if not self._closed:
                 with suppress(BlockingIOError):
@@ -54,9 +54,9 @@ class Streams(Reprs, shows="_closed _links _events _held"):
             return self._links.get(stream)
 
     def end(self, link: PeerLink, reason: str) -> None:
-        """End an open stream; nothing happens where it has ended.
+        """End an open stream. Has no effect if it has ended.
 
-        Does not wait for room in the queue, because each stream adds at most one `Closed`.
+        Does not wait for space in the queue, because each stream adds at most one `Closed`.
         """
         with self._changed:
             if self._links.get(link.stream) is link:
@@ -68,9 +68,9 @@ class Streams(Reprs, shows="_closed _links _events _held"):
     # -- called by the threads that receive --------------------------------------------------------------------------
 
     def open(self, link: PeerLink) -> bool:
-        """Add a stream that is open now, and end an older one to the same node. Waits for room.
+        """Add a stream that is open now, and end an older stream to the same node. Waits for space.
 
-        False where `close` was called.
+        Returns False if `close` was called.
         """
         with self._changed:
             while not self._closed and not self._has_room(_EVENT):
@@ -88,7 +88,7 @@ class Streams(Reprs, shows="_closed _links _events _held"):
         return True
 
     def follow(self, link: PeerLink, incoming: Iterator[bytes]) -> None:
-        """Receive until either side ends the stream. Raises what `incoming` raises."""
+        """Receive until either side ends the stream. Raises the errors of `incoming`."""
         unpacking = Unpacking()
         try:
             for data in incoming:
@@ -98,7 +98,7 @@ class Streams(Reprs, shows="_closed _links _events _held"):
             self.end(link, f"node {link.stream.node} broke the protocol: {error}")
 
     def fail(self, event: Closed) -> None:
-        """Add the event that a stream could not be opened. Waits for room."""
+        """Add the event that a stream could not be opened. Waits for space."""
         with self._changed:
             while not self._closed and not self._has_room(_EVENT):
                 self._changed.wait(WAIT_S)
@@ -112,7 +112,7 @@ class Streams(Reprs, shows="_closed _links _events _held"):
                 os.eventfd_write(self.wake, 1)
 
     def close(self) -> None:
-        """End all streams; nothing happens after this."""
+        """End all streams. Later calls have no effect."""
         with self._changed:
             if self._closed:
                 return
@@ -124,7 +124,7 @@ class Streams(Reprs, shows="_closed _links _events _held"):
             link.end()
 
     def _receive(self, link: PeerLink, messages: list[bytes]) -> bool:
-        """Add messages that came together. Waits for room. False where the stream has ended."""
+        """Add messages that arrived together. Waits for space. Returns False if the stream has ended."""
         size = sum(map(len, messages))
         with self._changed:
             while self._links.get(link.stream) is link:

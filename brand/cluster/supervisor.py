@@ -1,9 +1,10 @@
-"""How do the processes of a cluster's nodes live and end together? One loop watches all of them.
+"""Runs the processes of a cluster's nodes, and ends them together. One loop watches all of them.
 
-The loop hands each process the token, shows its output line by line, and waits until every node says that all nodes are
-there. When a process ends before that, or the time is over, the loop stops all others. When a process ends later, the
-loop tells the user, and the other nodes go on: they read what the lost node does not send. A node stops at the end of
-its standard input, which also comes when this process is killed. The loop kills a node that does not stop in time.
+The loop sends each process the token, shows its output line by line, and waits until every node reports that all nodes
+are connected. If a process ends before that, or the time is over, the loop stops all other processes. If a process ends
+later, the loop tells the user, and the other nodes continue: they read the samples that the lost node does not send. A
+node stops at the end of its standard input, which also happens when this process is killed. The loop kills a node that
+does not stop in time.
 """
 
 from __future__ import annotations
@@ -26,25 +27,25 @@ from brand.node.wire.connection import PREFIX
 from brand.reprs import Reprs
 
 READY_LIMIT_S: Final = 60.0
-"""How long all nodes together may take until they are there."""
+"""Seconds that all nodes together may take until they are connected."""
 END_LIMIT_S: Final = 15.0
-"""How long all nodes together may take to end."""
+"""Seconds that all nodes together may take to end."""
 KILL_LIMIT_S: Final = 5.0
 _LOOK_S: Final = 1.0
-"""How long the loop sleeps at most: a signal that comes just before it sleeps does not wake it."""
+"""Maximum seconds that the loop sleeps: a signal that arrives just before it sleeps does not wake it."""
 _LAST_WORDS: Final = 100
 _MAX_LINE: Final = 1 << 16
 _CHUNK: Final = 1 << 16
 
 
 class LineBuffer(Reprs, shows="_rest"):
-    """Makes whole lines of pieces; a line without an end has a limit."""
+    """Joins pieces into whole lines; a line without an end has a limit."""
 
     def __init__(self) -> None:
         self._rest = b""
 
     def take(self, data: bytes) -> list[str]:
-        """The lines that end in this piece; an empty piece is the end of the output."""
+        """Return the lines that end in this piece; an empty piece is the end of the output."""
         whole = self._rest + (data or b"\n" * bool(self._rest))
         *lines, self._rest = whole.split(b"\n")
         if len(self._rest) > _MAX_LINE:
@@ -53,16 +54,16 @@ class LineBuffer(Reprs, shows="_rest"):
 
 
 class Child:
-    """One node's process. Raises `ServerError` where its command cannot be run."""
+    """One node's process. Raises `ServerError` if its command cannot be run."""
 
     def __init__(self, node: int, start: Start, token: str) -> None:
         self.node, self.where = node, start.where
         self.address: str | None = None
-        """Where a training attaches to this node; None until the node has written it."""
+        """The address at which a training attaches to this node; None until the node has written it."""
         self.met = False
-        """Whether this node has written that all nodes are there."""
+        """Whether this node has reported that all nodes are connected."""
         self.last_words: deque[str] = deque(maxlen=_LAST_WORDS)
-        """What this node has written while the supervisor stops all nodes."""
+        """The node's last lines while the supervisor stops all nodes."""
         try:
             # A session of its own: Ctrl-C is for the launcher, which then stops all.
             self._process = subprocess.Popen(
@@ -77,7 +78,7 @@ class Child:
         assert self._process.stdout is not None
         assert self._process.stderr is not None
         self.pipes = {self._process.stdout.fileno(): LineBuffer(), self._process.stderr.fileno(): LineBuffer()}
-        """Descriptor of its output -> what it has written that is not a whole line yet."""
+        """Unfinished lines of its output, by descriptor."""
         self.out = self._process.stdout.fileno()
         self.life = os.pidfd_open(self._process.pid)
         """Readable when the process has ended."""
@@ -104,7 +105,7 @@ class Child:
         return f"ended with exit code {self.code}" if self.code >= 0 else f"was ended by signal {-self.code}"
 
     def read(self, descriptor: int) -> tuple[list[str], bool]:
-        """Lines that have come, and whether there may be more."""
+        """Return the lines that have arrived, and whether there may be more."""
         lines: list[str] = []
         try:
             while data := os.read(descriptor, _CHUNK):
@@ -138,7 +139,7 @@ class Child:
 class Supervisor(Reprs, shows="_running _nodes _stopped _ready _failure"):
     """All nodes of a cluster, from their start to their end.
 
-    `say` gets each line that a node writes, and how each node ends. When all nodes are there, `ready` gets the
+    `say` gets each line that a node writes, and how each node ends. When all nodes are connected, `ready` gets the
     addresses at which a training attaches, by node.
     """
 
@@ -151,14 +152,14 @@ class Supervisor(Reprs, shows="_running _nodes _stopped _ready _failure"):
         self._ready = self._stopped = False
         self._failure: str | None = None
         self._lost: list[str] = []
-        """How nodes ended while the other nodes went on."""
+        """Texts about nodes that ended while the other nodes continued."""
         self._stop_end, self._stop_start = socket.socketpair()
         self._selector.register(self._stop_end, selectors.EVENT_READ, self._take_stop)
 
     def run(self, starts: Sequence[Start]) -> None:
         """Run the nodes until stopped, or until none is left.
 
-        Raises `ServerError` where a node does not get ready, or ends by itself.
+        Raises `ServerError` if a node does not get ready, or ends by itself.
         """
         self._nodes = len(starts)
         try:
@@ -237,7 +238,7 @@ class Supervisor(Reprs, shows="_running _nodes _stopped _ready _failure"):
                 self._tell_ready([child.address for child in self._children if child.address])
 
     def _ended(self, child: Child) -> None:
-        """Note that a process has ended, after its last output is read."""
+        """Record that a process has ended, after its last output is read."""
         for descriptor in list(child.pipes):
             self._read(child, descriptor)
         self._selector.unregister(child.life)
@@ -271,7 +272,7 @@ class Supervisor(Reprs, shows="_running _nodes _stopped _ready _failure"):
         )
 
     def _end_all(self) -> None:
-        """Stop all running nodes at once. Only a node that fails then has its last words shown."""
+        """Stop all running nodes at once. The last lines of a node are shown only if it fails."""
         self._stopped = True
         if self._running:
             self._say(f"stopping {counted(len(self._running), 'node')}")

@@ -1,4 +1,4 @@
-"""What may this process use: memory, processors, open files, storage, folders? The functions that judge are pure."""
+"""Which memory, processors, open files, storage and folders may this process use? The functions that judge are pure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MOST_TEMPORARY: Final = 107 - len("/pymp-xxxxxxxx/listener-xxxxxxxx")
 
 
 def look() -> Iterator[CheckResult]:
-    """The limits of this process."""
+    """Check the limits of this process."""
     yield judge_memory(available_bytes(), group_bytes())
     yield CheckResult(PART, "/dev/shm", "ok", "not used, so its size does not matter")
     yield judge_processors(len(os.sched_getaffinity(0)), os.cpu_count() or 1, processors_allowed())
@@ -37,7 +37,7 @@ def look() -> Iterator[CheckResult]:
 
 
 def judge_memory(free: int, group: int | None) -> CheckResult:
-    """Memory that this process may still take, and what its control group may take in all (None: no limit)."""
+    """Judge the memory that this process may still take, and the limit of its control group (None: no limit)."""
     told = f"{size(free)} are free, and BrandDataset takes at most {size(int(free * DEFAULT_SHARE))} by default"
     if group is not None:
         told = f"the control group may have {size(group)}; {told}"
@@ -47,16 +47,18 @@ def judge_memory(free: int, group: int | None) -> CheckResult:
 
 
 def judge_processors(mine: int, machine: int, allowed: float | None) -> CheckResult:
-    """Processors that this process may run on, those of the machine, and the time that its control group has."""
+    """Judge the processors that this process may run on, those of the machine, and the quota of its control group."""
     told = f"this process may use {mine} of {counted(machine, 'processor')}"
     if allowed is not None and allowed < mine:
         told += f", and its control group the time of {allowed:g}"
-        return CheckResult(PART, "processors", "ok", told, f"BrandLoader(threads={max(1, int(allowed))}) fits better")
+        return CheckResult(
+            PART, "processors", "ok", told, f"BrandLoader(num_workers={max(1, int(allowed))}) fits better"
+        )
     return CheckResult(PART, "processors", "ok", told)
 
 
 def judge_files(soft: int, hard: int) -> CheckResult:
-    """The limit of open files: the one in force, and the highest that this process may set."""
+    """Judge the limit of open files: the one in force, and the highest that this process may set."""
     if soft == resource.RLIM_INFINITY:
         return CheckResult(PART, "open files", "ok", "no limit")
     told = f"{soft:,} for a process"
@@ -68,7 +70,7 @@ def judge_files(soft: int, hard: int) -> CheckResult:
 
 
 def judge_storage(limits: list[str]) -> CheckResult:
-    """What the control groups let processes read."""
+    """Judge the read limits of the control groups."""
     if limits:
         told = f"the control group limits reads: {', '.join(limits)}"
         return CheckResult(PART, "storage", "ok", told, "`brand profile DST` measures what is left")
@@ -76,7 +78,7 @@ def judge_storage(limits: list[str]) -> CheckResult:
 
 
 def judge_temporary(folder: str) -> CheckResult:
-    """The folder of temporary files, in which workers of a DataLoader make sockets."""
+    """Judge the folder of temporary files, in which workers of a DataLoader make sockets."""
     length = len(os.fsencode(folder))
     if length > MOST_TEMPORARY:
         told = f"{folder} has {length} bytes, too many for the sockets of a DataLoader with workers"
@@ -85,7 +87,7 @@ def judge_temporary(folder: str) -> CheckResult:
 
 
 def _cache_folder() -> CheckResult:
-    """Whether profiles of storages and copies of indices can be kept."""
+    """Check whether profiles of storages and copies of indices can be stored."""
     try:
         folder = user_cache("storage")
     except BrandError as error:

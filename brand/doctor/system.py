@@ -1,10 +1,11 @@
-"""Do Python and the kernel have what draws need? Each thing is tried, because a sandbox may forbid what its kernel has.
+"""Do Python and the kernel support the features that a training needs? Each is tried, because a sandbox may forbid
+features that its kernel has.
 
-processes       the node server learns when a training ends (pidfd_open, Linux 5.3)
-shared memory   samples lie in an anonymous file that no other process can change (memfd, seals)
-sockets         the server hands this file to clients (abstract Unix sockets, SCM_RIGHTS)
-page cache      clients copy what it holds already (mincore, RWF_NOWAIT); without it they are slower, never wrong
-compiled        loops over samples (brand.native); without them small samples come slower
+processes       the data server is notified when a training ends (pidfd_open, Linux 5.3)
+shared memory   samples are in an anonymous file that no other process can change (memfd, seals)
+sockets         the server passes this file to clients (abstract Unix sockets, SCM_RIGHTS)
+page cache      clients copy samples that it holds already (mincore, RWF_NOWAIT); without it reads are slower
+compiled        loops over samples (brand.native); without them small samples are slower
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _BYTES: Final = 1 << 16
 
 
 def look() -> Iterator[CheckResult]:
-    """Python, the kernel, and what draws need of it."""
+    """Check Python, the kernel, and the kernel features that a training needs."""
     yield CheckResult(PART, "Python", "ok", f"{platform.python_version()}, {sys.executable}")
     yield compiled(XXH3, borrowed.zstd(), built=CORE is not None, wanted=WANTED)
     yield _kernel()
@@ -45,7 +46,7 @@ def look() -> Iterator[CheckResult]:
 
 
 def compiled(xxh3: Sequence[int], zstd: Sequence[int], *, built: bool, wanted: bool) -> CheckResult:
-    """The compiled loops over samples, and the functions that they borrow."""
+    """Check the compiled loops over samples, and the functions of other libraries that they call."""
     name = "compiled"
     if not wanted:
         return CheckResult(PART, name, "missing", "BRAND_NATIVE=0 says to do without the compiled loops", "unset it")
@@ -98,7 +99,7 @@ def _sockets() -> CheckResult:
 
 
 def _hand_over() -> None:
-    """Hand an anonymous file from one socket to another, as a server does. Raises OSError."""
+    """Pass an anonymous file from one socket to another, as a server does. Raises OSError."""
     address = f"\0brand-doctor-{secrets.token_hex(8)}"
     descriptor = os.memfd_create("brand-doctor", os.MFD_CLOEXEC)
     with os.fdopen(descriptor, "wb") as file, socket.socket(socket.AF_UNIX) as listener:
@@ -122,7 +123,7 @@ def _hand_over() -> None:
 
 
 def page_cache(part: str, descriptor: int, size: int) -> CheckResult:
-    """Whether the kernel says what the page cache holds of a file that was read or written just now."""
+    """Check whether the kernel tells which pages of a file that was just read or written are in the page cache."""
     name, faults = "page cache", []
     os.preadv(descriptor, [bytearray(min(size, _BYTES))], 0)
     if CachedFile(descriptor).holds(0, min(size, _BYTES)) is None:

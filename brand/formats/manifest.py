@@ -1,4 +1,4 @@
-"""brand.json: what a data set holds, written last (docs/format.md, section 5)."""
+"""brand.json: the facts about a data set, written last (docs/format.md, section 5)."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Manifest:
     files: Files
     """Index and columns."""
     companions: Files
-    """`extras.zip` and `skipped.tsv`, where they exist."""
+    """`extras.zip` and `skipped.tsv`, if they exist."""
 
     @property
     def mean_bytes(self) -> float:
@@ -60,7 +60,7 @@ class Manifest:
 
 
 def pack_manifest(manifest: Manifest) -> bytes:
-    """Bytes of `brand.json`."""
+    """Return the bytes of `brand.json`."""
     facts = {
         "id": manifest.data_set_id.hex(),
         "header": manifest.header.to_json(),
@@ -93,7 +93,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def parse_manifest(data: bytes, path: str | Path) -> Manifest:
-    """Check the bytes of a manifest."""
+    """Check and parse the bytes of a manifest."""
     hint = "`brand reindex` makes it again from the chunks"
     value = parse_signed(data, path, marker=_MARKER, name="manifest", hint=hint)
     try:
@@ -125,7 +125,7 @@ def parse_manifest(data: bytes, path: str | Path) -> Manifest:
 
 
 def index_names(header: Header) -> tuple[str, ...]:
-    """Names of the index files and columns that belong to a data set."""
+    """Return the names of the index files and columns that belong to a data set."""
     return (SAMPLES_NAME, PLACE_NAME, CHUNKS_NAME, *(column_name(name) for name, _ in header.schema.fixed))
 
 

@@ -1,9 +1,9 @@
-"""versions/00000003.json: which parts, deletions and columns belong to a version of a collection (docs/format.md,
+"""versions/00000003.json: which segments, deletions and columns belong to a version of a collection (docs/format.md,
 section 11)?
 
-A collection is a folder of data sets, its parts, that grows. Nothing in it is ever changed: each change is a new
-version, and the parts and lists that a version names are there before it. `Version` holds one file's facts. `npy_list`
-makes the files of `lists/`, which are named by their contents.
+A collection is a folder of data sets, its segments, that grows. Existing files never change: each change is a new
+version, and the segments and lists that a version names are written before it. `Version` holds one file's facts.
+`npy_list` makes the files of `lists/`, which are named by their contents.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _HINT: Final = "`brand versions` lists the others"
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """Numbers in a file of `lists/`: how many, and the XXH3-128 of the file, which names it."""
+    """Numbers in a file of `lists/`: their count, and the XXH3-128 of the file, which names it."""
 
     count: int
     digest: str
@@ -54,30 +54,30 @@ class Listed:
 
 @dataclass(frozen=True, slots=True)
 class PartOf:
-    """A part of a collection: a data set that has a run of the public indices."""
+    """A segment of a collection: a data set that has a run of the public indices."""
 
     id: str | None
-    """Id of the data set in `parts/`; None where no sample is left."""
+    """Id of the data set in `parts/`; None if no sample is left."""
     first: int
     """The first index of its run."""
     end: int
     """The index after its last one."""
     samples: int
-    """How many samples it holds."""
+    """Number of samples that it holds."""
     origin: str
     """XXH3-128 of the checksums of the samples that were added, in the order of their indices."""
     absent: Listed | None = None
-    """The indices of the run that were taken out of the part; None: none."""
+    """The indices of the run whose samples were removed from the segment; None if there are none."""
 
     @property
     def name(self) -> str:
-        """Path of the part below the folder of the collection."""
+        """Path of the segment below the folder of the collection."""
         return part_name(self.id or "")
 
 
 @dataclass(frozen=True, slots=True)
 class Overlay:
-    """A column that is in no part."""
+    """A column that is in no segment."""
 
     codec: str
     """`int` or `float`."""
@@ -112,7 +112,7 @@ class Version:
 
     @property
     def samples(self) -> int:
-        """Number of public indices, deleted ones included."""
+        """Number of public indices, including deleted ones."""
         return self.parts[-1].end
 
     @property
@@ -136,7 +136,7 @@ def number_of(version_id: str) -> int:
 
 
 def number_within(collection: str, data_set: object) -> int | None:
-    """The number of the version of this collection that has the id `data_set`; None for any other value."""
+    """Return the number of the version of this collection that has the id `data_set`; None for any other value."""
     if not isinstance(data_set, str) or not _DIGEST.fullmatch(data_set) or collection_of(data_set) != collection:
         return None
     return number_of(data_set)
@@ -151,7 +151,7 @@ def make_version(
     parent: str | None,
     note: str,
 ) -> Version:
-    """A new version; its id follows from all the rest."""
+    """Return a new version. Its id follows from all other fields."""
     draft = Version("", tuple(parts), deleted, dict(overlays), parent, note)
     return replace(draft, id=f"{collection}{number:08x}{_seal(_facts(draft))}")
 
@@ -161,23 +161,23 @@ def pack_version(version: Version) -> bytes:
 
 
 def version_name(number: int) -> str:
-    """Path of a version below the folder of the collection."""
+    """Return the path of a version below the folder of the collection."""
     return f"{VERSIONS_NAME}/{number:08d}.json"
 
 
 def version_number(file: str) -> int | None:
-    """The number of a version, by the name of its file; None for any other file."""
+    """Return the number of a version, from the name of its file; None for any other file."""
     match = _FILE.fullmatch(file)
     return None if match is None or f"{int(match[1]):08d}" != match[1] else int(match[1])
 
 
 def part_name(part: str) -> str:
-    """Path of a part below the folder of the collection."""
+    """Return the path of a segment below the folder of the collection."""
     return f"parts/{part}"
 
 
 def list_name(digest: str) -> str:
-    """Path of a list below the folder of the collection."""
+    """Return the path of a list below the folder of the collection."""
     return f"lists/{digest}.npy"
 
 
@@ -202,7 +202,7 @@ def read_version(folder: Path, number: int) -> Version:
 
 
 def parse_version(data: bytes, path: Path) -> Version:
-    """Check the bytes of a version. Raises `LayoutError`, `VersionError`, `ChecksumError`, `OversizedError`."""
+    """Parse and check a version. Raises `LayoutError`, `VersionError`, `ChecksumError`, `OversizedError`."""
     value = parse_signed(data, path, marker=MARKER, name="version", hint=_HINT)
     try:
         version = _parsed(value)
@@ -216,7 +216,7 @@ def parse_version(data: bytes, path: Path) -> Version:
 
 
 def npy_list(values: NDArray[Any]) -> tuple[Listed, bytes]:
-    """The file of these values, and how a version names it."""
+    """Return the file of these values, and the entry that names it in a version."""
     file = io.BytesIO()
     np.lib.format.write_array(file, np.ascontiguousarray(values), version=(1, 0), allow_pickle=False)
     data = file.getvalue()
@@ -275,7 +275,7 @@ def _listed(value: Any) -> Listed | None:
 
 
 def _fault(version: Version, seal: str) -> str | None:
-    """How a version contradicts itself; None where it does not."""
+    """Return how a version contradicts itself; None if it does not."""
     if version.id[24:] != seal or version.number < 1:
         return "its id is not that of its contents"
     if version.parent is not None and version.collection != collection_of(version.parent):

@@ -55,7 +55,7 @@ class PreparedLoader(DataLoaderStateMixin):  # type: ignore[misc]
         if not isinstance(loader.sampler, BrandSampler) or loader.batch_size is None:
             raise UsageError(
                 f"a loader with a {type(loader.sampler).__name__}: give a BrandLoader, or a DataLoader with "
-                "sampler=BrandSampler(data_set) and batch_size=; any other one is for accelerator.prepare(loader)"
+                "sampler=BrandSampler(dataset) and batch_size=; any other one is for accelerator.prepare(loader)"
             )
         self.loader, self.dataset, self.batch_size = loader, loader.dataset, loader.batch_size
         self.sampler: BrandSampler = loader.sampler

@@ -1,9 +1,9 @@
-"""The node server and its clients, in six rooms. Each room imports only from the rooms below it.
+"""The data server and its clients, in six packages. Each package imports only from the packages below it.
 
 serve     the loop of a server, its threads and sockets
-client    how a process finds, starts and asks a server
-setup     what is settled before a server runs
-decide    what a server does next: pure
-wire      what processes say to each other
-memory    which samples are in memory, and in which pages
+client    finds, starts and asks a server
+setup     everything that is decided before a server runs
+decide    the decisions of a server: pure
+wire      the messages between processes
+memory    the samples in memory, and their pages
 """

@@ -65,7 +65,7 @@ class SimulatedRun:
     order: Order
     memory: Memory
     """Memory of each node, as `memory=` of a data set."""
-    remote_memory: Memory = None
+    peer_memory: Memory = None
     """How much of it other nodes may fill."""
     nodes: int = 1
     ranks: int = 1
@@ -170,7 +170,7 @@ class _Node:
 
     def __init__(self, run: SimulatedRun, node: NodeNumber) -> None:
         members = Members(node, run.nodes)
-        layout = lay_out(run.sizes, run.memory, run.remote_memory, members)
+        layout = lay_out(run.sizes, run.memory, run.peer_memory, members)
         self._run, self._members, self._page = run, members, layout.allocator.page
         self._residents = Residents(
             PagePool(layout.allocator, NoMemory(layout.allocator.page), layout.pages_of), run.nodes

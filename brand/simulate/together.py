@@ -61,7 +61,7 @@ class PlannedJob:
     """Samples a second, or any other unit that all jobs have in common."""
     start: float = 0.0
     """When it begins, in epochs of all samples at the speed of the fastest job."""
-    part: float = 1.0
+    subset: float = 1.0
     """Share of the samples that it draws."""
     epochs: int | None = None
     """None: it goes on."""
@@ -110,7 +110,7 @@ class Together:
         fastest = max(job.speed for job in jobs)
         self._jobs = [replace(job, speed=job.speed / fastest) for job in jobs]
         self._ends = jobs[0].epochs is not None
-        self._lasts = [job.part / job.speed for job in self._jobs]
+        self._lasts = [job.subset / job.speed for job in self._jobs]
         """Time of an epoch of each job."""
         if self._ends:
             each = zip(self._jobs, self._lasts, strict=True)
@@ -146,7 +146,7 @@ class Together:
         for number, job in enumerate(self._jobs):
             part = np.zeros(samples, np.bool_)
             order = np.random.default_rng(number).permutation(samples)
-            part[order[: max(1, round(job.part * samples))]] = True
+            part[order[: max(1, round(job.subset * samples))]] = True
             runners.append(Runner(job.start * samples, job.speed, part, job.epochs or math.inf))
         return runners
 
@@ -199,7 +199,7 @@ class Together:
         return SharedReads(self._lasts, (drawn / unit).tolist(), (read / unit).tolist(), operations, made / unit)
 
     def _coordl(self, memory: float, prepared: float | None) -> SharedReads:
-        if any(job.part < 1 for job in self._jobs) or len({job.epochs for job in self._jobs}) > 1:
+        if any(job.subset < 1 for job in self._jobs) or len({job.epochs for job in self._jobs}) > 1:
             raise UsageError("coordl: all jobs draw all samples, for the same number of epochs")
         slowest, jobs = min(job.speed for job in self._jobs), len(self._jobs)
         drawn = self._jobs[0].epochs or slowest
@@ -216,7 +216,7 @@ class Together:
         drawn_by_any = np.any([runner.part for runner in self._runners], axis=0).mean()
         kept, first = min(1.0, memory / drawn_by_any), self._first()
         epochs = np.array([job.epochs or 1 / lasts for job, lasts in zip(self._jobs, self._lasts, strict=True)])
-        draws = epochs * [job.part for job in self._jobs]
+        draws = epochs * [job.subset for job in self._jobs]
         stripes = np.array([len(np.unique(stripe_of[runner.part])) for runner in self._runners])
         operations = (1 - kept) * epochs @ stripes * self._all / mapping.samples
         operations += kept * first.sum() * self._all / policy.stripe
@@ -228,7 +228,7 @@ def _running(jobs: Sequence[PlannedJob], lasts: Sequence[float]) -> list[Planned
     """The jobs as they are when all of them have run for a while: the fastest one begins an epoch at 0, and each other
     one at its first epoch from then on.
     """
-    fastest = max(range(len(jobs)), key=lambda at: (jobs[at].speed, jobs[at].part))
+    fastest = max(range(len(jobs)), key=lambda at: (jobs[at].speed, jobs[at].subset))
     now = jobs[fastest].start
     return [
         replace(job, start=job.start - now + math.ceil((now - job.start) / lasting) * lasting)

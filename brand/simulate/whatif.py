@@ -80,10 +80,10 @@ class Case:
     machine: Machine
     memory: Memory = None
     """Memory of each node."""
-    remote_memory: Memory = None
+    peer_memory: Memory = None
     cache: Memory = None
     """Room of each node's cache folder, in stored bytes or as a share of the data; None: there is no folder."""
-    protocol: OrderOption = "stripes"
+    order: OrderOption = "stripes"
     nodes: int = 1
     ranks: int = 1
     """Of each node."""
@@ -166,12 +166,12 @@ def answer(data: Data, case: Case) -> Prediction:
     ranks = case.nodes * case.ranks
     facts = replace(data.facts, read_bytes=case.machine.storage.stripe_bytes)
     memory = _of_part(case.memory, data)
-    protocol = case.protocol
-    if isinstance(protocol, Pool):
-        protocol = Pool(max(1, round(protocol.chunks / data.parts)))
-    order = choose_order(facts, case.seed, protocol, None, memory, Nodes(case.nodes, ranks, case.remote_memory))
+    option = case.order
+    if isinstance(option, Pool):
+        option = Pool(max(1, round(option.chunks / data.parts)))
+    order = choose_order(facts, case.seed, option, None, memory, Nodes(case.nodes, ranks, case.peer_memory))
     cache_bytes, whole_unit = _cache_bytes(data, case, order), _whole_unit(facts, case)
-    memories, nodes = (memory, case.remote_memory), (case.nodes, ranks)
+    memories, nodes = (memory, case.peer_memory), (case.nodes, ranks)
     busy_bytes = case.machine.storage.busy_bytes
     run = SimulatedRun(data.sizes, order, *memories, *nodes, case.batch, cache_bytes, whole_unit, busy_bytes)
     works = list(work_of(run, range(case.epochs)))

@@ -1,6 +1,6 @@
-"""What does a URL name? A store and a folder in it. Pure.
+"""A URL names a store and a folder in it. Pure.
 
-A URL is printed, logged and passed to other processes, so no secret may stand in it: a user name, a password or a query
+A URL is printed, logged and passed to other processes, so it must not hold a secret: a user name, a password or a query
 is refused.
 """
 
@@ -24,21 +24,21 @@ class Url:
     """A folder of a store, without a slash at its end. `str()` gives the URL."""
 
     scheme: str
-    """In small letters: `s3`, `gs`, `az`, `http`, `https`, `hf`, or what fsspec knows."""
+    """In small letters: `s3`, `gs`, `az`, `http`, `https`, `hf`, or a scheme of fsspec."""
     host: str
     """The bucket, the container, or the host with its port."""
     path: str
-    """The folder below it; empty for all of it."""
+    """The folder below it; empty for the whole bucket or host."""
 
     def __str__(self) -> str:
         return "/".join(part for part in (f"{self.scheme}://{self.host}", self.path) if part)
 
     def key(self, name: str) -> str:
-        """The name in the store of the object that is called `name` in this folder."""
+        """Return the name in the store of the object `name` of this folder."""
         return f"{self.path}/{name}" if self.path else name
 
     def child(self, name: str) -> str:
-        """The URL of the object that is called `name` in this folder, as messages show it."""
+        """Return the URL of the object `name` of this folder, for messages."""
         return f"{self}/{name}"
 
     @property
@@ -48,12 +48,12 @@ class Url:
 
 
 def is_url(text: object) -> bool:
-    """Whether a text is a URL; else it is a path."""
+    """Return whether a text is a URL; otherwise it is a path."""
     return isinstance(text, str) and _SCHEME.match(text) is not None
 
 
 def parse_url(text: str) -> Url:
-    """The folder that a URL names. Raises `UsageError`."""
+    """Return the folder that a URL names. Raises `UsageError`."""
     shown = printable(re.split("[?#]", text, maxsplit=1)[0])
     if len(text) > _LONGEST:
         raise UsageError(f"a URL of {len(text):,} characters; {_LONGEST:,} are the most")

@@ -1,12 +1,12 @@
-"""A node server in a thread of this process: how do code and data set behave on storage that you can break?
+"""A data server in a thread of this process: how do code and data set behave on storage that you can break?
 
     with running_server(path, memory="64MB", storage=FaultyStorage(Fault(chunk=3))) as server:
         data_set = BrandDataset(path, server=server.address)
         ...
         assert server.facts()["failed_reads"] == 1
 
-It is the server that training uses, with real sockets and shared pages. It runs in this process, so a test is quick,
-sees inside and leaves nothing behind. `brand.testing.storage` has storage that breaks. Linux only.
+It is the server that training uses, with real sockets and shared pages. It runs in this process, so a test is fast, can
+inspect the server's state, and leaves nothing behind. `brand.testing.storage` has storage that breaks. Linux only.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from brand.storage.dataset.dataset import StoredDataSet
 from brand.testing.storage import Habit
 
 END_LIMIT_S: Final = 30.0
-"""How long a server may take to end."""
+"""Seconds that a server may take to end."""
 
 
 def random_address() -> str:
-    """An address at which no server listens."""
+    """Return an address at which no server listens."""
     return f"unix:@brand-testing-{secrets.token_hex(8)}"
 
 
@@ -45,24 +45,24 @@ class RunningServer:
     path: str
     """Folder of its data set."""
     address: str
-    """What `BrandDataset(path, server=...)` and `Client` take."""
+    """The address, as `BrandDataset(path, server=...)` and `Client` accept it."""
     node: NodeServer
-    """The server itself. Its state belongs to its thread: look at it only while nothing goes on."""
+    """The server itself. Its state belongs to its thread: read it only while nothing happens."""
     thread: threading.Thread
 
     @property
     def memory_bytes(self) -> int:
-        """Size of its arena."""
+        """Size of its arena in bytes."""
         return self.node.memory
 
     def facts(self) -> dict[str, Any]:
-        """What `BrandDataset.stats` tells: asked over a connection of its own, as any client does."""
+        """Return the statistics of `BrandDataset.stats`, requested over a connection of its own, as any client does."""
         with closing(attached(self)) as client:
             return client.stats()
 
 
 def attached(server: RunningServer, run: str | None = None) -> Client:
-    """A client of a running server, without PyTorch, in a run of this name; it never starts another server."""
+    """Return a client of a running server, without PyTorch, in a run of this name. It never starts another server."""
     data = StoredDataSet(server.path)
     spec = ServerSpec(server.path, server.address)
     return Client(spec, data.id, data.mean_bytes, run or secrets.token_hex(8), attach=True)
@@ -85,14 +85,14 @@ def running_server(
 
     Args:
         path: Folder of the data set.
-        memory: How much the server may hold, as `BrandDataset(memory=...)`.
+        memory: Memory limit of the server, as `BrandDataset(memory=...)`.
         depth: Reads in flight.
-        storage: What is wrong with the storage that the server reads from.
-        page_cache: Whether large reads go through the page cache.
+        storage: Behaviour of the storage that the server reads from.
+        page_cache: Whether large reads use the page cache.
         owners: Processes; the server ends by itself when the last of them has ended.
-        address: Where the server listens; None: anywhere.
+        address: The address at which the server listens; None for any.
         cache: The server's cache folder.
-        prepared: With what the server prepares samples.
+        prepared: Resources for server-side decoding.
 
     At the end of the block, raises the error that ended the server, if there was one.
     """

@@ -1,19 +1,19 @@
 """How well does a loader shuffle? Three figures of one epoch and a test of several, for any loader, from ids alone.
 
-A **place** is where a sample lies in storage: `place + 1` lies beside it, and its chunk is `place // chunk_size`. The
-functions take ids as places; where a loader's ids are something else (source indices), `place_of[id]` says where each
-sample lies. A sequence is one whole epoch, in the order of training: with several ranks, global batch after global
-batch.
+A **place** is the position of a sample in storage: `place + 1` is the next sample, and its chunk is
+`place // chunk_size`. The functions accept ids as places; if a loader's ids differ from places (source indices),
+`place_of[id]` is the place of each sample. A sequence is one whole epoch, in the order of training: with several ranks,
+global batch after global batch.
 
     measure(sequence)      one epoch: are samples that are stored together also delivered together?
-        pairs              in batches: what a step of training sees
-        mates              in the epoch, for the samples of a chunk
-        neighbours         in the epoch, for samples that lie side by side: the figure hardest to get right
-    uniformity(epochs)     two epochs and more: does an epoch tell anything about the next?
-        repeats            where a sample came tells where it will come
-        drift              where a stored block came tells where it will come: what is stored early comes early
+        pairs              batch collisions: within the batch of one training step
+        mates              chunk distance: in the epoch, for the samples of a chunk
+        neighbours         adjacent distance: in the epoch, for adjacent samples; the hardest figure to get right
+    uniformity(epochs)     two epochs and more: does an epoch predict anything about the next?
+        repeats            the position of a sample predicts its next position
+        drift              the position of a stored block predicts its next position: samples stored early are early
 
-Each value stands beside what a uniform shuffle gives. `python -m brand.testing.shuffling IDS` prints them.
+Each value is shown next to that of a uniform shuffle. `python -m brand.testing.shuffling IDS` prints them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Places = NDArray[np.integer[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Shuffling:
-    """How one epoch was mixed. A value is nan where there is nothing to measure."""
+    """The figures of one epoch. A value is nan if there is nothing to measure."""
 
     samples: int
     """Length of the epoch."""
@@ -49,20 +49,23 @@ class Shuffling:
     batch: int
     """Samples of a batch; the last batch may be short."""
     expected_pairs: float
-    """Pairs of one chunk within batches that a uniform shuffle gives on average. Chance moves `pairs` by about
-    1 / sqrt(expected_pairs)."""
+    """Mean number of pairs of one chunk within batches of a uniform shuffle. Chance moves `pairs` by about
+    1 / sqrt(expected_pairs).
+    """
     pairs: float
-    """Pairs of one chunk within batches, over `expected_pairs`. 1 is uniform; above it, batches hold too many of a
-    chunk. nan for chunks or batches of one sample."""
+    """Pairs of one chunk within batches, over `expected_pairs`. 1 is uniform; above it, batches hold too many samples
+    of a chunk. nan for chunks or batches of one sample.
+    """
     mates: float
-    """Mean distance in the epoch of two samples of a chunk, over all such pairs, as a share of the epoch.
-    `uniform_distance` is uniform; less is worse. nan for chunks of one sample."""
+    """Mean distance in the epoch of two samples of a chunk, over all such pairs, as a fraction of the epoch.
+    `uniform_distance` is uniform; less is worse. nan for chunks of one sample.
+    """
     neighbours: float
-    """The same for samples of a chunk that lie side by side in storage."""
+    """Mean distance in the epoch of two adjacent samples of a chunk, as a fraction of the epoch."""
 
     @property
     def uniform_distance(self) -> float:
-        """What a uniform shuffle gives for `mates` and `neighbours`: (N + 1) / 3N, so 0.333; nan below two samples."""
+        """Value of `mates` and `neighbours` for a uniform shuffle: (N + 1) / 3N, so 0.333; nan below two samples."""
         return (self.samples + 1) / (3 * self.samples) if self.samples > 1 else _NAN
 
     def __str__(self) -> str:
@@ -83,29 +86,31 @@ class Finding:
     """A mean over the blocks of a data set, and whether chance explains its distance from 1."""
 
     value: float
-    """1 is uniform; nan where there was too little to measure."""
+    """1 is uniform; nan if there was too little to measure."""
     t: float
-    """Distance from 1 in standard errors, as the blocks vary; infinite where all blocks have the same, wrong value."""
+    """Distance from 1 in standard errors, as the blocks vary; infinite if all blocks have one wrong value."""
     freedom: int
     """Degrees of freedom of `t`: blocks - 1."""
     p: float
-    """How often chance alone leads so far from 1, above or below. Small (say, below 0.001): it is not chance."""
+    """Probability that chance alone leads this far from 1, above or below. If it is small (say, below 0.001), it is not
+    chance.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Uniformity:
-    """Whether places and earlier epochs tell where a sample comes. See `uniformity`."""
+    """Whether places and earlier epochs predict the position of a sample. See `uniformity`."""
 
     epochs: int
-    """Epochs compared."""
+    """Number of compared epochs."""
     samples: int
     """Samples of an epoch."""
     bins: int
-    """Parts of equal length that an epoch was cut into."""
+    """Number of bins of equal length that an epoch was cut into."""
     repeats: Finding
-    """How often a sample comes in the same part of two epochs, over uniform: `bins` where all epochs are the same."""
+    """How often a sample is in the same bin of two epochs, over uniform: `bins` if all epochs are equal."""
     drift: Finding
-    """How often two samples of a block come in the same part, one in one epoch and one in another, over uniform."""
+    """How often two samples of a block are in the same bin, one in one epoch and one in another, over uniform."""
 
     def __str__(self) -> str:
         head = "             found  uniform      p"
@@ -128,7 +133,7 @@ def measure(sequence: ArrayLike, *, chunk_size: int, batch: int, place_of: Array
         places.
 
     The figures are exact: all pairs count. 13 million ids take about 2 s. Raises `UsageError`, which names an id that
-    is missing or comes too often.
+    is missing or occurs too often.
     """
     _at_least(1, chunk_size=chunk_size, batch=batch)
     places = _places(sequence, place_of, None, "sequence")
@@ -153,27 +158,27 @@ def measure(sequence: ArrayLike, *, chunk_size: int, batch: int, place_of: Array
 def uniformity(
     epochs: Iterable[ArrayLike], *, bins: int = 16, blocks: int = 32, place_of: ArrayLike | None = None
 ) -> Uniformity:
-    """Test whether samples may come anywhere in an epoch, whatever their place and whatever earlier epochs did.
+    """Test whether a sample is equally likely at any position of an epoch, whatever its place and earlier epochs.
 
     epochs: sequences as for `measure`, of the same N samples; an array of shape (epochs, N), or any iterable, of which
-        one is held at a time. bins: parts that an epoch is cut into, 2 to 256. blocks: stretches of places that the
+        one is held at a time. bins: number of bins of an epoch, 2 to 256. blocks: number of runs of places that the
         data set is cut into. place_of: as for `measure`.
 
-    The test. Take two samples s and s' (for `repeats` the same one, for `drift` two of one block) and two epochs. If
-    epochs are independent, and each sample is equally likely to be at every position, then s in the one and s' in the
-    other epoch are in the same bin with the probability that two random positions are. So in each block, the number of
-    such coincidences over all pairs of epochs, divided by the expected number, has the mean 1. A t-test over the blocks
-    asks whether it has.
+    The test. Take two samples s and s' (for `repeats` one sample twice, for `drift` two of one block) and two epochs.
+    If epochs are independent, and each sample is equally likely to be at every position, then s in one epoch and s' in
+    the other epoch are in the same bin with the probability that two random positions are. So in each block, the number
+    of such coincidences over all pairs of epochs, divided by the expected number, has the mean 1. A t-test over the
+    blocks asks whether it has.
 
     The test judges the data set as a whole: a bias of a few samples among many is lost in the mean.
 
     The usual chi-square test of a table of places x bins assumes that the samples of an epoch are independent. So it
-    calls a loader biased where samples that are stored together travel together, wherever they go. Here the standard
-    error comes from the blocks. Such companions do not upset it, as long as they are many fewer than a block; `measure`
-    measures them.
+    calls a loader biased if samples that are stored together move together, to any position. Here the standard error is
+    that of the blocks. Such groups do not disturb it, as long as they are much smaller than a block; `measure` measures
+    them.
 
     Needs two epochs and 8 x `bins` samples (small sets get fewer blocks); with less, values are nan. Needs scipy.
-    Raises `MissingExtraError` without it, `UsageError` for sequences that are not whole epochs.
+    Raises `MissingExtraError` without it, `UsageError` if sequences are not whole epochs.
     """
     if not 2 <= bins <= 256:
         raise UsageError(f"bins must be 2 to 256, not {bins}")
@@ -197,7 +202,7 @@ def uniformity(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Print the figures of sequences in files: the front of `python -m brand.testing.shuffling`."""
+    """Print the figures of sequences in files, for `python -m brand.testing.shuffling`."""
     parser = argparse.ArgumentParser("python -m brand.testing.shuffling", description="How well a loader shuffles.")
     parser.add_argument("ids", nargs="+", type=Path, help="one epoch: ids in order of delivery, .npy or text")
     parser.add_argument("--chunk-size", type=int, required=True, help="samples of a chunk")
@@ -218,7 +223,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _load(path: Path) -> NDArray[Any]:
-    """Ids from a file: a saved array, or a text with one id a line."""
+    """Read ids from a file: a saved array, or a text with one id a line."""
     try:
         return np.asarray(np.load(path)) if path.suffix == ".npy" else np.loadtxt(path, np.int64, ndmin=1)
     except (ValueError, EOFError) as error:
@@ -232,7 +237,7 @@ def _at_least(least: int, **values: int) -> None:
 
 
 def _places(ids: ArrayLike, place_of: ArrayLike | None, total: int | None, what: str) -> Places:
-    """The places in order of delivery, checked to be each of 0 to `total` - 1 once."""
+    """Return the places in order of delivery, checked to be each of 0 to `total` - 1 once."""
     if place_of is None:
         return _whole(ids, total, what)
     table = _whole(place_of, total, "place_of")
@@ -240,7 +245,7 @@ def _places(ids: ArrayLike, place_of: ArrayLike | None, total: int | None, what:
 
 
 def _whole(ids: ArrayLike, total: int | None, what: str) -> Places:
-    """`ids` as an array, checked to hold each of 0 to `total` - 1 once. None for `total`: the number of ids."""
+    """Return `ids` as an array, checked to hold each of 0 to `total` - 1 once. None for `total`: the number of ids."""
     array = np.asarray(ids)
     if array.ndim != 1 or (len(array) and array.dtype.kind not in "iu"):
         raise UsageError(f"{what}: expected integers in one dimension, found {array.dtype} of shape {array.shape}")
@@ -259,14 +264,14 @@ def _whole(ids: ArrayLike, total: int | None, what: str) -> Places:
 
 
 def _rows(array: Places, width: int) -> list[Places]:
-    """The array cut into rows: the rows of full `width` as one table, and the short last row."""
+    """Return the array cut into rows: the rows of full `width` as one table, and the short last row."""
     width = min(width, max(len(array), 1))
     full = len(array) // width * width
     return [part for part in (array[:full].reshape(-1, width), array[full:].reshape(1, -1)) if part.size]
 
 
 def _pairs_in(total: int, width: int) -> int:
-    """Number of pairs within the rows of `width` that `total` items are cut into."""
+    """Return the number of pairs within the rows of `width` that `total` items are cut into."""
     full, rest = divmod(total, width) if width else (0, 0)
     return full * math.comb(width, 2) + math.comb(rest, 2)
 
@@ -276,7 +281,7 @@ def _ratio(value: float, uniform: float) -> float:
 
 
 def _equal_pairs(rows: Places) -> int:
-    """Number of pairs of equal values within rows."""
+    """Return the number of pairs of equal values within rows."""
     ordered = np.sort(rows, axis=1)
     first = np.ones(rows.shape, bool)
     np.not_equal(ordered[:, 1:], ordered[:, :-1], out=first[:, 1:])
@@ -285,19 +290,19 @@ def _equal_pairs(rows: Places) -> int:
 
 
 def _distances(rows: Places) -> float:
-    """Sum of |a - b| over all pairs within rows: in a sorted row, item `i` of `n` counts 2i - n + 1 times."""
+    """Return the sum of |a - b| over all pairs within rows: item `i` of a sorted row of `n` counts 2i - n + 1 times."""
     columns = np.sort(rows, axis=1).sum(axis=0)
     weights = 2 * np.arange(len(columns)) - len(columns) + 1
     return float(np.dot(columns.astype(np.float64), weights.astype(np.float64)))
 
 
 def _steps(rows: Places) -> int:
-    """Sum of |a - b| over items side by side within rows."""
+    """Return the sum of |a - b| over adjacent items within rows."""
     return int(np.abs(np.diff(rows, axis=1)).sum())
 
 
 def _binned(epochs: Iterable[ArrayLike], bins: int, place_of: ArrayLike | None) -> list[NDArray[np.uint8]]:
-    """For each epoch: the bin in which the sample at each place came, shape (N,)."""
+    """Return, for each epoch, the bin of the sample at each place, shape (N,)."""
     table = None if place_of is None else _whole(place_of, None, "place_of")
     total = None if table is None else len(table)
     binned: list[NDArray[np.uint8]] = []
@@ -311,7 +316,10 @@ def _binned(epochs: Iterable[ArrayLike], bins: int, place_of: ArrayLike | None) 
 
 
 def _coincidences(block: NDArray[np.uint8], bins: int, luck: float) -> tuple[float, float]:
-    """`repeats` and `drift` of a block of shape (epochs, samples); `luck`: two random positions are in one bin."""
+    """Return `repeats` and `drift` of a block of shape (epochs, samples).
+
+    `luck` is the probability that two random positions are in one bin.
+    """
     epochs, samples = block.shape
     pairs = math.comb(epochs, 2)
     same = sum(int(np.count_nonzero(block[epoch + 1 :] == block[epoch])) for epoch in range(epochs - 1))
@@ -322,7 +330,7 @@ def _coincidences(block: NDArray[np.uint8], bins: int, luck: float) -> tuple[flo
 
 
 def _finding(ratios: NDArray[np.float64], independent: int, tail: Callable[[int, float], float]) -> Finding:
-    """A two-sided t-test of the mean of ratios, as good as so many independent ones, against 1."""
+    """Test the mean of ratios, which are worth `independent` independent ones, against 1: a two-sided t-test."""
     value, freedom = float(ratios.mean()), len(ratios) - 1
     error = float(ratios.std(ddof=1)) / math.sqrt(independent)
     off = value - 1
@@ -331,7 +339,7 @@ def _finding(ratios: NDArray[np.float64], independent: int, tail: Callable[[int,
 
 
 def _student_tail() -> Callable[[int, float], float]:
-    """P(T <= t) of Student's distribution, (degrees of freedom, t)."""
+    """Return P(T <= t) of Student's distribution, as a function of (degrees of freedom, t)."""
     try:
         from scipy.special import stdtr  # type: ignore[import-untyped,unused-ignore]
     except ImportError as error:

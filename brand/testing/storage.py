@@ -1,19 +1,19 @@
-"""Storage that is slow, broken or stuck on purpose: what does a node server, or what is built on it, make of that?
+"""Storage that is slow, broken or stuck on purpose: how does a data server, or code that uses it, respond?
 
-Each class here is a bad habit. `habit.at(where)` is the data set at `where` on storage that has it: a `Location`, which
-`NodeServer`, `BrandDataset` and `StoredDataSet` take in place of a path. Every read of a chunk comes by there: large
-reads of a server, exact reads of a client or for another node, tables, dictionaries. Habits can be put into each other
-(`inner`), and one object stands for a whole storage, whatever the number of those that read there:
+Each class here is a bad habit. `habit.at(where)` is the data set at `where` on storage with this habit: a `Location`,
+which `NodeServer`, `BrandDataset` and `StoredDataSet` accept in place of a path. Every read of a chunk is affected:
+large reads of a server, direct reads of a client or for another node, tables, dictionaries. Habits can be nested
+(`inner`), and one object represents a whole storage, regardless of the number of its readers:
 
     SlowStorage       each read takes a random time: reads end in any order
-    FaultyStorage     some reads fail, end too early, or bring other bytes than are stored
+    FaultyStorage     some reads fail, end too early, or return other bytes than are stored
     BlockedStorage    reads wait until they are let through
-    CountedStorage    remembers what was read
+    CountedStorage    records all reads
 
     slow_and_broken = SlowStorage(seed=1, inner=FaultyStorage(Fault(chunk=3)))
 
-All may be used by any number of threads at once. A process that was forked or got a pickled one has a copy of its own;
-a `BlockedStorage` cannot be pickled.
+All are safe for any number of threads. A process that was forked or received a pickled habit has a copy of its own; a
+`BlockedStorage` cannot be pickled.
 """
 
 from __future__ import annotations
@@ -41,31 +41,31 @@ from brand.stores.traffic import Traffic
 
 
 class ReadCall(NamedTuple):
-    """One read, as it was asked for."""
+    """The arguments of one read."""
 
     chunk: int
     offset: int
     size: int
     exact: bool = False
-    """A sample, a piece of a table or the front of a chunk; else it is a large read of a server."""
+    """Whether it reads a sample, a piece of a table or the front of a chunk; if not, it is a large read of a server."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Which reads go wrong, and how."""
+    """A fault of the storage: the reads that it affects, and its kind."""
 
     chunk: int | None = None
-    """The chunk that has the fault; None: all."""
+    """The chunk that has the fault; None for all chunks."""
     first: int = 0
     """First byte of the bad range of the file."""
     end: int | None = None
-    """End of the bad range; None: the end of the file. A read fails if it touches the range."""
+    """End of the bad range; None for the end of the file. A read fails if it touches the range."""
     kind: Literal["error", "short", "wrong"] = "error"
     """`error`: OSError, nothing read. `short`: the first half is read, then the file ends. `wrong`: a bit of each
     piece of memory is flipped, without an error."""
 
     def hits(self, read: ReadCall) -> bool:
-        """Whether a read touches the bad range."""
+        """Return whether a read touches the bad range."""
         end = read.offset + read.size
         return self.chunk in (None, read.chunk) and end > self.first and (self.end is None or read.offset < self.end)
 
@@ -86,11 +86,11 @@ class _Pending(ABC):
 
     @abstractmethod
     def flip(self) -> None:
-        """Change a bit of each piece of what was read."""
+        """Change a bit of each piece of the bytes that were read."""
 
 
 class _Large(_Pending):
-    """A range into pieces of memory."""
+    """A read of a range into pieces of memory."""
 
     def __init__(self, call: ReadCall, file: str, vector: NDArray[np.void], inner: VectorReader) -> None:
         super().__init__(call, file)
@@ -113,7 +113,7 @@ class _Large(_Pending):
 
 
 class _Exact(_Pending):
-    """A range into one buffer."""
+    """A read of a range into one buffer."""
 
     def __init__(self, call: ReadCall, file: str, buffer: memoryview, inner: ChunkReader) -> None:
         super().__init__(call, file)
@@ -133,18 +133,18 @@ class _Exact(_Pending):
 
 
 class Habit(ABC):
-    """What the storages share; a subclass says in `_read` what becomes of a read."""
+    """Base of the storages; a subclass does the reads in `_read`."""
 
     def __init__(self, inner: Habit | None) -> None:
         self._inner = inner
 
     def at(self, where: Where) -> Location:
-        """The data set at `where`, on storage with this habit."""
+        """Return the data set at `where`, on storage with this habit."""
         return _Location(located(where) if self._inner is None else self._inner.at(where), self)
 
     @abstractmethod
     def _read(self, pending: _Pending) -> None:
-        """Do a read, or what is wrong with it, in the thread that reads."""
+        """Do a read, or its fault, in the thread that reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +202,7 @@ class _Location:
 
 
 class _Reader:
-    """A `ChunkReader` whose ranges are read one by one, each as the habit has it."""
+    """A `ChunkReader` whose ranges are read one by one, each with the habit."""
 
     def __init__(self, location: _Location, inner: ChunkReader) -> None:
         self._location, self._inner = location, inner
@@ -219,7 +219,7 @@ class _Reader:
 
 
 class _VectorReader:
-    """A `VectorReader` whose reads are as the habit has them."""
+    """A `VectorReader` whose reads have the habit."""
 
     def __init__(self, location: _Location, inner: VectorReader) -> None:
         self._location, self._inner = location, inner
@@ -248,12 +248,12 @@ class SlowStorage(Habit):
 
 
 class FaultyStorage(Habit):
-    """Reads that touch one of the faults go wrong; `faults` may be changed at any time."""
+    """Reads that touch one of the faults fail; `faults` may be changed at any time."""
 
     def __init__(self, *faults: Fault, inner: Habit | None = None) -> None:
         super().__init__(inner)
         self.faults = list(faults)
-        """What is broken just now."""
+        """The current faults."""
 
     def _read(self, pending: _Pending) -> None:
         kinds = {fault.kind for fault in self.faults if fault.hits(pending.call)}
@@ -278,15 +278,15 @@ class BlockedStorage(Habit):
         self._changed = threading.Condition()
         self._held, self._permits = held, 0
         self.waiting = 0
-        """Reads that wait just now."""
+        """Number of reads that wait now."""
 
     def hold(self) -> None:
-        """From now on reads wait."""
+        """Make reads wait from now on."""
         with self._changed:
             self._held, self._permits = True, 0
 
     def let(self, reads: int = 1) -> None:
-        """Let some reads through: those that wait, or the next to come."""
+        """Let some reads through: those that wait, or the next reads."""
         with self._changed:
             self._permits += reads
             self._changed.notify_all()
@@ -315,7 +315,7 @@ class BlockedStorage(Habit):
 
 
 class CountedStorage(Habit):
-    """Remembers each read, in the order in which they began."""
+    """Records each read, in the order in which they began."""
 
     def __init__(self, inner: Habit | None = None) -> None:
         super().__init__(inner)
@@ -327,7 +327,7 @@ class CountedStorage(Habit):
 
 
 def _first_bytes(vector: NDArray[np.void], size: int) -> NDArray[np.void]:
-    """The pieces that hold the first `size` bytes; the last one may be cut."""
+    """Return the pieces that hold the first `size` bytes; the last piece may be cut."""
     ends = np.cumsum(vector["length"].astype(np.int64))
     last = int(np.searchsorted(ends, size))
     part = vector[: last + 1].copy() if size else vector[:0].copy()

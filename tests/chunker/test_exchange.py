@@ -288,7 +288,7 @@ def state_of(target: Path) -> tuple[int, int]:
 
 
 @pytest.mark.slow
-@rounds(3)
+@rounds(2)
 def test_killed_at_any_moment_it_goes_on(
     chance: Chance, lines: Path, tmp_path: Path, undisturbed: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

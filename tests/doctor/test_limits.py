@@ -44,9 +44,9 @@ def test_less_time_than_processors_needs_fewer_threads() -> None:
     found = judge_processors(8, 64, 2.5)
     assert found.state == "ok"
     assert found.told.endswith("and its control group the time of 2.5")
-    assert found.cure == "BrandLoader(threads=2) fits better"
+    assert found.cure == "BrandLoader(num_workers=2) fits better"
     assert judge_processors(2, 2, 4.0).cure == ""
-    assert "threads=1" in judge_processors(2, 2, 0.25).cure
+    assert "num_workers=1" in judge_processors(2, 2, 0.25).cure
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.formats.constants import ROW
-from brand.formats.preparation import Picture
+from brand.formats.preparation import DecodeImage
 from brand.node.decide.core import DecodingStart
 from brand.node.decide.state.tasks import (
     DrawAnswer,
@@ -35,9 +35,9 @@ from brand.node.wire.preparer import CANNOT, PAGE, UNTRIED
 from tests.node.world import World
 
 WANTS = [
-    DecodeSpec("image", Picture(shorter=64)),
-    DecodeSpec("other", Picture(shorter=32)),
-    DecodeSpec("image", Picture(mode="L")),
+    DecodeSpec("image", DecodeImage(shorter=64)),
+    DecodeSpec("other", DecodeImage(shorter=32)),
+    DecodeSpec("image", DecodeImage(mode="L")),
 ]
 """Each makes values of other sizes."""
 

@@ -68,7 +68,7 @@ class Job:
 
     def wanted(self) -> list[int]:
         """The places of its part."""
-        part = self.world.runs[self.run].order.part
+        part = self.world.runs[self.run].order.subset
         every = np.arange(len(self.world.sizes))
         found: list[int] = (every if part is None else every[part.mask]).tolist()
         return found
@@ -428,4 +428,4 @@ def test_early_tells_itself() -> None:
     world = world_of(8, 1)
     epochs = world.core.epochs
     pacemakers = Pacemakers(epochs.runs, epochs.lives, epochs.pacing)
-    assert "Early(" in repr(EarlyHolds(world.core.residents, epochs, pacemakers))
+    assert "EarlyHolds(" in repr(EarlyHolds(world.core.residents, epochs, pacemakers))

@@ -79,11 +79,11 @@ atexit.register(tell)
 
 TRAINING: Final = """
 import sys
-import brand
+from brand.orders.baselines import Joader
 from torch.utils.data import DataLoader
 from brand.torch import BrandDataset, BrandSampler
 
-dataset = BrandDataset(sys.argv[1], memory=1 << 20, protocol=brand.Shared("joader") if sys.argv[2:] else "stripes")
+dataset = BrandDataset(sys.argv[1], memory=1 << 20, order=Joader() if sys.argv[2:] else "stripes")
 sampler = BrandSampler(dataset, seed=1)
 drawn = 0
 for epoch in range(2):

@@ -128,7 +128,7 @@ def test_only_units_that_have_a_place_are_read_as_a_whole(share: float) -> None:
 
 
 @pytest.mark.slow
-@rounds(3)
+@rounds(1)
 @pytest.mark.parametrize("pages", [80, 120, 300])
 def test_random_lives_with_whole_units(chance: Chance, tmp_path: Path, pages: int) -> None:
     """Reads and writes end in any order, and some fail. Every answer is right, and all is replayed."""

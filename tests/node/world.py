@@ -282,7 +282,7 @@ class World:
         left_out = facts.pop("part", None)
         wanted = Order.from_json(sizes | facts)
         if left_out is not None and len(self.sizes) > 1:
-            wanted = replace(wanted, part=Subset.of(np.arange(len(self.sizes)) % left_out != 0))
+            wanted = replace(wanted, subset=Subset.of(np.arange(len(self.sizes)) % left_out != 0))
         (numbered,) = self.tell(ClientRegisters(ClientNumber(client), wanted, name, tag, turn))
         assert isinstance(numbered, Number)
         number = numbered.run
@@ -719,7 +719,7 @@ class World:
         plan = self.plan(order, asked.key[1], self.joins(asked.key))
         drawn = self.online.orders.tells(asked.key, 0, len(self.sizes)) if order.grows else plan.sample_of
         assert answer.places.tolist() == drawn[asked.positions].tolist()
-        assert order.part is None or order.part.mask[answer.places].all()
+        assert order.subset is None or order.subset.mask[answer.places].all()
         given = self.given.setdefault(asked.key, {})
         for position, place in zip(asked.positions.tolist(), answer.places.tolist(), strict=True):
             assert given.setdefault(position, place) == place, f"another sample at position {position} than before"

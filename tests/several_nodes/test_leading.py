@@ -188,7 +188,7 @@ def test_what_stands_goes_on_without_the_others() -> None:
     assert given(cluster, "run", 0) == list(range(SAMPLES))
 
 
-@rounds(4)
+@rounds(2)
 def test_a_leader_that_is_lost_at_any_moment_holds_nobody_up(chance: Chance) -> None:
     """It only serves. No draw waits longer than the leader is waited for, and every epoch is drawn exactly once.
 

@@ -82,14 +82,14 @@ def pairs(samples: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 def loaded(plan: BatchPlan) -> BrandLoader:
     """A loader of lists of indices."""
-    return BrandLoader(plan.data_set, batch_sampler=plan, collate_fn=lambda samples: [index for index, _ in samples])
+    return BrandLoader(plan.dataset, batch_sampler=plan, collate_fn=lambda samples: [index for index, _ in samples])
 
 
 def expected(plan: BatchPlan, epoch: int) -> list[Batch]:
     """The indices of all batches of an epoch, out of its plan alone."""
     batches = plan._sequence.batches_of(epoch).batches
-    indices = plan.data_set._source.data.indices(plan.order.plan(epoch).sample_of)[batches.positions]
-    return [part.tolist() for part in np.split(indices, batches.ends)[:-1]]
+    indices = plan.dataset._source.data.indices(plan.order.plan(epoch).sample_of)[batches.positions]
+    return [subset.tolist() for subset in np.split(indices, batches.ends)[:-1]]
 
 
 def ranked(data_set: BrandDataset, ranks: int, **more: Any) -> list[BatchPlan]:
@@ -99,7 +99,7 @@ def ranked(data_set: BrandDataset, ranks: int, **more: Any) -> list[BatchPlan]:
 
 def dealt(parts: list[list[Batch]]) -> list[Batch]:
     """The batches of all ranks in the order of their numbers."""
-    assert len({len(part) for part in parts}) == 1, "ranks have equally many batches"
+    assert len({len(subset) for subset in parts}) == 1, "ranks have equally many batches"
     return [batch for turn in zip(*parts, strict=True) for batch in turn]
 
 
@@ -113,10 +113,10 @@ def through_json(state: State) -> State:
 
 
 @pytest.mark.parametrize("limits", LIMITS.values(), ids=LIMITS)
-@pytest.mark.parametrize("protocol", ["stripes", "slots", "uniform"])
-def test_every_sample_comes_once_an_epoch(server: RunningServer, limits: dict[str, Any], protocol: OrderOption) -> None:
+@pytest.mark.parametrize("order", ["stripes", "slots", "uniform"])
+def test_every_sample_comes_once_an_epoch(server: RunningServer, limits: dict[str, Any], order: OrderOption) -> None:
     """Batch for batch as planned, with a `BrandLoader` and a `DataLoader`; other batches in the next epoch."""
-    data_set = opened(server, protocol=protocol)
+    data_set = opened(server, order=order)
     plan = BatchPlan(data_set, "count", **limits)
     fast, plain = loaded(plan), DataLoader(data_set, batch_sampler=BatchPlan(data_set, "count", **limits))
     for epoch in range(2):
@@ -223,7 +223,7 @@ def test_a_part_and_lengths_of_ones_own(data_set: BrandDataset) -> None:
     lengths = data_set.column("seconds").copy()
     lengths[3], lengths[4] = np.nan, 1000
     kept = np.flatnonzero((lengths >= 0) & (lengths < 1000))
-    plan = BatchPlan(data_set, lengths, batch_length=30, part=kept)
+    plan = BatchPlan(data_set, lengths, batch_length=30, subset=kept)
     found = list(loaded(plan))
     assert sorted(index for batch in found for index in batch) == kept.tolist()
     assert all(lengths[batch].max() * len(batch) <= 30 for batch in found)
@@ -406,9 +406,9 @@ def test_another_plan_goes_on_between_epochs_only(data_set: BrandDataset) -> Non
             other.load_state_dict(plan._sequence.state_at(0, 2))
         other.load_state_dict(plan._sequence.state_at(1, 0))
         assert list(loaded(other)) == expected(other, 1)
-    part = BatchPlan(data_set, "count", batch_size=4, part=np.arange(50))
-    with pytest.raises(UsageError, match="give the same part="):
-        part.load_state_dict(plan._sequence.state_at(0, 2))
+    subset = BatchPlan(data_set, "count", batch_size=4, subset=np.arange(50))
+    with pytest.raises(UsageError, match="give the same subset="):
+        subset.load_state_dict(plan._sequence.state_at(0, 2))
 
 
 # -- packed rows -----------------------------------------------------------------------------------------------------
@@ -514,7 +514,7 @@ def test_loaders_say_what_does_not_go_with_a_plan(data_set: BrandDataset, server
     with pytest.raises(UsageError, match="not from a list"):
         BatchPlan([1, 2], batch_size=4)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="jobs decide the order while they draw"):
-        BatchPlan(opened(server, protocol="shared"), "count", batch_size=4)
+        BatchPlan(opened(server, order="shared"), "count", batch_size=4)
 
 
 def test_reprs_tell_the_state(data_set: BrandDataset) -> None:

@@ -47,10 +47,10 @@ def drawn(data: BrandDataset, sampler: BrandSampler, epoch: int, batch: int = 8)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("protocol", ["stripes", "slots", "uniform", "shared", Pool(chunks=3), Slots(refill="random")])
-def test_each_present_sample_is_drawn_once(grown: Path, opened: Openings, protocol: Any) -> None:
+@pytest.mark.parametrize("order", ["stripes", "slots", "uniform", "shared", Pool(chunks=3), Slots(refill="random")])
+def test_each_present_sample_is_drawn_once(grown: Path, opened: Openings, order: Any) -> None:
     """By any order, in an order of its own each epoch, the new part's samples among the others."""
-    data = opened(grown, fields=FIELDS, protocol=protocol, memory="1MB")
+    data = opened(grown, fields=FIELDS, order=order, memory="1MB")
     sampler = BrandSampler(data, seed=1)
     epochs = [drawn(data, sampler, epoch) for epoch in range(2)]
     assert epochs[0] != epochs[1]
@@ -84,10 +84,10 @@ def test_without_shuffling_deleted_samples_are_left_out(grown: Path, opened: Ope
 def test_a_part_of_a_collection_has_no_deleted_sample(grown: Path, opened: Openings) -> None:
     """A mask may say anything of them; an index is an error."""
     data = opened(grown, fields=FIELDS, memory="1MB")
-    sampler = BrandSampler(data, part=np.arange(120) < 10)
+    sampler = BrandSampler(data, subset=np.arange(120) < 10)
     assert sorted(drawn(data, sampler, 0)) == [0, 1, 2, 3, 4, 6, 7, 8, 9]
     with pytest.raises(DeletedError, match="sample 5 was deleted"):
-        BrandSampler(data, part=[4, 5])
+        BrandSampler(data, subset=[4, 5])
     with pytest.raises(DeletedError):
         data[5]
     with pytest.raises(DeletedError):
@@ -214,7 +214,7 @@ def test_a_column_is_a_field(grown: Path, opened: Openings) -> None:
     for rank, index in BrandLoader(few, 30):
         assert np.array_equal(rank.numpy(), 3 * index.numpy())
     assert "score" not in opened(grown, fields=("key",))[3]
-    assert BrandSampler(data, part=data.column("score") < 2).order.draws == 7
+    assert BrandSampler(data, subset=data.column("score") < 2).order.draws == 7
     with pytest.raises(SchemaError, match="no field 'scores'"):
         opened(grown, fields=("scores",))
 

@@ -1,8 +1,8 @@
-"""Data sets of Hugging Face: a folder that `save_to_disk` wrote, a folder of Parquet files, or one of the Hub.
+"""Data sets of Hugging Face: a folder that `save_to_disk` wrote, a folder of Parquet files, or a data set of the Hub.
 
 `save_to_disk` leaves Arrow streams (`data-00000-of-00002.arrow`), which `state.json` lists in order; each is a shard.
 Everything else is Parquet, as `push_to_hub` writes it. A data set of the Hub is first downloaded into the Hub's cache.
-`arrow` says how features become fields. The package `datasets` is not needed.
+`arrow` maps features to fields. The package `datasets` is not needed.
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ class Saved:
 
     @property
     def notes(self) -> list[str]:
-        """What the report tells."""
+        """Sentences for the report."""
         return self._columns.fields.renamed
 
     def read(self, number: int) -> Iterator[Block]:
-        """See `Shards`."""
+        """Yield the rows of one shard, as `Shards.read` does."""
         file, row = self._files[number], 0
         with arrow().OSFile(str(file.path)) as stream:
             reader = _stream(file, stream)
@@ -82,7 +82,7 @@ class Saved:
 
 
 def open_hf(src: str | os.PathLike[str], choice: FieldMapping) -> Saved | Parquet:
-    """The source in a folder, in Parquet files, or at `hf://datasets/OWNER/NAME`.
+    """Return the source in a folder, in Parquet files, or at `hf://datasets/OWNER/NAME`.
 
     Raises `SourceError`, `UsageError`.
     """
@@ -106,7 +106,7 @@ def open_hf(src: str | os.PathLike[str], choice: FieldMapping) -> Saved | Parque
 
 
 def _refuse_splits(src: str, root: Path) -> None:
-    """Raise `UsageError` where a folder holds the files of several splits."""
+    """Raise `UsageError` if a folder holds the files of several splits."""
     if not root.is_dir():
         return
     found: dict[str, str] = {}

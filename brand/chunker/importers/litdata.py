@@ -3,12 +3,13 @@
     str, text       str        jpeg, image            image
     int, bool       int        pil                    image: the pixels as PNG, which loses nothing
     float           float      audio                  audio
-    bytes, file     image or audio where the first are such files, else bytes
+    bytes, file     image or audio if the first are such files, else bytes
     numpy, tensor   ndarray; so are those of one dimension, whose format has the dtype (`no_header_tensor:17`)
 
-A field has the name of its key; within nested dicts and lists, the names on the way to it, joined by `_`. A sample that
-is one value has the field `value`. `pickle` is refused, as reading it could run any program; so are formats that are
-none of these, unless `--columns` leaves them out. Chunks are read plain, or compressed as a whole with zstd.
+A field has the name of its key; within nested dicts and lists, the names on the path to it, joined by `_`. A sample
+that is one value has the field `value`. `pickle` is refused, because reading it could run any program; so are formats
+that are not in this table, unless `--columns` leaves them out. Chunks are read plain, or compressed as a whole with
+zstd.
 """
 
 from __future__ import annotations
@@ -70,11 +71,11 @@ class LitData:
 
     @property
     def notes(self) -> list[str]:
-        """What the report tells."""
+        """Sentences for the report."""
         return self._fields.renamed
 
     def read(self, number: int) -> Iterator[Block]:
-        """See `Shards`."""
+        """Yield the samples of one shard, as `Shards.read` does."""
         rows: list[dict[str, Any]] = []
         done = held = 0
         for row, size in self._sized(number):
@@ -90,7 +91,7 @@ class LitData:
         return self._fields.block_of_rows(rows, Numbered(range(first, first + len(rows))))
 
     def _sized(self, number: int) -> Iterator[tuple[dict[str, Any], int]]:
-        """The samples of a chunk, and their stored sizes. Raises `SourceError`."""
+        """Yield the samples of a chunk, and their stored sizes. Raises `SourceError` if the chunk is damaged."""
         shard, head = self.shards[number], struct.Struct(f"<{len(self._offered)}I")
         path, position = self._paths[number], -1
         with reading(path, shard.name, packed=".zst" if self._packed else "") as file:
@@ -127,7 +128,7 @@ def refuse(config: Mapping[str, Any]) -> None:
 
 
 def shard_of(root: Path, chunk: Mapping[str, Any]) -> Shard:
-    """A chunk that the index names. Raises `SourceError`, and what `below` raises."""
+    """Return a chunk that the index names. Raises `SourceError`, and the errors of `below`."""
     name, samples = str(chunk["filename"]), int(chunk["chunk_size"])
     try:
         facts = below(root, name).stat()
@@ -137,7 +138,7 @@ def shard_of(root: Path, chunk: Mapping[str, Any]) -> Shard:
 
 
 def _names(spec: Mapping[str, Any], way: tuple[str, ...] = ()) -> Iterator[str]:
-    """Names of the values of a sample, in their order."""
+    """Yield the names of the values of a sample, in their order."""
     children, context = spec["children_spec"], spec.get("context")
     if spec["type"] is None:
         yield "_".join(way) or "value"
@@ -149,7 +150,7 @@ def _names(spec: Mapping[str, Any], way: tuple[str, ...] = ()) -> Iterator[str]:
 
 
 def _reader(name: str, kind: str) -> tuple[str, Callable[[bytes], Any]]:
-    """Codec of a field, and how a payload is read; the codec is `?` where it must be looked at."""
+    """Return the codec of a field, and the reader of a payload; the codec is `?` if it depends on the values."""
     base, _, number = kind.partition(":")
     if base in _READERS:
         return _READERS[base]
@@ -170,7 +171,7 @@ def _dtype(names: str, number: int) -> np.dtype[Any]:
 
 
 def _array(names: str, order: str, data: bytes) -> Any:
-    """An array behind the number of its dtype, the number of its dimensions, and its shape, each u32."""
+    """Return the array that follows the number of its dtype, the number of its dimensions, and its shape, each u32."""
     number, dimensions = struct.unpack_from(f"{order}II", data)
     shape = struct.unpack_from(f"{order}{dimensions}I", data, 8)
     return np.frombuffer(data, _dtype(names, number), offset=8 + 4 * dimensions).reshape(shape)

@@ -1,7 +1,7 @@
-"""Many tasks in a few processes: results as they come, a bound on what is in flight, and a clean stop.
+"""Many tasks in a few processes: results as they are finished, a bound on tasks in flight, and a clean stop.
 
-Workers are forked where that is possible (no start-up cost, the context needs no pickling) and spawned elsewhere. They
-ignore Ctrl-C, which the parent handles, and end when the parent is gone, even if it was killed.
+Workers are forked if that is possible (no start-up cost, the context needs no pickling) and spawned otherwise. They
+ignore Ctrl-C, which the parent handles, and end when the parent has ended, even if it was killed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def run_tasks(
 ) -> Generator[tuple[Input, Result]]:
     """Yield (task, `function(context, task)`) for each task as it finishes; with one job, in this process and in order.
 
-    Raises the error of a task after the running tasks have ended, and `InterruptedConversionError` where a worker dies.
+    Raises the error of a task after the running tasks have ended, and `InterruptedConversionError` if a worker dies.
     """
     if jobs == 1:
         for task in tasks:

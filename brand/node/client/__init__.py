@@ -1,8 +1,8 @@
-"""How does a training process reach its server?
+"""The training process's side of the data server.
 
-client     begins and draws, whatever happens to the server
+client     begins and draws, even if the server ends meanwhile
 connector  connects, or starts a server first
-session    one connection: asks, maps the pages, copies
-buffers    memory that is used again
+session    one connection: requests, mapped pages, copies
+buffers    reusable memory
 launch     starts a server
 """

@@ -1,4 +1,4 @@
-"""Which memory does a client copy samples into? Buffers that are used again as soon as no view of them is alive.
+"""Memory into which a client copies samples: buffers that are used again as soon as no view of them is alive.
 
 Fresh pages would cost more than the copy.
 """
@@ -12,17 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 MOST: Final = 64
-"""The most buffers of a pool; where all are in use, a new one takes the place of the oldest."""
+"""Maximum number of buffers of a pool; if all are in use, a new buffer replaces the oldest."""
 
 
 class Buffers:
-    """A pool of byte arrays. Views of a buffer keep it from being used again. One thread at a time."""
+    """A pool of byte arrays. Views of a buffer prevent its reuse. Not safe for concurrent threads."""
 
     def __init__(self) -> None:
         self._buffers: list[NDArray[np.uint8]] = []
 
     def take(self, size: int) -> NDArray[np.uint8]:
-        """An array of `size` bytes, with any content."""
+        """Return an array of `size` bytes, with any content."""
         for number in range(len(self._buffers)):
             # The list and getrefcount's argument are the only references: no view is alive.
             if sys.getrefcount(self._buffers[number]) == 2 and self._buffers[number].size >= size:

@@ -1,8 +1,8 @@
-"""How does a process draw? It asks the node server, maps the server's pages, and copies the samples.
+"""The client of a data server: it sends draws, maps the server's pages, and copies the samples.
 
-`Client` is picklable and opens nothing before it is used, so it survives fork, spawn and forkserver. Each process, and
-each thread that draws at the same time, has its own connection. Where a server is gone, the client starts a new one and
-draws again. Samples that the old server had in memory are then read exactly.
+`Client` is picklable and opens nothing before its first use, so it survives fork, spawn and forkserver. Each process,
+and each thread that draws at the same time, has its own connection. If a server has ended, the client starts a new one
+and draws again. Samples that the old server had in memory are then read directly.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 ATTEMPTS: Final = 3
 FETCH_BYTES: Final = 8 << 20
-"""About how many bytes a client fetches from other nodes at a time."""
+"""Approximate number of bytes that a client fetches from other nodes at a time."""
 
 _T = TypeVar("_T")
 _clients: weakref.WeakSet[Client] = weakref.WeakSet()
@@ -58,17 +58,17 @@ _clients: weakref.WeakSet[Client] = weakref.WeakSet()
 class Client(Reprs, shows="path address run _idle"):
     """The client of the server of one data set.
 
-    Where the server refuses a request, the client raises the class that the server names: `UsageError`,
-    `UnreachableError` or `ProtocolError`. For any other class it raises `ServerError`.
+    If the server refuses a request, the client raises the class that the server names: `UsageError`, `UnreachableError`
+    or `ProtocolError`. For any other class it raises `ServerError`.
 
     Args:
-        spec: Where the server listens, and what a server has to know that this client starts.
+        spec: The server's address, and the specification of a server that this client starts.
         data_set, mean_bytes: Id of the data set, and the mean size of a stored sample.
         run: Name of the training, which its processes share and no other process has.
         attach: Never start a server.
-        cluster: How a server that this client starts becomes one of several; None: it is alone.
-        wants: What the server may prepare for this client; None: nothing.
-        files: What this process knows of the data set's files without the server.
+        cluster: Connects a server that this client starts with those of other nodes; None if there is one node.
+        wants: Fields that the server may decode for this client; None for nothing.
+        files: Readers and checks of the data set's files that need no server.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Client(Reprs, shows="path address run _idle"):
         self.path, self.address, self.run = str(spec.where), spec.address, run
         self._mean_bytes = mean_bytes
         self._joins: dict[tuple[Order, int], Joins] = {}
-        """Where this run joined others, by order and epoch, as far as this process knows."""
+        """The points at which this run joined other runs, by order and epoch, as far as this process knows."""
         self._orders: dict[str, Orders] = {}
         self._connector = Connector(spec, data_set, attach=attach, cluster=cluster, wants=wants, files=files)
         self._begin_anew()
@@ -95,13 +95,15 @@ class Client(Reprs, shows="path address run _idle"):
     def _begin_anew(self) -> None:
         """Begin without connections: a forked child opens its own."""
         self._idle: list[Session] = []
-        """Connections for draws that no thread uses just now; to map the arena for each draw would cost too much."""
+        """Connections for draws that no thread uses now. They are reused because mapping the arena for each draw is
+        expensive.
+        """
         self._lock = threading.Lock()
         for orders in self._orders.values():
             orders.begin_anew()
         self._control: Session | None = None
         self._lost = False
-        """Whether the last one has ended meanwhile."""
+        """Whether the last connection has ended meanwhile."""
 
     def __getstate__(self) -> dict[str, Any]:
         left_out = ("_idle", "_lock", "_control", "_lost", "_orders")
@@ -120,13 +122,13 @@ class Client(Reprs, shows="path address run _idle"):
         announcement: Announcement,
         turn: int | None = None,
     ) -> NDArray[np.int64] | None:
-        """Say that this process is about to draw. Raises `ServerError`.
+        """Announce that this process is about to draw. Raises `ServerError`.
 
         From then on other processes of the run find the order by the tag. `turn` is the same number on all nodes for
-        the same sampler: if nodes have different orders of the same turn, the server refuses them.
+        the same sampler: if nodes have different orders with one `turn`, the server refuses them.
 
-        With a `batch`, the server returns which positions are this rank's own, as soon as all ranks have begun; without
-        it, the result is None.
+        With a `batch`, the server returns the positions that belong to this rank, as soon as all ranks have begun;
+        without it, the result is None.
         """
         epoch = announcement.epoch
 
@@ -156,7 +158,7 @@ class Client(Reprs, shows="path address run _idle"):
         return self._orders[self.run]
 
     def joins(self, order: Order, epoch: int) -> Joins:
-        """Where this run joined others in an epoch. Where no server answers, what this process knows of it."""
+        """Return where this run joined other runs in an epoch; if no server answers, as far as this process knows."""
         if order.joins and self.running:
             with suppress(ServerError):
                 known = self._joins.get((order, epoch), Joins())
@@ -164,15 +166,15 @@ class Client(Reprs, shows="path address run _idle"):
         return self._joins.get((order, epoch), Joins())
 
     def learn_joins(self, order: Order, epoch: int, joins: Joins) -> None:
-        """Remember where this run joined others in an epoch: a state says so, or the server of another process."""
+        """Remember where this run joined other runs in an epoch, as told by a loader state or another process."""
         if len(joins.rows) >= len(self._joins.get((order, epoch), Joins()).rows):
             self._joins = {key: at for key, at in self._joins.items() if key[1] >= epoch - 1}
             self._joins[order, epoch] = joins
 
     def order_by_tag(self, tag: int, *, owner: int) -> Order:
-        """The order that another process of the run has begun to draw.
+        """Return the order that another process of the run has begun to draw.
 
-        Raises `UsageError` where no order has this tag, `ServerError`.
+        Raises `UsageError` if no order has this tag, and `ServerError`.
         """
         connection = self._connector.connect(owner)
         try:
@@ -191,12 +193,12 @@ class Client(Reprs, shows="path address run _idle"):
         owner: int,
         worker: tuple[int, int] | None = None,
     ) -> list[DrawResult]:
-        """Draw positions of an epoch, in parts. Raises `ServerError`.
+        """Draw positions of an epoch, in segments. Raises `ServerError`.
 
         A server that the client has to start ends with the process `owner`. `worker` is (worker, number of workers) of
-        the owner, and (0, 1) for the owner itself; None where that is not known, and the server then does not judge
-        which positions are left out. A part is small against the arena, because all its samples must be in memory at
-        the same time.
+        the owner, and (0, 1) for the owner itself; None if it is unknown, and the server then does not check for
+        skipped positions. A segment is small compared with the arena, because all its samples must be in memory at the
+        same time.
         """
         parts: list[DrawResult] = []
         done = failures = 0
@@ -246,14 +248,14 @@ class Client(Reprs, shows="path address run _idle"):
         return np.concatenate(present), samples
 
     def stats(self) -> dict[str, Any]:
-        """Counters of the server. Raises `ServerError`."""
+        """Return counters of the server. Raises `ServerError`."""
         _tell(self._idle)
         return self._with_control(lambda c: unpack_json(c.request(pack(AskStats()), Kind.STATS)))
 
     def tell_loop(self, report: LoopReport) -> bool:
-        """Tell the server how the training loop of this process waits. Returns whether it was sent.
+        """Report the waits of this process's training loop to the server. Returns whether the report was sent.
 
-        It is not where this process has no connection; this neither makes one nor starts a server.
+        It is not sent if this process has no connection; this method neither opens one nor starts a server.
         """
         with self._lock:
             control, self._control = self._control, None
@@ -269,16 +271,16 @@ class Client(Reprs, shows="path address run _idle"):
             return True
 
     def report(self, replaced: Replaced) -> None:
-        """Put a sample on the server's list of replaced samples."""
+        """Add a sample to the server's list of replaced samples."""
         self._with_control(lambda c: c.send(pack(replaced)))
 
     def server(self) -> ServerFacts:
-        """Facts that the server tells about itself. Raises `ServerError`."""
+        """Return the server's facts about itself. Raises `ServerError`."""
         return self._with_control(lambda c: c.server)
 
     @property
     def running(self) -> bool:
-        """Whether this process has talked to a server."""
+        """Whether this process has communicated with a server."""
         return self._control is not None or bool(self._idle) or self._lost
 
     def close(self) -> None:
@@ -310,7 +312,7 @@ class Client(Reprs, shows="path address run _idle"):
 
 
 def _popped(idle: list[Session]) -> Session | None:
-    """A connection that no thread uses."""
+    """Return a connection that no thread uses."""
     try:
         return idle.pop()
     except IndexError:
@@ -318,7 +320,7 @@ def _popped(idle: list[Session]) -> Session | None:
 
 
 def _tell(idle: list[Session]) -> None:
-    """Tell the server what this process has taken by itself, on connections that no thread uses."""
+    """Report this process's direct hits to the server, on connections that no thread uses."""
     told = []
     while idle:
         connection = idle.pop()
@@ -329,7 +331,10 @@ def _tell(idle: list[Session]) -> None:
 
 
 def _begin_anew_in_child() -> None:
-    """A forked child must not use its parent's connections, nor wait for a lock that a thread of its parent holds."""
+    """Reset all clients of a forked child.
+
+    It must not use its parent's connections, nor wait for a lock that a thread of its parent holds.
+    """
     for client in list(_clients):
         client._begin_anew()
 

@@ -1,4 +1,4 @@
-"""How does a process get a connection to its server? It connects, or starts a server first, or says why it cannot."""
+"""Connects a process to its server, starts a server first if needed, or explains the failure."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from brand.reprs import Reprs
 
 
 class Cluster(Protocol):
-    """How the server of this node finds the servers of the other nodes. Picklable."""
+    """Finds the servers of the other nodes for the server of this node. Picklable."""
 
     def member(self) -> Member:
-        """Which node the server of this node is. Raises `ServerError`."""
+        """Return the cluster member that the server of this node is. Raises `ServerError`."""
         ...
 
     def meet(self, address: str) -> list[str | None]:
-        """Tell the other nodes where this node's server listens. Raises `ServerError`.
+        """Tell the other nodes the address of this node's server. Raises `ServerError`.
 
-        Returns where their servers listen, by node; None for this node.
+        Returns the addresses of their servers, by node; None for this node.
         """
         ...
 
@@ -50,12 +50,12 @@ class Connector(Reprs, shows="_address _attach"):
         self._path, self._address = spec.where, spec.address
         self._wants, self._files = wants, files
         self._served: ServerFacts | None = None
-        """The server to which this process, or the one that it was forked from, was last connected."""
+        """The server to which this process, or its parent before a fork, was last connected."""
         self._said = ""
-        """What that server said when it ended."""
+        """The last message of that server when it ended."""
 
     def connect(self, owner: int, worker: tuple[int, int] | None = None) -> Session:
-        """A new connection for `worker`, (worker, number of workers), of process `owner`.
+        """Return a new connection for `worker`, (worker, number of workers), of process `owner`.
 
         A server that this method starts ends with `owner`. Raises `ServerError`, ConnectionError.
         """
@@ -75,13 +75,13 @@ class Connector(Reprs, shows="_address _attach"):
             self._said = str(error)
 
     def given_up(self, error: OSError) -> ServerError:
-        """The error to raise after the last attempt."""
+        """Return the error to raise after the last attempt."""
         if isinstance(error, ServerError):  # the server could not even be started
             return ServerError(str(error))
         return ServerError(f"the node server at {self._address} does not answer: {error}")
 
     def _why_none(self) -> str:
-        """Why there is no server, as a text for the user."""
+        """Return why there is no server, as a text for the user."""
         if self._served is None:
             return f"no node server at {self._address}: start one with `brand serve {self._path}`, or leave out server="
         one = f"node {self._served.node} of {self._served.nodes}" if self._served.nodes > 1 else "this data set"
@@ -95,7 +95,7 @@ class Connector(Reprs, shows="_address _attach"):
         return Session(self._address, self._data_set, owner, worker, self._wants, self._files)
 
     def _joined(self, session: Session) -> Session:
-        """Tell the server where the other nodes are, if there are any and it does not know. Returns `session`."""
+        """Tell the server the addresses of the other nodes, if there are any and it lacks them. Returns `session`."""
         self._served, self._said = session.server, ""
         if self._cluster is not None and session.server.listens_at is not None and not session.server.joined:
             try:

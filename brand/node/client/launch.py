@@ -1,10 +1,10 @@
-"""How does a node server come to life, and how long does it live?
+"""How does a data server start, and how long does it live?
 
 A process that finds no server at its address starts one, `python -c ...`, and sends it a `ServerSpec` on its standard
-input. The server detaches (two forks, its own session), so no process has to wait for it, and Ctrl-C, which goes to all
-processes of a terminal, does not end it while others draw from it. The server ends when its owners, the training
-processes, have ended. Where several processes start a server at the same time, the kernel gives the address to one
-server, and the other processes connect to it.
+input. The server detaches (two forks, its own session), so no process has to wait for it, and Ctrl-C, which is sent to
+all processes of a terminal, does not end it while others draw from it. The server ends when its client processes, the
+training processes, have ended. If several processes start a server at the same time, the kernel gives the address to
+one server, and the other processes connect to it.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from brand.pythonchild import child_command
 from brand.storage.io.files import no_descriptor_left
 
 START_LIMIT_S: Final = 60.0
-"""How long a server may take to listen."""
+"""Seconds that a server may take until it listens."""
 
 
 def start_server(spec: ServerSpec) -> None:
-    """Start a server and wait until it listens. It ends at once where another one listens already.
+    """Start a server and wait until it listens. The new server ends at once if another server listens already.
 
-    Raises `ServerError`; `ServerDiedError` where the server ended without a message.
+    Raises `ServerError`; `ServerDiedError` if the server ended without a message.
     """
     module = "brand.node.serve.process" if spec.member is None else "brand.cluster.process"
     try:
@@ -54,7 +54,7 @@ def start_server(spec: ServerSpec) -> None:
 
 
 def detach() -> bool:
-    """Go on in a forked process that no process waits for. Returns True in that one, False in the first one."""
+    """Continue in a forked process that no process waits for. Returns True in that process, False in the first."""
     if os.fork():
         return False
     os.setsid()

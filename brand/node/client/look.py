@@ -1,4 +1,4 @@
-"""How does a tool look at a server, whatever data set it serves? It connects, asks for the statistics, and leaves."""
+"""Looks at a server, of any data set: connects, asks for the statistics, and disconnects."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from brand.node.wire.messages import Kind, unpack_json
 
 
 def look_at(address: str, rows: int = 0) -> dict[str, Any]:
-    """Counters of the server at an address, for any data set, with the last `rows` rows of each training loop.
+    """Return counters of the server at an address, for any data set, with the last `rows` rows of each training loop.
 
-    Raises `ServerError` where there is no server.
+    Raises `ServerError` if there is no server.
     """
     try:
         connection = Session(address, None, None)

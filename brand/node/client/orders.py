@@ -1,8 +1,8 @@
-"""What does this process know of orders that grow?
+"""Orders that grow (online orders), as far as this process knows them.
 
-The server decides such an order while jobs draw. This process knows the order of an epoch as far as it was decided when
-it last drew, and a state says which samples come before its position. A server that takes the place of another one
-learns it from here. So no sample is accepted from a server before this process knows its position in the order.
+The server decides such an order while jobs draw. This process knows the order of an epoch as far as it was decided at
+its last draw, and a loader state has the samples before its position. A server that replaces another one learns the
+order from here. So no sample is accepted from a server before this process knows its position in the order.
 """
 
 from __future__ import annotations
@@ -22,32 +22,32 @@ from brand.node.wire.messages import MOST_PLACES
 from brand.orders.order import Order
 
 LIMIT_S: Final = 30.0
-"""How long a state waits until the server has decided what comes before its position."""
+"""Seconds that a loader state waits until the server has decided the order before its position."""
 _POLL_S: Final = 0.005
 _NONE: Final[NDArray[np.int32]] = np.empty(0, np.int32)
 
 
 @dataclass(slots=True)
 class _Known:
-    """What this process knows of the order of one epoch."""
+    """The order of one epoch, as far as this process knows it."""
 
     places: NDArray[np.int32]
-    """Those at the first positions, and room for more."""
+    """Places at the first positions, with capacity for more."""
     count: int = 0
-    """Positions that are known."""
+    """Number of known positions."""
     sure: int = 0
-    """This process may have been answered positions before this one."""
+    """This process may have received samples at positions before this position."""
     loaded: bool = False
-    """Whether a state says so: then only the set counts."""
+    """Whether the places are from a loader state: then they are a set without an order."""
     life: str = ""
-    """The server that has said so, or that knows it; empty: none."""
+    """The server that told these places, or that knows them; empty if there is none."""
 
     @property
     def before(self) -> NDArray[np.int32]:
         return self.places[: self.count]
 
     def puts(self, first: int, places: NDArray[np.int32], decided: int) -> None:
-        """The server says that positions from `first` on have these places. Raises `ProtocolError`."""
+        """Store the places of positions from `first` on, as the server tells them. Raises `ProtocolError`."""
         end = first + len(places)
         if first > self.count or not max(end, self.sure) <= decided <= len(self.places):
             raise ProtocolError("the server tells an order that cannot be")
@@ -55,12 +55,12 @@ class _Known:
         self.count = end
 
     def loads(self, places: NDArray[np.int32]) -> None:
-        """A state says that these places were drawn."""
+        """Store the places that were drawn before a loader state."""
         self.puts(0, places, len(places))
         self.sure, self.loaded = len(places), True
 
     def draws(self, end: int) -> None:
-        """This process was answered positions before `end`, or a state of it says what they have."""
+        """Record that positions before `end` are fixed, by answered draws of this process or by a loader state."""
         self.sure = max(self.sure, end)
 
     def is_known_to(self, life: str) -> None:
@@ -68,10 +68,10 @@ class _Known:
 
 
 class Orders:
-    """What this process knows of the orders of one run, by order and epoch. Several threads may use it."""
+    """The orders of one run, by order and epoch, as far as this process knows them. Safe for several threads."""
 
     def __init__(self, run: str, with_server: Callable[[Callable[[Session], None]], None]) -> None:
-        """`with_server` calls a function with a connection to the server. Raises `ServerError`."""
+        """Make an empty table. `with_server` calls a function with a connection, and may raise `ServerError`."""
         self._run, self._with_server = run, with_server
         self._known: dict[tuple[Order, int], _Known] = {}
         self._lock = threading.Lock()
@@ -80,23 +80,26 @@ class Orders:
         return f"Orders({ {epoch: known.count for (_, epoch), known in self._known.items()} } positions by epoch)"
 
     def begin_anew(self) -> None:
-        """This process is a forked child: another thread of its parent may have held the lock."""
+        """Replace the lock in a forked child, because another thread of its parent may have held it."""
         self._lock = threading.Lock()
 
     def load(self, order: Order, epoch: int, places: NDArray[np.int32]) -> None:
-        """A state says that these places were drawn before it, in any order."""
+        """Store the places that were drawn before a loader state, in any order."""
         with self._lock:
             before = self._known.get((order, epoch))
             if before is None or not _same(before.before[: len(places)], places):
                 self._begin(order, epoch).loads(places)
 
     def tell(self, server: Session, order: Order, epoch: int) -> None:
-        """Tell a server what it may not know. Raises `UsageError` where it has decided otherwise."""
+        """Tell a server the decisions that it may not know. Raises `UsageError` if its own decisions differ."""
         with self._lock:
             self._tell(server, order, epoch, self._of(order, epoch))
 
     def learn(self, server: Session, order: Order, epoch: int, positions: NDArray[np.int64], drawn: DrawResult) -> None:
-        """A server has answered these positions. Raises ConnectionError where another one has taken its place."""
+        """Record the order up to positions that a server has answered.
+
+        Raises ConnectionError if another server has replaced it.
+        """
         with self._lock:
             known, last = self._of(order, epoch), int(positions.max())
             if known.life != server.server.life:
@@ -108,7 +111,7 @@ class Orders:
             known.draws(last + 1)
 
     def drawn(self, order: Order, epoch: int, position: int) -> NDArray[np.int32]:
-        """The places that this run draws before a position of an epoch. Raises `ServerError`."""
+        """Return the places that this run draws before a position of an epoch. Raises `ServerError`."""
 
         def ask(server: Session) -> None:
             with self._lock:
@@ -125,7 +128,7 @@ class Orders:
         return found
 
     def _known_before(self, order: Order, epoch: int, position: int) -> NDArray[np.int32] | None:
-        """The places drawn before a position; None, where this process does not know them."""
+        """Return the places drawn before a position; None if this process does not know them."""
         with self._lock:
             known = self._known.get((order, epoch))
             if known is None or known.count < position:
@@ -134,7 +137,7 @@ class Orders:
             return known.places[:position].copy()
 
     def _tell(self, server: Session, order: Order, epoch: int, known: _Known) -> None:
-        """Tell a server what another one has decided."""
+        """Tell a server the decisions of an earlier server."""
         life = server.server.life
         if known.life == life:
             return
@@ -153,7 +156,7 @@ class Orders:
         known.is_known_to(life)
 
     def _drawn_of(self, server: Session, order: Order, epoch: int, position: int) -> NDArray[np.int32] | None:
-        """The places before a position as a server knows them; None, where it has not decided so many."""
+        """Return the places before a position as a server knows them; None if it has not decided that many."""
         decided, found = server.decided(self._run, order, epoch, order.draws, _NONE, 0)
         while len(found) < position <= decided:
             _, places = server.decided(self._run, order, epoch, len(found), _NONE, 0)
@@ -163,7 +166,7 @@ class Orders:
         return found[:position] if position <= decided else None
 
     def _ask(self, server: Session, order: Order, epoch: int, known: _Known, until: int, wanted: int = 0) -> None:
-        """Learn the order before a position, as far as it is decided."""
+        """Ask the server for the order before a position, as far as it is decided."""
         while known.count < until:
             decided, places = server.decided(self._run, order, epoch, known.count, _NONE, 0, wanted)
             known.puts(known.count, places, decided)
@@ -174,12 +177,12 @@ class Orders:
         return self._known.get((order, epoch)) or self._begin(order, epoch)
 
     def _begin(self, order: Order, epoch: int) -> _Known:
-        """Nothing is known of an epoch. What is known of epochs long before is forgotten."""
+        """Return an empty entry for an epoch, and forget epochs long before it."""
         self._known = {key: known for key, known in self._known.items() if key[1] >= epoch - 1}
         known = self._known[order, epoch] = _Known(np.empty(order.draws, np.int32))
         return known
 
 
 def _same(some: NDArray[np.int32], others: NDArray[np.int32]) -> bool:
-    """Whether both are the same set of places, each named once."""
+    """Return whether both are the same set of places, without repeats."""
     return len(some) == len(others) and bool((np.sort(some) == np.sort(others)).all())

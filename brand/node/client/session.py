@@ -1,6 +1,6 @@
-"""What do a client and its node server say to each other on one connection, and how does the client copy samples?
+"""One connection between a client and its data server: requests, replies, and copies of samples.
 
-One thread at a time uses a connection. A forked child closes it, because it must not speak for its parent.
+One thread at a time uses a connection. A forked child closes it, because it must not send in its parent's name.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from brand.storage.io.crew import Crew
 from brand.storage.io.files import no_descriptor_left
 
 ANSWER_LIMIT_S: Final = 120.0
-"""How long a server may take to answer. It answers within 30 s even where storage hangs."""
+"""Seconds that a server may take to answer. It answers within 30 s even if storage hangs."""
 PART_SHARE: Final = 32
 """Samples of one draw fill at most `1 / PART_SHARE` of the arena."""
 LEAST_PART: Final = 8
@@ -63,21 +63,21 @@ class DrawResult:
     places: NDArray[np.int64]
     """Place of each sample."""
     present: NDArray[np.intp]
-    """Which samples came from memory and are right, as indices of `places`. The others are read exactly."""
+    """Indices into `places` of the samples that were in memory and are right. The others are read directly."""
     stored: StoredSamples
     """Stored bytes of the present samples. The buffer is reused once no view of it is alive."""
     prepared: Values
-    """Prepared values of some of the present samples: views, as of `stored`."""
+    """Decoded values of some of the present samples: views, as of `stored`."""
     asked_s: float
-    """When the server was asked (`time.monotonic`)."""
+    """Time of the request to the server (`time.monotonic`)."""
     waited_s: float
-    """How long the server took to answer; 0 where it was not asked."""
+    """Seconds that the server took to answer; 0 if it was not asked."""
     held: Held
-    """What of that it waited for, as the server says."""
+    """Seconds of `waited_s` by cause, as reported by the server."""
     joins: Joins
-    """Where the run joined others in the epoch."""
+    """The points at which the run joined other runs in the epoch."""
     decided: int
-    """How many positions of the epoch are decided, where its order grows."""
+    """Number of decided positions of the epoch, if its order grows."""
 
 
 class Session(Reprs, shows="_address _hang_up.alive _numbers server"):
@@ -94,9 +94,9 @@ class Session(Reprs, shows="_address _hang_up.alive _numbers server"):
     ) -> None:
         self._address, self._files = address, files
         self._numbers: dict[Order, tuple[RunNumber, tuple[int, ...]]] = {}
-        """Number of the run with each order, and numbers of what the server prepares for it."""
+        """Number of the run with each order, and numbers of its decode specs."""
         self._joined: dict[tuple[Order, int], Joins] = {}
-        """What the server of this connection said last of the joins of an epoch."""
+        """The joins of an epoch that the server of this connection last reported."""
         self._wants = DecodeSpecs({}) if wants is None else wants
         buffers = Buffers()
         try:
@@ -127,7 +127,7 @@ class Session(Reprs, shows="_address _hang_up.alive _numbers server"):
             raise
 
     def number_of(self, run: str, order: Order, tag: int | None = None, turn: int | None = None) -> RunNumber:
-        """The server's number of a run with an order; see `Client.begin`."""
+        """Return the server's number of a run with an order; see `Client.begin`."""
         if order not in self._numbers:
             body = self.request(pack(ClientRegisters(NO_CLIENT, order, run, tag, turn)), Kind.ORDER)
             number = unpack(Number, body).run
@@ -138,9 +138,9 @@ class Session(Reprs, shows="_address _hang_up.alive _numbers server"):
         return self._numbers[order][0]
 
     def most_at_once(self, mean_bytes: float, order: Order, epoch: int) -> int:
-        """How many samples of this mean size to draw at once: all of them must be in memory at the same time.
+        """Return how many samples of this mean size to draw at once: all of them must be in memory at the same time.
 
-        Just one, where the others may be taken as soon as the server has answered the first draw of an epoch.
+        Just one, if the others may be read directly as soon as the server has answered the first draw of an epoch.
         """
         number, _ = self._numbers.get(order, (0, ()))
         if self._taking is not None and not order.shares and not self._taking.may(number, epoch):
@@ -164,7 +164,7 @@ class Session(Reprs, shows="_address _hang_up.alive _numbers server"):
         return self._body(bytes(self._exactly(HEAD.size)), expected, limit)
 
     def joins(self, run: str, order: Order, epoch: int, known: Joins) -> Joins:
-        """Tell the server where the run joined others in an epoch, as far as this process knows, and ask it back."""
+        """Exchange with the server where the run joined other runs in an epoch. Returns the joins of the server."""
         number = self.number_of(run, order)
         message = pack(ClientJoins(NO_CLIENT, (number, epoch), known))
         found = unpack(Joined, self.request(message, Kind.JOINS)).joins
@@ -176,7 +176,7 @@ class Session(Reprs, shows="_address _hang_up.alive _numbers server"):
         return found
 
     def draw(self, run: str, order: Order, epoch: int, positions: NDArray[np.int64], known: Joins) -> DrawResult:
-        """See `Client.draw`. `known`: what this process knows of the epoch's joins."""
+        """Draw positions of an epoch; see `Client.draw`. `known`: the epoch's joins that this process knows."""
         if len(positions) > MAX_DRAW:
             raise ValueError(f"{len(positions)} positions in one draw; the limit is {MAX_DRAW}")
         number = self.number_of(run, order)
@@ -220,9 +220,9 @@ class Session(Reprs, shows="_address _hang_up.alive _numbers server"):
         sure: int,
         wanted: int = 0,
     ) -> tuple[int, NDArray[np.int32]]:
-        """Tell the server which samples lie at positions from `first` on, and ask it back (`ClientOrders`).
+        """Tell the server the samples at positions from `first` on, and ask for the decided ones (`ClientOrders`).
 
-        Returns how many positions are decided, and the samples at some of them, from `first` on.
+        Returns the number of decided positions, and the samples at some of them, from `first` on.
         """
         number = self.number_of(run, order)
         message = pack(ClientOrders(NO_CLIENT, (number, epoch), first, places, sure, wanted))
@@ -236,13 +236,13 @@ class Session(Reprs, shows="_address _hang_up.alive _numbers server"):
             self._taking.tell()
 
     def close(self) -> None:
-        """Close the connection. What was not told yet stays so."""
+        """Close the connection. Direct hits that were not reported yet are not reported any more."""
         self._hang_up()
 
     def _prepared(
         self, lease: Lease, stored: StoredSamples, present: NDArray[np.intp], numbers: tuple[int, ...]
     ) -> Values:
-        """Copy what is prepared out of the second memory."""
+        """Copy the decoded samples out of the second memory."""
         if not len(lease.prepared):
             return NOTHING
         if self._second is None:
@@ -252,7 +252,7 @@ class Session(Reprs, shows="_address _hang_up.alive _numbers server"):
         return self._wants.values(self._second, numbers, lease.prepared, stored.rows["index"][which], present[which])
 
     def _greet(self, hello: bytes) -> tuple[Memories, ServerFacts]:
-        """Send HELLO, and take the server's answer."""
+        """Send HELLO, and return the contents of the server's answer."""
         with suppress(BrokenPipeError):  # the server has hung up, and may have said why
             self._socket.sendall(hello)
         head, descriptors, flags, _ = socket.recv_fds(self._socket, HEAD.size, MOST_MEMORIES)
@@ -300,7 +300,7 @@ class Session(Reprs, shows="_address _hang_up.alive _numbers server"):
 
 
 def _connect(connection: socket.socket, address: str) -> None:
-    """Connect, and wait while many others connect. Raises ConnectionError, TimeoutError."""
+    """Connect, and wait while many other processes connect. Raises ConnectionError, TimeoutError."""
     end_s = time.monotonic() + START_LIMIT_S
     while True:
         try:

@@ -1,15 +1,15 @@
-"""Which samples does a client take by itself, without asking the server? Those that the server keeps and shows.
+"""Direct hits: samples that a client copies from the server's cache without a request.
 
-    positions -> places       the server says it for many positions at once; the client remembers the last ones
+    positions -> places       the server sends many positions at once; the client remembers the last blocks
     places -> entries         the directory, in shared memory (`brand.node.memory.directory`)
-    entries -> samples        copied out of the pages; the entries are looked at again afterwards
+    entries -> samples        copied out of the pages; the entries are compared again afterwards
 
 If the page cache holds a sample that is not shown yet (`brand.storage.dataset.cached`), the client reads it from there
-before the server does. If one sample of a draw is nowhere, has changed meanwhile, or is damaged, the client asks the
-server for all of them, as if it had not looked.
+before the server does. If one sample of a draw is found in neither, has changed meanwhile, or is damaged, the client
+asks the server for all of them, as if it had not looked.
 
-It tells the server what it has taken, in the order of its draws and before it asks for more. Some draws are told
-together, because each message wakes the server; near the end of an epoch each is told at once.
+The client reports its direct hits to the server, in the order of its draws and before it asks for more. Some draws are
+reported together, because each message wakes the server; near the end of an epoch, each is reported at once.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from brand.storage.dataset.cached import CachedSamples
 from brand.storage.io.crew import Crew
 
 REMEMBERED: Final = 4
-"""Blocks of `MOST_PLACES` positions that a client remembers."""
+"""Number of blocks of `MOST_PLACES` positions that a client remembers."""
 TOLD_TOGETHER: Final = 2048
-"""Samples that the client tells the server together."""
+"""Number of samples that the client reports to the server together."""
 MOST_CACHED_BYTES: Final = 256 << 20
-"""A draw with more bytes that are not shown is asked for: no allocation relies on the sizes in an unchecked index."""
+"""A draw with more bytes that are not shown is sent to the server: no allocation relies on an unchecked index."""
 LONGEST_PAUSE: Final = 63
-"""The most draws between two for which the page cache is asked."""
+"""Maximum number of draws between two that ask the page cache."""
 TOLD_AFTER_S: Final = 0.2
-"""What was taken so long ago is told with the next draw."""
+"""Direct hits that are older than this many seconds are reported with the next draw."""
 
 Request = Callable[[bytes, Kind], memoryview]
 Send = Callable[[bytes], None]
@@ -57,20 +57,21 @@ def _by_checksum(stored: StoredSamples, _: NDArray[np.int64]) -> NDArray[np.bool
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """What a client knows of the data set's files without the server. Picklable."""
+    """Readers and checks of the data set's files that need no server. Picklable."""
 
     right: Callable[[StoredSamples, NDArray[np.int64]], NDArray[np.bool_]] = _by_checksum
-    """Says which samples at these places are right, shape (places,), where no client has found that since they came
-    into memory."""
+    """Returns which samples at these places are right, shape (places,). Called if no client has checked them since they
+    were read into memory.
+    """
     cached: Callable[[Crew], CachedSamples] | None = None
-    """Makes a reader of what the page cache holds, for each connection; None: the page cache is no use."""
+    """Returns a reader of the page cache's contents, for each connection; None if the page cache is of no use."""
 
 
 NO_FILES: Final = Files()
 
 
 class DirectHitReader(Reprs, shows="_entries _at _blocks"):
-    """Takes samples on one connection, which `request` and `send` use. `entries` are those of the directory.
+    """Reads samples directly on one connection, which `request` and `send` use. `entries` are those of the directory.
 
     `workers` share the positions of the training process.
     """
@@ -92,16 +93,16 @@ class DirectHitReader(Reprs, shows="_entries _at _blocks"):
         self._at: tuple[int, int] | None = None
         """Run and epoch of the last draw that the server has answered."""
         self._never = False
-        """Whether the samples of this epoch have to be asked for."""
+        """Whether all samples of this epoch have to be requested from the server."""
         self._blocks: dict[int, NDArray[np.int32]] = {}
-        """Places at positions of that epoch, by block. Those that were asked for last come last."""
+        """Places at positions of that epoch, by block, in the order of the last use."""
 
     def may(self, run: int, epoch: int) -> bool:
-        """Whether the server has answered a draw of this epoch."""
+        """Return whether the server has answered a draw of this epoch."""
         return self._at == (run, epoch)
 
     def answered(self, run: int, epoch: int) -> None:
-        """The server has answered a draw: the epoch has begun, and its samples may be taken from now on."""
+        """Allow direct hits of an epoch: the server has answered a draw, so the epoch has begun."""
         if self._at != (run, epoch):
             self._at, self._never = (run, epoch), False
             self._blocks.clear()
@@ -109,7 +110,7 @@ class DirectHitReader(Reprs, shows="_entries _at _blocks"):
     def take(
         self, run: int, epoch: int, positions: NDArray[np.int64], draws: int
     ) -> tuple[NDArray[np.int64], StoredSamples] | None:
-        """The places and the samples at positions of an epoch of so many draws; None where the client has to ask.
+        """Return the places and the samples at positions of an epoch of `draws` draws; None if the client has to ask.
 
         Raises `ProtocolError`.
         """
@@ -132,14 +133,14 @@ class DirectHitReader(Reprs, shows="_entries _at _blocks"):
         self._untold.tell()
 
     def _shown(self, entries: Entries, more: int = 0) -> StoredSamples:
-        """A copy of the samples that these entries show, with room for `more` bytes behind them."""
+        """Return a copy of the samples that these entries show, with `more` spare bytes behind them."""
         heads, counts = runs_of(entries)
         return self._pages.stored(self._pages.copy_runs(heads, counts, more), counts)
 
     def _with_cached(self, places: NDArray[np.int64], entries: Entries) -> StoredSamples | None:
-        """A copy of samples some of which are not shown; None where the page cache does not have these.
+        """Return a copy of samples some of which are not shown; None if the page cache lacks these.
 
-        Where it did not have some, they are on their way into memory: it is asked less and less often.
+        If it lacked some, the server is reading them into memory: the page cache is asked less and less often.
         """
         if self._cached is None or self._pause:
             self._pause -= self._pause > 0
@@ -165,7 +166,7 @@ class DirectHitReader(Reprs, shows="_entries _at _blocks"):
         return None
 
     def _places(self, run: int, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64] | None:
-        """The samples at positions; None where the server does not say which they are."""
+        """Return the samples at positions; None if the server does not tell them."""
         highest = int(positions.max())
         first, last = int(positions.min()) // MOST_PLACES, highest // MOST_PLACES
         if last - first >= REMEMBERED:
@@ -194,18 +195,18 @@ class DirectHitReader(Reprs, shows="_entries _at _blocks"):
 
 
 class _Untold:
-    """What a client has taken and the server does not know yet. `send` tells it; `workers` as for `DirectHitReader`."""
+    """Direct hits that are not reported to the server yet. `send` reports them; `workers` as for `DirectHitReader`."""
 
     def __init__(self, send: Send, workers: int) -> None:
         self._send, self._workers = send, workers
         self._messages: list[bytes] = []
         self._samples = 0
-        """How many samples the messages are about."""
+        """Number of samples in the messages."""
         self._since_s = 0.0
-        """When the first of these was taken."""
+        """Time of the first of these direct hits."""
 
     def add(self, message: bytes, positions: NDArray[np.int64], draws: int) -> None:
-        """Samples were taken at these positions of an epoch of so many draws; `message` says so to the server."""
+        """Add direct hits at these positions of an epoch of `draws` draws; `message` reports them to the server."""
         now_s = time.monotonic()
         if not self._messages:
             self._since_s = now_s
@@ -218,7 +219,7 @@ class _Untold:
             self.tell()
 
     def tell(self) -> None:
-        """Tell the server all of it."""
+        """Report all direct hits to the server."""
         if self._messages:
             message = b"".join(self._messages)
             self._messages.clear()

@@ -1,6 +1,6 @@
-"""What does a client want prepared, does its server do so, and what does a draw bring of it?
+"""Decode specs of a client, the server's answer to them, and the decoded values of a draw.
 
-Where the server does not prepare, or what it has prepared is not right, the client prepares for itself.
+If the server does not decode, or decoded values are damaged, the client decodes itself.
 """
 
 from __future__ import annotations
@@ -36,45 +36,45 @@ log = logging.getLogger("brand.node")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DecodedField:
-    """Prepared values of one field."""
+    """Decoded values of one field."""
 
     at: NDArray[np.intp]
     """Positions in the draw, ascending."""
     values: NDArray[Any] | list[NDArray[Any]]
-    """Of the samples at these positions: one array where all have one shape, else an array for each."""
+    """Values of the samples at these positions: one array if all have one shape, otherwise an array for each."""
 
     def __len__(self) -> int:
         return len(self.at)
 
     def only(self, positions: NDArray[np.intp], first: int) -> DecodedField:
-        """Those at some positions of the draw, which is a part of a larger one: it begins there at `first`."""
+        """Return the values at some positions of the draw, a segment of a larger draw that begins there at `first`."""
         kept = np.isin(self.at, positions)
         if kept.all():
             return DecodedField(self.at + first, self.values)
         return DecodedField(self.at[kept] + first, [self.values[number] for number in np.flatnonzero(kept).tolist()])
 
     def within(self, first: int, end: int) -> DecodedField:
-        """Those at the positions `first` to `end` - 1."""
+        """Return the values at the positions `first` to `end` - 1."""
         low, high = np.searchsorted(self.at, (first, end)).tolist()
         return DecodedField(self.at[low:high], self.values[low:high])
 
 
 Values = dict[str, DecodedField]
-"""What is prepared of a draw, by field."""
+"""Decoded values of a draw, by field."""
 NOTHING: Final[Values] = {}
 
 
 class DecodeSpecs(Reprs, shows="_wants"):
-    """The fields that a client wants prepared. Picklable."""
+    """The fields that the server is asked to decode. Picklable."""
 
     def __init__(self, prepare: Mapping[str, Preparation]) -> None:
         self._wants = tuple(DecodeSpec(field, how) for field, how in prepare.items())
         self._said = False
 
     def numbers(self, run: RunNumber, ask: Callable[[bytes], memoryview]) -> tuple[int, ...]:
-        """Numbers by which the server calls the wants, for draws of a run; none where it does not prepare them.
+        """Return the server's numbers of the decode specs, for draws of a run; none if it does not decode them.
 
-        `ask` sends PREPARE to a server that prepares, and returns the body of its answer.
+        `ask` sends PREPARE to a server that decodes, and returns the body of its answer.
         """
         if not self._wants:
             return ()
@@ -93,9 +93,9 @@ class DecodeSpecs(Reprs, shows="_wants"):
     def values(
         self, pages: Pages, numbers: Sequence[int], chains: Chains, indices: NDArray[np.uint64], at: NDArray[np.intp]
     ) -> Values:
-        """The values that a lease brings, of samples with these indices, `at` these positions of the draw.
+        """Return the decoded values of a lease, of samples with these indices, `at` these positions of the draw.
 
-        Values that are not right are left out. Raises `ProtocolError`.
+        Damaged values are left out. Raises `ProtocolError`.
         """
         if len(chains) != len(numbers) * len(at):
             raise ProtocolError("the server has prepared what was not asked for")
@@ -121,7 +121,7 @@ class Pages:
     crew: Crew
 
     def copy(self, chains: Chains, more: int = 0) -> NDArray[np.uint8]:
-        """The pages of these chains, one after the other, in one array operation, and `more` bytes with any content.
+        """Copy the pages of these chains into one array, in one operation, followed by `more` bytes with any content.
 
         Raises `ProtocolError`.
         """
@@ -146,7 +146,7 @@ class Pages:
         return memory
 
     def copy_runs(self, heads: NDArray[np.int32], counts: NDArray[np.uint32], more: int = 0) -> NDArray[np.uint8]:
-        """As `copy`, of `counts[i]` pages side by side each, from page `heads[i]` on. Raises `ProtocolError`."""
+        """Copy as `copy` does, `counts[i]` contiguous pages each, from page `heads[i]` on. Raises `ProtocolError`."""
         if CORE is None:
             return self.copy(Chains(counts, pages_of_runs(heads, counts)), more)
         core, (count, page) = CORE, self.pages.shape
@@ -164,7 +164,7 @@ class Pages:
         return memory
 
     def stored(self, memory: NDArray[np.uint8], counts: NDArray[np.uint32]) -> StoredSamples:
-        """The samples in copies of pages, each in so many of them. Raises `ProtocolError`."""
+        """Return the samples in copies of pages, of `counts[i]` pages each. Raises `ProtocolError`."""
         page = self.pages.shape[1]
         starts = (np.cumsum(counts, dtype=np.int64) - counts) * page
         rows = windows(memory, ROW_BYTES)[starts].view(ROW)

@@ -1,6 +1,6 @@
-"""What does a server's answer to HELLO hold? Facts about the server, and the memories that it shares.
+"""A server's answer to HELLO: facts about the server, and the memories that it shares.
 
-The client distrusts it: a memory that is not as the server says raises `ProtocolError`.
+The client validates the answer: a memory that differs from its description raises `ProtocolError`.
 """
 
 from __future__ import annotations
@@ -24,40 +24,40 @@ MOST_MEMORIES: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
-    """What a server tells about itself."""
+    """Facts of a server about itself."""
 
     share: float
-    """Which part of the data fits into its memory; 1 or more: all of it."""
+    """Fraction of the data that fits into its memory; 1 or more if all of it fits."""
     nodes: int
-    """How many nodes serve the data set together."""
+    """Number of nodes that serve the data set together."""
     remote_share: float
-    """Part of the memory that other nodes may fill."""
+    """Fraction of the memory that other nodes may fill."""
     listens_at: str | None
-    """Where other nodes reach it, `host:port`; None where it is alone."""
+    """Address at which other nodes reach it, `host:port`; None if there is one node."""
     joined: bool
-    """Whether it knows where the other nodes are."""
+    """Whether it knows the addresses of the other nodes."""
     node: int
     """Number of its node."""
     process: int
     """Its process id."""
     life: str = field(repr=False)
-    """Tells it from other servers at its address, before and after."""
+    """Distinguishes it from earlier and later servers at its address."""
 
 
 @dataclass(frozen=True, slots=True)
 class Memories:
-    """What a server shares, read-only."""
+    """The memories that a server shares, read-only."""
 
     pages: NDArray[np.uint8]
     """Shape (pages, page size)."""
     prepared: NDArray[np.uint8] | None
-    """Of prepared samples, shape (pages, page size); None where it prepares nothing."""
+    """Pages of decoded samples, shape (pages, page size); None if it decodes nothing."""
     entries: Entries | None
-    """Of the directory, shape (samples,); None where it has none."""
+    """Entries of the directory, shape (samples,); None if it has none."""
 
 
 def unpack_welcome(welcome: Mapping[str, Any], descriptors: Sequence[int]) -> tuple[Memories, ServerFacts]:
-    """The memories and the facts of a server. The descriptors stay the caller's. Raises `ProtocolError`."""
+    """Return the memories and the facts of a server. The caller keeps the descriptors. Raises `ProtocolError`."""
     page, count, every, nodes, remote, second, shown = (
         _number(welcome, name)
         for name in ("page", "pages", "all_pages", "nodes", "remote_pages", "prepared_pages", "entries")
@@ -83,7 +83,7 @@ def _number(welcome: Mapping[str, Any], name: str) -> int:
 
 
 def _mapped(descriptor: int, count: int, page: int) -> NDArray[np.uint8]:
-    """A memory of a server, read-only, shape (count, page). Raises `ProtocolError`."""
+    """Map a memory of a server, read-only, shape (count, page). Raises `ProtocolError`."""
     size = os.fstat(descriptor).st_size
     if count * page != size:
         raise ProtocolError("the server's memory is not as it says")

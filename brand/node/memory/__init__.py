@@ -1,9 +1,9 @@
-"""Which samples are in memory, in which pages, and how long does each stay?
+"""Which samples are in memory, in which pages, and for how long?
 
-pages        how large a page is, and how many pages each sample takes
-allocator    which pages are free, and which belong together
-page_memory  what decisions ask of the memory behind the pages
+pages        the page size, and the number of pages of each sample
+allocator    free pages, and chains of pages
+page_memory  the interface of decisions to the memory behind the pages
 arena        the bytes: shared memory that clients map
-residents    which samples are in memory, and how many references each has
-leases       which samples clients are copying just now
+residents    samples in memory, and the number of references to each
+leases       samples that clients are copying
 """

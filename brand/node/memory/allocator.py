@@ -1,7 +1,7 @@
-"""Which pages of the arena are free, and which belong together? Bookkeeping over arrays; the bytes lie elsewhere.
+"""Free pages of the arena, and chains of pages: bookkeeping over arrays, without the bytes.
 
-A sample takes a chain of pages. Page 0 is the sink: the allocator never gives it out, and a read writes samples there
-that no epoch wants. One thread owns an allocator.
+A sample takes a chain of pages. Page 0 is the sink: the allocator never returns it, and a read writes samples there
+that no epoch needs. One thread owns an allocator.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from brand.errors import UsageError
 from brand.reprs import Reprs
 
 LEAP: Final = 64
-"""Pages of a chain between two that are linked directly, so that one long chain costs few steps."""
+"""Distance of two pages of a chain that are linked directly, so that following one long chain needs few steps."""
 
 
 class Allocator(Reprs, shows="count page free"):
-    """Pages of `page` bytes, as many as fit into `limit` bytes. Raises `UsageError` where fewer than two fit."""
+    """Pages of `page` bytes, as many as fit into `limit` bytes. Raises `UsageError` if fewer than two fit."""
 
     def __init__(self, limit: int, page: int) -> None:
         self.page, self.count = page, limit // page
@@ -30,20 +30,20 @@ class Allocator(Reprs, shows="count page free"):
         """Number of free pages: the first `free` entries of the stack."""
         self._next = np.zeros(self.count, np.int32)
         self._leap = np.zeros(self.count, np.int32)
-        """For each page of a chain that is longer than `LEAP`: the page that comes `LEAP` pages later in it."""
+        """For each page of a chain that is longer than `LEAP`: the page that is `LEAP` pages later in the chain."""
 
     @property
     def bytes(self) -> int:
         return self.count * self.page
 
     def free_pages(self) -> NDArray[np.int32]:
-        """Numbers of the free pages, in no order."""
+        """Return the numbers of the free pages, in no order."""
         return self._free[: self.free]
 
     def take(self, counts: NDArray[Any]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        """Take chains of `counts` pages (each >= 1). Returns their first pages, and all pages, chain by chain.
+        """Allocate chains of `counts` pages (each >= 1). Returns their first pages, and all pages, chain by chain.
 
-        The caller makes sure that enough pages are `free`.
+        The caller ensures that enough pages are `free`.
         """
         ends = np.cumsum(counts, dtype=np.int64)
         total = int(ends[-1])
@@ -55,7 +55,7 @@ class Allocator(Reprs, shows="count page free"):
         return pages[ends - counts], pages
 
     def chains(self, heads: NDArray[np.int32], counts: NDArray[Any]) -> NDArray[np.int32]:
-        """All pages of the chains that begin at `heads` and have `counts` pages, chain by chain."""
+        """Return all pages of the chains that begin at `heads` and have `counts` pages, chain by chain."""
         counts = counts.astype(np.int64)
         if int(counts.max(initial=0)) <= 2 * LEAP:
             return _walk(self._next, heads, counts)
@@ -65,7 +65,7 @@ class Allocator(Reprs, shows="count page free"):
         return _walk(self._next, _walk(self._leap, heads, parts), sizes)
 
     def side_by_side(self, heads: NDArray[np.int32], counts: NDArray[Any]) -> NDArray[np.bool_]:
-        """Whether the pages of each chain lie side by side, in order, shape (chains,)."""
+        """Return whether the pages of each chain are contiguous and in order, shape (chains,)."""
         if not len(heads):
             return np.ones(0, np.bool_)
         ends = np.cumsum(counts, dtype=np.int64)
@@ -81,13 +81,13 @@ class Allocator(Reprs, shows="count page free"):
         return np.logical_and.reduceat(next_to, starts)
 
     def give_back(self, pages: NDArray[np.int32]) -> None:
-        """Free pages. Chains whose pages lie side by side are taken so again, where their length is the same."""
+        """Free pages. The next chains of the same length reuse contiguous pages as contiguous pages."""
         self._free[self.free : self.free + len(pages)] = pages[::-1]
         self.free += len(pages)
 
 
 def _walk(following: NDArray[np.int32], heads: NDArray[np.int32], counts: NDArray[np.int64]) -> NDArray[np.int32]:
-    """The pages that come after each other from `heads` on, `counts` of them, head by head."""
+    """Return the pages that follow each other from `heads` on, `counts` of them, head by head."""
     longest_first = np.argsort(-counts, kind="stable")
     at, current = (np.cumsum(counts) - counts)[longest_first], heads[longest_first]
     pages = np.empty(int(counts.sum()), np.int32)

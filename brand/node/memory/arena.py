@@ -1,7 +1,7 @@
-"""Where do the bytes of samples lie? In one anonymous file, which clients map and no process can find by name.
+"""The memory that holds the bytes of samples: one anonymous file, which clients map and no process can find by name.
 
 The arena is a `memfd` of fixed-size pages, so it vanishes with the last process that uses it, however that process
-ends. Clients map it read-only, and no process can resize it (sealed). An `Allocator` gives each chain of pages to one
+ends. Clients map it read-only, and no process can resize it (sealed). An `Allocator` assigns each chain of pages to one
 thread, and that thread owns the bytes of the chain.
 """
 
@@ -40,16 +40,15 @@ class Arena(Reprs, shows="pages _page descriptor"):
         self._address = self.pages.ctypes.data
 
     def write_rows(self, heads: NDArray[np.int32], rows: NDArray[np.void]) -> None:
-        """Put each sample's row at the beginning of its chain."""
+        """Write each sample's row to the beginning of its chain."""
         self.pages[heads, :ROW_BYTES] = rows.view(np.uint8).reshape(-1, ROW_BYTES)
 
     def vector(
         self, sizes: NDArray[Any], held: NDArray[np.bool_], pages: NDArray[np.int32]
     ) -> tuple[NDArray[np.void], NDArray[np.int64]]:
-        """See `PageMemory.vector`. Where the pages of each chain lie side by side, a held sample is one piece.
+        """Return pieces of memory as `PageMemory.vector` does. A held sample whose pages are contiguous is one piece.
 
-        Raises IndexError where a page is not there, or their number is another one: what is read is written to these
-        addresses.
+        Raises IndexError if a page does not exist, or the number of pages is wrong: reads write to these addresses.
         """
         front = np.where(held, ROW_BYTES, 0)
         counts = -(-(sizes + front) // self._page)
@@ -74,7 +73,7 @@ class Arena(Reprs, shows="pages _page descriptor"):
         return vector, ends
 
     def _whole(self, sizes: NDArray[Any], counts: NDArray[Any], pages: NDArray[np.int32]) -> NDArray[np.void] | None:
-        """A piece for each sample, all of them held; None where the pages of one do not lie side by side."""
+        """Return a piece for each sample, all of them held; None if the pages of one are not contiguous."""
         starts = np.cumsum(counts) - counts
         apart = np.diff(pages) != 1
         apart[starts[1:] - 1] = False
@@ -86,7 +85,7 @@ class Arena(Reprs, shows="pages _page descriptor"):
         return vector
 
     def take_out(self, pages: NDArray[np.int32]) -> NDArray[np.uint8]:
-        """A copy of pages, shape (pages, page size)."""
+        """Return a copy of pages, shape (pages, page size)."""
         return self.pages[pages]
 
     def put_in(self, pages: NDArray[np.int32], data: NDArray[np.uint8]) -> None:
@@ -94,27 +93,27 @@ class Arena(Reprs, shows="pages _page descriptor"):
         self.pages[pages] = data
 
     def close(self) -> None:
-        """Let go of the memory. Clients that mapped it keep their view of it."""
+        """Unmap the memory. Clients that have mapped it keep their view of it."""
         os.close(self.descriptor)
 
 
 @dataclass(frozen=True, slots=True)
 class Arenas:
-    """All that a server shares with its clients."""
+    """All memory that a server shares with its clients."""
 
     samples: Arena
     prepared: Arena | None = None
-    """For prepared samples."""
+    """For decoded samples."""
     directory: Arena | None = None
     """For the entries of a `Directory`."""
 
     @property
     def descriptors(self) -> list[int]:
-        """Open files of those that are there, in this order."""
+        """Open files of those that exist, in this order."""
         return [each.descriptor for each in (self.samples, self.prepared, self.directory) if each is not None]
 
     def close(self) -> None:
-        """Let go of all memory."""
+        """Unmap all memory."""
         for each in (self.samples, self.prepared, self.directory):
             if each is not None:
                 each.close()

@@ -1,16 +1,16 @@
-"""Where does each kept sample lie? An entry of 8 bytes for each place, which clients read while the server writes.
+"""The pages of each cached sample: an entry of 8 bytes for each place, which clients read while the server writes.
 
     bit 63         its checksum was right
     bits 48 to 62  a stamp
-    bits 32 to 47  its pages, which lie side by side
+    bits 32 to 47  number of its pages, which are contiguous
     bits 0 to 31   its first page; an entry of 0 shows nothing
 
-The server shows a sample when its bytes are in memory for good, and hides it before its pages are used again. A client
-takes an entry, copies the pages, and looks at the entry again: where nothing but the first bit has changed, it has
-copied the sample. (An operation of numpy takes far longer than a processor delays a write.) The stamp tells a sample
-from the same one that was dropped and read again meanwhile.
+The server shows a sample when its bytes are cached in memory, and hides it before its pages are used again. A client
+reads an entry, copies the pages, and reads the entry again: if nothing but the first bit has changed, it has copied the
+sample. (An operation of numpy takes far longer than a processor delays a write.) The stamp distinguishes a sample from
+the same sample that was dropped and read again meanwhile.
 
-The server's thread owns the entries. Clients have them read-only.
+The server's thread owns the entries. Clients map them read-only.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Entries = NDArray[np.uint64]
 
 
 class Directory:
-    """The server's side of it. `entries` has 0 for each place, shape (samples,)."""
+    """The server's side of the directory. `entries` has 0 for each place, shape (samples,)."""
 
     def __init__(self, entries: Entries) -> None:
         self._entries = entries
@@ -43,52 +43,52 @@ class Directory:
         return f"Directory({np.count_nonzero(self._entries)} of {len(self._entries)} samples shown)"
 
     def show(self, places: Places, heads: NDArray[np.int32], counts: PageCounts) -> None:
-        """The bytes of these samples are in memory, each in `counts` pages side by side, from its head on."""
+        """Show samples whose bytes are in memory, each in `counts` contiguous pages, from its head on."""
         self._stamp = (self._stamp + 1) % STAMPS
         some = counts <= MOST_PAGES
         shown = heads[some].astype(np.uint64) | counts[some].astype(np.uint64) << np.uint64(32)
         self._entries[places[some]] = shown | np.uint64(self._stamp << 48)
 
     def hide(self, places: Places) -> None:
-        """The pages of these samples may be used again."""
+        """Hide samples whose pages may be used again."""
         self._entries[places] = 0
 
     def mark_checked(self, places: Places) -> None:
-        """The checksums of these samples were right."""
+        """Record that the checksums of these samples were right."""
         shown = places[self._entries[places] != 0]
         self._entries[shown] |= CHECKED
 
     def shows(self, places: Places, entries: Entries) -> NDArray[np.bool_]:
-        """Which samples are those that a client found with these entries, shape (places,)."""
+        """Return which samples are still those that a client found with these entries, shape (places,)."""
         same: NDArray[np.bool_] = unchanged(self._entries[places], entries) & (entries != 0)
         return same
 
 
 def unchanged(now: Entries, before: Entries) -> NDArray[np.bool_]:
-    """Whether each entry shows what it showed before, shape (entries,)."""
+    """Return whether each entry shows the same sample as before, shape (entries,)."""
     same: NDArray[np.bool_] = (now ^ before) & ~CHECKED == 0
     return same
 
 
 def are_checked(entries: Entries) -> NDArray[np.bool_]:
-    """Whether the checksum of each sample was right, shape (entries,)."""
+    """Return whether the checksum of each sample was right, shape (entries,)."""
     checked: NDArray[np.bool_] = entries & CHECKED != 0
     return checked
 
 
 def runs_of(entries: Entries) -> tuple[NDArray[np.int32], NDArray[np.uint32]]:
-    """First page and number of pages of each sample that is shown."""
+    """Return first page and number of pages of each sample that is shown."""
     return entries.astype(np.uint32).view(np.int32), (entries >> np.uint64(32)).astype(np.uint16).astype(np.uint32)
 
 
 def pages_of(entries: Entries) -> tuple[NDArray[np.uint32], NDArray[np.int32]]:
-    """Number of pages of each sample that is shown, and all pages, sample by sample."""
+    """Return the number of pages of each sample that is shown, and all pages, sample by sample."""
     heads, counts = runs_of(entries)
     return counts, pages_of_runs(heads, counts)
 
 
 def pages_of_runs(heads: NDArray[np.int32], counts: NDArray[np.uint32]) -> NDArray[np.int32]:
-    """All pages of runs of so many pages, run by run."""
+    """Return all pages of runs of `counts[i]` pages, run by run."""
     ends = np.cumsum(counts, dtype=np.int32)
     pages: NDArray[np.int32] = np.repeat(heads - (ends - counts.astype(np.int32)), counts)
     pages += np.arange(len(pages), dtype=np.int32)

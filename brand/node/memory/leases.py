@@ -1,4 +1,4 @@
-"""Which samples are clients copying just now? A leased sample stays where it is until its client releases it."""
+"""Which samples are clients copying? A leased sample stays in its pages until its client releases it."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from brand.node.memory.prepared import PreparedMemory
 
 MAX_LEASES: Final = 32
-"""The most leases that one client may hold."""
+"""Maximum number of leases of one client."""
 STALE_S: Final = 1.0
-"""A server does not wait for a client that copies for longer than this."""
+"""A server does not wait for a client that copies for longer than this, in seconds."""
 
 Shelved = tuple[tuple[int, NDArray[Any]], ...]
-"""Prepared samples: numbers of wants, and the places of each."""
+"""Decoded samples: numbers of decode specs, and the places of each."""
 
 
 @dataclass(slots=True)
@@ -33,7 +33,7 @@ class _Lease:
 
 
 class Leases:
-    """Leases by number. Each lease holds a reference to its samples. `memory`: that of prepared samples."""
+    """Leases by number. Each lease holds a reference to its samples. `memory` is that of decoded samples."""
 
     def __init__(self, residents: Residents, memory: PreparedMemory | None = None) -> None:
         self._residents, self._memory = residents, memory
@@ -44,7 +44,7 @@ class Leases:
         return iter(self._leases)
 
     def check(self, client: int) -> None:
-        """Raises `UsageError` where a client holds as many leases as it may."""
+        """Raise `UsageError` if a client has the maximum number of leases."""
         if sum(lease.client == client for lease in self._leases.values()) >= MAX_LEASES:
             raise UsageError(f"more than {MAX_LEASES} leases that were not released")
 
@@ -56,7 +56,7 @@ class Leases:
         now_s: float,
         prepared: Shelved = (),
     ) -> int:
-        """Give a lease, and return its number. The caller has added the references, and leased what is prepared.
+        """Create a lease, and return its number. The caller has added the references, and leased the decoded samples.
 
         `chains` are those of the samples at these places, which are all different.
         """
@@ -65,9 +65,9 @@ class Leases:
         return self._last
 
     def release(self, client: int, number: int, *, checked: bool) -> NDArray[Any]:
-        """A client has copied the samples of a lease. Returns their places.
+        """Release a lease whose samples a client has copied. Returns their places.
 
-        Raises `UsageError` where the lease is not this client's.
+        Raises `UsageError` if the lease is not this client's.
         """
         held = self._leases.get(number)
         if held is None or held.client != client:
@@ -83,7 +83,7 @@ class Leases:
             self._let_go(self._leases.pop(number))
 
     def fresh(self, now_s: float) -> bool:
-        """Whether a client is copying that will soon be done."""
+        """Return whether a client is copying that has had its lease for less than `STALE_S`."""
         return any(now_s - lease.since_s < STALE_S for lease in self._leases.values())
 
     def places(self) -> list[NDArray[Any]]:

@@ -1,4 +1,4 @@
-"""What do decisions ask of the memory behind the pages? A few methods; `Arena` has bytes, `NoMemory` has none.
+"""The interface of decisions to the memory behind the pages: a few methods. `Arena` has bytes, `NoMemory` has none.
 
 The first page of a sample's chain begins with the sample's row of the index (`ROW_BYTES`), so a client can check and
 unpack the sample with nothing but its pages.
@@ -15,31 +15,31 @@ from brand.formats.constants import ROW
 
 ROW_BYTES: Final = ROW.itemsize
 SINK: Final = 0
-"""The page that takes samples that no epoch wants."""
+"""The page for samples that no epoch needs."""
 
 IOVEC: Final = np.dtype([("base", "<u8"), ("length", "<u8")])
 """A piece of memory, in the layout of readv(2)."""
 
 
 class PageMemory(Protocol):
-    """The bytes of pages. An `Allocator` says which pages belong to which sample."""
+    """The bytes of pages. An `Allocator` assigns pages to samples."""
 
     def write_rows(self, heads: NDArray[np.int32], rows: NDArray[np.void]) -> None:
-        """Put each sample's row at the beginning of its chain."""
+        """Write each sample's row to the beginning of its chain."""
         ...
 
     def vector(
         self, sizes: NDArray[Any], held: NDArray[np.bool_], pages: NDArray[np.int32]
     ) -> tuple[NDArray[np.void], NDArray[np.int64]]:
-        """Pieces of memory (`IOVEC`) for samples of these sizes, which lie side by side in a file.
+        """Return pieces of memory (`IOVEC`) for samples of these sizes, which are contiguous in a file.
 
-        Held samples go behind the rows of their chains (`pages`, chain by chain), all other samples into the sink.
-        Returns also how many pieces there are up to the end of each sample.
+        Held samples are written behind the rows of their chains (`pages`, chain by chain), all other samples into the
+        sink. Also returns the number of pieces up to the end of each sample.
         """
         ...
 
     def take_out(self, pages: NDArray[np.int32]) -> NDArray[np.uint8]:
-        """A copy of pages, shape (pages, page size)."""
+        """Return a copy of pages, shape (pages, page size)."""
         ...
 
     def put_in(self, pages: NDArray[np.int32], data: NDArray[np.uint8]) -> None:
@@ -54,7 +54,7 @@ class NoMemory:
         self._page = page
 
     def write_rows(self, heads: NDArray[np.int32], rows: NDArray[np.void]) -> None:
-        """Nothing is kept."""
+        """Store nothing."""
 
     def vector(
         self,
@@ -65,8 +65,8 @@ class NoMemory:
         return np.empty(0, IOVEC), np.zeros(len(sizes), np.int64)
 
     def take_out(self, pages: NDArray[np.int32]) -> NDArray[np.uint8]:
-        """Zeros, which take no memory."""
+        """Return zeros, which take no memory."""
         return np.broadcast_to(np.uint8(0), (len(pages), self._page))
 
     def put_in(self, pages: NDArray[np.int32], data: NDArray[np.uint8]) -> None:
-        """Nothing is kept."""
+        """Store nothing."""

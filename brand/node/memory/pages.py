@@ -1,4 +1,4 @@
-"""How large is a page of the arena, and how many pages does each sample take?"""
+"""The size of a page of the arena, and the number of pages of each sample."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ SMALLEST_PAGE: Final = 128
 LARGEST_PAGE: Final = 64 << 10
 
 PageCounts = NDArray[np.unsignedinteger[Any]]
-"""Pages of each sample, in the smallest type that holds the most of them: a sum needs a larger one."""
+"""Pages of each sample, in the smallest type that holds the largest count: a sum needs a larger type."""
 
 
 def page_bytes(mean_sample: float) -> int:
-    """Bytes of a page: a power of two near a sixteenth of the mean sample.
+    """Return the bytes of a page: a power of two near a sixteenth of the mean sample.
 
     Larger pages waste more memory at the end of each sample; smaller pages make longer chains.
     """
@@ -26,10 +26,10 @@ def page_bytes(mean_sample: float) -> int:
 
 
 def pages_needed(sizes: NDArray[Any], page: int) -> NDArray[np.uint32]:
-    """Pages that samples of these stored sizes take, rows included."""
+    """Return the pages that samples of these stored sizes take, rows included."""
     return ((sizes.astype(np.int64) + (ROW_BYTES + page - 1)) // page).astype(np.uint32)
 
 
 def arena_bytes(pages_of: PageCounts, page: int) -> int:
-    """Memory that holds all samples at once."""
+    """Return the memory that holds all samples at once, in bytes."""
     return (int(pages_of.sum(dtype=np.int64)) + 1) * page

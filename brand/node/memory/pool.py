@@ -1,4 +1,4 @@
-"""In which pages does a sample lie, and how do bytes get there? An allocator, and the memory behind its pages."""
+"""The pages of samples, and the bytes in them: an allocator, and the memory behind its pages."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ class PagePool(Reprs, shows="allocator _memory"):
     def __init__(self, allocator: Allocator, memory: PageMemory, pages_of: PageCounts) -> None:
         self.allocator, self._memory, self.pages_of = allocator, memory, pages_of
         self.all_pages = int(pages_of.sum(dtype=np.int64))
-        """Of all samples together. Steps of a server need it, and there may be many samples."""
+        """Pages of all samples together. Stored, because steps of a server need it, and there may be many samples."""
         self.mean_pages = self.all_pages / len(pages_of) if len(pages_of) else 0.0
-        """Of a sample."""
+        """Mean pages of a sample."""
 
     def take(self, places: Places) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        """Take pages for samples that will come. Returns heads, and all pages, sample by sample.
+        """Allocate pages for samples that will arrive. Returns heads, and all pages, sample by sample.
 
-        The caller makes sure that enough pages are free (`allocator.free`).
+        The caller ensures that enough pages are free (`allocator.free`).
         """
         return self.allocator.take(self.pages_of[places])
 
     def came(self, heads: NDArray[np.int32], rows: NDArray[np.void]) -> None:
-        """The bytes of samples are in their pages: write their rows."""
+        """Write the rows of samples whose bytes are in their pages."""
         self._memory.write_rows(heads, rows)
 
     def put_in(self, places: Places, rows: NDArray[np.void], data: NDArray[np.uint8]) -> NDArray[np.int32]:
@@ -47,12 +47,12 @@ class PagePool(Reprs, shows="allocator _memory"):
         return heads
 
     def chains(self, places: Places, heads: NDArray[np.int32]) -> tuple[NDArray[np.uint32], NDArray[np.int32]]:
-        """Number of pages of each sample, and all pages, sample by sample. Places may occur twice here."""
+        """Return the number of pages of each sample, and all pages, sample by sample. Places may occur twice here."""
         counts = self.pages_of[places].astype(np.uint32)
         return counts, self.allocator.chains(heads, counts)
 
     def take_out(self, places: Places, heads: NDArray[np.int32]) -> NDArray[np.uint8]:
-        """A copy of the samples' pages, sample by sample, shape (pages, page size)."""
+        """Return a copy of the samples' pages, sample by sample, shape (pages, page size)."""
         return self._memory.take_out(self.chains(places, heads)[1])
 
     def give_back(self, places: Places, heads: NDArray[np.int32]) -> None:
@@ -62,5 +62,5 @@ class PagePool(Reprs, shows="allocator _memory"):
     def vector(
         self, sizes: NDArray[Any], held: NDArray[np.bool_], pages: NDArray[np.int32]
     ) -> tuple[NDArray[np.void], NDArray[np.int64]]:
-        """Pieces of memory for a read; see `PageMemory.vector`."""
+        """Return pieces of memory for a read; see `PageMemory.vector`."""
         return self._memory.vector(sizes, held, pages)

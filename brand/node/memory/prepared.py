@@ -1,8 +1,8 @@
-"""Which prepared samples are in memory, in which pages, and which of them are clients copying?
+"""Which decoded samples are in memory, in which pages, and which of them are clients copying?
 
-Prepared samples have pages of their own, in a second memory. A *shelf* has those of one want, by place. A sample stays
-on its shelf until its room is needed (`free`), because the same bytes always make the same values. Methods take arrays
-of distinct places. One thread owns a `PreparedMemory`.
+Decoded samples have pages of their own, in a second memory. A `DecodedStore` has those of one decode spec, by place. A
+sample is stored until its space is needed (`free`), because the same bytes always decode to the same values. Methods
+take arrays of distinct places. One thread owns a `PreparedMemory`.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ Mask = NDArray[np.bool_]
 RAW, MAKING, MADE, NEVER = range(4)
 """States of a sample on a shelf: not prepared, being prepared, in memory, never prepared."""
 LARGEST_SHARE: Final = 4
-"""A prepared sample takes at most `1 / LARGEST_SHARE` of the memory."""
+"""A decoded sample takes at most `1 / LARGEST_SHARE` of the memory."""
 
 
 class DecodedStore:
-    """The prepared samples of one want, of a data set of so many samples, in the pages of `allocator`."""
+    """The decoded samples of one decode spec, of a data set of `samples` samples, in the pages of `allocator`."""
 
     def __init__(self, allocator: Allocator, samples: int) -> None:
         self._allocator = allocator
@@ -41,11 +41,11 @@ class DecodedStore:
 
     @property
     def used(self) -> bool:
-        """Whether a sample is being prepared or copied."""
+        """Whether a sample is being decoded or copied."""
         return bool((self._state == MAKING).any() or self._leases.any())
 
     def states(self, places: Places) -> NDArray[np.uint8]:
-        """The state of each sample."""
+        """Return the state of each sample."""
         states: NDArray[np.uint8] = self._state[places]
         return states
 
@@ -56,45 +56,45 @@ class DecodedStore:
         self._state[places] = MAKING
 
     def stops(self, places: Places, *, never: bool = False) -> None:
-        """These samples are not being prepared any more. `never`: and never again."""
+        """Mark these samples as not being decoded any more; with `never`, never again."""
         self._state[places] = NEVER if never else RAW
 
     def put(self, places: Places, heads: NDArray[np.int32], counts: NDArray[Any]) -> None:
-        """These samples are prepared: in chains of `counts` pages that begin at `heads`."""
+        """Add decoded samples, in chains of `counts` pages that begin at `heads`."""
         self._state[places] = MADE
         self._head[places], self._count[places] = heads, counts
 
     def lease(self, places: Places) -> tuple[NDArray[np.uint32], NDArray[np.int32]]:
-        """A client copies these samples. Returns the number of pages of each, and all pages, sample by sample."""
+        """Lease samples to a client. Returns the number of pages of each, and all pages, sample by sample."""
         self._leases[places] += 1
         return self._count[places], self._allocator.chains(self._head[places], self._count[places])
 
     def release(self, places: Places) -> int:
-        """A client has copied these samples. Returns how many pages they take."""
+        """Release samples that a client has copied. Returns their number of pages."""
         self._leases[places] -= 1
         return int(self._count[places].sum())
 
     def copied(self, places: Places) -> Mask:
-        """Which samples a client is copying."""
+        """Return which samples a client is copying."""
         return self._leases[places] > 0
 
     def pages(self, places: Places) -> NDArray[np.int64]:
         return self._count[places].astype(np.int64)
 
     def free(self, places: Places) -> None:
-        """Free the pages of prepared samples that no client copies."""
+        """Free the pages of decoded samples that no client copies."""
         self._allocator.give_back(self._allocator.chains(self._head[places], self._count[places]))
         self._state[places] = RAW
 
 
 class PreparedMemory(Reprs, shows="allocator _shelves"):
-    """The second memory of a server: shelves by the numbers of wants."""
+    """The second memory of a server: stores of decoded samples by the numbers of decode specs."""
 
     def __init__(self, allocator: Allocator, samples: int) -> None:
         self.allocator, self._samples = allocator, samples
         self._shelves: dict[int, DecodedStore] = {}
         self.released = 0
-        """Pages of prepared samples that clients have copied since all that could go went (`looked`)."""
+        """Pages of decoded samples that clients have copied since all evictable samples were evicted (`looked`)."""
 
     def __getitem__(self, want: int) -> DecodedStore:
         return self._shelves[want]
@@ -110,14 +110,14 @@ class PreparedMemory(Reprs, shows="allocator _shelves"):
         self._shelves[want] = DecodedStore(self.allocator, self._samples)
 
     def remove(self, want: int) -> None:
-        """Forget all prepared samples of a want; none is being prepared or copied."""
+        """Forget all decoded samples of a decode spec; none is being decoded or copied."""
         self._shelves[want].free(self._shelves[want].all(MADE))
         del self._shelves[want]
 
     def release(self, want: int, places: Places) -> None:
-        """A client has copied prepared samples."""
+        """Release decoded samples that a client has copied."""
         self.released += self._shelves[want].release(places)
 
     def looked(self) -> None:
-        """All samples that can go have gone."""
+        """Record that all evictable samples have been evicted."""
         self.released = 0

@@ -1,8 +1,8 @@
 """Which samples are in memory, and how many references does each have?
 
-A sample stays as long as it has a reference: from an epoch that will draw it, from a client that is copying it, or from
-the set of kept samples. Its pages are freed when the last reference goes. Methods take arrays of distinct places. One
-thread owns a `Residents`.
+A sample stays in memory as long as it has a reference: from an epoch that will draw it, from a client that is copying
+it, or from the set of cached samples. Its pages are freed with the last reference. Methods take arrays of distinct
+places. One thread owns a `Residents`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SampleChains = tuple[NDArray[np.uint32], NDArray[np.int32]]
 
 
 class Left:
-    """Which samples were left in the page cache, where clients take them? They need not be read."""
+    """Samples that were left in the page cache, from which clients read them. The server need not read them."""
 
     def __init__(self, samples: int) -> None:
         self._left = np.zeros(samples, np.bool_)
@@ -29,36 +29,36 @@ class Left:
         return f"Left({np.count_nonzero(self._left)} of {len(self._left)} samples in the page cache)"
 
     def mask(self) -> NDArray[np.bool_]:
-        """Those that were there when they were to be read, and that no client has missed since, shape (samples,)."""
+        """Return which samples were in the page cache at the last look, and missed by no client, shape (samples,)."""
         return self._left
 
     def leave(self, places: Places) -> None:
         self._left[places] = True
 
     def miss(self, places: Places) -> None:
-        """Clients ask for these samples, which are not in memory: the page cache may not have them any more."""
+        """Remove samples that clients ask for and that are not in memory. The page cache may lack them now."""
         self._left[places] = False
 
 
 class Residents:
-    """Samples of one data set in the pages of a pool. `directory` shows clients what is kept; None: nothing does."""
+    """Samples of one data set in the pages of a pool. `directory` shows cached samples to clients; it may be None."""
 
     def __init__(self, pool: PagePool, nodes: int = 1, directory: Directory | None = None) -> None:
         self.pool, self.pages_of, self._directory = pool, pool.pages_of, directory
         samples = len(pool.pages_of)
         self._head = np.full(samples, -1, np.int32)
         self._references = np.zeros(samples, np.uint16)
-        """Clients hold `MAX_LEASES` at the most, and each epoch one: together fewer than 2 to the 16th."""
+        """Clients hold at most `MAX_LEASES`, and each epoch holds one: together fewer than 2 to the 16th."""
         self._checked = np.zeros(samples, np.bool_)
         self._to_keep = PackedMask(np.zeros(samples, np.bool_))
-        """What of it is in memory is kept."""
+        """The samples to cache: those of them that are in memory are cached."""
         self.left = Left(samples)
         self.kept_pages = 0
         self._sender = np.full(samples if nodes > 1 else 0, -1, np.int16)
         self.sent_pages = np.zeros(nodes, np.int64)
         """Pages in memory that each node has sent, shape (nodes,)."""
         self.released = 0
-        """References that were taken so far, counted by the pages of their samples."""
+        """References released so far, counted by the pages of their samples."""
 
     def __repr__(self) -> str:
         here = np.count_nonzero(self._head >= 0)
@@ -71,31 +71,31 @@ class Residents:
         return self._references[places]
 
     def checked(self, places: Places) -> NDArray[np.bool_]:
-        """Which samples had a right checksum since they came into memory."""
+        """Return which samples had a right checksum since they were stored in memory."""
         return self._checked[places]
 
     def mark_checked(self, places: Places) -> None:
-        """The checksums of these samples were right."""
+        """Record that the checksums of these samples were right."""
         self._checked[places] = True
         if self._directory is not None:
             self._directory.mark_checked(places)
 
     def shows(self, places: Places, entries: Entries) -> NDArray[np.bool_]:
-        """Which samples are those that a client found with these entries of the directory, shape (places,)."""
+        """Return which samples are those that a client found with these entries of the directory, shape (places,)."""
         if self._directory is None:
             return np.zeros(len(places), np.bool_)
         return self._directory.shows(places, entries)
 
     def chains(self, places: Places) -> SampleChains:
-        """Number of pages of each sample, and all pages, sample by sample. Places may occur twice here."""
+        """Return the number of pages of each sample, and all pages, sample by sample. Places may occur twice here."""
         return self.pool.chains(places, self._head[places])
 
     def contents(self, places: Places) -> NDArray[np.uint8]:
-        """A copy of the samples' pages, sample by sample, shape (pages, page size)."""
+        """Return a copy of the samples' pages, sample by sample, shape (pages, page size)."""
         return self.pool.take_out(places, self._head[places])
 
     def put(self, places: Places, heads: NDArray[np.int32], sender: int | None = None) -> None:
-        """Samples have come into memory. Each has one reference, the caller's. `sender`: the node that sent them."""
+        """Store samples. Each has one reference, the caller's. `sender`: the node that sent them."""
         self._head[places] = heads
         self._references[places] = 1
         if sender is not None:
@@ -109,9 +109,9 @@ class Residents:
         self._references[places] += 1
 
     def let_go(self, places: Places, chains: SampleChains | None = None) -> None:
-        """Take a reference from each sample, and free the samples that have none left.
+        """Release a reference to each sample, and free the samples without references.
 
-        `chains` are those of the samples, where the caller has them: following the links of each takes longer.
+        `chains` are those of the samples, if the caller has them: following the links of each takes longer.
         """
         left = self._references[places] - np.uint16(1)
         self._references[places] = left
@@ -131,7 +131,7 @@ class Residents:
                 self._sender[sent] = -1
 
     def keep(self, mask: NDArray[np.bool_]) -> None:
-        """From now on keep the places of `mask`, shape (samples,), and no others."""
+        """Cache the places of `mask`, shape (samples,), from now on, and no others."""
         found = [np.arange(0)]
         for part in blocks(len(mask)):
             differs = self._to_keep.part(part) != mask[part]
@@ -145,7 +145,7 @@ class Residents:
         self._keep(changed[mask[changed]])
 
     def keep_less(self, chunk_size: int, pages: int) -> bool:
-        """Let go of kept samples that take at least `pages`, whole chunks at a time; False where none is kept."""
+        """Evict cached samples of at least `pages` pages, whole chunks at a time. Returns False if none is cached."""
         places = np.flatnonzero(self.kept())
         if not len(places):
             return False
@@ -158,11 +158,11 @@ class Residents:
         return True
 
     def to_keep(self, places: Places) -> NDArray[np.bool_]:
-        """Which samples are kept as soon as they are in memory."""
+        """Return which samples are cached as soon as they are in memory."""
         return self._to_keep.at(places)
 
     def kept(self, places: Places | slice = slice(None)) -> NDArray[np.bool_]:
-        """Which samples are in memory for good."""
+        """Return which samples are cached in memory."""
         wanted = self._to_keep.part(places) if isinstance(places, slice) else self._to_keep.at(places)
         return np.logical_and(wanted, self._head[places] >= 0)
 

@@ -1,17 +1,17 @@
-"""How do decisions become acts? The loop of a node server, its threads and sockets.
+"""The loop of a data server, its threads and its sockets: this package executes the decisions of `brand.node.decide`.
 
 server     the loop
-requests   messages of clients become stimuli
+requests   turns messages of clients into stimuli
 clients    connections of clients
 exchange   messages of nodes become stimuli
 composing  parts of features that are on
 work       plans and reads, in threads
 executor   the threads
-scouting   which chunks these find in the page cache ahead of the reads
+scouting   looks for chunks in the page cache, ahead of the reads
 recording  a log of all decisions, and its replay
-troubles   what the log says of failing storage
-repeats    which of many similar events get a line
+troubles   warnings about failing or slow storage
+repeats    limits the log lines about similar events
 lifetime   how long a server lives
-tuning     how its process is set up
+tuning     settings of the server's process
 process    the process that a training starts
 """

@@ -1,7 +1,8 @@
-"""Who is connected to the node server? Unix sockets, messages in and out, without ever waiting.
+"""Connections of the data server's clients: Unix sockets, with messages in and out, never blocking.
 
-The server accepts only processes of the same user. It cuts off a client that sends garbage, and says why. It does not
-read from a client that does not take its answers. It cuts off a client that begins a message and does not end it.
+The server accepts only processes of its own user. It disconnects a client that sends an invalid message, and tells the
+client why. It does not read from a client that does not read its answers. It disconnects a client that begins a
+message and does not end it.
 """
 
 from __future__ import annotations
@@ -24,20 +25,20 @@ from brand.storage.io.files import no_descriptor_left
 
 MAX_CLIENTS: Final = 1024
 MAX_UNSENT: Final = 1 << 20
-"""The server does not read from a client that has not taken so many bytes of its answers."""
+"""The server does not read from a client that has more than this many bytes of unread answers."""
 HALF_MESSAGE_S: Final = 30.0
-"""How long a client may take to finish a message, or to say HELLO."""
+"""Seconds that a client may take to complete a message, or to send HELLO."""
 
 log = logging.getLogger("brand.node")
 
 Handle = Callable[["Clients", Channel, Kind, bytes], None]
-"""Does what a message of a client asks. Raises `BrandError` where that is impossible."""
+"""Executes the request of a client's message. Raises `BrandError` if that is impossible."""
 
 
 class Clients(Reprs, shows="_channels _numbers"):
-    """Connections at one address, and at a second one where `brand top` finds the server. The loop owns them.
+    """Connections at one address, and at a second address for `brand top`. The loop owns them.
 
-    `longest_order` is the largest body of an ORDER. Raises OSError (EADDRINUSE: the address is taken).
+    `longest_order` is the largest body of an ORDER, in bytes. Raises OSError (EADDRINUSE if the address is taken).
     """
 
     def __init__(
@@ -54,7 +55,7 @@ class Clients(Reprs, shows="_channels _numbers"):
             with suppress(OSError):  # taken: the server serves all the same, but `brand top` does not find it
                 self._listeners.append(listen(second))
         self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-        """A descriptor that is closed for a moment where no other one is left."""
+        """A descriptor that is closed for a moment if no other descriptor is left."""
         self._selector, self._handle, self._left = selector, handle, left
         self._longest_order = longest_order
         self._channels: dict[ClientNumber, Channel] = {}
@@ -72,7 +73,7 @@ class Clients(Reprs, shows="_channels _numbers"):
         return self._channels.get(number)
 
     def process_of(self, number: ClientNumber) -> int:
-        """The process id of a client; 0 where the client is gone."""
+        """Return the process id of a client, or 0 if the client has disconnected."""
         channel = self._channels.get(number)
         return 0 if channel is None else peer(channel.socket)[0]
 
@@ -84,13 +85,13 @@ class Clients(Reprs, shows="_channels _numbers"):
             self._drop(channel)
 
     def refuse(self, channel: Channel, error: BrandError, now_s: float) -> None:
-        """Tell a client why, and hang up."""
+        """Send the error to a client, and disconnect it."""
         log.warning("client %d is cut off: %s", channel.number, error)
         channel.end(now_s)
         self.send(channel, messages.pack_json(Kind.FAILED, pack_error(error)))
 
     def tend(self, now_s: float) -> None:
-        """Cut off clients that take too long to end a message."""
+        """Disconnect clients that take too long to complete a message."""
         for channel in [c for c in self._channels.values() if c.half and now_s - c.began_s > HALF_MESSAGE_S]:
             if channel.closing:
                 self._drop(channel)
@@ -98,7 +99,7 @@ class Clients(Reprs, shows="_channels _numbers"):
                 self.refuse(channel, ProtocolError(f"no whole message within {HALF_MESSAGE_S:.0f} s"), now_s)
 
     def close(self, reason: str = "") -> None:
-        """Hang up on all clients. Clients that take a message at once learn why."""
+        """Disconnect all clients. Clients that can receive a message at once get the reason."""
         for channel in self:
             if channel.greeted and not channel.closing:
                 channel.send(messages.pack_json(Kind.FAILED, {"type": messages.ENDED, "message": reason}))
@@ -129,7 +130,7 @@ class Clients(Reprs, shows="_channels _numbers"):
         self._selector.register(connection.fileno(), selectors.EVENT_READ, lambda events: self._serve(channel, events))
 
     def _accept_with_spare(self, listener: socket.socket, why: str) -> None:
-        """No descriptor is left: use the spare one to tell a client so. Otherwise the client would wait for ever."""
+        """Accept with the spare descriptor if no other is left, and tell the client so, as it would wait forever."""
         os.close(self._spare)
         try:
             with suppress(OSError):
@@ -140,14 +141,14 @@ class Clients(Reprs, shows="_channels _numbers"):
             self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
 
     def _turn_away(self, connection: socket.socket, why: str) -> None:
-        """Tell a process why, and hang up."""
+        """Send the reason to a process, and disconnect it."""
         log.warning("turned away process %d of user %d: %s", *peer(connection), why)
         fact = {"type": ServerError.__name__, "message": why}
         with connection, suppress(OSError):
             connection.send(messages.pack_json(Kind.FAILED, fact))
 
     def _serve(self, channel: Channel, events: int) -> None:
-        """A connection can be read from or written to."""
+        """Read from a connection, or write to it, as `events` say."""
         if channel.number not in self._channels:
             return
         if events & selectors.EVENT_WRITE and not channel.flush():

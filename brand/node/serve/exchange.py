@@ -1,4 +1,4 @@
-"""How do the server's decisions become messages to other nodes, and how do their messages become stimuli?
+"""Turns the server's decisions into messages to other nodes, and messages of other nodes into stimuli.
 
 `StreamExchange` stands between `NodeState` and `Network` and decides nothing. It disconnects a node that breaks the protocol.
 """
@@ -25,7 +25,7 @@ Watch = Callable[[Opened | Closed], None]
 
 
 class StreamExchange(Reprs, shows="_turn.core.peers"):
-    """The streams to and from other nodes. Pages have `page` bytes. `tell` takes the stimuli."""
+    """The streams to and from other nodes. Pages have `page` bytes. `tell` accepts the stimuli."""
 
     def __init__(self, turn: NodeState, network: Network, page: int, tell: Callable[[Stimulus], object]) -> None:
         self._turn, self._network, self._page, self._tell = turn, network, page, tell
@@ -39,16 +39,16 @@ class StreamExchange(Reprs, shows="_turn.core.peers"):
 
     @property
     def address(self) -> str:
-        """Where other nodes reach this one, `host:port`."""
+        """The address at which other nodes reach this node, `host:port`."""
         return self._network.address
 
     @property
     def connected(self) -> bool:
-        """Whether this node knows where the other nodes listen."""
+        """Whether this node knows the addresses of the other nodes."""
         return self._connected
 
     def connect(self, addresses: dict[int, str], watch: Watch | None = None) -> None:
-        """Connect to the servers of the other nodes, whose addresses are given by node. Only the first call counts.
+        """Connect to the servers of the other nodes, with the addresses given by node. Later calls have no effect.
 
         The loop calls `watch` for each stream that opens, ends, or cannot be opened.
         """
@@ -74,14 +74,14 @@ class StreamExchange(Reprs, shows="_turn.core.peers"):
                         self._network.hang_up(stream, str(error))
 
     def unsent(self) -> dict[NodeNumber, int]:
-        """Bytes that each asking node has not taken yet, by node."""
+        """Return the bytes that each asking node has not received yet, by node."""
         return {peer.node: self._network.unsent(PeerStream(peer.node, asks=False)) for peer in self._peers}
 
     def say(self, instruction: Say) -> None:
         self._network.send(PeerStream(instruction.node, instruction.asks), wire.pack(instruction.message))
 
     def facts(self) -> dict[str, object]:
-        """Facts for statistics, as plain values."""
+        """Return facts for statistics, as plain values."""
         node, nodes, peers = self._turn.members.node, self._turn.members.nodes, self._peers
         return {
             "node": node,
@@ -99,7 +99,7 @@ class StreamExchange(Reprs, shows="_turn.core.peers"):
         return [] if self._turn.peering is None else list(self._turn.peering.peers)
 
     def _take(self, stream: PeerStream, message: bytes) -> None:
-        """Raises `ProtocolError`, `UsageError`."""
+        """Handle a message of a stream. Raises `ProtocolError` or `UsageError` if it is invalid."""
         node = NodeNumber(stream.node)
         if stream.asks:
             self._tell(NodeSays(node, wire.unpack_reply(message, self._page)))

@@ -1,8 +1,8 @@
-"""Which threads do the slow work, so that the server's loop never waits? I/O threads and one planner thread.
+"""The threads that do the slow work, so that the server's loop never waits: I/O threads and one planner thread.
 
-The number of jobs is bounded, because the loop starts at most `most` reads at a time: one for each I/O thread, and some
-that wait for a thread, so that no thread, and no storage, waits for the loop. Results come out of one queue, and an
-eventfd wakes the loop for each.
+The number of jobs is bounded, because the loop starts at most `most` reads at a time: one for each I/O thread, and
+some that wait for a thread, so that neither a thread nor the storage idles until the loop starts the next read.
+Results are put into one queue, and an eventfd wakes the loop for each result.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from brand.storage.io.vectored import VectorReader
 
 @dataclass(frozen=True, slots=True)
 class Readers:
-    """What one I/O thread reads with."""
+    """The readers of one I/O thread."""
 
     storage: VectorReader
     cache: VectorReader | None = None
-    """Reads the parts of the cache folder; None: there is none."""
+    """Reads the files of the cache folder; None if there is no cache folder."""
 
     def of(self, *, cached: bool) -> VectorReader:
         return self.cache if cached and self.cache is not None else self.storage
 
     def close(self) -> None:
-        """Let go of all files."""
+        """Close all files."""
         self.storage.close()
         if self.cache is not None:
             self.cache.close()
 
 
 WAITING: Final = 8
-"""The most reads that wait for a thread. More would hold memory, and delay a read that is urgent."""
+"""Maximum number of reads that wait for a thread. More would hold memory, and delay an urgent read."""
 
 _T = TypeVar("_T")
 Job = Callable[[Readers | None], Any]
@@ -48,13 +48,13 @@ Done = Callable[[Any, BaseException | None], None]
 Part = Callable[[Readers, int], object]
 PartsDone = Callable[[dict[int, BaseException]], None]
 _Task = Callable[[Readers | None], Callable[[], None] | None]
-"""What a thread runs. The result, if there is one, is called in the loop."""
+"""A function that a thread runs. Its result, if there is one, is called in the loop."""
 
 
 class Executor(Reprs, shows="depth _reads _plans _results"):
     """Threads that run jobs and queue their results for the loop.
 
-    Raises OSError where `make_readers` fails: a thread without a reader would leave its jobs undone.
+    Raises OSError if `make_readers` fails, because a thread without readers would leave its jobs undone.
     """
 
     def __init__(self, depth: int, make_readers: Callable[[], Readers]) -> None:
@@ -70,7 +70,7 @@ class Executor(Reprs, shows="depth _reads _plans _results"):
                 one.close()
             raise
         self._closing, self._closed = threading.Lock(), False
-        """Held by threads that ask the loop, so that none wakes it by a descriptor that is closed."""
+        """The lock is held by threads that post to the loop, so that they never write to a closed descriptor."""
         self._reads: SimpleQueue[_Task | None] = SimpleQueue()
         self._plans: SimpleQueue[_Task | None] = SimpleQueue()
         self._results: SimpleQueue[Callable[[], None]] = SimpleQueue()
@@ -84,7 +84,7 @@ class Executor(Reprs, shows="depth _reads _plans _results"):
 
     @property
     def most(self) -> int:
-        """How many reads the loop may have under way."""
+        """Maximum number of reads that the loop may have under way."""
         return self.depth + min(self.depth, WAITING)
 
     def read(self, job: Job, done: Done) -> None:
@@ -94,10 +94,10 @@ class Executor(Reprs, shows="depth _reads _plans _results"):
     def share(self, part: Part, parts: int, done: PartsDone) -> None:
         """Run `part(readers, number)` for each number below `parts`, then `done(errors)` in the loop.
 
-        `errors` are those of parts that failed, by their numbers.
+        `errors` are those of the parts that failed, by number.
 
-        Parts start in ascending order, each in the next I/O thread that is free, so storage gets as many operations at
-        a time as there are threads.
+        Parts start in ascending order, each in the next free I/O thread, so storage gets as many operations at a time
+        as there are threads.
         """
         shared = _Shared(part, parts, done)
         for _ in range(min(parts, self.depth)):
@@ -113,9 +113,9 @@ class Executor(Reprs, shows="depth _reads _plans _results"):
         os.eventfd_write(self.wake, 1)
 
     def ask(self, what: Callable[[], _T], limit_s: float) -> _T:
-        """Have the loop call `what`, and wait for its result, from any thread but the loop's.
+        """Have the loop call `what`, and return its result, from any thread but the loop's.
 
-        Raises TimeoutError where the loop does not answer in time, or has ended.
+        Raises TimeoutError if the loop does not answer in time, or has ended.
         """
         answer: Future[_T] = Future()
 
@@ -137,14 +137,14 @@ class Executor(Reprs, shows="depth _reads _plans _results"):
             raise TimeoutError(f"the server's loop has not answered within {limit_s:g} s") from None
 
     def finish(self) -> None:
-        """Call `done` of every job that has ended. The loop calls this when `wake` is readable."""
+        """Call `done` of each job that has ended. The loop calls this when `wake` is readable."""
         with suppress(BlockingIOError):
             os.eventfd_read(self.wake)
         for _ in range(self._results.qsize()):
             self._results.get()()
 
     def close(self, limit_s: float = 5.0) -> None:
-        """End the threads. A thread that storage does not let go is left behind."""
+        """End the threads. A thread that is still blocked in storage after `limit_s` is left behind."""
         with self._closing:
             self._closed = True
         for _ in range(self.depth):
@@ -173,7 +173,7 @@ class Executor(Reprs, shows="depth _reads _plans _results"):
 
 
 def _alone(job: Job, done: Done) -> _Task:
-    """A job that one thread runs."""
+    """Return the task of a job that one thread runs."""
 
     def task(readers: Readers | None) -> Callable[[], None]:
         try:
@@ -185,7 +185,7 @@ def _alone(job: Job, done: Done) -> _Task:
 
 
 class _Shared:
-    """A job whose parts several threads share: each takes the next part that no thread has taken."""
+    """A job whose parts are spread over several threads: each thread runs the next part that no thread has started."""
 
     def __init__(self, part: Part, parts: int, done: PartsDone) -> None:
         self._part, self._parts, self._done = part, parts, done
@@ -194,7 +194,7 @@ class _Shared:
         self._errors: dict[int, BaseException] = {}
 
     def __call__(self, readers: Readers | None) -> Callable[[], None] | None:
-        """Run parts until none is left. Returns what to tell the loop where the last part to end was run here."""
+        """Run parts until none is left. Returns the call for the loop if the last part to end ran in this thread."""
         assert readers is not None
         last = False
         while (number := self._take()) is not None:
@@ -213,7 +213,7 @@ class _Shared:
         return number if number < self._parts else None
 
     def _end(self, number: int, error: Exception | None) -> bool:
-        """Note the end of a part. Returns whether all parts have ended."""
+        """Record the end of a part. Returns whether all parts have ended."""
         with self._lock:
             self._ended += 1
             if error is not None:

@@ -1,11 +1,11 @@
-"""Who may look at a server with a browser or with Prometheus? A small HTTP port, read-only, in threads of its own.
+"""A small, read-only HTTP port for browsers and Prometheus, served by threads of its own.
 
     GET /            the page (page.html)                     GET /metrics     Prometheus text
     GET /events      server-sent events, once a second        GET /stats.json  all statistics
     GET /healthz     200 while the server's loop answers, without a token
 
 Every other path needs the token, as `?token=` or as `Authorization: Bearer`. A connection answers one request. The
-number of connections, the size of a request and every wait have limits, so no client can hold up the server's loop: the
+number of connections, the size of a request and every wait have limits, so no client can block the server's loop: the
 threads ask the loop for statistics, at most twice a second for all connections together.
 """
 
@@ -31,17 +31,17 @@ from brand.node.serve.loops import MOST_ROWS
 from brand.node.serve.metrics import CONTENT_TYPE, prometheus
 
 MOST_CONNECTIONS: Final = 32
-"""Connections at a time. One more is told so and closed."""
+"""Maximum number of connections at a time. Further connections get status 503 and are closed."""
 MOST_HEAD: Final = 8192
-"""Bytes of a request."""
+"""Maximum size of a request in bytes."""
 REQUEST_LIMIT_S: Final = 5.0
-"""How long a client may take to send its request, and to take each answer."""
+"""Seconds that a client may take to send its request, and to receive each answer."""
 EVERY_S: Final = 1.0
-"""How often the page gets an event."""
+"""Seconds between two events of the page."""
 FRESH_S: Final = 0.5
-"""So long statistics are used again."""
+"""Seconds for which statistics are used again."""
 _EVENT_ROWS: Final = 5
-"""Rows of each training loop in an event. The page knows the others."""
+"""Rows of each training loop in an event. The page has the earlier rows already."""
 _LINE: Final = re.compile(r"([A-Z]{1,16}) (/\S*) HTTP/1\.[01]")
 _TEXT: Final = "text/plain; charset=utf-8"
 _BEARER: Final = "bearer "
@@ -61,10 +61,10 @@ log = logging.getLogger("brand.node")
 
 
 class HttpPort:
-    """Serves the statistics that `facts(rows)` returns, with so many rows of each training loop, until `close`.
+    """Serves the statistics that `facts(rows)` returns, with that many rows of each training loop, until `close`.
 
-    `where` is `[HOST:]PORT`; without a host, loopback. Raises `UsageError` where it is no such text, or is taken.
-    `facts` raises TimeoutError or a `BrandError` where there are no statistics.
+    `where` is `[HOST:]PORT`; without a host, loopback. Raises `UsageError` if the text is invalid or the port is taken.
+    `facts` raises TimeoutError or a `BrandError` if there are no statistics.
     """
 
     def __init__(self, where: str, token: str, facts: Callable[[int], dict[str, Any]]) -> None:
@@ -72,12 +72,12 @@ class HttpPort:
         self._listener = _listen(where)
         host, port = self._listener.getsockname()[:2]
         self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        """Where it listens, `host:port`."""
+        """The address at which the port listens, `host:port`."""
         self._room = threading.BoundedSemaphore(MOST_CONNECTIONS)
         self._ended = threading.Event()
         self._looking = threading.Lock()
         self._seen: tuple[float, dict[str, Any]] = (float("-inf"), {})
-        """The last statistics, and when they were asked for."""
+        """The time of the last request for statistics, and its result."""
         self._lock = threading.Lock()
         self._connections: dict[socket.socket, threading.Thread] = {}
         self._thread = threading.Thread(target=self._accept, name="http", daemon=True)
@@ -139,7 +139,7 @@ class HttpPort:
         self._room.release()
 
     def _respond(self, connection: socket.socket, head: str | int) -> None:
-        """Raises OSError where the client has gone, or takes nothing."""
+        """Send the answer to a request. Raises OSError if the client has disconnected or does not read."""
         connection.settimeout(REQUEST_LIMIT_S)
         if isinstance(head, int):
             connection.sendall(_answer(head))
@@ -159,7 +159,7 @@ class HttpPort:
         connection.sendall(answer.partition(b"\r\n\r\n")[0] + b"\r\n\r\n" if method == "HEAD" else answer)
 
     def _may(self, query: str, fields: Mapping[str, str]) -> bool:
-        """Whether a request has the token."""
+        """Return whether a request has the token."""
         given = parse_qs(query).get("token", [])
         authorization = fields.get("authorization", "")
         if authorization.lower().startswith(_BEARER):
@@ -167,7 +167,7 @@ class HttpPort:
         return any(hmac.compare_digest(text.encode(errors="replace"), self._token) for text in given)
 
     def _answer(self, path: str) -> bytes:
-        """The answer to a request that may be answered."""
+        """Return the answer to a request that is allowed."""
         if path not in ("/", "/healthz", "/stats.json", "/metrics"):
             return _answer(404, "there are /, /metrics, /stats.json, /events and /healthz\n")
         if path == "/":
@@ -184,7 +184,7 @@ class HttpPort:
         return _answer(200, json.dumps(facts), "application/json")
 
     def _stream(self, connection: socket.socket) -> None:
-        """Send events until the client goes, or the port closes."""
+        """Send events until the client disconnects or the port closes."""
         connection.sendall(_front(200, "text/event-stream", {"X-Accel-Buffering": "no"}))
         rows = MOST_ROWS
         while not self._ended.is_set():
@@ -199,7 +199,7 @@ class HttpPort:
             self._ended.wait(EVERY_S)
 
     def _look(self) -> dict[str, Any]:
-        """The statistics, at most `FRESH_S` old."""
+        """Return statistics that are at most `FRESH_S` old."""
         with self._looking:
             if time.monotonic() - self._seen[0] > FRESH_S:
                 self._seen = time.monotonic(), self._facts(MOST_ROWS)
@@ -207,12 +207,12 @@ class HttpPort:
 
 
 def derived_token(secret: str) -> str:
-    """The token of a cluster's pages, made from the secret of its nodes, which it does not tell."""
+    """Return the token of a cluster's pages, derived from the secret of its nodes, which it does not reveal."""
     return hmac.new(secret.encode(), b"brand http", hashlib.sha256).hexdigest()[:32]
 
 
 def check_where(where: str) -> tuple[str, int]:
-    """Host and port of `[HOST:]PORT`. Raises `UsageError`."""
+    """Return host and port of `[HOST:]PORT`. Raises `UsageError` if the text is invalid."""
     host, _, port = where.rpartition(":")
     if not (port.isascii() and port.isdigit()) or int(port) > 65535 or (":" in where and not host):
         raise UsageError(f"an HTTP port is [HOST:]PORT, such as 8585 or 0.0.0.0:8585, not {where!r}")
@@ -229,7 +229,7 @@ def _listen(where: str) -> socket.socket:
 
 
 def _head(connection: socket.socket) -> str | int:
-    """The head of a request; or the status that refuses it. Raises OSError."""
+    """Read the head of a request. Returns a status instead if the request is refused. Raises OSError."""
     end_s, data = time.monotonic() + REQUEST_LIMIT_S, b""
     while b"\r\n\r\n" not in data:
         left_s = end_s - time.monotonic()
@@ -249,7 +249,7 @@ def _head(connection: socket.socket) -> str | int:
 
 
 def _parse(head: str) -> tuple[str, str, dict[str, str]]:
-    """Method, target and header fields of a request; the method is empty where it is none."""
+    """Return method, target and header fields of a request; the method is empty if the request is invalid."""
     line, *rest = head.split("\r\n")
     found = _LINE.fullmatch(line)
     if found is None:
@@ -259,7 +259,7 @@ def _parse(head: str) -> tuple[str, str, dict[str, str]]:
 
 
 def _policy(page: bytes) -> str:
-    """The page's own script and style, and nothing from elsewhere."""
+    """Return the policy that allows the page's own script and style, and no other source."""
     hashes = {}
     for tag in ("script", "style"):
         found = re.search(f"<{tag}>(.*?)</{tag}>".encode(), page, re.DOTALL)

@@ -1,8 +1,8 @@
-"""How long does a node server live that a training process has started?
+"""How long does a data server live that a training process has started?
 
-It lives as long as one of the processes that own it; the kernel says when a process ends (pidfd). It ends earlier where
-all its clients have left, because a training process may go on without its data sets. It does not end while it starts:
-then its first client or the servers of other nodes are still to come, and may take any time.
+It lives as long as one of its client processes; the kernel reports the end of a process (pidfd). It ends earlier if all
+its clients have disconnected, because a training process may continue without its data sets. It does not end while it
+starts, because its first client or the servers of other nodes may take any time to connect.
 """
 
 from __future__ import annotations
@@ -14,11 +14,14 @@ from typing import Final
 from brand.reprs import Reprs
 
 LINGER_S: Final = 10.0
-"""A server ends so long after its last client has left."""
+"""Seconds after which a server ends once its last client has disconnected."""
 
 
 class Lifetime(Reprs, shows="_owners _left_s"):
-    """The owners of a server, watched by the selector of its loop. Without owners it lives until it is told to end."""
+    """The client processes that keep a server alive, watched by the selector of its loop.
+
+    Without such processes, the server lives until it is stopped.
+    """
 
     def __init__(self, selector: selectors.BaseSelector, owners: tuple[int, ...]) -> None:
         self._selector = selector
@@ -26,7 +29,7 @@ class Lifetime(Reprs, shows="_owners _left_s"):
         self._owners: dict[int, int] = {}
         """Descriptors (pidfd) by process."""
         self._left_s: float | None = None
-        """When the last client left; None: some are connected, or none has come yet."""
+        """Time at which the last client disconnected; None if clients are connected, or none has connected yet."""
         for owner in owners:
             self.own(owner)
 
@@ -42,9 +45,10 @@ class Lifetime(Reprs, shows="_owners _left_s"):
         self._selector.register(descriptor, selectors.EVENT_READ, lambda _: self._disown(process))
 
     def over(self, now_s: float, *, used: bool, starting: bool) -> bool:
-        """Whether the server ends now.
+        """Return whether the server ends now.
 
-        `used`: clients or other nodes are connected. `starting`: its first client, or another node, is still to come.
+        `used`: clients or other nodes are connected. `starting`: its first client, or another node, has not connected
+        yet.
         """
         if used or starting:
             self._left_s = None
@@ -54,7 +58,7 @@ class Lifetime(Reprs, shows="_owners _left_s"):
         return self.owned and (left or not self._owners)
 
     def close(self) -> None:
-        """Let go of all descriptors."""
+        """Close all descriptors."""
         for process in list(self._owners):
             self._disown(process)
 

@@ -1,4 +1,4 @@
-"""How do the training loops of this node's ranks wait? What ranks have told in LOOP, summed up by run and rank."""
+"""The waits of the training loops of this node's ranks, as reported in LOOP, summed up by run and rank."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from brand.node.wire.looping import LoopReport, StepTally, Waiting
 from brand.reprs import Reprs
 
 MOST_LOOPS: Final = 4096
-"""Ranks of runs of which a server keeps a sum. It drops the one that it has not heard of for longest."""
+"""Maximum number of ranks, over all runs, whose sums a server stores. It drops the rank with the oldest last report."""
 MOST_ROWS: Final = 240
-"""Reports of a rank that it keeps."""
+"""Maximum number of stored reports of a rank."""
 SILENT_S: Final = 5.0
-"""What a loop waits for now is not told any more so long after its last report."""
+"""Seconds after a loop's last report from which its current wait is no longer shown."""
 
 
 class _Loop(Reprs, shows="tally rows last"):
-    """What is known of the loops of one rank of a run."""
+    """The reports of one rank of a run, summed up."""
 
     def __init__(self) -> None:
         self.tally = StepTally()
@@ -28,7 +28,7 @@ class _Loop(Reprs, shows="tally rows last"):
         self.heard_s = 0.0
 
     def hears(self, report: LoopReport, row: dict[str, Any], now_s: float) -> None:
-        """The rank reports."""
+        """Add a report of the rank."""
         self.tally.add(report.tally)
         self.last, self.heard_s = report, now_s
         if report.tally.steps:
@@ -43,7 +43,7 @@ class Loops(Reprs, shows="_loops _reports"):
         self._reports = 0
 
     def hears(self, report: LoopReport, now_s: float) -> None:
-        """A rank reports."""
+        """Add a report of a rank."""
         key = report.run, report.rank
         loop = self._loops.pop(key, None) or _Loop()
         while len(self._loops) >= MOST_LOOPS:
@@ -64,7 +64,7 @@ class Loops(Reprs, shows="_loops _reports"):
         loop.hears(report, row, now_s)
 
     def facts(self, held: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """Each rank as plain values. `held` are the draws that wait now (`held_draws`)."""
+        """Return each rank as plain values. `held` are the draws that wait now (`held_draws`)."""
         now_s = time.monotonic()
         waits: dict[tuple[str, int | None], Mapping[str, Any]] = {}
         for draw in held:
@@ -73,7 +73,7 @@ class Loops(Reprs, shows="_loops _reports"):
 
 
 def shown(loop: dict[str, Any], rows: int) -> dict[str, Any]:
-    """A loop of `Loops.facts` with its last `rows` rows; where there are none to show, also without its buckets."""
+    """Return a loop of `Loops.facts` with its last `rows` rows; if `rows` is 0, also without its buckets."""
     if rows:
         return {**loop, "rows": loop["rows"][-rows:]}
     return {name: value for name, value in loop.items() if name not in ("rows", "buckets", "seconds")}
@@ -102,7 +102,7 @@ def _facts(key: tuple[str, int], loop: _Loop, held: Mapping[str, Any] | None, no
 
 
 def _waiting(waiting: Waiting | None) -> dict[str, Any] | None:
-    """A wait as plain values."""
+    """Return a wait as plain values."""
     if waiting is None:
         return None
     return {"step": waiting.step, "wait_s": round(waiting.wait_s, 4), "cause": waiting.cause}

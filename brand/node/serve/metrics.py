@@ -1,4 +1,4 @@
-"""How do the statistics of a server read in the text format of Prometheus? A pure function of `NodeServer.facts`.
+"""The statistics of a server in the text format of Prometheus: a pure function of `NodeServer.facts`.
 
 Names begin with `brand_` and end with their unit; counters end with `_total`. `docs/waiting.md` lists them.
 """
@@ -15,7 +15,7 @@ _SHOWN: Final = tuple(number for number in range(len(BOUNDS)) if number % 10 in 
 """Buckets that Prometheus gets: those that end at 1, 2 and 5 of each decade."""
 
 Sample = tuple[Mapping[str, Any], float | int | None]
-"""Labels and a value; None: there is none."""
+"""Labels and a value; the value is None if there is none."""
 
 _COUNTERS: Final = {
     "draws": ("drawn_samples_total", "Samples drawn."),
@@ -37,7 +37,7 @@ _CAUSES: Final = ("storage", "node", "preparation", "server")
 
 
 def prometheus(facts: Mapping[str, Any]) -> str:
-    """The statistics with the buckets of all training loops, as one text."""
+    """Return the statistics with the buckets of all training loops, as one text."""
     return "".join(_families(facts))
 
 
@@ -67,7 +67,7 @@ def _memory(facts: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _traffic(facts: Mapping[str, Any]) -> Iterator[str]:
-    """Object store, cache folder, preparers and other nodes, where there are any."""
+    """Yield the metrics of object store, cache folder, decode workers and other nodes, if there are any."""
     store, cache, prepared, cluster = (facts[name] for name in ("store", "cache", "prepared", "cluster"))
     if store is not None:
         yield _family("store_requests_total", "counter", "Requests to the object store.", [({}, store["requests"])])
@@ -125,7 +125,7 @@ def _histogram(name: str, labels: Mapping[str, Any], seconds: float, counts: lis
 
 
 def _family(name: str, kind: str, meaning: str, samples: Iterable[Sample]) -> str:
-    """A metric with its samples; empty where it has none."""
+    """Return a metric with its samples; empty if it has none."""
     lines = [_line(name, labels, value) for labels, value in samples if value is not None]
     return "".join([_head(name, kind, meaning), *lines]) if lines else ""
 

@@ -1,10 +1,11 @@
-"""The process of a preparer: which values does each sample of a batch become? It decodes what may be hostile.
+"""The process of a decode worker: it decodes the samples of batches, which may be hostile.
 
 It maps the server's memory read-only, compares checksums, decodes as a client does (`brand.formats.preparation`), and
-puts the results into its staging memory, from where the server copies them. It touches no storage and no other process.
+writes the results into its staging memory, from which the server copies them. It touches no storage and no other
+process.
 
-A file may make a decoder crash, or never end: the process then ends alone. An alarm ends it also where the server has
-gone and can end it no more.
+A file may crash a decoder, or make it run forever: only this process ends then. An alarm ends it even if the server has
+ended and cannot end it.
 """
 
 from __future__ import annotations
@@ -44,13 +45,15 @@ from brand.node.wire.preparer import (
 )
 
 MOST_MEMORY: Final = 4 << 30
-"""Address space that a preparer takes beside what it has at its start: a file may ask for any amount."""
+"""Bytes of address space that a decode worker may use in addition to those at its start, because a file may ask for any
+amount.
+"""
 _GOES_FIRST: Final = 900
-"""Where the system runs out of memory, it ends a preparer before others (oom_score_adj)."""
+"""If the system runs out of memory, it ends a decode worker before other processes (oom_score_adj)."""
 
 
 def main() -> None:
-    """Prepare what comes over the socket that the command names, until the server closes it."""
+    """Decode the batches that arrive over the socket named on the command line, until the server closes it."""
     *_, line, arena, staging, size = map(int, sys.argv[3:])
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
@@ -78,7 +81,7 @@ def main() -> None:
 
 
 class BatchDecoder:
-    """Prepares samples in `pages`, shape (pages, page size), to the memory `staging`."""
+    """Decodes samples in `pages`, shape (pages, page size), to the memory `staging`."""
 
     def __init__(self, setup: Setup, pages: NDArray[np.uint8], staging: NDArray[np.uint8]) -> None:
         self._schema, self._pages, self._staging = setup.schema, pages, staging
@@ -89,9 +92,9 @@ class BatchDecoder:
         self._wants[number] = want, RecordDecoder(self._schema, [want.field])
 
     def prepare(self, number: int, chains: Chains) -> list[int]:
-        """Prepare samples, each to the next page of the staging memory on.
+        """Decode samples, each to the next free page of the staging memory.
 
-        Returns the size of each: `CANNOT` where that is impossible, `UNTRIED` where others have filled the memory.
+        Returns the size of each: `CANNOT` if it cannot be decoded, `UNTRIED` if earlier samples have filled the memory.
         """
         page, counts = self._pages.shape[1], chains.counts.astype(np.int64)
         memory = self._pages[chains.pages].reshape(-1)
@@ -118,7 +121,7 @@ class BatchDecoder:
         return sizes
 
     def _made(self, number: int, stored: StoredSamples) -> tuple[bytes, NDArray[np.uint8]] | None:
-        """Header and values of one sample; None where it cannot be prepared: its client will meet the reason."""
+        """Return header and values of one sample; None if it cannot be decoded: its client will raise the reason."""
         want, decode = self._wants[number]
         if not stored.right().all():
             return None

@@ -1,8 +1,8 @@
-"""How do batches get to preparers, and what they made into the second memory? By processes, sockets and one thread.
+"""Passes batches to decode workers, and decoded samples to the second memory: processes, sockets and one thread.
 
-The server speaks to each preparer over a pair of sockets, which its loop watches. What a preparer has made lies in
-memory that only these two have mapped; one thread copies it, so that the server alone writes what clients read. The
-processes end with their sockets, so with the server, however that ends.
+The server communicates with each decode worker over a pair of sockets, which its loop watches. Decoded samples are
+written to memory that only the server and this worker have mapped. One thread copies them, so that only the server
+writes the memory that clients read. The processes end with their sockets, so they end with the server in any case.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ from brand.pythonchild import start_helper
 from brand.reprs import Reprs
 
 END_S: Final = 5.0
-"""How long a server that ends waits for a process that it has killed."""
+"""Seconds that a server that ends waits for a process that it has killed."""
 
 
 @dataclass(slots=True)
 class _Process:
-    """A preparer that runs."""
+    """A running decode worker."""
 
     process: subprocess.Popen[bytes]
     line: socket.socket
     staging: NDArray[np.uint8]
     """Its pages, shape (pages, page size), read-only."""
     told: set[int] = field(default_factory=set)
-    """Numbers of the wants that it knows."""
+    """Numbers of the decode specs that it has received."""
     batch: tuple[int, int] | None = None
-    """Number of the batch that it prepares, and how many samples that has."""
+    """Number and sample count of the batch that it decodes."""
 
     def takes(self, number: int, samples: int) -> None:
         self.batch = number, samples
@@ -57,10 +57,10 @@ class _Process:
 
 
 class DecodeWorkerProcesses(Reprs, shows="_processes _dying"):
-    """The processes of the preparers of one server.
+    """The processes of one server's decode workers.
 
-    They read samples in `arena`; what they make is copied to `prepared`. `post` has the loop call a function, `tell`
-    takes the stimuli.
+    They read samples in `arena`; decoded samples are copied to `prepared`. `post` has the loop call a function, `tell`
+    accepts the stimuli.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class DecodeWorkerProcesses(Reprs, shows="_processes _dying"):
         return _Process(process, line, pages)
 
     def _end(self, number: int) -> None:
-        """End a process. What it has made before is still copied."""
+        """End a process. Samples that it has decoded are still copied."""
         found = self._processes.pop(number)
         self._selector.unregister(found.line.fileno())
         found.line.close()
@@ -143,7 +143,7 @@ class DecodeWorkerProcesses(Reprs, shows="_processes _dying"):
         self._dying.append(found.process)
 
     def _lose(self, number: int) -> None:
-        """A process has ended, or says what it should not."""
+        """Handle a process that has ended or sent an invalid message."""
         self._end(number)
         self._tell(PreparerEnded(number))
 

@@ -1,4 +1,4 @@
-"""The process of a server that a training process started: reads its `ServerSpec`, says when it listens, serves."""
+"""The process of a server that a training process started: reads its `ServerSpec`, reports when it listens, serves."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from brand.storage.io.files import no_descriptor_left
 
 
 def main() -> None:
-    """Serve what standard input says, until the owners have ended."""
+    """Serve the specification from standard input until the client processes have ended."""
     serve(_make)
 
 
@@ -37,9 +37,9 @@ def _make(spec: ServerSpec) -> NodeServer:
 
 
 def serve(make: Callable[[ServerSpec], NodeServer]) -> None:
-    """Serve what standard input says, by a server that `make` makes.
+    """Serve the specification from standard input, with the server that `make` returns.
 
-    Where the process that started this one has gone meanwhile, this one ends silently, with its owners.
+    If the process that started this process has ended meanwhile, this process ends silently, with its client processes.
     """
     try:
         spec = ServerSpec.from_json(sys.stdin.read())
@@ -68,7 +68,7 @@ def serve(make: Callable[[ServerSpec], NodeServer]) -> None:
 
 
 def _say(value: dict[str, Any]) -> None:
-    """Send a value to the process that started this one, if it is still there, and let go of the pipe."""
+    """Send a value to the process that started this process, if it still runs, and close the pipe."""
     with suppress(BrokenPipeError):
         os.write(1, f"{json.dumps(value)}\n".encode())  # past the buffer of `sys.stdout`, which is flushed at the end
     with suppress(OSError), open(os.devnull, "r+b", buffering=0) as null:  # no descriptor may be left

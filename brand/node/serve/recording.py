@@ -1,4 +1,4 @@
-"""What did a server decide, and would it decide so again? A log of all stimuli and of the instructions that followed.
+"""A log of all stimuli and of the decisions that followed, and its replay: would the server decide the same again?
 
 Decisions are pure (`NodeState`), so the log holds what happened and when, and a digest of the instructions that followed.
 `replay` gives the same stimuli to a new `NodeState` over the same data set, without clients, storage or other nodes. The log
@@ -25,7 +25,7 @@ import numpy as np
 import xxhash
 
 from brand.errors import BrandError, UsageError, pack_error, unpack_error
-from brand.formats.preparation import Picture, Sound
+from brand.formats.preparation import DecodeAudio, DecodeImage
 from brand.node.decide import stimuli
 from brand.node.decide.cache.caching import CacheStart
 from brand.node.decide.core import DecodingStart
@@ -57,7 +57,7 @@ from brand.reprs import Reprs
 
 VERSION: Final = 9
 MOST_BYTES: Final = 1 << 28
-"""A log ends at this size."""
+"""A log ends at this size, in bytes."""
 
 log = logging.getLogger("brand.node")
 
@@ -67,7 +67,7 @@ _VALUES: Final = {
     for value in (
         *(value for value in vars(stimuli).values() if isinstance(value, type) and is_dataclass(value)),
         *DESCRIBED,
-        *(Push, Drawer, Join, Joins, Vote, DecodeSpec, Picture, Sound),
+        *(Push, Drawer, Join, Joins, Vote, DecodeSpec, DecodeImage, DecodeAudio),
     )
 }
 """Classes that a log may name."""
@@ -76,7 +76,7 @@ _VALUES: Final = {
 class Recorder(Reprs, shows="_file.name _left"):
     """Writes a log to `path`, until the file has `most_bytes` or cannot be written.
 
-    Raises `UsageError` where the file cannot be written at all.
+    Raises `UsageError` if the file cannot be opened for writing.
     """
 
     def __init__(self, path: str | os.PathLike[str], turn: NodeState, most_bytes: int = MOST_BYTES) -> None:
@@ -118,7 +118,7 @@ def replay(path: str | os.PathLike[str], index: Rows, pages_of: PageCounts) -> i
     """Make the decisions of a log again. Returns the number of entries.
 
     `pages_of` are the pages of each sample, shape (samples,), `index` has the rows of the same data set. Raises
-    `UsageError` for a file that is no such log, and at the first decision that differs; the message names its line.
+    `UsageError` if the file is no such log, and at the first decision that differs; the message names its line.
     """
     with open(path, encoding="utf-8") as file:
         lines = file.read().splitlines()
@@ -140,7 +140,7 @@ def replay(path: str | os.PathLike[str], index: Rows, pages_of: PageCounts) -> i
 
 
 def digest(instructions: Sequence[Instruction]) -> str:
-    """A digest of instructions: 16 hexadecimal digits. The bytes of samples and their addresses do not count."""
+    """Return a digest of instructions: 16 hexadecimal digits. The bytes of samples and their addresses do not count."""
     text = json.dumps([_pack(instruction) for instruction in instructions])
     return xxhash.xxh3_64_hexdigest(text.encode())
 
@@ -166,7 +166,7 @@ class _Player:
         self._reads_for: dict[tuple[NodeNumber, int, int], ReadFor] = {}
 
     def play(self, entry: dict[str, Any]) -> tuple[list[Instruction], str | None]:
-        """What follows from an entry: instructions, and the name of the error or None."""
+        """Return the result of an entry: instructions, and the name of the error or None."""
         try:
             if entry["is"] == _STEP:
                 then = self._turn.step(entry["at"], {NodeNumber(node): size for node, size in entry["unsent"]})
@@ -247,7 +247,7 @@ def _pack_cache(start: CacheStart | None) -> dict[str, Any] | None:
 
 
 def _unpack_cache(value: dict[str, Any] | None, index: Rows, pages_of: PageCounts, page: int) -> CacheStart | None:
-    """Inverse of `_pack_cache`. The sizes are those of the index, as far as they agree with the pages."""
+    """Invert `_pack_cache`. The sizes are those of the index, if they agree with the pages."""
     if value is None:
         return None
     samples = len(pages_of)
@@ -261,7 +261,7 @@ def _unpack_cache(value: dict[str, Any] | None, index: Rows, pages_of: PageCount
 
 
 def _pack_stimulus(stimulus: Stimulus) -> dict[str, Any]:
-    """A stimulus as plain values, without the results of instructions."""
+    """Return a stimulus as plain values, without the results of instructions."""
     match stimulus:
         case PlanMade(key, _, _, joins):
             return {"is": "PlanMade", "key": key, "joins": _pack(joins)}
@@ -279,7 +279,7 @@ def _pack_stimulus(stimulus: Stimulus) -> dict[str, Any]:
 
 
 def _pack(value: Any) -> Any:
-    """A value as plain values. Of the pages of a `Push`, only their number goes into the log."""
+    """Return a value as plain values. For a `Push`, the log has only the number of its pages."""
     match value:
         case None | bool() | int() | float() | str():
             return value
@@ -312,7 +312,7 @@ def _pack(value: Any) -> Any:
 
 
 def _unpack(value: Any) -> Any:
-    """Inverse of `_pack`; lists become tuples."""
+    """Invert `_pack`; lists become tuples."""
     match value:
         case {"array": dtype, "bytes": text}:
             return np.frombuffer(base64.b64decode(text), np.dtype(dtype))

@@ -1,6 +1,7 @@
-"""Which of many similar events get a line in the log? The first one at once; the others are counted and summed up.
+"""Limits the log lines about similar events: the first event is logged at once, later ones are counted and summed up.
 
-Pure: it knows no clock and writes nothing. The caller asks `tell` for each event, and `overdue` now and then.
+Pure: the module reads no clock and writes nothing. The caller calls `tell` for each event, and `overdue` from time to
+time.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ class Repeats(Generic[Kind]):
     def __init__(self, every_s: float, most: int = 1024) -> None:
         self._every_s, self._most = every_s, most
         self._since: dict[Kind, _Since] = {}
-        """What came of each kind. The kind whose last line is oldest comes first."""
+        """The events of each kind. The kind with the oldest last line is the first."""
 
     def tell(self, kind: Kind, now_s: float) -> bool:
-        """Take an event. Returns whether it gets its own line; if not, it is counted."""
+        """Add an event. Returns whether it gets its own line; if not, it is counted."""
         since = self._since.get(kind)
         if since is not None and (since.count or now_s - since.said_s < self._every_s):
             since.again()
@@ -45,12 +46,12 @@ class Repeats(Generic[Kind]):
         return True
 
     def overdue(self, now_s: float) -> Iterator[tuple[Kind, int, float]]:
-        """Kinds to sum up now: kind, how many events, and in how many seconds."""
+        """Yield the kinds to sum up now: kind, number of events, and the seconds in which they happened."""
         for kind in [k for k, s in self._since.items() if s.count and now_s - s.said_s >= self._every_s]:
             yield self._sum_up(kind, now_s)
 
     def rest(self, now_s: float) -> Iterator[tuple[Kind, int, float]]:
-        """All kinds with counted events, as for `overdue`: no further events will come."""
+        """Yield all kinds with counted events, as `overdue` does. Called when no further events can happen."""
         for kind in [k for k, s in self._since.items() if s.count]:
             yield self._sum_up(kind, now_s)
 

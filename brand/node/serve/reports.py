@@ -1,4 +1,4 @@
-"""What have clients reported, and what did the log say last? For statistics; no decision depends on it."""
+"""Reports of clients, and the last warnings of the log. For statistics; no decision depends on them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAX_REPORTS: Final = 1000
 
 
 class Reports(Reprs, shows="_replaced _loops"):
-    """Reports of the clients of a server, beside what its log says (`troubles`)."""
+    """Reports of the clients of a server, in addition to its warnings (`troubles`)."""
 
     def __init__(self, troubles: Troubles) -> None:
         self._troubles, self._loops = troubles, Loops()
@@ -30,11 +30,11 @@ class Reports(Reprs, shows="_replaced _loops"):
             self._replaced.append(report)
 
     def loop(self, report: LoopReport) -> None:
-        """A rank tells how its training loop waits."""
+        """Add a rank's report of the waits of its training loop."""
         self._loops.hears(report, time.monotonic())
 
     def facts(self, held: Iterable[Mapping[str, Any]], draws: Mapping[str, float], rows: int = 0) -> dict[str, Any]:
-        """All of it, as plain values; `held` and `rows` as for `Loops.facts`, `draws` as for `why`."""
+        """Return all reports as plain values; `held` and `rows` as for `Loops.facts`, `draws` as for `why`."""
         loops = self._loops.facts(held)
         return {
             "why": why(loops, draws),

@@ -1,4 +1,4 @@
-"""What do clients ask of a server? Most requests are stimuli; those that need no decision are answered here."""
+"""Requests of a server's clients. Most requests become stimuli; those that need no decision are answered here."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from brand.node.decide.node_state import NodeState
 from brand.node.decide.stimuli import ClientDraws, ClientTakes, Stimulus
 from brand.node.memory.arena import Arenas
 from brand.node.serve.clients import Clients
-from brand.node.serve.exchange import StreamExchange
 from brand.node.serve.lifetime import Lifetime
 from brand.node.serve.reports import Reports
 from brand.node.setup.measure import MemoryLayout
@@ -59,7 +58,7 @@ if TYPE_CHECKING:
 
 
 class ClientRequests(Reprs, shows="_address _greeted"):
-    """Answers the clients of a server at `address`. `tell` takes the stimuli."""
+    """Answers the clients of a server at `address`. `tell` accepts the stimuli."""
 
     def __init__(
         self,
@@ -77,16 +76,16 @@ class ClientRequests(Reprs, shows="_address _greeted"):
         self._turn, self._exchange, self._lifetime, self._tell = turn, exchange, lifetime, tell
         self._started_s = time.monotonic()
         self._life = secrets.token_hex(8)
-        """Tells this server from others at its address, before and after."""
+        """Distinguishes this server from earlier and later servers at its address."""
         self._greeted, self._reports = False, reports
 
     @property
     def greeted(self) -> bool:
-        """Whether a client has come that will draw. A client that only looks does not count."""
+        """Whether a client that will draw has connected. A client that only looks does not count."""
         return self._greeted
 
     def handle(self, clients: Clients, channel: Channel, kind: Kind, body: bytes) -> None:
-        """Do what a message asks. Raises `BrandError` where that is impossible."""
+        """Execute the request of a message. Raises `BrandError` if that is impossible."""
         if channel.greeted == (kind == Kind.HELLO):
             raise ProtocolError("the first message, and no other, is HELLO")
         client = channel.number
@@ -168,7 +167,7 @@ class ClientRequests(Reprs, shows="_address _greeted"):
         clients.send(channel, messages.pack_json(Kind.HELLO, welcome), self._arenas.descriptors)
 
     def _take(self, channel: Channel, taken: DirectHits) -> None:
-        """A client has taken samples by itself. Their checksums are right where it says which bytes it has checked."""
+        """Pass on the direct hits of a client. The checksums of bytes that it says it has checked count as right."""
         core, key = self._turn.core, self._checked(channel.number, (RunNumber(taken.run), taken.epoch))
         right = np.empty(0, np.int64)
         if len(taken.entries):
@@ -184,9 +183,12 @@ class ClientRequests(Reprs, shows="_address _greeted"):
             raise UsageError(BY_ONE_NODE)
 
     def _why_not(self, wants: Sequence[DecodeSpec], theirs: dict[str, Any]) -> str:
-        """Why this server does not prepare for a client with these decoders; empty if it does. Raises `UsageError`."""
+        """Return why this server does not decode for a client with these decoders; empty if it does.
+
+        Raises `UsageError`.
+        """
         try:
-            checked({want.field: want.how for want in wants}, self._data.header.schema, None, decode=True)
+            checked({want.field: want.how for want in wants}, self._data.header.schema, None)
         except SchemaError as error:
             raise UsageError(str(error)) from None
         if self._arenas.prepared is None:
@@ -201,7 +203,7 @@ class ClientRequests(Reprs, shows="_address _greeted"):
         return ""
 
     def _checked(self, client: ClientNumber, key: Key) -> Key:
-        """Return the key of an epoch for which a client may ask. Raises `UsageError`."""
+        """Return the key of an epoch if the client may ask for it. Raises `UsageError` if not."""
         run, epoch = key
         if not self._turn.core.epochs.runs.knows(client, run):
             raise UsageError(f"run {run} was never registered")
@@ -210,7 +212,7 @@ class ClientRequests(Reprs, shows="_address _greeted"):
         return key
 
     def facts(self, clients: int, rows: int = 0) -> dict[str, Any]:
-        """Statistics of the server, as plain values; `rows` as for `Loops.facts`."""
+        """Return statistics of the server, as plain values; `rows` as for `Loops.facts`."""
         traffic = self._data.location.traffic
         held = held_draws(self._turn.core.epochs, time.monotonic())
         waits = self._turn.core.counters.draws.waits_by_cause()

@@ -1,9 +1,9 @@
-"""Which chunks does the page cache hold, of those that an epoch has still to read? The threads that read look.
+"""Looks for chunks in the page cache, among those that an epoch has still to read. The threads that read do this.
 
-Where the page cache holds a chunk, it is likely to hold the next ones. A look costs a tenth of a read that the loop
-decides, starts and ends. So the thread that has found a chunk there looks at those that the plan reads next: a few, and
-twice as many with each look, until one is not there. One thread looks at a time. The others go on with their reads, so
-the first draws do not wait for looks.
+If the page cache holds a chunk, it is likely to hold the next chunks. A look costs a tenth of a read that the loop
+decides, starts and ends. So the thread that has found a chunk in the page cache looks at the chunks that the plan reads
+next: a few, and twice as many with each look, until a chunk is missing. One thread looks at a time. Other threads
+continue with their reads, so the first draws do not wait for looks.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from brand.orders.base.plan import EpochPlan
 from brand.reprs import Reprs
 
 FEWEST: Final = 4
-"""The chunks of a first look."""
+"""Number of chunks of a first look."""
 MOST: Final = 64
-"""The most chunks of one look. The read of the thread that looks ends so much later."""
+"""Maximum number of chunks of one look. Each look delays the end of the thread's own read."""
 
 
 class Scout(Reprs, shows="_seen _order _most"):
-    """Looks ahead. `holds` says whether the page cache holds a chunk. Any thread may use it."""
+    """Looks ahead. `holds` returns whether the page cache holds a chunk. Any thread may use it."""
 
     def __init__(self, holds: Callable[[int], bool]) -> None:
         self.holds = holds
         self._looking = threading.Lock()
-        """Its holder owns what follows."""
+        """Guards the attributes below."""
         self._reads: weakref.ref[NDArray[np.void]] | None = None
-        """The reads of the plan of the last look. A plan that is over is not held in memory."""
+        """The reads of the plan of the last look. A weak reference, so that a plan that has ended is freed."""
         self._order: NDArray[np.int32] = np.arange(0, dtype=np.int32)
         """The chunks of that plan, by their first reads."""
         self._seen, self._most = 0, FEWEST
-        """How many of them were read or looked at, and how many the next look may look at."""
+        """Number of these chunks that were read or looked at, and maximum number for the next look."""
 
     def beyond(self, plan: EpochPlan, chunk: int) -> list[int]:
-        """Chunks that the page cache holds, of those behind `chunk` in the order of the plan's first reads.
+        """Return the next chunks after `chunk` that the page cache holds, in the order of the plan's first reads.
 
-        It is empty where another thread looks, and where each sample is a read of its own.
+        The list is empty if another thread looks, or if each sample is a read of its own.
         """
         if plan.reads is None or not self._looking.acquire(blocking=False):
             return []
@@ -57,7 +57,7 @@ class Scout(Reprs, shows="_seen _order _most"):
             self._looking.release()
 
     def _look(self) -> list[int]:
-        """The next chunks, up to the first that is not there."""
+        """Return the next chunks, up to the first that the page cache lacks."""
         held: list[int] = []
         for chunk in self._order[self._seen : self._seen + self._most].tolist():
             self._seen += 1

@@ -1,9 +1,9 @@
-"""The node server: one process per node and data set, which reads ahead and answers draws.
+"""The data server: one process per node and data set, which reads ahead and answers draws.
 
 One loop owns all state and never waits for storage or for other nodes. Clients (`Clients`, `ClientRequests`), threads
 (`BackgroundWork`) and other nodes (`StreamExchange`) tell it what happens; `NodeState` decides; the loop executes its instructions.
 
-The server ends when all processes that own it have ended (see `Lifetime`), or when it is told to.
+The server ends when all its client processes have ended (see `Lifetime`), or when it is stopped.
 """
 
 from __future__ import annotations
@@ -52,7 +52,6 @@ from brand.node.serve.clients import Clients
 from brand.node.serve.composing import exchange_of, preparers_of, record_to
 from brand.node.serve.executor import Executor, Readers
 from brand.node.serve.lifetime import Lifetime
-from brand.node.serve.preparers import DecodeWorkerProcesses
 from brand.node.serve.reports import Reports
 from brand.node.serve.requests import ClientRequests
 from brand.node.serve.storing import Storing
@@ -85,7 +84,7 @@ FACTS_LIMIT_S: Final = 5.0
 class NodeServer(Reprs, shows="address _clients _turn"):
     """Serves one data set at an abstract socket address, alone or as one of several nodes.
 
-    If the server is one of several, `network` makes the network, for the data set and the page size of the arena.
+    If the server is one of several, `network` creates the network, for the data set and the page size of the arena.
 
     Raises `UsageError` (memory too small, a log that cannot be written), OSError (EADDRINUSE: the address is taken),
     `FormatError` (no data set), `CacheError` (no cache folder).
@@ -103,9 +102,9 @@ class NodeServer(Reprs, shows="address _clients _turn"):
             messages.longest_order(data.header.samples),
         )
         try:
-            node, nodes, remote_memory = (member.node, member.nodes, member.remote_memory) if member else (0, 1, None)
+            node, nodes, peer_memory = (member.node, member.nodes, member.peer_memory) if member else (0, 1, None)
             sizes = stored_sizes(data)
-            layout = lay_out(sizes, spec.memory, remote_memory, members_of(data, node, nodes))
+            layout = lay_out(sizes, spec.memory, peer_memory, members_of(data, node, nodes))
             folder, cached = (None, None) if cache is None else open_cache(cache, data, sizes)
             page = layout.allocator.page
             arena = Arena(layout.allocator.count, page)
@@ -154,7 +153,7 @@ class NodeServer(Reprs, shows="address _clients _turn"):
             *(Reports(self._troubles), self._tell),
         )
         self._stop = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        """Readable once the server is told to end."""
+        """Readable once the server has been stopped."""
         self._selector.register(self._work.wake, selectors.EVENT_READ, lambda _: self._work.finish())
         self._selector.register(self._stop, selectors.EVENT_READ, lambda _: None)
         if self._exchange is not None:
@@ -168,18 +167,18 @@ class NodeServer(Reprs, shows="address _clients _turn"):
 
     @property
     def listens_at(self) -> str | None:
-        """Where other nodes reach this one, `host:port`; None where it is alone."""
+        """The address at which other nodes reach this node, `host:port`; None if it is the only node."""
         return None if self._exchange is None else self._exchange.address
 
     def connect(self, addresses: dict[int, str], watch: Watch | None = None) -> None:
-        """Connect to the servers of the other nodes; see `StreamExchange.connect`. Does nothing where the server is alone."""
+        """Connect to the servers of the other nodes, if there are any; see `StreamExchange.connect`."""
         if self._exchange is not None:
             self._exchange.connect(addresses, watch)
 
     def facts(self, rows: int = 0, limit_s: float = FACTS_LIMIT_S) -> dict[str, Any]:
-        """Statistics (`docs/statistics.md`), asked of the loop by another thread; `rows` as for `Loops.facts`.
+        """Return statistics (`docs/statistics.md`), on request of another thread; `rows` as for `Loops.facts`.
 
-        Raises TimeoutError where the loop does not answer in time, or has ended.
+        Raises TimeoutError if the loop does not answer in time, or has ended.
         """
         return self._work.ask(lambda: self._requests.facts(len(self._clients), rows), limit_s)
 
@@ -188,7 +187,7 @@ class NodeServer(Reprs, shows="address _clients _turn"):
         self._work.trace(Timeline(path, f"server of node {self._turn.members.node}"))
 
     def run(self) -> None:
-        """Serve until stopped, or until no owner is left."""
+        """Serve until stopped, or until no client process is left."""
         why = "it was told to end, by a signal or by its launcher"
         try:
             stopped = False
@@ -210,17 +209,17 @@ class NodeServer(Reprs, shows="address _clients _turn"):
             os.eventfd_write(self._stop, 1)
 
     def _over(self) -> bool:
-        """Whether no process needs this server any more."""
+        """Return whether no process needs this server any more."""
         peering = self._turn.peering
         used = len(self._clients) > 0 or (peering is not None and peering.peers.any_asks)
         starting = not self._requests.greeted or (peering is not None and not peering.peers.complete)
         return self._lifetime.over(time.monotonic(), used=used, starting=starting)
 
     def _patience(self) -> float:
-        """Seconds that the loop may sleep while nothing happens.
+        """Return the seconds that the loop may sleep while nothing happens.
 
-        Python handles a signal when the main thread runs. One that comes just before that thread sleeps, or that the
-        kernel gives to another thread, wakes nothing; so the loop never sleeps for long.
+        Python handles a signal when the main thread runs. A signal that arrives just before that thread sleeps, or that
+        the kernel delivers to another thread, wakes nothing; so the loop never sleeps for long.
         """
         if self._turn.hurries:
             return 0.0
@@ -243,7 +242,7 @@ class NodeServer(Reprs, shows="address _clients _turn"):
             self._do(instruction)
 
     def _step(self) -> None:
-        """Do all that the server can do now."""
+        """Do all work that is possible now."""
         now_s, unsent = time.monotonic(), {} if self._exchange is None else self._exchange.unsent()
         instructions = self._turn.step(now_s, unsent)
         if self._recorder is not None:

@@ -1,7 +1,7 @@
-"""How do samples get from the server's memory into its cache folder? One thread writes them, and publishes in time.
+"""Writes samples from the server's memory into its cache folder: one thread, which also publishes them in time.
 
-The loop hands over samples that stay in memory until the thread is done (`Write`). The thread copies them, and the
-folder compares the checksum of each sample in the copy, so that nothing wrong is ever cached.
+The loop passes samples that stay in memory until the thread is done (`Write`). The thread copies them, and the folder
+compares the checksum of each sample in the copy, so that no damaged sample is ever cached.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from brand.reprs import Reprs
 from brand.storage.cache.cachefolder import EVERY_S, CacheFolder
 
 Written = Callable[[NDArray[np.bool_], str], object]
-"""Takes which of a write's samples the folder holds, and why no other write can follow."""
+"""Receives which of a write's samples the folder holds, and why no further write can follow."""
 
 END_LIMIT_S: Final = 30.0
-"""How long a server that ends waits for the disk of its cache."""
+"""Seconds that a server that ends waits for the disk of its cache."""
 
 
 class Storing(Reprs, shows="_folder _jobs"):
-    """The thread that writes `folder`, for samples in the pages of `arena`. `post` has the loop call a function."""
+    """The thread that writes to `folder`, for samples in the pages of `arena`. `post` has the loop call a function."""
 
     def __init__(
         self, folder: CacheFolder, index: Rows, arena: Arena, post: Callable[[Callable[[], None]], None]
@@ -51,7 +51,7 @@ class Storing(Reprs, shows="_folder _jobs"):
         self._jobs.put(partial(act, forget.places))
 
     def close(self) -> None:
-        """Publish what was written, and end. A thread that the disk does not let go is left behind."""
+        """Publish the written samples, and end. A thread that is still blocked in the disk is left behind."""
         self._jobs.put(None)
         self._thread.join(END_LIMIT_S)
 
@@ -71,7 +71,7 @@ class Storing(Reprs, shows="_folder _jobs"):
             return self._nothing
 
     def _nothing(self) -> None:
-        """There is nothing to write."""
+        """Do nothing: there is nothing to write."""
 
     def _write(self, write: Write, written: Written) -> None:
         held: NDArray[Any] = np.zeros(len(write.places), np.bool_)

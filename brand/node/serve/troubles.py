@@ -1,7 +1,7 @@
-"""What does the log say of storage that fails or stalls? A line when a trouble begins, and counts while it goes on.
+"""Warnings about storage that fails or stalls: a log line when a trouble begins, and counts while it lasts.
 
-`late_draws` decides which draws wait too long, and what they wait for. `Troubles` has the words and writes them to the
-log. The server's loop calls it with its clock.
+`late_draws` decides which draws wait too long, and finds the cause. `Troubles` words the warnings and writes them to
+the log. The server's loop calls it with its clock.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from brand.node.wire.numbers import FIRST_NODE, ClientNumber, NodeNumber
 from brand.printable import printable
 
 EVERY_S: Final = 30.0
-"""How often the log sums up a trouble that goes on."""
+"""Seconds between two sums of a trouble that lasts."""
 LOOK_EVERY_S: Final = 0.5
 MOST_RECENT: Final = 20
-"""Troubles that statistics show."""
+"""Maximum number of warnings that statistics show."""
 
 log = logging.getLogger("brand.node")
 
 
 class Troubles:
-    """Writes to the log what goes wrong on this node.
+    """Logs the troubles of this node.
 
     `file_of` returns the path of a chunk, `process_of` the process of a client.
     """
@@ -43,23 +43,23 @@ class Troubles:
         self._chunk_size, self._node = chunk_size, node
         self._repeats = Repeats[str](EVERY_S)
         self._latest: dict[str, str] = {}
-        """The last text of each kind, written or counted."""
+        """The last text of each kind, logged or counted."""
         self._told: dict[ClientNumber, float] = {}
-        """Late draws that were written or counted: since when they wait, by client."""
+        """Late draws that were logged or counted: the time since which they wait, by client."""
         self._look_s = 0.0
         self._recent: deque[tuple[float, str]] = deque(maxlen=MOST_RECENT)
-        """When and what the log said last."""
+        """Time and text of the last warnings."""
 
     def __repr__(self) -> str:
         return f"Troubles({self._repeats.counted} counted and not told, late draws of clients {sorted(self._told)})"
 
     def read_failed(self, path: str, error: BaseException, now_s: float) -> None:
-        """A large read has failed. Clients read its samples exactly."""
+        """Log a large read that has failed. Clients read its samples directly."""
         kind = getattr(error, "strerror", None) or type(error).__name__
         self._say(kind, f"{printable(path)} cannot be read as a whole: {printable(kind)}", now_s)
 
     def tend(self, epochs: Epochs, now_s: float) -> None:
-        """Write notices of runs, and every `LOOK_EVERY_S` which draws wait too long and sums of counted events."""
+        """Log notices of runs, and every `LOOK_EVERY_S` draws that wait too long and sums of counted events."""
         for notice in epochs.runs.take_notices():
             self._warn(printable(notice), now_s)
         if now_s < self._look_s:
@@ -75,7 +75,7 @@ class Troubles:
             self._sum_up(kind, count, seconds)
 
     def recent(self, now_s: float) -> list[dict[str, Any]]:
-        """The last troubles, as plain values, the latest first."""
+        """Return the last warnings as plain values, the latest first."""
         return [{"ago_s": round(now_s - at_s, 1), "text": text} for at_s, text in reversed(self._recent)]
 
     def close(self, now_s: float) -> None:
@@ -83,7 +83,7 @@ class Troubles:
             self._sum_up(kind, count, seconds)
 
     def _waits(self, late: LateDraw, now_s: float) -> str:
-        """Which process waits, and what it waits for, as a text."""
+        """Return a text that names the process that waits, and the cause."""
         who = f"process {self._process_of(late.client)}"
         who = who if late.rank is None else f"rank {late.rank} of {late.replicas} ({who})"
         what = "the order of the epoch is still being worked out"

@@ -1,6 +1,6 @@
-"""How is the process of a node server set up? Its threads take turns quickly, and it keeps freed memory.
+"""Settings of a data server's process: its threads switch quickly, and it keeps freed memory.
 
-The settings hold for a whole process, so the `main` of a server's process makes them, and no constructor does. A
+The settings hold for a whole process, so the `main` of a server's process applies them, and no constructor does. A
 training or a test that runs a server inside its own process keeps its own settings.
 """
 
@@ -11,7 +11,7 @@ import sys
 from typing import Final
 
 _SWITCH_S: Final = 0.0005
-"""A thread whose read has ended waits at most so long for the loop to let it go on. Python's default is 5 ms."""
+"""Maximum seconds that a thread waits for the interpreter lock after its read has ended. Python's default is 5 ms."""
 _TRIM_THRESHOLD: Final = -1
 _MMAP_THRESHOLD: Final = -3
 _ARENA_MAX: Final = -8
@@ -22,15 +22,15 @@ _ARENAS: Final = 2
 
 
 def tune_server_process() -> None:
-    """Set up this process, which serves and does nothing else."""
+    """Apply the settings to this process, which serves and does nothing else."""
     sys.setswitchinterval(_SWITCH_S)
     _use_memory_again()
 
 
 def _use_memory_again() -> None:
-    """Keep up to 64 MiB of freed memory, and give arrays of more than 32 MiB back at once. Needs glibc.
+    """Keep up to 64 MiB of freed memory, and return arrays of more than 32 MiB to the system at once. Needs glibc.
 
-    By default glibc gives a block of the size of a message back as soon as it is freed, and the kernel clears each page
+    By default, glibc returns a block of the size of a message as soon as it is freed, and the kernel clears each page
     of the next block again. A node that exchanges samples spends half of its time there. With its default settings,
     glibc also learns to keep large freed blocks, such as the arrays of a large plan, in each of many arenas.
     """

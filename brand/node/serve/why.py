@@ -1,4 +1,4 @@
-"""Why is a step waiting? One sentence about all training loops of a server, and what to do. Pure."""
+"""Why is a step waiting? One sentence about all training loops of a server, and advice. Pure."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any, Final
 from brand.node.wire.looping import HARDLY, LOOP
 
 LOOK_S: Final = 10.0
-"""The sentence is about so many seconds before the last report of each loop."""
+"""The sentence is about this many seconds before the last report of each loop."""
 LONG_S: Final = 1.0
-"""A wait that has lasted so long is told before it is over."""
+"""A wait that has lasted this many seconds is reported before it ends."""
 SILENT_S: Final = 15.0
-"""A loop that was silent for so long does not train just now."""
+"""A loop whose last report is older than this many seconds does not count as training."""
 NAMES: Final = {"storage": "storage", "node": "another node", "preparation": "preparation", "collate": "collate"} | {
     "server": "the node server",
     LOOP: "nothing",
@@ -21,19 +21,19 @@ HINTS: Final = {
     "storage": "Storage is at its limit: more memory= keeps more of the data; `brand profile` finds the best length of "
     "a read.",
     "node": "Another node sends late: look at its storage, and at the network between the two.",
-    "preparation": "Copying, decoding and transforms set the pace: more threads=, prepare=, smaller pictures, or a "
+    "preparation": "Copying, decoding and transforms set the pace: more num_workers=, decode=, smaller pictures, or a "
     "cheaper transform.",
-    "collate": "Putting batches together sets the pace: a cheaper collate_fn, or more threads=.",
+    "collate": "Putting batches together sets the pace: a cheaper collate_fn, or more num_workers=.",
     "server": "The node server answers late: its processors are busy, it makes a plan, or other ranks have not begun.",
     LOOP: "Loading keeps up. The training itself sets the pace.",
 }
 
 Loop = Mapping[str, Any]
-"""A loop as `Loops.facts` has it, with all its `rows`."""
+"""A loop of `Loops.facts`, with all its `rows`."""
 
 
 def why(loops: Sequence[Loop], draws: Mapping[str, float]) -> dict[str, Any]:
-    """`cause`, `text` and `hint`. `draws`: seconds that draws waited, by cause, where no loop reports."""
+    """Return `cause`, `text` and `hint`. `draws`: seconds that draws waited, by cause, used if no loop reports."""
     late = [loop for loop in loops if loop["now"] is not None and loop["now"]["wait_s"] > LONG_S]
     if late:
         loop = max(late, key=lambda loop: loop["now"]["wait_s"])
@@ -48,7 +48,7 @@ def why(loops: Sequence[Loop], draws: Mapping[str, float]) -> dict[str, Any]:
 
 
 def _about(loop: Loop, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What the loop that waits most waits for."""
+    """Return the cause for which the loop with the longest waits waits."""
     share = _share(rows)
     if share <= HARDLY:
         return _said(LOOP, "no step is waiting")
@@ -76,7 +76,7 @@ def _without_loops(draws: Mapping[str, float]) -> dict[str, Any]:
 
 
 def _recent(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The last rows that fill `LOOK_S`."""
+    """Return the last rows that fill `LOOK_S`."""
     found, left_s = [], LOOK_S
     for row in reversed(rows):
         if left_s <= 0:

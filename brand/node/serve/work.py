@@ -1,6 +1,6 @@
-"""How are plans made and samples read, while the server's loop goes on? In the threads of `Executor`, and in preparers.
+"""Makes plans and reads samples while the server's loop continues: in the threads of `Executor`, and in decode workers.
 
-The loop passes their results on as stimuli (`tell`).
+The results are passed to the loop as stimuli (`tell`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ from brand.node.decide.state.tasks import (
 from brand.node.decide.stimuli import KeptChosen, PlanMade, ReadEnded, ReadForEnded, Stimulus, WriteEnded
 from brand.node.memory.pages import PageCounts
 from brand.node.serve.executor import Executor, Readers
-from brand.node.serve.preparers import DecodeWorkerProcesses
 from brand.node.serve.scouting import Scout
 from brand.node.serve.storing import Storing
 from brand.node.serve.troubles import Troubles
@@ -51,18 +50,18 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class IsWanted:
-    """Whether the planner's work is still of use."""
+    """Whether the planner's work is still needed."""
 
     plan: Callable[[MakePlan], bool]
     choice: Callable[[ChooseCached], bool]
 
 
 class BackgroundWork(Reprs, shows="_executor"):
-    """Instructions that take time.
+    """Executes the instructions that take time.
 
-    `wanted` says whether a plan or a choice is still of use, `node` which node this is. `storing` writes the cache
-    folder; None: there is none. `preparers` prepare samples; None: clients do. `leaves`: clients take what the page
-    cache holds, so it is left there.
+    `wanted` tells whether a plan or a choice is still needed, `node` is the number of this node. `storing` writes the
+    cache folder; None if there is none. `preparers` decode samples; None if clients decode. `leaves`: clients read
+    samples that the page cache holds themselves, so the server does not read them.
     """
 
     def __init__(
@@ -91,11 +90,11 @@ class BackgroundWork(Reprs, shows="_executor"):
         return self._executor.wake
 
     def finish(self) -> None:
-        """Tell the results of jobs that have ended since the last call."""
+        """Pass on the results of jobs that have ended since the last call."""
         self._executor.finish()
 
     def ask(self, what: Callable[[], _T], limit_s: float) -> _T:
-        """See `Executor.ask`."""
+        """Call `Executor.ask`."""
         return self._executor.ask(what, limit_s)
 
     def close(self) -> None:
@@ -109,11 +108,11 @@ class BackgroundWork(Reprs, shows="_executor"):
             self._storing.close()
 
     def trace(self, timeline: Timeline) -> None:
-        """Write reads, and what draws waited for, to a trace."""
+        """Write reads, and the waits of draws by cause, to a trace."""
         self._timeline = timeline
 
     def make_plan(self, wanted: MakePlan) -> None:
-        """Make the plan of an epoch, if it is still wanted when the planner gets to it."""
+        """Make the plan of an epoch, if it is still needed when the planner begins it."""
 
         def make(_: object) -> PlanMade | None:
             if not self._wanted.plan(wanted):
@@ -126,7 +125,7 @@ class BackgroundWork(Reprs, shows="_executor"):
     def choose(self, choice: ChooseCached) -> None:
         """Choose which samples are kept in memory, and which in the cache folder.
 
-        What takes long is done in parts, each a job of its own, so that plans of running epochs come in between.
+        Long work is done in segments, each a job of its own, so that plans of running epochs are made in between.
         """
 
         def choose(_: object) -> KeptChosen | None:
@@ -177,7 +176,7 @@ class BackgroundWork(Reprs, shows="_executor"):
         self._executor.share(job, len(read.pieces), done)
 
     def answered(self, answer: DrawAnswer) -> None:
-        """A draw is answered: its waits go into the trace."""
+        """Write the waits of a draw that has been answered to the trace."""
         if self._timeline is None:
             return
         end_s = time.monotonic()
@@ -197,12 +196,12 @@ class BackgroundWork(Reprs, shows="_executor"):
         self._storing.forget(forget)
 
     def prepare(self, instruction: StartPreparer | EndPreparer | Prepare | Fill) -> None:
-        """Have preparers do something."""
+        """Pass an instruction to the decode workers."""
         assert self._preparers is not None
         self._preparers.do(instruction)
 
     def read_for(self, read: ReadFor) -> None:
-        """Read samples exactly: for another node, to which those that cannot be read are left out, or for a client."""
+        """Read samples directly, for another node or a client. For another node, unreadable samples are left out."""
 
         def done(data: Any, error: BaseException | None) -> None:
             if error is None:
@@ -216,7 +215,7 @@ class BackgroundWork(Reprs, shows="_executor"):
         self._executor.read(lambda _: pack_samples(self._data.stored_bytes(read.places, raising=own)), done)
 
     def _told(self, error: FormatError) -> BrandError:
-        """What a client hears of a sample that this server could not read for it.
+        """Return the error that a client gets for a sample that this server could not read for it.
 
         A store that does not answer is no damage, so it is an error that no draw may skip.
         """

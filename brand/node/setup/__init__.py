@@ -1,8 +1,8 @@
-"""What is settled before a server runs?
+"""Everything that is decided before a server runs.
 
-memory   how much memory samples may take          groups   what control groups allow
-measure  the page size, the pages of each sample, and which node owns which samples
-choose   orders and ways of reading that users rarely name
-member   what a server is told where it is one of several
+memory   how much memory samples may take          groups   the limits of control groups
+measure  the page size, the pages of each sample, and the home node of each sample
+choose   orders and read sizes that users rarely set
+member   the configuration of a server in a cluster
 tls      certificates
 """

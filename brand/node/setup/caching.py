@@ -1,4 +1,4 @@
-"""Which cache folder does a server use, and is it of use? The user names it, profiles of both disks say the rest."""
+"""Which cache folder does a server use? The user names it; profiles of both disks tell whether it is faster."""
 
 from __future__ import annotations
 
@@ -35,17 +35,18 @@ log = logging.getLogger("brand.node")
 
 @dataclass(frozen=True, slots=True)
 class Cache:
-    """A folder on a local disk where a server keeps what it has read from a slower storage.
+    """A folder on a local disk in which a server caches samples of a slower storage.
 
     Args:
         folder: The folder. It may hold caches of several data sets.
-        size: How much all of them may take: `"100GB"` or a number of bytes. None: what is free, less 5 % of the disk
+        size: Limit for all of them together: `"100GB"` or a number of bytes. None: the free space, less 5 % of the disk
             and 5 GB.
-        placement: What the folder holds where it has no room for all. `"even"`: a random choice, which stays.
-            `"next"`: what the ranks of this node draw again soonest, chosen anew for each epoch. `"frequency"`: what
-            they draw most often in the whole run. `"auto"`: `"next"` where this node's server is alone, so its ranks
-            draw only a part of each epoch and no other server sends it anything; else `"even"`.
-        epochs: How many epochs the run takes. `"frequency"` needs it.
+        placement: Samples to cache if the folder cannot hold all of them. `"even"`: a random choice, which is fixed.
+            `"next"`: those that the ranks of this node fetch again soonest, chosen again for each epoch.
+            `"frequency"`: those that they fetch most often in the whole run. `"auto"`: `"next"` if the ranks of this
+            node fetch only some samples of each epoch and no other server sends it any (this node's server is the
+            only one); otherwise `"even"`.
+        epochs: Number of epochs of the run. `"frequency"` needs it.
     """
 
     folder: str | os.PathLike[str]
@@ -68,7 +69,7 @@ class Cache:
 
     @property
     def limit_bytes(self) -> int | None:
-        """The limit in bytes; None: what is free. Raises `UsageError`."""
+        """The limit in bytes; None for the free space. Raises `UsageError`."""
         if self.size is None:
             return None
         if isinstance(self.size, bool) or not isinstance(self.size, str | int):
@@ -79,7 +80,7 @@ class Cache:
         return size
 
     def to_json(self) -> dict[str, Any]:
-        """The plain values that a server process is given: the arguments of the same cache."""
+        """Return plain values for a server process: the arguments of the same cache."""
         return asdict(self) | {"folder": os.path.abspath(self.folder)}
 
 
@@ -88,20 +89,20 @@ CacheOf = str | os.PathLike[str] | Cache | None
 
 
 def as_cache(cache: CacheOf) -> Cache | None:
-    """The cache that a user names. Raises `UsageError`."""
+    """Return the cache that a user names. Raises `UsageError`."""
     return cache if cache is None or isinstance(cache, Cache) else Cache(cache)
 
 
 def parse_cache(text: str) -> Cache:
-    """The cache of a text such as `/nvme` or `/nvme:100GB`. Raises `UsageError`."""
+    """Return the cache of a text such as `/nvme` or `/nvme:100GB`. Raises `UsageError`."""
     match = _SIZED.fullmatch(text)
     return Cache(text) if match is None else Cache(match[1], match[2])
 
 
 def open_cache(cache: Cache, data: StoredDataSet, sizes: NDArray[np.uint32]) -> tuple[CacheFolder | None, CacheStart]:
-    """The cache folder of a server, and what it decides by. Raises `CacheError`.
+    """Open the cache folder of a server. Returns it and the facts for decisions. Raises `CacheError`.
 
-    Where the stored profiles say that the folder's disk is slower than the storage, the folder is None.
+    If the stored profiles show that the folder's disk is slower than the storage, the folder is None.
     """
     folder = os.path.abspath(cache.folder)
     opened = CacheFolder(folder, data, sizes, cache.limit_bytes, moves=cache.placement != "even")
@@ -115,7 +116,7 @@ def open_cache(cache: Cache, data: StoredDataSet, sizes: NDArray[np.uint32]) -> 
 
 
 def _whole_unit(data: StoredDataSet, mean_bytes: float) -> int:
-    """Neighbouring samples that the storage reads in less time at once than one by one, by its profile; else 1."""
+    """Return how many neighbouring samples the storage reads faster at once than one by one, by its profile; else 1."""
     profile = load_profile(data.name)
     if profile is None:
         return 1
@@ -127,12 +128,12 @@ def _whole_unit(data: StoredDataSet, mean_bytes: float) -> int:
 
 
 def cache_reader(folder: CacheFolder, *, page_cache: bool) -> VectorReader:
-    """A reader of the parts of a folder, for one thread."""
+    """Return a reader of the files of a folder, for one thread."""
     return LocalFiles(folder.part_file) if page_cache else DirectFiles(folder.part_file)
 
 
 def _of_no_use(folder: str, data: StoredDataSet) -> str:
-    """Why reads from the folder would be slower than from the storage; empty where they are not, or nobody measured."""
+    """Return why reads from the folder would be slower than from the storage; empty if faster, or if not measured."""
     near, far = load_profile(folder), load_profile(data.name)
     if near is None or far is None or near.device == far.device:
         return ""

@@ -1,4 +1,4 @@
-"""Which order and which way of reading suit a data set, its memory and its storage? Users rarely give these numbers."""
+"""Which order and which read sizes suit a data set, its memory and its storage? Users rarely set these numbers."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from brand.storage.profile.profile import (
 )
 
 WHOLE_WORTH: Final = 1.25
-"""Whole units of samples are read where their samples one by one take so many times as long."""
+"""Whole units of samples are read if reading their samples one by one takes this many times as long."""
 
 Seconds = Callable[[float, int], float]
-"""How long a storage takes for so many bytes, in so many reads of equal size."""
+"""Returns the seconds that a storage takes for a number of bytes, in a number of reads of equal size."""
 
 DEFAULT_DEPTH: Final = 8
-"""Reads in flight where nothing is known about the storage."""
+"""Reads in flight if nothing is known about the storage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +42,9 @@ class Nodes:
 
     nodes: int = 1
     ranks: int = 1
-    """On all nodes together."""
+    """Number of ranks on all nodes together."""
     remote: Memory = None
-    """How much of a node's memory other nodes may fill, as a share of it or in bytes."""
+    """How much of a node's memory other nodes may fill, as a fraction of it or in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +60,11 @@ class Facts:
     read_bytes: int
     """Size of a read that is large enough for the storage (`stripe_bytes`)."""
     share_chunks: int | None = None
-    """Chunks that stay together where the data set is partitioned; None: each node has all chunks."""
+    """Chunks that stay together if the data set is partitioned; None if each node has all chunks."""
 
 
 def facts_of(data: StoredDataSet) -> Facts:
-    """The facts about a data set, with the stored profile of its storage."""
+    """Return the facts about a data set, with the stored profile of its storage."""
     header, share = data.header, data.share
     chunks = None if share is None else share.group_chunks
     read_bytes = stripe_bytes(load_profile(data.name))
@@ -85,7 +85,7 @@ def choose_order(
         facts: Facts about the data set and its storage.
         seed: Seed of the shuffle.
         option: The order that the user gives.
-        share: Part of the data that fits into the memory of a running server; None: `memory` counts.
+        share: Fraction of the data that fits into the memory of a running server; None to derive it from `memory`.
         memory: Memory of a node.
         nodes: Nodes and ranks that draw together.
     """
@@ -107,12 +107,12 @@ def choose_order(
 
 
 def _sample_bytes(facts: Facts) -> float:
-    """Memory that a sample takes, on average: it ends in the middle of a page."""
+    """Return the memory that a sample takes on average, in bytes: its last page is half full on average."""
     return facts.mean_bytes + ROW_BYTES + page_bytes(facts.mean_bytes) / 2
 
 
 def samples_held(facts: Facts, share: float | None, memory: Memory) -> float:
-    """How many samples memory holds; arguments as for `choose_order`."""
+    """Return how many samples memory holds; arguments as for `choose_order`."""
     if share is not None:
         return min(share, 1.0) * facts.samples
     sample = _sample_bytes(facts)
@@ -120,9 +120,9 @@ def samples_held(facts: Facts, share: float | None, memory: Memory) -> float:
 
 
 def choose_whole_unit(read_bytes: int, mean_bytes: float, chunk_size: int, seconds: Seconds) -> int:
-    """Neighbouring samples that a storage reads in less time at once than one by one; 1: there are none.
+    """Return how many neighbouring samples a storage reads faster at once than one by one; 1 if there are none.
 
-    `seconds(bytes, operations)` is what reads of equal size take together.
+    `seconds(bytes, operations)` returns the seconds of reads of equal size together.
     """
     unit = stripe_length(read_bytes, mean_bytes, chunk_size)
     size = unit * mean_bytes
@@ -130,9 +130,9 @@ def choose_whole_unit(read_bytes: int, mean_bytes: float, chunk_size: int, secon
 
 
 def choose_depth(data: StoredDataSet, cache: Path | None) -> tuple[int, StorageFacts]:
-    """How many reads are in flight, and what decisions know of the storage.
+    """Return the number of reads in flight, and the facts about the storage for decisions.
 
-    As many reads as the storage rewards, or the disk of the folder `cache`, where that rewards more.
+    As many reads as raise the throughput of the storage, or of the disk of the folder `cache` if those are more.
     """
     profile = load_profile(data.name)
     both = [profile] if cache is None else [profile, load_profile(cache)]
@@ -140,13 +140,13 @@ def choose_depth(data: StoredDataSet, cache: Path | None) -> tuple[int, StorageF
 
 
 def depth_of(storages: Sequence[Profile | None]) -> int:
-    """Reads in flight that suit each of these storages; None: nothing is known of it."""
+    """Return the reads in flight that suit each of these storages; a storage is None if nothing is known of it."""
     return max(DEFAULT_DEPTH if profile is None else best_depth(profile) for profile in storages)
 
 
 def use_page_cache(data: StoredDataSet, arena_bytes: int) -> bool:
-    """Whether large reads go through the page cache: only where it can hold all the data beside the arena.
+    """Return whether large reads use the page cache: only if it can hold all the data in addition to the arena.
 
-    A smaller one only costs time.
+    A smaller page cache only costs time.
     """
     return int(data.chunk_rows["file_size"].sum()) + arena_bytes <= available_bytes()

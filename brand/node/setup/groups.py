@@ -1,7 +1,7 @@
-"""Which control groups is this process in, and what do they allow?
+"""Which control groups is this process in, and which limits do they set?
 
 A container, a Slurm job or a pod limits its processes by control groups. A process is in one group for each controller
-(version 1) or in one for all (version 2), and the limits of the groups above hold, too.
+(version 1) or in one for all (version 2), and the limits of the groups above apply, too.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ GROUPS: Final = Path("/sys/fs/cgroup")
 
 
 def group_folders(controller: str, proc: Path = PROC, groups: Path = GROUPS) -> list[tuple[Path, int]]:
-    """The folder of this process's group and of each group above it, and the version of control groups, 1 or 2.
+    """Return the folder of this process's group and of each group above it, and the version of control groups, 1 or 2.
 
     Version 1 has a hierarchy for each `controller`: `memory`, `cpu`.
     """
@@ -39,7 +39,7 @@ def group_folders(controller: str, proc: Path = PROC, groups: Path = GROUPS) -> 
 
 
 def processors_allowed(proc: Path = PROC, groups: Path = GROUPS) -> float | None:
-    """How many processors' time the control groups allow; None where they do not limit it."""
+    """Return the number of processors that the control groups allow; None if they do not limit it."""
     limits = []
     for folder, version in group_folders("cpu", proc, groups):
         names = ("cpu.max",) if version == 2 else ("cpu.cfs_quota_us", "cpu.cfs_period_us")
@@ -50,7 +50,7 @@ def processors_allowed(proc: Path = PROC, groups: Path = GROUPS) -> float | None
 
 
 def read_limits(proc: Path = PROC, groups: Path = GROUPS) -> list[str]:
-    """What control groups of version 2 allow to be read from devices, as the kernel says it: `8:0 rbps=1000000`."""
+    """Return the read limits of control groups of version 2, as the kernel prints them: `8:0 rbps=1000000`."""
     found = []
     for folder, version in group_folders("io", proc, groups):
         for line in _text(folder / "io.max").splitlines() if version == 2 else ():

@@ -1,4 +1,4 @@
-"""What does a server know before anything runs? Its page size, the pages of each sample, and which node owns what."""
+"""Computes the values that a server needs before it runs: its page size, the pages and the home node of each sample."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _STEP: Final = 1 << 18
 
 @dataclass(frozen=True, slots=True)
 class MemoryLayout:
-    """How a server's memory is divided, and which node owns which samples."""
+    """The division of a server's memory, and the home node of each sample."""
 
     allocator: Allocator
     pages_of: PageCounts
@@ -37,32 +37,32 @@ class MemoryLayout:
 
     @property
     def holds_all(self) -> bool:
-        """Whether all samples have room at once, and this node reads all of them."""
+        """Whether all samples fit into memory at once, and this node reads all of them."""
         return self.allocator.count >= self.all_pages and self.members.nodes == 1
 
 
-def lay_out(sizes: NDArray[np.uint32], memory: Memory, remote_memory: Memory, members: Members) -> MemoryLayout:
-    """The layout of a server for samples of these stored sizes. Raises `UsageError`."""
+def lay_out(sizes: NDArray[np.uint32], memory: Memory, peer_memory: Memory, members: Members) -> MemoryLayout:
+    """Return the layout of a server for samples of these stored sizes. Raises `UsageError`."""
     page, pages_of = measure_pages(sizes)
     every = arena_bytes(pages_of, page)
     limit = memory_bytes(memory, every)
     # A number of bytes is a hard limit. A share of very little data still leaves room for a page.
     allocator = Allocator(limit if isinstance(memory, str | int) else max(limit, 2 * page), page)
-    remote_pages = remote_bytes(remote_memory, allocator.bytes) // page if members.nodes > 1 else 0
+    remote_pages = remote_bytes(peer_memory, allocator.bytes) // page if members.nodes > 1 else 0
     return MemoryLayout(allocator, pages_of, every // page, members, remote_pages)
 
 
 def measure_pages(sizes: NDArray[np.uint32]) -> tuple[int, PageCounts]:
-    """The page size in bytes, and the pages of each sample, shape (samples,)."""
+    """Return the page size in bytes, and the pages of each sample, shape (samples,)."""
     page = page_bytes(float(sizes.mean()))
     return page, smallest(pages_needed(sizes, page))
 
 
 def stored_sizes(data: StoredDataSet) -> NDArray[np.uint32]:
-    """The stored size of each place's sample, shape (samples,). Raises `FormatError`.
+    """Return the stored size of each place's sample, shape (samples,). Raises `FormatError`.
 
     Reads the whole index once, so it is in the page cache from now on. A row with impossible sizes counts as an empty
-    sample: the server takes no memory for it and does not read it.
+    sample: the server allocates no memory for it and does not read it.
     """
     samples = data.header.samples
     sizes = np.empty(samples, np.uint32)
@@ -74,9 +74,9 @@ def stored_sizes(data: StoredDataSet) -> NDArray[np.uint32]:
 
 
 def members_of(data: StoredDataSet, node: int, nodes: int) -> Members:
-    """The nodes that serve a data set together, each all of it or its share of it.
+    """Return the nodes that serve a data set together, each all of it or its partition of it.
 
-    Raises `UsageError` where `data` is the share of another node.
+    Raises `UsageError` if `data` is the partition of another node.
     """
     share, here = data.share, NodeNumber(node)
     if share is None:

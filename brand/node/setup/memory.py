@@ -1,4 +1,4 @@
-"""How much memory may the samples take? As much as the user says, or a quarter of what this process may still use."""
+"""How much memory may the samples take? The user's limit, or a quarter of what this process may still allocate."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Memory = str | int | float | None
 
 DEFAULT_SHARE: Final = 0.25
 REMOTE_SHARE: Final = 0.1
-"""Part of the memory that samples of other nodes may fill, unless the user gives another one."""
+"""Fraction of the memory that samples of other nodes may fill, unless the user gives another one."""
 
 _UNITS: Final = {
     "": 1,
@@ -29,12 +29,12 @@ _FILES: Final = {
 }
 """Files of a memory control group by its version: the limit, and the usage."""
 _UNLIMITED: Final = 1 << 62
-"""Version 1 writes a number near 2^63 where there is no limit."""
+"""Version 1 writes a number near 2^63 if there is no limit."""
 _BY_NAME: Final = {name.lower(): size for name, size in _UNITS.items()}
 
 
 def memory_bytes(memory: Memory, all_bytes: int) -> int:
-    """The limit in bytes. All samples together would take `all_bytes`. Raises `UsageError`."""
+    """Return the limit in bytes. All samples together would take `all_bytes`. Raises `UsageError`."""
     if memory is None:
         return max(1, min(all_bytes, int(available_bytes() * DEFAULT_SHARE)))
     if isinstance(memory, bool) or not isinstance(memory, str | int | float):
@@ -54,18 +54,18 @@ def memory_bytes(memory: Memory, all_bytes: int) -> int:
 
 
 def check_memory(memory: Memory) -> None:
-    """Raise `UsageError` where `memory` could not be the memory for any data set."""
+    """Raise `UsageError` if `memory` could not be the memory for any data set."""
     if memory is not None:
         memory_bytes(memory, _MOST)
 
 
 def remote_bytes(remote: Memory, memory: int) -> int:
-    """Bytes of a node's `memory` that samples of other nodes may fill, at most half of it. Raises `UsageError`."""
+    """Return the bytes of a node's `memory` that samples of other nodes may fill, at most half. Raises `UsageError`."""
     return min(memory_bytes(REMOTE_SHARE if remote is None else remote, memory), memory // 2)
 
 
 def parse_size(text: str) -> int:
-    """Bytes of a text such as `2GB`, `500 MB`, `1.5GiB`. Raises `UsageError`."""
+    """Return the bytes of a text such as `2GB`, `500 MB`, `1.5GiB`. Raises `UsageError`."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
     unit = _BY_NAME.get(match[2].lower()) if match else None
     if match is None or unit is None:
@@ -80,7 +80,7 @@ def parse_size(text: str) -> int:
 
 
 def _fraction(memory: str | int) -> float:
-    """The share of the data that the user wrote as a text by mistake; else 0."""
+    """Return the fraction of the data that the user wrote as a text by mistake; else 0."""
     if not isinstance(memory, str) or "." not in memory:
         return 0.0
     try:
@@ -91,7 +91,7 @@ def _fraction(memory: str | int) -> float:
 
 
 def available_bytes(proc: Path = PROC, groups: Path = GROUPS) -> int:
-    """Bytes that this process may still allocate: the system's available memory, or less under a control group."""
+    """Return the bytes that this process may still allocate, by the system's available memory and control groups."""
     limits = [_meminfo_available(proc)]
     for folder, version in group_folders("memory", proc, groups):
         limit, usage = _FILES[version]
@@ -102,7 +102,7 @@ def available_bytes(proc: Path = PROC, groups: Path = GROUPS) -> int:
 
 
 def group_bytes(proc: Path = PROC, groups: Path = GROUPS) -> int | None:
-    """Bytes that the control groups allow all processes in them together; None where they do not limit memory."""
+    """Return the bytes that the control groups allow to all their processes together; None if they set no limit."""
     found = (_number(folder / _FILES[version][0]) for folder, version in group_folders("memory", proc, groups))
     return min((top for top in found if top is not None and top < _UNLIMITED), default=None)
 
@@ -116,7 +116,7 @@ def _meminfo_available(proc: Path) -> int:
 
 
 def _reclaimable(folder: Path) -> int:
-    """Bytes of page cache that count as a group's usage, and that it would give back."""
+    """Return the bytes of page cache that count as a group's usage, and that the group would free on demand."""
     try:
         found = dict(re.findall(r"^(\w+) (\d+)$", (folder / "memory.stat").read_text(), re.MULTILINE))
     except OSError:

@@ -1,4 +1,4 @@
-"""With how much memory, and how many processes, does a server prepare samples for its clients?"""
+"""The memory and the processes with which a server decodes samples for its clients."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from brand.node.setup.memory import Memory, available_bytes, memory_bytes, parse
 from brand.node.wire.preparer import PAGE
 
 COMMON_SHARE: Final = 4
-"""A common server has a quarter of its memory for samples once more, for prepared ones,"""
+"""A common server has a quarter of its memory for samples in addition, for decoded samples,"""
 COMMON_LEAST: Final = 256 << 20
-"""and at least so many bytes,"""
+"""and at least this many bytes,"""
 FREE_SHARE: Final = 2
-"""and at most half of what is free beside its samples."""
+"""and at most half of the memory that is free next to its samples."""
 LEAST: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What a server prepares with. Raises `UsageError` where that is too little."""
+    """The resources with which a server decodes. Raises `UsageError` if they are too small."""
 
     memory: str | int
-    """For prepared samples: `"2GB"`, or a number of bytes."""
+    """Memory for decoded samples: `"2GB"`, or a number of bytes."""
     preparers: int | None = None
-    """Processes that decode; None: as many as this process may use processors."""
+    """Number of decode workers; None for one per processor that this process may use."""
     least_runs: int = 1
-    """How many runs have to want the same thing before it is prepared."""
+    """Minimum number of runs that ask for the same decode spec before the server decodes it."""
 
     def __post_init__(self) -> None:
         if self.preparers is not None and self.preparers < 1:
@@ -42,14 +42,15 @@ class Prepared:
 
     @property
     def count(self) -> int:
-        """How many processes decode."""
+        """Number of decode workers."""
         return self.preparers or len(os.sched_getaffinity(0))
 
 
 def for_common(memory: Memory, data_bytes: int, free: int | None = None) -> Prepared:
-    """What a common server prepares with, from the second job on, beside `memory` for samples of so many bytes.
+    """Return the resources with which a common server decodes, from the second job on.
 
-    `free`: bytes that it may still allocate; None: as the system says. Raises `UsageError` for no memory.
+    They are in addition to `memory` for samples of `data_bytes` bytes. `free`: bytes that it may still allocate; None
+    to ask the system. Raises `UsageError` if `memory` is invalid.
     """
     samples = memory_bytes(memory, data_bytes)
     left = (available_bytes() if free is None else free) - samples

@@ -1,4 +1,4 @@
-"""How many samples can memory hold out of turn, beside those that an order mixes? Batches that are planned need it."""
+"""How many samples can memory hold in addition to those that an order mixes? Planned batches need this space."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from brand.orders.order import Order
 
 
 def choose_room(facts: Facts, order: Order, share: float | None, memory: Memory) -> int:
-    """About how many samples memory can hold beside those that an epoch of this order mixes.
+    """Return roughly how many samples memory can hold in addition to those that an epoch of this order mixes.
 
     `share` and `memory` as for `choose_order`.
 
-    All of them where memory holds all; else what is left, rounded down, so that a little more or less memory is mostly
-    the same number. What an epoch holds there is not kept for the next one.
+    All samples if memory holds all; otherwise the rest of memory, rounded down, so that a little more or less memory
+    mostly gives the same number. Samples that an epoch holds there are not cached for the next epoch.
     """
     samples = samples_held(facts, share, memory)
     if samples > facts.samples - 1:

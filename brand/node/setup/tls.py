@@ -1,4 +1,4 @@
-"""With which certificates do nodes speak to each other? Files in PEM form, read and checked before gRPC sees them.
+"""Certificates for the messages between nodes: files in PEM form, read and checked before gRPC gets them.
 
 Without TLS, anyone on the network between two nodes can read and change their messages; the token only keeps strangers
 out. With TLS, a node proves its address by its certificate. With `mutual`, the asking node also shows a certificate of
@@ -18,12 +18,12 @@ from brand.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """Files of a node. Raises `UsageError` where a file is missing, or holds something else."""
+    """Files of a node. Raises `UsageError` if a file is missing or has other contents."""
 
     cert: str | os.PathLike[str]
     """The node's certificate, for the host names or IP addresses by which other nodes reach it.
 
-    The file also holds the certificates between it and the CA, where there are any.
+    The file also holds the certificates between it and the CA, if there are any.
     """
     key: str | os.PathLike[str]
     """The certificate's private key, without a password."""
@@ -55,7 +55,7 @@ def _path(path: str | os.PathLike[str]) -> str:
 
 
 def bytes_of(path: str | os.PathLike[str]) -> bytes:
-    """Contents of a file. Raises `UsageError`."""
+    """Return the contents of a file. Raises `UsageError`."""
     try:
         return Path(path).read_bytes()
     except OSError as error:

@@ -1,18 +1,18 @@
-"""What do processes say to each other, and who is at the other end?
+"""The messages between processes, and the connections that carry them.
 
 numbers          types for the numbers of clients, nodes and runs
-messages         kinds of messages, and how a message travels
-described        how one dataclass describes a message
-client_messages  what clients ask of a server
-replies          what a server answers
+messages         kinds of messages, and their framing
+described        a dataclass as the description of a message
+client_messages  requests of clients to a server
+replies          replies of a server
 lease, taking    the messages of each batch
-looping          how training loops wait
+looping          the waits of training loops
 prepared         decode specs, and decoded samples in memory
-peer_messages    between node servers
-drawing          what clients and nodes say of processes and ranks that draw
-joining          where a run joined others
+peer_messages    messages between data servers
+drawing          the processes and ranks that draw
+joining          the points at which a run joined other runs
 samples          stored bytes of samples, some of which may be missing
-preparer         between a server and a decode worker
-connection       Unix sockets: addresses, and bytes to messages
-network          the seam to the transport that carries messages between nodes
+preparer         messages between a server and a decode worker
+connection       Unix sockets: addresses, and the split of bytes into messages
+network          the interface to the transport between nodes
 """

@@ -1,6 +1,6 @@
-"""What do clients ask of a server? Each request is one class, described once.
+"""Requests of clients to a server. Each request is one class, described once.
 
-A request that needs a decision is also the stimulus that the decisions get, and the entry that a record logs.
+A request that needs a decision is also the stimulus for the decisions, and the entry in a record's log.
 `docs/protocols/messages.md` has a table of all messages. DRAW, LEASE and TAKEN are sent for each batch, so they have
 packers of their own (`brand.node.wire.messages`, `lease`, `taking`).
 """
@@ -71,7 +71,7 @@ def _rows(name: str, data: Body) -> int:
 @described(Kind.ORDER, json_body=True)
 @dataclass(frozen=True, slots=True)
 class ClientRegisters:
-    """A client names a run and its order."""
+    """Names a run and its order."""
 
     client: ClientNumber
     order: Annotated[Order, order_entry(UsageError)]
@@ -83,7 +83,7 @@ class ClientRegisters:
 @described(Kind.BEGIN)
 @dataclass(frozen=True, slots=True)
 class ClientBegins:
-    """A rank is about to draw."""
+    """Announces that a rank is about to draw."""
 
     client: ClientNumber
     run: Annotated[RunNumber, U32]
@@ -99,7 +99,7 @@ class ClientBegins:
 @described(Kind.RELEASE)
 @dataclass(frozen=True, slots=True, eq=False)
 class ClientReleases:
-    """A client has copied the samples of a lease. `checked`: all checksums were right."""
+    """Releases a lease whose samples the client has copied. `checked`: all checksums were right."""
 
     client: ClientNumber
     lease: Annotated[int, U64]
@@ -111,7 +111,7 @@ class ClientReleases:
 @described(Kind.POSITIONS)
 @dataclass(frozen=True, slots=True)
 class ClientDivides:
-    """A client asks which positions of an epoch are a rank's own."""
+    """Asks for the positions of an epoch that belong to a rank."""
 
     client: ClientNumber
     key: Annotated[Key, KEY]
@@ -121,7 +121,7 @@ class ClientDivides:
 @described(Kind.FETCH)
 @dataclass(frozen=True, slots=True, eq=False)
 class ClientFetches:
-    """A client asks for samples that only other nodes have."""
+    """Asks for samples that only other nodes have."""
 
     client: ClientNumber
     places: Annotated[NDArray[np.int64], array("<i8", MAX_DRAW, least=1)]
@@ -130,7 +130,7 @@ class ClientFetches:
 @described(Kind.JOINS)
 @dataclass(frozen=True, slots=True)
 class ClientJoins:
-    """A client says where its run joined others in an epoch, as far as it knows, and asks where it did."""
+    """Tells where the client's run joined other runs in an epoch, as far as it knows, and asks for all these points."""
 
     client: ClientNumber
     key: Annotated[Key, KEY]
@@ -140,7 +140,7 @@ class ClientJoins:
 @described(Kind.DECIDED)
 @dataclass(frozen=True, slots=True, eq=False)
 class ClientOrders:
-    """A client says which samples are at positions from `first` on, as far as it knows, and asks which ones are.
+    """Tells the samples at positions from `first` on, as far as the client knows, and asks for the decided samples.
 
     `docs/protocols/joader.md` has the rule.
     """
@@ -150,7 +150,7 @@ class ClientOrders:
     first: Annotated[int, U64]
     places: Annotated[NDArray[np.int32], array("<i4", MOST_PLACES)]
     sure: Annotated[int, U64]
-    """The client may have been answered positions before this one."""
+    """The client may have received samples at positions before this position."""
     wanted: Annotated[int, U64]
     """The client needs the order before this position."""
 
@@ -158,13 +158,13 @@ class ClientOrders:
 @described(Kind.PREPARE, json_body=True)
 @dataclass(frozen=True, slots=True)
 class ClientPrepares:
-    """A client asks the server to prepare fields of all that it draws of a run."""
+    """Asks the server to decode fields of all samples that the client draws of a run."""
 
     client: ClientNumber
     run: Annotated[RunNumber, U32]
     wants: Annotated[tuple[DecodeSpec, ...], WANTS]
     decoders: Annotated[dict[str, Any], DECODERS] = field(default_factory=dict)
-    """By codec, the versions of the libraries with which the client decodes."""
+    """Versions of the libraries with which the client decodes, by codec."""
 
     def check(self) -> None:
         """Raise `ProtocolError` if a field is named twice."""
@@ -178,20 +178,20 @@ class ClientPrepares:
 @described(Kind.HELLO, json_body=True)
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """A client says who it is."""
+    """Introduces the client."""
 
     data_set: Annotated[str | None, maybe(text(MAX_NAME))]
-    """Id of its data set; None: it only looks, whatever the server serves."""
+    """Id of its data set; None if it only looks, at any data set."""
     owner: Annotated[int | None, maybe(_NUMBER)] = None
     """The process whose end may end the server."""
     worker: Annotated[tuple[int, ...] | None, maybe(several(_NUMBER, 2, 2))] = None
-    """Which worker of how many of the owner draws; None: it does not say."""
+    """Number of the owner's worker that draws, and number of its workers; None if the client does not tell."""
 
 
 @described(Kind.ORDER, json_body=True)
 @dataclass(frozen=True, slots=True)
 class AskOrder:
-    """A client asks for the order that a run calls by a tag."""
+    """Asks for the order of a run, by its tag."""
 
     name: Annotated[str, text(MAX_NAME, key="run")]
     tag: Annotated[int | None, maybe(_NUMBER)]
@@ -200,7 +200,7 @@ class AskOrder:
 @described(Kind.PLACES)
 @dataclass(frozen=True, slots=True)
 class AskPlaces:
-    """A client takes samples of an epoch by itself, and asks which ones are at positions from `first` on."""
+    """Asks for the places at positions from `first` on, because the client reads the samples of an epoch itself."""
 
     key: Annotated[Key, KEY]
     first: Annotated[int, U64]
@@ -209,7 +209,7 @@ class AskPlaces:
 @described(Kind.PEERS, json_body=True)
 @dataclass(frozen=True, slots=True)
 class PeerAddresses:
-    """A client says where the servers of all nodes listen; None: of this node."""
+    """Tells the addresses of the servers of all nodes; None for this node."""
 
     addresses: Annotated[tuple[str | None, ...], several(maybe(text(MAX_ADDRESS)), MAX_NODES)]
 
@@ -217,7 +217,7 @@ class PeerAddresses:
 @described(Kind.STATS)
 @dataclass(frozen=True, slots=True)
 class AskStats:
-    """A client asks for statistics, with so many rows of each training loop."""
+    """Asks for statistics, with that many rows of each training loop."""
 
     rows: Annotated[int, FieldSpec(_rows, lambda rows: rows.to_bytes(4, "little") if rows else b"", rest=True)] = 0
 
@@ -225,7 +225,7 @@ class AskStats:
 @described(Kind.REPORT, json_body=True)
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """A client has replaced a sample: the index, that of the other sample, the damaged chunk, and the error."""
+    """Reports a replaced sample: its index, the index of the replacement, the damaged chunk, and the error."""
 
     index: Annotated[int | None, maybe(_NUMBER)]
     by: Annotated[int | None, maybe(_NUMBER)]
@@ -255,18 +255,21 @@ _REQUESTS: Final = {kind_of(cls): cls for cls in get_args(Request) if cls is not
 
 
 def pack(message: object) -> bytes:
-    """Return a message as it is sent."""
+    """Return a message as bytes."""
     kind, parts = pack_body(message)
     return frame(kind, *parts)
 
 
 def unpack(cls: type[T], body: Body) -> T:
-    """Return the message of this class that has come. Raises `ProtocolError`."""
+    """Return the message of this class in a body. Raises `ProtocolError`."""
     return unpack_body(cls, body, client=NO_CLIENT)
 
 
 def unpack_request(kind: Kind, body: Body, client: ClientNumber, drawer: Drawer | None) -> Request:
-    """Return the request of a client, whose process is `drawer`. Raises `ProtocolError`; `UsageError` for no order."""
+    """Return the request of a client whose process is `drawer`.
+
+    Raises `ProtocolError`, or `UsageError` if an order is invalid.
+    """
     cls: Any = _REQUESTS.get(kind)
     if cls is None:
         raise ProtocolError(f"clients do not send {kind.name}")

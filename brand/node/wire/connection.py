@@ -1,4 +1,4 @@
-"""A Unix socket between processes of one user: who is at the other end, and where do messages begin and end?
+"""Unix sockets between processes of one user: addresses, the check of the user, and the split of bytes into messages.
 
 Addresses are abstract (`unix:@name`), so the file system has no entry that a process could leave behind. Both sides ask
 the kernel for the user of the other side before the first byte.
@@ -26,7 +26,7 @@ _CHUNK: Final = 1 << 18
 
 
 def socket_name(address: str) -> bytes:
-    """The kernel's name of an address such as `unix:@name`. Raises `UsageError`."""
+    """Return the kernel's name of an address such as `unix:@name`. Raises `UsageError`."""
     name = address.removeprefix(PREFIX).encode()
     if not address.startswith(PREFIX) or not 0 < len(name) < 100 or b"\0" in name:
         raise UsageError(f"server={address!r}: an address looks like 'unix:@name', as `brand serve` prints it")
@@ -34,7 +34,7 @@ def socket_name(address: str) -> bytes:
 
 
 def listen(address: str) -> socket.socket:
-    """A listening socket. Raises OSError (EADDRINUSE: a process listens there already)."""
+    """Return a listening socket. Raises OSError (EADDRINUSE if a process listens there already)."""
     name = socket_name(address)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
     try:
@@ -47,19 +47,19 @@ def listen(address: str) -> socket.socket:
 
 
 def own_addresses(table: Path = Path("/proc/net/unix")) -> list[str]:
-    """Addresses at which node servers of this user listen, one for each server. `own_address` has made them."""
+    """Return the addresses of this user's data servers (see `own_address`), one for each server."""
     prefix = _own_prefix().removeprefix("unix:")
     names = {line.split()[-1] for line in table.read_text().splitlines() if line.split()[-1].startswith(prefix)}
     return sorted(f"unix:{name}" for name in names)
 
 
 def own_address(facts: bytes) -> str:
-    """An address for a server of this user, made from the facts that tell it from other servers."""
+    """Return an address for a server of this user, derived from the facts that distinguish it from other servers."""
     return f"{_own_prefix()}{hashlib.blake2s(facts, digest_size=8).hexdigest()}"
 
 
 def second_address(address: str) -> str | None:
-    """A second address for a server, so that `own_addresses` finds it; None where it finds the first one already."""
+    """Return a second address for a server, for `own_addresses`; None if that finds the first address already."""
     return None if address.startswith(_own_prefix()) else own_address(address.encode())
 
 
@@ -68,7 +68,7 @@ def _own_prefix() -> str:
 
 
 def peer(connection: socket.socket) -> tuple[int, int]:
-    """Process and user at the other end, as the kernel knows them."""
+    """Return process and user at the other end, as the kernel reports them."""
     process, user, _ = _CREDENTIALS.unpack(
         connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     )
@@ -76,24 +76,24 @@ def peer(connection: socket.socket) -> tuple[int, int]:
 
 
 def same_user(connection: socket.socket) -> bool:
-    """Whether the process at the other end is this user's."""
+    """Return whether the process at the other end belongs to this user."""
     return peer(connection)[1] == os.geteuid()
 
 
 class Channel:
-    """The server's end of one connection: bytes in, messages out; messages in, bytes out. Never waits."""
+    """The server's end of one connection: splits bytes into messages and sends messages as bytes. Never blocks."""
 
     def __init__(self, number: ClientNumber, connection: socket.socket, longest_order: int = MAX_REQUEST) -> None:
         self.number, self.socket = number, connection
         self._longest_order = longest_order
-        """Largest body of an ORDER that is taken."""
+        """Largest body of an ORDER that is accepted, in bytes."""
         self.greeted = False
         self.drawer: Drawer | None = None
-        """The process at the other end, as its HELLO says."""
+        """The process at the other end, as given in its HELLO."""
         self.closing = False
-        """The connection is closed as soon as all is sent."""
+        """Whether the connection is closed as soon as all messages are sent."""
         self.began_s = time.monotonic()
-        """When the unfinished message began; before the first message, when the connection began."""
+        """Time at which the unfinished message began; before the first message, time at which the connection began."""
         self._inbox, self._outbox = bytearray(), bytearray()
 
     def __repr__(self) -> str:
@@ -101,25 +101,25 @@ class Channel:
         return f"Channel({self.number}, {state}, {len(self._inbox)} B in, {len(self._outbox)} B out)"
 
     def greet(self, drawer: Drawer | None) -> None:
-        """The client has said HELLO, and which process draws."""
+        """Record that the client has sent HELLO, and the process that draws."""
         self.greeted, self.drawer = True, drawer
 
     def end(self, now_s: float) -> None:
-        """The connection is closed as soon as all is sent, or after a while."""
+        """Have the connection closed as soon as all messages are sent, or after a while."""
         self.closing, self.began_s = True, now_s
 
     @property
     def unsent(self) -> int:
-        """Bytes that the client has not taken yet."""
+        """Bytes that the client has not received yet."""
         return len(self._outbox)
 
     @property
     def half(self) -> bool:
-        """Whether a message has begun and not ended, the client has not said HELLO, or the connection is closing."""
+        """Whether a message has begun and not ended, the client has not sent HELLO, or the connection is closing."""
         return bool(self._inbox) or not self.greeted or self.closing
 
     def receive(self) -> bool:
-        """Take the bytes that have come; False where the client has hung up."""
+        """Read the bytes that have arrived. Returns False if the client has disconnected."""
         try:
             data = self.socket.recv(_CHUNK)
         except BlockingIOError:
@@ -132,7 +132,7 @@ class Channel:
         return bool(data)
 
     def messages(self) -> Iterator[tuple[Kind, bytes]]:
-        """Whole messages that have come in. Raises `ProtocolError`."""
+        """Yield the whole messages that have arrived. Raises `ProtocolError`."""
         while len(self._inbox) >= HEAD.size:
             kind, length = parse_head(self._inbox[: HEAD.size], MAX_REQUEST, self._longest_order)
             end = HEAD.size + length
@@ -146,7 +146,7 @@ class Channel:
             raise ProtocolError("more than a message")
 
     def send(self, message: bytes, descriptors: Sequence[int] = ()) -> bool:
-        """Send, or keep for `flush`; False where the client has hung up."""
+        """Send a message, or store it for `flush`. Returns False if the client has disconnected."""
         if descriptors:  # the first message of the connection, so nothing is waiting
             try:
                 sent = socket.send_fds(self.socket, [message], descriptors)
@@ -158,7 +158,7 @@ class Channel:
         return self.flush()
 
     def flush(self) -> bool:
-        """Send what is waiting; False where the client has hung up."""
+        """Send stored messages. Returns False if the client has disconnected."""
         try:
             while self._outbox:
                 del self._outbox[: self.socket.send(self._outbox)]

@@ -1,12 +1,12 @@
-"""How does one dataclass describe a message? Each field says how it is packed, and which values are allowed.
+"""A dataclass describes a message: each field names its packing and the values that are allowed.
 
     lease: Annotated[int, U64]                           a packed number
     wrong: Annotated[NDArray[np.int64], array("<i8")]    an array: the rest of the body
     name: Annotated[str, text(100, key="run")]           an entry of a JSON object
 
-A field without a `FieldSpec` is not packed: the receiver gives its value to `unpack_body`, such as the number of the
-client. If fields of a message depend on each other, its method `check` raises `ProtocolError`. The receiver trusts
-nothing: a body of another size, or with another value, raises `ProtocolError`.
+A field without a `FieldSpec` is not packed: the receiver passes its value to `unpack_body`, such as the number of the
+client. If fields of a message depend on each other, its method `check` raises `ProtocolError`. The receiver validates
+everything: a body of another size, or with another value, raises `ProtocolError`.
 """
 
 from __future__ import annotations
@@ -29,21 +29,22 @@ Body = bytes | memoryview
 
 @dataclass(frozen=True, slots=True)
 class FieldSpec:
-    """How one field is packed."""
+    """Packing of one field."""
 
     checked: Callable[[Any, Any], Any]
-    """Returns the value of the field of this name, for what the body has. Raises `ProtocolError`."""
+    """Returns the value of the field of this name for an entry of the body. Raises `ProtocolError`."""
     plain: Callable[[Any], Any] = lambda value: value
-    """Returns what the body has for a value."""
+    """Returns the entry of the body for a value."""
     code: str = ""
     """The letters of `struct` in a packed message; more than one, if the body has several numbers for the value."""
     key: str = ""
-    """The name in JSON, if it is not the field's."""
+    """The name in JSON, if it differs from the field's name."""
     rest: bool = False
     """Whether the field is all bytes after the packed numbers."""
     inner: bool = False
-    """Whether the value has fields of its own, which the message has. `checked` gets, in place of the name, the values
-    that are given to `unpack_body`."""
+    """Whether the fields of the value are fields of the message. `checked` then gets, in place of the name, the values
+    that are given to `unpack_body`.
+    """
 
 
 def whole(most: int, least: int = 0, code: str = "") -> FieldSpec:
@@ -58,7 +59,7 @@ def whole(most: int, least: int = 0, code: str = "") -> FieldSpec:
 
 
 def text(most: int, key: str = "", *, cut: bool = False) -> FieldSpec:
-    """Describe a text in JSON of at most so many characters. `cut`: cut a longer one, and take anything as text."""
+    """Describe a text in JSON of at most `most` characters. `cut`: cut a longer text, and accept any value as text."""
 
     def checked(name: str, value: Any) -> Any:
         if not cut and (not isinstance(value, str) or len(value) > most):
@@ -111,7 +112,7 @@ def inline(cls: type) -> FieldSpec:
 
 
 def order_entry(refusal: type[BrandError] = ProtocolError) -> FieldSpec:
-    """Describe an order, with the bits of its part. What is no order raises `refusal`."""
+    """Describe an order, with the bits of its subset. An invalid order raises `refusal`."""
 
     def checked(_: Any, value: dict[str, Any]) -> Any:
         try:
@@ -131,13 +132,13 @@ def _flag(name: str, value: Any) -> Any:
 U32: Final = whole((1 << 32) - 1, code="I")
 U64: Final = whole((1 << 64) - 1, code="Q")
 KEY: Final = FieldSpec(lambda _, pair: pair, code="II")
-"""Of the number of a run and an epoch, two u32."""
+"""Number of a run and an epoch, two u32."""
 FLAG: Final = FieldSpec(_flag, code="?")
 BYTES: Final = FieldSpec(lambda _, data: data, rest=True)
 
 
 class _Described:
-    """How messages of one class are packed."""
+    """Packing of the messages of one class."""
 
     def __init__(self, cls: type, kind: IntEnum | None, *, json_body: bool) -> None:
         hints = get_type_hints(cls, include_extras=True)
@@ -218,11 +219,11 @@ class _Described:
 
 
 DESCRIBED: Final[dict[type, _Described]] = {}
-"""By class."""
+"""Descriptions by class."""
 
 
 def described(kind: IntEnum | None = None, *, json_body: bool = False) -> Callable[[type[T]], type[T]]:
-    """Mark a dataclass as the description of messages of a kind; None: other messages have it `inline`."""
+    """Mark a dataclass as the description of messages of a kind; None if other messages have it `inline`."""
 
     def mark(cls: type[T]) -> type[T]:
         DESCRIBED[cls] = _Described(cls, kind, json_body=json_body)

@@ -1,4 +1,4 @@
-"""What do clients and nodes say of a drawing? Which process or rank draws, from which position on, and which epoch."""
+"""Values of messages about drawing: the process or rank that draws, its first position, and the epoch."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ class Drawer:
     training: int
     """Process id of the training process."""
     worker: int = 0
-    """Number of its worker that draws; 0 where the training process draws itself."""
+    """Number of its worker that draws; 0 if the training process draws itself."""
     workers: int = 1
-    """How many workers it has; 1 where the training process draws itself."""
+    """Number of its workers; 1 if the training process draws itself."""
     connection: ClientNumber = NO_CLIENT
     """Number of the connection: each thread that draws has its own."""
 
     @staticmethod
     def named(training: object, worker: object, connection: ClientNumber) -> Drawer | None:
-        """The drawing process as a client names it in its HELLO; None: it names none. Raises `ProtocolError`."""
+        """Return the drawing process that a client names in its HELLO, or None. Raises `ProtocolError`."""
         if worker is None or training is None:
             return None
         match worker:
@@ -40,19 +40,19 @@ class Drawer:
 @described()
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """A rank is about to draw an epoch from a position on."""
+    """Announces that a rank is about to draw an epoch from a position on."""
 
     epoch: Annotated[int, U32]
     position: Annotated[int, U64] = 0
     rank: Annotated[int, U32] = 0
     replicas: Annotated[int, U32] = 1
     batch: Annotated[int, U32] = 0
-    """Samples of a batch of each rank, with `locality`; 0: the ranks draw in turn."""
+    """Samples of a batch of each rank, with `locality`; 0 if the ranks draw in turn."""
     processes: Annotated[int, U32] = 1
-    """How many processes draw for the rank; or `GOES_ON`, or `UNTOLD`."""
+    """Number of processes that draw for the rank; or `GOES_ON`, or `UNTOLD`."""
 
     def check(self) -> None:
-        """Raise `ProtocolError` if no rank can be this one."""
+        """Raise `ProtocolError` if the rank or the number of processes is impossible."""
         if not self.rank < self.replicas <= MAX_REPLICAS or MAX_REPLICAS < self.processes != UNTOLD:
             raise ProtocolError(f"rank {self.rank} of {self.replicas}, shared by {self.processes} processes")
 
@@ -60,33 +60,33 @@ class Announcement:
 @described(json_body=True)
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """What ranks say when they are about to draw an epoch from position `start` on."""
+    """Announces that ranks are about to draw an epoch from position `start` on."""
 
     start: Annotated[int, whole(MAX_POSITIONS)]
     replicas: Annotated[int, whole(MAX_REPLICAS, 1)]
     ranks: Annotated[tuple[int, ...], several(whole(MAX_REPLICAS), MAX_REPLICAS, least=1)]
     batch: Annotated[int, whole(MAX_POSITIONS)] = 0
-    """Samples of a batch of each rank, with `locality`; 0: the ranks draw in turn."""
+    """Samples of a batch of each rank, with `locality`; 0 if the ranks draw in turn."""
     node: NodeNumber = FIRST_NODE
     """The node of the ranks."""
     times: Annotated[int, whole(1 << 31)] = 1
-    """How often in a row the ranks have begun this epoch; 0: not yet, it is their next one."""
+    """Number of times in a row that the ranks have begun this epoch; 0 if it is their next epoch."""
     front: Annotated[int, whole(MAX_POSITIONS)] = 0
-    """The ranks have drawn all their positions before this one."""
+    """The ranks have drawn all their positions before this position."""
     largest: Annotated[int, whole(1 << 31)] = 0
     """Pages of the largest sample that can be sent to the node of the ranks."""
 
     def check(self) -> None:
-        """Raise `ProtocolError` if these are not the ranks of one node."""
+        """Raise `ProtocolError` if these cannot be the ranks of one node."""
         if len(set(self.ranks)) < len(self.ranks) or max(self.ranks) >= self.replicas:
             raise ProtocolError(f"ranks are different numbers from 0 to {self.replicas - 1}")
 
     def same_as(self, other: Begin) -> bool:
-        """Whether both divide the same positions among equally many ranks."""
+        """Return whether both divide the same positions among equally many ranks."""
         return (self.start, self.replicas, self.batch) == (other.start, other.replicas, other.batch)
 
     def conflict(self, epoch: int, other: Begin) -> str | None:
-        """Why the ranks of this begin and of another begin of the epoch cannot draw together; None where they can.
+        """Return why the ranks of this begin and of another begin of the epoch cannot draw together; None if they can.
 
         Ranks that have begun the epoch more often than others may be a step ahead of these, so the two do not conflict.
         """
@@ -102,7 +102,7 @@ class Begin:
 @described(json_body=True)
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """What this node tells others of an epoch that its ranks draw."""
+    """Tells other nodes about an epoch that this node's ranks draw."""
 
     name: Annotated[str, text(MAX_NAME, key="run")]
     turn: Annotated[int | None, maybe(whole(1 << 31))]
@@ -110,7 +110,9 @@ class Drawing:
     epoch: Annotated[int, whole(MAX_EPOCH)]
     begin: Annotated[Begin, inline(Begin)]
     number: Annotated[int, U32]
-    """Tells this epoch from the same epoch begun anew; 0: the node cannot take its samples yet."""
+    """Distinguishes this epoch from the same epoch when it is begun again; 0 if the node cannot receive its samples
+    yet.
+    """
 
     def check(self) -> None:
         """Raise `ProtocolError` if the order has fewer samples."""

@@ -1,7 +1,7 @@
-"""How do processes tell each other where a run joined others? JOINS, JOINING and FRONT (docs/protocols/shared.md).
+"""Messages about the points at which a run joined other runs: JOINS, JOINING and FRONT (docs/protocols/shared.md).
 
-A client and its server exchange JOINS. Nodes tell each other in a JOINING with which joins they would draw an epoch,
-and in a FRONT how far their ranks have drawn it.
+A client and its server exchange JOINS. A node tells other nodes in a JOINING the joins with which it would draw an
+epoch, and in a FRONT how far its ranks have drawn the epoch.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ def _joins(name: str, data: Body) -> Joins:
 
 
 JOINS: Final = FieldSpec(_joins, lambda joins: _LAP.pack(joins.lap) + joins.to_bytes(), rest=True)
-"""Of `Joins`: i32 highest lap, then the rows."""
+"""`Joins`: i32 highest lap, then the rows."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Vote:
-    """With which joins a node would draw an epoch. The greater of two is the better one."""
+    """The joins with which a node would draw an epoch. The greater of two votes is preferred."""
 
     stands: bool = False
-    """Whether draws may have been answered with these joins: no others are possible any more."""
+    """Whether draws may have been answered with these joins: no other joins are possible any more."""
     leads: bool = False
-    """Whether the leader has decided them, and not the node that takes its place."""
+    """Whether the leader has decided them, and not the node that replaces the leader."""
     rows: tuple[Join, ...] = ()
-    """None: the node does not know them."""
+    """The joins; empty if the node does not know them."""
 
 
 def _said(_: Any, value: dict[str, Any]) -> Vote:
@@ -67,11 +67,11 @@ class JoinVote:
     epoch: Annotated[int, whole(MAX_EPOCH)]
     said: Annotated[Vote, FieldSpec(_said, _entries, inner=True)]
     lap: Annotated[int, whole(MAX_LAP, -1)]
-    """The highest lap that the run has drawn from, as far as the telling node knows; -1: none."""
+    """The highest lap that the run has drawn from, as far as the sending node knows; -1 if there is none."""
     asks: Annotated[bool, FLAG]
-    """Whether the telling node does not know what the other node says."""
+    """Whether the sending node does not know the vote of the receiving node."""
     draws: Annotated[bool, FLAG]
-    """Whether clients of the telling node draw the run: the other node remembers it until it hears FORGET."""
+    """Whether clients of the sending node draw the run: the receiving node remembers it until it receives FORGET."""
 
     def check(self) -> None:
         """Raise `ProtocolError` if the order cannot have these joins."""
@@ -91,8 +91,8 @@ class LeadingOffset:
     """A FRONT."""
 
     number: Annotated[int, U32]
-    """Number that the telling node gave the epoch."""
+    """Number that the sending node gave the epoch."""
     position: Annotated[int, U64]
-    """Its ranks have asked for all their positions before this one."""
+    """Its ranks have asked for all their positions before this position."""
     drawn: Annotated[int, U64]
     """Samples that its ranks have drawn of the run, in all epochs."""

@@ -1,7 +1,7 @@
-"""How does a server answer a draw? LEASE: where the samples are in memory, and what the draw has waited for.
+"""LEASE, a server's answer to a draw: the pages of the samples in memory, and the causes for which the draw waited.
 
 u64 number | u32 samples s | u32 pages g | u32 chains c, u32 pages h of the second memory | u32 joins
-4 x u32 microseconds that the draw waited for storage, another node, preparation, the server itself
+4 x u32 microseconds that the draw waited for storage, another node, decoding, the server itself
 s x i64 place | u32 pages of each present sample | g x i32 page | c x u32 pages | h x i32 page | s x u8 state
 """
 
@@ -22,14 +22,14 @@ _MOST_US: Final = (1 << 32) - 1
 
 
 class Held(NamedTuple):
-    """Seconds that a server held a draw, by what the draw waited for."""
+    """Seconds that a server held a draw, by cause."""
 
     storage: float = 0.0
     """A read of this node's storage."""
     node: float = 0.0
     """A sample that another node sends."""
     preparation: float = 0.0
-    """A preparer of the server."""
+    """A decode worker of the server."""
     server: float = 0.0
     """The plan of the epoch, ranks that have not begun it, or jobs that share."""
 
@@ -47,12 +47,14 @@ class Lease:
     counts: NDArray[np.uint32]
     pages: NDArray[np.int32]
     prepared: Chains = NO_CHAINS
-    """Chains in the second memory: for each want of the client, those of all prepared samples."""
+    """Chains in the second memory: for each decode spec of the client, those of all decoded samples."""
     joins: int = 0
-    """How often the run has joined others in the epoch; where its order grows, how many positions are decided. A client
-    that knows fewer asks for them."""
+    """Number of times that the run has joined other runs in the epoch; if its order grows, number of decided positions.
+
+    A client that knows fewer asks for them.
+    """
     held: Held = NOT_HELD
-    """To the microsecond."""
+    """Seconds that the server held the draw, to the microsecond."""
 
 
 def pack_lease(
@@ -65,7 +67,7 @@ def pack_lease(
     joins: int = 0,
     held: Held = NOT_HELD,
 ) -> bytes:
-    """`LEASE`."""
+    """Return a `LEASE`."""
     waits = (min(_MOST_US, int(1e6 * seconds)) for seconds in held)
     head = _LEASE.pack(number, len(places), len(pages), len(prepared), len(prepared.pages), joins, *waits)
     parts = (places, counts, pages, prepared.counts, prepared.pages, state)
@@ -73,7 +75,7 @@ def pack_lease(
 
 
 def unpack_lease(body: bytes | memoryview) -> Lease:
-    """Inverse of `pack_lease`. Raises `ProtocolError`."""
+    """Invert `pack_lease`. Raises `ProtocolError`."""
     if len(body) < _LEASE.size:
         raise ProtocolError("half a lease")
     number, samples, pages, chains, more, joins, *waits = _LEASE.unpack_from(body)

@@ -1,10 +1,10 @@
-"""How long do training loops wait for batches, and for what? Histograms with fixed buckets, and the message LOOP.
+"""The waits of training loops for batches, by cause: histograms with fixed buckets, and the message LOOP.
 
-A step is one batch: the loop waits for it, then trains it. Each step has one cause (`CAUSES`), or `LOOP` where the loop
-hardly waited, because the training itself sets the pace. `StepTally` counts steps by cause. Tallies of ranks and of times
-add up, so a server answers for all its ranks; differences of two tallies are tallies.
+A step is one batch: the loop waits for it, then trains it. Each step has one cause (`CAUSES`), or `LOOP` if the loop
+hardly waited, because the training itself sets the pace. `StepTally` counts steps by cause. Tallies of ranks and of
+times add up, so a server answers for all its ranks; differences of two tallies are tallies.
 
-A rank sends a LOOP about once a second: a tally of the steps since the last one, and how the loop waits right now.
+A rank sends a LOOP about once a second: a tally of the steps since the last LOOP, and the loop's current wait.
 """
 
 from __future__ import annotations
@@ -19,17 +19,18 @@ from brand.node.wire.described import FieldSpec, described, maybe, text, whole
 from brand.node.wire.messages import MAX_NAME, MAX_REPLICAS, Kind
 
 CAUSES: Final = ("storage", "node", "preparation", "collate", "server")
-"""What a loop can wait for: a read of the storage, a sample from another node, copying, decoding and transforming,
-putting the batch together, and the node server itself."""
+"""Causes for which a loop can wait: a read of the storage, a sample from another node, copying, decoding and
+transforming, collating the batch, and the data server itself.
+"""
 LOOP: Final = "loop"
 """The loop hardly waited."""
 ALL: Final = (*CAUSES, LOOP)
 HARDLY: Final = 0.05
-"""A loop that waits for at most this part of a step hardly waits."""
+"""A loop that waits for at most this fraction of a step hardly waits."""
 
 _STEPS: Final = (1, 1.25, 1.6, 2, 2.5, 3.15, 4, 5, 6.3, 8)
 BOUNDS: Final = (*(float(f"{step * 10.0**power:.4g}") for power in range(-4, 2) for step in _STEPS), 100.0)
-"""Upper ends of the buckets in seconds: ten in a decade, 0.1 ms to 100 s. One more bucket takes longer waits."""
+"""Upper ends of the buckets in seconds: ten in a decade, 0.1 ms to 100 s. One more bucket counts longer waits."""
 _MOST: Final = 1 << 53
 
 
@@ -39,15 +40,15 @@ class CauseWaits:
 
     seconds: float = 0.0
     counts: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS) + 1))
-    """Waits by bucket: longer than the bound before, and not longer than the bucket's own."""
+    """Waits by bucket: longer than the previous bucket's bound, and not longer than the bucket's own bound."""
 
     @property
     def steps(self) -> int:
-        """How many steps have waited."""
+        """Number of steps that have waited."""
         return sum(self.counts)
 
     def count(self, wait_s: float) -> None:
-        """A step has waited."""
+        """Count the wait of a step."""
         self.seconds += wait_s
         self.counts[bisect_left(BOUNDS, wait_s)] += 1
 
@@ -57,7 +58,7 @@ class CauseWaits:
         self.counts = [mine + theirs for mine, theirs in zip(self.counts, other.counts, strict=True)]
 
     def since(self, before: CauseWaits) -> CauseWaits:
-        """The waits that are not in an earlier state of these."""
+        """Return the waits that are not in an earlier copy of these waits."""
         counts = [mine - theirs for mine, theirs in zip(self.counts, before.counts, strict=True)]
         return CauseWaits(max(0.0, self.seconds - before.seconds), counts)
 
@@ -67,7 +68,7 @@ class StepTally:
 
     def __init__(self, seconds: float = 0.0, waits: dict[str, CauseWaits] | None = None) -> None:
         self.seconds = seconds
-        """Of all steps: waits and training."""
+        """Seconds of all steps: waits and training."""
         self.waits = {} if waits is None else waits
 
     def __repr__(self) -> str:
@@ -80,18 +81,18 @@ class StepTally:
 
     @property
     def wait_s(self) -> float:
-        """Seconds that the loops waited in all."""
+        """Total seconds that the loops waited."""
         return sum(waits.seconds for waits in self.waits.values())
 
     @property
     def cause(self) -> str:
-        """What the loops waited for most; `LOOP` where they hardly waited."""
+        """The cause for which the loops waited longest; `LOOP` if they hardly waited."""
         if self.wait_s <= HARDLY * self.seconds:
             return LOOP
         return max(CAUSES, key=lambda cause: self.waits[cause].seconds if cause in self.waits else 0.0)
 
     def count(self, cause: str, wait_s: float, seconds: float) -> None:
-        """Count a step: the loop waited `wait_s` for its batch. `seconds` is the wait with the training before it."""
+        """Count a step: the loop waited `wait_s` for its batch. `seconds` is the wait plus the training before it."""
         self.waits.setdefault(cause, CauseWaits()).count(wait_s)
         self.seconds += seconds
 
@@ -102,21 +103,21 @@ class StepTally:
             self.waits.setdefault(cause, CauseWaits()).add(waits)
 
     def copy(self) -> StepTally:
-        """The same steps."""
+        """Return a copy."""
         same = StepTally()
         same.add(self)
         return same
 
     def since(self, before: StepTally) -> StepTally:
-        """The steps that are not in an earlier state of this tally."""
+        """Return the steps that are not in an earlier copy of this tally."""
         none = CauseWaits()
         waits = {cause: waits.since(before.waits.get(cause, none)) for cause, waits in self.waits.items()}
         return StepTally(max(0.0, self.seconds - before.seconds), waits)
 
     def quantile(self, share: float) -> float | None:
-        """The shortest time, up to the end of its bucket, that at most this share of the steps waited; None: no steps.
+        """Return the shortest time, up to the end of its bucket, that at most `share` of the steps waited.
 
-        The end of a bucket is at most 1.28 times its beginning. Infinite past the last bound.
+        The end of a bucket is at most 1.28 times its beginning. Infinite past the last bound, None without steps.
         """
         counts = [sum(column) for column in zip(*(waits.counts for waits in self.waits.values()), strict=True)]
         rest = share * sum(counts)
@@ -127,7 +128,7 @@ class StepTally:
         return None
 
     def to_json(self) -> dict[str, Any]:
-        """What users see (`docs/waiting.md`)."""
+        """Return the statistics that users see (`docs/waiting.md`)."""
         quantiles = {f"p{percent}_s": self.quantile(percent / 100) for percent in (50, 95, 99)}
         return {
             "steps": self.steps,
@@ -148,7 +149,7 @@ class StepTally:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A wait of one step, over or not."""
+    """A wait of one step, which may still last."""
 
     step: int
     """Number of the batch in the iteration, from 0."""
@@ -202,22 +203,22 @@ _WAITING: Final = maybe(FieldSpec(_waiting, lambda waiting: [waiting.step, waiti
 @described(Kind.LOOP, json_body=True)
 @dataclass(frozen=True, slots=True)
 class LoopReport:
-    """A rank tells its server of its training loop."""
+    """Reports a rank's training loop to its server."""
 
     run: Annotated[str, text(MAX_NAME)]
     rank: Annotated[int, _WHOLE]
     ranks: Annotated[int, whole(MAX_REPLICAS)]
     epoch: Annotated[int, _WHOLE]
     step: Annotated[int, _WHOLE]
-    """Batches that the loop has taken in this iteration."""
+    """Batches that the loop has received in this iteration."""
     tally: Annotated[StepTally, FieldSpec(_tally, _tally_entries, inner=True)]
     """The steps since the last report."""
     worst: Annotated[Waiting | None, _WAITING] = None
     """The longest wait of these steps."""
     now: Annotated[Waiting | None, _WAITING] = None
-    """The wait under way. Its cause is `server` as long as the server has not answered."""
+    """The wait under way. Its cause is `server` until the server has answered."""
 
     def check(self) -> None:
-        """Raise `ProtocolError` if no rank can be this one."""
+        """Raise `ProtocolError` if the rank is impossible."""
         if not self.rank < self.ranks:
             raise ProtocolError(f"rank {self.rank} of {self.ranks}")

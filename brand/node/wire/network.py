@@ -1,9 +1,9 @@
-"""How do node servers reach each other? The seam between the server's loop and the transport of messages.
+"""The interface between the server's loop and the transport of messages to other nodes.
 
-Two nodes have two streams; each node opens one. The node that opens a stream *asks* on it: it says what it will draw,
-grants room, and fetches. The other node *owns* samples and answers on it. `brand.cluster` carries streams by gRPC. Only
-the server's loop calls these methods, and none of them waits. The events of a stream come in the order in which they
-happened.
+Two nodes have two streams; each node opens one. The node that opens a stream is the *asking* node of the stream: it
+announces its draws, grants capacity, and fetches. The other node is the *home node* of the samples and answers.
+`brand.cluster` implements streams with gRPC. Only the server's loop calls these methods, and none of them blocks. The
+events of a stream are returned in the order in which they happened.
 """
 
 from __future__ import annotations
@@ -12,29 +12,29 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 MAX_UNSENT: Final = 16 << 20
-"""A server puts nothing more into a stream that holds so many bytes that the other side has not taken."""
+"""A server adds nothing to a stream that holds this many bytes that the other side has not received."""
 
 
 @dataclass(frozen=True, slots=True)
 class PeerStream:
-    """One of the two streams between this node and another one."""
+    """One of the two streams between this node and another node."""
 
     node: int
     """The other node."""
     asks: bool
-    """True: this node opened the stream, and asks on it. False: this node answers on it."""
+    """True if this node opened the stream, and asks on it. False if this node answers on it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A stream is open. Both sides know that they serve the same data set and have the same token."""
+    """A stream is open. Both sides have verified the data set and the token."""
 
     stream: PeerStream
 
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A message has come."""
+    """A message has arrived."""
 
     stream: PeerStream
     message: bytes
@@ -42,7 +42,7 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """A stream has ended or could not be opened. It is opened again as soon as the other node can be reached."""
+    """A stream has ended or could not be opened. It is opened again as soon as the other node is reachable."""
 
     stream: PeerStream
     reason: str
@@ -59,12 +59,12 @@ class Network(Protocol):
 
     @property
     def wake(self) -> int:
-        """A descriptor that is readable while there are events, and when a full stream has room again."""
+        """A descriptor that is readable while there are events, and when a full stream has capacity again."""
         ...
 
     @property
     def address(self) -> str:
-        """The address at which other nodes reach this one: host:port."""
+        """The address at which other nodes reach this node: host:port."""
         ...
 
     def connect(self, addresses: dict[int, str]) -> None:
@@ -72,21 +72,21 @@ class Network(Protocol):
         ...
 
     def events(self) -> list[Event]:
-        """What has happened since the last call."""
+        """Return the events since the last call."""
         ...
 
     def send(self, stream: PeerStream, message: bytes) -> None:
-        """Have a message sent. Does nothing where the stream is not open (its `Closed` has come, or will come)."""
+        """Have a message sent. Has no effect if the stream is not open (its `Closed` has been or will be returned)."""
         ...
 
     def unsent(self, stream: PeerStream) -> int:
-        """Bytes that the other side has not taken yet."""
+        """Return the bytes that the other side has not received yet."""
         ...
 
     def hang_up(self, stream: PeerStream, reason: str) -> None:
-        """End a stream whose other side breaks the protocol. `Closed` follows."""
+        """End a stream whose other side violates the protocol. `Closed` follows."""
         ...
 
     def close(self) -> None:
-        """End all streams, and let go of threads and descriptors."""
+        """End all streams, and release threads and descriptors."""
         ...

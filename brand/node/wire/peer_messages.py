@@ -1,10 +1,10 @@
-"""What do node servers say to each other? Typed messages, never pickled (docs/protocols/node-messages.md).
+"""Messages between data servers: typed, never pickled (docs/protocols/node-messages.md).
 
     u16 kind | u16 version | body
 
-The node that opens a stream asks on it, by DRAWING, FORGET, ROOM, REQUEST and FETCH, and tells by JOINING and FRONT how
-its runs share. The owner of the samples answers by PUSH, FETCHED and REFUSED. Rare messages have JSON bodies, the
-others packed numbers and the pages of samples. A field with a wrong value raises `ProtocolError`.
+The node that opens a stream asks on it, with DRAWING, FORGET, ROOM, REQUEST and FETCH, and tells with JOINING and FRONT
+how its runs share. The home node of the samples answers with PUSH, FETCHED and REFUSED. Rare messages have JSON bodies,
+the others packed numbers and the pages of samples. A field with a wrong value raises `ProtocolError`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class EpochAnnounced:
 
     drawing: Annotated[Drawing, inline(Drawing)]
     asks: Annotated[bool, FLAG]
-    """Whether the asking node asks for the samples of this epoch; else the owner sends them unasked."""
+    """Whether the asking node asks for the samples of this epoch; if not, the home node sends them unasked."""
 
 
 @described(PeerKind.FORGET, json_body=True)
@@ -64,7 +64,7 @@ class EpochReleased:
     """Name of the run."""
     order: Annotated[Order, order_entry()]
     epoch: Annotated[int | None, maybe(whole(MAX_EPOCH))]
-    """None: all epochs of the run."""
+    """The epoch; None for all epochs of the run."""
 
 
 @described(PeerKind.ROOM)
@@ -73,7 +73,7 @@ class PeerCapacity:
     """A ROOM."""
 
     pages: Annotated[int, whole(MAX_ROOM, code="Q")]
-    """Pages that the asking node has had room for in all, since the stream was opened."""
+    """Total pages that the asking node has had space for since the stream was opened."""
 
 
 @described(PeerKind.REQUEST)
@@ -106,7 +106,7 @@ class Push:
     """Number that the asking node gave the epoch."""
     places: NDArray[np.int64]
     missed: NDArray[np.int64]
-    """Places that the owner will not send."""
+    """Places that the home node will not send."""
     data: NDArray[np.uint8]
     """Pages of the samples, sample by sample, shape (pages, page size)."""
 
@@ -114,18 +114,18 @@ class Push:
 @described(PeerKind.FETCHED)
 @dataclass(frozen=True, slots=True, eq=False)
 class FetchReply:
-    """A FETCHED: a part of the answer to a question."""
+    """A FETCHED: a segment of the answer to a question."""
 
     number: Annotated[int, U64]
     """Number of the question."""
     size: Annotated[int, U64]
     """Bytes of the whole answer."""
     offset: Annotated[int, U64]
-    """Where this part begins in the whole answer."""
+    """Offset of this segment in the whole answer."""
     part: Annotated[memoryview, BYTES]
 
     def check(self) -> None:
-        """Raise `ProtocolError` if the part is longer than the rest of the answer."""
+        """Raise `ProtocolError` if the segment is longer than the rest of the answer."""
         if self.offset + len(self.part) > self.size:
             raise ProtocolError("an answer beyond its end")
 
@@ -140,16 +140,16 @@ class Refused:
 
 
 Question = EpochAnnounced | EpochReleased | PeerCapacity | SampleRequest | Fetch | JoinVote | LeadingOffset
-"""What a node says on a stream that it has opened."""
+"""Messages that a node sends on a stream that it has opened."""
 Reply = Push | FetchReply | Refused
-"""What a node says on a stream that another node has opened."""
+"""Messages that a node sends on a stream that another node has opened."""
 
 _QUESTIONS: Final[dict[Any, Any]] = {kind_of(cls): cls for cls in get_args(Question)}
 _REPLIES: Final[dict[Any, Any]] = {kind_of(cls): cls for cls in (FetchReply, Refused)}
 
 
 def pack(message: Question | Reply) -> bytes:
-    """Return a message as it is sent."""
+    """Return a message as bytes."""
     if isinstance(message, Push):
         head = _PUSH.pack(message.number, len(message.places), len(message.missed))
         sent, missed = message.places.tobytes(), message.missed.tobytes()
@@ -159,7 +159,7 @@ def pack(message: Question | Reply) -> bytes:
 
 
 def unpack_question(message: bytes, node: NodeNumber) -> Question:
-    """Return what `node` has said on a stream that it has opened. Raises `ProtocolError`."""
+    """Return a message of `node` on a stream that `node` has opened. Raises `ProtocolError`."""
     kind, body = _kind_of(message)
     if kind not in _QUESTIONS:
         raise ProtocolError(f"an asking node does not send {kind.name}")
@@ -168,7 +168,7 @@ def unpack_question(message: bytes, node: NodeNumber) -> Question:
 
 
 def unpack_reply(message: bytes, page: int) -> Reply:
-    """Return what a node has said on a stream that this node has opened. Pages have `page` bytes.
+    """Return a message of another node on a stream that this node has opened. Pages have `page` bytes.
 
     Raises `ProtocolError`.
     """
@@ -182,7 +182,7 @@ def unpack_reply(message: bytes, page: int) -> Reply:
 
 
 def _kind_of(message: bytes) -> tuple[PeerKind, memoryview]:
-    """Kind and body. Raises `ProtocolError`."""
+    """Return kind and body. Raises `ProtocolError`."""
     if len(message) < _HEAD.size:
         raise ProtocolError("half a message")
     kind, version = _HEAD.unpack_from(message)

@@ -1,10 +1,10 @@
-"""Which preparations does a client want, and what does a prepared sample look like in memory?
+"""PREPARE, which carries the decode specs of a client, and the layout of a decoded sample in memory.
 
     PREPARE of a client    {"run": number, "wants": [{"field", "codec", parameters ...}], "decoders": {codec: versions}}
     PREPARE of a server    {"numbers": [number, ...], "why": ""}, or no number and the reason
 
-A prepared sample is a chain of pages: a header (`HEADER`), then the values, little-endian, in C order. Who reads a
-chain distrusts it: the header names what was prepared, and has a checksum of the values.
+A decoded sample is a chain of pages: a header (`HEADER`), then the values, little-endian, in C order. The reader of a
+chain validates it: the header names the decode spec and the sample, and has a checksum of the values.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from brand.formats.preparation import Preparation, from_json, to_json
 from brand.node.wire.described import FieldSpec, several
 
 MOST_WANTS: Final = 16
-"""The most fields that one client has prepared."""
+"""Maximum number of fields that are decoded for one client."""
 HEADER: Final = np.dtype(
     [("spec", "<u4"), ("dtype", "<u4"), ("shape", "<u4", (4,)), ("index", "<i8"), ("checksum", "<u8")]
 )
-"""Of a chain. `shape` ends with `NO_AXIS` where there are fewer than four axes."""
+"""The header of a chain. `shape` ends with `NO_AXIS` if there are fewer than four axes."""
 NO_AXIS: Final = (1 << 32) - 1
 DTYPES: Final[dict[int, np.dtype[Any]]] = {1: np.dtype("u1"), 2: np.dtype("<f4")}
 """dtypes of values, by their numbers."""
@@ -34,7 +34,7 @@ _NUMBERS: Final = {dtype: number for number, dtype in DTYPES.items()}
 
 @dataclass(frozen=True, slots=True)
 class DecodeSpec:
-    """A field, and how it is prepared. Equal wants have equal values."""
+    """A field, and how it is decoded. Equal specs have equal values."""
 
     field: str
     how: Preparation
@@ -54,11 +54,11 @@ def _decoders(name: str, value: Any) -> Any:
 
 WANTS: Final = several(FieldSpec(_want, lambda want: {"field": want.field, **to_json(want.how)}), MOST_WANTS, least=1)
 DECODERS: Final = FieldSpec(_decoders)
-"""Of versions of libraries, by codec."""
+"""Versions of libraries, by codec."""
 
 
 def pack_values(spec: int, index: int, values: NDArray[Any]) -> tuple[bytes, NDArray[np.uint8]]:
-    """Header and values of a prepared sample. Raises ValueError for values of a kind that no preparation makes."""
+    """Return header and values of a decoded sample. Raises ValueError if no decoder returns values of this kind."""
     flat = np.ascontiguousarray(values)
     number = _NUMBERS.get(flat.dtype)
     if number is None or flat.ndim > 4:
@@ -74,10 +74,10 @@ def pack_values(spec: int, index: int, values: NDArray[Any]) -> tuple[bytes, NDA
 def unpack_chains(
     memory: NDArray[np.uint8], counts: NDArray[np.int64], page: int, spec: int, indices: NDArray[np.uint64]
 ) -> NDArray[Any] | list[NDArray[Any] | None]:
-    """The values of prepared samples whose chains of `counts` pages lie in `memory` one after the other, as views.
+    """Return the values of decoded samples whose chains of `counts` pages are contiguous in `memory`, as views.
 
-    One array where all are right and have one shape. Else an array for each, and None for a chain that is not of
-    `spec`, of the sample of this index, or not whole.
+    One array if all are right and have one shape. If not, an array for each, and None for a chain that is incomplete,
+    or that does not match `spec` or the sample of this index.
     """
     ends = np.cumsum(counts) * page
     starts = ends - counts * page
@@ -98,7 +98,7 @@ def unpack_chains(
 
 
 def _values(memory: NDArray[np.uint8], row: np.void) -> NDArray[Any] | None:
-    """The values behind a header that fits; None where their checksum is another one."""
+    """Return the values behind a header that matches; None if their checksum is wrong."""
     shape = _shape(row)
     values = np.frombuffer(memory, DTYPES[int(row["dtype"])], int(np.prod(shape))).reshape(shape)
     right = xxhash.xxh3_64_intdigest(values.reshape(-1).view(np.uint8).data) == row["checksum"]
@@ -106,7 +106,10 @@ def _values(memory: NDArray[np.uint8], row: np.void) -> NDArray[Any] | None:
 
 
 def _together(chains: NDArray[np.uint8], rows: NDArray[np.void]) -> NDArray[Any] | None:
-    """The values behind headers that fit and say one dtype and shape, a chain a row; None where a checksum differs."""
+    """Return the values behind headers that match and have one dtype and shape, a chain a row.
+
+    None if a checksum is wrong.
+    """
     shape, dtype = _shape(rows[0]), DTYPES[int(rows["dtype"][0])]
     data = chains[:, HEADER.itemsize : HEADER.itemsize + int(np.prod(shape)) * dtype.itemsize]
     checksums = np.fromiter(map(xxhash.xxh3_64_intdigest, data), np.uint64, len(data))
@@ -114,5 +117,5 @@ def _together(chains: NDArray[np.uint8], rows: NDArray[np.void]) -> NDArray[Any]
 
 
 def _shape(row: np.void) -> list[int]:
-    """The shape that a header says."""
+    """Return the shape in a header."""
     return [axis for axis in row["shape"].tolist() if axis != NO_AXIS]

@@ -1,12 +1,12 @@
-"""What do a node server and one of its preparers say to each other? One packet each, over a pair of sockets.
+"""Messages between a data server and one of its decode workers: one packet each, over a pair of sockets.
 
-    server     a want and its number: "W" | JSON
-               a batch: "B" | u32 number of the want | u32 samples | u32 pages of each sample | i32 pages
-    preparer   "R": it is ready
-               "S" | i64 for each sample of the batch: bytes of the prepared sample, `CANNOT` or `UNTRIED`
+    server     a decode spec and its number: "W" | JSON
+               a batch: "B" | u32 number of the spec | u32 samples | u32 pages of each sample | i32 pages
+    worker     "R": it is ready
+               "S" | i64 for each sample of the batch: bytes of the decoded sample, `CANNOT` or `UNTRIED`
 
-A server waits for the answer to a batch before it sends the next one. What a preparer has made lies in its *staging*
-memory: each sample from the next page on. `Setup` lies there when the preparer starts.
+A server waits for the answer to a batch before it sends the next batch. A worker writes decoded samples to its
+*staging* memory: each sample from the next page on. `Setup` is stored there when the worker starts.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from brand.node.wire.messages import Chains
 from brand.node.wire.prepared import DecodeSpec
 
 PAGE: Final = 4096
-"""Bytes of a page of prepared samples."""
+"""Bytes of a page of decoded samples."""
 STAGING: Final = 64 << 20
-"""Bytes of a staging memory, of which only used pages take memory. A sample that is larger is not prepared."""
+"""Bytes of a staging memory, of which only used pages occupy memory. A larger sample is not decoded by the server."""
 ENOUGH: Final = 8 << 20
-"""A preparer that has made so many bytes leaves the rest of its batch untried."""
+"""A decode worker that has written this many bytes leaves the rest of its batch untried."""
 MOST_PAGES: Final = 1 << 14
-"""The most pages of the samples of a batch, so that its packet is small."""
+"""Maximum number of pages of the samples of a batch, so that its packet is small."""
 MOST: Final = 1 << 18
-"""Largest packet."""
+"""Largest packet in bytes."""
 BATCH_S: Final = 10.0
-"""How long a preparer may take for a batch."""
+"""Seconds that a decode worker may take for a batch."""
 CANNOT: Final = 0
-"""Size of a sample that cannot be prepared."""
+"""Size of a sample that cannot be decoded."""
 UNTRIED: Final = -1
-"""Size of a sample that a preparer has not tried."""
+"""Size of a sample that a decode worker has not tried."""
 READY: Final = b"R"
 
 _WANT: Final = b"W"
@@ -51,38 +51,41 @@ _SIZES: Final = b"S"
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What a preparer has to know when it starts."""
+    """The values that a decode worker needs when it starts."""
 
     schema: Schema
     dictionary: bytes
-    """Of the data set's compression; empty where there is none."""
+    """Dictionary of the data set's compression; empty if there is none."""
     page: int
     """Bytes of a page of stored samples."""
 
     def pack(self) -> bytes:
-        """As bytes."""
+        """Return the setup as bytes."""
         dictionary = base64.b64encode(self.dictionary).decode()
         return json.dumps({"schema": self.schema.fields, "dictionary": dictionary, "page": self.page}).encode()
 
     @classmethod
     def unpack(cls, data: bytes) -> Setup:
-        """Inverse of `pack`."""
+        """Invert `pack`."""
         value = json.loads(data)
         return cls(Schema.parse(value["schema"]), base64.b64decode(value["dictionary"]), value["page"])
 
 
 def pack_want(number: int, want: DecodeSpec) -> bytes:
-    """A want, which the server calls `number` from now on."""
+    """Return the packet of a decode spec, which the server refers to as `number` from now on."""
     return _WANT + json.dumps({"number": number, "field": want.field, "how": to_json(want.how)}).encode()
 
 
 def pack_batch(number: int, chains: Chains) -> bytes:
-    """Samples to prepare as want `number` says, by their pages."""
+    """Return the packet of samples, by their pages, to decode with spec `number`."""
     return _BATCH.pack(b"B", number, len(chains)) + chains.counts.tobytes() + chains.pages.tobytes()
 
 
 def unpack_order(packet: bytes) -> tuple[int, DecodeSpec | Chains]:
-    """What a server sends: the number of a want, and the want or a batch for it. Raises ValueError, KeyError."""
+    """Return the number of a decode spec, and the spec or a batch for it, from a server's packet.
+
+    Raises ValueError, KeyError.
+    """
     if packet[:1] == _WANT:
         value: dict[str, Any] = json.loads(packet[1:])
         return value["number"], DecodeSpec(value["field"], from_json(value["how"]))
@@ -92,12 +95,12 @@ def unpack_order(packet: bytes) -> tuple[int, DecodeSpec | Chains]:
 
 
 def pack_sizes(sizes: list[int]) -> bytes:
-    """The answer to a batch."""
+    """Return the answer to a batch."""
     return _SIZES + np.array(sizes, np.int64).tobytes()
 
 
 def unpack_sizes(packet: bytes, samples: int) -> NDArray[np.int64]:
-    """The answer to a batch of so many samples. Raises `ProtocolError`."""
+    """Return the sizes in the answer to a batch of `samples` samples. Raises `ProtocolError`."""
     if packet[:1] != _SIZES or len(packet) != 1 + 8 * samples:
         raise ProtocolError("a preparer answers what it was not asked")
     sizes = np.frombuffer(packet, np.int64, offset=1)
@@ -107,5 +110,5 @@ def unpack_sizes(packet: bytes, samples: int) -> NDArray[np.int64]:
 
 
 def pages_of(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Pages that prepared samples of these sizes take; 0 for those that are not prepared."""
+    """Return the pages of decoded samples of these sizes; 0 for those that are not decoded."""
     return (np.maximum(sizes, 0) + (PAGE - 1)) // PAGE

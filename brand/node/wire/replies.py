@@ -1,4 +1,4 @@
-"""What does a server answer to its clients? Each reply is one class, described once, and an instruction as it is.
+"""Replies of a server to its clients. Each reply is one class, described once, and also an instruction.
 
 `brand.node.wire.client_messages` has the requests; LEASE has a packer of its own (`brand.node.wire.lease`).
 """
@@ -50,7 +50,7 @@ class PositionsDivided:
 @described(Kind.FETCH)
 @dataclass(frozen=True, slots=True)
 class Deliver:
-    """Give a client the samples that it fetched. `data` is the result of `pack_samples`."""
+    """Send a client the samples that it fetched. `data` is the result of `pack_samples`."""
 
     client: ClientNumber
     data: Annotated[bytes, BYTES]
@@ -59,7 +59,7 @@ class Deliver:
 @described(Kind.JOINS)
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """Tell a client where its run joined others in an epoch."""
+    """Tell a client where its run joined other runs in an epoch."""
 
     client: ClientNumber
     joins: Annotated[Joins, JOINS]
@@ -78,7 +78,7 @@ class OrderDecided:
 @described(Kind.PREPARE, json_body=True)
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """Tell a client the numbers of what it wants prepared; if there are none, `why`."""
+    """Tell a client the numbers of its decode specs; if there are none, `why`."""
 
     client: ClientNumber
     numbers: Annotated[tuple[int, ...], several(U32, MOST_WANTS)]
@@ -88,7 +88,7 @@ class Numbers:
 @described(Kind.PLACES)
 @dataclass(frozen=True, slots=True, eq=False)
 class Places:
-    """Tell a client the samples at some positions; none: it must ask by DRAW."""
+    """Tell a client the samples at some positions; if there are none, it must ask with DRAW."""
 
     client: ClientNumber
     places: Annotated[NDArray[np.int32], array("<i4", MOST_PLACES)]

@@ -1,4 +1,4 @@
-"""How do the stored bytes of samples travel together, some of which may be missing?"""
+"""Packing of the stored bytes of several samples, some of which may be missing."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from brand.errors import ProtocolError
 
 
 def pack_samples(samples: list[bytes | None]) -> bytes:
-    """A byte for each sample (1 where it is there, else 0), then the stored bytes of the samples that are there."""
+    """Return a byte for each sample (1 if it is present, 0 if not), then the stored bytes of the present samples."""
     return b"".join((bytes(sample is not None for sample in samples), *(s for s in samples if s is not None)))
 
 
 def unpack_samples(data: memoryview, sizes: NDArray[np.int64]) -> tuple[NDArray[np.bool_], list[bytes]]:
-    """Which samples are there, shape (samples,), and the bytes of each that is there. Raises `ProtocolError`.
+    """Return which samples are present, shape (samples,), and the bytes of each present sample. Raises `ProtocolError`.
 
     `sizes` are the stored sizes of all samples, shape (samples,).
     """

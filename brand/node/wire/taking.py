@@ -1,8 +1,9 @@
-"""How does a client tell its server which samples it has taken by itself?
+"""TAKEN, which tells a server the samples that a client has read itself.
 
     TAKEN    u32 run | u32 epoch | u32 samples | i64 each position | u64 each entry
 
-The entries of the directory that the client has found are there where it has checked checksums; else there are none.
+The message has the entries of the directory that the client has found if the client has checked checksums; if not, it
+has no entries.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from brand.errors import ProtocolError
 from brand.node.wire.messages import MAX_DRAW, Kind, frame
 
 MOST_TAKEN: Final = MAX_DRAW // 2
-"""Samples of one TAKEN."""
+"""Maximum number of samples of one TAKEN."""
 
 _TAKEN: Final = struct.Struct("<III")
 _NO_ENTRIES: Final = np.empty(0, np.uint64)
@@ -26,7 +27,7 @@ _NO_ENTRIES: Final = np.empty(0, np.uint64)
 
 @dataclass(frozen=True, slots=True)
 class DirectHits:
-    """What a client has taken, as a server reads it. Arrays are views of the message."""
+    """The samples that a client has read itself, as a server reads them. Arrays are views of the message."""
 
     run: int
     epoch: int
@@ -36,17 +37,17 @@ class DirectHits:
 
 
 def repeat(positions: NDArray[np.int64]) -> bool:
-    """Whether a position occurs twice. Positions mostly ascend, and planned batches have them in any order."""
+    """Return whether a position occurs twice. Positions mostly ascend; planned batches have them in any order."""
     return bool((np.diff(positions) <= 0).any()) and len(np.unique(positions)) < len(positions)
 
 
 def pack_taken(run: int, epoch: int, positions: NDArray[np.int64], entries: NDArray[np.uint64] = _NO_ENTRIES) -> bytes:
-    """`TAKEN`."""
+    """Return a `TAKEN`."""
     return frame(Kind.TAKEN, _TAKEN.pack(run, epoch, len(positions)), positions.tobytes(), entries.tobytes())
 
 
 def unpack_taken(body: bytes | memoryview) -> DirectHits:
-    """Inverse of `pack_taken`, distrusting. Raises `ProtocolError`."""
+    """Invert `pack_taken`, with validation. Raises `ProtocolError`."""
     if len(body) < _TAKEN.size:
         raise ProtocolError("half of what was taken")
     run, epoch, samples = _TAKEN.unpack_from(body)

@@ -1,10 +1,10 @@
-"""Protocol `stripes`, the default: each stripe is read exactly once an epoch, at a random time of its group's tape.
+"""Order `stripes`, the default: each stripe is read exactly once an epoch, at a random time of its group's tape.
 
-Each epoch every group puts the stripes of its chunks in random order. The group's tape is a sort by keys. Where `s`
-samples come before a stripe in that order, the samples of the stripe get the keys `s + W * (p + u) / r`, with `p` a
-random permutation of 0 .. r-1, `u` uniform in [0, 1), and `W = 2 * chunk_size - r`. The stratified `p` keeps stripe
-mates apart, so that they hardly ever meet in a batch. `W` bounds how long a sample waits, so that about `chunk_size`
-samples of a group are in memory at a time. The tape depends on (seed, epoch, group) and on nothing else.
+Each epoch every group puts the stripes of its chunks in random order. The group's tape is a sort by keys. If `s`
+samples precede a stripe in that order, the samples of the stripe get the keys `s + W * (p + u) / r`, with `p` a
+random permutation of 0 .. r-1, `u` uniform in [0, 1), and `W = 2 * chunk_size - r`. The stratified `p` keeps samples of
+one stripe apart, so that they hardly ever meet in a batch. `W` bounds how long a sample waits, so that about
+`chunk_size` samples of a group are in memory at a time. The tape depends on (seed, epoch, group) and on nothing else.
 
 Groups are planned together as rows of arrays, a block of groups at a time, so that planning takes little memory.
 """
@@ -23,7 +23,7 @@ from brand.orders.base.random import BLOCK, RandomStream, bits, group_positions,
 
 
 def plan_stripes(mapping: Mapping, stripe: int, seed: int, epoch: int) -> EpochPlan:
-    """The plan of one epoch with stripes of `stripe` samples; the last of a chunk may be shorter."""
+    """Return the plan of one epoch with stripes of `stripe` samples; the last of a chunk may be shorter."""
     access = permutation(mapping.samples, seed, RandomStream.ACCESS, epoch)
     access //= mapping.group_size
     draws = group_positions(access)  # positions at which each group is drawn from, group after group
@@ -47,7 +47,7 @@ def _plan_block(
     draws: NDArray[Any],
     sample_of: NDArray[Any],
 ) -> NDArray[np.void]:
-    """Fill in the draws of some groups; returns their reads, in each group's order."""
+    """Fill in the draws of some groups; return their reads, in each group's order."""
     rows, n, per_chunk = groups[1] - groups[0], mapping.group_chunks, -(-mapping.chunk_size // stripe)
     chunk_samples = mapping.chunk_samples()[groups[0] * n : groups[1] * n]
     first_of = np.arange(per_chunk) * stripe
@@ -82,7 +82,7 @@ def _plan_block(
 def _stripe_order(
     length: NDArray[np.int64], stream: tuple[int, int], first_group: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Stripes of each group in the order of reading, with empty ones, and the number of samples before each stripe."""
+    """Return the stripes of each group in the order of reading, with empty ones, and the samples before each stripe."""
     rows, width = length.shape
     mask = low_mask(width)
     keys = _rows_of_bits(rows, width, stream, RandomStream.STRIPE_ORDER, first_group)
@@ -103,7 +103,10 @@ def _keys(
     stream: tuple[int, int],
     first_group: int,
 ) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
-    """Samples of each group, stripe by stripe in the order of `p`, and their keys; absent samples have key infinity."""
+    """Return the samples of each group, stripe by stripe in the order of `p`, and their keys.
+
+    Absent samples have key infinity.
+    """
     rows, width = length.shape
     raw = _rows_of_bits(rows, width * stripe, stream, RandomStream.STRIPE_MATES, first_group).reshape(
         rows, width, stripe
@@ -125,7 +128,7 @@ def _keys(
 
 
 def _tape(sample: NDArray[np.uint64], key: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Samples in key order, row by row. Keys are not negative, so their bits sort as the keys do."""
+    """Return samples in key order, row by row. Keys are not negative, so their bits sort as the keys do."""
     mask = low_mask(sample.shape[1])
     keys = key.view(np.uint64)
     keys &= ~mask
@@ -136,7 +139,7 @@ def _tape(sample: NDArray[np.uint64], key: NDArray[np.float64]) -> NDArray[np.in
 def _rows_of_bits(
     rows: int, width: int, stream: tuple[int, int], purpose: RandomStream, first_group: int
 ) -> NDArray[np.uint64]:
-    """A row of random words for each group, which depends on (seed, epoch, group) alone."""
+    """Return a row of random words for each group, which depends on (seed, epoch, group) only."""
     padded = -(-width // 4) * 4
     seed, epoch = stream
     return bits(rows * padded, seed, purpose, epoch, first=first_group * padded).reshape(rows, padded)[:, :width].copy()

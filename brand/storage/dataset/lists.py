@@ -1,4 +1,4 @@
-"""The files of a collection that hold numbers: lists of indices, and the values of overlays. Are they as written?
+"""The files of a collection that hold numbers: lists of indices, and the values of overlays. Are they intact?
 
 A version of a collection names each of these files with its length and its checksum (`Listed`).
 """

@@ -1,8 +1,9 @@
-"""Folders and files that no other user can change: how are they opened, and which are refused?
+"""How are folders and files opened so that no other user can change them, and which are refused?
 
-A folder is opened once, then its descriptor stands for it: a name that is exchanged later leads nowhere else. Below the
-folder that the user gives, no symbolic link is followed. Folders and files there belong to this user, and nobody else
-may write them. The folder that the user gives may be root's or, as /tmp, one in which each user has files of their own.
+A folder is opened once, and its descriptor is used from then on: a name that is exchanged later has no effect. Below
+the folder that the user gives, no symbolic link is followed. Folders and files there must belong to this user, and
+nobody else may have write permission. The folder that the user gives may belong to root or may be one that holds files
+of each user, such as /tmp.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ _OTHERS: Final = stat.S_IWGRP | stat.S_IWOTH
 
 
 def open_given(folder: str) -> int:
-    """A descriptor of the folder that the user gives; the folder is made where only its last part is missing.
+    """Return a descriptor of the folder that the user gives. It is made if only its last component is missing.
 
-    Raises `CacheError` where another user could exchange what is in it.
+    Raises `CacheError` if another user could exchange its contents.
     """
     try:
         make_folder(folder)
@@ -40,7 +41,8 @@ def open_given(folder: str) -> int:
 
 
 def open_own_folder(name: str, parent: int, shown: str, *, make: bool = True) -> int:
-    """A descriptor of a folder in the folder `parent`, made where it is missing and `make`; `shown` is its path.
+    """Return a descriptor of a folder in the folder `parent`; `shown` is its path. If it is missing and `make`, make
+    it.
 
     Raises `CacheError`, FileNotFoundError.
     """
@@ -56,7 +58,7 @@ def open_own_folder(name: str, parent: int, shown: str, *, make: bool = True) ->
 
 
 def open_own_file(name: str, flags: int, parent: int, shown: str) -> int:
-    """A descriptor of a file in the folder `parent`; `shown` is its path. Raises `CacheError`, OSError."""
+    """Return a descriptor of a file in the folder `parent`; `shown` is its path. Raises `CacheError`, OSError."""
     try:
         descriptor = os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600, dir_fd=parent)
     except OSError as error:
@@ -68,7 +70,7 @@ def open_own_file(name: str, flags: int, parent: int, shown: str) -> int:
 
 
 def make_folder(name: str, parent: int | None = None) -> None:
-    """Make a folder that only this user can enter, if it is not there. Raises OSError."""
+    """Make a folder that only this user can enter, if it does not exist. Raises OSError."""
     try:
         os.mkdir(name, 0o700, dir_fd=parent)
     except FileExistsError:
@@ -87,7 +89,7 @@ def check_names(folder: int, shown: str) -> None:
 
 
 def refused(shown: str, error: OSError) -> CacheError:
-    """The error for a folder or file that cannot be used."""
+    """Return the error for a folder or file that cannot be used."""
     if error.errno in (errno.ELOOP, errno.ENOTDIR, errno.EISDIR):
         return CacheError(f"{shown} is a symbolic link or no folder: remove it, or give another cache folder")
     return CacheError(f"the cache folder {shown} cannot be used: {storage_reason(error)}; give another one")

@@ -1,9 +1,10 @@
-"""Where a copy goes: may it be written there, what is there already, and where are its unfinished files?
+"""May a copy be written to its target, what is there already, and where are its unfinished files?
 
-A folder has its work folder inside: `DST/.brand-copy` marks a copy that is not finished. For a store, the work folder
-is below the user's cache folder, and the claim (`pack_claim`) is the mark. The work folder has the manifest of the data
-set that is copied, so a copy that was stopped goes on, and a copy of another data set is refused. A lock keeps two
-copies apart; it ends with its process. A finished copy of the same data set is a copy of which nothing is left to do.
+The work folder of a target folder is inside it: `DST/.brand-copy` marks a copy that is not finished. For a store, the
+work folder is below the user's cache folder, and the claim (`pack_claim`) is the mark. The work folder has the manifest
+of the data set that is copied, so a copy that was stopped can be continued, and a copy of another data set is refused.
+A lock, which ends with its process, excludes a second copy. If the target is a finished copy of the same data set,
+nothing is copied.
 """
 
 from __future__ import annotations
@@ -39,11 +40,11 @@ class Destination(ABC):
 
     @abstractmethod
     def sizes(self) -> Mapping[str, int]:
-        """Names and sizes of the chunks that may be there; an unfinished file is none of them."""
+        """Return names and sizes of the chunks that may be there; unfinished files are not among them."""
 
     @abstractmethod
     def head(self, name: str) -> bytes:
-        """The first 64 bytes of a file that is there."""
+        """Return the first 64 bytes of an existing file."""
 
 
 class _InFolder(Destination):
@@ -70,7 +71,7 @@ class _InStore(Destination):
         self._store, self._begun = store, begun
 
     def sizes(self) -> Mapping[str, int]:
-        """See `Destination`. Lists only where something may be there."""
+        """See `Destination`. Lists objects only if there may be any."""
         return dict(self._store.names(_CHUNKS)) if self._begun else {}
 
     def head(self, name: str) -> bytes:
@@ -80,9 +81,9 @@ class _InStore(Destination):
 
 @contextmanager
 def claimed(where: str | Path, manifest: bytes, data_set_id: bytes) -> Iterator[Destination]:
-    """A path or a URL, for this copy alone.
+    """Claim a path or a URL for this copy alone.
 
-    The work folder is removed when all went well. Raises `TargetExistsError`, `UsageError`, OSError.
+    The work folder is removed if no error occurs. Raises `TargetExistsError`, `UsageError`, OSError.
     """
     if isinstance(where, Path):
         context = _claimed_folder(where, manifest)

@@ -1,4 +1,4 @@
-"""What is copied: how are the files of a data set read, each once and whole, from a folder or a store?
+"""How are the files of the source of a copy read, each once and whole, from a folder or a store?
 
 All errors are `FormatError`s that name the file, or its URL. The manifest describes all files, so nothing is listed.
 """
@@ -33,13 +33,13 @@ class Origin(Protocol):
     """Its path or its URL."""
 
     def manifest(self) -> bytes:
-        """The bytes of its manifest. Raises `NotADataSetError`, `OversizedError`, `UnreadableError`."""
+        """Return the bytes of its manifest. Raises `NotADataSetError`, `OversizedError`, `UnreadableError`."""
 
     def has(self, name: str) -> bool:
-        """Whether there is a small file of this name. Raises `UnreadableError`."""
+        """Return whether there is a small file of this name. Raises `UnreadableError`."""
 
     def pieces(self, name: str, size: int, chunk: int | None = None) -> Iterator[memoryview]:
-        """A file of `size` bytes, a piece at a time, which is valid until the next one.
+        """Yield a file of `size` bytes, a piece at a time, which is valid until the next one.
 
         Raises `MissingFileError`, `UnreadableError`, `TruncatedError`, `OversizedError`, with the number of its chunk.
         """
@@ -115,7 +115,7 @@ class StoreOrigin:
 
 
 def open_origin(where: str | Path) -> Origin:
-    """The data set at a path or a URL. Raises `UsageError`."""
+    """Return the data set at a path or a URL. Raises `UsageError`."""
     return StoreOrigin(open_store(where)) if isinstance(where, str) else FolderOrigin(where)
 
 

@@ -1,8 +1,8 @@
 """A data set divided over the disks of several nodes: each node gets a folder with the index and its run of chunks.
 
-`share.json` is written first and the manifest last. So an unfinished share is known as one, does not open as a data
-set, and the same call finishes it. Its folder `.brand-partition` holds the file that is being copied, and a lock that
-keeps two partitions apart; the lock ends with its process.
+`share.json` is written first and the manifest last. So an unfinished partition is recognised, does not open as a data
+set, and the same call finishes it. Its folder `.brand-partition` holds the file that is being copied, and a lock, which
+ends with its process and excludes a second call.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from brand.storage.maintenance.verify import check_file
 
 @dataclass(frozen=True)
 class PartitionMade:
-    """One share that was made."""
+    """One partition that was written."""
 
     path: Path
     share: Share
     samples: int
     bytes: int
-    """Bytes of the share's chunks."""
+    """Bytes of the partition's chunks."""
     ways: Counter[Way]
-    """How many chunks were linked, were copied, and were already there."""
+    """How many chunks were linked, were copied, and existed already."""
 
 
 def partition(
@@ -52,17 +52,16 @@ def partition(
     copy: bool = False,
     on_chunk: OnChunk = silent,
 ) -> list[PartitionMade]:
-    """Write the share of node `k` to `outs[k]`; `owners` is the node of each chunk, ascending, shape (chunks,).
+    """Write the partition of node `k` to `outs[k]`; `owners` is the node of each chunk, ascending, shape (chunks,).
 
-    Owners change only between groups of `group_chunks` chunks. Files are hard links where that is possible, unless
-    `copy`. Files of an earlier call with the same arguments are kept. `on_chunk(done, of, bytes copied)` tells
-    progress.
+    Owners change only between groups of `group_chunks` chunks. Files are hard links if that is possible, unless `copy`.
+    Files of an earlier call with the same arguments are reused. `on_chunk(done, of, bytes copied)` reports progress.
 
     Raises:
-        UsageError: The data set is a share itself, there are more nodes than groups, or a folder is in another one.
-        TargetExistsError: A folder holds something else; nothing has been written then.
+        UsageError: The data set is a partition itself, there are more nodes than groups, or a folder is in another one.
+        TargetExistsError: A folder holds other files; nothing has been written then.
         FormatError: The data set lacks a file, or a file is damaged.
-        StorageError: The storage refused; the same call goes on where this one ended.
+        StorageError: The storage refused a write; the same call continues at this point.
     """
     data_set = StoredDataSet(path)
     shares = _shares(path, data_set, len(outs), owners, group_chunks)
@@ -89,7 +88,7 @@ def partition(
 def _shares(
     path: Path, data_set: StoredDataSet, nodes: int, owners: NDArray[np.integer[Any]], group_chunks: int
 ) -> list[Share]:
-    """The share of each node. Raises `UsageError`."""
+    """Return the partition of each node. Raises `UsageError`."""
     if (share := data_set.share) is not None:
         raise UsageError(
             f"{path} is share {share.node} of {share.nodes} of a data set already. Partition the undivided one"
@@ -107,7 +106,7 @@ def _shares(
 
 
 def _check_apart(path: Path, outs: Sequence[Path]) -> None:
-    """Raise `UsageError` where two shares have one folder, or a folder is inside another one or the data set."""
+    """Raise `UsageError` if two partitions have one folder, or a folder is inside another one or the data set."""
     known: dict[Path, Path] = {}
     for out in outs:
         if (place := Path(os.path.realpath(out))) in known:
@@ -120,7 +119,7 @@ def _check_apart(path: Path, outs: Sequence[Path]) -> None:
 
 
 def _check_target(out: Path, description: bytes) -> None:
-    """Raise `TargetExistsError` unless `out` is new, empty, or this very share, finished or not."""
+    """Raise `TargetExistsError` unless `out` is new, empty, or this same partition, finished or not."""
     if not os.path.lexists(out):
         return
     if not out.is_dir():
@@ -141,7 +140,7 @@ def _check_target(out: Path, description: bytes) -> None:
 
 @contextmanager
 def _claimed(out: Path, description: bytes) -> Iterator[Path]:
-    """The work folder of a share, for this process alone. It is removed when all went well."""
+    """Claim the work folder of a partition for this process alone. It is removed if no error occurs."""
     work = out / SHARE_WORK_NAME
     work.mkdir(parents=True, exist_ok=True)
     lock = os.open(work / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -165,7 +164,7 @@ def _claimed(out: Path, description: bytes) -> Iterator[Path]:
 def _fill(
     data_set: StoredDataSet, out: Path, share: Share, spare: Path, *, copy: bool, count: Callable[[int], None]
 ) -> PartitionMade:
-    """Write all files of a share, its manifest last."""
+    """Write all files of a partition, its manifest last."""
     ways: Counter[Way] = Counter()
     names = [*data_set.manifest.files, *data_set.manifest.companions]
     folders = {out / "chunks", *((out / name).parent for name in names)}

@@ -1,4 +1,4 @@
-"""How are manifest, index and columns made again from the chunks alone, byte for byte as the conversion wrote them?"""
+"""How are manifest, index and columns rebuilt from the chunks alone, byte for byte as the conversion wrote them?"""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from brand.storage.maintenance.progress import OnChunk, silent
 
 
 def reindex(path: Path, on_chunk: OnChunk = silent) -> Manifest:
-    """Rebuild everything but the chunks. The old files stay until the new ones are whole.
+    """Rebuild all files except the chunks. The old files remain until the new ones are complete.
 
-    `on_chunk(done, of, bytes)` tells progress.
+    `on_chunk(done, of, bytes)` reports progress.
 
     Raises:
-        UsageError: This is a share: its index covers all chunks, and it has only some of them. Or a collection.
+        UsageError: This is a partition: its index covers all chunks, and it has only some of them. Or a collection.
         NotADataSetError: There are no chunks here, or their conversion is not finished.
         FormatError: A chunk is missing, damaged or foreign; nothing has been changed then.
-        StorageError: The storage refused.
+        StorageError: The storage refused a write.
     """
     if (path / WORK_NAME).exists():
         how = "run the same `brand convert` command again, or `brand seal` where it was made in parts"

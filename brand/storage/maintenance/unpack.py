@@ -1,4 +1,4 @@
-"""How does a converted folder come back, bit for bit? Each sample's file under its key, and all other files."""
+"""How is a converted folder restored, bit for bit? Each sample's file under its key, and all other files."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ _STEP_BYTES: Final = 1 << 20
 
 
 def unpack(where: Where, out: Path, on_chunk: OnChunk = silent) -> int:
-    """Write the source folder of a data set to `out`, which must be new or empty. Returns how many files were written.
+    """Write the source folder of a data set to `out`, which must be new or empty. Return the number of files written.
 
-    Raises `UsageError` for a share, for a collection and for a data set that was not made from a folder,
-    `TargetExistsError`, `FormatError` where a sample is damaged (files that were written before stay), `StorageError`.
+    Raises `UsageError` for a partition, for a collection and for a data set that was not made from a folder,
+    `TargetExistsError`, `FormatError` if a sample is damaged (files that were written before remain), `StorageError`.
     """
     data_set = StoredDataSet(where)
     if (share := data_set.share) is not None:
@@ -123,7 +123,9 @@ def _extras(location: Location, expected: tuple[int, str], out: Path) -> int:
 
 
 def _extras_file(location: Location, expected: tuple[int, str], out: Path) -> BinaryIO:
-    """The extras as a file. Those in a store are copied to the file system of `out`, to a file without a name."""
+    """Return the extras as a file. If they are in a store, they are copied to an unnamed file on the file system of
+    `out`.
+    """
     path = file_of(location, EXTRAS_NAME)
     with _named(path), contextlib.ExitStack() as unless_whole:
         if not location.in_store:
@@ -138,7 +140,7 @@ def _extras_file(location: Location, expected: tuple[int, str], out: Path) -> Bi
 
 @contextlib.contextmanager
 def _named(path: str | Path, chunk: int | None = None) -> Iterator[None]:
-    """Turn an OSError of reading the file `path` into a `FormatError`. One of writing stays."""
+    """Turn an OSError of reading the file `path` into a `FormatError`. An OSError of writing is not changed."""
     try:
         yield
     except OSError as error:
@@ -151,7 +153,7 @@ def _named(path: str | Path, chunk: int | None = None) -> Iterator[None]:
 
 
 def _unpack_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, archive_path: str | Path, copy: BinaryIO) -> None:
-    """Write one file of the extras, a step at a time. Raises `LayoutError` where its length is wrong."""
+    """Write one file of the extras, a step at a time. Raises `LayoutError` if its length is wrong."""
     if info.compress_type not in EXTRAS_METHODS:  # other methods may need gigabytes of memory to unpack
         raise LayoutError(f"{info.filename!r} is packed in a way that extras are not", path=archive_path)
     size = 0
@@ -172,7 +174,7 @@ def _unpack_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, archive_path
 
 @contextlib.contextmanager
 def _zip_errors(archive_path: str | Path) -> Iterator[None]:
-    """Turn all that reading a damaged zip file raises into one error."""
+    """Turn all errors of reading a damaged zip file into one error."""
     try:
         yield
     except (zipfile.BadZipFile, OSError, EOFError, ValueError, RuntimeError, zlib.error, struct.error) as error:
@@ -180,7 +182,7 @@ def _zip_errors(archive_path: str | Path) -> Iterator[None]:
 
 
 def _target(out: Path, key: str, source: str | Path) -> Path:
-    """The path of a key's file; makes its folder. Raises `LayoutError` for a key that would leave `out`."""
+    """Return the path of a key's file, and make its folder. Raises `LayoutError` for a key that would leave `out`."""
     parts = PurePosixPath(key).parts
     if not parts or key.startswith("/") or any(part in ("..", ".") for part in parts) or "\0" in key:
         raise LayoutError(

@@ -53,7 +53,7 @@ class BatchPlan(DistributedSampler[list[int]]):
     All ranks get equally many batches: from one batch after another, ranks take theirs in turn.
 
     Args:
-        data_set: The data set to draw from.
+        dataset: The data set to draw from.
         length: An `int` or `float` field that holds each sample's length, or an array of all lengths by index. None:
             the bytes of each sample, uncompressed. `pack` needs the number of tokens.
         batch_size, batch_length, pack, rows: The limits of a batch, as above.
@@ -61,7 +61,7 @@ class BatchPlan(DistributedSampler[list[int]]):
         num_replicas, rank: As for `BrandSampler`.
         drop_last: Where the ranks do not divide the batches: drop the last round of them (True), or fill it up with
             batches from the beginning of the epoch.
-        part: The samples to draw, as for `BrandSampler`; None: all.
+        subset: The samples to draw, as for `BrandSampler`; None: all.
         window: Samples of a window; None: as many as memory has room for, and no more than help.
 
     Raises:
@@ -69,12 +69,13 @@ class BatchPlan(DistributedSampler[list[int]]):
         SchemaError: `length` is no field that has a column.
     """
 
+    dataset: BrandDataset
     shuffle = True
     """Frameworks read this attribute of a sampler: batches are always drawn in random order."""
 
     def __init__(  # noqa: PLR0913 - a keyword each
         self,
-        data_set: BrandDataset,
+        dataset: BrandDataset,
         length: ArrayLike | str | None = None,
         *,
         batch_size: int | None = None,
@@ -85,13 +86,13 @@ class BatchPlan(DistributedSampler[list[int]]):
         num_replicas: int | None = None,
         rank: int | None = None,
         drop_last: bool = False,
-        part: ArrayLike | None = None,
+        subset: ArrayLike | None = None,
         window: int | None = None,
     ) -> None:
         # DistributedSampler's own __init__ is left out: it needs a process group, and fixes the ranks too early.
-        source = source_of(data_set) if isinstance(data_set, Drawable) else None
+        source = source_of(dataset) if isinstance(dataset, Drawable) else None
         if not isinstance(source, SetSource):
-            raise UsageError(f"BatchPlan draws from a BrandDataset, not from a {type(data_set).__name__}")
+            raise UsageError(f"BatchPlan draws from a BrandDataset, not from a {type(dataset).__name__}")
         asked = {"batch_size": batch_size, "pack": pack, "rows": rows, "window": window}
         for name, value in asked.items():
             if value is not None and not whole(name, value, MAX_POSITIONS):
@@ -102,11 +103,11 @@ class BatchPlan(DistributedSampler[list[int]]):
                 "the rows of a batch"
             )
         self._source = source
-        self.data_set, self.drop_last = data_set, drop_last
+        self.dataset, self.drop_last = dataset, drop_last
         self.num_replicas, self.rank = num_replicas, rank  # type: ignore[assignment]
-        order = source.ordering.order(whole("seed", seed, MAX_SEED), part)
+        order = source.ordering.order(whole("seed", seed, MAX_SEED), subset)
         if order.shares:
-            raise UsageError("with protocol='shared' jobs decide the order while they draw; batches are planned before")
+            raise UsageError("with order='shared' jobs decide the order while they draw; batches are planned before")
         lengths = lengths_of(source.data, length)
         if pack is not None and (length is None or lengths.dtype != np.int64):
             raise UsageError("pack= needs length=, the number of tokens of each sample, as whole numbers")
@@ -116,7 +117,7 @@ class BatchPlan(DistributedSampler[list[int]]):
             limits = BatchLimits(window or 1, digest, **sizes)  # type: ignore[arg-type]
         except ValueError as error:
             raise UsageError(f"batch_length={batch_length!r}: {error}") from None
-        drawn = None if order.part is None else order.part.mask
+        drawn = None if order.subset is None else order.subset.mask
         check_lengths(source.data, lengths, drawn, limits.longest)
         mean = float((lengths if drawn is None else lengths[drawn]).mean())
         room = source.ordering.room(order) if window is None else window
@@ -131,7 +132,7 @@ class BatchPlan(DistributedSampler[list[int]]):
 
     def __repr__(self) -> str:
         values = ", ".join(f"{name}={value}" for name, value in self.limits.to_json().items() if name != "lengths")
-        return f"BatchPlan({self.data_set.name!r}, {values}, seed={self.seed}, {self._upcoming.present!r})"
+        return f"BatchPlan({self.dataset.name!r}, {values}, seed={self.seed}, {self._upcoming.present!r})"
 
     @property
     def order(self) -> Order:
@@ -186,7 +187,7 @@ class BatchPlan(DistributedSampler[list[int]]):
         """A `collate_fn` that makes tensors of packed rows out of a field of tokens. Raises `UsageError`."""
         if self.limits.row is None or self.limits.rows is None:
             raise UsageError("collate packs rows, and this plan has none: give BatchPlan(..., pack=, rows=)")
-        return PackedRows(self.data_set, field, self.limits.row, self.limits.rows, pad)
+        return PackedRows(self.dataset, field, self.limits.row, self.limits.rows, pad)
 
     def state_dict(self, *, batches: int | None = None) -> dict[str, Any]:
         """The state of the run, as plain values.
@@ -210,10 +211,10 @@ class BatchPlan(DistributedSampler[list[int]]):
                 raise UsageError(f"a state of version {version}; this is version {VERSION}")
             if data_set != self._source.data.id:
                 raise UsageError(other_data_set(str(data_set), self._source.data, self._source.name))
-            mine = None if self.order.part is None else self.order.part.digest
+            mine = None if self.order.subset is None else self.order.subset.digest
             if (theirs := state["order"].get("part")) != mine:
-                raise UsageError(f"the state is of {named(theirs)}, this plan of {named(mine)}: give the same part=")
-            limits, order = BatchLimits.from_json(state["limits"]), Order.from_json(state["order"], self.order.part)
+                raise UsageError(f"the state is of {named(theirs)}, this plan of {named(mine)}: give the same subset=")
+            limits, order = BatchLimits.from_json(state["limits"]), Order.from_json(state["order"], self.order.subset)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             if isinstance(error, UsageError):
                 raise

@@ -27,7 +27,7 @@ def lengths_of(data: Catalogue, length: ArrayLike | str | None) -> NDArray[Any]:
     samples, places = len(data), data.header.samples
     if length is None:
         return np.concatenate(
-            [data.rows(part.start, part.stop)["raw_size"].astype(np.int64) for part in blocks(places)]
+            [data.rows(subset.start, subset.stop)["raw_size"].astype(np.int64) for subset in blocks(places)]
         )
     if isinstance(length, str):
         try:
@@ -43,8 +43,8 @@ def lengths_of(data: Catalogue, length: ArrayLike | str | None) -> NDArray[Any]:
             )
     by_place = np.full(places, -1, np.int64 if values.dtype.kind in "iu" else np.float64)
     present = data.present()
-    for part in blocks(len(present)):
-        indices = present[part]
+    for subset in blocks(len(present)):
+        indices = present[subset]
         by_place[data.places(indices)] = values[indices]
     return by_place
 
@@ -68,9 +68,9 @@ def check_lengths(data: Catalogue, lengths: NDArray[Any], drawn: NDArray[np.bool
     if most is not None and length > most:
         raise UsageError(
             f"sample {indices[0]} has length {length}, and a batch holds {most:g}{others}: give a larger batch, or "
-            f"leave such samples out with part=, for example part=lengths <= {most:g}"
+            f"leave such samples out with subset=, for example subset=lengths <= {most:g}"
         )
     raise UsageError(
-        f"sample {indices[0]} has length {length}, which is none{others}: leave it out with part=, for example "
-        "part=lengths >= 0"
+        f"sample {indices[0]} has length {length}, which is none{others}: leave it out with subset=, for example "
+        "subset=lengths >= 0"
     )

@@ -30,10 +30,10 @@ class PackedRows:
     Raises `UsageError` where the documents do not fit, because they are longer than the lengths that were planned.
     """
 
-    def __init__(self, data_set: BrandDataset, field: str, row: int, rows: int, pad: int) -> None:
-        names = data_set.fields
-        if field not in data_set.schema or (names is not None and field not in names):
-            there = ", ".join(data_set.schema if names is None else names)
+    def __init__(self, dataset: BrandDataset, field: str, row: int, rows: int, pad: int) -> None:
+        names = dataset.fields
+        if field not in dataset.schema or (names is not None and field not in names):
+            there = ", ".join(dataset.schema if names is None else names)
             raise SchemaError(f"no field {field!r} to pack; samples have {there}")
         self._field, self._row, self._rows, self._pad = field, row, rows, pad
         self._at: int | str = field if names is None else names.index(field)

@@ -32,7 +32,7 @@ def rebase(state: Mapping[str, Any], sampler: BrandSampler) -> dict[str, Any]:
         found, seed, shuffle = str(order["data_set"]), order["seed"], state["shuffle"]
     except (KeyError, TypeError, ValueError) as error:
         raise UsageError(f"this is no state of a BrandSampler: {error!r}") from None
-    source = source_of(sampler.data_set)
+    source = source_of(sampler.dataset)
     if not isinstance(source, SetSource):
         raise UsageError(f"rebase is for states of a collection, and this sampler draws from {source.name}")
     if found == source.data.id:

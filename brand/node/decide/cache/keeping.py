@@ -181,4 +181,4 @@ class Keeping:
     def _drawn(self, order: Order) -> int:
         """Return the pages of all samples that an order draws."""
         pool = self._residents.pool
-        return pool.all_pages if order.part is None else int(pool.pages_of[order.part.mask].sum(dtype="int64"))
+        return pool.all_pages if order.subset is None else int(pool.pages_of[order.subset.mask].sum(dtype="int64"))

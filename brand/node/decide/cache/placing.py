@@ -124,7 +124,7 @@ class Placing:
         self._say(
             f"{len(ranks.here)} of {ranks.replicas} ranks draw here, but {room.unit} neighbouring samples are cached "
             "together, so the cache folder holds a random choice (placement 'even'). The next use can decide only for "
-            "single samples of 64 KiB or more, with protocol='uniform'"
+            "single samples of 64 KiB or more, with order='uniform'"
         )
         return True
 

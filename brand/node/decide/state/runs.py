@@ -217,7 +217,7 @@ class Runs(UserDict[RunNumber, Run]):
                     f"{field} is {mine} here and {theirs} there"
                     for field, (mine, theirs) in order.differences(run.order).items()
                 )
-                same = "give all ranks the same seed=, part=, protocol= and memory="
+                same = "give all ranks the same seed=, subset=, order= and memory="
                 raise UsageError(f"two ranks of one job disagree: {differ}; {same}")
 
 
