@@ -105,5 +105,5 @@ def _differences(here: NodeNumber, ours: Order, there: NodeNumber, theirs: Order
     found = ours.differences(theirs)
     parts = [f"{name} is {mine} on node {here} and {other} on node {there}" for name, (mine, other) in found.items()]
     if "group_chunks" in found:
-        parts.append("group_chunks depends on the memory: give all nodes the same --memory (in Python: memory=)")
+        parts.append("group_chunks follows from the memory: give all nodes the same --memory (in Python: memory=)")
     return "; ".join(parts)

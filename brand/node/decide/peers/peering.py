@@ -94,7 +94,7 @@ class Peering(Feature):
         """Exchange messages about jobs that share from now on."""
         self._talk = talk
 
-    # -- draws ---------------------------------------------------------------------------------------------------------
+    # -- draws -------------------------------------------------------------------------------------------------------
 
     def request(self, epoch: Epoch, positions: NDArray[np.int64]) -> None:
         """Ask the owners for the positions that the plan foresees as requests."""
@@ -113,7 +113,7 @@ class Peering(Feature):
         limit_s = SILENCE_S if self.peers.any_lost else LONGEST_WAIT_S
         return now_s - draw.since_s > limit_s or self._epochs.runs[run].agreed_on(epoch, self._members.node)
 
-    # -- the loop ------------------------------------------------------------------------------------------------------
+    # -- the loop ----------------------------------------------------------------------------------------------------
 
     @property
     def waited_for(self) -> bool:
@@ -129,7 +129,7 @@ class Peering(Feature):
         """Take the result of a read for another node."""
         self.answering.have_read(read, data)
 
-    # -- other nodes ---------------------------------------------------------------------------------------------------
+    # -- other nodes -------------------------------------------------------------------------------------------------
 
     def opened(self, node: NodeNumber, now_s: float, *, asks: bool) -> Iterator[Say]:
         """Begin an exchange on a stream that has opened, and yield the first messages.

@@ -77,7 +77,7 @@ class Peer:
         """Whether the node can be asked."""
         return self.reach is Reach.OPEN
 
-    # -- as the node that asks -----------------------------------------------------------------------------------------
+    # -- as the node that asks ---------------------------------------------------------------------------------------
 
     def opens(self, now_s: float) -> None:
         """Mark the peer as reachable after this node has opened a stream to it. All credit starts again at 0."""
@@ -112,13 +112,14 @@ class Peer:
 
         None if they are hardly more than the peer knows, unless the peer has to be told `now`.
         """
+        # The capacity never falls, because the peer may have used what it was told.
         room = max(window + self._outstanding + self._received - held, self._told)
         if not now and room < self._told + max(1, window // TELL_SHARE):
             return None
         self._told = room
         return room
 
-    # -- as the node that answers --------------------------------------------------------------------------------------
+    # -- as the node that answers ------------------------------------------------------------------------------------
 
     def greets(self) -> None:
         """Note that the peer has opened a stream to ask on. Its capacity is not known yet."""

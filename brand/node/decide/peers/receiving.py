@@ -58,11 +58,11 @@ class Receiving:
         """Number of samples of the data set."""
         return len(self._residents.pages_of)
 
-    # -- received samples ----------------------------------------------------------------------------------------------
+    # -- received samples --------------------------------------------------------------------------------------------
 
     def room_for(self, node: NodeNumber, *, now: bool = False) -> int | None:
         """Return the pages that a node may send in all since its stream was opened; see `Peer.room`."""
-        # A plan with requests accounts for the samples of all nodes together. Without it, each node gets an equal share.
+        # A plan with requests accounts for the samples of all nodes together. Without one, nodes get equal shares.
         foreseen = any(live.epoch.requests is not None for _, live in self._epochs.lives.live())
         window = self.room if foreseen else self.room // max(1, self._members.nodes - 1)
         return self._peers[node].room(window, int(self._residents.sent_pages[node]), now=now)
@@ -126,7 +126,7 @@ class Receiving:
             rows = self._index.rows_at(places)  # from this node's index, because rows from a sender could be wrong
             self._residents.put(places, self._residents.pool.put_in(places, rows, data), node)
 
-    # -- requests to owners --------------------------------------------------------------------------------------------
+    # -- requests to owners ------------------------------------------------------------------------------------------
 
     def ask(self, epoch: Epoch, positions: NDArray[np.int64]) -> None:
         """Ask the owners for those of the positions of a draw that the plan foresees as requests."""

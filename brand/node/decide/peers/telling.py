@@ -48,7 +48,7 @@ class Announcements:
         """Whether ranks of this node draw."""
         return bool(self._drawings)
 
-    # -- to other nodes ------------------------------------------------------------------------------------------------
+    # -- to other nodes ----------------------------------------------------------------------------------------------
 
     def news(self) -> Iterator[tuple[NodeNumber, EpochAnnounced | EpochReleased]]:
         """Yield the changes since the last call, for each reachable node."""
@@ -120,7 +120,7 @@ class Announcements:
         begin = Begin(start, division.replicas, here, division.batch, self._node, times, largest=largest)
         return Drawing(run.name, run.turn, run.order, key[1], begin, number)
 
-    # -- from other nodes ----------------------------------------------------------------------------------------------
+    # -- from other nodes --------------------------------------------------------------------------------------------
 
     def key_of(self, node: NodeNumber, number: int) -> Key | None:
         """Return the epoch to which a node gave a number, or None if there is none."""
