@@ -6,14 +6,15 @@ import os
 import resource
 import shutil
 import tempfile
+from collections.abc import Iterator
+from typing import Final
+
 from brand.doctor.finding import CheckResult
 from brand.errors import BrandError, counted, size
 from brand.node.setup.groups import processors_allowed, read_limits
 from brand.node.setup.memory import DEFAULT_SHARE, available_bytes, group_bytes
 from brand.storage.io.files import USUAL_LIMIT
 from brand.usercache import user_cache
-from collections.abc import Iterator
-from typing import Final
 
 PART: Final = "limits"
 LEAST_BYTES: Final = 256 << 20

@@ -8,15 +8,17 @@ same values on every machine with the same decoder: simplejpeg for JPEG if it is
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, get_args
+
 import numpy as np
-from brand.errors import (MissingExtraError, SchemaError, UsageError)
-from brand.formats.media import (as_rgb, decode_audio, open_image, pillow_errors, soundfile)
-from brand.formats.schema import (Schema)
-from brand.formats.values import (Buffer)
-from collections.abc import (Collection, Mapping)
-from dataclasses import (asdict, dataclass)
-from numpy.typing import (NDArray)
-from typing import (Any, ClassVar, Final, Literal, TYPE_CHECKING, get_args)
+from numpy.typing import NDArray
+
+from brand.errors import MissingExtraError, SchemaError, UsageError
+from brand.formats.media import as_rgb, decode_audio, open_image, pillow_errors, soundfile
+from brand.formats.schema import Schema
+from brand.formats.values import Buffer
 
 if TYPE_CHECKING:
     from PIL import Image

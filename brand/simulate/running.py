@@ -15,34 +15,36 @@ read from the folder when it is due. Three things depend on time, and are left o
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
-from brand.node.decide.cache.caching import (CacheStart)
-from brand.node.decide.node_state import (NodeState)
-from brand.node.decide.reads.gaps import (StorageFacts)
-from brand.node.decide.state.choosing import (ChooseCached)
-from brand.node.decide.state.epoch import (Epoch)
-from brand.node.decide.state.lives import (Key)
-from brand.node.decide.state.members import (Members)
-from brand.node.decide.state.tasks import (Instruction, MakePlan, Number)
-from brand.node.decide.stimuli import (ClientBegins, ClientRegisters, KeptChosen, NodeSays, PlanMade, StreamOpens)
-from brand.node.memory.page_memory import (NoMemory)
-from brand.node.memory.pool import (PagePool)
-from brand.node.memory.residents import (Residents)
-from brand.node.setup.measure import (lay_out)
-from brand.node.setup.memory import (Memory)
-from brand.node.wire.drawing import (Announcement, Begin, Drawing)
-from brand.node.wire.numbers import (ClientNumber, NodeNumber, RunNumber)
-from brand.node.wire.peer_messages import (EpochAnnounced)
-from brand.orders.base.owners import (drawer_of)
-from brand.orders.base.placement import (unit_at)
-from brand.orders.base.plan import (EpochPlan, read_of_sample)
-from brand.orders.base.random import (blocks)
-from brand.orders.order import (Order)
-from brand.simulate.wholes import (WholeReads, first_reads)
-from collections.abc import (Iterable, Iterator)
-from dataclasses import (dataclass)
-from numpy.typing import (NDArray)
-from typing import (Any)
+from numpy.typing import NDArray
+
+from brand.node.decide.cache.caching import CacheStart
+from brand.node.decide.node_state import NodeState
+from brand.node.decide.reads.gaps import StorageFacts
+from brand.node.decide.state.choosing import ChooseCached
+from brand.node.decide.state.epoch import Epoch
+from brand.node.decide.state.lives import Key
+from brand.node.decide.state.members import Members
+from brand.node.decide.state.tasks import Instruction, MakePlan, Number
+from brand.node.decide.stimuli import ClientBegins, ClientRegisters, KeptChosen, NodeSays, PlanMade, StreamOpens
+from brand.node.memory.page_memory import NoMemory
+from brand.node.memory.pool import PagePool
+from brand.node.memory.residents import Residents
+from brand.node.setup.measure import lay_out
+from brand.node.setup.memory import Memory
+from brand.node.wire.drawing import Announcement, Begin, Drawing
+from brand.node.wire.numbers import ClientNumber, NodeNumber, RunNumber
+from brand.node.wire.peer_messages import EpochAnnounced
+from brand.orders.base.owners import drawer_of
+from brand.orders.base.placement import unit_at
+from brand.orders.base.plan import EpochPlan, read_of_sample
+from brand.orders.base.random import blocks
+from brand.orders.order import Order
+from brand.simulate.wholes import WholeReads, first_reads
 
 _NAME = "simulated"
 

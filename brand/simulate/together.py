@@ -14,20 +14,22 @@ seconds. The subset of a job is a random one.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Literal
+
 import numpy as np
-from brand.errors import (UsageError)
-from brand.node.setup.choose import (Facts, choose_order)
-from brand.orders import (Stripes)
-from brand.orders.base.mapping import (Mapping)
-from brand.orders.base.placement import (unit_at)
-from brand.orders.policies.stripe_policy import (BUFFER_SHARE, StripePolicy)
-from brand.simulate.following import (ReadTally, tally)
-from brand.simulate.joining import (Runner, draws_together)
-from brand.simulate.rounds import (drawn_and_read)
-from collections.abc import (Sequence)
-from dataclasses import (dataclass, replace)
-from numpy.typing import (NDArray)
-from typing import (Final, Literal)
+from numpy.typing import NDArray
+
+from brand.errors import UsageError
+from brand.node.setup.choose import Facts, choose_order
+from brand.orders import Stripes
+from brand.orders.base.mapping import Mapping
+from brand.orders.base.placement import unit_at
+from brand.orders.policies.stripe_policy import BUFFER_SHARE, StripePolicy
+from brand.simulate.following import ReadTally, tally
+from brand.simulate.joining import Runner, draws_together
+from brand.simulate.rounds import drawn_and_read
 
 Policy = Literal["follow", "joader", "coordl", "alone"]
 POLICIES: Final[tuple[Policy, ...]] = ("follow", "joader", "coordl", "alone")

@@ -8,20 +8,22 @@ of a pool. Its figures are multiplied.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+from typing import Final
+
 import numpy as np
-from brand.errors import (UsageError)
-from brand.node.setup.choose import (Facts, Nodes, choose_order, choose_whole_unit, facts_of)
-from brand.node.setup.measure import (stored_sizes)
-from brand.node.setup.memory import (Memory, memory_bytes)
-from brand.orders.baselines import (Pool)
-from brand.orders.order import (Order)
-from brand.orders.policies.registry import (OrderOption)
-from brand.simulate.pace import (EpochTimes, Machine, pace)
-from brand.simulate.running import (EpochWork, SimulatedRun, work_of)
-from brand.storage.dataset.dataset import (StoredDataSet)
-from dataclasses import (dataclass, replace)
-from numpy.typing import (NDArray)
-from typing import (Final)
+from numpy.typing import NDArray
+
+from brand.errors import UsageError
+from brand.node.setup.choose import Facts, Nodes, choose_order, choose_whole_unit, facts_of
+from brand.node.setup.measure import stored_sizes
+from brand.node.setup.memory import Memory, memory_bytes
+from brand.orders.baselines import Pool
+from brand.orders.order import Order
+from brand.orders.policies.registry import OrderOption
+from brand.simulate.pace import EpochTimes, Machine, pace
+from brand.simulate.running import EpochWork, SimulatedRun, work_of
+from brand.storage.dataset.dataset import StoredDataSet
 
 MOST: Final = 1 << 25
 """The most samples that are planned one by one, if all count as the mean size."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
-import pytest
 import resource
-from brand.doctor import (limits)
-from brand.doctor.limits import (judge_files, judge_memory, judge_processors, judge_storage, judge_temporary)
-from pathlib import (Path)
+from pathlib import Path
+
+import pytest
+
+from brand.doctor import limits
+from brand.doctor.limits import judge_files, judge_memory, judge_processors, judge_storage, judge_temporary
 
 GB = 10**9
 

@@ -8,20 +8,22 @@ index.
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterator
+from typing import Any, Final
+
 import numpy as np
-from brand.errors import (ProtocolError)
-from brand.node.decide.epochs.epochs import (Epochs)
-from brand.node.decide.peers.peers import (PeerTable, Reach)
-from brand.node.decide.state.counters import (NodeCounters)
-from brand.node.decide.state.epoch import (Epoch)
-from brand.node.decide.state.members import (Members)
-from brand.node.decide.state.tasks import (PeerRequest, Rows)
-from brand.node.memory.residents import (Residents)
-from brand.node.wire.numbers import (NodeNumber)
-from collections import (deque)
-from collections.abc import (Iterator)
-from numpy.typing import (NDArray)
-from typing import (Any, Final)
+from numpy.typing import NDArray
+
+from brand.errors import ProtocolError
+from brand.node.decide.epochs.epochs import Epochs
+from brand.node.decide.peers.peers import PeerTable, Reach
+from brand.node.decide.state.counters import NodeCounters
+from brand.node.decide.state.epoch import Epoch
+from brand.node.decide.state.members import Members
+from brand.node.decide.state.tasks import PeerRequest, Rows
+from brand.node.memory.residents import Residents
+from brand.node.wire.numbers import NodeNumber
 
 HURRY_S: Final = 0.2
 """If a draw has waited for this long, this node asks the owners of the missing samples."""
