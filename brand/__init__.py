@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from brand.node.setup.tls import Tls as Tls
     from brand.storage.dataset.reader import Reader as Reader
     from brand.storage.dataset.reader import open as open  # noqa: A004 - as gzip.open
-    from brand.torch import BatchPlan as BatchPlan
     from brand.torch import BrandDataset as BrandDataset
     from brand.torch import BrandLoader as BrandLoader
     from brand.torch import BrandSampler as BrandSampler
+    from brand.torch import LengthBatchSampler as LengthBatchSampler
     from brand.torch import Mixture as Mixture
+    from brand.torch import PackedBatchSampler as PackedBatchSampler
     from brand.torch.sampler.rebase import rebase as rebase
 
 __all__ = [
-    "BatchPlan",
     "BrandDataset",
     "BrandError",
     "BrandLoader",
@@ -36,7 +36,9 @@ __all__ = [
     "Cache",
     "DecodeAudio",
     "DecodeImage",
+    "LengthBatchSampler",
     "Mixture",
+    "PackedBatchSampler",
     "Reader",
     "Tls",
     "Waveform",
@@ -47,12 +49,13 @@ __all__ = [
 ]
 
 _HOMES: Final = {
-    "BatchPlan": "brand.torch",
     "BrandDataset": "brand.torch",
     "BrandLoader": "brand.torch",
     "BrandSampler": "brand.torch",
     "Cache": "brand.node.setup.caching",
+    "LengthBatchSampler": "brand.torch",
     "Mixture": "brand.torch",
+    "PackedBatchSampler": "brand.torch",
     "DecodeImage": "brand.formats.preparation",
     "Reader": "brand.storage.dataset.reader",
     "DecodeAudio": "brand.formats.preparation",

@@ -17,7 +17,7 @@ from brand.errors import DeletedError, SchemaError, UsageError
 from brand.orders import Slots
 from brand.orders.baselines import Pool
 from brand.testing.node import running_server
-from brand.torch import BatchPlan, BrandDataset, BrandLoader, BrandSampler, Mixture
+from brand.torch import BrandDataset, BrandLoader, BrandSampler, LengthBatchSampler, Mixture
 from tests.collect.support import grow, samples
 from tests.torch.support import Openings, planned
 
@@ -100,7 +100,7 @@ def test_planned_batches_leave_deleted_samples_out(grown: Path, opened: Openings
     """By a column, by the bytes of each sample, by numbers from the user: deleted samples and holes have no length."""
     data = opened(grown, fields=FIELDS, memory="1MB")
     lengths = np.where(np.isin(np.arange(120), DELETED), 10**6, 1 + np.arange(120) % 7) if length == "given" else length
-    plan = BatchPlan(data, lengths, batch_size=4, seed=3)
+    plan = LengthBatchSampler(data, lengths, batch_size=4, seed=3)
     found = [index for indices, _, _ in BrandLoader(data, batch_sampler=plan) for index in indices.tolist()]
     assert sorted(found) == data.present().tolist()
 

@@ -7,14 +7,20 @@ and draws again. Samples that the old server had in memory are then read directl
 
 from __future__ import annotations
 
-import numpy as np
 import os
 import threading
 import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
 from brand.errors import BrandError, ServerError
 from brand.node.client.connector import Cluster, Connector
 from brand.node.client.session import DrawResult, Session
-from brand.node.client.taking import Files, NO_FILES
+from brand.node.client.taking import NO_FILES, Files
 from brand.node.client.wants import DecodeSpecs
 from brand.node.client.welcome import ServerFacts
 from brand.node.setup.server_spec import ServerSpec
@@ -37,10 +43,6 @@ from brand.node.wire.samples import unpack_samples
 from brand.orders.base.joins import Joins
 from brand.orders.order import Order
 from brand.reprs import Reprs
-from collections.abc import Callable
-from contextlib import suppress
-from numpy.typing import NDArray
-from typing import Any, Final, TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from brand.node.client.orders import Orders

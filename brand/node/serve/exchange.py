@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+
 from brand.errors import FormatError, ProtocolError, UsageError
 from brand.node.decide.node_state import NodeState
 from brand.node.decide.peers.peers import Peer
@@ -15,7 +17,6 @@ from brand.node.wire import peer_messages as wire
 from brand.node.wire.network import Closed, Network, Opened, PeerStream, Received
 from brand.node.wire.numbers import NodeNumber
 from brand.reprs import Reprs
-from collections.abc import Callable
 
 log = logging.getLogger("brand.node")
 

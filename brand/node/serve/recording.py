@@ -15,11 +15,17 @@ from __future__ import annotations
 import base64
 import json
 import logging
-import numpy as np
 import os
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, fields, is_dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
 import xxhash
+
 from brand.errors import BrandError, UsageError, pack_error, unpack_error
-from brand.formats.preparation import DecodeImage, DecodeAudio
+from brand.formats.preparation import DecodeAudio, DecodeImage
 from brand.node.decide import stimuli
 from brand.node.decide.cache.caching import CacheStart
 from brand.node.decide.core import DecodingStart
@@ -48,10 +54,6 @@ from brand.orders.base.plan import read_of_sample
 from brand.orders.base.random import blocks
 from brand.orders.order import Order
 from brand.reprs import Reprs
-from collections.abc import Mapping, Sequence
-from dataclasses import astuple, fields, is_dataclass
-from pathlib import Path
-from typing import Any, Final
 
 VERSION: Final = 9
 MOST_BYTES: Final = 1 << 28

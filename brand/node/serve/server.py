@@ -8,10 +8,16 @@ The server ends when all its client processes have ended (see `Lifetime`), or wh
 
 from __future__ import annotations
 
-import numpy as np
 import os
 import selectors
 import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
 from brand.errors import BrandError
 from brand.node.decide.core import DecodingStart
 from brand.node.decide.node_state import NodeState
@@ -39,7 +45,7 @@ from brand.node.decide.state.tasks import (
 )
 from brand.node.decide.stimuli import ClientLeaves, Stimulus
 from brand.node.memory.arena import Arena, Arenas
-from brand.node.memory.directory import Directory, ENTRY_BYTES
+from brand.node.memory.directory import ENTRY_BYTES, Directory
 from brand.node.memory.pool import PagePool
 from brand.node.memory.residents import Residents
 from brand.node.serve.clients import Clients
@@ -64,10 +70,6 @@ from brand.storage.dataset.cached import cached_samples
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.io.location import vector_reader
 from brand.timeline import Timeline
-from collections.abc import Callable
-from contextlib import suppress
-from pathlib import Path
-from typing import Any, Final, TYPE_CHECKING
 
 if TYPE_CHECKING:
     from brand.node.serve.exchange import Watch

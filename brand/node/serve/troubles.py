@@ -7,14 +7,15 @@ the log. The server's loop calls it with its clock.
 from __future__ import annotations
 
 import logging
-from brand.node.decide.draws.late import LATE_S, LateDraw, late_draws
-from brand.node.decide.epochs.epochs import Epochs
-from brand.node.serve.repeats import Repeats
-from brand.node.wire.numbers import ClientNumber, FIRST_NODE, NodeNumber
-from brand.printable import printable
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
+
+from brand.node.decide.draws.late import LATE_S, LateDraw, late_draws
+from brand.node.decide.epochs.epochs import Epochs
+from brand.node.serve.repeats import Repeats
+from brand.node.wire.numbers import FIRST_NODE, ClientNumber, NodeNumber
+from brand.printable import printable
 
 EVERY_S: Final = 30.0
 """Seconds between two sums of a trouble that lasts."""

@@ -5,9 +5,14 @@ The results are passed to the loop as stimuli (`tell`).
 
 from __future__ import annotations
 
-import numpy as np
 import threading
 import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
 from brand.errors import BrandError, FormatError, ServerError, UnreadableError
 from brand.node.decide.state.choosing import ChooseCached
 from brand.node.decide.state.tasks import (
@@ -36,9 +41,6 @@ from brand.reprs import Reprs
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.io.pagecache import in_page_cache
 from brand.timeline import Timeline
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from brand.node.serve.preparers import DecodeWorkerProcesses

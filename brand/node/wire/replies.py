@@ -5,17 +5,19 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+from typing import Annotated
+
 import numpy as np
+from numpy.typing import NDArray
+
 from brand.node.wire.described import BYTES, U32, U64, array, described, order_entry, several, text
 from brand.node.wire.joining import JOINS
-from brand.node.wire.messages import Kind, MAX_REASON, MOST_PLACES
+from brand.node.wire.messages import MAX_REASON, MOST_PLACES, Kind
 from brand.node.wire.numbers import ClientNumber, RunNumber
 from brand.node.wire.prepared import MOST_WANTS
 from brand.orders.base.joins import Joins
 from brand.orders.order import Order
-from dataclasses import dataclass, replace
-from numpy.typing import NDArray
-from typing import Annotated
 
 
 @described(Kind.ORDER, json_body=True)
