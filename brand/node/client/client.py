@@ -86,7 +86,7 @@ class Client(Reprs, shows="path address run _idle"):
         self.path, self.address, self.run = str(spec.where), spec.address, run
         self._mean_bytes = mean_bytes
         self._joins: dict[tuple[Order, int], Joins] = {}
-        """Where this run joined others, by order and epoch, as far as this process knows."""
+        """The points at which this run joined other runs, by order and epoch, as far as this process knows."""
         self._orders: dict[str, Orders] = {}
         self._connector = Connector(spec, data_set, attach=attach, cluster=cluster, wants=wants, files=files)
         self._begin_anew()
@@ -166,7 +166,7 @@ class Client(Reprs, shows="path address run _idle"):
         return self._joins.get((order, epoch), Joins())
 
     def learn_joins(self, order: Order, epoch: int, joins: Joins) -> None:
-        """Remember where this run joined others in an epoch: a state says so, or the server of another process."""
+        """Remember where this run joined other runs in an epoch, as told by a loader state or another process."""
         if len(joins.rows) >= len(self._joins.get((order, epoch), Joins()).rows):
             self._joins = {key: at for key, at in self._joins.items() if key[1] >= epoch - 1}
             self._joins[order, epoch] = joins

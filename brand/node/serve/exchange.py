@@ -74,14 +74,14 @@ class StreamExchange(Reprs, shows="_turn.core.peers"):
                         self._network.hang_up(stream, str(error))
 
     def unsent(self) -> dict[NodeNumber, int]:
-        """Bytes that each asking node has not taken yet, by node."""
+        """Return the bytes that each asking node has not received yet, by node."""
         return {peer.node: self._network.unsent(PeerStream(peer.node, asks=False)) for peer in self._peers}
 
     def say(self, instruction: Say) -> None:
         self._network.send(PeerStream(instruction.node, instruction.asks), wire.pack(instruction.message))
 
     def facts(self) -> dict[str, object]:
-        """Facts for statistics, as plain values."""
+        """Return facts for statistics, as plain values."""
         node, nodes, peers = self._turn.members.node, self._turn.members.nodes, self._peers
         return {
             "node": node,

@@ -209,7 +209,7 @@ class NodeServer(Reprs, shows="address _clients _turn"):
             os.eventfd_write(self._stop, 1)
 
     def _over(self) -> bool:
-        """Whether no process needs this server any more."""
+        """Return whether no process needs this server any more."""
         peering = self._turn.peering
         used = len(self._clients) > 0 or (peering is not None and peering.peers.any_asks)
         starting = not self._requests.greeted or (peering is not None and not peering.peers.complete)

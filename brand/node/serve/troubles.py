@@ -59,7 +59,7 @@ class Troubles:
         self._say(kind, f"{printable(path)} cannot be read as a whole: {printable(kind)}", now_s)
 
     def tend(self, epochs: Epochs, now_s: float) -> None:
-        """Write notices of runs, and every `LOOK_EVERY_S` which draws wait too long and sums of counted events."""
+        """Log notices of runs, and every `LOOK_EVERY_S` draws that wait too long and sums of counted events."""
         for notice in epochs.runs.take_notices():
             self._warn(printable(notice), now_s)
         if now_s < self._look_s:
@@ -83,7 +83,7 @@ class Troubles:
             self._sum_up(kind, count, seconds)
 
     def _waits(self, late: LateDraw, now_s: float) -> str:
-        """Which process waits, and what it waits for, as a text."""
+        """Return a text that names the process that waits, and the cause."""
         who = f"process {self._process_of(late.client)}"
         who = who if late.rank is None else f"rank {late.rank} of {late.replicas} ({who})"
         what = "the order of the epoch is still being worked out"

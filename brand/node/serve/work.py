@@ -176,7 +176,7 @@ class BackgroundWork(Reprs, shows="_executor"):
         self._executor.share(job, len(read.pieces), done)
 
     def answered(self, answer: DrawAnswer) -> None:
-        """A draw is answered: its waits go into the trace."""
+        """Write the waits of a draw that has been answered to the trace."""
         if self._timeline is None:
             return
         end_s = time.monotonic()

@@ -166,6 +166,9 @@ def laid_out(lengths: Whole, row: int) -> Pieces:
     first, row_at = list[int](), list[int]()  # of each row: its first document, and where in that document it begins
     at, into = 0, 0
     while at < len(lengths):
+        if into == 0 and lengths[at] == 0:  # an empty document begins no row, so that no row is empty
+            at += 1
+            continue
         first.append(at)
         row_at.append(into)
         left = int(lengths[at]) - into

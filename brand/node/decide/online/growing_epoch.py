@@ -1,7 +1,8 @@
 """How far is an epoch whose order is decided while ranks draw?
 
-It needs all samples that ranks will draw, and waits for each of them, though most have no position yet. What another
-job reads of them it holds. It reads only what is decided. One node has such an epoch for itself.
+The epoch needs all samples that ranks will draw and waits for each of them, although most have no position yet. It
+holds the samples of these that another job reads, and reads only samples with a decided position. Each node has such an
+epoch for itself.
 """
 
 from __future__ import annotations
@@ -23,19 +24,19 @@ from brand.orders.joader.growing import Growing
 
 
 class OnlineReadQueue(ReadQueue):
-    """Numbers of reads of a plan whose order is `growing`: those of its decided positions, each of one sample.
+    """Numbers of the reads of a plan with an online order: one read of one sample for each decided position.
 
-    A read's number is its position. The queue never reads an undecided position: another job may have read it.
+    A read's number is its position. The queue never reads an undecided position, because another job may have read it.
     """
 
     def __init__(self, plan: EpochPlan, growing: Growing) -> None:
         super().__init__(plan)
         self._growing = growing
         self._known = 0
-        """Positions before this one have been looked at."""
+        """Positions before this one have been visited."""
 
     def look(self, states: SampleStates) -> None:
-        """More of the order is decided: start the reads that bring what is due of it."""
+        """Queue the reads of due samples at positions that were decided since the last call."""
         positions = np.arange(self._known, self._growing.decided)
         places = self._growing.sample_of[self._known : self._growing.decided]
         wanted = positions[states.due(places) | states.are(EARLY, places)]
@@ -43,22 +44,22 @@ class OnlineReadQueue(ReadQueue):
         self._known = self._growing.decided
 
     def look_anew(self, states: SampleStates) -> None:
-        """From now on start the reads that bring what is due of all that is decided."""
+        """Queue the reads of due samples at all decided positions."""
         self._soon, self._at, self._known = np.arange(0, dtype=np.int32), 0, 0
         self.look(states)
 
     def deadlines(self, places: NDArray[Any]) -> NDArray[Any]:
-        """The position of each place; infinity, where that is not decided."""
+        """Return the position of each place, infinity if it is not decided."""
         return self._growing.positions(places)
 
     def put_back(self, places: NDArray[Any]) -> None:
-        """The reads of these places are to start at their time, as far as that is decided."""
+        """Queue the reads of these places again at their deadlines, as far as these are decided."""
         positions = self._growing.position_of[places]
         self._soon, self._at = np.union1d(self.rest(), positions[positions < self._known]).astype(np.int32), 0
 
 
 class OnlineEpoch(Epoch):
-    """The progress of one epoch whose order is `growing`."""
+    """The progress of one epoch with an online order."""
 
     def __init__(
         self, plan: EpochPlan, division: Division, number: int, setting: EpochSetting, growing: Growing
@@ -68,17 +69,19 @@ class OnlineEpoch(Epoch):
         self.reads: OnlineReadQueue = OnlineReadQueue(self.plan, growing)
 
     def decides(self, positions: NDArray[np.int64]) -> bool:
-        """Whether it is decided which samples lie at these positions."""
+        """Return whether the samples at these positions are decided."""
         return int(positions.max()) < self.growing.decided
 
     def waits_for_reads(self, positions: NDArray[np.int64]) -> bool:
-        """Whether any of these positions waits for a read of this node."""
+        """Return whether any of these positions waits for a read of this node."""
         return self.decides(positions) and super().waits_for_reads(positions)
 
     def expecting(
         self, ranks: Mapping[int, NodeNumber], fronts: Mapping[int, int], read_of: NDArray[Any] | None = None
     ) -> Iterator[int]:
-        """More ranks draw. Which of them draws which sample is open, so the first one has the epoch need all."""
+        """Note that more ranks draw. The rank of each sample is open, so the first rank makes the epoch need all
+        samples.
+        """
         del fronts, read_of
         first = not self.ranks
         self.ranks |= ranks
@@ -91,12 +94,14 @@ class OnlineEpoch(Epoch):
             yield len(places)
 
     def grows(self, *, anew: bool) -> None:
-        """More of the order is decided; `anew`: also what was decided before has changed."""
+        """Note that more of the order is decided; `anew`: earlier positions have changed, too."""
         if anew:
             self.reads.look_anew(self.states)
         else:
             self.reads.look(self.states)
 
     def give_up_before(self, position: int) -> NDArray[Any]:
-        """No rank asks for a position before this one any more. Returns the places that were held for these."""
+        """Release the positions before this one, for which no rank asks any more. Return the places that were held for
+        them.
+        """
         return super().give_up_before(min(position, self.growing.decided))

@@ -1,7 +1,7 @@
-"""Which orders that grow does a server know, and what have clients asked of each?
+"""Which online orders does a server know, and which positions have clients asked for?
 
-An order belongs to an epoch of a run and outlasts its lives: what a client was told once stays. Of each run the server
-keeps those of epochs that have a life, and the last few others. Where it has forgotten one, it does not make up another
+An order belongs to an epoch of a run and outlasts its entries: an answer to a client is final. The server remembers
+the orders of a run's epochs that have an entry, and the last few others. If it has forgotten an order, it makes no new
 one before a rank begins the epoch again.
 """
 
@@ -20,15 +20,15 @@ from brand.node.wire.numbers import RunNumber
 from brand.orders.joader.growing import Growing
 
 MOST_KEPT: Final = 4
-"""Orders of epochs without a life that are kept of each run: a slow process may still draw from them."""
+"""Orders of epochs without an entry that are remembered per run, because a slow process may still draw from them."""
 
 
 @dataclass(eq=False, slots=True)
 class OnlineOrder:
-    """The order of one epoch, and what clients have asked for."""
+    """The order of one epoch, and the positions that clients have asked for."""
 
     growing: Growing | None = None
-    """None: no plan is made yet."""
+    """None until a plan is made."""
     most: int = 0
     """Clients have asked for positions before this one."""
     largest: int = 0
@@ -36,74 +36,74 @@ class OnlineOrder:
     begun: bool = False
     """Whether a rank has begun the epoch here."""
     told: bool = False
-    """Whether a client was told of a sample, so that nothing decided can change."""
+    """Whether a sample was sent to a client, so that decided positions are final."""
     since_s: float | None = None
-    """When a client has first asked for it, or said what it knows."""
+    """The time of the first request for it, or of the first report of what a client knows."""
 
     def asks(self, end: int, count: int, now_s: float) -> None:
-        """A client asks for `count` positions before `end`, or wants them decided."""
+        """Note that a client asks for `count` positions before `end`, or wants them decided."""
         self.most, self.largest = max(self.most, end), max(self.largest, count)
         self.since_s = now_s if self.since_s is None else self.since_s
 
     def begins(self) -> None:
-        """A rank begins the epoch."""
+        """Note that a rank begins the epoch."""
         self.begun = True
 
     def answers(self) -> None:
-        """A client is told of samples."""
+        """Note that samples are sent to a client."""
         self.told = True
 
     def becomes(self, growing: Growing) -> Growing:
-        """This is the order, where there was none. Returns the one that is."""
+        """Set the order if there was none. Return the order."""
         if self.growing is None:
             self.growing = growing
         return self.growing
 
 
 class OnlineOrderTable:
-    """The orders that grow of all runs of a node, by run and epoch."""
+    """The online orders of all runs of a node, by run and epoch."""
 
     def __init__(self, runs: Runs, lives: EpochTable) -> None:
         self._runs, self._lives = runs, lives
         self._orders: dict[Key, OnlineOrder] = {}
         self._over: dict[RunNumber, set[int]] = {}
-        """Epochs whose orders are forgotten, though clients were told of them."""
+        """Epochs whose orders are forgotten, although samples were sent to clients."""
 
     def __repr__(self) -> str:
         return f"OnlineOrderTable({ {key: order.growing for key, order in self._orders.items()} })"
 
     def __getitem__(self, key: Key) -> OnlineOrder:
-        """The order of an epoch. Raises `UsageError` where it is forgotten."""
+        """Return the order of an epoch. Raises `UsageError` if it is forgotten."""
         if self.over(key):
             raise UsageError(f"epoch {key[1]} of job {self._runs[key[0]].name} is over, and its order is forgotten")
         return self._orders.setdefault(key, OnlineOrder())
 
     def get(self, key: Key) -> OnlineOrder | None:
-        """The order of an epoch; None where the server knows nothing of it."""
+        """Return the order of an epoch, or None if the server has none."""
         return self._orders.get(key)
 
     def items(self) -> list[tuple[Key, OnlineOrder]]:
-        """All orders."""
+        """Return all orders."""
         return list(self._orders.items())
 
     def over(self, key: Key) -> bool:
-        """Whether the order of an epoch is forgotten, though clients were told of it."""
+        """Return whether the order of an epoch is forgotten, although samples were sent to clients."""
         return key[1] in self._over.get(key[0], ())
 
     def anew(self, key: Key) -> OnlineOrder:
-        """The order of an epoch that a rank begins or a client knows; a new one where it is forgotten."""
+        """Return the order of an epoch that a rank begins or a client knows; a new one if it is forgotten."""
         self._over.get(key[0], set()).discard(key[1])
         return self[key]
 
     def decided(self, key: Key) -> int:
-        """How many positions of an epoch are decided."""
+        """Return how many positions of an epoch are decided."""
         order = self._orders.get(key)
         return 0 if order is None or order.growing is None else order.growing.decided
 
     def tells(self, key: Key, first: int, most: int) -> NDArray[np.int32]:
-        """The samples at positions from `first` on, at most so many, as far as they are decided.
+        """Return up to the given number of decided samples at positions from `first` on.
 
-        From now on they stand.
+        These positions are final from now on.
         """
         if first >= self.decided(key):
             return np.empty(0, np.int32)
@@ -113,7 +113,7 @@ class OnlineOrderTable:
         return order.growing.sample_of[first : min(first + most, order.growing.decided)].copy()
 
     def forget_old(self) -> list[Key]:
-        """Forget runs that are gone, and epochs long before those that go on. Returns these epochs."""
+        """Forget runs that have ended, and epochs long before the current ones. Return these epochs."""
         gone = [key for key in self._orders if key[0] not in self._runs]
         self._over = {run: epochs for run, epochs in self._over.items() if run in self._runs}
         idle: dict[RunNumber, list[Key]] = {}

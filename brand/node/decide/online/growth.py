@@ -1,13 +1,13 @@
-"""How far must each order that grows be decided, and what does a server learn of it from clients?
+"""How far must each online order be decided, and what does a new server learn of it from clients?
 
 Positions are decided up to the last one that a client has asked for, and somewhat ahead, so that reads have time and
 jobs draw together.
 
-**A server that takes the place of another one** knows no order. Each client process knows the orders of its epochs as
-far as they were decided when it last drew. It says so before it draws again, and which of the first positions it may
-have been answered (`learns`). For `RECOVERY_S` the server decides nothing beyond, as other processes may know more.
-After that it decides. Where a late process was answered other samples than those that clients of this server have got
-meanwhile, it is refused: no sample may be drawn twice in silence.
+**A server that replaces another one** knows no order. Each client process knows the orders of its epochs as far as they
+were decided at its last draw. Before its next draw it sends them, with the number of first positions that may have been
+answered (`learns`). For `RECOVERY_S` the server decides nothing beyond these, because other processes may know more.
+Then it decides. If a late process was answered other samples than clients of this server have received meanwhile, the
+process is refused, because no sample may be drawn twice unnoticed.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from brand.node.decide.state.runs import Runs
 from brand.orders.joader.growing import Growing
 
 AHEAD: Final = 1024
-"""Positions that are decided ahead, unless memory bridges more (the channel of JOADER's code)."""
+"""Positions that are decided ahead, unless memory bridges more (the channel in JOADER's code)."""
 AHEAD_SHARE: Final = 32
-"""At most this share of an epoch is decided ahead: what one job decides alone, it shares with none."""
+"""Upper limit on the share of an epoch that is decided ahead: one job's own decisions are shared with no other job."""
 LEAST_AHEAD: Final = 16
 RECOVERY_S: Final = 5.0
-"""How long an epoch that another server has begun waits for what client processes know of it."""
+"""Time that an epoch begun by another server waits for the knowledge of client processes."""
 
 
 class OnlineOrders(Feature):
-    """Decides the growing orders of all runs of a node. `samples`: of the data set."""
+    """Decides the online orders of all runs of a node. `samples`: of the data set."""
 
     def __init__(self, runs: Runs, lives: EpochTable, samples: int) -> None:
         self._runs, self._lives = runs, lives
@@ -67,7 +67,9 @@ class OnlineOrders(Feature):
             self.orders[key].asks(int(positions.max()) + 1, len(positions), now_s)
 
     def answer(self, key: Key) -> int:
-        """Note that a client is told of samples. Return how many positions are decided; 0: the order is not online."""
+        """Note that samples are sent to a client. Return the number of decided positions, 0 if the order is not
+        online.
+        """
         if self._runs[key[0]].order.grows:
             self.orders[key].answers()
         return self.orders.decided(key)
@@ -87,18 +89,18 @@ class OnlineOrders(Feature):
         return OnlineEpoch(plan, division, number, setting, growing)
 
     def is_over(self, key: Key) -> bool:
-        """Whether the order of an epoch is forgotten, though clients were told of it."""
+        """Return whether the order of an epoch is forgotten, although samples were sent to clients."""
         return self.orders.over(key)
 
     def forget_runs(self) -> None:
-        """Forget runs that are gone."""
+        """Forget runs that have ended."""
         for key in self.orders.forget_old():
             self._rounds.leave(key)
 
     def learns(self, key: Key, first: int, places: NDArray[Any], sure: int, now_s: float) -> None:
-        """A client says which samples lie at positions from `first` on, as far as it knows.
+        """Take the samples that a client knows at positions from `first` on.
 
-        It may have been answered positions before `sure`. Raises `UsageError`.
+        The client may have been answered positions before `sure`. Raises `UsageError`.
         """
         mine = self._runs[key[0]].order
         if not mine.grows:
@@ -131,7 +133,7 @@ class OnlineOrders(Feature):
             )
 
     def want(self, key: Key, position: int, now_s: float) -> None:
-        """A client wants to know the order before a position. Raises `UsageError`."""
+        """Note that a client wants the order before a position. Raises `UsageError`."""
         order = self.orders[key]
         if order.begun:  # else other processes know what another server has decided
             order.asks(min(position, self._runs[key[0]].order.draws), 0, now_s)
@@ -139,7 +141,7 @@ class OnlineOrders(Feature):
     # -- steps -------------------------------------------------------------------------------------------------------
 
     def step(self, now_s: float, bridge: int) -> None:
-        """Decide what is needed, one piece at a time. `bridge`: about how many samples memory holds."""
+        """Decide the positions that are needed, one piece at a time. `bridge`: about how many samples memory holds."""
         self.forget_runs()
         self._levels = {}
         for key, order in self.orders.items():
@@ -156,7 +158,7 @@ class OnlineOrders(Feature):
             self._grow(key, anew=False)
 
     def _levels_of(self, key: Key, order: OnlineOrder, now_s: float, bridge: int) -> Levels | None:
-        """How far an order is to be decided; None: there is nothing to do for it now."""
+        """Return how far an order has to be decided, or None if there is nothing to do for it now."""
         growing, epoch = order.growing, self._epoch(key)
         if growing is None or growing.complete or _waits(order, now_s):
             return None
@@ -169,7 +171,7 @@ class OnlineOrders(Feature):
         return Levels(min(draws, at + ahead // 2), min(draws, at + ahead))
 
     def _is_next(self, key: Key, order: OnlineOrder) -> bool:
-        """Whether a rank has begun the epoch, or nothing of the one before is still to be decided."""
+        """Return whether a rank has begun the epoch, or the epoch before is decided completely."""
         before = (key[0], key[1] - 1)
         known = self.orders.get(before)
         whole = known is None or known.growing is None or known.growing.complete
@@ -181,12 +183,12 @@ class OnlineOrders(Feature):
             epoch.grows(anew=anew)
 
     def _epoch(self, key: Key) -> OnlineEpoch | None:
-        """The live epoch of a key."""
+        """Return the active epoch of a key."""
         life = self._lives.get(key)
         live = None if life is None else life.live
         return live.epoch if live is not None and isinstance(live.epoch, OnlineEpoch) else None
 
 
 def _waits(order: OnlineOrder, now_s: float) -> bool:
-    """Whether nothing is decided yet, as processes may know what another server has decided."""
+    """Return whether nothing is decided yet because client processes may know another server's decisions."""
     return not order.begun and order.since_s is not None and now_s - order.since_s < RECOVERY_S

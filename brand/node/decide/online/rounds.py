@@ -1,8 +1,9 @@
-"""What do jobs draw next, where orders grow? JOADER's rounds, in pieces (`brand.orders.joader.dependent`).
+"""What do jobs with online orders draw next? JOADER's rounds, in pieces (`brand.orders.joader.dependent`).
 
-A job takes part in a piece of rounds while it has less decided ahead than it may have, and a piece is drawn as soon as
-one job has less than it needs. So jobs that draw about equally fast draw together, though each of them asks at its own
-moments. No epoch, clock or client is here. `Rounds` owns one tree for all jobs that draw together.
+A job takes part in a piece of rounds while it has fewer positions decided ahead than its upper level, and a piece is
+drawn as soon as one job is below its lower level. So jobs that draw about equally fast draw together, although each
+of them asks at its own times. This module has no epochs, clocks or clients. `Rounds` owns one tree for all jobs that
+draw together.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from brand.orders.joader.growing import Growing
 from brand.orders.joader.tree import MOST_JOBS, Need, Tree
 
 PIECE: Final = 256
-"""The most rounds of a piece: the server's loop does nothing else meanwhile."""
+"""Limit on the rounds of a piece: the server's loop does nothing else meanwhile."""
 _STEPS: Final = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
 class Levels:
-    """How far the order of a job is to be decided."""
+    """How far the order of a job has to be decided."""
 
     low: int
     """Positions before this one are decided at once."""
@@ -42,10 +43,10 @@ class _Group:
     words: Words
     jobs: dict[Key, tuple[Growing, Need]] = field(default_factory=dict)
     entered: int = 0
-    """How many jobs have entered beside others."""
+    """Number of jobs that have entered while other jobs were present."""
 
     def enters(self, key: Key, seed: int, growing: Growing) -> None:
-        """A job enters. The words begin anew."""
+        """Add a job. The stream of random words starts again."""
         self.entered = self.entered + 1 if self.jobs else 0
         need = self.tree.insert(growing.open())
         self.jobs[key] = growing, need
@@ -58,7 +59,7 @@ class Rounds:
     def __init__(self, samples: int) -> None:
         self._samples = samples
         self._groups: dict[Hashable, _Group] = {}
-        """The group of one step is the first; then it becomes the last."""
+        """The group of the next step is the first; then it becomes the last."""
         self._group_of: dict[Key, Hashable] = {}
 
     def __repr__(self) -> str:
@@ -68,10 +69,10 @@ class Rounds:
         return key in self._group_of
 
     def enter(self, key: Key, seed: int, common: Hashable, growing: Growing) -> None:
-        """A job begins an epoch, or goes on with it. It needs what is open in its order.
+        """Add a job that begins or continues an epoch. It needs the samples without a position in its order.
 
-        From now on only `step` decides in `growing`. A job that enters alone draws words that its epoch fixes: with the
-        same seed it draws the same.
+        From now on only `step` decides in `growing`. A job that enters alone draws words that its epoch fixes, so with
+        the same seed it draws the same samples.
         """
         names = ((seed, common, number) for number in range(len(self._groups) + 1))
         name = next(n for n in names if n not in self._groups or len(self._groups[n].jobs) < MOST_JOBS)
@@ -82,7 +83,7 @@ class Rounds:
         self._group_of[key] = name
 
     def leave(self, key: Key) -> None:
-        """A job takes part no more."""
+        """Remove a job."""
         name = self._group_of.pop(key, None)
         if name is not None:
             group = self._groups[name]
@@ -91,11 +92,11 @@ class Rounds:
                 del self._groups[name]
 
     def due(self, levels: Mapping[Key, Levels]) -> bool:
-        """Whether any job has less decided than it needs."""
+        """Return whether any job has fewer decided positions than it needs."""
         return any(self._in_need(group, levels) for group in self._groups.values())
 
     def step(self, levels: Mapping[Key, Levels]) -> dict[Key, NDArray[Any]]:
-        """One piece of rounds, for the jobs of one group. Returns what was decided, by job.
+        """Draw one piece of rounds for the jobs of one group. Return the decided samples by job.
 
         `levels`: of each job that may draw. A job that has its whole order leaves.
         """

@@ -1,11 +1,12 @@
-"""Feature: jobs that share reads. Where do they join each other, and who waits?
+"""Feature: jobs that share reads. The package decides at which point of the shared order a job joins, and which draws
+wait.
 
-job_sharing  their part in the steps of a node
-sharing      where jobs join each other
-pacemakers   which job makes the pace
-lockstep     which draws wait for slower jobs
-early        what a job holds that another one has read
-leading      who decides, on several nodes, where a job joins
-joinings     what nodes tell each other of joins
-fronts       how far ranks of other nodes have drawn
+job_sharing  the feature's hooks in the steps of a node
+sharing      at which point jobs join each other
+pacemakers   the fastest job, which leads
+lockstep     draws that wait for slower jobs
+early        samples that a job holds because another job read them
+leading      agreement of several nodes on the join of a job
+joinings     messages between nodes about joins
+fronts       progress of the ranks of other nodes
 """

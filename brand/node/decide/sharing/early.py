@@ -1,10 +1,10 @@
-"""What does a job hold that another job has read, and what makes room where memory is full?
+"""Which samples does a job hold that another job has read, and which does it give back if memory is full?
 
-A sample that one job reads serves all jobs that will draw it: each waits for it, and holds it until its own draw,
-though its own read has not begun. So one read serves them all. A job may give back what it holds at any time: its own
-read of it then comes when it is due. Where memory has no room for a read, the samples go that are drawn last (the rule
-of Belady). A plan says when each sample is drawn. Where an order grows, that is open for most samples: these go first,
-and of them those that the fewest jobs still need, then the oldest (the count of references of JOADER).
+A sample that one job reads serves all jobs that will draw it. Each of them waits for it and holds it until its own
+draw, although its own read has not begun, so one read serves them all. A job may give back a held sample at any time;
+its own read then starts when it is due. If memory has no space for a read, the samples that are drawn last are evicted
+(Belady's rule). A plan says when each sample is drawn. In an online order most samples have no position yet: these are
+evicted first, starting with those that the fewest jobs still need, then the oldest (JOADER's count of references).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from brand.node.decide.state.tasks import Read
 from brand.node.memory.residents import Residents
 
 LOOK_SHARE: Final = 8
-"""Where nothing could be given back, that is looked at again once jobs have let go of so large a share of memory."""
+"""If nothing could be given back, the next search waits until jobs have released this share of the memory."""
 
 
 class EarlyHolds:
@@ -34,15 +34,16 @@ class EarlyHolds:
     def __init__(self, residents: Residents, epochs: Epochs, pacemakers: Pacemakers) -> None:
         self._residents, self._epochs, self._pacemakers = residents, epochs, pacemakers
         self._came = np.zeros(len(residents.pages_of), np.int32)
-        """The read that has last brought each sample for a job whose order grows."""
+        """The last read that brought each sample for a job with an online order."""
         self._look_at = 0
-        """What `residents.released` must be before it is worth a look whether anything can be given back."""
+        """The value of `residents.released` from which a search for samples to give back is worthwhile."""
 
     def __repr__(self) -> str:
         return f"EarlyHolds({self._epochs!r})"
 
     def starts(self, places: NDArray[Any], read_for: Epoch) -> list[tuple[Epoch, NDArray[Any]]]:
-        """A read of one epoch begins: others that will draw its samples wait for it, too, and begin no read of these.
+        """Let the other epochs that will draw the samples of a read wait for it, so that they start no read of their
+        own.
 
         Returns these epochs, each with the places that it waits for.
         """
@@ -66,9 +67,9 @@ class EarlyHolds:
             self._residents.refer(came[epoch.states.arrives(came)])
 
     def lead(self, key: Key, live: ActiveEpoch, deadline: NDArray[Any] | int, now_s: float) -> Any:
-        """How soon draws of an epoch come to a deadline, in draws of the fastest job that shares with it.
+        """Return how soon an epoch reaches a deadline, in draws of the fastest job that shares with it.
 
-        Infinity, where its job draws nothing just now and others do.
+        Infinity if its job draws nothing at present and other jobs do.
         """
         if live.epoch.plan.shares and self._epochs.pacing.idle(key[0], now_s):
             return math.inf
@@ -77,13 +78,13 @@ class EarlyHolds:
 
     @property
     def may_give_back(self) -> bool:
-        """Whether it is worth a look. A look goes through all that jobs hold."""
+        """Return whether a search is worthwhile. A search visits all samples that jobs hold."""
         return self._residents.released >= self._look_at
 
     def give_back(self, pages: int, now_s: float, beyond: float = -math.inf) -> bool:
-        """Free at least `pages`, of samples that are drawn last, and later than in `beyond` draws.
+        """Free at least `pages` of samples that are drawn last, and later than in `beyond` draws.
 
-        Of those for which that is open, the ones go first that the fewest jobs hold.
+        Samples without a position yet are freed first, starting with those that the fewest jobs hold.
 
         Returns whether any were freed.
         """

@@ -1,7 +1,7 @@
 """How far and how fast do the ranks of other nodes draw runs that share?
 
-Every node tells all others from time to time what its ranks have drawn. So each node knows the rate of a run on all
-nodes together, and the leader knows where its front is. No clock is here: times are arguments.
+Every node reports to all other nodes from time to time how far its ranks have drawn. So each node knows the rate of a
+run over all nodes, and the leader knows the run's leading offset. This module has no clock: times are arguments.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from brand.node.wire.joining import LeadingOffset
 from brand.node.wire.numbers import NodeNumber, RunNumber
 
 TELL_S: Final = 0.25
-"""A node tells its fronts no more often than this."""
+"""Shortest time between two reports of a node's leading offsets."""
 MAX_DRAWN: Final = 1 << 62
 
 
 class LeadingOffsets:
-    """What this node tells of its fronts, and what others tell."""
+    """The leading offsets that this node reports, and those that other nodes have reported."""
 
     def __init__(self, runs: Runs, lives: EpochTable, pacing: Pacing, sharing: JobJoins, peers: PeerTable) -> None:
         self._runs, self._lives, self._pacing, self._sharing, self._peers = runs, lives, pacing, sharing, peers
         self._told_s = float("-inf")
         self._told: dict[Key, LeadingOffset] = {}
         self._drawn: dict[tuple[NodeNumber, RunNumber], int] = {}
-        """What the ranks of each other node have drawn of each run, as it has told last."""
+        """The last reported progress of the ranks of each other node, by run."""
 
     def __repr__(self) -> str:
         return f"LeadingOffsets({len(self._told)} epochs told, {self._drawn})"
 
     def news(self, now_s: float) -> Iterator[tuple[NodeNumber, LeadingOffset]]:
-        """What is new since the last call, for each node that can be reached."""
+        """Yield the changes since the last call, for each reachable node."""
         if not len(self._peers) or now_s - self._told_s < TELL_S:
             return
         found = {}
@@ -55,7 +55,7 @@ class LeadingOffsets:
                     yield peer.node, front
 
     def takes(self, node: NodeNumber, key: Key, front: LeadingOffset, now_s: float) -> None:
-        """A node tells how far its ranks have drawn an epoch. Raises `ProtocolError`."""
+        """Note the progress of another node's ranks in an epoch. Raises `ProtocolError`."""
         if front.position > self._runs[key[0]].order.draws or front.drawn > MAX_DRAWN:
             raise ProtocolError(f"a front at {front.position:,}, after {front.drawn:,} samples")
         life = self._lives.get(key)

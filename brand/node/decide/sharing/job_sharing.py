@@ -1,4 +1,4 @@
-"""How do jobs that share reads take part in the steps of a node? They join each other, and wait for each other."""
+"""The hooks through which jobs that share reads take part in the steps of a node: they join and wait for each other."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from brand.orders.order import Order
 from brand.orders.policies.following import UNIT
 
 FOLLOWER_SHARE: Final = 0.045
-"""A job that follows another one holds up to this share of the data set, of what it has to draw from its rest.
+"""Upper limit on the share of the data set that a following job holds for the samples that it missed.
 
-Found by simulation: two jobs hold 0.095 of the data set together, one 0.053.
+Found by simulation: two jobs hold 0.095 of the data set together, one job 0.053.
 """
 
 
@@ -58,37 +58,37 @@ class JobSharing(Feature):
     # -- the life of epochs ------------------------------------------------------------------------------------------
 
     def forget_runs(self) -> None:
-        """Forget runs that are gone."""
+        """Forget runs that have ended."""
         self.sharing.left()
         self.lockstep.left()
         self.leading.left()
 
     def joined(self, key: Key) -> tuple[Join, ...]:
-        """The joins of an epoch, as far as they are decided."""
+        """Return the joins of an epoch, as far as they are decided."""
         return self.sharing.joins(key)
 
     def joins(self, key: Key, now_s: float) -> tuple[Join, ...] | None:
-        """Decide the joins with which an epoch is planned that has no plan; None: they are still to come."""
+        """Decide the joins for the plan of an epoch that has none. Return None if they are not known yet."""
         return self.leading.joins(key, now_s)
 
     def rejoins(self, now_s: float, bridge: int) -> Iterator[tuple[Key, tuple[Join, ...]]]:
-        """Yield epochs whose runs have lost the front, on one node, each with all its joins."""
+        """Yield epochs whose runs have fallen off the leading offset, on one node, each with all its joins."""
         return self.sharing.rejoins(now_s, bridge) if self._alone else iter(())
 
     def wants(self, key: Key, joins: Sequence[Join]) -> bool:
-        """Whether a plan with these joins is of use for an epoch that is under way."""
+        """Return whether a plan with these joins is of use for an epoch that is under way."""
         return self.sharing.wants(key, joins)
 
     def replans(self, key: Key, joins: tuple[Join, ...], *, live: bool) -> bool:
-        """Take the plan of an epoch under way that was wanted. Return whether it replaces the old one."""
+        """Take a requested plan of an epoch under way. Return whether it replaces the old one."""
         return self.sharing.planned(key, joins, live=live)
 
     def stands(self, key: Key) -> bool:
-        """Whether draws of an epoch may be answered with the joins that this node knows."""
+        """Return whether draws of an epoch may be answered with the joins that this node knows."""
         return self.leading.stands(key)
 
     def held_for_followers(self, order: Order, runs: set[RunNumber]) -> float:
-        """Samples that memory has to hold so that jobs which follow the job of this order find them there."""
+        """Return how many samples memory has to hold for jobs that follow the job of this order."""
         follow = sum(bool(self.pacemakers.others(run)) for run in runs) - 1
         return FOLLOWER_SHARE * order.samples * follow + 2 * LEAST_LOST if order.joins and follow > 0 else 0.0
 
@@ -100,7 +100,7 @@ class JobSharing(Feature):
         self.sharing.asked(key, int(positions.max()))
 
     def holds_back(self, draw: Draw, now_s: float) -> bool:
-        """Whether a draw has to wait for other jobs, in lock step."""
+        """Return whether a draw has to wait for other jobs, in lock step."""
         return self.lockstep.waits(draw, now_s)
 
     def drawn(self, key: Key) -> None:
@@ -108,11 +108,11 @@ class JobSharing(Feature):
         self.sharing.drawn(key)
 
     def answer(self, key: Key) -> int:
-        """How often the run has joined others in the epoch."""
+        """Return how often the run has joined others in the epoch."""
         return len(self.sharing.joins(key))
 
     def facts(self, key: Key, now_s: float) -> dict[str, Any]:
-        """How the job that draws an epoch keeps together with others."""
+        """Return the facts about how the job of an epoch keeps together with other jobs."""
         number, pacing, joins = key[0], self._epochs.pacing, self.sharing.joins(key)
         pacemaker = self.pacemakers.pacemaker(number, now_s)
         mine, front = self.pacemakers.front(key), self.pacemakers.front(pacing.now(pacemaker))
@@ -125,5 +125,5 @@ class JobSharing(Feature):
         }
 
     def refusals(self, now_s: float) -> Iterator[Refuse]:
-        """Yield clients that have waited too long for the jobs that were to begin with theirs."""
+        """Yield clients that have waited too long for the jobs that should begin together with theirs."""
         return self.lockstep.refused(now_s)

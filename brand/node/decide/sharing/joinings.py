@@ -1,7 +1,7 @@
-"""What do nodes tell each other of the joins of their epochs, and of how far these are drawn?
+"""The messages between nodes about the joins of their epochs, and about the progress of these epochs.
 
-A node tells each other one, once and again where it changes, with which joins it would draw an epoch (`JoinConsensus`). Where
-clients of this node draw the run, the other node remembers the run until it is told to forget it.
+A node sends every other node the joins with which it would draw an epoch (`JoinConsensus`), and sends them again after
+each change. If clients of this node draw the run, the other node remembers the run until a message releases it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from brand.node.wire.peer_messages import EpochReleased
 
 
 class JoinAnnouncements:
-    """What this node tells other nodes of its joins and fronts, and what they tell this node."""
+    """The joins and leading offsets that this node reports to other nodes, and takes from them."""
 
     def __init__(
         self,
@@ -37,9 +37,9 @@ class JoinAnnouncements:
         self._fronts = LeadingOffsets(epochs.runs, epochs.lives, epochs.pacing, sharing, peers)
         self._told: defaultdict[NodeNumber, dict[Key, Vote]] = defaultdict(dict)
         self._owed: defaultdict[NodeNumber, set[Key]] = defaultdict(set)
-        """Epochs of which each node has asked."""
+        """Epochs about which each node has asked."""
         self._shown: defaultdict[NodeNumber, dict[RunNumber, EpochReleased]] = defaultdict(dict)
-        """Runs of clients of this node that each node knows, and how it is told to forget them."""
+        """Runs of clients of this node that each node knows, with the message that releases them there."""
         self._changes, self._seen = 0, (-1, -1, -1)
 
     def __repr__(self) -> str:
@@ -48,7 +48,7 @@ class JoinAnnouncements:
     # -- other nodes tell --------------------------------------------------------------------------------------------
 
     def take(self, node: NodeNumber, joining: JoinVote, now_s: float) -> None:
-        """A node says with which joins it would draw an epoch. Raises `UsageError`."""
+        """Take the joins with which another node would draw an epoch. Raises `UsageError`."""
         runs, leading = self._epochs.runs, self._leading
         number = runs.number_of(joining.name, joining.order)
         if joining.draws:
@@ -64,13 +64,13 @@ class JoinAnnouncements:
             self._changes += 1
 
     def take_front(self, node: NodeNumber, front: LeadingOffset, now_s: float) -> None:
-        """A node tells how far its ranks have come. Raises `ProtocolError`."""
+        """Take the progress of another node's ranks. Raises `ProtocolError`."""
         key = self._telling.key_of(node, front.number)
         if key is not None:
             self._fronts.takes(node, key, front, now_s)
 
     def opened(self, node: NodeNumber) -> None:
-        """A stream to or from a node has opened: the node may have started anew, and know nothing."""
+        """Report everything again to a node after a stream to or from it has opened: it may have restarted."""
         self._leading.opened(node)
         self._told[node].clear()
         self._shown[node].clear()
@@ -79,7 +79,7 @@ class JoinAnnouncements:
     # -- this node tells ---------------------------------------------------------------------------------------------
 
     def news(self, now_s: float) -> Iterator[tuple[NodeNumber, JoinVote | EpochReleased | LeadingOffset]]:
-        """What is new since the last call, for each node that can be reached."""
+        """Yield the changes since the last call, for each reachable node."""
         for run, reason in self._leading.wrong(now_s):
             self._telling.disagreements.note([run], reason)
         yield from self._joinings()
@@ -104,7 +104,7 @@ class JoinAnnouncements:
                     yield peer.node, joining
 
     def _tell(self, node: NodeNumber, keys: list[Key], live: dict[Key, None]) -> Iterator[JoinVote]:
-        """What a node does not know yet of these epochs."""
+        """Yield the votes about these epochs that a node does not know yet."""
         told, epochs, leading = self._told[node], self._epochs, self._leading
         for key in keys:
             run, said = epochs.runs.get(key[0]), leading.said(key)
@@ -118,6 +118,6 @@ class JoinAnnouncements:
             yield JoinVote(run.name, run.order, key[1], said, self._sharing.known(key).lap, asks, draws)
 
     def _draws(self, number: RunNumber) -> bool:
-        """Whether clients of this node draw a run; other nodes have negative numbers."""
+        """Return whether clients of this node draw a run; runs of other nodes have negative numbers."""
         run = self._epochs.runs.get(number)
         return run is not None and max(run.clients, default=-1) >= 0

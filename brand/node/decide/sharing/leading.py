@@ -1,14 +1,15 @@
-"""Where does a run on several nodes join others: who decides it, and from when on can no node draw otherwise?
+"""At which point does a run on several nodes join others: which node decides it, and when is the decision final?
 
-The *leader*, node 0, decides with which joins an epoch is planned. Where the leader does not answer in time, the node
-of the run's rank 0 decides that the run joins nobody. Every node tells all others with which joins it would draw an
-epoch (`Vote`). No draw is answered before the joins *stand*: before all nodes that have ranks of the run say the same.
+The *leader*, node 0, decides with which joins an epoch is planned. If the leader does not answer in time, the node
+of the run's rank 0 decides that the run joins nobody. Every node sends all other nodes the joins with which it would
+draw an epoch (its `Vote`). No draw is answered before the joins are *committed*: before all nodes with ranks of the run
+vote the same.
 
-Until then a node that hears of better joins takes them over, and never worse ones. Joins that stand are the best, so
-all nodes take them over. An epoch never stands with two different joins, whoever decides, whatever is lost on the way,
-and whichever server starts anew: two nodes that wait for each other's old joins would both have changed theirs, and one
-of them to worse ones. A draw that waits too long for this is refused. No clock is here: times are arguments. `JoinConsensus`
-owns who has said what; `JobJoins` owns the joins.
+Until then a node that receives better joins adopts them, and never adopts worse ones. Committed joins are the best
+ones, so all nodes adopt them. An epoch is never committed with two different joins, no matter which node decides,
+which messages are lost and which server restarts: for that, two nodes that wait for each other's old joins would both
+have to change theirs, and one of them to worse ones. A draw that waits too long for a commit is refused. This module
+has no clock: times are arguments. `JoinConsensus` owns the votes; `JobJoins` owns the joins.
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ from brand.orders.base.joins import Join, Joins
 
 LEADER: Final = FIRST_NODE
 ANSWER_S: Final = 2.0
-"""After so long without joins of the leader, the node of the run's rank 0 decides."""
+"""If the leader sends no joins for this long, the node of the run's rank 0 decides."""
 MAX_UNSEEN: Final = 1024
-"""The most epochs without a life of which joins are remembered that other nodes have said."""
+"""Limit on the epochs without an entry for which votes of other nodes are remembered."""
 LIMIT_S: Final = 30.0
-"""A draw whose joins do not stand after so long is refused."""
+"""A draw is refused if its joins are not committed after this long."""
 
 
 class JoinConsensus:
-    """What the nodes say of the joins of each epoch, and which joins stand. On one node all joins stand."""
+    """The votes of the nodes on the joins of each epoch, and the joins that are committed. On one node, all joins are."""
 
     def __init__(self, runs: Runs, lives: EpochTable, sharing: JobJoins, members: Members) -> None:
         self._runs, self._lives, self._sharing, self._members = runs, lives, sharing, members
@@ -42,15 +43,15 @@ class JoinConsensus:
         self._led: set[Key] = set()
         """Epochs whose joins the leader has decided."""
         self._theirs: dict[tuple[NodeNumber, Key], Vote] = {}
-        """What the other nodes have said last. Forgotten where a stream opens: the node may have started anew."""
+        """The last votes of the other nodes. Forgotten when a stream opens, because that node may have restarted."""
         self._unseen: set[Key] = set()
-        """Epochs that had no life here when another node said their joins."""
+        """Epochs that had no entry here when another node voted on them."""
         self._since_s: dict[Key, float] = {}
         """Since when this node waits for the leader's joins."""
         self._wrong: dict[RunNumber, str] = {}
-        """Runs whose epochs stand with different joins, and what to tell their clients."""
+        """Runs whose epochs were committed with different joins, and the message for their clients."""
         self.changes = 0
-        """How often something changed that this node tells other nodes."""
+        """Number of changes that this node reports to other nodes."""
 
     def __repr__(self) -> str:
         return f"JoinConsensus({len(self._standing)} epochs stand, {self._theirs})"
@@ -58,20 +59,20 @@ class JoinConsensus:
     # -- questions ---------------------------------------------------------------------------------------------------
 
     def decides(self, key: Key) -> bool:
-        """Whether nodes have to agree on the joins of an epoch."""
+        """Return whether nodes have to agree on the joins of an epoch."""
         run = self._runs.get(key[0])
         return self._members.nodes > 1 and run is not None and run.order.joins
 
     def said(self, key: Key) -> Vote:
-        """What this node says."""
+        """Return the vote of this node."""
         return Vote(key in self._standing, key in self._led, self._sharing.joins(key))
 
     def knows(self, node: NodeNumber, key: Key) -> bool:
-        """Whether this node knows what another one says of an epoch."""
+        """Return whether this node knows another node's vote on an epoch."""
         return (node, key) in self._theirs
 
     def stands(self, key: Key) -> bool:
-        """Whether draws of an epoch may be answered with the joins that this node knows."""
+        """Return whether draws of an epoch may be answered with the joins that this node knows."""
         if key in self._standing or not self.decides(key):
             return True
         rows = self._sharing.joins(key)
@@ -82,12 +83,12 @@ class JoinConsensus:
         return True
 
     def known(self, key: Key) -> Joins:
-        """What clients are told of an epoch: no joins before these stand."""
+        """Return the joins that clients may see: none before they are committed."""
         known = self._sharing.known(key)
         return known if self.stands(key) else Joins((), known.lap)
 
     def joins(self, key: Key, now_s: float) -> tuple[Join, ...] | None:
-        """The joins with which an epoch is planned that has no plan; None: they are still to come."""
+        """Return the joins for the plan of an epoch that has none, or None if they are not known yet."""
         known = self._sharing.joins(key)
         if known or not self.decides(key):
             return self._sharing.decide(key, now_s)
@@ -104,7 +105,7 @@ class JoinConsensus:
         return None
 
     def wrong(self, now_s: float) -> Iterator[tuple[RunNumber, str]]:
-        """Runs that cannot go on, and why."""
+        """Return the runs that cannot continue, with the reasons."""
         yield from self._wrong.items()
         for draw in self._lives.draws() if self._members.nodes > 1 else ():
             run, epoch = draw.key
@@ -119,7 +120,7 @@ class JoinConsensus:
     # -- clients and other nodes say ---------------------------------------------------------------------------------
 
     def learns(self, key: Key, said: Joins) -> bool:
-        """A client says which joins an epoch had, under another server or in a state: they stand.
+        """Commit the joins that a client knows of an epoch, from another server or from a loader state.
 
         Returns whether a plan that was made for the epoch is void. Raises `UsageError`.
         """
@@ -133,7 +134,7 @@ class JoinConsensus:
         return before not in ((), said.rows)
 
     def hears(self, node: NodeNumber, key: Key, joining: JoinVote, now_s: float) -> bool:
-        """Another node says with which joins it would draw an epoch. Returns whether this node's plan of it is void."""
+        """Take another node's vote on an epoch. Return whether this node's plan of the epoch is void."""
         self._sharing.learns(key, Joins((), joining.lap), closed=False)
         if self._lives.get(key) is None and key not in self._unseen:
             if len(self._unseen) == MAX_UNSEEN:
@@ -159,18 +160,18 @@ class JoinConsensus:
         return mine.rows not in ((), theirs.rows)
 
     def opened(self, node: NodeNumber) -> None:
-        """A stream to or from a node has opened: the node may have started anew, and know nothing."""
+        """Forget the votes of a node after a stream to or from it has opened: it may have restarted."""
         self._theirs = {which: said for which, said in self._theirs.items() if which[0] != node}
         self.changes += 1
 
     def left(self) -> None:
-        """Forget runs that are gone."""
+        """Forget runs that have ended."""
         for known in (self._standing, self._led, self._unseen):
             known -= {key for key in known if key[0] not in self._runs}
         self._wrong = {run: reason for run, reason in self._wrong.items() if run in self._runs}
 
     def tidy(self) -> None:
-        """Forget what was said of epochs that have no life any more."""
+        """Forget the votes on epochs that have no entry any more."""
         self._theirs = {which: said for which, said in self._theirs.items() if self._lives.get(which[1]) is not None}
         self._unseen = {key for key in self._unseen if self._lives.get(key) is None}
         self._since_s = {key: since_s for key, since_s in self._since_s.items() if self._lives.get(key) is not None}
@@ -178,24 +179,24 @@ class JoinConsensus:
     # -- steps -------------------------------------------------------------------------------------------------------
 
     def _silent(self, key: Key) -> list[NodeNumber]:
-        """Nodes that may have ranks of the run, and do not say the same of an epoch as this node."""
+        """Return the nodes that may have ranks of the run and have not voted as this node on an epoch."""
         mine, nothing = self.said(key), Vote()
         said = {node: self._theirs.get((node, key), nothing) for node in self._with_ranks(self._runs[key[0]])}
         return [node for node, theirs in said.items() if (theirs.leads, theirs.rows) != (mine.leads, mine.rows)]
 
     def _with_ranks(self, run: Run) -> list[NodeNumber]:
-        """The other nodes that may have ranks of a run: all of them, unless it is known where each rank is."""
+        """Return the other nodes that may have ranks of a run: all of them, unless the node of each rank is known."""
         homes = [run.known(replicas) for replicas in _replicas(run)]
         if len(homes) == 1 and len(homes[0]) >= max(_replicas(run)):
             return sorted(set(homes[0].values()) - {self._members.node})
         return self._members.others
 
     def _takes_its_place(self, key: Key) -> bool:
-        """Whether this node decides where the leader does not: it has rank 0 of the run."""
+        """Return whether this node decides in the leader's place: it has rank 0 of the run."""
         run = self._runs[key[0]]
         return any(run.known(replicas).get(0) == self._members.node for replicas in _replicas(run))
 
 
 def _replicas(run: Run) -> set[int]:
-    """The numbers of ranks with which ranks of a run have begun."""
+    """Return the numbers of ranks with which ranks of a run have begun."""
     return {reader.begin.replicas for reader in run.readers.values()}

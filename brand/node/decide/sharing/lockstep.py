@@ -1,10 +1,10 @@
-"""Which draws wait for slower jobs? Those of jobs in lock step (protocol `coordl`; CoorDL, coordinated prep).
+"""Which draws wait for slower jobs? Those of jobs in lock step (order `coordl`; CoorDL, coordinated prep).
 
-The first jobs wait until as many as their policy names have begun. From then on they are in step: none draws a sample
-more than a window ahead of the slowest. A job that is gone is not waited for, nor one that draws nothing for a while.
-A job that is farther behind, because it came later or was away, goes by itself: it waits for nobody, nobody waits for
-it, and it is in step again when it is within the window. So no draw waits without end. No clock is here: times are
-arguments. `Lockstep` owns who is in step.
+The first jobs wait until as many jobs as their policy names have begun. From then on they are in step: none draws a
+sample more than a window ahead of the slowest. A job that has ended, or has drawn nothing for a while, is not waited
+for. A job that is farther behind, because it started later or paused, proceeds alone: it waits for no job, no job waits
+for it, and it is in step again when it is within the window. So every wait has an end. This module has no clock: times
+are arguments. `Lockstep` owns the set of jobs that are in step.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from brand.node.wire.numbers import RunNumber
 from brand.orders.base.policy import LockStep
 
 GATHER_S: Final = 60.0
-"""How long the first jobs wait for the others."""
+"""Time that the first jobs wait for the others."""
 AWAY_S: Final = 30.0
-"""A job that draws nothing for so long is not waited for any more."""
+"""A job that has drawn nothing for this long is not waited for any more."""
 
 
 class Lockstep:
@@ -34,15 +34,15 @@ class Lockstep:
     def __init__(self, runs: Runs, lives: EpochTable, pacing: Pacing, pacemakers: Pacemakers) -> None:
         self._runs, self._lives, self._pacing, self._pacemakers = runs, lives, pacing, pacemakers
         self._in_step: dict[RunNumber, float] = {}
-        """Since when."""
+        """The time since when each run is in step."""
         self._together: set[Hashable] = set()
-        """What those runs have in common that were all there at some time."""
+        """The common key of the groups whose jobs were all present at some time."""
 
     def __repr__(self) -> str:
         return f"Lockstep({sorted(self._in_step)})"
 
     def waits(self, draw: Draw, now_s: float) -> bool:
-        """Whether a draw waits for other jobs."""
+        """Return whether a draw waits for other jobs."""
         number = draw.key[0]
         step = self._runs[number].order.policy.lock_step
         if step is None:
@@ -59,7 +59,7 @@ class Lockstep:
         return any(front < first - step.window for front in fronts if front is not None)
 
     def refused(self, now_s: float) -> Iterator[Refuse]:
-        """Clients that have waited too long for the jobs that were to begin with theirs."""
+        """Yield clients that have waited too long for the jobs that should begin together with theirs."""
         for draw in self._lives.draws():
             order = self._runs[draw.key[0]].order
             step, common = order.policy.lock_step, self._pacemakers.common(draw.key[0])
@@ -74,12 +74,12 @@ class Lockstep:
                 yield Refuse(draw.client, UsageError(reason))
 
     def left(self) -> None:
-        """Forget runs that are gone."""
+        """Forget runs that have ended."""
         self._in_step = {run: since_s for run, since_s in self._in_step.items() if run in self._runs}
         self._together &= {self._pacemakers.common(run) for run in self._runs}
 
     def _gather(self, group: list[RunNumber], step: LockStep, now_s: float) -> bool:
-        """See who of a group is in step now. Returns whether all were there at some time."""
+        """Update the jobs of a group that are in step. Return whether all were present at some time."""
         common = self._pacemakers.common(group[0])
         if len(group) >= step.jobs:
             self._together.add(common)

@@ -1,8 +1,8 @@
-"""Which runs share, and which of them makes the pace?
+"""Which runs share, and which of them is the fastest and leads?
 
 Runs share if their orders have the same seed and the same laps (`Policy.common`). The fastest one is the *pacemaker*.
-It stays until another is 10 % faster, it is gone, or it draws nothing for a while. No clock is here: times are
-arguments. `Pacemakers` owns the choice; `Pacing` owns the measured rates.
+It stays pacemaker until another run is 10 % faster, or it ends, or it draws nothing for a while. This module has no
+clock: times are arguments. `Pacemakers` owns the choice; `Pacing` owns the measured rates.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from brand.node.decide.state.runs import Runs
 from brand.node.wire.numbers import RunNumber
 
 FASTER: Final = 1.1
-"""The pacemaker changes where another run is so many times as fast. Rates that differ by less count as equal."""
+"""The pacemaker changes if another run is this many times as fast. Rates that differ by less count as equal."""
 
 
 class Pacemakers:
@@ -25,46 +25,46 @@ class Pacemakers:
     def __init__(self, runs: Runs, lives: EpochTable, pacing: Pacing) -> None:
         self._runs, self._lives, self._pacing = runs, lives, pacing
         self._pacemaker: dict[Hashable, RunNumber] = {}
-        """By what the runs have in common."""
+        """The pacemaker of each group of runs, by the group's common key."""
 
     def __repr__(self) -> str:
         return f"Pacemakers({sorted(self._pacemaker.values())})"
 
     def left(self) -> None:
-        """Forget runs that are gone."""
+        """Forget runs that have ended."""
         self._pacemaker = {common: run for common, run in self._pacemaker.items() if run in self._runs}
 
     def front(self, key: Key | None) -> int | None:
-        """Where the front is, as far as this epoch's run has come; None where its plan does not say."""
+        """Return the leading offset as far as this epoch's run has come, or None if its plan has none."""
         life = None if key is None else self._lives.get(key)
         if life is None or life.live is None or life.live.epoch.plan.track is None:
             return None
         return life.live.epoch.plan.track.at(life.live.epoch.progress.everywhere(life.live.epoch.here))
 
     def others(self, run: RunNumber) -> list[RunNumber]:
-        """Other runs that share with this one and have an epoch under way."""
+        """Return the other runs that share with this one and have an epoch under way."""
         common = self.common(run)
         if common is None:
             return []
         return [other for other in self._pacing.begun() if other != run and self.common(other) == common]
 
     def slowness(self, run: RunNumber) -> float:
-        """How many times as long a draw of this run takes as one of the fastest run that shares with it."""
+        """Return the time of a draw of this run over that of the fastest run that shares with it."""
         mine = self._pacing.pulse(run).rate
         known = [rate for rate in (self._pacing.pulse(other).rate for other in self.others(run)) if rate]
         return max((mine, *known)) / mine if mine else 1.0
 
     def times(self, run: RunNumber, than: RunNumber) -> float:
-        """How many times as fast the run `than` is. Nearly equal rates count as equal.
+        """Return how many times as fast the run `than` is. Nearly equal rates count as equal.
 
-        A loop that waits for its loader keeps together with others by itself, as it finds what they have read.
+        A loop that waits for its loader keeps together with others by itself, because it finds what they have read.
         """
         mine, theirs = self._pacing.pulse(run).rate, self._pacing.pulse(than).rate
         times = theirs / mine if mine and theirs else 1.0
         return 1.0 if 1 / FASTER < times < FASTER else times
 
     def pacemaker(self, run: RunNumber, now_s: float) -> RunNumber:
-        """The run that makes the pace for this one and those that share with it."""
+        """Return the fastest of the runs that share with this one."""
         common = self.common(run)
         if common is None:
             return run
@@ -81,6 +81,6 @@ class Pacemakers:
         return best
 
     def common(self, run: RunNumber) -> Hashable | None:
-        """What runs have in common that share; None: the run shares with none."""
+        """Return the common key of the runs that share with this one, or None if it shares with none."""
         order = self._runs[run].order
         return None if order.policy.common is None else (order.seed, order.policy.common)

@@ -1,8 +1,9 @@
-"""Where does a run join those that it shares with?
+"""At which point of the shared order does a run join the runs that it shares with?
 
-A run joins where the pacemaker's *front* is: as its epochs begin, and again where it has lost the front. What it draws
-follows from its joins alone (`brand.orders.policies.following`), so they stand once they are decided, and no position
-that a client has asked for gets another sample. No clock is here: times are arguments. `JobJoins` owns the joins.
+A run joins at the pacemaker's *leading offset* when an epoch of it begins, and again when it has fallen off that
+offset. Its order follows from its joins alone (`brand.orders.policies.following`). So decided joins are final, and no
+position that a client has asked for gets another sample. This module has no clock: times are arguments. `JobJoins` owns
+the joins.
 """
 
 from __future__ import annotations
@@ -23,15 +24,15 @@ from brand.orders.base.joins import LEAST_PACE, MAX_LAP, MOST, MOST_PACE, Join, 
 from brand.orders.policies.following import UNIT
 
 LAP_END_SHARE: Final = 50
-"""A pacemaker so near the end of a lap, as a share of it, begins with the next one."""
+"""If a pacemaker is within this share of a lap of its end, a joining run begins with the next lap."""
 LOST_SHARE: Final = 50
-"""A run joins anew where it is this share of a lap off the front, or more than memory holds for it."""
+"""A run joins again if it is this share of a lap off the leading offset, or more than memory holds for it."""
 LEAST_LOST: Final = 4096
-"""The least samples that count as lost, if memory holds as many: loaders ask for so many at a time."""
+"""The fewest samples that count as lost, if memory holds that many: loaders ask for that many at a time."""
 APART_SHARE: Final = 64
-"""Two joins of an epoch are at least this share of its draws apart."""
+"""Smallest distance between two joins of an epoch, as a share of its draws."""
 PLANNING_S: Final = 1.0
-"""A run joins anew so far ahead of its draws, in seconds of these, that the plan is made before they get there."""
+"""Seconds of draws by which a new join lies ahead, so that its plan is ready in time."""
 
 
 class JobJoins:
@@ -42,9 +43,9 @@ class JobJoins:
         self._pacing, self.pacemakers = pacing, pacemakers
         self._joins: dict[Key, tuple[Join, ...]] = {}
         self._wanted: dict[Key, tuple[Join, ...]] = {}
-        """Joins for which a plan is being made, for a run that has lost the front."""
+        """Joins for which a plan is being made, for a run that has fallen off the leading offset."""
         self._most: defaultdict[Key, int] = defaultdict(int)
-        """The position behind all that clients have asked for, in each epoch."""
+        """The position behind all positions that clients have asked for, in each epoch."""
         self._margin: dict[Key, int] = {}
         """Draws that a run may make while its plan is made."""
         self._highest: dict[RunNumber, int] = {}
@@ -56,23 +57,24 @@ class JobJoins:
     # -- questions ---------------------------------------------------------------------------------------------------
 
     def joins(self, key: Key) -> tuple[Join, ...]:
-        """The joins of an epoch; none where they are not decided, or where the run's policy has none."""
+        """Return the joins of an epoch; none if they are not decided, or if the run's policy has none."""
         return self._joins.get(key, ())
 
     def known(self, key: Key) -> Joins:
-        """What clients are told of an epoch."""
+        """Return the joins of an epoch that clients may see."""
         return Joins(self.joins(key), self._highest.get(key[0], -1))
 
     def wants(self, key: Key, joins: Sequence[Join]) -> bool:
-        """Whether a plan with these joins is of use for an epoch that is under way."""
+        """Return whether a plan with these joins is of use for an epoch that is under way."""
         return bool(joins) and self._wanted.get(key) == tuple(joins)
 
     # -- something happens -------------------------------------------------------------------------------------------
 
     def learns(self, key: Key, said: Joins, *, closed: bool = True) -> None:
-        """A client says which joins an epoch had, under another server or in a state. Raises `UsageError`.
+        """Take the joins that a client knows of an epoch, from another server or from a loader state. Raises
+        `UsageError`.
 
-        `closed`: what is known of the epoch stays as it is. Else what the client says takes its place.
+        If `closed`, the known joins stay; else the client's joins replace them.
         """
         number, epoch = key
         order = self._runs[number].order
@@ -98,17 +100,17 @@ class JobJoins:
         self._joins[key] = said.rows
 
     def asked(self, key: Key, last: int) -> None:
-        """A client asks for positions up to `last`. What was asked for once stays what it is."""
+        """Note that a client asks for positions up to `last`. Positions that were asked for keep their samples."""
         self._most[key] = max(self._most[key], last + 1)
 
     def drawn(self, key: Key) -> None:
-        """A run has drawn."""
+        """Note that a run has drawn."""
         front = self.pacemakers.front(key)
         if front is not None:
             self._reaches(key[0], (front - 1) // self._samples)
 
     def left(self) -> None:
-        """Forget runs that are gone."""
+        """Forget runs that have ended."""
         self.pacemakers.left()
         for run in [run for run in self._highest if run not in self._runs]:
             del self._highest[run]
@@ -117,15 +119,15 @@ class JobJoins:
                 del known[key]
 
     def decide(self, key: Key, now_s: float, *, with_others: bool = True) -> tuple[Join, ...]:
-        """The joins with which an epoch is planned that has no plan. Without others it is a lap of its own."""
+        """Decide the joins for the plan of an epoch that has none. Without other runs the epoch is a lap of its own."""
         if self._runs[key[0]].order.joins and key not in self._joins:
             self._joins[key] = (self._first_join(*key, now_s) if with_others else self._begins(*key),)
         return self.joins(key)
 
     def rejoins(self, now_s: float, bridge: int) -> Iterator[tuple[Key, tuple[Join, ...]]]:
-        """Epochs that are to go on from another join, each with all its joins: their runs have lost the front.
+        """Yield epochs that continue from another join, with all joins: their runs have fallen off the leading offset.
 
-        `bridge`: about how many samples memory holds for runs that come later. Each plan is asked for once.
+        `bridge`: about how many samples memory holds for runs that draw them later. Each plan is requested once.
         """
         for number in self._pacing.begun():
             order = self._runs[number].order
@@ -151,9 +153,9 @@ class JobJoins:
                 yield key, self._wanted[key]
 
     def planned(self, key: Key, joins: tuple[Join, ...], *, live: bool = True) -> bool:
-        """The plan of an epoch is made anew. Returns whether it takes the place of the old one.
+        """Take a new plan of an epoch. Return whether it replaces the old one.
 
-        It does not where the epoch is not `live` any more, or where draws were faster: they have passed the join.
+        It does not if the epoch is not `live` any more, or if draws have already passed the join.
         """
         del self._wanted[key]
         if not live:
@@ -168,7 +170,7 @@ class JobJoins:
     # -- steps -------------------------------------------------------------------------------------------------------
 
     def _first_join(self, number: RunNumber, epoch: int, now_s: float) -> Join:
-        """Where a run is, and where the front, as an epoch begins or is about to begin."""
+        """Return the offset of a run and the leading offset, at or just before the beginning of an epoch."""
         if self._runs[number].order.policy.lock_step is not None:  # the first lap of those under way that it can draw
             least, common = max(epoch, 1 + self._highest.get(number, -1)), self.pacemakers.common(number)
             under_way = [key for key in self._lives if self.pacemakers.common(key[0]) == common and self.joins(key)]
@@ -195,19 +197,19 @@ class JobJoins:
         return Join(0, lap, front, pace)
 
     def _begins(self, number: RunNumber, epoch: int) -> Join:
-        """A lap of its own, from its beginning: the first one that no run has drawn from that shares with this one."""
+        """Return the beginning of a lap of its own: the first lap from which no sharing run has drawn."""
         runs = (number, *self.pacemakers.others(number))
         return alone(min(MAX_LAP, max(epoch, 1 + max(self._highest.get(run, -1) for run in runs))))[0]
 
     def _pace(self, number: RunNumber, pacemaker: RunNumber) -> int:
-        """1,024 times the coordinates that pass during a draw of a run."""
+        """Return 1,024 times the coordinates that pass during one draw of a run."""
         thinned = self._samples / self._runs[pacemaker].order.draws
         return max(LEAST_PACE, min(MOST_PACE, round(UNIT * self.pacemakers.times(number, pacemaker) * thinned)))
 
     def _knows(self, number: RunNumber, front: int) -> bool:
-        """Whether a run has drawn from a lap beyond this front: it would meet an order twice.
+        """Return whether a run has drawn from a lap beyond this offset, so that it would see an order twice.
 
-        Not where it is only a little ahead of those that it shares with.
+        Not if the run is only a little ahead of the runs that it shares with.
         """
         ahead = self._highest.get(number, -1) * self._samples - front
         return ahead > min(self._samples // 4, max(LEAST_LOST, self._samples // LOST_SHARE))
@@ -217,6 +219,6 @@ class JobJoins:
 
 
 def _unasked(most: int, division: Division, margin: int) -> int:
-    """The first position of a round, `margin` positions behind `most`, before which clients have asked."""
+    """Return the first position of a round, `margin` positions behind `most`, before which clients have asked."""
     at = max(most, division.start) + margin
     return at + (division.start - at) % division.replicas
