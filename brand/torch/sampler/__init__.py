@@ -8,5 +8,5 @@ upcoming    where the next iteration begins
 dealing     what frameworks do with the batches of a sampler
 lengths     how long each sample is, before it is read
 packed      tensors of packed rows
-rebase      what becomes of a state of an older version of a collection
+migration   what becomes of a state of an older version of a collection
 """
