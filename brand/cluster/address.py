@@ -29,4 +29,4 @@ def check_free(address: str) -> None:
                 probe.bind(where)
                 probe.listen(1)
     except OSError as error:
-        raise ServerError(f"the node server cannot listen at {address}: {error.strerror or error}") from None
+        raise ServerError(f"the data server cannot listen at {address}: {error.strerror or error}") from None

@@ -58,7 +58,7 @@ class StreamServer(Reprs, shows="_greeting.node _greeting.nodes address _streams
             else:
                 port = self._server.add_secure_port(bind, server_credentials(tls))
         except RuntimeError as error:
-            raise ServerError(f"the node server cannot listen at {bind}: {error}") from None
+            raise ServerError(f"the data server cannot listen at {bind}: {error}") from None
         self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         """The address at which it listens."""
         self._server.start()

@@ -207,7 +207,7 @@ class Together:
 
     def _coordl(self, memory: float, prepared: float | None) -> SharedReads:
         if any(job.subset < 1 for job in self._jobs) or len({job.epochs for job in self._jobs}) > 1:
-            raise UsageError("coordl: all jobs draw all samples, for the same number of epochs")
+            raise UsageError("coordl: all jobs fetch all samples, for the same number of epochs")
         slowest, jobs = min(job.speed for job in self._jobs), len(self._jobs)
         drawn = self._jobs[0].epochs or slowest
         kept = max(0.0, memory - WINDOW / self._all) if memory < 1 else 1.0

@@ -287,7 +287,7 @@ def test_an_address_that_is_taken_is_named(own_photos_set: Path, peers: list[str
         serving(own_photos_set, "--node", 0, "--peers", ",".join(peers), "--address", f"{nodes[0].address}-2")
     )
     assert third.ends() == 1
-    assert third.said == [f"brand: the node server cannot listen at {peers[0]}: Address already in use"]
+    assert third.said == [f"brand: the data server cannot listen at {peers[0]}: Address already in use"]
 
 
 def test_it_may_listen_elsewhere(own_photos_set: Path, peers: list[str], started: ExitStack) -> None:

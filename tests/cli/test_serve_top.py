@@ -299,7 +299,7 @@ def test_no_server_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("args", "code", "says"),
     [
-        (("unix:@brand-nobody-listens-here",), 1, "no node server at unix:@brand-nobody-listens-here"),
+        (("unix:@brand-nobody-listens-here",), 1, "no data server at unix:@brand-nobody-listens-here"),
         (("elsewhere",), 2, "an address looks like 'unix:@name'"),
         (("unix:@x", "--interval", "0"), 2, "0.1<=x<=3600"),
     ],

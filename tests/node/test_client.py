@@ -234,5 +234,5 @@ def test_a_refusal_has_a_class_of_a_short_list(named: object, raised: type[Excep
             look_at(address)
         thread.join()
     assert type(caught.value) is raised
-    said = "not so" if raised is ChecksumError else f"the node server at {address} refuses: not so"
+    said = "not so" if raised is ChecksumError else f"the data server at {address} refuses: not so"
     assert str(caught.value) == said

@@ -307,7 +307,7 @@ def test_a_client_with_other_decoders_prepares_for_itself(
         assert same(epoch(server, {"image": SMALL}), made_by_the_client(pictures, {"image": SMALL}))
         facts = server.facts()["prepared"]
     assert (facts["made"], facts["drawn"], facts["raw"], facts["preparers"]) == (0, 0, 0, 0)
-    assert caplog.text.count("the node server does not prepare") == 1
+    assert caplog.text.count("the data server does not prepare") == 1
     assert "it decodes image with {'Pillow': '1.0'" in caplog.text
 
 

@@ -180,7 +180,7 @@ class Client(Reprs, shows="path address run _idle"):
         try:
             return unpack(OrderFound, connection.request(pack(AskOrder(self.run, tag)), Kind.ORDER)).order
         except (ConnectionError, TimeoutError) as error:
-            raise ServerError(f"the node server at {self.address} does not answer: {error}") from error
+            raise ServerError(f"the data server at {self.address} does not answer: {error}") from error
         finally:
             connection.close()
 

@@ -60,7 +60,9 @@ class Connector(Reprs, shows="_address _attach"):
         A server that this method starts ends with `owner`. Raises `ServerError`, ConnectionError.
         """
         if not hasattr(os, "memfd_create"):
-            raise ServerError("draws need Linux (memfd); here samples can be read exactly, by plain indices")
+            raise ServerError(
+                "shuffled fetches need Linux (memfd); here samples can be read directly, by plain indices"
+            )
         try:
             return self._joined(self._session(owner, worker))
         except ConnectionError:
@@ -78,12 +80,12 @@ class Connector(Reprs, shows="_address _attach"):
         """Return the error to raise after the last attempt."""
         if isinstance(error, ServerError):  # the server could not even be started
             return ServerError(str(error))
-        return ServerError(f"the node server at {self._address} does not answer: {error}")
+        return ServerError(f"the data server at {self._address} does not answer: {error}")
 
     def _why_none(self) -> str:
         """Return why there is no server, as a text for the user."""
         if self._served is None:
-            return f"no node server at {self._address}: start one with `brand serve {self._path}`, or leave out server="
+            return f"no data server at {self._address}: start one with `brand serve {self._path}`, or leave out server="
         one = f"node {self._served.node} of {self._served.nodes}" if self._served.nodes > 1 else "this data set"
         how = self._said or "it was killed or has crashed, and what started it (`brand launch`, `brand serve`) says how"
         return (

@@ -178,7 +178,7 @@ class Session(Reprs, shows="_address _hang_up.alive _numbers server"):
     def draw(self, run: str, order: Order, epoch: int, positions: NDArray[np.int64], known: Joins) -> DrawResult:
         """Draw positions of an epoch; see `Client.draw`. `known`: the epoch's joins that this process knows."""
         if len(positions) > MAX_DRAW:
-            raise ValueError(f"{len(positions)} positions in one draw; the limit is {MAX_DRAW}")
+            raise ValueError(f"{len(positions)} positions in one request; the limit is {MAX_DRAW}")
         number = self.number_of(run, order)
         if known.rows and (order, epoch) not in self._joined:
             self.joins(run, order, epoch, known)  # a server that was started anew knows nothing of them
@@ -283,7 +283,7 @@ class Session(Reprs, shows="_address _hang_up.alive _numbers server"):
             if isinstance(error, FormatError):  # of a sample that the server has read for this process
                 raise error
             refusal = messages.REFUSALS.get(str(fact.get("type")), ServerError)
-            raise refusal(f"the node server at {self._address} refuses: {fact.get('message')}")
+            raise refusal(f"the data server at {self._address} refuses: {fact.get('message')}")
         if kind != expected:
             raise ProtocolError(f"the server answers {kind.name} where {expected.name} is due")
         return body

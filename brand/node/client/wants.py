@@ -87,7 +87,7 @@ class DecodeSpecs(Reprs, shows="_wants"):
             raise ProtocolError(f"{len(found.numbers)} numbers for {len(self._wants)} wants")
         if not found.numbers and not self._said:
             self._said = True
-            log.warning("the node server does not prepare %s: %s", self, found.why)
+            log.warning("the data server does not prepare %s: %s", self, found.why)
         return found.numbers
 
     def values(

@@ -136,7 +136,7 @@ class Clients(Reprs, shows="_channels _numbers"):
             with suppress(OSError):
                 connection, _ = listener.accept()
                 connection.settimeout(0)
-                self._turn_away(connection, f"the node server cannot take another client, as {why}")
+                self._turn_away(connection, f"the data server cannot take another client, as {why}")
         finally:
             self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
 

@@ -1,8 +1,8 @@
 """A log of all stimuli and of the decisions that followed, and its replay: would the server decide the same again?
 
-Decisions are pure (`NodeState`), so the log holds what happened and when, and a digest of the instructions that followed.
-`replay` gives the same stimuli to a new `NodeState` over the same data set, without clients, storage or other nodes. The log
-does not hold results of instructions (plans, and which samples are kept). It holds the bytes of samples only where
+Decisions are pure (`NodeState`), so the log holds each stimulus with its time, and a digest of the instructions that
+followed. `replay` gives the same stimuli to a new `NodeState` over the same data set, without clients, storage or other
+nodes. The log does not hold results of instructions (plans and cached samples). It holds the bytes of samples only if
 nodes fetch them by name.
 
 A log is lines of JSON. The first line describes the server. Each other line is an entry:

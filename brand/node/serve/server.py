@@ -1,7 +1,8 @@
 """The data server: one process per node and data set, which reads ahead and answers draws.
 
 One loop owns all state and never waits for storage or for other nodes. Clients (`Clients`, `ClientRequests`), threads
-(`BackgroundWork`) and other nodes (`StreamExchange`) tell it what happens; `NodeState` decides; the loop executes its instructions.
+(`BackgroundWork`) and other nodes (`StreamExchange`) report to it; `NodeState` decides; the loop executes the
+instructions.
 
 The server ends when all its client processes have ended (see `Lifetime`), or when it is stopped.
 """

@@ -14,7 +14,7 @@ LONG_S: Final = 1.0
 SILENT_S: Final = 15.0
 """A loop whose last report is older than this many seconds does not count as training."""
 NAMES: Final = {"storage": "storage", "node": "another node", "preparation": "preparation", "collate": "collate"} | {
-    "server": "the node server",
+    "server": "the data server",
     LOOP: "nothing",
 }
 HINTS: Final = {
@@ -24,7 +24,7 @@ HINTS: Final = {
     "preparation": "Copying, decoding and transforms set the pace: more num_workers=, decode=, smaller pictures, or a "
     "cheaper transform.",
     "collate": "Putting batches together sets the pace: a cheaper collate_fn, or more num_workers=.",
-    "server": "The node server answers late: its processors are busy, it makes a plan, or other ranks have not begun.",
+    "server": "The data server answers late: its processors are busy, it makes a plan, or other ranks have not begun.",
     LOOP: "Loading keeps up. The training itself sets the pace.",
 }
 

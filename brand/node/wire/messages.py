@@ -212,6 +212,6 @@ def unpack_draw(body: bytes | memoryview) -> tuple[int, int, NDArray[np.int64]]:
     """Return run, epoch and positions of a `DRAW`. Raises `ProtocolError`."""
     rest = len(body) - _DRAW.size
     if rest < 8 or rest % 8 or rest // 8 > MAX_DRAW:
-        raise ProtocolError(f"a draw of {len(body)} bytes")
+        raise ProtocolError(f"a request of {len(body)} bytes")
     run, epoch = _DRAW.unpack_from(body)
     return run, epoch, np.frombuffer(body, np.int64, offset=_DRAW.size)

@@ -1,13 +1,12 @@
-"""What do the preparers of a node do next, and what does a draw get of it?
+"""Which samples do the decode workers of a node decode next, and which decoded samples does a draw get?
 
-Samples that a waiting draw lacks come first, then the next ones of each rank (`DecodeAheadTable`), as far ahead as the memory of
-prepared samples reaches. `DecodeQueue` says for which rank a preparer works. A batch goes to a preparer by its raw pages;
-the preparer says how large the samples became; the server takes pages for these and copies them out of the preparer's
-memory.
+Samples that a waiting draw lacks come first, then the next ones of each rank (`DecodeAheadTable`), as far ahead as the
+memory for decoded samples reaches. `DecodeQueue` says for which rank a worker decodes. A worker gets the raw pages of a
+batch and returns the decoded sizes; the server allocates pages and copies the samples out of the worker's memory.
 
-A draw waits for a sample that will be prepared. It does not wait where none will come: no preparer is left, memory is
-full, the sample cannot be prepared, a preparer has ended over it, or too few runs want it. Its client then prepares the
-sample.
+A draw waits for a sample that will be decoded. It does not wait if the sample will not be decoded: no worker is left,
+memory is full, the sample cannot be decoded, a worker has crashed on it, or too few runs want it. Its client then
+decodes the sample.
 """
 
 from __future__ import annotations
