@@ -59,7 +59,7 @@ class SimulatedRun:
     memory: Memory
     """Memory of each node, in the form of `memory=` of a data set."""
     peer_memory: Memory = None
-    """How much of it other nodes may fill."""
+    """Memory that other nodes may fill."""
     nodes: int = 1
     ranks: int = 1
     """Ranks on all nodes together, the same number on each."""

@@ -62,7 +62,7 @@ class PlannedJob:
     start: float = 0.0
     """Time at which it begins, in epochs of all samples at the speed of the fastest job."""
     subset: float = 1.0
-    """Share of the samples that it draws."""
+    """Fraction of the samples that it draws."""
     epochs: int | None = None
     """Number of epochs; None if it does not end."""
 
