@@ -132,4 +132,4 @@ def running(path: str, server: NodeServer) -> Iterator[RunningServer]:
         if faults:
             raise faults[0]
         if thread.is_alive():
-            raise TimeoutError(f"the node server at {server.address} did not end within {END_LIMIT_S:.0f} s")
+            raise TimeoutError(f"the data server at {server.address} did not end within {END_LIMIT_S:.0f} s")
