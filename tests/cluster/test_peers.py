@@ -222,7 +222,7 @@ def test_an_address_that_is_none(address: str) -> None:
 @pytest.mark.parametrize("node", [-1, 0, 2])
 def test_a_node_that_is_not_another_one(node: int) -> None:
     """Itself, or one that the cluster does not have."""
-    with running(0) as me, pytest.raises(UsageError, match=f"node {node} is not another one of 2 nodes"):
+    with running(0) as me, pytest.raises(UsageError, match=f"node {node} is not another node: this is node 0 of 2"):
         me.peers.connect({node: "127.0.0.1:1"})
 
 

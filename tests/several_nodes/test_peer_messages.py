@@ -145,8 +145,8 @@ def test_joins_and_fronts(stands: bool, leads: bool, join: Join | None, lap: int
         ("stands", 1, "not true or false"),
         ("epoch", None, "epoch is None"),
         ("order", ORDER.to_json(), "order that has none"),
-        ("order", {**SHARED.to_json(), "part": "0" * 32}, "no order"),
-        ("bits", "", "no order"),
+        ("order", {**SHARED.to_json(), "part": "0" * 32}, "an invalid order"),
+        ("bits", "", "an invalid order"),
     ],
 )
 def test_joins_that_cannot_be_are_refused(field: str, value: Any, said: str) -> None:
