@@ -11,20 +11,26 @@ SECONDS ?= 30
 ROUNDS ?= 100
 CHECK ?=
 SETUP := $(VENV)/.ready
+# Each process gets a run of neighbouring tests, whose fixtures it then makes alone, and at the end tests of the others.
+PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
 DEV := $(VENV)/.ready-dev
 DOCS := $(VENV)/.ready-docs
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # Tests start thousands of Python processes. Where none may keep what it compiled, each compiles all of Brand again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo quick test everywhere explore marks coverage lint bench bench-more docs release-check clean
+.PHONY: help demo quick test everywhere explore tables frameworks release-tests marks coverage lint bench bench-more docs \
+	release-check clean
 help:
 	@echo "make demo    convert, look at, verify and train from a small real data set"
 	@echo "make quick   all tests but the slow ones: less than a minute"
-	@echo "make test    all tests but the large real sets, other frameworks and the pages"
-	@echo "make everywhere  the same, each case with data sets in a folder and in an object store"
-	@echo "make explore ROUNDS of each test of chance (100) and twenty times the Hypothesis examples, with a fresh SEED that"
-	@echo "             it prints; an hour or more. make explore SEED=N has the same again"
+	@echo "make test    all tests but those of the next lines: less than ten minutes on two cores"
+	@echo "make tables  the published figures that make test leaves out"
+	@echo "make frameworks  trainings in Lightning, Accelerate, the Hugging Face Trainer and others; conversions on Ray"
+	@echo "make release-tests  the wheel in a new environment, with packages from the registry"
+	@echo "make everywhere  all of make test, each case with data sets in a folder and in each kind of object store"
+	@echo "make explore ROUNDS of each test of chance (100), twenty times the Hypothesis examples that a test states, and all"
+	@echo "             tables, with a fresh SEED that it prints; hours. make explore SEED=N has the same again"
 	@echo "make marks   measure which tests are marked slow and are not, and the other way round"
 	@echo "make coverage  the lines of brand/node that its own tests do not run"
 	@echo "make lint    ruff, mypy --strict, import-linter"
@@ -63,18 +69,27 @@ demo: $(SETUP)
 	$(BIN)/brand cat $(DEMO)/clips.brand 0
 
 quick: $(DEV)
-	$(BIN)/python -m pytest -n auto -m "not slow and not realdata and not frameworks and not pages and not release"
+	$(PYTEST) -m "not slow and not realdata and not frameworks and not pages and not release and not tables"
 
 test: $(DEV)
-	$(BIN)/python -m pytest -n auto
+	$(PYTEST)
+
+tables: $(DEV)
+	$(PYTEST) -m tables
+
+frameworks: $(DEV)  # a process for each file, so that each framework runs once
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m frameworks
+
+release-tests: $(DEV)
+	$(PYTEST) -m release
 
 everywhere: $(DEV)
-	$(BIN)/python -m pytest -n auto --everywhere
+	$(PYTEST) --everywhere
 
 # The kills, the walks and the Hypothesis tests of `make test`, many more of each, and others in each run.
 explore: SEED := $(shell od -An -N4 -tu4 /dev/urandom | tr -d ' ')
 explore: $(DEV)
-	$(BIN)/python -m pytest -n auto -m "(rounds or hypothesis) and not realdata and not pages" --rounds $(ROUNDS) --seed $(SEED) \
+	$(PYTEST) -m "(rounds or hypothesis or tables) and not realdata and not pages" --rounds $(ROUNDS) --seed $(SEED) \
 		--everywhere --hypothesis-profile explore --hypothesis-seed $(SEED)
 	$(BIN)/python -m tests.tools.integrity --trials $$((200 * $(ROUNDS))) --seed $(SEED)
 
@@ -83,7 +98,7 @@ marks: $(DEV)
 
 coverage: $(DEV)
 	$(BIN)/python -m coverage erase
-	$(BIN)/python -m coverage run -m pytest -n auto tests/node tests/several_nodes
+	$(BIN)/python -m coverage run -m pytest -n auto --dist worksteal tests/node tests/several_nodes
 	$(BIN)/python -m coverage combine --quiet
 	$(BIN)/python -m coverage report --include "brand/node/*"
 
@@ -110,7 +125,7 @@ bench-more: $(DEV)
 
 docs: $(DOCS)
 	$(BIN)/sphinx-build -W --keep-going -b html docs docs/_build/html
-	$(BIN)/python -m pytest -n auto -m pages
+	$(PYTEST) -m pages
 	@echo "open docs/_build/html/index.html"
 
 release-check: $(DEV)

@@ -7,7 +7,7 @@ the samples; `stripes` and `slots` with all of that memory mixing; and `stripes`
 the data mixing, to see where the order begins to matter. Pictures are decoded once and kept as tensors. Only the
 *order* comes from a `BrandLoader` in each epoch, so the runs compare the shuffling and nothing else.
 
-Two more orders are of jobs that follow another one (`protocol="shared"`):
+Two more orders are of jobs that follow another one (`order="shared"`):
 
     shared, half late     the other job is in the middle of an epoch when this one begins, and both draw equally fast
     shared, half speed    the other job draws twice as fast
@@ -98,7 +98,7 @@ class Order:
         if isinstance(choice, Beside):
             self._drawn = drawn_beside(path, seed, epochs, choice)
         elif choice is not None:
-            data = BrandDataset(path, fields=("index",), memory=MEMORY, protocol=choice)
+            data = BrandDataset(path, fields=("index",), memory=MEMORY, order=choice)
             self._loader = BrandLoader(data, BATCH, sampler=BrandSampler(data, seed=seed))
 
     def epoch(self, number: int) -> NDArray[np.int64]:
@@ -113,7 +113,7 @@ class Order:
 
 def drawn_beside(path: Path, seed: int, epochs: int, how: Beside) -> list[NDArray[np.int64]]:
     """The indices of each epoch of a job that draws beside another one."""
-    order = BrandDataset(path, memory=MEMORY, protocol="shared")._source.ordering.order(seed)
+    order = BrandDataset(path, memory=MEMORY, order="shared")._source.ordering.order(seed)
     assert isinstance(order.policy, SharedPolicy)
     every, begins = np.ones(order.samples, np.bool_), how.late * order.samples / how.times
     runners = [Runner(0.0, how.times, every), Runner(begins, 1.0, every, epochs)]

@@ -39,9 +39,9 @@ def read_bytes() -> int:
 
 def run(folder: Path, name: str) -> dict[str, Any]:
     """One case: bytes read by epoch over bytes delivered."""
-    memory, protocol = CASES[name]
+    memory, order = CASES[name]
     with running_server(folder, memory=memory, page_cache=False) as server:
-        data = BrandDataset(folder, server=server.address, protocol=protocol, decode=False)
+        data = BrandDataset(folder, server=server.address, order=order, decode=False)
         sampler = BrandSampler(data)
         loader = BrandLoader(data, 256, sampler=sampler)
         delivered = data._source.mean_bytes * len(data)

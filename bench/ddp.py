@@ -53,7 +53,7 @@ def make_loader(options: argparse.Namespace) -> Any:
         files = Files(options.train)
         each: DistributedSampler[Any] = DistributedSampler(files, drop_last=True)
         return DataLoader(files, size, sampler=each, num_workers=2, persistent_workers=True, drop_last=True)
-    data = open_brand(options.train, memory=0.25, protocol=options.protocol)
+    data = open_brand(options.train, memory=0.25, order=options.order)
     sampler = BrandSampler(data, drop_last=True, locality=options.locality)
     return BrandLoader(data, size, sampler=sampler, drop_last=True)
 
@@ -65,7 +65,7 @@ def main() -> None:
     parser.add_argument("test", type=Path)
     parser.add_argument("--epochs", type=int, required=True)
     parser.add_argument("--batch-size", type=int, required=True)
-    parser.add_argument("--protocol", default="stripes")
+    parser.add_argument("--order", default="stripes")
     parser.add_argument("--locality", action="store_true")
     parser.add_argument("--files", action="store_true")
     options = parser.parse_args()

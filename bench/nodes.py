@@ -56,7 +56,7 @@ class Variant:
 VARIANTS = (
     Variant("Brand, one node", 1),
     Variant("PyTorch, plain files", NODES, plain=True),
-    Variant("Brand, slots", NODES, ("--protocol", "slots")),
+    Variant("Brand, slots", NODES, ("--order", "slots")),
     Variant("Brand, stripes", NODES),
     Variant("Brand, stripes, locality", NODES, ("--locality",)),
 )

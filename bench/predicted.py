@@ -45,7 +45,7 @@ def run(folder: Path, memory: float, *, decode: bool) -> dict[str, Any]:
     """Draw the epochs, in the limited process, from a node server that reads past the page cache."""
     with running_server(folder, memory=memory, page_cache=False) as server:
         data = BrandDataset(folder, fields=("image",), decode=decode, memory=memory, server=server.address)
-        loader = BrandLoader(data, BATCH, collate_fn=len, threads=1)
+        loader = BrandLoader(data, BATCH, collate_fn=len, num_workers=1)
         seconds, end = [], 0.0
         for epoch in range(EPOCHS):
             loader.set_epoch(epoch)

@@ -34,7 +34,7 @@ def draw(rank: int, ranks: int, data: str, server: str, together: Barrier, found
     names = tuple(name for name in BrandDataset(data).schema if name != "key")
     data_set = BrandDataset(data, fields=names, server=server)
     sampler = BrandSampler(data_set, num_replicas=ranks, rank=rank)
-    loader = BrandLoader(data_set, BATCH, sampler=sampler, threads=1)
+    loader = BrandLoader(data_set, BATCH, sampler=sampler, num_workers=1)
     for epoch in range(2):
         sampler.set_epoch(epoch)
         together.wait(600)

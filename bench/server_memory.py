@@ -67,8 +67,8 @@ def main() -> None:
     options.work.mkdir(parents=True, exist_ok=True)
     make(folder, options.samples)
     results = {}
-    for protocol in ("stripes", "slots"):
-        data = BrandDataset(folder, memory=0.1, fields=("label",), protocol=protocol)
+    for order in ("stripes", "slots"):
+        data = BrandDataset(folder, memory=0.1, fields=("label",), order=order)
         sampler = BrandSampler(data)
         loader = BrandLoader(data, 1024, sampler=sampler)
         watch: Watch | None = None
@@ -80,9 +80,9 @@ def main() -> None:
                     watch.start()
         assert watch is not None
         limit = data.stats()["memory"]["limit"]
-        results[protocol] = {"limit": limit, **watch.stop()}
-    for protocol, found in results.items():
-        print(protocol, {name: f"{value / 1e6:.1f} MB" for name, value in found.items()})
+        results[order] = {"limit": limit, **watch.stop()}
+    for order, found in results.items():
+        print(order, {name: f"{value / 1e6:.1f} MB" for name, value in found.items()})
         print(f"  arena within its limit: {found['RssShmem'] <= found['limit']}", end="; ")
         print(f"allocated a sample, at the peak: {found['RssAnon'] / options.samples:.1f} bytes (goal: {GOAL})")
     if options.out:

@@ -48,10 +48,10 @@ LATE: Final = {"quarters": (0, 0.25, 0.5, 0.75), "half late": (0, 0.5), "half sp
 def jobs_of(scene: str, count: int, arm: str, servers: Sequence[str], given: argparse.Namespace) -> list[Job]:
     """The jobs of a scene."""
     protocols: dict[str, Literal["stripes", "shared"] | None] = {"plain": None, "apart": "stripes"}
-    protocol = protocols.get(arm, "shared")
+    order = protocols.get(arm, "shared")
     step_s = BATCH / given.rate if scene == "half speed" else 0.0
     return [
-        Job(given.data, protocol, server, given.images, step_s=(1 + number) * step_s, late=late)
+        Job(given.data, order, server, given.images, step_s=(1 + number) * step_s, late=late)
         for number, (late, server) in enumerate(zip(LATE.get(scene, count * (0,)), servers, strict=True))
     ]
 

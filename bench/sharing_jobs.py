@@ -34,10 +34,10 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
 from bench.system import cpu_s_of, process_tree
-from brand import BrandDataset, BrandLoader, BrandSampler, Picture
+from brand import BrandDataset, BrandLoader, BrandSampler, DecodeImage
 
 BATCH, SIDE = 64, 224
-PREPARE: Final = Picture(shorter=256)
+PREPARE: Final = DecodeImage(shorter=256)
 BEGIN_LIMIT_S: Final = 1800.0
 """How long a job may take until it draws, or until it has drawn so much that the next one begins."""
 
@@ -50,7 +50,7 @@ class Job:
     """What a job draws, and how."""
 
     data: str
-    protocol: Literal["stripes", "shared"] | None
+    order: Literal["stripes", "shared"] | None
     """None: a `DataLoader` with one worker process, over the folder `images`."""
     server: str = ""
     images: str = ""
@@ -92,15 +92,13 @@ def cut(picture: np.ndarray[Any, Any]) -> torch.Tensor:
 
 def loader_of(job: Job, name: str) -> Any:
     """The loader of a job."""
-    if job.protocol is None:
+    if job.order is None:
         return DataLoader(Folder(job.images), BATCH, shuffle=True, num_workers=1)
     more: dict[str, Any] = {"decode": False}
     if job.decode:
-        more = {"prepare": {"image": PREPARE}, "transform": {"image": cut}}
-    data_set = BrandDataset(
-        job.data, fields=("image", "label"), protocol=job.protocol, server=job.server, job=name, **more
-    )
-    return BrandLoader(data_set, BATCH, sampler=BrandSampler(data_set), threads=1, ahead=4)
+        more = {"decode": {"image": PREPARE}, "transform": {"image": cut}}
+    data_set = BrandDataset(job.data, fields=("image", "label"), order=job.order, server=job.server, job=name, **more)
+    return BrandLoader(data_set, BATCH, sampler=BrandSampler(data_set), num_workers=1, prefetch_batches=4)
 
 
 def work(job: Job, name: str) -> None:
@@ -110,7 +108,7 @@ def work(job: Job, name: str) -> None:
     sys.stdin.readline()
     while True:
         for batch in loader:
-            done += len(batch) if job.protocol is None else len(batch[0])
+            done += len(batch) if job.order is None else len(batch[0])
             _say(f"{time.monotonic()} {done}")
             time.sleep(job.step_s)
 
@@ -206,7 +204,7 @@ def over(seconds: float, running: Sequence[Running]) -> Span:
     for each in running:
         each.wait_until(to_s)
     drawn, drawn_bytes, read_bytes, made = (after[name] - before[name] for name in after)
-    prepares = any(each.job.decode and each.job.protocol == "shared" for each in running)
+    prepares = any(each.job.decode and each.job.order == "shared" for each in running)
     return Span(
         [each.rate(from_s, to_s) for each in running],
         cpu_s,

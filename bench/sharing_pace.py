@@ -80,12 +80,12 @@ def killed(given: argparse.Namespace) -> Figures:
 def alone(given: argparse.Namespace) -> Figures:
     """One job, by either protocol."""
     rates = dict[str, float]()
-    for protocol in PROTOCOLS:
+    for order in PROTOCOLS:
         with (
             serving(given.data) as server,
-            side_by_side([Job(given.data, protocol, server, decode=False)], 0) as running,
+            side_by_side([Job(given.data, order, server, decode=False)], 0) as running,
         ):
-            rates[protocol] = over(given.seconds, running).rates[0]
+            rates[order] = over(given.seconds, running).rates[0]
     return {"stripes, samples/s": rates["stripes"], "shared / stripes": rates["shared"] / rates["stripes"]}
 
 

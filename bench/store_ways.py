@@ -219,7 +219,7 @@ def _brand(job: Job, form: str = "brand") -> Feed:
     cache, memory = brand.Cache(job.cache, _CACHE), int(MEMORY * job.store.payload_bytes)
     fields = (job.payload, "label")
     dataset = brand.BrandDataset(f"s3://{job.key(form)}", fields=fields, decode=False, memory=memory, cache=cache)
-    loader = brand.BrandLoader(dataset, batch_size=BATCH, threads=WORKERS)
+    loader = brand.BrandLoader(dataset, batch_size=BATCH, num_workers=WORKERS)
 
     def epoch(number: int) -> Iterable[Batch]:
         loader.set_epoch(number)

@@ -1,4 +1,4 @@
-"""What does `BrandLoader(threads="auto")` gain, and what does it cost, against fixed numbers of threads?
+"""What does `BrandLoader(num_workers="auto")` gain, and what does it cost, against fixed numbers of threads?
 
     python -m bench.threads_auto --data images.brand [--loops 0 300 100] [--turns N] [--images N] [--out FILE]
 
@@ -27,7 +27,7 @@ import numpy as np
 
 from bench.harness import machine, progress, show, table
 from bench.system import cpu_s
-from brand import BrandDataset, BrandLoader, Picture
+from brand import BrandDataset, BrandLoader, DecodeImage
 
 BATCH = 32
 SIDE = 224
@@ -64,12 +64,14 @@ def turn(loader: BrandLoader, epoch: int, rate: float, images: int) -> dict[str,
 def take_turns(options: argparse.Namespace, rate: float) -> dict[str, list[dict[str, float]]]:
     """All loaders in turns, for one loop; the order of the loaders changes with each turn."""
     data = BrandDataset(
-        options.data, memory=options.memory, fields=("image", "label"), prepare={"image": Picture(size=(SIDE, SIDE))}
+        options.data, memory=options.memory, fields=("image", "label"), decode={"image": DecodeImage(size=(SIDE, SIDE))}
     )
-    auto = BrandLoader(data, BATCH, threads="auto", ahead=AHEAD)
-    numbers = [1 << power for power in range(auto.threads.bit_length()) if 1 << power < auto.threads] + [auto.threads]
+    auto = BrandLoader(data, BATCH, num_workers="auto", prefetch_batches=AHEAD)
+    numbers = [1 << power for power in range(auto.num_workers.bit_length()) if 1 << power < auto.num_workers] + [
+        auto.num_workers
+    ]
     loaders = {
-        **{str(number): BrandLoader(data, BATCH, threads=number, ahead=AHEAD) for number in numbers},
+        **{str(number): BrandLoader(data, BATCH, num_workers=number, prefetch_batches=AHEAD) for number in numbers},
         "auto": auto,
     }
     found: dict[str, list[dict[str, float]]] = {name: [] for name in loaders}

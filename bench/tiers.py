@@ -98,7 +98,7 @@ class Arm:
     name: str
     way: Way | None = None
     """None: Brand."""
-    protocol: OrderOption = "stripes"
+    order: OrderOption = "stripes"
     storage: str = NAS
     cache: float = 0.0
     """Room of the cache folder over the size of the data; 0: there is no folder."""
@@ -116,16 +116,16 @@ def _arms() -> Iterator[Arm]:
     yield Arm("sequential limit", LIMIT, epochs=1)
     yield Arm("plain files", PLAIN, epochs=1)
     for name in ("stripes", "uniform"):
-        protocol: OrderOption = "stripes" if name == "stripes" else "uniform"
-        yield Arm(f"{name}, no cache", protocol=protocol)
+        order: OrderOption = "stripes" if name == "stripes" else "uniform"
+        yield Arm(f"{name}, no cache", order=order)
         for cache, share in SHARES.items():
-            yield Arm(f"{name}, {cache}", protocol=protocol, cache=share, epochs=3)
-        yield Arm(f"{name}, after a restart", protocol=protocol, cache=SHARES["cache all"], filled=True)
+            yield Arm(f"{name}, {cache}", order=order, cache=share, epochs=3)
+        yield Arm(f"{name}, after a restart", order=order, cache=SHARES["cache all"], filled=True)
     yield Arm(LIMIT_NVME, LIMIT, storage=NVME)
     yield Arm("plain files, nvme", PLAIN, storage=NVME)
     yield Arm("stripes, nvme", storage=NVME)
-    yield Arm("stripes of one, nvme", protocol=Stripes(length=1), storage=NVME)
-    yield Arm("uniform, nvme", protocol="uniform", storage=NVME)
+    yield Arm("stripes of one, nvme", order=Stripes(length=1), storage=NVME)
+    yield Arm("uniform, nvme", order="uniform", storage=NVME)
 
 
 ARMS: Final = {arm.name: arm for arm in _arms()}
@@ -172,9 +172,9 @@ def open_feed(arm: Arm, arguments: argparse.Namespace, memory: int) -> tuple[Fee
         return arm.way.open(Job(store, memory, decode=False, cold=True)), None
     folder = str(store.folder / "brand")
     cache = Cache(cache_folder(arguments), int(arm.cache * stored_bytes(Path(folder)))) if arm.cache else None
-    options = {"memory": int(BRAND_PART * memory), "protocol": arm.protocol, "cache": cache}
+    options = {"memory": int(BRAND_PART * memory), "order": arm.order, "cache": cache}
     dataset = BrandDataset(folder, fields=("image", "label"), decode=False, **options)  # type: ignore[arg-type]
-    loader = BrandLoader(dataset, batch_size=BATCH, threads=WORKERS)
+    loader = BrandLoader(dataset, batch_size=BATCH, num_workers=WORKERS)
 
     def epoch(number: int) -> Iterable[Any]:
         loader.set_epoch(number)
@@ -196,8 +196,8 @@ def store_of(arm: Arm, arguments: argparse.Namespace) -> Store:
 
 def cache_folder(arguments: argparse.Namespace) -> Path:
     """The cache folder, on the machine's disk; each protocol has one of its own."""
-    protocol = ARMS[arguments.rival].protocol
-    folder: Path = arguments.work / "tiers" / f"cache-{protocol}"
+    order = ARMS[arguments.rival].order
+    folder: Path = arguments.work / "tiers" / f"cache-{order}"
     return folder
 
 
@@ -304,7 +304,7 @@ def idle_arm(arm: Arm) -> Arm:
     """The arm whose idle memory counts for this one: of the same kind of loader, on the machine's disk."""
     if arm.way is not None:
         return ARMS["plain files, nvme"] if arm.way is PLAIN else ARMS[LIMIT_NVME]
-    return ARMS["uniform, nvme" if arm.protocol == "uniform" else "stripes, nvme"]
+    return ARMS["uniform, nvme" if arm.order == "uniform" else "stripes, nvme"]
 
 
 class Measurements:
@@ -369,7 +369,7 @@ def model(
         if arm.way is not None:
             continue
         cache = int(arm.cache * data.stored_bytes) if arm.cache else None
-        case = Case(Machine(storage, disk), memory, None, cache, arm.protocol, batch=BATCH, epochs=max(2, arm.epochs))
+        case = Case(Machine(storage, disk), memory, None, cache, arm.order, batch=BATCH, epochs=max(2, arm.epochs))
         said: Prediction = answer(data, case)
         first, later = said.paces[1] if arm.filled else said.paces[0], said.later
         found[arm.name] = (store.samples / first.seconds, store.samples / later.seconds)

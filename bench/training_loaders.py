@@ -299,10 +299,10 @@ def _ffcv(job: Job) -> Feed:
     return Feed(epoch)
 
 
-def _brand_dataset(job: Job, protocol: str, form: str = "brand") -> tuple[Any, Any]:
+def _brand_dataset(job: Job, order: str, form: str = "brand") -> tuple[Any, Any]:
     brand: Any = import_module("brand")
     transform = {"image": to_pixels} if job.decode else None
-    how = {"memory": int(_BRAND_PART * job.memory), "protocol": protocol, "transform": transform, "decode": job.decode}
+    how = {"memory": int(_BRAND_PART * job.memory), "order": order, "transform": transform, "decode": job.decode}
     dataset = brand.BrandDataset(job.folder(form), fields=(job.payload, "label"), **how)
     return dataset, brand.BrandSampler(dataset, seed=0)
 
@@ -316,9 +316,9 @@ def _epochs(sampler: Any, loader: Any) -> Callable[[int], Iterable[Batch]]:
     return epoch
 
 
-def _brand(job: Job, protocol: str = "stripes", form: str = "brand") -> Feed:
-    dataset, sampler = _brand_dataset(job, protocol, form)
-    loader = import_module("brand").BrandLoader(dataset, batch_size=BATCH, sampler=sampler, threads=WORKERS)
+def _brand(job: Job, order: str = "stripes", form: str = "brand") -> Feed:
+    dataset, sampler = _brand_dataset(job, order, form)
+    loader = import_module("brand").BrandLoader(dataset, batch_size=BATCH, sampler=sampler, num_workers=WORKERS)
     return Feed(_epochs(sampler, loader), dataset.stats)
 
 
@@ -357,6 +357,6 @@ WAYS: Final = (
     FFCV,
     BRAND,
     Way(_BRAND_TORCH, "brand", _brand_torch, _TORCH, whole=True, buffer=True),
-    Way(_BRAND_SLOTS, "brand", partial(_brand, protocol="slots"), _TORCH, buffer=True),
+    Way(_BRAND_SLOTS, "brand", partial(_brand, order="slots"), _TORCH, buffer=True),
     Way(_BRAND_ZSTD, "brand-zstd", partial(_brand, form="brand-zstd"), _TORCH, whole=True, buffer=True, images=False),
 )

@@ -2,13 +2,13 @@
 
     python -m bench.uneven_ranks --data images.brand [--samples N] [--budget N ...] [--load SHARE ...] [--out FILE]
 
-First the seconds are measured that `Picture(shorter=256)` really takes for N random pictures of the data set: processor
-time of one thread, which a busy machine hardly changes. Then ranks train with these seconds, on a clock that is
-computed. Each iteration, rank 0 gets a batch of the quarter that has most bytes, and the others get batches of the
+First the seconds are measured that `DecodeImage(shorter=256)` really takes for N random pictures of the data set:
+processor time of one thread, which a busy machine hardly changes. Then ranks train with these seconds, on a clock that
+is computed. Each iteration, rank 0 gets a batch of the quarter that has most bytes, and the others get batches of the
 rest. A part of each batch, between none and half, is there already. Preparers take pieces of a queue as they become
 free. Training takes so long that all pictures together keep the preparers busy for LOAD of the time.
 
-The allotments (`bench.papers.allotment`) see the sizes, and what `brand.node.decide.costs` has learnt from the
+The allotments (`bench.papers.allotment`) see the sizes, and what `brand.node.decide.decoding.costs` has learnt from the
 iterations before. `gap` is the share of iterations in which ranks could begin more than 10 % of the training time
 apart, `time` the mean iteration over training, `threads` the mean number that is used. `knows` is `least` with the
 seconds that are really taken. The first `WARM` iterations are not counted.
@@ -31,10 +31,10 @@ from numpy.typing import NDArray
 from bench.harness import machine, show, table
 from bench.papers.allotment import ALLOTMENTS, Allotment, least
 from bench.papers.threads import imbalance
-from brand import Picture
+from brand import DecodeImage
 from brand import open as open_set
-from brand.node.decide.allotment import Queues, seconds_with
-from brand.node.decide.costs import Costs
+from brand.node.decide.decoding.allotment import Queues, seconds_with
+from brand.node.decide.decoding.costs import Costs
 
 RANKS: Final = 4
 BATCH: Final = 256
@@ -63,7 +63,7 @@ class Figures:
 
 def measured(folder: Path, samples: int) -> Pictures:
     """Prepare some pictures, one after the other."""
-    data, prepare = open_set(folder), Picture(shorter=256)
+    data, prepare = open_set(folder), DecodeImage(shorter=256)
     chosen = np.random.default_rng(0).permutation(len(data))[:samples]
     sizes, seconds = [], []
     for index in chosen.tolist():

@@ -1,6 +1,6 @@
 """Brand: train from data sets larger than memory, in random order, at the speed of sequential storage.
 
-Names are found when they are first used, so that `import brand` is quick and loads neither torch nor gRPC.
+Names are imported on first use, so that `import brand` is fast and loads neither torch nor gRPC.
 """
 
 from __future__ import annotations
@@ -14,53 +14,56 @@ from brand.version import __version__
 if TYPE_CHECKING:
     from brand.chunker import pack as pack
     from brand.formats.media import Waveform as Waveform
-    from brand.formats.preparation import Picture as Picture
-    from brand.formats.preparation import Sound as Sound
+    from brand.formats.preparation import DecodeAudio as DecodeAudio
+    from brand.formats.preparation import DecodeImage as DecodeImage
     from brand.node.setup.caching import Cache as Cache
     from brand.node.setup.tls import Tls as Tls
     from brand.storage.dataset.reader import Reader as Reader
     from brand.storage.dataset.reader import open as open  # noqa: A004 - as gzip.open
-    from brand.torch import BatchPlan as BatchPlan
     from brand.torch import BrandDataset as BrandDataset
     from brand.torch import BrandLoader as BrandLoader
     from brand.torch import BrandSampler as BrandSampler
+    from brand.torch import LengthBatchSampler as LengthBatchSampler
     from brand.torch import Mixture as Mixture
-    from brand.torch.sampler.rebase import rebase as rebase
+    from brand.torch import PackedBatchSampler as PackedBatchSampler
+    from brand.torch.sampler.migration import migrate_state as migrate_state
 
 __all__ = [
-    "BatchPlan",
     "BrandDataset",
     "BrandError",
     "BrandLoader",
     "BrandSampler",
     "Cache",
+    "DecodeAudio",
+    "DecodeImage",
+    "LengthBatchSampler",
     "Mixture",
-    "Picture",
+    "PackedBatchSampler",
     "Reader",
-    "Sound",
     "Tls",
     "Waveform",
     "__version__",
+    "migrate_state",
     "open",
     "pack",
-    "rebase",
 ]
 
 _HOMES: Final = {
-    "BatchPlan": "brand.torch",
     "BrandDataset": "brand.torch",
     "BrandLoader": "brand.torch",
     "BrandSampler": "brand.torch",
     "Cache": "brand.node.setup.caching",
+    "LengthBatchSampler": "brand.torch",
     "Mixture": "brand.torch",
-    "Picture": "brand.formats.preparation",
+    "PackedBatchSampler": "brand.torch",
+    "DecodeImage": "brand.formats.preparation",
     "Reader": "brand.storage.dataset.reader",
-    "Sound": "brand.formats.preparation",
+    "DecodeAudio": "brand.formats.preparation",
     "Tls": "brand.node.setup.tls",
     "Waveform": "brand.formats.media",
     "open": "brand.storage.dataset.reader",
     "pack": "brand.chunker",
-    "rebase": "brand.torch.sampler.rebase",
+    "migrate_state": "brand.torch.sampler.migration",
 }
 
 

@@ -1,14 +1,14 @@
-"""The command `brand`, and `python -m brand`: what does it say where a package is missing that all of Brand needs?
+"""The command `brand`, and `python -m brand`, with a clear message if a required package is missing.
 
-Without such a package no verb can be loaded, `brand doctor` included. This module needs none of them. It names what is
-missing or cannot be imported, and the command that mends it.
+Without such a package no command can be loaded, including `brand doctor`. This module needs none of them. It names the
+package that is missing or cannot be imported, and the command that installs it.
 """
 
 import sys
 
 
 def main() -> None:
-    """Run the command and leave with its exit code."""
+    """Run the command and exit with its exit code."""
     try:
         from brand.cli.main import main as command
 
@@ -21,7 +21,7 @@ def main() -> None:
 
 
 def _what_to_do() -> str:
-    """What is wrong with the packages that Brand itself needs; empty where nothing is."""
+    """Return the faults of the packages that Brand itself needs; empty if there are none."""
     from brand.doctor.packages import look
 
     found = [each for each in look(lambda *_: None, extras=False) if each.state != "ok"]

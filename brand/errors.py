@@ -1,38 +1,37 @@
-"""Every error that Brand raises on purpose, and whose fault each one is.
+"""Every error that Brand raises on purpose, and the cause that it stands for.
 
     BrandError
     ├── UsageError                 the call is wrong: correct it and call again      (also ValueError)
     │   ├── SchemaError            a sample does not fit its schema
     │   │   └── NoLabelsError      the data set has no labels, or no names for them  (also AttributeError)
-    │   └── TargetExistsError      the target is taken                               (also FileExistsError)
+    │   └── TargetExistsError      the target exists and holds other data            (also FileExistsError)
     ├── MissingExtraError          an optional library is not installed              (also ImportError)
     ├── SourceError                a file of the source cannot be used
-    ├── StorageError               the storage said no: full, read-only, I/O error   (also OSError)
+    ├── StorageError               the storage refused: full, read-only, I/O error   (also OSError)
     ├── CacheError                 the cache folder cannot be made, or is not safe to use
     ├── InterruptedConversionError stopped half-way; the same command continues
-    │   └── MissingChunksError     parts of a conversion are still to be done, or again
-    ├── ElsewhereError             the sample is in the share of another node
-    ├── DeletedError               the sample was deleted from its collection         (also LookupError)
-    ├── ServerError                a node server cannot be started or reached, or refuses
-    │   ├── ServerDiedError        it ended while it started, without a reason           (also ConnectionError)
-    │   └── UnreachableError       that of another node, which alone has the sample, does not answer
-    ├── EndedError                 the server has said why it ends, and hung up          (also ConnectionResetError)
-    ├── ProtocolError              the other side said what no client or server says
-    └── FormatError                a stored file is not what it should be
+    │   └── MissingChunksError     tasks of a conversion are not done, or must be repeated
+    ├── ElsewhereError             the sample is in the partition of another node
+    ├── DeletedError               the sample was deleted from its collection        (also LookupError)
+    ├── ServerError                a data server cannot be started or reached, or refuses
+    │   ├── ServerDiedError        it ended while it started, without a reason       (also ConnectionError)
+    │   └── UnreachableError       the server of the only node with the sample does not answer
+    ├── EndedError                 the server has sent the reason why it ends        (also ConnectionResetError)
+    ├── ProtocolError              a message of the other side is not valid
+    └── FormatError                a stored file is damaged, or not the expected one
         ├── NotADataSetError       no manifest: not a data set, or a conversion that never finished
         ├── VersionError           written by a newer, incompatible version
-        ├── MissingFileError       a chunk or an index file is not there             (also FileNotFoundError)
+        ├── MissingFileError       a chunk or an index file is missing               (also FileNotFoundError)
         ├── UnreadableError        the storage cannot read it                        (also OSError)
         ├── TruncatedError         shorter than recorded
         ├── OversizedError         longer than recorded, or a number above its limit
         ├── LayoutError            offsets, sizes or counts that contradict each other
         ├── ForeignFileError       a file of another data set, or of another place in this one
         ├── ChecksumError          the bytes changed
-        └── DecodeError            the bytes are right and still do not decode
+        └── DecodeError            the checksum is right, but the bytes cannot be decoded
 
-A `FormatError` always names the file, and the chunk and the sample where they are known, and says what was expected,
-what was found and what to do next. Names in a message are `printable`, whatever they hold; attributes have them as they
-are.
+A `FormatError` always names the file, and the chunk and the sample if they are known, the expected and the found value,
+and the next step. Names in a message are always `printable`; attributes hold them unchanged.
 """
 
 from __future__ import annotations
@@ -44,12 +43,12 @@ from brand.printable import printable, printable_lines
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:
-    """A number and its noun for a message: `1 chunk`, `1,200 classes`."""
+    """Return a number and its noun for a message: `1 chunk`, `1,200 classes`."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
 def size(count: float) -> str:
-    """Bytes for people: 1.5 GB (powers of 1,000)."""
+    """Return a number of bytes for people: 1.5 GB (powers of 1,000)."""
     for unit in ("B", "kB", "MB", "GB"):
         if abs(count) < 1000:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
@@ -77,7 +76,7 @@ class NoLabelsError(SchemaError, AttributeError):
 
 
 class TargetExistsError(UsageError, FileExistsError):
-    """The target of a conversion is taken by something else."""
+    """The target exists already, and holds other data."""
 
 
 class MissingExtraError(BrandError, ImportError):
@@ -108,14 +107,14 @@ class CacheError(BrandError):
 
 
 class InterruptedConversionError(BrandError):
-    """A conversion stopped half-way. What is finished is kept; the same command continues."""
+    """A conversion stopped half-way. Finished files remain; the same command continues."""
 
 
 class MissingChunksError(InterruptedConversionError):
-    """A conversion in parts cannot be finished: chunks are missing, damaged, or of another data set.
+    """A conversion in tasks cannot be finished: chunks are missing, damaged, or of another data set.
 
-    Attributes: `chunks` (their numbers), and `parts`: part, as `3/8`, -> the numbers that it makes; empty where the
-        conversion was not divided into parts.
+    Attributes: `chunks` (their numbers), and `parts`: task, such as `3/8`, -> the numbers of its chunks; empty if the
+        conversion was not divided into tasks.
     """
 
     def __init__(self, message: str, chunks: Sequence[int] = (), parts: Mapping[str, Sequence[int]] | None = None):
@@ -124,10 +123,10 @@ class MissingChunksError(InterruptedConversionError):
 
 
 class ElsewhereError(BrandError):
-    """A sample is in the share of another node. Nothing is damaged, so it is no `FormatError`.
+    """A sample is in the partition of another node. Nothing is damaged, so it is not a `FormatError`.
 
-    Attributes: `path` (this share), `chunk` (its number), `sample` (public index), `node` (who has it): each None where
-        unknown. A DataLoader makes an error that a worker raised anew, from its text alone.
+    Attributes: `path` (this partition), `chunk` (its number), `sample` (public index), `node` (that has it): each None
+        if unknown. If a worker of a DataLoader raises the error, the DataLoader raises a copy made from its text alone.
     """
 
     def __init__(
@@ -150,7 +149,8 @@ class ElsewhereError(BrandError):
 
 
 class DeletedError(BrandError, LookupError):
-    """A sample was deleted from its collection. It is no IndexError, which would end a loop over a data set in silence.
+    """A sample was deleted from its collection. It is not an IndexError, which would silently end a loop over a data
+    set.
 
     Attributes: `name` (the collection, with its version), `sample` (public index).
     """
@@ -159,7 +159,7 @@ class DeletedError(BrandError, LookupError):
         self.name, self.sample = name, sample
         super().__init__(
             printable(
-                f"{name}: sample {sample} was deleted. `BrandSampler` leaves deleted samples out; "
+                f"{name}: sample {sample} was deleted. `BrandSampler` skips deleted samples; "
                 "`data_set.present()` has the indices of the others"
             )
         )
@@ -169,30 +169,33 @@ class DeletedError(BrandError, LookupError):
 
 
 class ServerError(BrandError):
-    """The node server cannot be started or reached, or it refuses; the message says why."""
+    """The data server cannot be started or reached, or it refuses; the message gives the reason."""
 
 
 class ServerDiedError(ServerError, ConnectionError):
-    """A node server ended while it started, without a reason: another attempt may succeed, as where it was killed."""
+    """A data server ended while it started, without a reason, for example because it was killed. Another try may
+    succeed.
+    """
 
 
 class UnreachableError(ServerError):
-    """The server of another node, which alone has a sample, does not answer."""
+    """The server of another node, the only one that has a sample, does not answer."""
 
 
 class EndedError(BrandError, ConnectionResetError):
-    """The server has said why it ends, and hung up."""
+    """The server has sent the reason why it ends, and closed the connection."""
 
 
 class ProtocolError(BrandError):
-    """The other side said what no client or server says."""
+    """A message of the other side is not valid."""
 
 
 class FormatError(BrandError):
-    """A stored file is not what it should be.
+    """A stored file is damaged, or not the expected one.
 
     Attributes: `path` (the file, or its URL as a str), `chunk` (its number), `sample` (public index), `expected`,
-        `found`: each None where unknown. A DataLoader makes an error that a worker raised anew, from its text alone.
+        `found`: each None if unknown. If a worker of a DataLoader raises the error, the DataLoader raises a copy made
+        from its text alone.
     """
 
     def __init__(
@@ -219,7 +222,7 @@ class FormatError(BrandError):
         return _rebuild_placed_error, (type(self), self.what, {name: getattr(self, name) for name in names})
 
     def of_sample(self, sample: int) -> FormatError:
-        """The same error, met by reading this sample."""
+        """Return the same error, with the sample whose read has met it."""
         return type(self)(
             self.what,
             path=self.path,
@@ -232,12 +235,12 @@ class FormatError(BrandError):
 
 
 def _as_path(path: str | Path | None) -> str | Path | None:
-    """A path of a file; a URL stays a text, as a `Path` would lose one of its slashes."""
+    """Return the path of a file; a URL stays a text, because a `Path` would lose one of its slashes."""
     return path if path is None or (isinstance(path, str) and "://" in path) else Path(path)
 
 
 def _placed(what: str, path: str | Path | None, chunk: int | None, sample: int | None) -> str:
-    """What is wrong, behind where it is, as far as that is known."""
+    """Return a fault preceded by its place, as far as that is known."""
     where = [] if path is None else [printable(_shown(path))]
     where += [f"chunk {chunk}"] if chunk is not None else []
     where += [f"sample {sample}"] if sample is not None else []
@@ -245,7 +248,7 @@ def _placed(what: str, path: str | Path | None, chunk: int | None, sample: int |
 
 
 def _shown(path: str | Path) -> str:
-    """A path as people would write it here: relative where it lies below the working folder. A URL as it is."""
+    """Return a path as people would write it here: relative if it is below the working folder. A URL is not changed."""
     if isinstance(path, str):
         return path
     try:
@@ -267,7 +270,7 @@ class VersionError(FormatError):
 
 
 class MissingFileError(FormatError, FileNotFoundError):
-    """A chunk or an index file is not there."""
+    """A chunk or an index file is missing."""
 
 
 class UnreadableError(FormatError, OSError):
@@ -295,11 +298,11 @@ class ChecksumError(FormatError):
 
 
 class DecodeError(FormatError):
-    """The bytes are as they were written, and still do not decode."""
+    """The bytes are as they were written, but cannot be decoded."""
 
 
 def pack_error(error: BrandError) -> dict[str, object]:
-    """An error as plain values, so that another process can raise it."""
+    """Return an error as plain values, so that another process can raise it."""
     if not isinstance(error, FormatError):
         return {"type": type(error).__name__, "message": str(error)}
     facts = {name: getattr(error, name) for name in _FACTS}
@@ -308,7 +311,7 @@ def pack_error(error: BrandError) -> dict[str, object]:
 
 
 def unpack_error(value: Mapping[str, object]) -> BrandError | None:
-    """Inverse of `pack_error`; None where the values are those of no error that another process may raise here."""
+    """Return the error that `pack_error` packed; None if another process may not raise such an error here."""
     kind, message = _SENT.get(str(value.get("type"))), str(value.get("message"))
     if kind is None or not issubclass(kind, FormatError):
         return None if kind is None else kind(message)
@@ -332,4 +335,4 @@ _FACTS = ("path", "chunk", "sample", "expected", "found", "hint")
 _SENT = {
     cls.__name__: cls for root in (UsageError, StorageError, ServerError, FormatError) for cls in _with_subclasses(root)
 }
-"""Errors that a process may raise because another process tells it so, by name."""
+"""Errors that a process may raise if another process sends their name."""

@@ -1,14 +1,14 @@
-"""How is text from outside shown: file names, class names, keys, transcripts, messages of a peer?
+r"""How is text of other programs and users shown: file names, class names, keys, transcripts, messages of another node?
 
 A name on Linux may hold any byte but `/` and NUL: a terminal escape, a bell, a line break that forges a line of a log,
 an override that reverses the text around it. This module, and no other, turns such characters into escapes:
 
-    tab, line feed, carriage return       \\t  \\n  \\r
-    other control characters of ASCII     \\x1b
-    a byte that is not UTF-8              \\xff   (Python holds it as a lone surrogate, U+DC80 to U+DCFF)
-    C1 controls, line and paragraph separators, bidirectional overrides, other lone surrogates    \\u202e
+    tab, line feed, carriage return       \t  \n  \r
+    other control characters of ASCII     \x1b
+    a byte that is not UTF-8              \xff   (Python holds it as a lone surrogate, U+DC80 to U+DCFF)
+    C1 controls, line and paragraph separators, bidirectional overrides, other lone surrogates    \u202e
 
-All other characters stay, so that people can read text of any language.
+All other characters are unchanged, so that people can read text of any language.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import re
 from typing import Final
 
 _ACTS: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-"""Characters that a terminal, a log or a table acts upon, and characters that UTF-8 cannot hold."""
+"""Characters that a terminal, a log or a table interprets, and characters that UTF-8 cannot hold."""
 _SHORT: Final = {"\t": "\\t", "\n": "\\n", "\r": "\\r"}
 _LONG: Final = {text: char for char, text in _SHORT.items()} | {"\\\\": "\\"}
 _ESCAPE: Final = re.compile(r"\\(?:[tnr\\]|x[0-9a-f]{2}|u[0-9a-f]{4})")
@@ -26,22 +26,22 @@ _RAW: Final = 0xDC00
 
 
 def printable(text: str) -> str:
-    """Text on one line, for messages and logs. Printable text stays as it is."""
+    """Return text on one line, for messages and logs. Printable text is unchanged."""
     return _ACTS.sub(_escape, text)
 
 
 def printable_lines(text: str) -> str:
-    """As `printable`, for text of several lines: line feeds stay."""
+    """Return the same as `printable` for text of several lines: line feeds are kept."""
     return "\n".join(map(printable, text.split("\n")))
 
 
 def escaped(text: str) -> str:
-    """As `printable`, with each backslash doubled, so that `unescaped` restores any text."""
+    """Return the same as `printable`, with each backslash doubled, so that `unescaped` restores any text."""
     return printable(text.replace("\\", "\\\\"))
 
 
 def unescaped(text: str) -> str:
-    """Inverse of `escaped`; `os.fsencode` makes a file name's bytes of the result.
+    """Restore the text that `escaped` has changed; `os.fsencode` turns the result into a file name's bytes.
 
     Raises ValueError for text that `escaped` never writes.
     """
@@ -51,7 +51,8 @@ def unescaped(text: str) -> str:
 
 
 def printable_json(document: str) -> str:
-    """A JSON document whose strings hold such characters as JSON's own escapes, so that the values stay the same.
+    """Return a JSON document whose strings hold such characters as JSON's own escapes, so that the values do not
+    change.
 
     Lone surrogates, which JSON cannot hold, become the escapes of `printable`.
     """

@@ -1,4 +1,4 @@
-"""How does Brand start a Python process of its own? It can import what this process can, as with multiprocessing."""
+"""How does Brand start a Python process of its own? With the import path of this process, as multiprocessing does."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ importlib.import_module(sys.argv[2]).main()
 
 
 def child_command(module: str) -> list[str]:
-    """The command that runs `main()` of a module."""
+    """Return the command that runs `main()` of a module."""
     return [sys.executable, "-P", "-c", _CODE, json.dumps(sys.path), module]
 
 

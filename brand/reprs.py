@@ -1,4 +1,4 @@
-"""One line about an object for logs and debuggers, from the fields that its class names."""
+"""A line about an object for logs and debuggers, made from the fields that its class names."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Reprs:
     """Gives a class its `__repr__`: `class Executor(Reprs, shows="depth _reads _results")`.
 
     A name may be a path, such as `_turn.core.peers`. Long collections, queues and arrays are shown by their length, and
-    fields that are not set yet are left out. Name no field that holds a secret.
+    fields that are not set yet are left out. Do not name a field that holds a secret.
     """
 
     __slots__ = ()

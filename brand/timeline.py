@@ -1,6 +1,6 @@
-"""What happened when, for people who look at it in Perfetto? Events in the format of Chrome's traces, one file a node.
+"""A timeline of events for Perfetto, in the format of Chrome's traces, one file a node.
 
-A file is a JSON array without its end, as the format allows: so a node server and the loaders of its ranks write to the
+A file is a JSON array without its end, as the format allows: so a data server and the loaders of its ranks write to the
 same file, each event with one append. All of them count time from the same moment, the start of the machine.
 """
 
@@ -21,21 +21,21 @@ from brand.errors import UsageError
 from brand.reprs import Reprs
 
 MOST_BYTES: Final = 64 << 20
-"""What one process writes, at most."""
+"""Maximum bytes that one process writes."""
 FLUSH_BYTES: Final = 1 << 16
-"""Events are written together once they have so many bytes."""
+"""Events are written together when they have this many bytes."""
 _BEGINNING: Final = b"[\n"
 
 log = logging.getLogger("brand")
 
 _numbers = itertools.count(1)
-"""Of the tracks of all timelines of this process."""
+"""Numbers of the tracks of all timelines of this process."""
 
 
 class Timeline(Reprs, shows="_path _tracks _left"):
-    """Appends what this process does to the file at `path`, under the name `process`. Any thread may add events.
+    """Appends events of this process to the file at `path`, under the name `process`. Any thread may add events.
 
-    Raises `UsageError` where the file cannot be written, or is no such file.
+    Raises `UsageError` if the file cannot be written, or is not a timeline.
     """
 
     def __init__(self, path: str | os.PathLike[str], process: str, most_bytes: int = MOST_BYTES) -> None:
@@ -54,7 +54,7 @@ class Timeline(Reprs, shows="_path _tracks _left"):
         self._write({"ph": "M", "name": "process_name", "tid": 0, "args": {"name": process}})
 
     def add(self, track: str, name: str, start_s: float, end_s: float, facts: Mapping[str, Any] | None = None) -> None:
-        """Something took from `start_s` to `end_s` (`time.monotonic`). Events of a track do not overlap."""
+        """Add an event from `start_s` to `end_s` (`time.monotonic`). Events of a track do not overlap."""
         with self._lock:
             if track not in self._tracks:
                 self._tracks[track] = next(_numbers)
@@ -63,7 +63,7 @@ class Timeline(Reprs, shows="_path _tracks _left"):
             self._write(event | {"dur": round(1e6 * (end_s - start_s), 1), "args": dict(facts or {})})
 
     def close(self) -> None:
-        """Write what is left."""
+        """Write the remaining events."""
         with self._lock:
             self._flush()
             self._left = 0
@@ -75,7 +75,11 @@ class Timeline(Reprs, shows="_path _tracks _left"):
         line = json.dumps(event | {"pid": os.getpid()}).encode() + b",\n"
         if len(line) > self._left:
             if self._left:
-                log.warning("the trace %s has no room for more events of process %d", self._path, os.getpid())
+                log.warning(
+                    "the trace %s has reached its size limit: it records no more events of process %d",
+                    self._path,
+                    os.getpid(),
+                )
             self._left = 0
             return
         self._left -= len(line)
@@ -89,7 +93,7 @@ class Timeline(Reprs, shows="_path _tracks _left"):
         try:
             if lines and self._file >= 0:
                 os.write(self._file, b"".join(lines))
-        except OSError as error:  # what is traced goes on
+        except OSError as error:  # a failed trace must not stop the training
             self._left = 0
             log.warning("the trace %s ends here: %s", self._path, error.strerror)
 
@@ -100,11 +104,11 @@ def _begin(path: Path) -> None:
         descriptor, made = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
             os.write(descriptor, _BEGINNING)
-            with suppress(FileExistsError):  # another process was faster
+            with suppress(FileExistsError):  # another process has just made the file
                 os.link(made, path)
         finally:
             os.close(descriptor)
             Path(made).unlink()
     with path.open("rb") as file:
         if file.read(len(_BEGINNING)) != _BEGINNING:
-            raise UsageError(f"{path} is there, and is no trace: give another name")
+            raise UsageError(f"{path} exists, and is not a trace: choose another name")

@@ -1,4 +1,6 @@
-"""Where does Brand keep what it can make again? Below the user's cache folder (XDG base directory specification)."""
+"""Where does Brand store files that it can make again? Below the user's cache folder (XDG base directory
+specification).
+"""
 
 from __future__ import annotations
 
@@ -10,22 +12,22 @@ from brand.errors import StorageError
 
 
 def user_cache(part: str) -> Path:
-    """The folder `part` of Brand below XDG_CACHE_HOME, or below ~/.cache where that is not set. Raises `StorageError`.
+    """Return Brand's folder `part` below XDG_CACHE_HOME, or below ~/.cache if that is not set. Raises `StorageError`.
 
-    The folder need not be there.
+    The folder may not exist yet.
     """
     base = Path(os.path.expandvars("${XDG_CACHE_HOME}"))
-    if not base.is_absolute():  # not set, or not what the specification allows
+    if not base.is_absolute():  # not set, or relative, which the specification does not allow
         base = Path(os.path.expanduser("~"), ".cache")
     if not base.is_absolute():
-        raise StorageError(f"there is no folder for {part}: neither HOME nor XDG_CACHE_HOME names one")
+        raise StorageError(f"there is no folder for {part}: neither HOME nor XDG_CACHE_HOME is an absolute path")
     return base / "brand" / part
 
 
 def own_folder(part: str, name: str) -> Path:
-    """The folder `name` in the folder `part`; it is made where it is missing. Raises `StorageError`, OSError.
+    """Return the folder `name` in the folder `part`; it is made if it is missing. Raises `StorageError`, OSError.
 
-    Nobody else may write it, so what is found there is what this user has put there.
+    Nobody else may write to it, so all its files are from this user.
     """
     folder = user_cache(part) / name
     folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -34,5 +36,7 @@ def own_folder(part: str, name: str) -> Path:
         found = each.lstat()
         others = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
         if found.st_uid != os.geteuid() or others or not stat.S_ISDIR(found.st_mode):
-            raise StorageError(f"{each} is not this user's alone: remove it, or set XDG_CACHE_HOME to another folder")
+            raise StorageError(
+                f"{each} can be changed by another user: remove it, or set XDG_CACHE_HOME to another folder"
+            )
     return folder

@@ -1,3 +1,3 @@
-"""Which version of Brand is this?"""
+"""The version of Brand."""
 
 __version__ = "0.2.0"

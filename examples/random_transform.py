@@ -34,7 +34,7 @@ def augment(image: Image.Image) -> torch.Tensor:
 def digests(path: Path, threads: int, epochs: int) -> list[str]:
     """A checksum over all pixels of each epoch, in order."""
     data = BrandDataset(path, fields=("image", "label"), transform={"image": augment}, memory=0.25)
-    loader = BrandLoader(data, batch_size=64, sampler=BrandSampler(data, seed=0), threads=threads)
+    loader = BrandLoader(data, batch_size=64, sampler=BrandSampler(data, seed=0), num_workers=threads)
     found = []
     for epoch in range(epochs):
         loader.set_epoch(epoch)

@@ -16,7 +16,7 @@ from brand.cluster import supervisor
 from brand.node.client import launch, session
 from brand.stores import cloud
 from brand.testing import node as running_node
-from tests import places, rounds
+from tests import places, pythonchild, rounds
 from tests.leftovers import Leftovers
 from tests.support import LIMIT_S, Disk, options
 from tests.tools.objects import S3, ObjectStore
@@ -29,8 +29,8 @@ ROOT = Path(__file__).resolve().parent.parent
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """`-n auto`: three workers for two cores, because many tests wait for processes."""
-    return 3 * len(os.sched_getaffinity(0)) // 2
+    """`-n auto`: two workers for each core, because many tests wait for processes."""
+    return 2 * len(os.sched_getaffinity(0))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -68,6 +68,20 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ObjectSto
     root = tmp_path_factory.getbasetemp()
     with ObjectStore(root, flavour=S3(places.KEYS)) as store:
         yield store, root, tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def forked_starts() -> Iterator[None]:
+    """Fork the Python processes that tests start (`tests/pythonchild.py`)."""
+    with pythonchild.forked_starts():
+        yield
+
+
+@pytest.fixture
+def real_start() -> Iterator[None]:
+    """Really start processes: for a test of what a new interpreter does."""
+    with pythonchild.real_starts():
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

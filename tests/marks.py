@@ -16,7 +16,7 @@ from xml.etree import ElementTree
 
 SLOW_S, QUICK_S = 0.25, 0.05
 AGAIN = 3
-_OTHERS = "not realdata and not frameworks and not pages"
+_OTHERS = "not realdata and not frameworks and not pages and not release and not tables"
 _ALONE = ["-p", "no:xdist"]
 
 

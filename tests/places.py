@@ -4,13 +4,16 @@
 that is opened by its path lies in an object store: the store serves that same folder, so a test that damages a chunk
 damages an object. Nothing else changes: what opens a data set gets the location of the URL in place of the path.
 
-A test with several cases has them in turn in a folder and in a store (`deal`), so that `make test` stays short.
-`--everywhere` has each case in both places (`make everywhere`).
+Each case of a test has one place, in turn a folder and a store (`deal`), so that `make test` stays short; a test with a
+single case has the place that its name decides. Tests of commands take turns in the same way in the kinds of stores
+(`tests/shop.py`). `@places.turns("ranks")` lets the values of a parameter take turns in place of a full product: each
+case of the other parameters has one value. `--everywhere` has each case with every place and value (`make everywhere`).
 """
 
 from __future__ import annotations
 
 import os
+import zlib
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
@@ -33,49 +36,70 @@ EVERYWHERE: Final = pytest.mark.usefixtures("lies_in")
 IN_A_FOLDER: Final = pytest.mark.parametrize("lies_in", ["folder"], indirect=True)
 """Of a module that runs everywhere, a test of what only holds for folders."""
 KEYS: Final = Keys("key", "secret")
+_PLACES: Final = ("lies_in", "any_shop")
+"""Fixtures whose parameter says where data sets lie."""
+
+
+def turns(name: str) -> pytest.MarkDecorator:
+    """Deal the values of a parameter: each case of the other parameters has one of them, in turn."""
+    return pytest.mark.turns(name)
 
 
 def add_options(parser: pytest.Parser) -> None:
     """`--everywhere`."""
-    parser.addoption("--everywhere", action="store_true", help="each case of a test in a folder and in a store")
+    parser.addoption("--everywhere", action="store_true", help="each case of a test in every place that it has")
 
 
-def deal(cases: Sequence[tuple[Hashable, Hashable, str]]) -> list[bool]:
-    """Which cases run. A case is a test, its other parameters, and the place where its data sets lie.
+def deal(cases: Sequence[tuple[Hashable, Hashable, Hashable]]) -> list[bool]:
+    """Which cases run. A case is a test, its other parameters, and the place where its data sets lie, or another value.
 
-    Of a test with several cases, each one runs in one of the places that it has, in turn; a single case runs in all.
+    Each case runs in one of the places that it has; the cases of a test take turns, and its name decides the first.
     """
-    places: dict[Hashable, dict[Hashable, list[str]]] = defaultdict(lambda: defaultdict(list))
+    places: dict[Hashable, dict[Hashable, list[Hashable]]] = defaultdict(lambda: defaultdict(list))
     for test, others, place in cases:
         places[test][others].append(place)
-    turns = {(test, others): turn for test, found in places.items() for turn, others in enumerate(found)}
+    numbers = {(test, others): number for test, found in places.items() for number, others in enumerate(found)}
 
-    def runs(test: Hashable, others: Hashable, place: str) -> bool:
-        both = places[test][others]
-        return len(places[test]) == 1 or place == both[turns[test, others] % len(both)]
+    def runs(test: Hashable, others: Hashable, place: Hashable) -> bool:
+        every = places[test][others]
+        first = zlib.crc32(str(test).encode())
+        return place == every[(first + numbers[test, others]) % len(every)]
 
     return [runs(*case) for case in cases]
 
 
 def leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the cases that `deal` does not run."""
-    placed = [item for item in items if "lies_in" in _parameters(item)]
-    kept = deal([_case(item) for item in placed])
-    left_out = {item for item, keep in zip(placed, kept, strict=True) if not keep}
-    if left_out and not config.getoption("--everywhere"):
-        config.hook.pytest_deselected(items=list(left_out))
-        items[:] = [item for item in items if item not in left_out]
+    """Leave out the cases that `deal` does not run: first of parameters that take turns, then of places."""
+    if config.getoption("--everywhere"):
+        return
+    kept = list(items)
+    for name_of in (_turning, _place):
+        dealt = [item for item in kept if name_of(item) is not None]
+        left_out = {
+            item for item, keep in zip(dealt, deal([_case(i, name_of(i)) for i in dealt]), strict=True) if not keep
+        }
+        kept = [item for item in kept if item not in left_out]
+    if len(kept) < len(items):
+        config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
+        items[:] = kept
 
 
-def _case(item: pytest.Item) -> tuple[Hashable, Hashable, str]:
+def _case(item: pytest.Item, name: str | None) -> tuple[Hashable, Hashable, Hashable]:
+    """A case of a test whose value of a parameter is dealt."""
     assert isinstance(item, pytest.Function)
-    place = _parameters(item)["lies_in"]
-    ids = [part for part in item.callspec.id.split("-") if part != place]
-    return item.nodeid.partition("[")[0], tuple(ids), place
+    values = {each: id(value) for each, value in item.callspec.params.items()}  # a case has the object of the list
+    others = sorted((each, value) for each, value in values.items() if each not in (name, *_PLACES))
+    return item.nodeid.partition("[")[0], tuple(others), values[str(name)]
 
 
-def _parameters(item: pytest.Item) -> dict[str, str]:
-    return item.callspec.params if hasattr(item, "callspec") else {}
+def _turning(item: pytest.Item) -> str | None:
+    marker = item.get_closest_marker("turns")
+    return None if marker is None else str(marker.args[0])
+
+
+def _place(item: pytest.Item) -> str | None:
+    values = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+    return next((name for name in _PLACES if name in values), None)
 
 
 def environment(store: ObjectStore, folder: Path) -> dict[str, str]:

@@ -6,8 +6,9 @@
 
 The seed and its number fix the random numbers of a round. `make test` runs as many rounds as the test says (here 10)
 with seed 0, so a red round stays red. `make explore` runs a hundred of each test with a fresh seed, and prints it;
-`pytest TEST --rounds 100 --seed 7 -k 7-42` runs round 42 of seed 7 again. `examples` does the same for Hypothesis: the
-same examples in each `make test`, twenty times as many and other ones in each `make explore`.
+`pytest TEST --rounds 100 --seed 7 -k 7-42` runs round 42 of seed 7 again. `examples` does the same for Hypothesis:
+`make test` runs 30 % of the number that a test states, always the same examples. `make explore` runs twenty times that
+number, with other examples each time.
 """
 
 from __future__ import annotations
@@ -22,8 +23,11 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 FIXED_SEED = 0
-_USUAL_EXAMPLES = 100
-_MORE = 20
+_STATED = 100
+"""Examples that a test states if it does not use `examples`: those of Hypothesis itself."""
+_USUAL, _MORE = 30, 20 * _STATED
+_LEAST = 5
+"""Fewer examples than these are not cut any further."""
 _SLOW_IS_FINE = [HealthCheck.too_slow, HealthCheck.data_too_large]
 
 
@@ -54,18 +58,19 @@ def rounds(usual: int) -> pytest.MarkDecorator:
 
 
 def examples(usual: int, **more: Any) -> settings:
-    """Settings of a Hypothesis test: `usual` examples, more under the profile `explore`."""
-    return settings(max_examples=usual * settings().max_examples // _USUAL_EXAMPLES, **more)
+    """Settings of a Hypothesis test: `usual` examples, scaled as the profile says."""
+    scaled = usual * settings().max_examples // _STATED
+    return settings(max_examples=max(scaled, min(usual, _LEAST)), **more)
 
 
 def register_profiles() -> None:
     """`brand`, which always tries the same examples, and `explore`, which tries more, and others in each run."""
     settings.register_profile(
-        "brand", max_examples=_USUAL_EXAMPLES, deadline=None, derandomize=True, suppress_health_check=_SLOW_IS_FINE
+        "brand", max_examples=_USUAL, deadline=None, derandomize=True, suppress_health_check=_SLOW_IS_FINE
     )
     settings.register_profile(
         "explore",
-        max_examples=_USUAL_EXAMPLES * _MORE,
+        max_examples=_MORE,
         deadline=None,
         derandomize=False,
         print_blob=True,

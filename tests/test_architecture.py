@@ -70,7 +70,7 @@ def test_a_wrong_name_is_found(page: str, right: str, wrong: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["| what is read next | `node/decide/reads.py` | Reads.next |", "| what is read next |"]
+    "line", ["| what is read next | `node/decide/reads/reads.py` | Reads.next |", "| what is read next |"]
 )
 def test_a_line_that_is_no_row_is_found(page: str, line: str) -> None:
     """A line without a module or a name is a mistake, not a line to leave out."""

@@ -13,6 +13,7 @@ import pytest
 import brand
 from tests.support import LIMIT_S
 
+pytestmark = pytest.mark.usefixtures("real_start")
 MOST_LINES = 400
 MOST_OF_THE_NODE = {"lines": 350, "methods": 15, "fields": 12}
 """Of a file, and of a class; methods of Python's own names do not count."""

@@ -78,6 +78,7 @@ def _classifiers(metadata: Message) -> str:
     return "\n".join(metadata.get_all("Classifier", []))
 
 
+@pytest.mark.release
 @pytest.mark.slow
 def test_the_installed_wheel_runs_the_demo(built: tuple[Path, Path], tmp_path: Path) -> None:
     """In an environment that holds this wheel and borrows all other packages, away from the source."""
@@ -150,6 +151,7 @@ def test_a_combination_that_cannot_be_had_is_no_failure(tmp_path: Path) -> None:
     assert outcome.told.startswith("cannot be had here: no python3.999")
 
 
+@pytest.mark.release
 @pytest.mark.slow
 def test_a_wheel_that_does_not_install_is_a_failure(tmp_path: Path) -> None:
     """The output of pip is told."""

@@ -13,7 +13,7 @@ Equation 2 of the paper wants loading and preparing to last as long as training.
 could be in time; `least` does not. Where there are more queues than threads, the queues that are late the longest get
 one each. A queue without work is none: the caller leaves it out.
 
-The server itself gives threads one by one, each to the queue that is then the latest (`brand.node.decide.allotting`).
+The server itself gives threads one by one, each to the queue that is then the latest (`brand.node.decide.decoding.allotting`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.node.decide.allotment import SLACK, Queues, late_s, seconds_taken
+from brand.node.decide.decoding.allotment import SLACK, Queues, late_s, seconds_taken
 
 TAU: Final = 0.05
 """Algorithm 1 is content with a batch that is this share of the training time early or late. The paper names none."""

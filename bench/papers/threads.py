@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from bench.papers.allotment import TAU, Allotment, by_requests, ready_s
 from brand.errors import UsageError
-from brand.node.decide.allotment import Queues
+from brand.node.decide.decoding.allotment import Queues
 
 GAP: Final = 0.1
 """An iteration is imbalanced where its GPUs could begin this share of the training time apart."""

@@ -3,7 +3,7 @@
 convert     `pack`, `convert_images`, `convert_audio`, `convert_from`
 distributed one conversion by several processes or machines: `plan_images`, `plan_audio`, `run`, `run_task`, `seal`
 conductor   source -> order -> probe -> plan -> workers -> index -> manifest
-tasks       FEATURE a conversion by several machines, with nothing between them but a folder that all of them see
+tasks       FEATURE a conversion by several machines that share only a folder
 work        chunks, the target, and the results of earlier runs
 importers   FEATURE data of other tools, and tables
 sources     folders, shards and Python objects as sources of samples

@@ -1,14 +1,14 @@
 """From a source that can be read in any order to a sealed data set.
 
-    order             which sample goes where                                                  shuffle
+    order             the storage order of the samples                                         shuffle
     probe, plan       compression, chunk size, identity: decided before anything is written    probe, plan
     claim             this plan takes the target; any other plan is refused                    work
     pack              workers make chunks under temporary names                                chunks, workers
-    publish           fsync and rename, or upload, in threads, while workers go on             formats.publish, work
-    index, manifest   what follows from the chunks' tables; the manifest last                  formats.index
+    publish           fsync and rename, or upload, in threads, while workers continue          formats.publish, work
+    index, manifest   computed from the tables of the chunks; the manifest last                formats.index
 
 A run that is stopped leaves whole chunks and the work folder. The same command then makes the same plan, finds the
-chunks and goes on.
+chunks and continues.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ from brand.formats.index import IndexBuilder, seal
 from brand.formats.publish import storage_errors
 
 _UNPUBLISHED: Final = 4
-"""How many finished chunks of each process may wait for the device; beyond that, workers wait."""
+"""The most finished chunks of each process that wait for the device; beyond that, workers wait."""
 
 
 @dataclass(frozen=True)
 class Conversion:
-    """One source on its way to one target."""
+    """The conversion of one source to one target."""
 
     work: Work
     source: Source
     kind: str
-    """Kind of the source, as the header tells it."""
+    """Kind of the source, as the header names it."""
     classes: tuple[str, ...] | None
     options: Options
     on_progress: OnProgress
@@ -81,7 +81,10 @@ class Conversion:
         return self._report(plan, manifest.stored_bytes, found, time.monotonic() - started)
 
     def _write_chunks(self, plan: ChunkPlan, builder: IndexBuilder) -> int:
-        """Make all chunks in workers; publish and index each as it comes. Returns how many an earlier run had made."""
+        """Make all chunks in workers; publish and index each as it is finished.
+
+        Returns how many chunks an earlier run had made.
+        """
         packer = Packer(plan, self.source, self.work.earlier(plan), self.work.folder)
         processes = self.options.processes
         at_once = self.work.publishers(processes)
@@ -106,7 +109,10 @@ class Conversion:
         return found
 
     def _compare(self, builder: IndexBuilder) -> None:
-        """Compare what the chunks hold with what was read, where the source has counted that. Raises `SourceError`."""
+        """Compare the contents of the chunks with what was read, if the source has counted it.
+
+        Raises `SourceError` if they differ.
+        """
         if isinstance(self.source, SpoolSource):
             read, written = (len(self.source), self.source.raw_bytes), (builder.samples, builder.raw_bytes)
             if read != written:

@@ -1,5 +1,6 @@
-"""The ways into a data set: an image folder, an audio folder, data that another tool has written, samples from Python.
-Each becomes a source, and the conductor does the rest. For several machines, a folder becomes a plan instead.
+"""The functions that make a data set of an image folder, an audio folder, data of another tool, or samples from Python.
+
+Each turns its input into a source, and the conductor does the rest. For several machines, a folder is planned instead.
 """
 
 from __future__ import annotations
@@ -40,13 +41,13 @@ def convert_images(
 ) -> Report:
     """Convert an image folder.
 
-    Samples have `image` (the file's bytes), `label` where there are class folders, and `key`.
+    Samples have `image` (the file's bytes), `label` if there are class folders, and `key`.
 
     Raises:
         UsageError: The call is wrong, or the target is taken (`TargetExistsError`).
         SourceError: A file cannot be used, or there are none.
-        StorageError: The storage refused a read or a write. The same call goes on from there, as after a kill.
-        InterruptedConversionError: A worker process died. The same call goes on from there.
+        StorageError: The storage refused a read or a write. The same call continues from there, as after a kill.
+        InterruptedConversionError: A worker process died. The same call continues from there.
     """
     return _convert_folder(make_request(src, dst, "images", options), dst, on_progress)
 
@@ -62,8 +63,8 @@ def convert_audio(
 ) -> Report:
     """Convert an audio folder.
 
-    Samples have `audio` (the file's bytes), `label` where there are class folders, `duration` (seconds, as the file's
-    head says; nan where libsndfile cannot open it; no such field without the package soundfile), `text` where there are
+    Samples have `audio` (the file's bytes), `label` if there are class folders, `duration` (seconds, from the file's
+    header; nan if libsndfile cannot open it; no such field without the package soundfile), `text` if there are
     transcripts, and `key`. `transcripts` is a TSV or CSV of path and text; without it, `clip.txt` or `clip.lab` holds
     the text of `clip.wav`. `columns` names other columns of the table, which become `str` fields. Raises as
     `convert_images` does.
@@ -82,16 +83,16 @@ def convert_from(
 ) -> Report:
     """Convert data that another tool has written; `kind` is one of `brand.chunker.importers.FORMATS`.
 
-    `choice` says which columns become fields, and with which codecs. Raises as `convert_images` does, and
-    `MissingExtraError` where a library is not installed.
+    `choice` selects the columns that become fields, and their codecs. Raises as `convert_images` does, and
+    `MissingExtraError` if a library is not installed.
     """
     options, started = options or Options(), time.monotonic()
     if options.dry_run:
-        raise UsageError("a dry run would read all of the source: it is for folders of files only")
+        raise UsageError("a dry run would read all of the source: dry runs are for folders of files only")
     if kind not in FORMATS:
-        raise UsageError(f"{kind!r} is no format that is converted; there are {', '.join(FORMATS)}")
+        raise UsageError(f"{kind!r} is not a format that is converted; the formats are {', '.join(FORMATS)}")
     if not is_url(src) and not is_url(dst) and Path(dst).resolve().is_relative_to(Path(src).resolve()):
-        raise UsageError(f"{os.fspath(dst)} lies inside {os.fspath(src)}: choose a target outside of the source")
+        raise UsageError(f"{os.fspath(dst)} is inside {os.fspath(src)}: choose a target outside of the source")
     source: Shards = open_shards(kind, src, choice or FieldMapping())
     if options.like is not None:  # before all of it is read
         options.like.check(source.schema, source.classes)
@@ -132,27 +133,27 @@ def pack(
 
     Args:
         samples: An iterable of dicts (a list, a generator), which is read once and in order; or an object with `len()`
-            and `[i]`, of which each of `jobs` processes reads its own items. Where processes cannot be forked, such an
+            and `[i]`, of which each of `jobs` processes reads its own items. If processes cannot be forked, such an
             object must be picklable. Or a table: a DataFrame of pandas, a table of PyArrow, a `Dataset` of Hugging
             Face.
-        dst: A folder that is new or empty, or holds an unfinished conversion of the same samples, which then goes on;
+        dst: A folder that is new or empty, or holds an unfinished conversion of the same samples, which then continues;
             or a URL, as `s3://bucket/name`.
         schema: Field name -> codec: `bytes int float str json ndarray image audio`. A `str` field `key` names samples.
-            A table needs none: then each column is a field, and its type tells the codec.
+            A table needs none: then each column is a field, and its type determines the codec.
         classes: Names of the values of the `int` field `label`.
         seed: Seed of the shuffle.
-        chunk_size: Samples a chunk (default: 64, or as many as make the mean chunk 4 MiB).
+        chunk_size: Samples per chunk (default: 64, or the number that makes the mean chunk 4 MiB).
         chunk_bytes: Target for the mean chunk instead, in stored bytes.
-        compression: `auto` (zstandard where it saves 10 %), `zstd` or `none`.
-        jobs: Processes (default: one a core). The result does not depend on it.
-        on_progress: Called with a `Progress` now and then.
+        compression: `auto` (zstandard if it saves 10 %), `zstd` or `none`.
+        jobs: Processes (default: one per core). The result does not depend on it.
+        on_progress: Called with a `Progress` from time to time.
 
     Raises:
         SchemaError: A sample does not fit the schema; the message names sample and field.
         TargetExistsError: `dst` is taken.
         SourceError: There are no samples.
         StorageError: The storage refused a read or a write.
-        InterruptedConversionError: A worker process died. The same call goes on from there.
+        InterruptedConversionError: A worker process died. The same call continues from there.
     """
     options = Options(seed, chunk_size, chunk_bytes, compression, jobs=jobs)
     return pack_samples(samples, dst, schema, classes, options, on_progress)
@@ -166,10 +167,10 @@ def pack_samples(
     options: Options,
     on_progress: OnProgress,
 ) -> Report:
-    """As `pack`, with the options of a conversion."""
+    """Do the work of `pack`, with the options of a conversion."""
     table = table_of(samples, schema)
     if table is None and schema is None:
-        raise UsageError("the schema is missing: it names each field and its codec. Only tables do without")
+        raise UsageError("the schema is missing: it names each field and its codec. Only tables need none")
     parsed = Schema.parse(schema or {}) if table is None else table.fields.schema
     names = tuple(classes) if classes is not None else table.classes if table is not None else None
     if names is not None and ("label", "int") not in parsed.fields:
@@ -196,7 +197,7 @@ def _open_work(dst: Target, options: Options) -> AbstractContextManager[Work]:
 
 
 def _python_source(samples: Any, schema: Schema, seed: int, work: Work, on_progress: OnProgress) -> Source:
-    """The source of what `pack` is given.
+    """Return the source of the samples that `pack` is given.
 
     Lists are spooled, too: each forked worker that reads items of a large list would copy the list, page by page.
     """

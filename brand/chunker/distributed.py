@@ -1,10 +1,10 @@
 """How do several machines convert one folder of files? One call plans, any process makes chunks, and one call seals.
 
-    job = plan_images("pictures", "train.brand")     on each machine: the first one plans, the others load the plan
-    run(job, number)                                 one chunk, in any process; or `run_task` for a share of the chunks
+    job = plan_images("images", "train.brand")       on each machine: the first one plans, the others load the plan
+    run(job, number)                                 one chunk, in any process; or `run_task` for a task of many chunks
     seal("train.brand")                              once, after all chunks
 
-The machines share nothing but a folder that all of them see.
+The machines share only a folder that all of them see.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def plan_images(
     """Plan the conversion of an image folder, for several processes or machines that make its chunks with `run`.
 
     All machines see the folders `src` and `dst`. The first machine lists `src` and plans; the others load its plan.
-    `parts` is into how many parts the chunks are divided, for the messages of `seal`. Raises as `convert_images` does,
-    and `TargetExistsError` where a plan is there that was made with other options or versions.
+    `parts` is the number of tasks, for the messages of `seal`. Raises as `convert_images` does, and `TargetExistsError`
+    if there is a plan that was made with other options or versions.
     """
     return _plan(make_request(src, dst, "images", options), dst, parts, on_progress)
 
@@ -56,11 +56,11 @@ def plan_audio(
 
 def _plan(request: FolderRequest, dst: Target, parts: int, on_progress: OnProgress) -> Job:
     if request.options.dry_run:
-        raise UsageError("a dry run is of the whole conversion, in one process: leave the parts out")
+        raise UsageError("a dry run is of the whole conversion, in one process: leave out the division into tasks")
     folder = folder_of(dst)
     if folder is None:
         raise UsageError(
-            f"{os.fspath(dst)}: parts are made in a folder that all machines see. Convert into a folder, and copy the"
+            f"{os.fspath(dst)}: tasks write to a folder that all machines see. Convert into a folder, and copy the"
             f" data set then: `brand copy FOLDER {os.fspath(dst)}`"
         )
     return plan(request, folder, parts, on_progress)

@@ -18,7 +18,7 @@ from brand.simulate.whatif import Data
 if TYPE_CHECKING:
     from rich.table import Table  # imported where it is used: it takes longer than all other verbs need to start
 
-_FORM: Final = "give a speed, then start=, part= or epochs=, such as 1500/s,start=0.5,part=0.1"
+_FORM: Final = "give a speed, then start=, subset= or epochs=, such as 1500/s,start=0.5,subset=0.1"
 _LITTLE: Final = 0.15
 """Jobs that together save less than this fraction of their reads gain almost nothing."""
 _WIDTH: Final = 240
@@ -95,14 +95,14 @@ def _planned(text: str) -> _Planned:
     given = dict[str, float]()
     for each in others:
         name, _, value = each.partition("=")
-        if name not in {"start", "part", "epochs"} or name in given:
+        if name not in {"start", "subset", "epochs"} or name in given:
             raise UsageError(f"--job {text}: {_FORM}")
         given[name] = _number(text, value)
     found = _number(text, speed.removesuffix("/s"))
-    start, part, epochs = given.get("start", 0.0), given.get("part", 1.0), given.get("epochs")
-    if found <= 0 or start < 0 or not 0 < part <= 1 or (epochs is not None and (epochs < 1 or epochs % 1)):
-        raise UsageError(f"--job {text}: a speed is above 0, a part above 0 and at most 1, epochs a whole number")
-    job = PlannedJob(found, start, part, None if epochs is None else int(epochs))
+    start, subset, epochs = given.get("start", 0.0), given.get("subset", 1.0), given.get("epochs")
+    if found <= 0 or start < 0 or not 0 < subset <= 1 or (epochs is not None and (epochs < 1 or epochs % 1)):
+        raise UsageError(f"--job {text}: a speed is above 0, a subset above 0 and at most 1, epochs a whole number")
+    job = PlannedJob(found, start, subset, None if epochs is None else int(epochs))
     return _Planned(text, job, speed.endswith("/s"))
 
 
@@ -180,7 +180,7 @@ def _advice(rows: list[_JobsRow], jobs: Sequence[PlannedJob], aligned: Any) -> s
         return None
     gain = 1 - of["follow"].per_draw / of["alone"].per_draw
     if gain < _LITTLE:
-        why = ": a random part meets little of what others draw" if any(job.part < 1 for job in jobs) else ""
+        why = ": a random subset meets little of what others draw" if any(job.subset < 1 for job in jobs) else ""
         return f"Together these jobs read only {max(0.0, gain):.0%} less than each for itself{why}. Run them apart"
     told = f"Together these jobs read {gain:.0%} less than each for itself"
     if len({job.start for job in jobs}) > 1:

@@ -119,8 +119,8 @@ def simulate(
     Several values of an option, separated by commas, make a row each.
 
     With --job, given once for each of several jobs that share a server, the command predicts their reads together. A
-    JOB is its relative speed, or 1500/s samples per second; then ,start=0.5 epochs of the fastest job, ,part=0.1 of the
-    samples, ,epochs=3. The --policies are follow, joader, coordl and alone; the default is follow,alone.
+    JOB is its relative speed, or 1500/s samples per second; then ,start=0.5 epochs of the fastest job, ,subset=0.1 of
+    the samples, ,epochs=3. The --policies are follow, joader, coordl and alone; the default is follow,alone.
     """
     if job:
         _check_alone()
@@ -202,13 +202,13 @@ def _cases(dst: Path | str | None, given: dict[str, Any]) -> list[tuple[Case, di
     if math.prod(len(each) for each in (memories, caches, storages, protocols, stripes, nodes)) > _MOST_ROWS:
         raise UsageError(f"that makes more than {_MOST_ROWS} rows: give fewer values")
     cases = []
-    for memory, cache, storage, protocol, stripe, count in itertools.product(
+    for memory, cache, storage, order, stripe, count in itertools.product(
         memories, caches, storages, protocols, stripes, nodes
     ):
-        chosen: OrderOption = protocol[1]
+        chosen: OrderOption = order[1]
         if stripe[1] is not None:
             if not isinstance(chosen, Stripes):
-                raise UsageError(f"--stripe belongs to order stripes: leave it out, or leave out {protocol[0]}")
+                raise UsageError(f"--stripe belongs to order stripes: leave it out, or leave out {order[0]}")
             chosen = Stripes(length=stripe[1])
         machine = Machine(
             storage[1],
@@ -222,13 +222,13 @@ def _cases(dst: Path | str | None, given: dict[str, Any]) -> list[tuple[Case, di
             machine,
             memory[1],
             cache=cache[1],
-            protocol=chosen,
+            order=chosen,
             nodes=count[1],
             ranks=given["ranks"],
             batch=given["batch"],
             epochs=given["epochs"],
         )
-        named = {"memory": memory, "cache": cache, "storage": storage, "order": protocol}
+        named = {"memory": memory, "cache": cache, "storage": storage, "order": order}
         named |= {"stripe": stripe, "nodes": count}
         cases.append((case, {name: each[0] for name, each in named.items()}))
     return cases

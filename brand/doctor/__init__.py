@@ -1,8 +1,8 @@
-"""Can Brand work here, and if not, what is to be done?
+"""Does Brand work here, and if not, how can it be repaired?
 
-finding    what one check says              examine    all checks, one after the other
-packages   what is installed and what is missing for what       importing  a child process that imports packages
+finding    the result of one check                              examine    all checks, one after the other
+packages   installed and missing packages, by purpose           importing  a child process that imports packages
 system     Python, kernel, shared memory, sockets, page cache   limits     memory, processors, open files, folders
 folder     a data set and the file system below it
-selftest   a small training in a child process                  trial      what that process does
+selftest   a small training in a child process                  trial      the steps in that process
 """

@@ -1,4 +1,4 @@
-"""All checks, one after the other: what `brand doctor` shows."""
+"""All checks, one after the other, as `brand doctor` shows them."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from brand.doctor import folder, limits, packages, selftest, system
 from brand.doctor.finding import CheckResult
 
 OnProgress = Callable[[str, int, int], None]
-"""Is told the stage (`import`, `self-test`), how many steps of it are done, and how many there are."""
+"""Receives the stage (`import`, `self-test`), the number of steps that are done, and the number of all steps."""
 
 
 def examine(where: Path | str | None, on_progress: OnProgress) -> list[CheckResult]:
     """Check this installation and this machine, and the data set at `where` if one is given.
 
-    Raises no error for what it finds: each fault is a `CheckResult`. Takes some seconds.
+    Faults raise no error: each is a `CheckResult`. Takes some seconds.
     """
     found = packages.look(lambda done, total: on_progress("import", done, total))
     found += system.look()

@@ -1,4 +1,4 @@
-"""What does one check say? What it looked at, whether that is all right, and the next step where it is not."""
+"""The result of one check: its subject, whether that works, and the next step if it does not."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 State = Literal["ok", "missing", "problem"]
-"""`missing`: something optional is not there, and Brand works without it. `problem`: something does not work."""
+"""`missing`: an optional package is not installed, and Brand works without it. `problem`: something does not work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,12 +14,12 @@ class CheckResult:
     """The result of one check."""
 
     part: str
-    """The heading under which people read it: `installed`, `system`, `limits`, `data set`, `self-test`."""
+    """The heading in the report: `installed`, `system`, `limits`, `data set`, `self-test`."""
     name: str
     state: State
     told: str
-    """What was found, in a sentence or less."""
+    """The result, in a sentence or less."""
     cure: str = ""
-    """The next step; empty where there is none."""
+    """The next step; empty if there is none."""
     seconds: float | None = None
-    """How long a step of the self-test took; None for all other checks."""
+    """Duration of a step of the self-test; None for all other checks."""

@@ -1,6 +1,6 @@
-"""Can a data set be opened and read here, and does its file system have what fast reads need?
+"""Can a data set be opened and read here, and does its file system support fast reads?
 
-Three samples are read, of the first, the middle and the last chunk. `brand verify` reads them all.
+Three samples are read, of the first, the middle and the last chunk. `brand verify` reads all samples.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ALIGNED: Final = 4096
 
 
 def look(where: Path | str) -> Iterator[CheckResult]:
-    """What there is to say about a data set in a folder, or at a URL."""
+    """Check a data set in a folder, or at a URL."""
     try:
         data = StoredDataSet(where)
     except BrandError as error:
@@ -53,22 +53,22 @@ def _samples(data: StoredDataSet) -> CheckResult:
 
 
 def _file_system(folder: Path, chunk: str) -> Iterator[CheckResult]:
-    """What the file system of a data set can do. Each check opens the chunk anew."""
+    """Check the abilities of a data set's file system. Each check opens the chunk again."""
     try:
         mount = mount_of(folder)
     except BrandError as error:
-        yield CheckResult(PART, "file system", "missing", f"its name, so no profile of it is kept: {error}")
+        yield CheckResult(PART, "file system", "missing", f"its name, so its profile cannot be stored: {error}")
     else:
-        note = ", which is memory: no storage lies below it" if mount.type in IN_MEMORY else ""
+        note = ", which is memory and not a storage device" if mount.type in IN_MEMORY else ""
         yield CheckResult(PART, "file system", "ok", device_name(mount) + note)
-    with suppress(OSError):  # of a chunk that cannot be read, `_samples` has said so
+    with suppress(OSError):  # `_samples` has reported a chunk that cannot be read
         with open(chunk, "rb") as file:
             yield page_cache(PART, file.fileno(), os.fstat(file.fileno()).st_size)
         yield _direct(chunk)
 
 
 def _direct(chunk: str) -> CheckResult:
-    """Whether reads can go past the page cache."""
+    """Check whether reads can bypass the page cache."""
     name = "direct reads"
     try:
         descriptor = os.open(chunk, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_DIRECT", 0))
@@ -84,7 +84,7 @@ def _direct(chunk: str) -> CheckResult:
 
 
 def _profile(where: Path | str) -> CheckResult:
-    """Whether the storage was measured."""
+    """Check whether the storage was measured."""
     found = load_profile(where)
     if found is None or is_assumed(found):
         told = "not measured" + (f": stripes of {size(DEFAULT_STRIPE_BYTES)} are assumed" if found is None else "")

@@ -1,7 +1,7 @@
-"""A child process that imports packages, so that one which crashes does not end `brand doctor`.
+"""A child process that imports packages, so that a package that crashes does not end `brand doctor`.
 
 Standard input has a JSON list of module names. After each import the process writes one JSON line to standard output:
-the error, or an empty text where there is none. What a package prints goes to standard error.
+the error, or an empty text if there is none. Output of a package is redirected to standard error.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import warnings
 
 
 def main() -> None:
-    """Import what standard input names."""
+    """Import the modules that standard input lists."""
     modules = json.load(sys.stdin)
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as out:
         os.dup2(2, 1)
@@ -25,7 +25,7 @@ def main() -> None:
 
 
 def _error(module: str) -> str:
-    """Why a module cannot be imported: the first line of the error; empty where it can."""
+    """Return why a module cannot be imported: the first line of the error; empty if it can."""
     try:
         importlib.import_module(module)
     except Exception as error:  # noqa: BLE001 - an import runs any code

@@ -1,4 +1,4 @@
-"""What may this process use: memory, processors, open files, storage, folders? The functions that judge are pure."""
+"""Which memory, processors, open files, storage and folders may this process use? The functions that judge are pure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MOST_TEMPORARY: Final = 107 - len("/pymp-xxxxxxxx/listener-xxxxxxxx")
 
 
 def look() -> Iterator[CheckResult]:
-    """The limits of this process."""
+    """Check the limits of this process."""
     yield judge_memory(available_bytes(), group_bytes())
     yield CheckResult(PART, "/dev/shm", "ok", "not used, so its size does not matter")
     yield judge_processors(len(os.sched_getaffinity(0)), os.cpu_count() or 1, processors_allowed())
@@ -37,26 +37,30 @@ def look() -> Iterator[CheckResult]:
 
 
 def judge_memory(free: int, group: int | None) -> CheckResult:
-    """Memory that this process may still take, and what its control group may take in all (None: no limit)."""
+    """Judge the memory that this process may still take, and the limit of its control group (None: no limit)."""
     told = f"{size(free)} are free, and BrandDataset takes at most {size(int(free * DEFAULT_SHARE))} by default"
     if group is not None:
-        told = f"the control group may have {size(group)}; {told}"
+        told = f"the control group may use {size(group)}; {told}"
     if free < LEAST_BYTES:
-        return CheckResult(PART, "memory", "problem", told, f"give this job {size(LEAST_BYTES)} more, or end others")
+        return CheckResult(
+            PART, "memory", "problem", told, f"give this job {size(LEAST_BYTES)} more memory, or end other processes"
+        )
     return CheckResult(PART, "memory", "ok", told)
 
 
 def judge_processors(mine: int, machine: int, allowed: float | None) -> CheckResult:
-    """Processors that this process may run on, those of the machine, and the time that its control group has."""
+    """Judge the processors that this process may run on, those of the machine, and the quota of its control group."""
     told = f"this process may use {mine} of {counted(machine, 'processor')}"
     if allowed is not None and allowed < mine:
-        told += f", and its control group the time of {allowed:g}"
-        return CheckResult(PART, "processors", "ok", told, f"BrandLoader(threads={max(1, int(allowed))}) fits better")
+        told += f", and its control group the time of {allowed:g} processors"
+        return CheckResult(
+            PART, "processors", "ok", told, f"BrandLoader(num_workers={max(1, int(allowed))}) fits better"
+        )
     return CheckResult(PART, "processors", "ok", told)
 
 
 def judge_files(soft: int, hard: int) -> CheckResult:
-    """The limit of open files: the one in force, and the highest that this process may set."""
+    """Judge the limit of open files: the one in force, and the highest that this process may set."""
     if soft == resource.RLIM_INFINITY:
         return CheckResult(PART, "open files", "ok", "no limit")
     told = f"{soft:,} for a process"
@@ -68,15 +72,15 @@ def judge_files(soft: int, hard: int) -> CheckResult:
 
 
 def judge_storage(limits: list[str]) -> CheckResult:
-    """What the control groups let processes read."""
+    """Judge the read limits of the control groups."""
     if limits:
         told = f"the control group limits reads: {', '.join(limits)}"
-        return CheckResult(PART, "storage", "ok", told, "`brand profile DST` measures what is left")
+        return CheckResult(PART, "storage", "ok", told, "`brand profile DST` measures the remaining bandwidth")
     return CheckResult(PART, "storage", "ok", "no control group limits reads")
 
 
 def judge_temporary(folder: str) -> CheckResult:
-    """The folder of temporary files, in which workers of a DataLoader make sockets."""
+    """Judge the folder of temporary files, in which workers of a DataLoader make sockets."""
     length = len(os.fsencode(folder))
     if length > MOST_TEMPORARY:
         told = f"{folder} has {length} bytes, too many for the sockets of a DataLoader with workers"
@@ -85,13 +89,15 @@ def judge_temporary(folder: str) -> CheckResult:
 
 
 def _cache_folder() -> CheckResult:
-    """Whether profiles of storages and copies of indices can be kept."""
+    """Check whether profiles of storages and copies of indices can be stored."""
     try:
         folder = user_cache("storage")
     except BrandError as error:
-        return CheckResult(PART, "cache", "missing", str(error), "set XDG_CACHE_HOME, to keep profiles of storages")
+        return CheckResult(
+            PART, "cache", "missing", str(error), "set XDG_CACHE_HOME, so that storage profiles can be stored"
+        )
     there = next(each for each in (folder, *folder.parents) if each.exists())
     if not os.access(there, os.W_OK):
-        told = f"{there} cannot be written, so no profile of a storage and no copy of an index is kept"
-        return CheckResult(PART, "cache", "missing", told, "set XDG_CACHE_HOME to a folder of yours")
+        told = f"{there} is not writable, so storage profiles and copies of indices cannot be stored"
+        return CheckResult(PART, "cache", "missing", told, "set XDG_CACHE_HOME to a folder of your own")
     return CheckResult(PART, "cache", "ok", str(folder.parent))

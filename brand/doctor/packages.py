@@ -1,10 +1,10 @@
-"""Which packages are installed, and what is missing for what?
+"""Which packages are installed, and which features lack a package?
 
     metadata of brand-data -> requirements of each extra -> versions found -> imports tried -> findings
 
-The list of extras is the metadata of the installed distribution, so it cannot differ from what pip installs. Versions
-come from metadata as well. The packages in `MODULES` have compiled parts, which can be installed and still not load, so
-a child process imports them (`importing`). `parse`, `at_least` and `judge` are pure.
+The list of extras is read from the metadata of the installed distribution, so it cannot differ from what pip installs.
+Versions are read from metadata as well. The packages in `MODULES` have compiled parts, which can be installed and still
+not load, so a child process imports them (`importing`). `parse`, `at_least` and `judge` are pure.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ PURPOSES: Final = {
     "frameworks": "Lightning, Accelerate and the Hugging Face Trainer",
     "tools": "`brand profile --plot` and brand.testing.shuffling",
 }
-"""What each extra is for. An extra that is not here is shown without its purpose."""
+"""Purpose of each extra. An extra that is not here is shown without its purpose."""
 DEVELOPERS: Final = frozenset({"dev", "docs"})
-"""Extras that only those who change Brand need."""
+"""Extras that only developers of Brand need."""
 MODULES: Final = {
     "numpy": "numpy",
     "zstandard": "zstandard",
@@ -48,9 +48,9 @@ MODULES: Final = {
     "soxr": "soxr",
     "obstore": "obstore",
 }
-"""What is imported of packages with compiled parts."""
+"""Modules to import of packages with compiled parts."""
 LIMIT_S: Final = 120.0
-"""How long all imports may take: a cold network drive needs a minute for PyTorch."""
+"""Maximum time of all imports: a cold network drive needs a minute for PyTorch."""
 
 _REQUIREMENT: Final = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*)\s*(?:\[[^]]*\])?\s*(?P<versions>[^;]*)")
 _LEAST: Final = re.compile(r">=\s*(\d+(?:\.\d+)*)")
@@ -58,22 +58,22 @@ _EXTRA: Final = re.compile(r"extra\s*==\s*[\"']([\w.-]+)[\"']")
 _NUMBERS: Final = re.compile(r"\d+(?:\.\d+)*")
 
 OnImport = Callable[[int, int], None]
-"""Is told how many packages have been imported, and of how many."""
+"""Receives the number of packages that have been imported, and the number of all packages."""
 
 
 class Requirement(NamedTuple):
-    """One package that Brand or an extra of it needs."""
+    """One package that Brand or one of its extras needs."""
 
     name: str
     """The distribution, in lower case with hyphens."""
     least: str
-    """The oldest version that will do; empty: any."""
+    """The oldest sufficient version; empty: any."""
     extra: str
-    """The extra that needs it; empty: Brand itself does."""
+    """The extra that needs it; empty: Brand itself."""
 
 
 def parse(line: str) -> Requirement | None:
-    """A requirement as metadata has it (`torch>=2.3; extra == "train"`); None where the line is none. Pure."""
+    """Parse a requirement of the metadata (`torch>=2.3; extra == "train"`); None if the line is not one. Pure."""
     before, _, marker = line.partition(";")
     match = _REQUIREMENT.match(before.strip())
     if match is None:
@@ -84,12 +84,12 @@ def parse(line: str) -> Requirement | None:
 
 
 def at_least(version: str, least: str) -> bool:
-    """Whether a version is `least` or newer, by its numbers: `2.13.0+cpu` is newer than `2.3`. Pure."""
+    """Return whether a version is `least` or newer, by its numbers: `2.13.0+cpu` is newer than `2.3`. Pure."""
     return _numbers(version) >= _numbers(least)
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    """The numbers of a version, without zeros at its end: 2.3.0 is 2.3."""
+    """Return the numbers of a version, without zeros at its end: 2.3.0 is 2.3."""
     match = _NUMBERS.match(version)
     numbers = [int(number) for number in match[0].split(".")] if match else []
     while numbers and not numbers[-1]:
@@ -100,9 +100,10 @@ def _numbers(version: str) -> tuple[int, ...]:
 def judge(
     needed: Sequence[Requirement], versions: Mapping[str, str], faults: Mapping[str, str]
 ) -> Iterable[CheckResult]:
-    """A finding for Brand's own packages and one for each extra.
+    """Yield a result for Brand's own packages and one for each extra.
 
-    `versions` has the distributions that are installed, `faults` the packages whose import failed, and why. Pure.
+    `versions` has the distributions that are installed, `faults` the packages whose import failed, and the reason.
+    Pure.
     """
     order = ["", *PURPOSES]
     extras = dict.fromkeys(each.extra for each in needed if each.extra not in DEVELOPERS)
@@ -121,7 +122,7 @@ def _of_extra(
     broken = [each for each in members if each.name in faults]
     if broken:
         first = broken[0]
-        told = f"{first.name} {versions[first.name]} is installed and cannot be imported: {faults[first.name]}"
+        told = f"{first.name} {versions[first.name]} is installed but cannot be imported: {faults[first.name]}"
         return CheckResult(PART, name, "problem", told, f"pip install --force-reinstall '{_spec(first)}'")
     if old:
         told = ", ".join(f"{each.name} {versions[each.name]} is older than {each.least}" for each in old)
@@ -144,7 +145,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def look(on_import: OnImport, *, extras: bool = True) -> list[CheckResult]:
-    """What is installed of Brand, of what it needs, and of its extras. Imports packages in a child process."""
+    """Check Brand, the packages that it needs, and its extras. Imports packages in a child process."""
     try:
         lines = metadata.requires(DISTRIBUTION) or []
     except metadata.PackageNotFoundError:
@@ -157,7 +158,7 @@ def look(on_import: OnImport, *, extras: bool = True) -> list[CheckResult]:
 
 
 def _version(name: str) -> str:
-    """The installed version of a distribution; empty where it is not installed."""
+    """Return the installed version of a distribution; empty if it is not installed."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
@@ -165,7 +166,7 @@ def _version(name: str) -> str:
 
 
 def import_faults(names: Sequence[str], on_import: OnImport, *, limit_s: float = LIMIT_S) -> dict[str, str]:
-    """Which of these packages cannot be imported, and why; one child process imports them all.
+    """Return the packages that cannot be imported, and the reasons; one child process imports all packages.
 
     After a package that ends the process, the others are imported in a new process.
     """
@@ -182,7 +183,7 @@ def import_faults(names: Sequence[str], on_import: OnImport, *, limit_s: float =
 
 
 def _imported(modules: Sequence[str], limit_s: float) -> tuple[list[str], str]:
-    """The errors of a process that imports modules, and how it ended where it did not import them all."""
+    """Return the errors of a process that imports modules, and how it ended if it did not import them all."""
     started = subprocess.Popen(
         child_command("brand.doctor.importing"),
         stdin=subprocess.PIPE,
@@ -193,7 +194,7 @@ def _imported(modules: Sequence[str], limit_s: float) -> tuple[list[str], str]:
     with started as process:
         try:
             said, _ = process.communicate(json.dumps(modules), limit_s)
-            ending = f"it ends the process, with code {process.returncode}"
+            ending = f"its import ended the process, with code {process.returncode}"
         except subprocess.TimeoutExpired:
             process.kill()
             said, _ = process.communicate()

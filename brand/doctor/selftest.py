@@ -1,4 +1,4 @@
-"""Does Brand do here what it promises? A child process (`trial`) packs, reads, trains and resumes.
+"""Does Brand work here? A child process (`trial`) packs, reads, trains and resumes.
 
 It works in a temporary folder. `brand doctor` loads no PyTorch itself, so it survives a crash of the child, and ends a
 child that takes too long.
@@ -22,23 +22,23 @@ from brand.pythonchild import child_command
 
 PART: Final = "self-test"
 LIMIT_S: Final = 120.0
-"""How long the whole self-test may take: it takes some seconds, and more where PyTorch lies on a network drive."""
+"""Maximum time of the whole self-test: it takes some seconds, and more if PyTorch is on a network drive."""
 _REPORT: Final = "report it with the output of `brand doctor --json`"
 
 OnStep = Callable[[int, int], None]
-"""Is told how many steps are done, and how many there are."""
+"""Receives the number of steps that are done, and the number of all steps."""
 
 
 def look(on_step: OnStep, *, limit_s: float = LIMIT_S) -> list[CheckResult]:
-    """The steps of the self-test, up to the first that failed."""
+    """Run the steps of the self-test, up to the first that fails."""
     with tempfile.TemporaryDirectory(prefix="brand-doctor-", ignore_cleanup_errors=True) as folder:
         return list(judge(*_run(folder, on_step, limit_s)))
 
 
 def _run(folder: str, on_step: OnStep, limit_s: float) -> tuple[list[dict[str, Any]], str]:
-    """What the child process said of its steps, and how it ended.
+    """Return what the child process reported about its steps, and how it ended.
 
-    Its errors go to a file: a pipe would stay open as long as the node server that the child starts.
+    Its errors are written to a file: a pipe would stay open as long as the data server that the child starts.
     """
     lines: list[dict[str, Any]] = []
     with tempfile.TemporaryFile() as errors:
@@ -53,7 +53,7 @@ def _run(folder: str, on_step: OnStep, limit_s: float) -> tuple[list[dict[str, A
                 lines.append(json.loads(line))
                 on_step(len(lines), len(STEPS))
         if time.monotonic() - begun >= limit_s:
-            return lines, f"it was not over after {counted(round(limit_s), 'second')}"
+            return lines, f"it did not finish within {counted(round(limit_s), 'second')}"
         errors.seek(0)
         last = errors.read().decode(errors="replace").strip().splitlines()[-1:]
     return lines, ": ".join([f"the process ended with code {process.returncode}", *last])
@@ -76,7 +76,7 @@ def _ended_after(limit_s: float, process: subprocess.Popen[str]) -> Iterator[Non
 
 
 def judge(lines: list[dict[str, Any]], ending: str) -> Iterator[CheckResult]:
-    """A finding for each step that was taken, and one for the step at which the process ended too early. Pure."""
+    """Yield a result for each completed step, and one for the step at which the process ended too early. Pure."""
     for line in lines:
         if "missing" in line:
             yield CheckResult(PART, line["step"], "missing", *_advice(line["missing"]))
@@ -90,6 +90,6 @@ def judge(lines: list[dict[str, Any]], ending: str) -> Iterator[CheckResult]:
 
 
 def _advice(message: str) -> tuple[str, str]:
-    """What is missing, and the command that installs it: `brand.torch needs PyTorch: pip install ...`."""
+    """Return the missing package, and the command that installs it: `brand.torch needs PyTorch: pip install ...`."""
     told, _, cure = message.partition(": ")
     return told, cure

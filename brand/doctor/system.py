@@ -1,10 +1,11 @@
-"""Do Python and the kernel have what draws need? Each thing is tried, because a sandbox may forbid what its kernel has.
+"""Do Python and the kernel support the features that a training needs? Each is tried, because a sandbox may forbid
+features that its kernel has.
 
-processes       the node server learns when a training ends (pidfd_open, Linux 5.3)
-shared memory   samples lie in an anonymous file that no other process can change (memfd, seals)
-sockets         the server hands this file to clients (abstract Unix sockets, SCM_RIGHTS)
-page cache      clients copy what it holds already (mincore, RWF_NOWAIT); without it they are slower, never wrong
-compiled        loops over samples (brand.native); without them small samples come slower
+processes       the data server is notified when a training ends (pidfd_open, Linux 5.3)
+shared memory   samples are in an anonymous file that no other process can change (memfd, seals)
+sockets         the server passes this file to clients (abstract Unix sockets, SCM_RIGHTS)
+page cache      clients copy samples that it holds already (mincore, RWF_NOWAIT); without it reads are slower
+compiled        loops over samples (brand.native); without them small samples are slower
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ from brand.node.memory.arena import Arena
 from brand.storage.io.pagecache import CachedFile
 
 PART: Final = "system"
-_NEEDS: Final = "draws need Linux 5.3 or newer; conversions and exact reads need less"
+_NEEDS: Final = "training needs Linux 5.3 or newer; conversion and random access do not"
 _FUTURE_WRITE: Final = getattr(fcntl, "F_SEAL_FUTURE_WRITE", 0x10)
 _BYTES: Final = 1 << 16
 
 
 def look() -> Iterator[CheckResult]:
-    """Python, the kernel, and what draws need of it."""
+    """Check Python, the kernel, and the kernel features that a training needs."""
     yield CheckResult(PART, "Python", "ok", f"{platform.python_version()}, {sys.executable}")
     yield compiled(XXH3, borrowed.zstd(), built=CORE is not None, wanted=WANTED)
     yield _kernel()
@@ -45,16 +46,20 @@ def look() -> Iterator[CheckResult]:
 
 
 def compiled(xxh3: Sequence[int], zstd: Sequence[int], *, built: bool, wanted: bool) -> CheckResult:
-    """The compiled loops over samples, and the functions that they borrow."""
+    """Check the compiled loops over samples, and the functions of other libraries that they call."""
     name = "compiled"
     if not wanted:
-        return CheckResult(PART, name, "missing", "BRAND_NATIVE=0 says to do without the compiled loops", "unset it")
+        return CheckResult(PART, name, "missing", "BRAND_NATIVE=0 disables the compiled loops", "unset BRAND_NATIVE")
     if not built:
-        told = "the loops over samples were not built: small samples come slower"
-        return CheckResult(PART, name, "missing", told, "install a C compiler and Python's headers, then Brand anew")
+        told = "the loops over samples were not built: small samples are slower to read"
+        return CheckResult(
+            PART, name, "missing", told, "install a C compiler and Python's headers, then reinstall Brand"
+        )
     lacking = [package for package, lent in (("xxhash", xxh3), ("zstandard", zstd)) if not lent]
     if lacking:
-        told = f"loops over samples, without the functions of {' and '.join(lacking)}, which this build of it hides"
+        told = (
+            f"loops over samples, but without the functions of {' and '.join(lacking)}: this build does not export them"
+        )
         return CheckResult(PART, name, "missing", told, f"pip install --force-reinstall {' '.join(lacking)}")
     return CheckResult(PART, name, "ok", "loops over samples")
 
@@ -82,7 +87,7 @@ def _shared_memory() -> CheckResult:
         arena.close()
     if not sealed:
         return CheckResult(
-            PART, name, "missing", "a client could write to the server's samples", "Linux 5.1 can forbid it"
+            PART, name, "missing", "a client could write to the server's samples", "Linux 5.1 or newer prevents it"
         )
     return CheckResult(PART, name, "ok", "anonymous and sealed (memfd)")
 
@@ -92,13 +97,13 @@ def _sockets() -> CheckResult:
     try:
         _hand_over()
     except OSError as error:
-        told = f"a file cannot be handed over an abstract Unix socket: {error.strerror or error}"
+        told = f"a file cannot be passed over an abstract Unix socket: {error.strerror or error}"
         return CheckResult(PART, name, "problem", told, "allow Unix sockets and SCM_RIGHTS in this sandbox")
-    return CheckResult(PART, name, "ok", "a server can hand its memory to clients (SCM_RIGHTS)")
+    return CheckResult(PART, name, "ok", "a server can share its memory with clients (SCM_RIGHTS)")
 
 
 def _hand_over() -> None:
-    """Hand an anonymous file from one socket to another, as a server does. Raises OSError."""
+    """Pass an anonymous file from one socket to another, as a server does. Raises OSError."""
     address = f"\0brand-doctor-{secrets.token_hex(8)}"
     descriptor = os.memfd_create("brand-doctor", os.MFD_CLOEXEC)
     with os.fdopen(descriptor, "wb") as file, socket.socket(socket.AF_UNIX) as listener:
@@ -122,7 +127,7 @@ def _hand_over() -> None:
 
 
 def page_cache(part: str, descriptor: int, size: int) -> CheckResult:
-    """Whether the kernel says what the page cache holds of a file that was read or written just now."""
+    """Check whether the kernel tells which pages of a file that was just read or written are in the page cache."""
     name, faults = "page cache", []
     os.preadv(descriptor, [bytearray(min(size, _BYTES))], 0)
     if CachedFile(descriptor).holds(0, min(size, _BYTES)) is None:
@@ -132,6 +137,6 @@ def page_cache(part: str, descriptor: int, size: int) -> CheckResult:
     except OSError:
         faults.append("RWF_NOWAIT")
     if faults:
-        told = f"without {' and '.join(faults)} here, clients do not copy what it holds: slower, never wrong"
+        told = f"without {' and '.join(faults)}, clients cannot copy samples from the page cache: reads are slower"
         return CheckResult(part, name, "missing", told)
-    return CheckResult(part, name, "ok", "clients can copy what it holds (mincore, RWF_NOWAIT)")
+    return CheckResult(part, name, "ok", "clients can copy samples from the page cache (mincore, RWF_NOWAIT)")

@@ -1,7 +1,7 @@
-"""The self-test: a data set is packed, read exactly, trained from, and a training is resumed.
+"""The self-test: a data set is packed, read by index, trained from, and a training is resumed.
 
 This is the child process of `selftest`. Standard input has the folder to work in. For each step the process writes a
-JSON line: its name, its seconds, and what is wrong or missing, if anything is. The process ends after the first of
+JSON line: its name, its seconds, and its fault or the missing package, if any. The process ends after the first of
 these.
 """
 
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 SAMPLES: Final = 2000
 BATCH: Final = 50
-STEPS: Final = ("pack", "exact reads", "load PyTorch", "an epoch", "resume")
+STEPS: Final = ("pack", "random access", "load PyTorch", "an epoch", "resume")
 _CHUNK: Final = 32
 _SEED: Final = 1
 
 
 def main() -> None:
-    """Take the steps, until one fails."""
+    """Run the steps, until one fails."""
     folder = Path(json.load(sys.stdin))
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as out:
         os.dup2(2, 1)
@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def _taken(step: Callable[[], None]) -> dict[str, Any]:
-    """How long a step took, and why it failed."""
+    """Return the duration of a step, and why it failed."""
     started = time.monotonic()
     try:
         step()
@@ -62,7 +62,7 @@ def _taken(step: Callable[[], None]) -> dict[str, Any]:
 
 
 class _Trial:
-    """The steps, and what they hand on."""
+    """The steps, and the data that they pass on."""
 
     def __init__(self, target: Path) -> None:
         self._target = target
@@ -84,7 +84,7 @@ class _Trial:
         order = list(range(SAMPLES))
         random.Random(_SEED).shuffle(order)
         for sample, index in zip(StoredDataSet(self._target).samples(order), order, strict=True):
-            _check(sample["number"] == index and sample["data"] == _bytes(index), f"sample {index} is another one")
+            _check(sample["number"] == index and sample["data"] == _bytes(index), f"sample {index} is a different one")
 
     def load(self) -> None:
         """Import PyTorch, and open the data set for a training."""
@@ -94,16 +94,16 @@ class _Trial:
         self._loader = BrandLoader(data, BATCH, sampler=BrandSampler(data, seed=_SEED, num_replicas=1, rank=0))
 
     def epoch(self) -> None:
-        """Draw an epoch from a node server: each sample once, with its own bytes, in random order."""
+        """Fetch an epoch from a data server: each sample once, with its own bytes, in random order."""
         for numbers, data in self._loader:
             for number, found in zip(numbers.tolist(), data, strict=True):
-                _check(bytes(found) == _bytes(number), f"a draw of sample {number} brought other bytes")
+                _check(bytes(found) == _bytes(number), f"sample {number} was delivered with other bytes")
             self._epoch += numbers.tolist()
-        _check(sorted(self._epoch) == list(range(SAMPLES)), "an epoch did not bring each sample once")
-        _check(self._epoch != sorted(self._epoch), "an epoch came in the order of the source")
+        _check(sorted(self._epoch) == list(range(SAMPLES)), "an epoch did not deliver each sample once")
+        _check(self._epoch != sorted(self._epoch), "an epoch was delivered in the order of the source")
 
     def resume(self) -> None:
-        """Stop the same epoch half-way, and go on from its state as JSON."""
+        """Stop the same epoch half-way, and resume it from its state as JSON."""
         loader, half = self._loader, SAMPLES // BATCH // 2
         loader.set_epoch(0)
         batches = iter(loader)

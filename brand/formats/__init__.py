@@ -1,23 +1,23 @@
-"""Bytes <-> values: everything that `docs/format.md` specifies. A leaf: it imports no other room.
+"""Bytes <-> values: everything that `docs/format.md` specifies. A leaf: it imports no other package of Brand.
 
 constants     persistent numbers and limits
-old_names     names in files that are not those of this version
+old_names     names in files that differ from those of this version
 schema        names and codecs of the fields
 values        one field <-> payload
-instead       what to write instead of a value that does not fit
+instead       advice for a value that does not fit its codec
 record        one sample <-> record
-compression   whether compression is worth it, and one record <-> stored bytes
-header        what every chunk and the manifest say about the data set
+compression   whether compression is worthwhile, and one record <-> stored bytes
+header        facts about the data set, stored in every chunk and in the manifest
 chunk         preamble, header and table of a chunk file
 contents      the samples of a chunk file, one after the other
 signed        the frame of brand.json and share.json: version and checksum
 manifest      brand.json
 share         share.json
-extras        how large the contents of extras.zip may be
+extras        the maximum size of the contents of extras.zip
 index         the .npy files that follow from the tables
 arrays        one array in a file, read so that damage to the file never ends the process
 mapped        arrays in mapped work files, touched a window at a time
-publish       how a file appears whole or not at all
-media         what kind of image or audio file some bytes are, and decoding them
-preparation   what is done to pictures and clips before anything random is
+publish       files that appear whole or not at all
+media         detection of image and audio files, and decoding
+preparation   decoding and resizing of images and audio, before any random transform
 """

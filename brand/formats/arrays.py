@@ -1,10 +1,10 @@
-"""One array in a file: how are its elements read so that damage to the file never ends the process?
+"""How are elements of one array in a file read so that damage to the file never ends the process?
 
-A process that touches a missing page of a mapped file gets SIGBUS, which kills it. A page is missing when the file was
+A process that touches a missing page of a mapped file gets SIGBUS, which kills it. A page is missing if the file was
 cut short or the device reports an error, and a check before the touch always leaves a gap. So this process never
 touches the mapping. `take` lets the kernel copy the elements out of it: one call of pwritev(2) copies up to a thousand
 elements into a small file in memory, and for a missing page it returns an error. `take` then reads the elements one by
-one from the descriptor, which tells what is wrong. `run` reads neighbouring elements from the descriptor at once.
+one from the descriptor, which gives the exact error. `run` reads neighbouring elements from the descriptor at once.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ class ArrayFile:
     """An array of `length` elements that begins at byte `start` of an open file.
 
     It is read-only, and any number of threads may use it at once. It duplicates the descriptor. Errors name `path`, and
-    tell with `hint` what to do about a damaged file. Raises OSError or ValueError where the file cannot be mapped.
+    advise with `hint` how to repair a damaged file. Raises OSError or ValueError if the file cannot be mapped.
     """
 
     def __init__(self, file: int, path: Path, dtype: np.dtype[Any], start: int, length: int, hint: str = "") -> None:
         self.path, self.dtype, self._start, self._length, self._hint = path, dtype, start, length, hint
-        self._file = -1  # for `__del__`, where the next line fails
+        self._file = -1  # for `__del__`, if the next line fails
         self._file = os.dup(file)
         self._mapping = mmap.mmap(self._file, start + length * dtype.itemsize, prot=mmap.PROT_READ)
         self._address = np.frombuffer(self._mapping, np.uint8).ctypes.data + start
@@ -52,18 +52,18 @@ class ArrayFile:
             close(self._file)
 
     def run(self, first: int, end: int) -> NDArray[Any]:
-        """The elements `first` to `end` - 1, or as many of them as there are. Raises `FormatError`."""
+        """Return the elements `first` to `end` - 1, or as many of them as there are. Raises `FormatError`."""
         first, end, _ = slice(first, end).indices(self._length)
         found = np.empty(max(0, end - first), self.dtype)
         self._fill(found.view(np.uint8), first)
         return found
 
     def all(self) -> NDArray[Any]:
-        """All elements. Raises `FormatError`."""
+        """Return all elements. Raises `FormatError`."""
         return self.run(0, self._length)
 
     def take(self, numbers: NDArray[np.integer[Any]]) -> NDArray[Any]:
-        """The elements with these numbers, in that order. Raises `FormatError`, IndexError.
+        """Return the elements with these numbers, in that order. Raises `FormatError`, IndexError.
 
         The kernel fills the last page of a shortened file with zeros, so an element that can be read may be wrong.
         """
@@ -115,11 +115,11 @@ class _Landing:
         self._vector = np.empty(_PIECES, _IOVEC)
 
     def __del__(self) -> None:
-        if self._file >= 0:  # -1 where the process had no descriptor left
+        if self._file >= 0:  # -1 if the process had no descriptor left
             os.close(self._file)
 
     def copy_all(self, address: int, numbers: NDArray[np.uint64], size: int, out: NDArray[np.uint8]) -> bool:
-        """As `copy`, of any number of elements, in one call of the core; False also where there is no core."""
+        """Copy any number of elements like `copy`, in one call of the core. Return False also without the core."""
         if CORE is None:
             return False
         self._reserve(size)
@@ -128,7 +128,7 @@ class _Landing:
         return copied
 
     def copy(self, address: int, numbers: NDArray[np.uint64], size: int, out: NDArray[np.uint8]) -> bool:
-        """Copy elements of `size` bytes of the array at `address`; returns False where one of its pages is missing."""
+        """Copy elements of `size` bytes of the array at `address`. Return False if one of its pages is missing."""
         self._reserve(size)
         vector = self._vector[: len(numbers)]
         np.multiply(numbers, np.uint64(size), out=vector["base"])
@@ -140,7 +140,7 @@ class _Landing:
         return True
 
     def _reserve(self, size: int) -> None:
-        """Have memory for `_PIECES` elements of `size` bytes."""
+        """Reserve memory for `_PIECES` elements of `size` bytes."""
         if len(self._memory) < _PIECES * size:
             os.ftruncate(self._file, _PIECES * size)
             self._memory = np.frombuffer(mmap.mmap(self._file, _PIECES * size), np.uint8)
@@ -158,7 +158,7 @@ _local = threading.local()
 
 
 def _landing() -> _Landing:
-    """The landing of this thread."""
+    """Return the landing of this thread."""
     found: _Landing | None = getattr(_local, "landing", None)
     if found is None:
         found = _local.landing = _Landing()
@@ -166,7 +166,7 @@ def _landing() -> _Landing:
 
 
 def _forget() -> None:
-    """A forked child must not share its landing with its parent."""
+    """Replace the landing in a forked child, which must not share it with its parent."""
     global _local
     _local = threading.local()
 

@@ -3,8 +3,8 @@
     0               64            64+H          64+H+D        64+H+D+32n                            F
     | preamble (64) | header (H)  | dictionary  | table (32n) | sample 0 | sample 1 |...| sample n-1|
 
-`pack_front` makes it. `read_front` reads and checks it: afterwards every row of the table lies inside the file, in
-order and without gaps.
+`pack_front` makes it. `read_front` reads and checks it: afterwards every row of the table is inside the file, in order
+and without gaps.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Preamble:
 
 @dataclass(frozen=True)
 class ChunkFront:
-    """All parts of a chunk file except the samples, checked."""
+    """All sections of a chunk file except the samples, checked."""
 
     preamble: Preamble
     header: Header
@@ -74,12 +74,12 @@ class ChunkFront:
 
 
 def front_size(header_size: int, dictionary_size: int, samples: int) -> int:
-    """Bytes before the first sample of a chunk."""
+    """Return the number of bytes before the first sample of a chunk."""
     return PREAMBLE_SIZE + header_size + dictionary_size + ROW.itemsize * samples
 
 
 def pack_front(header: bytes, dictionary: bytes, rows: NDArray[np.void], *, number: int, data_set_id: bytes) -> bytes:
-    """Bytes before the first sample; `rows` must hold final offsets."""
+    """Return the bytes before the first sample; `rows` must hold final offsets."""
     sizes = len(header), len(dictionary), len(rows)
     file_size = int(rows["offset"][-1]) + int(rows["size"][-1])
     preamble = _PREAMBLE.pack(MAGIC, VERSION_MAJOR, VERSION_MINOR, *sizes, number, file_size, data_set_id, 0)
@@ -90,7 +90,7 @@ def pack_front(header: bytes, dictionary: bytes, rows: NDArray[np.void], *, numb
 
 
 def pack_claim(data_set_id: bytes) -> bytes:
-    """A preamble alone, which stands for chunk 0 in a store until that is written.
+    """Return a preamble alone, which replaces chunk 0 in a store until that is written.
 
     Stores have no folders, so this object marks a place as taken by a data set that is not finished.
     """
@@ -98,7 +98,7 @@ def pack_claim(data_set_id: bytes) -> bytes:
 
 
 def claimed_by(head: bytes) -> bytes | None:
-    """Identity of the data set whose chunk, or claim, begins with these bytes; None where they are of neither."""
+    """Return the identity of the data set whose chunk, or claim, begins with these bytes; None for other bytes."""
     try:
         return parse_preamble(head, Path()).data_set_id
     except FormatError:
@@ -108,7 +108,7 @@ def claimed_by(head: bytes) -> bytes | None:
 def parse_preamble(data: bytes, path: str | Path, number: int | None = None) -> Preamble:
     """Read the first 64 bytes.
 
-    Raises `TruncatedError`, `LayoutError` (no chunk file), `VersionError`, `OversizedError`.
+    Raises `TruncatedError`, `LayoutError` (not a chunk file), `VersionError`, `OversizedError`.
     """
     if len(data) < PREAMBLE_SIZE:
         raise TruncatedError(
@@ -141,7 +141,7 @@ def parse_preamble(data: bytes, path: str | Path, number: int | None = None) -> 
 
 
 def read_front(file: BinaryIO, path: str | Path, number: int | None = None) -> ChunkFront:
-    """Read and check the front of an open chunk file. Raises a `FormatError` that names what is wrong."""
+    """Read and check the front of an open chunk file. Raises a `FormatError` that names the fault."""
     file.seek(0, 2)
     actual = file.tell()
     file.seek(0)
@@ -187,7 +187,7 @@ def _check_length(preamble: Preamble, actual: int, path: str | Path) -> None:
 def _check_place(preamble: Preamble, header: Header, path: str | Path) -> None:
     if preamble.number >= header.chunks or preamble.samples != header.chunk_samples(preamble.number):
         raise LayoutError(
-            f"chunk {preamble.number} with {preamble.samples} samples is no part of a data set"
+            f"chunk {preamble.number} with {preamble.samples} samples cannot belong to a data set"
             f" of {header.samples} samples in chunks of {header.chunk_size}",
             path=path,
             chunk=preamble.number,

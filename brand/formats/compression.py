@@ -1,9 +1,9 @@
-"""Is compression worth it for these samples, and how is one record stored?
+"""Is compression worthwhile for these samples, and how is one record stored?
 
-`choose` looks at a probe, which holds records of randomly placed samples. Where samples are small, half of the probe
-trains a dictionary. The other half measures what zstandard saves with and without the dictionary. A data set is stored
-raw where compression saves less than 10 %. In a compressed data set, a sample that saves less than 10 % is stored raw,
-too: JPEG files beside captions cost nothing to read.
+`choose` evaluates a probe, which holds records of randomly chosen samples. If samples are small, half of the probe
+trains a dictionary. The other half measures the savings of zstandard with and without the dictionary. A data set is
+stored raw if compression saves less than 10 %. In a compressed data set, a sample that saves less than 10 % is also
+stored raw, so JPEG files next to captions cost nothing to decompress.
 """
 
 from __future__ import annotations
@@ -33,32 +33,32 @@ SMALL_SAMPLE_BYTES: Final = 16 << 10
 _TRUSTED_BYTES: Final = 1 << 20
 _TRUSTED_RATIO: Final = 256
 _BULK: Final = {"multi_compress_to_buffer", "multi_decompress_to_buffer"} <= zstandard.backend_features
-"""Whether zstandard can pack and unpack many frames in one call. It cannot where it was built for the system's zstd."""
+"""Whether zstandard can pack and unpack many frames in one call. It cannot if it was built for the system's zstd."""
 _LARGEST_KEPT: Final = (32 << 20) - (64 << 10)
-"""glibc learns from no larger block (mallopt(3), M_MMAP_THRESHOLD)."""
+"""Maximum block size from which glibc adapts its threshold (mallopt(3), M_MMAP_THRESHOLD)."""
 
 _MAX_BLOCK: Final = 128 << 10
-"""Bytes that one block of a frame can hold."""
+"""Maximum bytes of one block of a frame."""
 
 _DESCRIPTOR_AT: Final = 4
 _LONGEST_HEADER: Final = 18
 _BLOCK_HEADER: Final = 3
 _CHECKSUM: Final = 4
 _REPEATED: Final = 1
-"""Kind of a block that is one byte, repeated."""
+"""Kind of a block that is one repeated byte."""
 
 WORTH: Final = 0.9
-"""Compression is kept where the result is at most this share of the raw bytes."""
+"""A data set is compressed if the result is at most this share of the raw bytes."""
 
 
 @dataclass(frozen=True)
 class Compression:
-    """How the samples of a data set are stored."""
+    """Compression settings of a data set."""
 
     codec: Literal["none", "zstd"]
     dictionary: bytes = b""
     worth: float = WORTH
-    """A sample is stored compressed where that takes at most this share of its raw size."""
+    """A sample is stored compressed if that takes at most this share of its raw size."""
     expected_ratio: float = 1.0
     """Stored over raw bytes, as measured on the probe."""
 
@@ -71,9 +71,9 @@ class Compressor:
         self._zstd = _compressor(compression.dictionary) if compression.codec == "zstd" else None
 
     def pack(self, records: Records) -> list[Buffer]:
-        """Stored bytes of each record: a zstd frame where that is worth it, else the record itself.
+        """Return the stored bytes of each record: a zstd frame if that is worthwhile, else the record itself.
 
-        One call packs all records where zstandard can do that. It makes the same frames as one call for each record.
+        One call packs all records if zstandard supports that. It makes the same frames as one call for each record.
         """
         if self._zstd is None:
             return records.pieces()
@@ -87,7 +87,7 @@ class Compressor:
 class Decompressor:
     """Unpacks stored bytes. Not thread-safe: each thread has its own.
 
-    Raises ValueError where `dictionary` is not a zstd dictionary.
+    Raises ValueError if `dictionary` is not a zstd dictionary.
     """
 
     def __init__(self, dictionary: bytes = b"") -> None:
@@ -100,15 +100,16 @@ class Decompressor:
         self._core = CORE.unpacker(lent, dictionary) if CORE is not None and lent else None
 
     def unpack(self, stored: Buffer, raw_size: int) -> Buffer:
-        """The record.
+        """Return the record.
 
-        Raises ValueError where `stored` is not a zstd frame of `raw_size` bytes. Checks that before it allocates.
+        Raises ValueError if `stored` is not a zstd frame of `raw_size` bytes. Checks that before it allocates.
         """
         if len(stored) == raw_size:
             return stored
         try:
             if zstandard.frame_content_size(stored) != raw_size:
                 raise ValueError(f"the zstd frame does not hold {raw_size} bytes")
+            # A damaged size must not allocate gigabytes.
             if raw_size > _TRUSTED_BYTES + _TRUSTED_RATIO * len(stored):
                 return self._unpack_in_steps(stored, raw_size)
             return self._zstd.decompress(stored, allow_extra_data=False)
@@ -122,7 +123,7 @@ class Decompressor:
         sizes: NDArray[np.int64],
         raw_sizes: NDArray[np.int64],
     ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-        """Unpack samples whose stored bytes lie in one memory. Returns the records' memory, and where each begins.
+        """Unpack samples whose stored bytes are in one memory. Return the records' memory, and the offset of each.
 
         One call unpacks all frames of a plausible size, or, without the core, all simple frames; other frames are
         unpacked one by one. Raises ValueError as `unpack` does, but the message does not name the sample at fault.
@@ -163,7 +164,7 @@ class Decompressor:
         sizes: NDArray[np.int64],
         raw_sizes: NDArray[np.int64],
     ) -> Any:
-        """The records of frames, one after the other. The interpreter's lock is released once for all of them."""
+        """Return the records of frames, one after the other. Releases the interpreter's lock once for all of them."""
         if not len(starts):  # zstandard divides by their number
             return ()
         _keep_freed_memory()
@@ -178,7 +179,7 @@ class Decompressor:
             raise ValueError(f"not zstd frames of this data set: {error}") from error
 
     def _unpack_in_steps(self, stored: Buffer, raw_size: int) -> bytes:
-        """Unpack a frame that announces an implausible size: memory grows with the bytes that really come."""
+        """Unpack a frame that announces an implausible size: memory grows with the bytes that are actually unpacked."""
         pieces, size = [], 0
         with self._zstd.stream_reader(stored) as reader:
             while piece := reader.read(1 << 20):
@@ -193,22 +194,26 @@ class Decompressor:
 
 @cache
 def _keep_freed_memory() -> None:
-    """Have glibc keep what this process frees, up to 64 MB a thread, as after any array of this size.
+    """Make glibc keep memory that this process frees, up to 64 MB a thread, as after any array of this size.
 
-    Each call that unpacks many frames takes some MB and soon frees them. By default glibc gives them back to the
-    kernel, which clears each page anew for the next call: a fifth of the time.
+    Each call that unpacks many frames takes some MB and soon frees them. By default glibc returns them to the kernel,
+    which clears each page again for the next call: a fifth of the time.
     """
     np.empty(_LARGEST_KEPT, np.uint8)
 
 
 def choose(mode: Mode, probe: Sequence[bytes], samples: int, chunks: int) -> Compression:
-    """Decide from a probe of records; `samples` and `chunks` weigh the dictionary, which every chunk carries."""
+    """Choose the compression from a probe of records.
+
+    `samples` and `chunks` weigh the dictionary, which is stored in every chunk.
+    """
     if mode not in MODES:
         raise UsageError(f"compression {mode!r}: there are {', '.join(MODES)}")
     raw = sum(map(len, probe))
     if mode == "none" or raw == 0:
         return Compression("none")
     worth = WORTH if mode == "auto" else 1.0
+    # Judged on records that the dictionary was not trained on, which would flatter it.
     learn, judge = probe[::2], probe[1::2] or probe
     dictionary = _train(learn) if raw / len(probe) < SMALL_SAMPLE_BYTES else b""
     candidates = [Compression("zstd", d, worth, _ratio(d, worth, judge)) for d in dict.fromkeys((b"", dictionary))]
@@ -231,7 +236,7 @@ def _compressor(dictionary: bytes) -> zstandard.ZstdCompressor:
 
 
 def _frames(zstd: zstandard.ZstdCompressor, records: Records) -> list[Any]:
-    """A frame for each record."""
+    """Return a frame for each record."""
     if not _BULK or not records.sizes.any():  # zstandard refuses to pack nothing at all
         return [zstd.compress(record) for record in records.pieces()]
     segments = np.stack([records.starts, records.sizes], axis=1).astype("=u8").tobytes()
@@ -243,7 +248,7 @@ def _frames(zstd: zstandard.ZstdCompressor, records: Records) -> list[Any]:
 def _train(records: Sequence[bytes]) -> bytes:
     try:
         return zstandard.train_dictionary(DICTIONARY_BYTES, list(records), k=256, d=8, level=LEVEL).as_bytes()
-    except zstandard.ZstdError:  # too few or too uniform samples to learn from
+    except zstandard.ZstdError:  # too few or too uniform samples to train a dictionary
         return b""
 
 
@@ -263,12 +268,12 @@ _HEADER_BYTES: Final = np.array([_header_bytes(descriptor) for descriptor in ran
 
 
 def _simple_frames(memory: NDArray[np.uint8], starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Whether the stored bytes of each sample, if they are a zstd frame, are a simple one. Shape (len(starts),).
+    """Return whether the stored bytes of each sample, if they are a zstd frame, are a simple one. Shape (len(starts),).
 
         magic (4) | descriptor (1) | window (0 or 1) | dictionary id (0 to 4) | content size (1 to 8) | block | checksum
 
-    (RFC 8878, section 3.1.1.) A simple frame states its content size, and its first block ends where its stored bytes
-    end. So it has one block, holds at most 128 KiB, and nothing follows it; the call that unpacks many frames at once
+    (RFC 8878, section 3.1.1.) A simple frame states its content size, and its first block ends at the end of its stored
+    bytes. So it has one block, holds at most 128 KiB, and nothing follows it; the call that unpacks many frames at once
     checks none of this. The bytes may be anything: zstd checks the magic and the content.
     """
     if not memory.size:

@@ -10,7 +10,7 @@ MAGIC: Final = b"\x89BRAND\r\n"
 VERSION_MAJOR: Final = 1
 VERSION_MINOR: Final = 0
 VERSION_OF_COLLECTIONS: Final = 1
-"""Minor version of the files of a collection; chunks and manifests are of `VERSION_MINOR`."""
+"""Minor version of the files of a collection; chunks and manifests have `VERSION_MINOR`."""
 
 PREAMBLE_SIZE: Final = 64
 PREAMBLE_CHECKSUM_AT: Final = 56
@@ -71,10 +71,10 @@ CHUNKS_NAME: Final = "index/chunks.npy"
 
 
 def chunk_name(number: int) -> str:
-    """Path of a chunk below the data set's directory."""
+    """Return the path of a chunk below the data set's directory."""
     return f"chunks/{number:08d}.brand"
 
 
 def column_name(field: str) -> str:
-    """Path of a field's column below the data set's directory."""
+    """Return the path of a field's column below the data set's directory."""
     return f"columns/{field}.npy"

@@ -1,7 +1,7 @@
-"""The samples of a chunk file, one after the other: checked stored bytes, and the records they unpack to.
+"""The samples of a chunk file, one after the other: checked stored bytes, and the records that they unpack to.
 
-A pass over a chunk reads blocks of up to `BLOCK_BYTES` (or one sample, where that is larger), so memory does not depend
-on the chunk's size.
+A pass over a chunk reads blocks of up to `BLOCK_BYTES` (or one sample, if that is larger), so memory does not depend on
+the chunk's size.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ BLOCK_BYTES: Final = 8 << 20
 
 
 def cut_blocks(sizes: NDArray[np.integer], limit: int = BLOCK_BYTES) -> list[tuple[int, int]]:
-    """(start, end) of consecutive runs of at most `limit` bytes; an item above the limit stands alone.
+    """Yield (start, end) of consecutive runs of at most `limit` bytes; an item above the limit is a run of its own.
 
     Pure.
     """
@@ -44,7 +44,7 @@ def cut_blocks(sizes: NDArray[np.integer], limit: int = BLOCK_BYTES) -> list[tup
 def read_records(file: BinaryIO, front: ChunkFront, path: str | Path) -> Iterator[tuple[np.void, Buffer | FormatError]]:
     """Yield (row, record) for each sample in storage order. For a damaged record, yield the error in its place.
 
-    Raises `LayoutError` where the chunk's dictionary is damaged.
+    Raises `LayoutError` if the chunk's dictionary is damaged.
     """
     rows, number = front.rows, front.preamble.number
     try:
@@ -61,7 +61,7 @@ def read_records(file: BinaryIO, front: ChunkFront, path: str | Path) -> Iterato
 
 
 def read_fixed(file: BinaryIO, front: ChunkFront, path: str | Path) -> NDArray[np.void]:
-    """The fixed fields of all samples of a chunk, one structured row each.
+    """Return the fixed fields of all samples of a chunk, one structured row each.
 
     Raises the `FormatError` of the first damaged sample.
     """
@@ -71,14 +71,17 @@ def read_fixed(file: BinaryIO, front: ChunkFront, path: str | Path) -> NDArray[n
         if isinstance(record, FormatError):
             raise record
         if len(record) < size:
-            what, sample = f"a record of {len(record)} bytes has no room for {size} bytes of numbers", int(row["index"])
+            what, sample = (
+                f"a record of {len(record)} bytes is too short for {size} bytes of numbers",
+                int(row["index"]),
+            )
             raise DecodeError(what, path=path, chunk=front.preamble.number, sample=sample)
         heads.append(bytes(record[:size]))
     return fixed_columns(front.header.schema, Records.of(heads))
 
 
 def _read_block(file: BinaryIO, offset: int, size: int) -> memoryview:
-    """The bytes of a range, fewer where the file ends, in memory of their own that nothing has touched before."""
+    """Return the bytes of a range, fewer if the file ends, in fresh memory."""
     block = np.empty(size, np.uint8).data
     file.seek(offset)
     return block[: cast(io.RawIOBase, file).readinto(block)]

@@ -1,6 +1,6 @@
-"""How large may the contents of `extras.zip` be?
+"""The maximum size of the contents of `extras.zip`.
 
-The manifest tells the size of the archive, and that size bounds the contents (docs/format.md).
+The manifest has the size of the archive, and that size bounds the contents (docs/format.md).
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ import zipfile
 from typing import Final
 
 EXTRAS_METHODS: Final = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-"""The ways in which the archive may pack its files."""
+"""Compression methods that the archive may use for its files."""
 _FREE_BYTES: Final = 1 << 20
 _RATIO: Final = 64
-"""Texts reach a tenth of this ratio; only repetition exceeds it."""
+"""Maximum compression ratio. Texts reach a tenth of it; only repetition exceeds it."""
 
 
 def most_unpacked(size: int) -> int:
-    """Bytes that an archive of `size` bytes may unpack to. A writer that would exceed it stores the files as they are.
+    """Return the maximum bytes that an archive of `size` bytes may unpack to. A larger file is stored uncompressed.
 
     Pure.
     """

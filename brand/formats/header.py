@@ -1,4 +1,4 @@
-"""What every chunk and the manifest say about the data set as a whole: the header (docs/format.md, section 2.2)."""
+"""The header: facts about the data set as a whole, in every chunk and in the manifest (docs/format.md, section 2.2)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Header:
     """`"none"`, or `"zstd"`: samples may be compressed."""
     seed: int
     source: Mapping[str, str]
-    """`kind` of source, and the `file_field` that holds the source file's bytes, where there is one."""
+    """`kind` of source, and the `file_field` that holds the source file's bytes, if there is one."""
 
     @property
     def chunks(self) -> int:
@@ -39,7 +39,7 @@ class Header:
         return min(self.chunk_size, self.samples - number * self.chunk_size)
 
     def to_json(self) -> dict[str, Any]:
-        """The JSON object that is written."""
+        """Return the JSON object that is written."""
         return {
             "samples": self.samples,
             "chunk_size": self.chunk_size,
@@ -52,7 +52,7 @@ class Header:
 
     @classmethod
     def from_json(cls, value: Any, path: str | Path) -> Header:
-        """The checked header from an object that was read from `path`. Raises `LayoutError`, `OversizedError`."""
+        """Return the checked header, given an object read from `path`. Raises `LayoutError`, `OversizedError`."""
         try:
             classes = value["classes"]
             header = cls(
@@ -70,19 +70,19 @@ class Header:
             raise LayoutError("the header is malformed", path=path, expected="none or zstd", found=header.compression)
         file_field = header.source.get("file_field")
         if file_field is not None and (file_field, file_field) not in header.schema.fields:
-            raise LayoutError(f"the header's file field {file_field!r} is no image or audio field", path=path)
+            raise LayoutError(f"the header's file field {file_field!r} is not an image or audio field", path=path)
         if header.samples > MAX_SAMPLES or header.chunk_size > MAX_CHUNK_SAMPLES or header.chunks > MAX_CHUNKS:
-            raise OversizedError("the header claims more than the format allows", path=path)
+            raise OversizedError("the header exceeds a limit of the format", path=path)
         return header
 
 
 def canonical_json(value: Any) -> bytes:
-    """The one way Brand writes JSON that is checksummed: keys sorted, no spaces, UTF-8."""
+    """Return JSON in the form that Brand checksums: keys sorted, no spaces, UTF-8."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def pack_header(header: Header) -> bytes:
-    """Bytes of the header as they stand in a chunk file."""
+    """Return the bytes of the header, as stored in a chunk file."""
     packed = zstandard.ZstdCompressor(level=19).compress(canonical_json(header.to_json()))
     if len(packed) > MAX_HEADER:
         raise SchemaError(
@@ -92,7 +92,7 @@ def pack_header(header: Header) -> bytes:
 
 
 def unpack_header(packed: bytes, path: str | Path) -> Header:
-    """Inverse of `pack_header`. Raises `LayoutError`, `OversizedError`."""
+    """Parse the bytes of `pack_header`. Raises `LayoutError`, `OversizedError`."""
     try:
         size = zstandard.frame_content_size(packed)
         if not 0 <= size <= MAX_HEADER_UNPACKED:

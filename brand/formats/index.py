@@ -2,8 +2,8 @@
 
 `IndexBuilder` takes chunks in any order and fills memory-mapped files of a work folder, so its memory does not grow
 with the data set. `seal` checks these files, moves them into place and writes the manifest last. The chunker and
-`brand reindex` both use these two, so their results are equal byte for byte. `open_array` opens one file and distrusts
-it.
+`brand reindex` both use these two, so their results are equal byte for byte. `open_array` opens one file, and trusts
+nothing that it has not checked.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ from brand.formats.publish import Target, file_digest
 _NPY_START: Final = 10
 """Magic, version and size of the text that follows."""
 
-_HINT: Final = "`brand reindex` makes it again from the chunks"
+_HINT: Final = "`brand reindex` rebuilds it from the chunks"
 
 
 def place_dtype(samples: int) -> np.dtype[Any]:
-    """dtype of `place.npy`: the largest value stands for "not yet known" while the index is made."""
+    """Return the dtype of `place.npy`: the largest value means "not yet known" while the index is made."""
     return np.dtype("<u4") if samples <= 0xFFFFFFFF else np.dtype("<u8")
 
 
 def array_dtypes(header: Header) -> dict[str, tuple[np.dtype[Any], int]]:
-    """(dtype, length) of each file of the index."""
+    """Return (dtype, length) of each file of the index."""
     columns = {
         column_name(n): (np.dtype("<i8" if c == "int" else "<f8"), header.samples) for n, c in header.schema.fixed
     }
@@ -59,7 +59,7 @@ def array_dtypes(header: Header) -> dict[str, tuple[np.dtype[Any], int]]:
 
 
 def array_bytes(header: Header, name: str) -> int:
-    """Size of a file of the index in bytes."""
+    """Return the size of a file of the index in bytes."""
     dtype, length = array_dtypes(header)[name]
     return len(_npy_head(dtype, length)) + dtype.itemsize * length
 
@@ -67,7 +67,7 @@ def array_bytes(header: Header, name: str) -> int:
 class IndexBuilder:
     """Collects the tables of all chunks.
 
-    One process owns it. Its files are in `folder`, a work folder. `target`, the path or the URL of the data set, is for
+    One process uses it. Its files are in `folder`, a work folder. `target`, the path or the URL of the data set, is for
     messages.
     """
 
@@ -81,7 +81,7 @@ class IndexBuilder:
     def add(self, number: int, rows: NDArray[np.void], checksum: int, columns: NDArray[np.void]) -> None:
         """Add one chunk's table and its fixed fields (one structured row a sample, in storage order).
 
-        Raises `LayoutError` where a sample stands in two places.
+        Raises `LayoutError` if a sample has two places.
         """
         first = number * self.header.chunk_size
         places = np.arange(first, first + len(rows))
@@ -89,11 +89,11 @@ class IndexBuilder:
         place = self._arrays[PLACE_NAME]
         taken = gather(place, indices) != self._unknown
         scatter(place, indices, places)
-        taken |= gather(place, indices) != places  # an index that stands twice in this chunk keeps one place only
+        taken |= gather(place, indices) != places  # an index that occurs twice in this chunk keeps one place only
         if taken.any():
             twice = int(indices[np.flatnonzero(taken)[0]])
             path = f"{self.target}/{chunk_name(number)}"
-            raise LayoutError("a sample stands in two places", path=path, chunk=number, sample=twice)
+            raise LayoutError("a sample has two places", path=path, chunk=number, sample=twice)
         self._arrays[SAMPLES_NAME][first : first + len(rows)] = rows
         file_size = int(rows["offset"][-1]) + int(rows["size"][-1])
         self._arrays[CHUNKS_NAME][number] = (file_size, checksum)
@@ -116,7 +116,7 @@ class IndexBuilder:
 
 
 def _new_npy(path: Path, dtype: np.dtype[Any], length: int) -> NDArray[Any]:
-    """A new .npy file, mapped."""
+    """Make and map a new .npy file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     head = _npy_head(dtype, length)
     path.write_bytes(head)
@@ -125,7 +125,7 @@ def _new_npy(path: Path, dtype: np.dtype[Any], length: int) -> NDArray[Any]:
 
 
 def _npy_head(dtype: np.dtype[Any], length: int) -> bytes:
-    """The head of a .npy file: magic, size, a dict as text, padding."""
+    """Return the head of a .npy file: magic, size, a dict as text, padding."""
     head = io.BytesIO()
     facts = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": (length,)}
     np.lib.format.write_array_header_1_0(head, facts)
@@ -156,12 +156,12 @@ def seal(
 
 
 def companions_in(folder: Path) -> Files:
-    """The companions that lie in the folder of a data set."""
+    """Return the companions in the folder of a data set."""
     return {name: file_digest(folder / name) for name in (EXTRAS_NAME, SKIPPED_NAME) if (folder / name).exists()}
 
 
 def open_array(folder: Path, name: str, header: Header) -> ArrayFile:
-    """Open one file of the index; reads no element.
+    """Open one file of the index, without reading an element.
 
     Raises `MissingFileError`, `UnreadableError`, `TruncatedError`, `OversizedError` or `LayoutError`. The right head is
     known beforehand, so the head is compared and not parsed.
@@ -184,7 +184,7 @@ def open_array(folder: Path, name: str, header: Header) -> ArrayFile:
 
 
 def _check_npy(path: Path, head: bytes, size: int, dtype: np.dtype[Any], length: int) -> None:
-    """Is this the head of a .npy file of `length` elements, and has the file room for them?"""
+    """Check that this is the head of a .npy file of `length` elements, and that the file is large enough for them."""
     expected = _npy_head(dtype, length)
     if len(head) < _NPY_START or head[:8] != expected[:8] or head[_NPY_START:].strip() != expected[_NPY_START:].strip():
         told = expected[_NPY_START:].strip().decode()

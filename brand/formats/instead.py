@@ -1,6 +1,6 @@
-"""A value does not fit its codec: what did the user mean, and what should the user write instead?
+"""If a value does not fit its codec, which value did the user mean to pass?
 
-Libraries are known by the names of their classes, so that none is imported. Pure.
+Libraries are recognised by the names of their classes, so that none is imported. Pure.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _FILES: Final = ("image", "audio")
 
 
 def instead(codec: str, value: Any) -> str:
-    """What to write in place of a value that a field of this codec refuses, as the end of a message; may be empty."""
+    """Return advice for a value that a field of this codec refuses, as the end of a message; may be empty."""
     said = next(_guesses(codec, value), "")
     return said and f"; {said}"
 
@@ -37,5 +37,5 @@ def _guesses(codec: str, value: Any) -> Iterator[str]:
 
 
 def _is_of(library: str, value: Any) -> bool:
-    """Whether the class of a value comes from a library, by itself or through one that it is derived from."""
+    """Return whether the class of a value, or one of its base classes, is from a library."""
     return any(kind.__module__.partition(".")[0] == library for kind in type(value).__mro__)

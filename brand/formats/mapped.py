@@ -1,8 +1,8 @@
-"""Arrays in mapped files: how does a process use a large one and still show little memory?
+"""How does a process use a large array in a mapped file and still show little memory?
 
-The system counts every mapped page that a process touches as the process's memory, although the kernel may take the
-page back at any time. `gather` and `scatter` touch one window of the array at a time and `release` it, so the counted
-memory stays bounded, too.
+The system counts every mapped page that a process touches as the process's memory, although the kernel may reclaim the
+page at any time. `gather` and `scatter` touch one window of the array at a time and `release` it, so the counted memory
+is bounded, too.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 WINDOW_BYTES: Final = 48 << 20
-"""How much of a mapped array is touched before it is released."""
+"""Bytes of a mapped array that are touched before they are released."""
 
 _DONTNEED: Final = getattr(mmap, "MADV_DONTNEED", None)
 
@@ -43,8 +43,8 @@ def map_array(
 def reserve(path: Path, size: int) -> None:
     """Make a file `size` bytes long, with its blocks on the device.
 
-    A full disk raises OSError here. Without the blocks, a write to a mapped page would meet the full disk, and a bus
-    error would kill the process.
+    A full disk raises OSError here. Without reserved blocks, a write to a mapped page of a full disk would be a bus
+    error, which would kill the process.
     """
     with path.open("rb+") as file:
         file.truncate(size)
@@ -53,7 +53,7 @@ def reserve(path: Path, size: int) -> None:
 
 
 def gather(array: NDArray[Any], indices: Indices) -> NDArray[Any]:
-    """`array[indices]` of a mapped array, a window at a time."""
+    """Return `array[indices]` of a mapped array, read a window at a time."""
     if array.nbytes <= WINDOW_BYTES:
         return array[indices]
     result = np.empty(len(indices), array.dtype)
@@ -64,7 +64,7 @@ def gather(array: NDArray[Any], indices: Indices) -> NDArray[Any]:
 
 
 def scatter(array: NDArray[Any], indices: Indices, values: NDArray[Any]) -> None:
-    """`array[indices] = values` of a mapped array, a window at a time."""
+    """Assign `array[indices] = values` in a mapped array, a window at a time."""
     if array.nbytes <= WINDOW_BYTES:
         array[indices] = values
         return
@@ -74,9 +74,10 @@ def scatter(array: NDArray[Any], indices: Indices, values: NDArray[Any]) -> None
 
 
 def release(*arrays: NDArray[Any]) -> None:
-    """Give resident pages of mapped arrays back to the page cache. Nothing is lost: the next touch maps them again.
+    """Return resident pages of mapped arrays to the page cache. Nothing is lost: the next touch maps them again.
 
-    An array that fits in a window keeps its pages: they take little, and to map them again for each chunk takes time.
+    An array that fits in a window keeps its pages: they take little memory, and mapping them again for each chunk
+    takes time.
     """
     for array in arrays:
         mapping = _mapping_of(array)
@@ -92,7 +93,7 @@ def flush(array: NDArray[Any]) -> None:
 
 
 def _windows(array: NDArray[Any], indices: Indices) -> Iterator[Indices]:
-    """Positions in `indices`, in groups that touch one window of the array each."""
+    """Yield positions in `indices`, in groups that touch one window of the array each."""
     order = np.argsort(indices, kind="stable")
     step = WINDOW_BYTES // array.itemsize
     cuts = np.searchsorted(indices[order], np.arange(0, len(array) + step, step, dtype=np.int64))
@@ -102,7 +103,7 @@ def _windows(array: NDArray[Any], indices: Indices) -> Iterator[Indices]:
 
 
 def _mapping_of(array: NDArray[Any]) -> mmap.mmap | None:
-    """The mapping behind an array, or None for an array in ordinary memory."""
+    """Return the mapping behind an array, or None for an array in ordinary memory."""
     base: Any = array
     while isinstance(base, np.ndarray):
         base = base.base

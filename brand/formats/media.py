@@ -1,7 +1,7 @@
-"""What kind of image or audio file are these bytes, and what do they decode to?
+"""Which kind of image or audio file are these bytes, and what do they decode to?
 
 The kind is found from the first bytes, never from the name. Decoding is left to Pillow and to libsndfile (package
-`soundfile`), which are imported when the first image or clip is decoded.
+`soundfile`), which are imported when the first image or audio file is decoded.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
 HEAD_BYTES: Final = 64
-"""How many bytes of a file's start `kind_of` looks at."""
+"""Number of bytes at a file's start that `kind_of` needs."""
 
 _SIGNATURES: Final[tuple[tuple[int, bytes, str], ...]] = (
     (0, b"\x89PNG\r\n\x1a\n", "image/png"),
@@ -59,7 +59,7 @@ _CONTAINERS: Final[dict[str, tuple[bytes, ...]]] = {
 
 
 class Waveform(NamedTuple):
-    """A decoded clip."""
+    """A decoded audio file."""
 
     samples: NDArray[np.float32]
     """Shape (channels, frames), -1 to 1."""
@@ -68,7 +68,7 @@ class Waveform(NamedTuple):
 
 
 def kind_of(head: Buffer) -> str | None:
-    """`image/png`, `audio/wav`, ... from the first `HEAD_BYTES` of a file; None for anything else."""
+    """Return `image/png`, `audio/wav`, ... from the first `HEAD_BYTES` of a file; None for any other file."""
     start = bytes(head[:HEAD_BYTES])
     for offset, signature, kind in _SIGNATURES:
         if start.startswith(signature, offset) and start.startswith(_CONTAINERS.get(kind, (b"",))):
@@ -77,34 +77,34 @@ def kind_of(head: Buffer) -> str | None:
 
 
 def decode_image(data: Buffer) -> Image.Image:
-    """The first frame as an RGB Pillow image, loaded, as torchvision's `ImageFolder` gives it.
+    """Return the first frame as an RGB Pillow image, loaded, as torchvision's `ImageFolder` gives it.
 
-    Raises ValueError where Pillow cannot decode it.
+    Raises ValueError if Pillow cannot decode it.
     """
     with pillow_errors(), open_image(data) as image:
         return as_rgb(image)
 
 
 def as_rgb(image: Image.Image) -> Image.Image:
-    """The image with three channels; transparent colours of a palette are those behind the transparency."""
+    """Return the image with three channels; transparent colours of a palette are those behind the transparency."""
     if image.mode == "P" and "transparency" in image.info:
         return image.convert("RGBA").convert("RGB")
     return image.convert("RGB")
 
 
 def check_image(data: Buffer) -> None:
-    """Decode the first frame and drop it: what `decode_image` does, with less memory.
+    """Decode the first frame and drop it, like `decode_image` but with less memory.
 
-    Raises ValueError where Pillow cannot decode it.
+    Raises ValueError if Pillow cannot decode it.
     """
     with pillow_errors(), open_image(data) as image:
         image.load()
 
 
 def decode_audio(data: Buffer) -> Waveform:
-    """All frames as float32.
+    """Return all frames as float32.
 
-    Raises ValueError where libsndfile cannot decode it, `MissingExtraError` where soundfile is not installed.
+    Raises ValueError if libsndfile cannot decode it, `MissingExtraError` if soundfile is not installed.
     """
     library = soundfile()
     try:
@@ -115,9 +115,9 @@ def decode_audio(data: Buffer) -> Waveform:
 
 
 def duration(data: Buffer) -> float:
-    """Seconds of a clip, as the head of its file says; nan where libsndfile cannot open it. Decodes nothing.
+    """Return the seconds of an audio file, from its head; nan if libsndfile cannot open it. Decodes nothing.
 
-    Raises `MissingExtraError` where soundfile is not installed.
+    Raises `MissingExtraError` if soundfile is not installed.
     """
     library = soundfile()
     try:
@@ -128,7 +128,7 @@ def duration(data: Buffer) -> float:
 
 
 def open_image(data: Buffer) -> Image.Image:
-    """An image of which only the head is read. Raises what `pillow_errors` turns into a ValueError."""
+    """Open an image and read only its head. Raises errors that `pillow_errors` turns into a ValueError."""
     from PIL import Image
 
     return Image.open(io.BytesIO(data))
@@ -136,13 +136,13 @@ def open_image(data: Buffer) -> Image.Image:
 
 @contextmanager
 def pillow_errors() -> Iterator[None]:
-    """Turn every error that Pillow raises over bad input into a ValueError."""
+    """Turn every error that Pillow raises for bad input into a ValueError."""
     from PIL import Image, UnidentifiedImageError
 
     try:
         yield
     except UnidentifiedImageError as error:  # the error's own text holds a memory address
-        raise ValueError("Pillow cannot decode it: no kind of image it knows") from error
+        raise ValueError("Pillow cannot decode it: the image format is unknown") from error
     except (Image.DecompressionBombError, MemoryError) as error:
         raise ValueError(f"Pillow refuses it: {error}") from error
     except (
@@ -160,7 +160,7 @@ def pillow_errors() -> Iterator[None]:
 
 
 def soundfile() -> Any:
-    """The library that decodes clips. Raises `MissingExtraError`."""
+    """Return the library that decodes audio. Raises `MissingExtraError`."""
     try:
         import soundfile as library
     except ImportError as error:
@@ -171,7 +171,7 @@ def soundfile() -> Any:
 
 
 def has_soundfile() -> bool:
-    """Whether clips can be decoded here."""
+    """Return whether audio can be decoded here."""
     try:
         soundfile()
     except MissingExtraError:

@@ -1,6 +1,6 @@
-"""Which names in states and data sets are not those of this version? The one table of old spellings.
+"""The table of names in states and data sets that differ from the names in the code of this version.
 
-Names that are written as they always were, whatever the code calls them, so that earlier states stay equal:
+Names that are still written in their old spelling, so that earlier states remain equal:
 
     order of a state     `protocol` (the order's name), `part` (digest of the subset)
     plan of a conversion `parts` (number of tasks)

@@ -1,8 +1,9 @@
-"""What is done to a picture or a clip before anything random is: decoding, and the size or rate that a model wants?
+"""How is an image or audio file decoded, and converted to the size or rate that a model needs?
 
-A preparation is plain data. The same bytes give the same values wherever the same decoder runs: simplejpeg for JPEG
-where it is installed, else Pillow; libsndfile (package `soundfile`) for clips, and soxr for another rate. A JPEG that
-becomes at most half as large is decoded at 1/2, 1/4 or 1/8 of its size, which skips much of the work.
+These are the deterministic steps, before any random transform. A decode spec is plain data. The same bytes give the
+same values on every machine with the same decoder: simplejpeg for JPEG if it is installed, else Pillow; libsndfile
+(package `soundfile`) for audio, and soxr for another rate. A JPEG that becomes at most half as large is decoded at 1/2,
+1/4 or 1/8 of its size, which skips much of the work.
 """
 
 from __future__ import annotations
@@ -25,28 +26,28 @@ if TYPE_CHECKING:
 Mode = Literal["RGB", "L"]
 Filter = Literal["nearest", "box", "bilinear", "bicubic", "lanczos"]
 MOST_PIXELS: Final = 1 << 16
-"""Of a side."""
+"""Maximum pixels of a side."""
 MOST_IN_ALL: Final = 1 << 28
-"""Pixels of a result: a file of one by a million pixels has no proportion that any shorter side could keep."""
+"""Maximum pixels of a result: a file of one by a million pixels has no proportion that any shorter side could keep."""
 MOST_FRAMES: Final = 1 << 20
-"""Of a second."""
+"""Maximum frames a second."""
 
 
 @dataclass(frozen=True)
-class Picture:
-    """Prepares images: uint8, shape (height, width, channels).
+class DecodeImage:
+    """Decodes images to uint8, shape (height, width, channels).
 
     Args:
         shorter: Pixels of the shorter side; the longer one keeps the proportion, rounded down. None: see `size`.
-        size: (height, width) in pixels. None: as `shorter` says, and without both as the file has it.
+        size: (height, width) in pixels. None: given by `shorter`, and if both are None by the file.
         mode: "RGB", or "L" for one grey channel.
-        filter: How pixels become one: "nearest", "box", "bilinear", "bicubic" or "lanczos", as Pillow names them.
+        filter: Resampling filter, named as in Pillow: "nearest", "box", "bilinear", "bicubic" or "lanczos".
 
-    Raises `UsageError` where these are not possible.
+    Raises `UsageError` if these are not possible.
     """
 
     codec: ClassVar[str] = "image"
-    """Of the fields that it prepares."""
+    """Codec of the fields that it decodes."""
     shorter: int | None = None
     size: tuple[int, int] | None = None
     mode: Mode = "RGB"
@@ -65,7 +66,7 @@ class Picture:
             )
 
     def __call__(self, data: Buffer) -> NDArray[np.uint8]:
-        """The pixels of a file. Raises ValueError where it cannot be decoded."""
+        """Return the pixels of a file. Raises ValueError if it cannot be decoded."""
         from PIL import Image
 
         with pillow_errors(), open_image(data) as image:
@@ -79,7 +80,7 @@ class Picture:
         return pixels[:, :, None] if pixels.ndim == 2 else pixels
 
     def _target(self, width: int, height: int) -> tuple[int, int]:
-        """Width and height of the result."""
+        """Return width and height of the result."""
         if self.size is not None:
             return self.size[1], self.size[0]
         if self.shorter is None:
@@ -88,7 +89,7 @@ class Picture:
         return width * self.shorter // least, height * self.shorter // least
 
     def _decoded(self, data: Buffer, image: Image.Image, target: tuple[int, int]) -> Image.Image:
-        """The picture, at least as large as the result where the file is; `image` is not loaded yet."""
+        """Return the image, at least as large as the result if the file is; `image` is not loaded yet."""
         width, height = image.size
         if image.format == "JPEG" and image.mode in ("RGB", "L"):
             factor = next((k for k in (8, 4, 2) if width // k >= target[0] and height // k >= target[1]), 1)
@@ -101,7 +102,7 @@ class Picture:
         return rgb if self.mode == "RGB" else rgb.convert("L")
 
     def _by_simplejpeg(self, data: Buffer, size: tuple[int, int], factor: int) -> Image.Image | None:
-        """A JPEG of this width and height at 1 / `factor` of them; None where simplejpeg is missing or refuses it."""
+        """Decode a JPEG of this width and height at 1 / `factor` size; None if simplejpeg is missing or refuses it."""
         from PIL import Image
 
         try:
@@ -109,25 +110,28 @@ class Picture:
 
             width, height = (-(-side // factor) for side in size)
             pixels = simplejpeg.decode_jpeg(data, "RGB", min_height=height, min_width=width)
-        except (ImportError, ValueError):  # Pillow takes some files that it does not take, and says what is wrong
+        except (
+            ImportError,
+            ValueError,
+        ):  # Pillow decodes some files that simplejpeg refuses, and its error names the fault
             return None
         made = Image.fromarray(pixels)
         return made if self.mode == "RGB" else made.convert("L")
 
 
 @dataclass(frozen=True)
-class Sound:
-    """Prepares clips: float32, -1 to 1, shape (frames,), or (channels, frames) with `mono=False`.
+class DecodeAudio:
+    """Decodes audio to float32, -1 to 1, shape (frames,), or (channels, frames) with `mono=False`.
 
     Args:
-        rate: Frames a second, by soxr. None: as the file has it.
-        mono: Whether channels become one, by their mean.
+        rate: Frames a second, resampled by soxr. None: the rate of the file.
+        mono: Whether channels are averaged to one.
 
-    Raises `UsageError` where the rate is not possible.
+    Raises `UsageError` if the rate is not possible.
     """
 
     codec: ClassVar[str] = "audio"
-    """Of the fields that it prepares."""
+    """Codec of the fields that it decodes."""
     rate: int | None = None
     mono: bool = True
 
@@ -136,7 +140,7 @@ class Sound:
             raise UsageError(f"{self}: a rate is 1 to {MOST_FRAMES:,} frames a second")
 
     def __call__(self, data: Buffer) -> NDArray[np.float32]:
-        """The samples of a file. Raises ValueError where it cannot be decoded, `MissingExtraError`."""
+        """Return the samples of a file. Raises ValueError if it cannot be decoded, `MissingExtraError`."""
         clip = decode_audio(data)
         samples = clip.samples.mean(axis=0, keepdims=True, dtype=np.float32) if self.mono else clip.samples
         if self.rate is not None and self.rate != clip.rate:
@@ -144,28 +148,27 @@ class Sound:
         return samples[0] if self.mono else samples
 
 
-Preparation = Picture | Sound
+Preparation = DecodeImage | DecodeAudio
 
 
 def checked(
-    prepare: Mapping[str, Preparation], schema: Schema, fields: Collection[str] | None, *, decode: bool
+    decode: Mapping[str, Preparation], schema: Schema, fields: Collection[str] | None
 ) -> dict[str, Preparation]:
-    """Preparations of fields, which must be there, decoded, of the right kind, and among `fields` (None: all).
+    """Check decode specs of fields.
 
-    Raises `SchemaError`, `UsageError`.
+    The fields must exist, be decoded, have the right codec, and be among `fields` (None: all). Raises `SchemaError`,
+    `UsageError`.
     """
     kinds = dict(schema.fields)
-    for name, how in prepare.items():
+    for name, how in decode.items():
         if not isinstance(how, Preparation):
-            raise UsageError(f"prepare={{{name!r}: {how!r:.60}}}: give Picture(...) or Sound(...)")
+            raise UsageError(f"decode={{{name!r}: {how!r:.60}}}: give DecodeImage(...) or DecodeAudio(...)")
         if kinds.get(name) != how.codec:
             there = ", ".join(f"{field}: {codec}" for field, codec in kinds.items())
-            raise SchemaError(f"prepare names {name!r}, which is no field of kind {how.codec!r}; there are {there}")
+            raise SchemaError(f"decode= names {name!r}, which is no field of kind {how.codec!r}; there are {there}")
         if fields is not None and name not in fields:
-            raise SchemaError(f"prepare names {name!r}, which is not among the fields {', '.join(fields)}")
-        if not decode:
-            raise UsageError("prepare= needs decode=True: with decode=False the fields are the files' bytes")
-    return dict(prepare)
+            raise SchemaError(f"decode= names {name!r}, which is not among the fields {', '.join(fields)}")
+    return dict(decode)
 
 
 def to_json(how: Preparation) -> dict[str, Any]:
@@ -173,8 +176,8 @@ def to_json(how: Preparation) -> dict[str, Any]:
 
 
 def from_json(value: Mapping[str, Any]) -> Preparation:
-    """Inverse of `to_json`, distrusting. Raises `UsageError`."""
-    kinds: dict[str, type[Preparation]] = {kind.codec: kind for kind in (Picture, Sound)}
+    """Parse and check the values of `to_json`. Raises `UsageError`."""
+    kinds: dict[str, type[Preparation]] = {kind.codec: kind for kind in (DecodeImage, DecodeAudio)}
     codec, rest = value.get("codec"), {name: of for name, of in value.items() if name != "codec"}
     if isinstance(rest.get("size"), list):
         rest["size"] = tuple(rest["size"])
@@ -187,14 +190,14 @@ def from_json(value: Mapping[str, Any]) -> Preparation:
 
 
 def decoders(codec: str) -> dict[str, str]:
-    """Libraries that decode files of a codec in this process, and their versions: others may make other values.
+    """Return the libraries that decode a codec in this process, and their versions: others may give other values.
 
     Raises `MissingExtraError`.
     """
-    if codec == Sound.codec:
+    if codec == DecodeAudio.codec:
         try:
             rates = _soxr().__version__
-        except MissingExtraError:  # clips that keep their rate need none
+        except MissingExtraError:  # audio that keeps its rate needs no resampler
             rates = None
         versions = {"libsndfile": soundfile().__libsndfile_version__, "soxr": rates, "numpy": np.__version__}
         return {name: str(version) for name, version in versions.items()}

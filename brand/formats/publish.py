@@ -1,7 +1,7 @@
 """How does a file appear whole or not at all?
 
-It gets a temporary name, an fsync and a rename. A `Target` is where the finished files of a data set go; a folder is
-one, and `brand.stores` has the other. `storage_errors` says in words what the storage refuses.
+It gets a temporary name, an fsync and a rename. A `Target` receives the finished files of a data set; a folder is one,
+and `brand.stores` has the other. `storage_errors` turns a refusal of the storage into a message.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ _REASONS: Final = {
 
 
 class Target(Protocol):
-    """Where the finished files of a data set go. Any number of threads may use it. All methods raise OSError."""
+    """The place for finished files of a data set. Any number of threads may use it. All methods raise OSError."""
 
     def publish(self, temporary: Path, name: str) -> None:
-        """Give a finished local file its place in the data set, below which it is `name`. `temporary` is gone then."""
+        """Move a finished local file into the data set, below which it is `name`. `temporary` is gone afterwards."""
 
     def finish(self, name: str, data: bytes) -> None:
-        """Write the manifest, once all other files are there to stay. Raises `TargetExistsError`."""
+        """Write the manifest, once all other files are durable. Raises `TargetExistsError`."""
 
 
 class FolderTarget(Reprs, shows="folder"):
-    """A `Target` in a folder. Temporary files must lie on its file system. A manifest that is there is replaced."""
+    """A `Target` in a folder. Temporary files must be on its file system. An existing manifest is replaced."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -64,7 +64,7 @@ class FolderTarget(Reprs, shows="folder"):
 
 @contextmanager
 def storage_errors(path: str | Path, what: str) -> Iterator[None]:
-    """Turn an OSError into a `StorageError` that says what was done, where, and what to do."""
+    """Turn an OSError into a `StorageError` that names the action, the path and the remedy."""
     try:
         yield
     except BrandError:  # some of Brand's errors are OSErrors, too
@@ -72,22 +72,22 @@ def storage_errors(path: str | Path, what: str) -> Iterator[None]:
     except OSError as error:
         reason, hint = storage_reason(error), ""
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            hint = ". Free some space and run the same command again: it goes on where it stopped"
+            hint = ". Free some space and run the same command again: it continues where it stopped"
         elif "://" in str(error.filename):
-            hint = ". Run the same command again when that is mended: it goes on where it stopped"
+            hint = ". Run the same command again when this is repaired: it continues where it stopped"
         raise StorageError(f"{what} {error.filename or path}: {reason}{hint}") from error
 
 
 def storage_reason(error: OSError) -> str:
-    """In words: why the storage refused."""
+    """Return in words why the storage refused."""
     number = error.errno or 0
     if error.strerror not in (None, os.strerror(number)):
-        return str(error.strerror)  # words of Brand's own, as those of a store
+        return str(error.strerror)  # Brand's own words, such as those about a store
     return _REASONS.get(number, error.strerror or str(error))
 
 
 def publish_file(temporary: Path, final: Path) -> None:
-    """Flush a finished file to the device and give it its name. Both must lie on one file system."""
+    """Flush a finished file to the device and give it its name. Both names must be on one file system."""
     descriptor = os.open(temporary, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -114,13 +114,13 @@ def sync_folder(folder: Path) -> None:
 
 
 def file_digest(path: Path) -> tuple[int, str]:
-    """(size, XXH3-128 in hexadecimal) of a file."""
+    """Return (size, XXH3-128 in hexadecimal) of a file."""
     with path.open("rb") as file:
         return digest_of(file)
 
 
 def digest_of(file: BinaryIO) -> tuple[int, str]:
-    """(size, XXH3-128 in hexadecimal) of an open file, from where it stands to its end."""
+    """Return (size, XXH3-128 in hexadecimal) of an open file, from its current position to its end."""
     digest, size = xxhash.xxh3_128(), 0
     while block := file.read(1 << 20):
         digest.update(block)

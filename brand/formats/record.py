@@ -31,12 +31,12 @@ _Piece = TypeVar("_Piece", str, bytes)
 
 @lru_cache(maxsize=64)
 def head_struct(schema: Schema) -> struct.Struct:
-    """Layout of a record's head: fixed fields, then the lengths of the variable ones."""
+    """Return the layout of a record's head: fixed fields, then the lengths of the variable ones."""
     return struct.Struct("<" + "".join(FIXED[c] for _, c in schema.fixed) + "I" * len(schema.variable))
 
 
 class Numbered(Sequence[str]):
-    """What messages call samples that have only numbers: `sample 12`. Nothing is made before it is asked for."""
+    """Names for samples that have only numbers, for messages: `sample 12`. Each is made on demand."""
 
     def __init__(self, numbers: Sequence[int], word: str = "sample") -> None:
         self._numbers, self._word = numbers, word
@@ -57,15 +57,15 @@ class Numbered(Sequence[str]):
 
 
 def encode_records(schema: Schema, samples: Sequence[Mapping[str, Any]], indices: Sequence[int]) -> Records:
-    """Records of the samples with these indices. Raises `SchemaError` that names sample and field."""
+    """Return the records of the samples with these indices. Raises `SchemaError` that names sample and field."""
     called = Numbered(indices)
     return encode_columns(schema, {name: _column(name, samples, called) for name in schema.names}, called)
 
 
 def encode_columns(schema: Schema, columns: Mapping[str, Sequence[Any]], called: Sequence[str]) -> Records:
-    """Records of the samples whose values lie in columns, one for each field.
+    """Return the records of samples whose values are in columns, one for each field.
 
-    Raises `SchemaError` that names the field, and the sample at fault as `called` does.
+    Raises `SchemaError` that names the field, and the sample at fault by its entry in `called`.
     """
     count = len(called)
     fixed = [_fixed_column(n, c, columns[n], called) for n, c in schema.fixed]
@@ -88,7 +88,7 @@ def encode_columns(schema: Schema, columns: Mapping[str, Sequence[Any]], called:
 
 
 def _side_by_side(head: _Piece, columns: Sequence[Sequence[_Piece]], count: int) -> list[_Piece]:
-    """`head` and the fields of each sample, to be joined once: a join for each sample takes three times as long."""
+    """Return `head` and the fields of each sample, to be joined once: a join for each sample takes 3x the time."""
     width = 1 + len(columns)
     parts = [head] * (width * count)
     for position, column in enumerate(columns):
@@ -97,9 +97,9 @@ def _side_by_side(head: _Piece, columns: Sequence[Sequence[_Piece]], count: int)
 
 
 def _texts_together(columns: Sequence[Sequence[Any]], head: int) -> tuple[bytearray, list[NDArray[np.int64]]] | None:
-    """Records of `str` fields, with zeros for the heads, and the sizes of each field. None where a value is no text.
+    """Return records of `str` fields, with zeros for the heads, and the sizes of each field. None if any is not text.
 
-    One call encodes all values. The sizes in bytes follow from the places where characters begin.
+    One call encodes all values. The sizes in bytes follow from the positions at which characters begin.
     """
     try:
         text = "".join(_side_by_side("\0" * head, columns, len(columns[0])))
@@ -125,7 +125,7 @@ def _heads(schema: Schema, fixed: Sequence[Any], sizes_of: Sequence[NDArray[np.i
 
 
 def record_parts(schema: Schema, fixed: Sequence[int | float], payloads: Sequence[bytes]) -> tuple[bytes, ...]:
-    """The record of one sample in parts, from its fixed fields and finished payloads, both in the schema's order."""
+    """Return the record of one sample in pieces, given its fixed fields and finished payloads in the schema's order."""
     return head_struct(schema).pack(*fixed, *map(len, payloads)), *payloads
 
 
@@ -151,12 +151,12 @@ class RecordDecoder:
         return partial(RecordDecoder, views=bool(self._views)), (self.schema, self.names)
 
     def __call__(self, record: Buffer) -> dict[str, Any]:
-        """Values by name, in the order asked for. Raises ValueError where the bytes are not a record of this schema."""
+        """Return values by name, in the requested order. Raises ValueError if the bytes do not fit the schema."""
         try:
             numbers = self._head.unpack_from(record)
         except struct.error as error:
             raise ValueError(
-                f"a record of {len(record)} bytes has no room for its head of {self._head.size}"
+                f"a record of {len(record)} bytes is too short for its head of {self._head.size}"
             ) from error
         values: dict[str, Any] = dict(zip(self._fixed, numbers, strict=False))
         start = self._head.size
@@ -172,14 +172,14 @@ class RecordDecoder:
     def columns(
         self, memory: NDArray[np.uint8], starts: NDArray[np.int64], sizes: NDArray[np.int64]
     ) -> list[NDArray[Any] | list[Any]]:
-        """Decode records that lie in one memory: one column for each field, in the order asked for.
+        """Decode records that are in one memory: one column for each field, in the requested order.
 
         `int` and `float` fields are arrays, other fields are lists. Raises ValueError as for one record, but the
         message does not name the record at fault.
         """
         size = self._head.size
         if len(sizes) and int(sizes.min()) < size:
-            raise ValueError(f"a record of {int(sizes.min())} bytes has no room for its head of {size}")
+            raise ValueError(f"a record of {int(sizes.min())} bytes is too short for its head of {size}")
         layout = _head_dtype(self.schema)
         heads = windows(memory, size)[starts].view(layout) if size and len(starts) else None
         made: dict[str, NDArray[Any] | list[Any]] = {}
@@ -205,7 +205,7 @@ class RecordDecoder:
 def _decoded(
     decode: Callable[[Buffer], Any], memory: NDArray[np.uint8], starts: NDArray[np.int64], sizes: NDArray[np.int64]
 ) -> list[Any]:
-    """`decode` of each piece, where possible without a Python call for each."""
+    """Return `decode` of each piece, if possible without a Python call for each."""
     if decode is decode_str and CORE is not None:
         texts: list[str] = CORE.texts(memory, starts, sizes)
         return texts
@@ -218,7 +218,7 @@ def _decoded(
 
 
 def fixed_columns(schema: Schema, records: Records) -> NDArray[np.void]:
-    """The fixed fields of many records as one structured array (8 bytes a field), without decoding anything else."""
+    """Return the fixed fields of many records as one structured array (8 bytes a field). No other field is decoded."""
     dtype = fixed_dtype(schema)
     if not schema.fixed:
         return np.empty(len(records), dtype)
@@ -226,7 +226,7 @@ def fixed_columns(schema: Schema, records: Records) -> NDArray[np.void]:
 
 
 def fixed_dtype(schema: Schema) -> np.dtype[np.void]:
-    """The fixed fields at the front of a record, as a structured dtype."""
+    """Return the structured dtype of the fixed fields at the front of a record."""
     return np.dtype([(n, "<i8" if c == "int" else "<f8") for n, c in schema.fixed])
 
 

@@ -1,4 +1,4 @@
-"""Many records before compression: how are they handed on without a Python object for each?"""
+"""How are many records before compression passed on without a Python object for each?"""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ SMALL: Final = 4096
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Records(Sequence[bytes]):
-    """Records that lie anywhere in one memory. As a sequence it copies each record to bytes of its own."""
+    """Records at any offsets of one memory. As a sequence it copies each record to bytes of its own."""
 
     memory: NDArray[np.uint8]
     starts: NDArray[np.int64]
-    """Where each record begins in `memory`."""
+    """Offset of each record in `memory`."""
     sizes: NDArray[np.int64]
 
     @classmethod
     def of(cls, pieces: Sequence[Buffer]) -> Records:
-        """Records of these bytes, which are copied together."""
+        """Return records of these bytes, which are copied together."""
         return cls.side_by_side(b"".join(pieces), lengths(pieces))
 
     @classmethod
     def side_by_side(cls, memory: Buffer, sizes: NDArray[np.int64]) -> Records:
-        """Records of these sizes, which fill the memory."""
+        """Return records of these sizes, which fill the memory."""
         return cls(np.frombuffer(memory, np.uint8), np.cumsum(sizes) - sizes, sizes)
 
     def __len__(self) -> int:
@@ -54,16 +54,16 @@ class Records(Sequence[bytes]):
         return map(bytes, self.pieces())
 
     def view(self, number: int) -> memoryview:
-        """One record, without a copy."""
+        """Return one record, without a copy."""
         start = int(self.starts[number])
         return self.memory.data[start : start + int(self.sizes[number])]
 
     def pieces(self) -> list[Buffer]:
-        """The bytes of each record, where they are large without a copy."""
+        """Return the bytes of each record, without a copy if they are large."""
         return slices(self.memory, self.starts, self.sizes)
 
     def joined(self) -> Buffer:
-        """The bytes of all records, one after the other: a copy."""
+        """Return the bytes of all records, one after the other: a copy."""
         if CORE is None:
             return b"".join(self.pieces())
         made = np.empty(int(self.sizes.sum()), np.uint8)
@@ -71,21 +71,21 @@ class Records(Sequence[bytes]):
         return made.data
 
     def checksums(self) -> NDArray[np.uint64]:
-        """XXH3 of each record."""
+        """Return the XXH3 of each record."""
         return checksums(self.memory, self.starts, self.sizes)
 
     def windows(self, size: int) -> NDArray[np.void]:
-        """The `size` bytes from each place of the memory on, without a copy."""
+        """Return `size` bytes from each of these offsets of the memory on, without a copy."""
         return windows(self.memory, size)
 
 
 def windows(memory: NDArray[np.uint8], size: int) -> NDArray[np.void]:
-    """The `size` bytes from each place of a memory on, without a copy."""
+    """Return `size` bytes from each of these offsets of a memory on, without a copy."""
     return np.ndarray((max(0, len(memory) - size + 1),), f"V{size}", memory, strides=(1,))
 
 
 def slices(memory: NDArray[np.uint8], starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> list[Buffer]:
-    """Pieces of one memory: `sizes[i]` bytes from `starts[i]` on."""
+    """Return pieces of one memory: `sizes[i]` bytes from `starts[i]` on."""
     data: Any = memory.data
     if len(sizes) and int(sizes.mean()) < SMALL:
         if CORE is not None:
@@ -97,7 +97,7 @@ def slices(memory: NDArray[np.uint8], starts: NDArray[np.int64], sizes: NDArray[
 
 
 def checksums(memory: NDArray[np.uint8], starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """XXH3 of each of the pieces that `slices` makes."""
+    """Return the XXH3 of each of the pieces that `slices` makes."""
     if CORE is None or not XXH3:
         return np.fromiter(map(xxhash.xxh3_64_intdigest, slices(memory, starts, sizes)), np.uint64, len(starts))
     made = np.empty(len(starts), np.uint64)

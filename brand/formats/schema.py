@@ -1,7 +1,7 @@
-"""Which fields does a sample have, and how is each one stored?
+"""Which fields does a sample have, and how is each field stored?
 
-A schema is an ordered list of (name, codec). `Schema.parse` checks what a user or a file says; the rest of Brand may
-then rely on it.
+A schema is an ordered list of (name, codec). `Schema.parse` checks the schema of a user or a file; the rest of Brand
+may then rely on it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Schema:
 
     @classmethod
     def parse(cls, fields: Mapping[str, str] | Iterable[tuple[str, str]]) -> Schema:
-        """Check names and codecs. Raises `SchemaError` that says which one is wrong and what is allowed."""
+        """Check names and codecs. Raises `SchemaError` that names the wrong one and lists the allowed ones."""
         items = tuple(fields.items()) if isinstance(fields, Mapping) else tuple((n, c) for n, c in fields)
         if not 1 <= len(items) <= MAX_FIELDS:
             raise SchemaError(f"a schema has 1 to {MAX_FIELDS} fields, this one has {len(items)}")
@@ -46,9 +46,9 @@ class Schema:
             if not isinstance(name, str) or not is_field_name(name):
                 raise SchemaError(f"field name {name!r}: use letters, digits and '_', at most 63, not a digit first")
             if name in seen:
-                raise SchemaError(f"field {name!r} stands twice in the schema")
+                raise SchemaError(f"field {name!r} occurs twice in the schema")
             if name == "index":
-                raise SchemaError("field name 'index' is reserved: every sample has its index without asking")
+                raise SchemaError("field name 'index' is reserved: every sample has its index automatically")
             if codec not in CODECS:
                 raise SchemaError(f"field {name!r}: unknown codec {codec!r}; there are {', '.join(CODECS)}")
             if name == "key" and codec != "str":
@@ -72,7 +72,7 @@ class Schema:
         return tuple(f for f in self.fields if f[1] not in FIXED)
 
     def codec(self, name: str) -> str:
-        """Codec of a field; raises `SchemaError` for a name that is not there."""
+        """Return the codec of a field. Raises `SchemaError` for an unknown name."""
         for field_name, codec in self.fields:
             if field_name == name:
                 return codec

@@ -1,9 +1,9 @@
 """share.json: which chunks of a data set are in this folder, and which node has the others (docs/format.md,
 section 10)?
 
-When a data set is divided over the disks of several nodes, each node has one folder: its share. A share holds the whole
-index and one run of consecutive chunks. `cuts` says where the runs of all nodes begin, so a reader need not know how
-they were chosen.
+If a data set is divided over the disks of several nodes, each node has one folder: its partition. A partition holds
+the whole index and one run of consecutive chunks. `cuts` gives the start of each node's run, so a reader does not
+depend on how they were chosen.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from brand.formats.manifest import Manifest
 from brand.formats.signed import identity, natural, pack_signed, parse_signed
 
 _MARKER: Final = "brand-share"
-_HINT: Final = "Make the share again with `brand partition`"
+_HINT: Final = "Make the partition again with `brand partition`"
 
 
 @dataclass(frozen=True)
 class Share:
-    """The checked contents of `share.json`: one node's part of a data set. Nodes and chunks count from 0."""
+    """The checked contents of `share.json`: one node's partition of a data set. Nodes and chunks count from 0."""
 
     data_set_id: bytes
     node: int
-    """The node whose share this is."""
+    """The node that has this partition."""
     group_chunks: int
     """Chunks in a group. A run ends only between two groups."""
     cuts: tuple[int, ...]
@@ -39,7 +39,7 @@ class Share:
 
     @property
     def nodes(self) -> int:
-        """How many nodes the data set is divided over."""
+        """Number of nodes over which the data set is divided."""
         return len(self.cuts) - 1
 
     @property
@@ -50,7 +50,7 @@ class Share:
         return min(header.samples, self.chunks.stop * header.chunk_size) - self.chunks.start * header.chunk_size
 
     def here(self, chunks: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
-        """Which of these chunks are in this share."""
+        """Return which of these chunks are in this partition."""
         found: NDArray[np.bool_] = (chunks >= self.chunks.start) & (chunks < self.chunks.stop)
         return found
 
@@ -59,7 +59,7 @@ class Share:
 
 
 def pack_share(share: Share) -> bytes:
-    """Bytes of `share.json`."""
+    """Return the bytes of `share.json`."""
     facts = {
         "id": share.data_set_id.hex(),
         "node": share.node,
@@ -70,7 +70,7 @@ def pack_share(share: Share) -> bytes:
 
 
 def read_share(folder: Path, manifest: Manifest) -> Share | None:
-    """The part of its data set that a folder holds; None where it holds all of it. Raises a `FormatError`."""
+    """Return the partition in a folder; None if the folder holds the whole data set. Raises a `FormatError`."""
     path = folder / SHARE_NAME
     try:
         with path.open("rb") as file:
@@ -85,8 +85,8 @@ def read_share(folder: Path, manifest: Manifest) -> Share | None:
         )
     share = parse_share(data, path)
     for what, expected, found in (
-        ("a share of another data set", manifest.data_set_id.hex(), share.data_set_id.hex()),
-        ("a share of another number of chunks", manifest.header.chunks, share.cuts[-1]),
+        ("a partition of another data set", manifest.data_set_id.hex(), share.data_set_id.hex()),
+        ("a partition of another number of chunks", manifest.header.chunks, share.cuts[-1]),
     ):
         if expected != found:
             raise ForeignFileError(what, path=path, expected=expected, found=found, hint=_HINT)
@@ -94,7 +94,7 @@ def read_share(folder: Path, manifest: Manifest) -> Share | None:
 
 
 def parse_share(data: bytes, path: Path) -> Share:
-    """Check the bytes of a `share.json`. Raises `LayoutError`, `VersionError`, `ChecksumError`, `OversizedError`."""
+    """Parse and check a `share.json`. Raises `LayoutError`, `VersionError`, `ChecksumError`, `OversizedError`."""
     value = parse_signed(data, path, marker=_MARKER, name="share file", hint=_HINT)
     try:
         share = Share(
@@ -106,14 +106,14 @@ def parse_share(data: bytes, path: Path) -> Share:
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise LayoutError(f"the share file is malformed: {error!r}", path=path, hint=_HINT) from error
     if share.nodes > MAX_NODES or max(share.group_chunks, *share.cuts, 0) > MAX_CHUNKS:
-        raise OversizedError("the share file claims more than the format allows", path=path, hint=_HINT)
+        raise OversizedError("the share file exceeds a limit of the format", path=path, hint=_HINT)
     if (fault := _fault(share)) is not None:
         raise LayoutError(f"the share file is malformed: {fault}", path=path, hint=_HINT)
     return share
 
 
 def _fault(share: Share) -> str | None:
-    """How a share contradicts itself; None where it does not."""
+    """Return how a partition contradicts itself; None if it does not."""
     if share.node >= share.nodes:
         return f"node {share.node}, and there are {max(0, share.nodes)} nodes"
     if share.group_chunks < 1:

@@ -1,6 +1,6 @@
 """One field of variable size <-> its payload (docs/format.md, section 3).
 
-Images and audio are bytes here, apart from Pillow images that are stored; see `media`.
+Images and audio are bytes here, except Pillow images that are stored; see `media`.
 """
 
 from __future__ import annotations
@@ -24,35 +24,35 @@ Buffer = bytes | bytearray | memoryview
 _JSON: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
 _DTYPE_NUMBERS: Final = {dtype: number for number, dtype in ARRAY_DTYPES.items()}
 _PNG_MODES: Final = ("1", "L", "LA", "P", "RGB", "RGBA", "I;16")
-"""Modes of Pillow that PNG holds without loss."""
+"""Modes of Pillow that PNG stores without loss."""
 
 
 def encode_str(value: Any) -> bytes:
-    """UTF-8. Raises TypeError for anything but a str, UnicodeEncodeError for lone surrogates."""
+    """Return UTF-8. Raises TypeError for any other type than str, UnicodeEncodeError for lone surrogates."""
     if not isinstance(value, str):
         raise TypeError(f"expected str, found {type(value).__name__}")
     return value.encode()
 
 
 def encode_bytes(value: Any) -> bytes:
-    """The bytes as they are."""
+    """Return the bytes unchanged."""
     if not isinstance(value, bytes | bytearray | memoryview):
         raise TypeError(f"expected bytes, found {type(value).__name__}")
     return bytes(value)
 
 
 def encode_image(value: Any) -> bytes:
-    """The bytes of a file as they are; of a Pillow image, those of its file or a PNG."""
+    """Return the bytes of a file unchanged; for a Pillow image, those of its file or a PNG."""
     return value if isinstance(value, bytes) else file_of(value) if is_picture(value) else encode_bytes(value)
 
 
 def encode_json(value: Any) -> bytes:
-    """Compact JSON. Raises ValueError for NaN and infinity, which JSON does not have."""
+    """Return compact JSON. Raises ValueError for NaN and infinity, which JSON does not have."""
     return _JSON(value).encode()
 
 
 def encode_ndarray(value: Any) -> bytes:
-    """dtype number, dimensions, elements in C order, little-endian."""
+    """Return dtype number, dimensions, and elements in C order, little-endian."""
     array = np.asarray(value)
     dtype = array.dtype.newbyteorder("<")
     if dtype not in _DTYPE_NUMBERS:
@@ -65,17 +65,17 @@ def encode_ndarray(value: Any) -> bytes:
 
 
 def decode_str(payload: Buffer) -> str:
-    """Inverse of `encode_str`."""
+    """Decode the payload of `encode_str`."""
     return str(payload, "utf-8")
 
 
 def decode_json(payload: Buffer) -> Any:
-    """Inverse of `encode_json`."""
+    """Decode the payload of `encode_json`."""
     return json.loads(bytes(payload))
 
 
 def decode_ndarray(payload: Buffer) -> np.ndarray[Any, Any]:
-    """Inverse of `encode_ndarray`: a new, writable array.
+    """Decode the payload of `encode_ndarray` to a new, writable array.
 
     Raises ValueError for a head that contradicts the payload's size.
     """
@@ -122,7 +122,7 @@ def lengths(pieces: Collection[Any]) -> NDArray[np.int64]:
 
 
 def encode_column(name: str, codec: str, values: Sequence[Any], called: Sequence[str]) -> list[bytes]:
-    """Payloads of one field. Raises `SchemaError` that names the sample at fault as `called` does."""
+    """Return the payloads of one field. Raises `SchemaError` that names the faulty sample by its entry in `called`."""
     encode = ENCODERS[codec]
     try:
         # str.encode itself refuses other types, and is three times as fast as a check beforehand.
@@ -138,28 +138,30 @@ def encode_column(name: str, codec: str, values: Sequence[Any], called: Sequence
 
 
 def is_picture(value: Any) -> bool:
-    """Whether a value is a Pillow image. By the name of its class, so that Pillow is not imported."""
+    """Return whether a value is a Pillow image, by the name of its class, so that Pillow is not imported."""
     return any(kind.__module__ == "PIL.Image" and kind.__name__ == "Image" for kind in type(value).__mro__)
 
 
 def file_of(image: Any) -> bytes:
-    """Return the bytes that are stored for a Pillow image. Raises TypeError for pixels that PNG does not hold.
+    """Return the bytes that are stored for a Pillow image. Raises TypeError for pixels that PNG cannot store.
 
     If the image is still as in the file that Pillow opened, these are the bytes of the file, as a conversion of the
-    folder would store them. Otherwise the pixels, as PNG, which is lossless.
+    folder would store them. Otherwise the pixels are stored as PNG, which is lossless.
     """
     contents = _unread(image) or _unchanged(image)
     if contents is not None:
         return contents
     if image.mode not in _PNG_MODES:
-        raise TypeError(f"PNG has no pixels of mode {image.mode}: give image.convert('RGB'), or the bytes of a file")
+        raise TypeError(
+            f"PNG cannot store pixels of mode {image.mode}: give image.convert('RGB'), or the bytes of a file"
+        )
     buffer = io.BytesIO()
     image.save(buffer, "PNG")
     return buffer.getvalue()
 
 
 def _unread(image: Any) -> bytes | None:
-    """Return the file of an image whose pixels were not read yet, so nothing can have changed them; else None."""
+    """Return the file of an image whose pixels have not been read, so nothing can have changed them; else None."""
     file = getattr(image, "fp", None)
     if file is None or file.closed or not getattr(image, "tile", None) or image.tell():
         return None

@@ -1,9 +1,9 @@
-"""versions/00000003.json: which parts, deletions and columns belong to a version of a collection (docs/format.md,
+"""versions/00000003.json: which segments, deletions and columns belong to a version of a collection (docs/format.md,
 section 11)?
 
-A collection is a folder of data sets, its parts, that grows. Nothing in it is ever changed: each change is a new
-version, and the parts and lists that a version names are there before it. `Version` holds one file's facts. `npy_list`
-makes the files of `lists/`, which are named by their contents.
+A collection is a folder of data sets, its segments, that grows. Existing files never change: each change is a new
+version, and the segments and lists that a version names are written before it. `Version` holds one file's facts.
+`npy_list` makes the files of `lists/`, which are named by their contents.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _HINT: Final = "`brand versions` lists the others"
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """Numbers in a file of `lists/`: how many, and the XXH3-128 of the file, which names it."""
+    """Numbers in a file of `lists/`: their count, and the XXH3-128 of the file, which names it."""
 
     count: int
     digest: str
@@ -54,30 +54,30 @@ class Listed:
 
 @dataclass(frozen=True, slots=True)
 class PartOf:
-    """A part of a collection: a data set that has a run of the public indices."""
+    """A segment of a collection: a data set that has a run of the public indices."""
 
     id: str | None
-    """Id of the data set in `parts/`; None where no sample is left."""
+    """Id of the data set in `parts/`; None if no sample is left."""
     first: int
     """The first index of its run."""
     end: int
     """The index after its last one."""
     samples: int
-    """How many samples it holds."""
+    """Number of samples that it holds."""
     origin: str
     """XXH3-128 of the checksums of the samples that were added, in the order of their indices."""
     absent: Listed | None = None
-    """The indices of the run that were taken out of the part; None: none."""
+    """The indices of the run whose samples were removed from the segment; None if there are none."""
 
     @property
     def name(self) -> str:
-        """Path of the part below the folder of the collection."""
+        """Path of the segment below the folder of the collection."""
         return part_name(self.id or "")
 
 
 @dataclass(frozen=True, slots=True)
 class Overlay:
-    """A column that is in no part."""
+    """A column that is in no segment."""
 
     codec: str
     """`int` or `float`."""
@@ -112,7 +112,7 @@ class Version:
 
     @property
     def samples(self) -> int:
-        """Number of public indices, deleted ones included."""
+        """Number of public indices, including deleted ones."""
         return self.parts[-1].end
 
     @property
@@ -136,7 +136,7 @@ def number_of(version_id: str) -> int:
 
 
 def number_within(collection: str, data_set: object) -> int | None:
-    """The number of the version of this collection that has the id `data_set`; None for any other value."""
+    """Return the number of the version of this collection that has the id `data_set`; None for any other value."""
     if not isinstance(data_set, str) or not _DIGEST.fullmatch(data_set) or collection_of(data_set) != collection:
         return None
     return number_of(data_set)
@@ -151,7 +151,7 @@ def make_version(
     parent: str | None,
     note: str,
 ) -> Version:
-    """A new version; its id follows from all the rest."""
+    """Return a new version. Its id follows from all other fields."""
     draft = Version("", tuple(parts), deleted, dict(overlays), parent, note)
     return replace(draft, id=f"{collection}{number:08x}{_seal(_facts(draft))}")
 
@@ -161,23 +161,23 @@ def pack_version(version: Version) -> bytes:
 
 
 def version_name(number: int) -> str:
-    """Path of a version below the folder of the collection."""
+    """Return the path of a version below the folder of the collection."""
     return f"{VERSIONS_NAME}/{number:08d}.json"
 
 
 def version_number(file: str) -> int | None:
-    """The number of a version, by the name of its file; None for any other file."""
+    """Return the number of a version, from the name of its file; None for any other file."""
     match = _FILE.fullmatch(file)
     return None if match is None or f"{int(match[1]):08d}" != match[1] else int(match[1])
 
 
 def part_name(part: str) -> str:
-    """Path of a part below the folder of the collection."""
+    """Return the path of a segment below the folder of the collection."""
     return f"parts/{part}"
 
 
 def list_name(digest: str) -> str:
-    """Path of a list below the folder of the collection."""
+    """Return the path of a list below the folder of the collection."""
     return f"lists/{digest}.npy"
 
 
@@ -196,27 +196,27 @@ def read_version(folder: Path, number: int) -> Version:
         raise OversizedError(what, path=path, expected=expected, found=f"> {MAX_MANIFEST}")
     version = parse_version(data, path)
     if version.number != number:
-        what = "a version under the name of another one"
+        what = "a version with the name of another version"
         raise LayoutError(what, path=path, expected=number, found=version.number, hint=_HINT)
     return version
 
 
 def parse_version(data: bytes, path: Path) -> Version:
-    """Check the bytes of a version. Raises `LayoutError`, `VersionError`, `ChecksumError`, `OversizedError`."""
+    """Parse and check a version. Raises `LayoutError`, `VersionError`, `ChecksumError`, `OversizedError`."""
     value = parse_signed(data, path, marker=MARKER, name="version", hint=_HINT)
     try:
         version = _parsed(value)
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise LayoutError(f"the version is malformed: {error!r}", path=path, hint=_HINT) from error
     if version.samples > MAX_SAMPLES or len(version.parts) > MAX_PARTS or version.number > MAX_VERSIONS:
-        raise OversizedError("the version claims more than the format allows", path=path, hint=_HINT)
+        raise OversizedError("the version exceeds a limit of the format", path=path, hint=_HINT)
     if (fault := _fault(version, _seal(_facts(version)))) is not None:
         raise LayoutError(f"the version is malformed: {fault}", path=path, hint=_HINT)
     return version
 
 
 def npy_list(values: NDArray[Any]) -> tuple[Listed, bytes]:
-    """The file of these values, and how a version names it."""
+    """Return the file of these values, and the entry that names it in a version."""
     file = io.BytesIO()
     np.lib.format.write_array(file, np.ascontiguousarray(values), version=(1, 0), allow_pickle=False)
     data = file.getvalue()
@@ -252,12 +252,12 @@ def _parsed(value: Mapping[str, Any]) -> Version:
         parts.append(PartOf(part_id, first, end, samples, identity(each["origin"]).hex(), _listed(each["absent"])))
         first = end
     if not parts:
-        raise ValueError("it has no part")
+        raise ValueError("it has no segment")
     overlays = {}
     for name, (codec, *values) in value["overlays"].items():
         listed = _listed(values)
         if not is_field_name(name) or codec not in ("int", "float") or listed is None:
-            raise ValueError(f"{name!r} is no column of {codec!r}")
+            raise ValueError(f"{name!r} is not a column of {codec!r}")
         overlays[name] = Overlay(codec, listed)
     parent = None if value["parent"] is None else identity(value["parent"]).hex()
     return Version(
@@ -270,12 +270,12 @@ def _listed(value: Any) -> Listed | None:
         return None
     count, digest = value
     if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
-        raise ValueError(f"{digest!r} is no digest")
+        raise ValueError(f"{digest!r} is not a digest")
     return Listed(natural(count, "count"), digest)
 
 
 def _fault(version: Version, seal: str) -> str | None:
-    """How a version contradicts itself; None where it does not."""
+    """Return how a version contradicts itself; None if it does not."""
     if version.id[24:] != seal or version.number < 1:
         return "its id is not that of its contents"
     if version.parent is not None and version.collection != collection_of(version.parent):
@@ -283,12 +283,12 @@ def _fault(version: Version, seal: str) -> str | None:
     for part in version.parts:
         absent = 0 if part.absent is None else part.absent.count
         if part.end <= part.first or part.samples != part.end - part.first - absent:
-            return f"a part of {part.samples} samples for the indices {part.first} to {part.end - 1}"
+            return f"a segment of {part.samples} samples for the indices {part.first} to {part.end - 1}"
         if (part.id is None) != (part.samples == 0):
-            return "a part without samples, and with an id"
+            return "a segment without samples, but with an id"
     ids = [part.id for part in version.parts if part.id is not None]
     if len(set(ids)) < len(ids):
-        return "a part twice"
+        return "a segment twice"
     if version.deleted is not None and version.deleted.count > version.samples:
         return "more deleted indices than there are"
     return None

@@ -49,6 +49,6 @@ class BrandDataModule(LightningDataModule):  # type: ignore[misc]
         """Every sample once; the order does not matter, the speed does."""
         return [] if self.val is None else self._loader(self.val)
 
-    def _loader(self, data_set: Drawable) -> BrandLoader:
-        sampler = BrandSampler(data_set, seed=self.seed)
-        return BrandLoader(data_set, self.batch_size, sampler=sampler, **self.options)
+    def _loader(self, dataset: Drawable) -> BrandLoader:
+        sampler = BrandSampler(dataset, seed=self.seed)
+        return BrandLoader(dataset, self.batch_size, sampler=sampler, **self.options)

@@ -1,4 +1,4 @@
-"""Which sample is fetched when, and what must have been read by then? Pure: arrays in, plans out.
+"""When is each sample fetched, and when must each read be finished? Pure: arrays in, plans out.
 
 order       the numbers that fix the order of every epoch; makes plans
 baselines   orders of other systems, to compare with
@@ -8,6 +8,8 @@ mixtures    several data sets as one
 batches     FEATURE bucketing and sequence packing
 joader      FEATURE orders that are decided while jobs draw
 base        plans, and everything that several orders need
+
+Here and in `brand.node`, to *draw* is to ask for the next samples of the order.
 """
 
 from brand.orders.policies.shared_policy import Shared as Shared

@@ -1,13 +1,13 @@
-"""What does a node draw in the epochs to come, and so what is worth holding where it reads for itself alone?
+"""Which samples does a node draw again soonest, and so which should it cache if it reads for itself only?
 
 A node whose ranks draw only some of the positions draws other samples in each epoch. The order of all epochs is known,
 so it is also known when, and how often, the node draws each unit of samples again:
 
-    NextUse      epochs until the next draw: what is drawn again soonest is held (Lobster's reuse distance, which is
-                 Belady's rule epoch by epoch)
-    Frequency    draws in all epochs that are left: what is drawn most often is held (HDMLP)
+    NextUse      epochs until the next draw: units that are drawn again soonest are cached (Lobster's reuse distance,
+                 which is Belady's rule epoch by epoch)
+    Frequency    draws in all epochs that are left: units that are drawn most often are cached (HDMLP)
 
-A table for an epoch takes a plan to make, so each call of `foresee` makes one, and other plans need not wait long. One
+A table for an epoch needs a plan, so each call of `foresee` makes one table, and other plans wait only briefly. One
 thread uses a table.
 """
 
@@ -26,10 +26,10 @@ from brand.orders.order import Order
 FARTHEST: Final = 64
 """The most epochs that `NextUse` looks ahead."""
 TURNS: Final = 8
-"""It looks ahead for about so many draws of a sample: one of 3,000 samples is not drawn once meanwhile."""
+"""`NextUse` looks this many draws of a sample ahead, on average: 1 in 3,000 samples is not drawn in that time."""
 
 MANY: Final = 1 << 32
-"""More than there are epochs."""
+"""A number larger than that of any epoch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,21 +41,21 @@ class Ranks:
 
     @property
     def all(self) -> bool:
-        """Whether the node draws everything."""
+        """Whether the node draws all positions."""
         return len(self.here) == self.replicas
 
     @property
     def share(self) -> float:
-        """The part of the positions that the node draws."""
+        """The fraction of the positions that the node draws."""
         return len(self.here) / self.replicas
 
     def places(self, sample_of: NDArray[Any], start: int = 0) -> list[NDArray[Any]]:
-        """Places that each of these ranks draws from position `start` on, in order."""
+        """Return the places that each of these ranks draws from position `start` on, in order."""
         return [sample_of[start + rank :: self.replicas] for rank in self.here]
 
 
 class NextUse:
-    """When these ranks draw each unit of `unit` samples again. `last` is the number of the last epoch."""
+    """The next epoch in which these ranks draw each unit of `unit` samples. `last` is the number of the last epoch."""
 
     def __init__(self, order: Order, ranks: Ranks, unit: int, last: int) -> None:
         self._order, self._ranks, self._unit, self._last = order, ranks, unit, last
@@ -67,18 +67,18 @@ class NextUse:
         return f"NextUse({self._ahead} epochs ahead of which {sorted(self._drawn)} are made)"
 
     def _epochs(self, epoch: int) -> range:
-        """The epochs to look at, after `epoch`."""
+        """Return the epochs to look at, after `epoch`."""
         return range(epoch + 1, min(epoch + self._ahead, self._last) + 1)
 
     def foresee(self, epoch: int) -> bool:
-        """Make one more table that `key` needs. Returns whether one was missing."""
+        """Make one more table that `key` needs. Return whether one was missing."""
         missing = [each for each in self._epochs(epoch) if each not in self._drawn]
         if missing:
             self._drawn[missing[0]] = np.packbits(_draws(self._order, self._ranks, self._unit, missing[0]) > 0)
         return bool(missing)
 
     def key(self, epoch: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Epochs until each unit is drawn again after `epoch`, and whether it is, as far ahead as this looks.
+        """Return the epochs until each unit is drawn again after `epoch`, and whether the tables contain such a draw.
 
         Both have the shape (units,).
         """
@@ -91,7 +91,7 @@ class NextUse:
 
 
 class Frequency:
-    """How often these ranks draw each unit of `unit` samples, in the epochs to `last`."""
+    """The number of draws of each unit of `unit` samples by these ranks, in the epochs to `last`."""
 
     def __init__(self, order: Order, ranks: Ranks, unit: int, last: int) -> None:
         self._order, self._ranks, self._unit, self._last = order, ranks, unit, last
@@ -104,7 +104,7 @@ class Frequency:
         return f"Frequency(epochs {self._at} of those to {self._last} are counted)"
 
     def foresee(self, epoch: int) -> bool:
-        """Count one more epoch, from `epoch` on. Returns whether one was missing."""
+        """Count one more epoch, from `epoch` on. Return whether one was missing."""
         if self._at is None or self._at.start != epoch:
             self._at = range(epoch, epoch)
             self._draws[:], self._first[:] = 0, MANY
@@ -117,9 +117,9 @@ class Frequency:
         return True
 
     def key(self, epoch: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """A key that is smaller the more often a unit is drawn, and whether it is drawn at all. Both (units,).
+        """Return a key that is smaller the more often a unit is drawn, and whether it is drawn at all. Both (units,).
 
-        Of two units that are drawn equally often, the one that is drawn first has the smaller key.
+        If two units are drawn equally often, the unit that is drawn first has the smaller key.
         """
         while self.foresee(epoch):
             pass
@@ -127,7 +127,7 @@ class Frequency:
 
 
 def next_use(drawn: Sequence[NDArray[np.uint8]], units: int) -> NDArray[np.uint8]:
-    """Epochs until each unit is drawn: 1 for the first of `drawn`, one more than there are where it is in none.
+    """Return the epochs until each unit is drawn: 1 for the first of `drawn`, `len(drawn) + 1` if it is in none.
 
     `drawn` has the packed bits of at most 254 epochs, a bit for each unit.
     """
@@ -138,7 +138,7 @@ def next_use(drawn: Sequence[NDArray[np.uint8]], units: int) -> NDArray[np.uint8
 
 
 def _draws(order: Order, ranks: Ranks, unit: int, epoch: int) -> NDArray[np.int64]:
-    """How many samples of each unit these ranks draw in an epoch, shape (units,)."""
+    """Return how many samples of each unit these ranks draw in an epoch, shape (units,)."""
     found = np.zeros(unit_count(order.mapping, unit), np.int64)
     for places in ranks.places(order.plan(epoch).sample_of):
         np.add.at(found, unit_at(order.mapping, unit, places), 1)

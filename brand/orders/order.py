@@ -1,6 +1,6 @@
-"""What fixes the order of every epoch? A few numbers, which a state keeps and a client tells its server.
+"""The few numbers that fix the order of every epoch. A loader state keeps them and a client sends them to its server.
 
-Everything else (memory limits, workers, timing) changes how fast samples come, never which or in what order.
+Everything else (memory limits, workers, timing) changes how fast samples arrive, never their order.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MAX_SEED: Final = (1 << 128) - 1
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """The order of all epochs of one run over one data set. Raises ValueError."""
+    """The order of all epochs of one run over one data set. Raises ValueError if its numbers do not fit together."""
 
     data_set: str
     """Id of the data set."""
@@ -32,8 +32,8 @@ class Order:
     chunk_size: int
     seed: int
     policy: Policy
-    part: Subset | None = None
-    """The samples that are drawn; None: all."""
+    subset: Subset | None = None
+    """The subset that is drawn; None if all samples are."""
 
     def __post_init__(self) -> None:
         check_type("data_set", self.data_set, str)
@@ -44,24 +44,24 @@ class Order:
             raise ValueError(f"seed {self.seed} is not from 0 to 2**128 - 1")
         check_type("policy", self.policy, Policy)
         self.policy.check_fits(self.mapping)
-        if self.part is not None and self.part.samples != self.samples:
-            raise ValueError(f"a part of {self.part.samples:,} samples, and the order has {self.samples:,}")
-        if self.part is not None and self.policy.no_part is not None:
+        if self.subset is not None and self.subset.samples != self.samples:
+            raise ValueError(f"a subset of {self.subset.samples:,} samples, and the order has {self.samples:,}")
+        if self.subset is not None and self.policy.no_part is not None:
             raise ValueError(self.policy.no_part)
 
     @property
     def draws(self) -> int:
         """Samples that an epoch draws; positions are 0 to `draws` - 1."""
-        return self.samples if self.part is None else len(self.part)
+        return self.samples if self.subset is None else len(self.subset)
 
     @property
     def mapping(self) -> Mapping:
-        """Places to chunks to groups."""
+        """The mapping from places to chunks to groups."""
         return self.policy.mapping(self.samples, self.chunk_size)
 
     @property
     def joins(self) -> bool:
-        """Whether a plan depends on where the job joined others."""
+        """Whether a plan depends on the points at which the job joined others."""
         return self.shares and not self.grows
 
     @property
@@ -71,18 +71,24 @@ class Order:
 
     @property
     def grows(self) -> bool:
-        """Whether it is decided while jobs draw."""
+        """Whether the order is decided while jobs draw."""
         return self.policy.grows
 
     def plan(self, epoch: int, joins: Sequence[Join] = ()) -> EpochPlan:
-        """The plan of one epoch. `joins`: where the job joined others in it, with `shared`; none: it is alone."""
+        """Return the plan of one epoch.
+
+        `joins`: the joins of the job in it, with `shared`; empty if the job is alone.
+        """
         if not 0 <= epoch <= MAX_EPOCH:
             raise ValueError(f"epoch {epoch} is not from 0 to {MAX_EPOCH:,}")
-        mask = None if self.part is None else self.part.mask
+        mask = None if self.subset is None else self.subset.mask
         return self.policy.plan_joined(self.mapping, self.seed, mask, joins or alone(epoch))
 
     def to_json(self) -> dict[str, Any]:
-        """The order as plain values: its own fields, and beside them those of the policy. A part has its digest."""
+        """Return the order as plain values: its own fields and those of the policy.
+
+        A subset is written as its digest.
+        """
         own = {
             "data_set": self.data_set,
             "samples": self.samples,
@@ -91,28 +97,31 @@ class Order:
             "seed": self.seed,
             "protocol": self.policy.name,
         }
-        return own | self.policy.to_json() | ({} if self.part is None else {_PART: self.part.digest})
+        return own | self.policy.to_json() | ({} if self.subset is None else {_PART: self.subset.digest})
 
     def differences(self, other: Order) -> dict[str, tuple[Any, Any]]:
-        """Fields that differ, by name, with the value of each order; `absent` where an order does not have one."""
+        """Return the fields that differ, by name, with the value of each order; `absent` if an order lacks one."""
         mine, theirs = self.to_json(), other.to_json()
         both = {name: (mine.get(name, "absent"), theirs.get(name, "absent")) for name in mine | theirs}
         return {name: values for name, values in both.items() if values[0] != values[1]}
 
     @classmethod
-    def from_json(cls, value: Any, part: Subset | None = None) -> Order:
-        """Inverse of `to_json`, distrusting. `part` is the one that the digest names. Raises ValueError."""
+    def from_json(cls, value: Any, subset: Subset | None = None) -> Order:
+        """Read the output of `to_json`. `subset` is the one that the digest names.
+
+        Raises ValueError if it is invalid.
+        """
         if not isinstance(value, Values) or not set(_OF_ALL) <= set(value):
             raise ValueError(f"an order has the fields {', '.join(_OF_ALL)}, and those of its protocol")
-        digest = None if part is None else part.digest
+        digest = None if subset is None else subset.digest
         if value.get(_PART) != digest:
             raise ValueError(f"the order is of {named(value.get(_PART))}, and not of {named(digest)}")
         own = {name: each for name, each in value.items() if name not in (*_OF_ALL, _PART)}
         policy = policy_named(value["protocol"]).from_json(own)
-        return cls(value["data_set"], value["samples"], value["chunk_size"], value["seed"], policy, part)
+        return cls(value["data_set"], value["samples"], value["chunk_size"], value["seed"], policy, subset)
 
 
 _OF_ALL: Final = ("data_set", "samples", "chunk_size", "seed", "protocol")
-"""Fields that the JSON of every order has beside the fields of its policy."""
+"""Fields that the JSON of every order has in addition to the fields of its policy."""
 _PART: Final = "part"
-"""The field of an order of a part."""
+"""The field of an order of a subset."""

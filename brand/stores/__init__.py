@@ -1,16 +1,16 @@
-"""Objects at a URL: how are they read and written, whatever store they are in?
+"""Objects at a URL: how are they read from and written to any kind of store?
 
-url          what a URL names; no secret may stand in it
-store        what Brand needs of a store
-opening      which library accesses the store of a URL
+url          the parts of a URL, which may hold no secret
+store        the interface of a store
+opening      the library that accesses the store of a URL
 ahead        objects that are read from front to back
-traffic      requests and bytes, counted
+traffic      counts of requests and bytes
 cloud        S3, Google Cloud Storage, Azure and the web, through obstore
 hub          the Hugging Face Hub
 filesystems  any other store, through fsspec
-target       where the finished files of a data set go: each becomes an object
-apart        a process of its own that speaks to a store, for one that forks
-eagerness    is a range first asked for with little patience?
-reasons      in words: why a store did not do what it was asked
-forking      a process whose parent has spoken to a store may not
+target       the finished files of a data set, each written as an object
+apart        a separate process that accesses a store for a process that forks
+eagerness    hedged requests: a range first requested with a short timeout
+reasons      reasons in words why a request to a store failed
+forking      a check that no forked process uses the store of its parent
 """

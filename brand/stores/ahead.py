@@ -1,8 +1,8 @@
 """How are objects read from front to back, one after the other, without a wait for each request?
 
-Large ranges are asked for before their time, several at once, also those of the objects that come next. They arrive in
-any order and are used in that of the objects. What is in flight or waits to be used is bounded: `AT_ONCE` ranges of
-`RANGE_BYTES`.
+Large ranges are requested in advance, several at once, including those of the next objects. They arrive in any order
+and are used in the order of the objects. The ranges that are in flight or wait to be used are bounded: `AT_ONCE` ranges
+of `RANGE_BYTES`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ RANGE_BYTES: Final = 8 << 20
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """A range that was asked for."""
+    """A range that was requested."""
 
     object: int
     offset: int
@@ -32,10 +32,10 @@ class _Block:
 
 
 class ReadAhead(Reprs, shows="_store _window"):
-    """Reads `objects`: for each a number, larger than the one before, its name, and the size that it should have.
+    """Reads `objects`: for each a number, larger than the previous one, its name, and its expected size.
 
-    A read should be behind the one before it. What was passed over is not kept: it is read again, with a request of its
-    own. For one thread; to be closed.
+    Each read should be behind the previous one. Ranges that were passed over are not cached: they are read again, with
+    a request of their own. For one thread. The caller must close it.
     """
 
     def __init__(self, store: Store, objects: Iterable[tuple[int, str, int]]) -> None:
@@ -45,7 +45,7 @@ class ReadAhead(Reprs, shows="_store _window"):
         self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="read ahead")
 
     def read_into(self, number: int, name: str, offset: int, buffer: memoryview) -> None:
-        """Fill the buffer from an object, which has this number and this name. Raises OSError."""
+        """Fill the buffer from the object with this number and this name. Raises OSError."""
         done = 0
         while done < len(buffer):
             at = offset + done
@@ -58,7 +58,7 @@ class ReadAhead(Reprs, shows="_store _window"):
             done += len(part)
 
     def size(self, number: int, name: str) -> int | None:
-        """The size that an object has, as its first range tells; None where the store does not tell. Raises OSError."""
+        """Return the size of an object, reported with its first range; None if it is unknown. Raises OSError."""
         block = self._block(number, 0)
         error = None if block is None else block.data.exception()
         told = self._store.size(name)
@@ -67,11 +67,11 @@ class ReadAhead(Reprs, shows="_store _window"):
         return told
 
     def close(self) -> None:
-        """Ask for nothing more. Ranges in flight come to their end."""
+        """Send no more requests. Ranges in flight are completed."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _block(self, number: int, at: int) -> _Block | None:
-        """The range with byte `at` of an object; None where it is not to come, or not to come any more."""
+        """Return the range with byte `at` of an object; None if it is not planned, or was passed over."""
         while self._window and (self._window[0].object, self._window[0].end) <= (number, at):
             self._window.popleft().data.cancel()
         while len(self._window) < AT_ONCE:
@@ -84,7 +84,7 @@ class ReadAhead(Reprs, shows="_store _window"):
         return first if first is not None and first.object == number and first.offset <= at else None
 
     def _is_cut(self, block: _Block, name: str) -> bool:
-        """Whether the object ends within a range. What there is of it can still be read."""
+        """Return whether the object ends within a range. The bytes before its end can still be read."""
         told = None if block.data.exception() is None else self._store.size(name)
         return told is not None and told < block.end
 
@@ -95,7 +95,7 @@ class ReadAhead(Reprs, shows="_store _window"):
 
 
 def _cut(objects: Iterable[tuple[int, str, int]]) -> Iterator[tuple[int, str, int, int]]:
-    """Number, name, begin and end of each range. An object that should be empty has one range of nothing."""
+    """Yield number, name, begin and end of each range. An object with expected size 0 has one empty range."""
     for number, name, size in objects:
         for offset in range(0, max(1, size), RANGE_BYTES):
             yield number, name, offset, min(offset + RANGE_BYTES, size)

@@ -1,12 +1,12 @@
-"""How does a process that forks workers speak to a store? Through a process of its own, which alone has the library.
+"""How does a process that forks workers access a store? Through a separate process, which alone loads the library.
 
 The threads of such a library make a process unfit to be forked. So `StoreProcess` starts a process that makes the
-requests, and speaks to it over *lines*, pairs of sockets: a thread takes a line, asks, and waits for the answer. The
-process ends with the last that holds the other end of its first line, however that ends; Ctrl-C does not reach it. Each
-request has the limits of the store that makes it; a wait for an answer ends when the process does.
+requests, and talks to it over *lines*, pairs of sockets: a thread takes a line, sends a request, and waits for the
+answer. The process ends when the last process that holds the other end of its first line has ended; Ctrl-C does not
+reach it. Each request has the time limits of the store that makes it; a wait for an answer ends if the process ends.
 
-    question   size of the head (4 bytes), head (JSON: what is asked, size of the data), data
-    answer     the same; the head has the error, where there is one
+    question   size of the head (4 bytes), head (JSON: the request, size of the data), data
+    answer     the same; the head has the error, if there is one
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class StoreProcess:
             try:
                 self._process = start_helper("brand.stores.apart", numbers, self.url, *numbers)
             except OSError as error:
-                raise StorageError(f"{self.url}: no process can be started that speaks to it: {error}") from None
+                raise StorageError(f"{self.url}: no process can be started that accesses it: {error}") from None
 
     def __repr__(self) -> str:
         return f"StoreProcess({self.url}, {self._idle.qsize()} lines idle, process {self._process.pid})"
@@ -65,7 +65,7 @@ class StoreProcess:
 
     def __exit__(self, *_: object) -> None:
         self._life.close()
-        self._process.kill()  # all that it has answered is done
+        self._process.kill()  # safe: every request that it has answered is complete
         self._process.wait(_END_S)
         while not self._idle.empty():
             with contextlib.suppress(BrokenPipeError):
@@ -76,11 +76,11 @@ class StoreProcess:
         return self._ask({"do": "read", "name": name, "most": most})
 
     def pieces(self, name: str, offset: int, size: int) -> Iterator[memoryview]:
-        """See `Store`. All of it comes as one piece."""
+        """See `Store`. The range is returned as one piece."""
         yield memoryview(self._ask({"do": "pieces", "name": name, "offset": offset, "size": size}))
 
     def size(self, name: str) -> None:
-        """See `Store`. The other process does not tell."""
+        """See `Store`. Returns None: the other process does not report sizes."""
 
     def write(self, name: str, data: bytes | Path, *, new: bool) -> None:
         """See `Store`."""
@@ -100,7 +100,9 @@ class StoreProcess:
             _send(line, question, data)
             answer, found = _receive(line)
         except (OSError, EOFError):
-            raise StorageError(f"{self.url}: the process that speaks to it has ended; run the same again") from None
+            raise StorageError(
+                f"{self.url}: the process that accesses it has ended; run the same command again"
+            ) from None
         finally:
             self._idle.put(line)
         if "refused" in answer:
@@ -112,7 +114,7 @@ class StoreProcess:
 
 
 def main() -> None:
-    """Answer on the lines that the command names, until the first of them closes."""
+    """Answer on the lines that the command line lists, until the first of them closes."""
     _, _, _, url, life, *lines = sys.argv
     store: Store | BrandError
     try:
@@ -124,6 +126,7 @@ def main() -> None:
         threading.Thread(target=_serve, args=(store, line), daemon=True).start()
     with socket.socket(fileno=int(life)) as end:
         end.recv(1)
+    # At once, because threads may still wait for the store.
     os._exit(0)
 
 

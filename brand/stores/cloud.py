@@ -1,10 +1,10 @@
-"""S3, Google Cloud Storage, Azure Blob Storage, web servers: how are their objects read and written? Through obstore.
+"""How are objects in S3, Google Cloud Storage, Azure Blob Storage and web servers read and written? Through obstore.
 
-obstore repeats requests that fail, with growing pauses, and goes on in the middle of a body that stops. This module
-sets its limits, and checks what obstore does not: that a body has just the bytes that were asked for, that an object
-stays the same, that no redirect leads to a host that the user has not named, and that no message holds a secret.
+obstore repeats failed requests, with growing pauses, and resumes in the middle of a body that stops. This module sets
+its limits, and checks the rest: that a body has exactly the requested bytes, that an object is not replaced, that no
+redirect leads to a host that the user has not named, and that no message holds a secret.
 
-Endpoints, regions and credentials come from the environment, by the names that the provider's own tools use.
+Endpoints, regions and credentials are read from the environment, with the variable names of the provider's own tools.
 """
 
 from __future__ import annotations
@@ -27,35 +27,35 @@ from brand.stores.traffic import Traffic
 from brand.stores.url import Url
 
 PATIENCE_S: Final = 45.0
-"""How long a request that fails is repeated."""
+"""Time for which a failed request is repeated."""
 STALL_S: Final = 10.0
-"""A body that stops for so long is cut, and the rest of it asked for anew."""
+"""If a body stops for this time, the connection is cut, and the rest of the body is requested again."""
 EAGER_STALL_S: Final = 0.5
-"""The same, for the first tries of a range (`HedgePolicy`)."""
+"""Like `STALL_S`, for the first tries of a range (`HedgePolicy`)."""
 _EAGER_TRIES: Final = 3
 _PASSING: Final = (errno.EIO, errno.ETIMEDOUT)
-"""Errors after which an eager range is asked for with patience."""
+"""Errors after which an eager range is requested again with the long timeout."""
 _CONNECT_S: Final = 10.0
 _REQUEST_S: Final = 300.0
-"""The longest that one request may take with its body."""
+"""Maximum time of one request with its body."""
 _MOST_TRIES: Final = 1000
-"""More than fit into the patience: time limits tries, not their number."""
+"""More tries than fit into `PATIENCE_S`: time limits the tries, not their number."""
 _PIECE: Final = 1 << 20
 """Bytes of a piece of a body."""
 _PART: Final = 64 << 20
-"""Larger objects are written in parts of so many bytes."""
+"""Larger objects are written in parts of this many bytes."""
 _PARTS_AT_ONCE: Final = 2
-"""Parts of one object that are under way, and in memory, at the same time."""
-_THERE: Final = "the object is there already"
+"""Parts of one object that are sent, and in memory, at the same time."""
+_THERE: Final = "the object exists already"
 _NOWHERE: Final = "http://127.0.0.1:9"
-"""A proxy that is not there: what would go to a host that is not excepted ends there. No redirect leads elsewhere."""
+"""A proxy that does not exist: requests to any host that is not excepted fail there. So no redirect leads elsewhere."""
 _PROXIES: Final = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy")
 _HOSTS: Final[Mapping[str, tuple[str, ...]]] = {
     "s3": ("amazonaws.com", "amazonaws.com.cn", "169.254.0.0/16", "fd00:ec2::/32"),
     "gs": ("googleapis.com", "metadata.google.internal", "169.254.0.0/16"),
     "az": ("core.windows.net", "login.microsoftonline.com", "169.254.0.0/16"),
 }
-"""Hosts of a provider: its stores, and where credentials come from."""
+"""Hosts of a provider: its stores, and its sources of credentials."""
 _OWN_CREDENTIALS: Final = (
     "AWS_ACCESS_KEY_ID",
     "AWS_SKIP_SIGNATURE",
@@ -63,7 +63,7 @@ _OWN_CREDENTIALS: Final = (
     "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
     "AWS_CONTAINER_CREDENTIALS_FULL_URI",
 )
-"""Variables by which obstore itself finds credentials, or none are wanted."""
+"""Variables with which obstore finds credentials itself, or needs none."""
 _ENDPOINTS: Final = (
     "AWS_ENDPOINT_URL_S3",
     "AWS_ENDPOINT_URL",
@@ -76,7 +76,10 @@ _ENDPOINTS: Final = (
 def open_cloud(
     url: Url, patience_s: float | None = None, headers: Mapping[str, str] | None = None, hosts: tuple[str, ...] = ()
 ) -> CloudStore:
-    """The store of a URL. `headers` go with each request; redirects may lead to `hosts`. Raises `UsageError`."""
+    """Return the store of a URL. Raises `UsageError`.
+
+    `headers` are sent with each request; redirects may lead to `hosts`.
+    """
     try:
         from obstore import store as stores
     except ImportError:
@@ -84,10 +87,11 @@ def open_cloud(
     options: dict[str, Any] = {
         "connect_timeout": timedelta(seconds=_CONNECT_S),
         "timeout": timedelta(seconds=_REQUEST_S),
-        "allow_http": True,  # the user writes http:// into the URL or the endpoint, or does not
+        "allow_http": True,  # whether http:// is used depends on the URL or the endpoint that the user gives
     }
     if headers:
         options["default_headers"] = dict(headers)
+    # A proxy that the user has set must not be replaced.
     if not any(os.environ.get(name) for name in _PROXIES):
         allowed = {*_HOSTS.get(url.scheme, ()), *_endpoints(url), *hosts}
         options |= {"proxy_url": _NOWHERE, "proxy_excludes": ",".join(sorted(allowed))}
@@ -127,7 +131,7 @@ class CloudStore(Reprs, shows="url _versions"):
         self._versions: dict[str, str] = {}
         """The ETag of each object at its first read."""
         self._sizes: dict[str, int] = {}
-        """The size of each object, as it was told with a range of it."""
+        """The size of each object, reported with a range of it."""
         self._lock = threading.Lock()
 
     def read(self, name: str, most: int) -> bytes:
@@ -162,9 +166,10 @@ class CloudStore(Reprs, shows="url _versions"):
             yield from self._pieces(self._client, name, offset + done, size - done)
 
     def _pieces(self, client: Any, name: str, offset: int, size: int) -> Iterator[memoryview]:
-        """One request, and what obstore makes of it where it fails. Raises OSError."""
+        """Send one request, with the retries of obstore. Raises OSError."""
         options: dict[str, Any] = {"range": (offset, offset + size)}
         known = self._versions.get(name)
+        # With the known ETag, the store itself refuses the read of a replaced object.
         if known is not None:
             options["if_match"] = known
         done = 0
@@ -191,7 +196,7 @@ class CloudStore(Reprs, shows="url _versions"):
         size = len(data) if isinstance(data, bytes) else data.stat().st_size
         parts = {"use_multipart": size > _PART, "chunk_size": _PART, "max_concurrency": _PARTS_AT_ONCE}
         with self._asking(name):
-            if new and self.url.scheme in ("http", "https"):  # a web server cannot write create-only: look first
+            if new and self.url.scheme in ("http", "https"):  # a web server cannot write create-only, so check first
                 with suppress(FileNotFoundError):
                     self._client.head(self.url.key(name))
                     raise FileExistsError(errno.EEXIST, _THERE, self.url.child(name))
@@ -199,7 +204,7 @@ class CloudStore(Reprs, shows="url _versions"):
             self._client.put(self.url.key(name), data, mode="create" if new else "overwrite", **parts)
         with self._lock:
             self._sizes.pop(name, None)
-            self._versions.pop(name, None)  # what was read before is no more; this process knows that
+            self._versions.pop(name, None)  # this process replaces the object itself, so a new ETag is no error
 
     def names(self, folder: str) -> Iterator[tuple[str, int]]:
         """See `Store`."""
@@ -221,7 +226,7 @@ class CloudStore(Reprs, shows="url _versions"):
 
 
 class _RequestErrors:
-    """While a request is under way: turns the errors of obstore into OSErrors."""
+    """Turns the errors of obstore into OSErrors during a request."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -243,7 +248,7 @@ class _RequestErrors:
 
 
 def _endpoints(url: Url) -> set[str]:
-    """Hosts that the user names: in the URL, or as an endpoint in the environment."""
+    """Return hosts that the user names: in the URL, or as an endpoint in the environment."""
     from urllib.parse import urlsplit
 
     found = {url.host.rpartition(":")[0] or url.host} if url.scheme in ("http", "https") else set()
@@ -255,8 +260,8 @@ def _endpoints(url: Url) -> set[str]:
 
 
 def _s3(url: Url) -> dict[str, Any]:
-    """Options of an S3 store beside what obstore takes from the environment. Raises `UsageError`."""
-    found: dict[str, Any] = {"checksum_algorithm": "SHA256"}  # so the store compares the bytes that it gets
+    """Return options of an S3 store that obstore does not take from the environment. Raises `UsageError`."""
+    found: dict[str, Any] = {"checksum_algorithm": "SHA256"}  # so the store verifies the bytes that it receives
     given = os.environ
     if "AWS_REGION" not in given and "AWS_DEFAULT_REGION" not in given:
         found["region"] = "us-east-1"
@@ -278,7 +283,7 @@ def _s3(url: Url) -> dict[str, Any]:
 
 
 def _has_profiles() -> bool:
-    """Whether the user has files of credentials as the AWS command line writes them. Only boto3 reads these."""
+    """Return whether the user has credential files of the AWS command line. Only boto3 reads these."""
     named = [Path(os.environ[n]) for n in ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE") if n in os.environ]
     usual = [Path.home() / ".aws" / name for name in ("credentials", "config")]
     return "AWS_PROFILE" in os.environ or any(path.exists() for path in named + usual)

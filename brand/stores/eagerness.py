@@ -1,8 +1,8 @@
-"""Is a range first asked for with little patience? While few ranges need more.
+"""Is a range first requested with a short timeout (hedged)? Yes, as long as few ranges exceed it.
 
-A store that answers within milliseconds lets one request in some hundreds wait for seconds. To ask such a one anew at
-once is much quicker than to wait. A store that is slow as a whole would only get more to do: then no range is asked for
-eagerly for a while.
+A store that answers within milliseconds delays one request in some hundreds by seconds. It is much faster to repeat
+such a request at once than to wait for it. If the whole store is slow, repeated requests would only add load: then no
+range is requested with the short timeout for a while.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import Final
 from brand.reprs import Reprs
 
 _LATEST: Final = 64
-"""Ranges that are looked back upon."""
+"""Number of recent ranges that are considered."""
 _MOST_LATE: Final = 8
-"""So many of them may need patience."""
+"""Maximum number of these that may exceed the short timeout."""
 _PAUSE: Final = 1000
-"""Ranges that are asked for patiently from then on."""
+"""Number of ranges that are then requested with the long timeout."""
 
 
 class HedgePolicy(Reprs, shows="_late _pause"):
-    """For any number of threads."""
+    """Decides which requests are hedged. Any number of threads may use it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -30,14 +30,14 @@ class HedgePolicy(Reprs, shows="_late _pause"):
         self._pause = 0
 
     def next(self) -> bool:
-        """Whether the next range is asked for eagerly."""
+        """Return whether the next range is requested with the short timeout."""
         with self._lock:
             eager = not self._pause
             self._pause = max(0, self._pause - 1)
             return eager
 
     def note(self, *, late: bool) -> None:
-        """A range that was asked for eagerly has come; `late`: it needed patience."""
+        """Record that a range requested with the short timeout has arrived; `late`: it exceeded the timeout."""
         with self._lock:
             self._late.append(late)
             if sum(self._late) > _MOST_LATE:

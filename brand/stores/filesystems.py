@@ -1,4 +1,4 @@
-"""Any other store: how are its objects read and written? Through fsspec, where it has a library for the scheme."""
+"""How are objects in any other store read and written? Through fsspec, if it has a library for the scheme."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from brand.stores.traffic import Traffic
 from brand.stores.url import Url
 
 _PIECE: Final = 4 << 20
-"""Bytes of one request. The library gives no part of an answer before it has all of it."""
+"""Bytes of one request. The library returns no part of an answer before all of it has arrived."""
 
 
 def open_file_system(url: Url) -> FileSystemStore:
-    """The store of a URL. Raises `UsageError`."""
+    """Return the store of a URL. Raises `UsageError`."""
     try:
         from fsspec.core import url_to_fs  # type: ignore[import-untyped,unused-ignore]
     except ImportError:
@@ -64,13 +64,13 @@ class FileSystemStore(Reprs, shows="url"):
             yield data
 
     def size(self, name: str) -> None:
-        """See `Store`. These libraries do not tell."""
+        """See `Store`. Returns None: these libraries do not report sizes."""
 
     def write(self, name: str, data: bytes | Path, *, new: bool) -> None:
-        """See `Store`. These libraries cannot write create-only, so `new` looks first."""
+        """See `Store`. These libraries cannot write create-only, so `new` checks first whether the object exists."""
         with self._asking(name):
             if new and self._system.exists(self._path(name)):
-                raise FileExistsError(errno.EEXIST, "the object is there already", self.url.child(name))
+                raise FileExistsError(errno.EEXIST, "the object exists already", self.url.child(name))
             if isinstance(data, bytes):
                 self._system.pipe_file(self._path(name), data)
             else:

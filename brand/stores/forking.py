@@ -1,7 +1,7 @@
-"""May this process speak to a store? Not where it was forked from a process that has done so.
+"""May this process access a store? No, if it was forked from a process that has done so.
 
-The threads of the libraries that speak to stores do not live on in a forked process, and a request there waits for
-ever. So a forked process is refused, with the cure, before it waits.
+The threads of the libraries that access stores do not exist in a forked process, and a request there waits for ever.
+So a request in a forked process is an error at once, and the message names the remedy.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import os
 from brand.errors import UsageError
 
 _spoken = False
-"""Whether this process, or one that it was forked from, has spoken to a store."""
+"""Whether this process, or one that it was forked from, has accessed a store."""
 _forked = False
 """Whether this process was forked from one that had."""
 
 
 def note_use() -> None:
-    """This process is about to speak to a store. Raises `UsageError` where it may not."""
+    """Record that this process is about to access a store. Raises `UsageError` if it must not."""
     global _spoken
     if _forked:
         raise UsageError(

@@ -1,7 +1,7 @@
-"""`hf://datasets/owner/name[@revision]/folder`: how are files of the Hugging Face Hub read?
+"""How are files of the Hugging Face Hub read? Their URL is `hf://datasets/owner/name[@revision]/folder`.
 
-huggingface_hub finds the token and the commit that a revision names. From then on these are plain ranges of that
-commit, so a data set that gets a new commit meanwhile stays the same here.
+huggingface_hub finds the token and resolves the revision to a commit. After that, reads are plain ranges of this
+commit, so a data set that gets a new commit meanwhile does not change here.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _HOSTS: Final = ("hf.co", "huggingface.co")
 
 
 def open_hub(url: Url, patience_s: float | None = None) -> CloudStore:
-    """The store of a URL of the Hub; it only reads. Raises `UsageError`."""
+    """Return the store of a URL of the Hub; it is read-only. Raises `UsageError`."""
     try:
         from huggingface_hub import HfApi, get_token
         from huggingface_hub.constants import ENDPOINT
@@ -30,7 +30,9 @@ def open_hub(url: Url, patience_s: float | None = None) -> CloudStore:
     try:
         commit = HfApi().repo_info(repository, repo_type=kind, revision=revision, timeout=30).sha
     except Exception as error:  # noqa: BLE001 - the library raises those of several others
-        raise UsageError(f"{url}: the Hub does not know it, or does not answer: {failed(error, '').strerror}") from None
+        raise UsageError(
+            f"{url}: it is not on the Hub, or the Hub does not answer: {failed(error, '').strerror}"
+        ) from None
     prefix = "" if kind == "model" else f"{url.host}/"
     token = get_token()
     headers = {"authorization": f"Bearer {token}"} if token else {}
@@ -39,9 +41,9 @@ def open_hub(url: Url, patience_s: float | None = None) -> CloudStore:
 
 
 def download(url: Url, names: str) -> Path:
-    """Download the files of a data set of the Hub that match `names`, as `*.parquet`, into the Hub's cache.
+    """Download the files of a data set of the Hub that match `names`, such as `*.parquet`, into the Hub's cache.
 
-    What is there already is not downloaded again. Returns the folder that the URL names. Raises `UsageError`.
+    Cached files are not downloaded again. Return the folder that the URL names. Raises `UsageError`.
     """
     try:
         from huggingface_hub import snapshot_download
@@ -53,12 +55,14 @@ def download(url: Url, names: str) -> Path:
             repository, repo_type=kind, revision=revision, allow_patterns=f"{folder}/*{names}" if folder else names
         )
     except Exception as error:  # noqa: BLE001 - the library raises those of several others
-        raise UsageError(f"{url}: the Hub does not know it, or does not answer: {failed(error, '').strerror}") from None
+        raise UsageError(
+            f"{url}: it is not on the Hub, or the Hub does not answer: {failed(error, '').strerror}"
+        ) from None
     return Path(root, folder)
 
 
 def _parts(url: Url) -> tuple[str, str, str | None, str]:
-    """Kind and name of a repository, the revision, and the folder in it. Raises `UsageError`."""
+    """Return kind and name of a repository, the revision, and the folder in it. Raises `UsageError`."""
     kind = _KINDS.get(url.host)
     owner, _, rest = url.path.partition("/")
     name, _, folder = rest.partition("/")

@@ -1,4 +1,4 @@
-"""In words: why did a store not do what it was asked? Without a secret in it."""
+"""The reason, in words and without secrets, why a request to a store failed."""
 
 from __future__ import annotations
 
@@ -17,20 +17,22 @@ _STATUS: Final = re.compile(r"status code: (\d{3}[A-Za-z ]{0,40})")
 _MOST: Final = 300
 
 _CODES: Final = {
-    "ExpiredToken": "the credentials have expired: renew them and run the same again, it goes on from its checkpoint",
-    "InvalidAccessKeyId": "the store does not know the access key",
+    "ExpiredToken": (
+        "the credentials have expired: renew them and run the command again, it continues from its checkpoint"
+    ),
+    "InvalidAccessKeyId": "the access key is unknown to the store",
     "SignatureDoesNotMatch": "the secret key is wrong, or a proxy has changed the request",
     "RequestTimeTooSkewed": "the clock of this machine is wrong: set it, for example with NTP",
     "NoSuchBucket": "there is no such bucket",
-    "AccessDenied": "these credentials may not do that",
+    "AccessDenied": "these credentials do not permit this request",
     "PermanentRedirect": "the bucket is in another region: set AWS_REGION to the region of the bucket",
     "AuthorizationHeaderMalformed": "the bucket is in another region: set AWS_REGION to the region of the bucket",
     "InvalidRange": "the object ends before this range: it was replaced, or the index is of another data set",
 }
-"""Codes in the answers of stores that a user can do something about."""
+"""Error codes of stores that a user can act on."""
 
 _NUMBERS: Final = {"InvalidRange": errno.ENODATA, "ExpiredToken": errno.EACCES}
-"""Codes that mean something else than a store in trouble."""
+"""Error numbers of codes that do not mean a fault of the store."""
 
 _HINTS: Final = (
     ("redirect without LOCATION", _CODES["PermanentRedirect"]),
@@ -38,13 +40,13 @@ _HINTS: Final = (
     ("dns error", "the name of the host is not known: check it, and the network"),
     ("error trying to connect", "no connection could be made: check host, port, network and proxy"),
     ("operation timed out", "the store did not answer in time"),
-    ("Token", "no credentials were found where the provider's tools look for them"),
-    ("credential", "no credentials were found where the provider's tools look for them"),
+    ("Token", "no credentials were found in the places that the provider's tools use"),
+    ("credential", "no credentials were found in the places that the provider's tools use"),
 )
 
 
 def reason_of(error: BaseException) -> str:
-    """Why a request failed, in one line: what a user can do about it, and what the store or the library said."""
+    """Return why a request failed, in one line: advice for the user, and the message of the store or the library."""
     whole = str(error)
     code, status = _CODE.search(whole), _STATUS.search(whole)
     said = without_secrets(whole.partition("Debug source")[0])
@@ -58,13 +60,13 @@ def reason_of(error: BaseException) -> str:
 
 
 def without_secrets(text: str) -> str:
-    """A text of another program in one line, at most 300 characters, without queries and users of URLs."""
+    """Return a text of another program in one line, at most 300 characters, without queries and users of URLs."""
     text = _USER.sub("://", _QUERY.sub(r"\1", text))
     return printable(" ".join(text.split()))[:_MOST]
 
 
 def failed(error: BaseException, url: str) -> OSError:
-    """The OSError for a request about `url` that failed; its `strerror` is the reason, its `filename` the URL."""
+    """Return the OSError for a failed request about `url`; its `strerror` is the reason, its `filename` the URL."""
     number = errno.EIO
     code = _CODE.search(str(error))
     if code is not None and code[1] == "NoSuchBucket":
@@ -88,7 +90,7 @@ def too_long(url: str, most: int) -> OSError:
 
 
 def too_short(url: str, offset: int, size: int, found: int) -> OSError:
-    """The error for an object that ends within a range."""
+    """Return the error for an object that ends within a range."""
     what = f"the store has only {found:,} of the {size:,} bytes from {offset:,} on: the object was cut or replaced"
     return OSError(errno.ENODATA, what, url)
 

@@ -1,8 +1,8 @@
-"""What does Brand need of a store?
+"""The interface of a store, as Brand uses it.
 
-A `Store` is a folder of objects. It reads ranges, reads small objects whole, and writes objects whole or not at all. It
-asks for nothing else while it reads: no list, and no question about an object beforehand. Every object that it has read
-stays the same one: where the store says that it was replaced, the read fails.
+A `Store` is a folder of objects. It reads ranges, reads small objects whole, and writes objects whole or not at all.
+Reading sends no other requests: no listing, and no query about an object beforehand. An object must not change after
+its first read: if the store reports that it was replaced, the read fails.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ class Store(Protocol):
     """The objects of one folder. Any number of threads may use it.
 
     All methods raise OSError, whose `strerror` is the reason in words and whose `filename` is the object's URL:
-    FileNotFoundError where there is no such object, FileExistsError where it is there already.
+    FileNotFoundError if there is no such object, FileExistsError if it exists already.
     """
 
     url: Url
     traffic: Traffic
-    """What reads of it have cost so far."""
+    """Requests and bytes that reads have cost so far."""
 
     def read(self, name: str, most: int) -> bytes:
-        """A whole object of at most `most` bytes."""
+        """Return a whole object of at most `most` bytes."""
 
     def pieces(self, name: str, offset: int, size: int) -> Iterator[memoryview]:
-        """A range of an object in pieces, as they come; `size` bytes together."""
+        """Yield a range of an object in pieces, as they arrive; `size` bytes together."""
 
     def size(self, name: str) -> int | None:
-        """Size of an object, as the store told it with a range of it; None where it told nothing."""
+        """Return the size of an object, reported by the store with a range of it; None if it reported none."""
 
     def write(self, name: str, data: bytes | Path, *, new: bool) -> None:
-        """Write an object from memory or from a file, whole or not at all. `new`: it may not be there already."""
+        """Write an object from memory or from a file, whole or not at all. `new`: it must not exist yet."""
 
     def names(self, folder: str) -> Iterator[tuple[str, int]]:
-        """Names and sizes of the objects whose names begin with `folder` and a slash."""
+        """Yield names and sizes of the objects whose names begin with `folder` and a slash."""
 
 
 def read_all(store: Store, wanted: Sequence[Wanted]) -> None:

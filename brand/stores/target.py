@@ -1,9 +1,9 @@
-"""Where do the finished files of a data set go in a store? Each becomes an object, by one PUT.
+"""How are the finished files of a data set written to a store? Each becomes an object, by one PUT.
 
-Objects appear whole or not at all, and a PUT that is repeated writes the same bytes, so files may be published again
-and again. Two objects are written *create-only*, so that two writers never mix: the claim, at the begin, and the
-manifest, at the end. The libraries do not repeat a create-only request that breaks, as it may have been done. `create`
-repeats it, and then compares what is there with what it wanted to write.
+Objects appear whole or not at all, and a repeated PUT writes the same bytes, so files may be published again. Two
+objects are written *create-only*, so that two writers never mix: the claim, at the start, and the manifest, at the end.
+The libraries do not repeat a create-only request that breaks, because the store may have executed it. `create` repeats
+it, and then compares the stored object with its own.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from brand.reprs import Reprs
 from brand.stores.store import Store
 
 _PAUSES_S: Final = (0.1, 0.5, 2.0, 5.0)
-"""Between tries of a create-only request."""
+"""Pauses between tries of a create-only request."""
 _HOPELESS: Final = (errno.EACCES, errno.ENOENT, errno.ENODEV)
-"""Errors that another try does not mend: no permission, no bucket."""
+"""Errors that another try does not repair: no permission, no bucket."""
 
 
 class StoreTarget(Reprs, shows="_store"):
@@ -37,24 +37,25 @@ class StoreTarget(Reprs, shows="_store"):
         temporary.unlink()
 
     def finish(self, name: str, data: bytes) -> None:
-        """See `Target`. Another conversion with the very same result is no fault."""
+        """See `Target`. If another conversion has written exactly the same result, that is not an error."""
         if not self.create(name, data, lambda: self._holds(name, data)):
             raise TargetExistsError(
                 f"{self._store.url}: another conversion or copy has finished there meanwhile. Choose another target"
             )
 
     def create(self, name: str, data: bytes, is_right: Callable[[], bool]) -> bool:
-        """Write an object that may not be there yet. Returns False where it is, and `is_right` says no."""
+        """Write an object that must not exist yet. Return False if it exists, and `is_right` returns False for it."""
         for pause_s in (*_PAUSES_S, None):
             try:
                 self._store.write(name, data, new=True)
             except FileExistsError:
-                return is_right()  # it may be there because the answer to an earlier try was lost
+                return is_right()  # the object may exist because the answer to an earlier try was lost
             except BrandError:
                 raise
             except OSError as error:
                 if pause_s is None or error.errno in _HOPELESS:
                     raise
+                # Random, so that several writers do not retry at the same moment.
                 time.sleep(pause_s * random.uniform(0.5, 1.5))
             else:
                 return True

@@ -1,6 +1,6 @@
-"""How many requests has this process made of a store, and how many bytes have come?
+"""How many requests has this process sent to a store, and how many bytes has it received?
 
-A request that fails counts. What a library repeats by itself does not: it does not tell.
+A failed request counts. Retries inside a library do not count, because the library does not report them.
 """
 
 from __future__ import annotations
@@ -26,6 +26,6 @@ class Traffic(Reprs, shows="_requests _bytes"):
             self._bytes += size
 
     def to_json(self) -> dict[str, int]:
-        """The counters as plain values."""
+        """Return the counters as plain values."""
         with self._lock:
             return {"requests": self._requests, "bytes": self._bytes}

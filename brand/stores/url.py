@@ -1,6 +1,6 @@
-"""What does a URL name? A store and a folder in it. Pure.
+"""A URL names a store and a folder in it. Pure.
 
-A URL is printed, logged and passed to other processes, so no secret may stand in it: a user name, a password or a query
+A URL is printed, logged and passed to other processes, so it must not hold a secret: a user name, a password or a query
 is refused.
 """
 
@@ -16,7 +16,7 @@ from brand.printable import printable
 
 _SCHEME: Final = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
 _LONGEST: Final = 4096
-_ENVIRONMENT: Final = "credentials come from the environment (docs/stores.md), so that no log shows them"
+_ENVIRONMENT: Final = "credentials are read from the environment (docs/stores.md), so that no log shows them"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,21 +24,21 @@ class Url:
     """A folder of a store, without a slash at its end. `str()` gives the URL."""
 
     scheme: str
-    """In small letters: `s3`, `gs`, `az`, `http`, `https`, `hf`, or what fsspec knows."""
+    """In small letters: `s3`, `gs`, `az`, `http`, `https`, `hf`, or a scheme of fsspec."""
     host: str
     """The bucket, the container, or the host with its port."""
     path: str
-    """The folder below it; empty for all of it."""
+    """The folder below it; empty for the whole bucket or host."""
 
     def __str__(self) -> str:
         return "/".join(part for part in (f"{self.scheme}://{self.host}", self.path) if part)
 
     def key(self, name: str) -> str:
-        """The name in the store of the object that is called `name` in this folder."""
+        """Return the name in the store of the object `name` of this folder."""
         return f"{self.path}/{name}" if self.path else name
 
     def child(self, name: str) -> str:
-        """The URL of the object that is called `name` in this folder, as messages show it."""
+        """Return the URL of the object `name` of this folder, for messages."""
         return f"{self}/{name}"
 
     @property
@@ -48,27 +48,29 @@ class Url:
 
 
 def is_url(text: object) -> bool:
-    """Whether a text is a URL; else it is a path."""
+    """Return whether a text is a URL; otherwise it is a path."""
     return isinstance(text, str) and _SCHEME.match(text) is not None
 
 
 def parse_url(text: str) -> Url:
-    """The folder that a URL names. Raises `UsageError`."""
+    """Return the folder that a URL names. Raises `UsageError`."""
     shown = printable(re.split("[?#]", text, maxsplit=1)[0])
     if len(text) > _LONGEST:
-        raise UsageError(f"a URL of {len(text):,} characters; {_LONGEST:,} are the most")
+        raise UsageError(f"a URL of {len(text):,} characters; {_LONGEST:,} are allowed")
     try:
         parts = urlsplit(text)
         _ = parts.port
     except ValueError as error:
-        raise UsageError(f"{shown} is no URL: {error}") from None
+        raise UsageError(f"{shown} is not a URL: {error}") from None
     if "@" in parts.netloc:
-        raise UsageError(f"{parts.scheme}://...@{parts.hostname}: a URL may hold no user or password; {_ENVIRONMENT}")
+        raise UsageError(
+            f"{parts.scheme}://...@{parts.hostname}: a URL must not hold a user or password; {_ENVIRONMENT}"
+        )
     if parts.query or parts.fragment:
-        raise UsageError(f"{shown}: a URL may hold no query (`?...`) and no fragment (`#...`); {_ENVIRONMENT}")
+        raise UsageError(f"{shown}: a URL must not hold a query (`?...`) or a fragment (`#...`); {_ENVIRONMENT}")
     if not parts.netloc and parts.scheme != "file":
         raise UsageError(f"{shown} names no bucket or host: write {parts.scheme}://bucket/folder")
     path = parts.path.strip("/")
     if any(part in ("", ".", "..") for part in unquote(path).split("/")) and path:
-        raise UsageError(f"{shown}: the parts of a path may not be empty, `.` or `..`")
+        raise UsageError(f"{shown}: the components of a path must not be empty, `.` or `..`")
     return Url(parts.scheme.lower(), parts.netloc, path)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from brand import BatchPlan, BrandDataset
+from brand import BrandDataset, LengthBatchSampler
 from brand.chunker import convert_audio
 from brand.errors import UsageError
 from brand.formats.media import duration
@@ -50,10 +50,10 @@ def test_a_clip_is_measured(folder: Path, tmp_path: Path) -> None:
     np.testing.assert_array_equal(data.column("duration"), [0.5, 1.25, 0.0, 2.0, 0.75, 1.5, np.nan])
     assert data.column("duration")[0] == data[0]["audio"].samples.shape[1] / RATE
     assert [error for checked in verify(target) for error in checked.errors] == []
-    with pytest.raises(UsageError, match=r"sample 6 has length nan, which is none: leave it out with part="):
-        BatchPlan(data, "duration", batch_size=2)
+    with pytest.raises(UsageError, match=r"sample 6 has length nan, which is none: leave it out with subset="):
+        LengthBatchSampler(data, "duration", batch_size=2)
     seconds = data.column("duration")
-    plan = BatchPlan(data, "duration", batch_size=2, part=seconds >= 0)
+    plan = LengthBatchSampler(data, "duration", batch_size=2, subset=seconds >= 0)
     assert len(plan) == 3
 
 

@@ -35,7 +35,7 @@ def chunks(target: Path) -> int:
 
 
 @pytest.mark.slow
-@rounds(20)
+@rounds(2)
 def test_parts_are_killed(conversions: Conversions, tmp_path: Path, left: Leftovers, chance: Chance) -> None:
     """One to three parts work at a time; each loses its driver, a worker, or all; `seal` is killed, too."""
     rng, target = chance.rng, tmp_path / "set"

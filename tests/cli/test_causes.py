@@ -36,7 +36,7 @@ from tests.tools.cluster import running_cluster
 from tests.torch.support import make_samples, make_set
 from tests.torch.test_waits import Gate
 
-pytestmark = [pytest.mark.slow, NEEDS_BROWSER]
+pytestmark = [pytest.mark.slow, pytest.mark.pages, NEEDS_BROWSER]
 SAMPLES, BATCH = 400, 5
 
 
@@ -105,7 +105,7 @@ def in_a_process(path: Path, gate: Gate, **how: Any) -> Iterator[World]:
 def loader_of(path: Path, address: str, **how: Any) -> BrandLoader:
     """A loader whose batches are made shortly before they are taken."""
     fields = ("index", "key") if "transform" in how else ("index",)
-    more = {"ahead": 2} | {name: how.pop(name) for name in ("ahead", "collate_fn") if name in how}
+    more = {"prefetch_batches": 2} | {name: how.pop(name) for name in ("prefetch_batches", "collate_fn") if name in how}
     return BrandLoader(BrandDataset(path, fields=fields, server=address, **how), BATCH, **more)
 
 
@@ -234,7 +234,7 @@ def once_it_has_waited(cause: str, world: World, page: Browser, pages: list[str]
 def test_a_loop_that_sets_the_pace_is_named_at_its_second_step(path: Path, page: Browser) -> None:
     """The second batch is there long before the loop asks for it. A step that the machine holds up does not count."""
     made: list[int] = []
-    with in_a_process(path, Gate(), collate_fn=made.append, ahead=SAMPLES // BATCH) as world:
+    with in_a_process(path, Gate(), collate_fn=made.append, prefetch_batches=SAMPLES // BATCH) as world:
         page.open(world.url)
         with closing_loop(Loop(world.loader, 1)) as loop:
             for step in range(1, 20):

@@ -16,7 +16,7 @@ import pytest
 
 from brand.cluster.launcher import free_ports
 from brand.errors import ServerError
-from brand.formats.preparation import Picture
+from brand.formats.preparation import DecodeImage
 from brand.node.client.look import look_at
 from brand.node.client.wants import DecodeSpecs
 from tests.made_orders import order_of
@@ -112,7 +112,7 @@ def test_nodes_that_prepare(own_photos_set: Path) -> None:
     """Each has preparers of its own, which prepare what its ranks draw, from whichever node it comes."""
     options = ("--memory", "0.9", "--decoded-memory", "2MB", "--decode-workers", "1")
     with launching(own_photos_set, "--local", 2, *options) as (addresses, _):
-        check_draws([own_photos_set] * 2, addresses, DecodeSpecs({"image": Picture(size=(16, 24))}))
+        check_draws([own_photos_set] * 2, addresses, DecodeSpecs({"image": DecodeImage(size=(16, 24))}))
         for address in addresses:
             facts = look_at(address)["prepared"]
             assert (facts["preparers"], facts["limit"], facts["ended"]) == (1, 1_998_848, 0)
@@ -262,7 +262,7 @@ def wrong(*args: object) -> Outcome:
         (["--local", "2", "--address", "unix:@x"], "nodes on one machine need one each, such as unix:@x-{node}"),
         (["--local", "2", "--token", "on the command line"], "No such option '--token'"),
         (["--local", "2", "--decoded-memory", "100B"], "memory of 100 bytes is too small"),
-        (["--local", "2", "--decode-workers", "2"], "give it memory for that, with --decoded-memory"),
+        (["--local", "2", "--decode-workers", "2"], "give it memory with --decoded-memory"),
     ],
 )
 def test_wrong_use(own_photos_set: Path, tmp_path: Path, args: list[str], says: str) -> None:

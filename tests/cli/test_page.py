@@ -149,6 +149,7 @@ def test_the_page_names_what_a_training_waits_for(own_photos_set: Path, page: Br
         assert page.complaints() == []
 
 
+@pytest.mark.pages
 @NEEDS_BROWSER
 def test_the_page_says_when_the_server_is_gone(own_photos_set: Path, page: Browser) -> None:
     """It does not go on showing what was."""
@@ -164,6 +165,7 @@ def test_the_page_says_when_the_server_is_gone(own_photos_set: Path, page: Brows
         wait_until(lambda: page.text("#live") == "no connection", "the page says that, too")
 
 
+@pytest.mark.pages
 @NEEDS_BROWSER
 def test_hostile_names_are_text(tmp_path: Path, own_photos_set: Path, page: Browser) -> None:
     """A run and a data set whose names are markup show as they are."""
@@ -179,6 +181,7 @@ def test_hostile_names_are_text(tmp_path: Path, own_photos_set: Path, page: Brow
         assert page.complaints() == []
 
 
+@pytest.mark.pages
 @NEEDS_BROWSER
 def test_without_the_token_the_page_is_not_there(own_photos_set: Path, page: Browser) -> None:
     """What a browser shows then says what is missing."""

@@ -29,7 +29,7 @@ def test_jobs_are_shown_one_by_one_and_together() -> None:
 @pytest.mark.slow
 def test_relative_speeds_have_relative_times() -> None:
     """The fastest job's epoch of all samples is 1."""
-    out = brand("simulate", *IMAGINED, "--job", "3", "--job", "1.5", "--job", "3,part=0.5").out
+    out = brand("simulate", *IMAGINED, "--job", "3", "--job", "1.5", "--job", "3,subset=0.5").out
     assert [line.split()[1] for line in out.splitlines()[2:5]] == ["1.00", "2.00", "0.50"]
 
 
@@ -44,7 +44,7 @@ def test_lock_step_is_told_to_go_at_the_speed_of_the_slowest() -> None:
 @pytest.mark.slow
 def test_a_random_part_is_told_to_run_apart() -> None:
     """It meets little of what others draw."""
-    told = brand("simulate", *IMAGINED[:4], "--memory", "0.01", "--job", "1", "--job", "1,part=0.1").out
+    told = brand("simulate", *IMAGINED[:4], "--memory", "0.01", "--job", "1", "--job", "1,subset=0.1").out
     assert "less than each for itself: a random part meets little of what others draw. Run them apart" in told
 
 
@@ -108,7 +108,7 @@ def test_a_picture_is_drawn(tmp_path: Path) -> None:
         (("--job", "1,late=2"), "give a speed, then start="),
         (("--job", "1,start=1,start=2"), "give a speed, then start="),
         (("--job", "0"), "a speed is above 0"),
-        (("--job", "1,part=2"), "at most 1"),
+        (("--job", "1,subset=2"), "at most 1"),
         (("--job", "1,start=-1"), "--job 1,start=-1"),
         (("--job", "1,epochs=1.5"), "epochs a whole number"),
         (("--job", "1", "--job", "100/s"), "give all speeds in samples a second"),

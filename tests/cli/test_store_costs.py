@@ -18,6 +18,7 @@ from brand.simulate.running import SimulatedRun, work_of
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.profile.profile import STORE, Profile, busy_bytes, load_profile, save_profile
 from brand.testing.node import RunningServer, running_server
+from tests import places
 from tests.shop import Shop, shop
 from tests.support import brand
 
@@ -67,17 +68,18 @@ def run_of(s3: Shop, sampler: BrandSampler, memory: float) -> SimulatedRun:
     return SimulatedRun(stored_sizes(StoredDataSet(s3.url())), sampler.order, memory, batch=16, busy_bytes=busy)
 
 
+@places.turns("memory")
 @pytest.mark.parametrize("memory", [0.3, 1.0])
-@pytest.mark.parametrize("protocol", [Stripes(length=16), Uniform()], ids=["stripes", "uniform"])
+@pytest.mark.parametrize("order", [Stripes(length=16), Uniform()], ids=["stripes", "uniform"])
 def test_simulation_server_and_store_count_the_same(
-    s3: Shop, running: Running, memory: float, protocol: Stripes | Uniform
+    s3: Shop, running: Running, memory: float, order: Stripes | Uniform
 ) -> None:
     """Requests and bytes of a run of two epochs, to the last one; there is no other request for a chunk."""
-    data = BrandDataset(s3.url(), fields=("n",), server=running(s3, memory).address, protocol=protocol)
+    data = BrandDataset(s3.url(), fields=("n",), server=running(s3, memory).address, order=order)
     sampler = BrandSampler(data)
     run = run_of(s3, sampler, memory)
     works = [work for (work,) in work_of(run, range(2))]
-    stripe = ("--stripe", 16) if isinstance(protocol, Stripes) else ("--order", "uniform")
+    stripe = ("--stripe", 16) if isinstance(order, Stripes) else ("--order", "uniform")
     told = brand("simulate", s3.url(), "--memory", memory, "--epochs", 2, "--batch", 16, *stripe, "--json")
     counted = [(each["reads"], each["exact"], each["read_bytes"]) for each in told.json["rows"][0]["epochs"]]
     assert counted == [(work.reads, work.exact, work.read_bytes) for work in works]
@@ -93,7 +95,7 @@ def test_simulation_server_and_store_count_the_same(
     else:
         # A sample that is drawn at the end of an epoch and again soon may stay in memory meanwhile. Of single samples,
         # those that are drawn before the server has chosen what it keeps are read again for that.
-        most = 1 if isinstance(protocol, Stripes) else 1.01
+        most = 1 if isinstance(order, Stripes) else 1.01
         assert all(0.98 * size <= found[name] <= most * size for name, size in expected.items())
     assert sum(work.exact for work in works) == 0
     assert {request.operation for request in s3.store.requests} == {"GET"}
@@ -101,7 +103,7 @@ def test_simulation_server_and_store_count_the_same(
 
 def test_one_epoch_costs_just_what_was_said(s3: Shop, running: Running) -> None:
     """With little memory, too, where no epoch comes before it or after it."""
-    data = BrandDataset(s3.url(), fields=("n",), server=running(s3, 0.3).address, protocol=Stripes(length=16))
+    data = BrandDataset(s3.url(), fields=("n",), server=running(s3, 0.3).address, order=Stripes(length=16))
     sampler = BrandSampler(data)
     run = run_of(s3, sampler, 0.3)
     [[work]] = work_of(run, range(MAX_EPOCH, MAX_EPOCH + 1))

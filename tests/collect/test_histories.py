@@ -19,7 +19,7 @@ STEPS = 7
 
 
 @pytest.mark.slow
-@rounds(50)
+@rounds(10)
 def test_a_history_reads_like_its_model(tmp_path: Path, chance: Chance) -> None:
     """Appends, overlays, deletions, compactions, redactions; some of them killed at any change of a file.
 

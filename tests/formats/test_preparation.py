@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image
 
-from brand import Picture, Sound
+from brand import DecodeAudio, DecodeImage
 from brand.errors import MissingExtraError, UsageError
 from brand.formats.media import decode_audio, decode_image
 from brand.formats.preparation import MOST_IN_ALL
@@ -52,15 +52,20 @@ def test_without_a_size_pixels_are_those_of_the_file(files: list[bytes]) -> None
     """Whatever kind of file it is."""
     for data in files:
         image = decode_image(data)
-        assert np.array_equal(Picture()(data), np.asarray(image))
-        assert np.array_equal(Picture(mode="L")(data), np.asarray(image.convert("L"))[:, :, None])
+        assert np.array_equal(DecodeImage()(data), np.asarray(image))
+        assert np.array_equal(DecodeImage(mode="L")(data), np.asarray(image.convert("L"))[:, :, None])
 
 
 @pytest.mark.parametrize(
     "how",
-    [Picture(shorter=64), Picture(shorter=300, filter="lanczos"), Picture(size=(40, 60)), Picture(size=(900, 70))],
+    [
+        DecodeImage(shorter=64),
+        DecodeImage(shorter=300, filter="lanczos"),
+        DecodeImage(size=(40, 60)),
+        DecodeImage(size=(900, 70)),
+    ],
 )
-def test_real_pictures_have_the_size_that_was_asked_for(files: list[bytes], how: Picture) -> None:
+def test_real_pictures_have_the_size_that_was_asked_for(files: list[bytes], how: DecodeImage) -> None:
     """Larger or smaller than the file; it is the picture that Pillow makes of the whole file, or one much like it."""
     for data in files:
         whole = decode_image(data)
@@ -86,7 +91,7 @@ def test_the_longer_side_keeps_the_proportion(width: int, height: int, kind: str
     """Rounded down, as torchvision's Resize does."""
     data = encoded(image_of(width, height), kind)
     for shorter in (1, 16, 100, 250, 500):
-        found = Picture(shorter=shorter)(data).shape
+        found = DecodeImage(shorter=shorter)(data).shape
         least = min(width, height)
         assert found == (height * shorter // least, width * shorter // least, 3)
 
@@ -99,7 +104,7 @@ def test_simplejpeg_and_pillow_give_the_same_pixels(
     """At each scale, so a machine without simplejpeg trains on the same pictures."""
     data = encoded(image_of(483, 301, mode), "JPEG", quality=95)
     for result in ("RGB", "L"):
-        how = Picture(shorter=shorter, mode=result)
+        how = DecodeImage(shorter=shorter, mode=result)
         fast = how(data)
         with monkeypatch.context() as without:
             without.setitem(sys.modules, "simplejpeg", None)
@@ -123,33 +128,33 @@ def test_a_small_result_is_decoded_small(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(simplejpeg, "decode_jpeg", noted)
     data = encoded(image_of(804, 603), "JPEG")
     for shorter in (75, 76, 150, 151, 301, 302, 603, 700):
-        Picture(shorter=shorter)(data)
+        DecodeImage(shorter=shorter)(data)
     whole, half, quarter = (804, 603), (402, 302), (201, 151)
     assert asked == [(101, 76), quarter, quarter, half, half, whole, whole, whole]
 
 
 def test_what_cannot_be_decoded_is_a_value_error(files: list[bytes]) -> None:
     """Cut, empty, of another kind, and with a result of more pixels than memory has."""
-    for how in (Picture(), Picture(shorter=32), Picture(size=(8, 8), mode="L")):
+    for how in (DecodeImage(), DecodeImage(shorter=32), DecodeImage(size=(8, 8), mode="L")):
         for data in [*(data[: len(data) // 3] for data in files), b"", b"\xff\xd8\xff", b"RIFF", bytes(99)]:
             with pytest.raises(ValueError, match=r"Pillow (cannot decode|refuses) it"):
                 how(data)
     line = encoded(Image.new("RGB", (60_000, 1)), "PNG")
     with pytest.raises(ValueError, match=f"Pillow cannot decode it: .* pixels are more than {MOST_IN_ALL:,}"):
-        Picture(shorter=100)(line)
+        DecodeImage(shorter=100)(line)
 
 
 @given(st.binary(max_size=300), st.sampled_from([b"", b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"RIFF0000WAVE", b"fLaC"]))
 def test_hostile_bytes(data: bytes, head: bytes) -> None:
     """Nothing but a ValueError."""
-    for how in (Picture(shorter=8), Sound(rate=8000)):
+    for how in (DecodeImage(shorter=8), DecodeAudio(rate=8000)):
         with pytest.raises(ValueError, match="decode"):
             how(head + data)
 
 
 def test_memory_of_any_kind_is_taken(files: list[bytes]) -> None:
     """Views of a draw's buffer as well as bytes."""
-    how = Picture(shorter=32)
+    how = DecodeImage(shorter=32)
     for data in files:
         expected = how(data)
         for view in (memoryview(data), bytearray(data)):
@@ -168,8 +173,8 @@ def test_memory_of_any_kind_is_taken(files: list[bytes]) -> None:
 )
 def test_what_is_no_picture_is_refused(wrong: dict[str, Any]) -> None:
     """When it is made."""
-    with pytest.raises(UsageError, match="Picture"):
-        Picture(**wrong)
+    with pytest.raises(UsageError, match="DecodeImage"):
+        DecodeImage(**wrong)
 
 
 def clip_of(channels: NDArray[np.float64], rate: int) -> bytes:
@@ -184,15 +189,15 @@ def test_sound() -> None:
     seconds = np.arange(44_100) / 44_100
     both = np.stack([np.sin(2 * np.pi * 440 * seconds), np.sin(2 * np.pi * 1000 * seconds)]) * 0.4
     data = clip_of(both, 44_100)
-    assert np.allclose(Sound()(data), both.mean(axis=0), atol=1e-6)
-    assert np.allclose(Sound(mono=False)(data), both, atol=1e-6)
+    assert np.allclose(DecodeAudio()(data), both.mean(axis=0), atol=1e-6)
+    assert np.allclose(DecodeAudio(mono=False)(data), both, atol=1e-6)
     for mono in (True, False):
-        slower = Sound(rate=16_000, mono=mono)(data)
+        slower = DecodeAudio(rate=16_000, mono=mono)(data)
         assert slower.dtype == np.float32
         assert slower.shape[-1] == 16_000
         strength = np.abs(np.fft.rfft(np.atleast_2d(slower)[0]))
         assert int(strength.argmax()) in (440, 1000)
-    assert np.array_equal(Sound(rate=44_100)(data), Sound()(data))
+    assert np.array_equal(DecodeAudio(rate=44_100)(data), DecodeAudio()(data))
 
 
 def test_real_clips(clips: Path) -> None:
@@ -200,7 +205,7 @@ def test_real_clips(clips: Path) -> None:
     for path in sorted(clips.rglob("*.*")):
         if path.suffix != ".tsv":
             clip = decode_audio(path.read_bytes())
-            frames = len(Sound(rate=16_000)(path.read_bytes()))
+            frames = len(DecodeAudio(rate=16_000)(path.read_bytes()))
             assert abs(frames - clip.samples.shape[1] * 16_000 / clip.rate) <= 1
 
 
@@ -208,16 +213,16 @@ def test_another_rate_without_soxr(monkeypatch: pytest.MonkeyPatch) -> None:
     """Says what to install; the file's own rate needs nothing."""
     data = clip_of(np.zeros((1, 100)), 8000)
     monkeypatch.setitem(sys.modules, "soxr", None)
-    assert Sound(rate=8000)(data).shape == (100,)
+    assert DecodeAudio(rate=8000)(data).shape == (100,)
     with pytest.raises(MissingExtraError, match=r"pip install 'brand-data\[audio\]'"):
-        Sound(rate=16_000)(data)
+        DecodeAudio(rate=16_000)(data)
     for rate in (0, 1.5, 1 << 21, True):
         with pytest.raises(UsageError, match="a rate is 1 to"):
-            Sound(rate=rate)  # type: ignore[arg-type]
+            DecodeAudio(rate=rate)  # type: ignore[arg-type]
 
 
 def test_they_are_plain_data() -> None:
     """Compared, hashed and pickled by what they say."""
-    for how in (Picture(shorter=256), Picture(size=(8, 9), mode="L"), Sound(rate=16_000)):
+    for how in (DecodeImage(shorter=256), DecodeImage(size=(8, 9), mode="L"), DecodeAudio(rate=16_000)):
         assert pickle.loads(pickle.dumps(how)) == how
         assert len({how, pickle.loads(pickle.dumps(how))}) == 1

@@ -13,11 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.formats.constants import ROW
-from brand.formats.preparation import Picture
-from brand.node.decide.core import PreparedStart
-from brand.node.decide.stimuli import ClientPrepares, PreparedFilled, PreparerEnded, PreparerReady, PreparerSized
-from brand.node.decide.tasks import (
-    Answer,
+from brand.formats.preparation import DecodeImage
+from brand.node.decide.core import DecodingStart
+from brand.node.decide.state.tasks import (
+    DrawAnswer,
     EndPreparer,
     Fill,
     Instruction,
@@ -25,6 +24,7 @@ from brand.node.decide.tasks import (
     Prepare,
     StartPreparer,
 )
+from brand.node.decide.stimuli import ClientPrepares, PreparedFilled, PreparerEnded, PreparerReady, PreparerSized
 from brand.node.memory.allocator import Allocator
 from brand.node.memory.page_memory import ROW_BYTES
 from brand.node.memory.prepared import MADE, MAKING
@@ -35,9 +35,9 @@ from brand.node.wire.preparer import CANNOT, PAGE, UNTRIED
 from tests.node.world import World
 
 WANTS = [
-    DecodeSpec("image", Picture(shorter=64)),
-    DecodeSpec("other", Picture(shorter=32)),
-    DecodeSpec("image", Picture(mode="L")),
+    DecodeSpec("image", DecodeImage(shorter=64)),
+    DecodeSpec("other", DecodeImage(shorter=32)),
+    DecodeSpec("image", DecodeImage(mode="L")),
 ]
 """Each makes values of other sizes."""
 
@@ -82,11 +82,11 @@ class PreparingWorld(World):
 
     def __post_init__(self) -> None:
         allocator = Allocator(self.second * PAGE, PAGE)
-        self.prepared = PreparedStart(allocator, self.count, self.least_runs)
+        self.prepared = DecodingStart(allocator, self.count, self.least_runs)
         self.memory = np.zeros((allocator.count, PAGE), np.uint8)
         super().__post_init__()
-        assert self.core.preparing is not None
-        self.preparing = self.core.preparing
+        assert self.turn.preparing is not None
+        self.preparing = self.turn.preparing
         self.named: dict[int, DecodeSpec] = {}
 
     # -- clients -----------------------------------------------------------------------------------------------------
@@ -120,7 +120,7 @@ class PreparingWorld(World):
             found = self.memory[copied.pages].tobytes()
             assert found == copied.content, "a prepared sample changed while a client was copying it"
 
-    def _take(self, answer: Answer) -> None:
+    def _take(self, answer: DrawAnswer) -> None:
         run = self.asked[answer.client].key[0]
         super()._take(answer)
         ready = answer.places[answer.state & PREPARED > 0].tolist()

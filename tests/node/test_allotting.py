@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.papers.allotment import greedy, least
-from brand.node.decide.ahead import Next
-from brand.node.decide.allotment import SLACK, Queues
-from brand.node.decide.allotting import Allotting, next_queue
-from brand.node.decide.division import Division
+from brand.node.decide.decoding.ahead import NextToDecode
+from brand.node.decide.decoding.allotment import SLACK, Queues
+from brand.node.decide.decoding.allotting import Allotting, next_queue
+from brand.node.decide.state.division import Division
 from brand.node.wire.messages import PREPARED
 from brand.node.wire.numbers import RunNumber
 from tests.node.preparing import WANTS, PreparingWorld
@@ -97,7 +97,7 @@ def test_no_rank_is_left_out_for_ever(ranks: list[tuple[int, int]], budget: int)
 def test_a_slow_preparation_gets_more_preparers_once_that_is_known() -> None:
     """Two ranks want as many bytes at the same time; the one whose samples take longer is served first."""
     allotting, sizes = Allotting(), np.full(64, 10_000)
-    one, two = (Next((RunNumber(1), want), want, np.arange(64), 0.0, 0.5) for want in (1, 2))
+    one, two = (NextToDecode((RunNumber(1), want), want, np.arange(64), 0.0, 0.5) for want in (1, 2))
     for _ in range(20):
         allotting.took(1, sizes, 64 * 0.001)
         allotting.took(2, sizes, 64 * 0.010)

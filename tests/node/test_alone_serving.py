@@ -10,7 +10,7 @@ import pytest
 
 import brand
 from brand.errors import UsageError
-from brand.node.decide.choosing import Placement
+from brand.node.decide.state.choosing import Placement
 from brand.node.setup.caching import Cache
 from brand.node.setup.measure import stored_sizes
 from brand.orders.policies.uniform import UniformPolicy

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from brand.errors import ProtocolError
-from brand.node.decide.answering import MAX_QUESTIONS, MAX_READ, PART, Answering
-from brand.node.decide.tasks import ReadFor
+from brand.node.decide.peers.answering import MAX_QUESTIONS, MAX_READ, PART, FetchAnswers
+from brand.node.decide.state.tasks import ReadFor
 from brand.node.wire.numbers import NodeNumber
 from brand.node.wire.peer_messages import Fetch, FetchReply
 
@@ -19,15 +19,15 @@ def fetch(number: int) -> Fetch:
     return Fetch(number, np.array([number]))
 
 
-def opened(*nodes: NodeNumber, depth: int = 8) -> Answering:
+def opened(*nodes: NodeNumber, depth: int = 8) -> FetchAnswers:
     """Each node has a stream on which it asks."""
-    answering = Answering(list(nodes), depth)
+    answering = FetchAnswers(list(nodes), depth)
     for node in nodes:
         answering.opened(node, 1)
     return answering
 
 
-def parts(answering: Answering, node: NodeNumber) -> list[FetchReply]:
+def parts(answering: FetchAnswers, node: NodeNumber) -> list[FetchReply]:
     """All that can leave now."""
     found = []
     while (part := answering.next_part(node)) is not None:

@@ -12,9 +12,9 @@ import pytest
 from numpy.typing import NDArray
 
 from brand.errors import FormatError
-from brand.node.decide import reads
-from brand.node.decide.reads import BUNDLE
-from brand.node.decide.states import DUE, HELD
+from brand.node.decide.reads import reads
+from brand.node.decide.reads.reads import BUNDLE
+from brand.node.decide.state.states import DUE, HELD
 from brand.node.wire.drawing import Announcement
 from brand.node.wire.numbers import RunNumber
 from brand.orders.order import MAX_EPOCH

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from brand.node.decide.caching import CacheStart, Caching
-from brand.node.decide.choosing import Choice, Placement
-from brand.node.decide.counters import CacheCounters
-from brand.node.decide.lives import Lives
+from brand.node.decide.cache.caching import CacheStart, Caching
+from brand.node.decide.state.choosing import ChooseCached, Placement
+from brand.node.decide.state.counters import CacheCounters
+from brand.node.decide.state.lives import EpochTable
 from brand.node.decide.stimuli import ClientReleases
 from brand.node.memory.allocator import Allocator
 from brand.node.memory.page_memory import NoMemory
@@ -21,6 +21,7 @@ from brand.node.memory.residents import Residents
 from brand.node.serve.recording import Recorder, replay
 from brand.node.wire.numbers import ClientNumber, RunNumber
 from brand.orders.base.placement import cached_unit
+from tests import places
 from tests.node.world import World
 from tests.rounds import Chance, rounds
 
@@ -265,7 +266,7 @@ def test_what_waits_to_be_written_makes_room_first() -> None:
     found.begin(1, run, 0)
     while not found.core.caching.writing._queue:
         found.step()
-        found.finish_job() if found.jobs and not isinstance(found.jobs[0], Choice) else found.finish_read()
+        found.finish_job() if found.jobs and not isinstance(found.jobs[0], ChooseCached) else found.finish_read()
     assert not found.writes, "nothing is written before the planner has chosen"
     assert found.core.caching.writing.make_room()
     assert not found.core.caching.writing.make_room()
@@ -290,6 +291,7 @@ def test_kept_samples_that_have_made_room_are_written_later() -> None:
     assert set(kept.tolist()) <= set(found.stored)
 
 
+@places.turns("protocol")
 @pytest.mark.slow
 @rounds(2)
 @pytest.mark.parametrize("placement", ["next", "frequency", "auto"])
@@ -419,4 +421,4 @@ def test_a_folder_that_is_off_holds_nothing_and_says_so() -> None:
         **{"folder": "/nvme", "limit": 0, "used": 0, "held_samples": 0, "state": "off"},
         **{"reads": 0, "read_bytes": 0, "written_bytes": 0, "bad": 0},
     }
-    assert caching.shelf(1, Lives(), later=False) is None
+    assert caching.shelf(1, EpochTable(), later=False) is None

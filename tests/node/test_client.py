@@ -26,7 +26,7 @@ from brand.errors import (
 )
 from brand.node.client.client import Client
 from brand.node.client.look import look_at
-from brand.node.decide import draws
+from brand.node.decide.draws import draws
 from brand.node.serve.server import NodeServer
 from brand.node.setup.server_spec import ServerSpec
 from brand.node.wire import messages
@@ -152,7 +152,7 @@ def test_ranks_of_one_node_draw_one_order(texts: Path) -> None:
     Other samplers of the job, other jobs, and the ranks that come after these have gone draw what they like.
     """
     order = order_of(texts)
-    others = [replace(order, seed=7), replace(order, part=Subset.of(np.arange(1200) % 2 == 0))]
+    others = [replace(order, seed=7), replace(order, subset=Subset.of(np.arange(1200) % 2 == 0))]
     with running_server(texts) as server:
         with closing(attached(server, "job")) as first:
             first.begin(order, 1, Announcement(0, 0, 0, 2), turn=5)

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from brand.node.decide.choosing import Choice
-from brand.node.decide.states import HELD
-from brand.node.decide.turn import AT_ONCE
+from brand.node.decide.node_state import AT_ONCE
+from brand.node.decide.state.choosing import ChooseCached
+from brand.node.decide.state.states import HELD
 from tests.node.world import World
 
 SAMPLES = 240
@@ -183,7 +183,7 @@ def test_where_everything_fits_what_is_drawn_while_the_planner_chooses_stays() -
                 world_.finish_read()
         world_.release(next(iter(world_.held)))
     (choice, *_) = world_.jobs
-    assert isinstance(choice, Choice)
+    assert isinstance(choice, ChooseCached)
     world_.finish_job()
     world_.begin(1, run, 1)
     assert draw(world_, 1, run, 1, range(SAMPLES)) == 1.0

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from brand.node.decide.reads import BUNDLE
+from brand.node.decide.reads.reads import BUNDLE
 from brand.node.decide.stimuli import KeptChosen
 from tests.node.world import World
 from tests.rounds import examples

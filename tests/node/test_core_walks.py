@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from brand.node.decide.core import Core
-from brand.node.decide.early import Early
-from brand.node.decide.epoch import Epoch
-from brand.node.decide.epochs import Epochs
-from brand.node.decide.states import COMING
+from brand.node.decide.epochs.epochs import Epochs
+from brand.node.decide.sharing.early import EarlyHolds
+from brand.node.decide.state.epoch import Epoch
+from brand.node.decide.state.states import COMING
 from brand.node.memory.leases import MAX_LEASES
 from brand.node.memory.residents import Residents
 from tests.node.test_core_machine import finish
@@ -225,19 +225,19 @@ def test_walks_come_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     count(Epochs, "drop_idle", lambda self, args, result: result)
     count(Core, "_give_up_skipped", lambda self, args, result: result)
     count(Residents, "keep_less", lambda self, args, result: result)
-    count(Early, "give_back", lambda self, args, result: result)
-    count(Epoch, "goes_on", lambda self, args, _: coming(self))
+    count(EarlyHolds, "give_back", lambda self, args, result: result)
+    count(Epoch, "replace_plan", lambda self, args, _: coming(self))
     count(World, "take", lambda self, args, result: result)
-    count(Core, "read_done", lambda self, args, _: self.residents.present(args[0].places).any())
+    count(Core, "on_read_ended", lambda self, args, _: self.residents.present(args[0].places).any())
     wanted = {
         "give_back",
-        "goes_on",
+        "replace_plan",
         "expect",
         "drop",
         "drop_idle",
         "_give_up_skipped",
         "keep_less",
-        "read_done",
+        "on_read_ended",
         "take",
     }
     for seed in range(ROUNDS * WALKS):

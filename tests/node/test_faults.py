@@ -140,7 +140,7 @@ def training(path: Path, address: str, **more: object) -> Iterator[Training]:
 
 
 @pytest.mark.slow
-@rounds(3)
+@rounds(2)
 def test_kill_9_at_any_moment(texts: Path, tmp_path: Path, chance: Chance) -> None:
     """Of the training, of a worker or of the server: nothing is left, and the next training finds its way."""
     rng, address, data = chance.rng, random_address(), StoredDataSet(texts)

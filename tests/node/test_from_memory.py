@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from brand.node.decide import pacing
+from brand.node.decide.epochs import pacing
 from brand.orders.policies.stripe_policy import StripePolicy
 from brand.testing.node import running_server
 from tests.made_orders import order_of

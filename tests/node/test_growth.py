@@ -11,15 +11,16 @@ import pytest
 from hypothesis import given
 
 from brand.errors import UsageError
-from brand.node.decide.early import Early
-from brand.node.decide.growing_epoch import GrowingEpoch
-from brand.node.decide.growing_orders import MOST_KEPT
-from brand.node.decide.growth import RECOVERY_S
-from brand.node.decide.lives import Key
-from brand.node.decide.pacing import IDLE_S
-from brand.node.decide.states import HELD
+from brand.node.decide.epochs.pacing import IDLE_S
+from brand.node.decide.online.growing_epoch import OnlineEpoch
+from brand.node.decide.online.growing_orders import MOST_KEPT
+from brand.node.decide.online.growth import RECOVERY_S
+from brand.node.decide.sharing.early import EarlyHolds
+from brand.node.decide.sharing.pacemakers import Pacemakers
+from brand.node.decide.state.lives import Key
+from brand.node.decide.state.states import HELD
+from brand.node.decide.state.tasks import OrderDecided
 from brand.node.decide.stimuli import ClientOrders
-from brand.node.decide.tasks import Decided
 from brand.node.wire.numbers import ClientNumber, RunNumber
 from tests.node.world import World
 from tests.rounds import examples
@@ -67,7 +68,7 @@ class Job:
 
     def wanted(self) -> list[int]:
         """The places of its part."""
-        part = self.world.runs[self.run].order.part
+        part = self.world.runs[self.run].order.subset
         every = np.arange(len(self.world.sizes))
         found: list[int] = (every if part is None else every[part.mask]).tolist()
         return found
@@ -165,11 +166,11 @@ def test_a_job_that_is_killed_leaves_nothing_behind() -> None:
     while jobs[0].position < 128:
         together(jobs[:1], world)
     assert jobs[0].given() == list(range(128))
-    assert "Tree" in repr(world.core.epochs.growth)
+    assert "Tree" in repr(world.online)
     world.leave(1)
     world.quiet()
     assert world.core.facts(1.0, world.now_s)["memory"]["used"] == 0
-    assert repr(world.core.epochs.growth) == "Growth(GrowingOrders({}), Rounds())"
+    assert repr(world.online) == "Growth(GrowingOrders({}), Rounds())"
 
 
 @pytest.mark.slow
@@ -198,13 +199,14 @@ def test_what_the_fewest_jobs_need_makes_room_then_the_oldest(data: st.DataObjec
     if data.draw(st.booleans()):
         world.now_s += IDLE_S + 1
     core, now_s = world.core, world.now_s
-    early = core.reads._early
+    assert world.turn.sharing is not None
+    early = world.turn.sharing.early
     arrival = dict(enumerate(early._came.tolist()))
     holds: dict[int, int] = {}
     soonest: dict[int, float] = {}
     for key, live in core.epochs.lives.live():
-        assert isinstance(live.epoch, GrowingEpoch)
-        idle = core.epochs.sharing.pacing.idle(key[0], now_s)
+        assert isinstance(live.epoch, OnlineEpoch)
+        idle = core.epochs.pacing.idle(key[0], now_s)
         for place in live.epoch.states.all(HELD).tolist():
             position = int(live.epoch.growing.position_of[place])
             known = position < live.epoch.growing.decided and not idle
@@ -227,18 +229,18 @@ def test_what_the_fewest_jobs_need_makes_room_then_the_oldest(data: st.DataObjec
 
 def tell(
     world: World, client: int, key: Key, first: int, places: Sequence[int], sure: int = 0, wanted: int = 0
-) -> Decided:
+) -> OrderDecided:
     """A client says what it knows of an order. Returns the answer."""
     told = ClientOrders(ClientNumber(client), key, first, np.array(places, np.int32), sure, wanted)
     (answer,) = world.tell(told)
-    assert isinstance(answer, Decided)
+    assert isinstance(answer, OrderDecided)
     world.check()
     return answer
 
 
 def order_of(world: World, key: Key) -> list[int]:
     """What is decided of an epoch."""
-    found: list[int] = world.core.epochs.growth.orders.tells(key, 0, 1 << 16).tolist()
+    found: list[int] = world.online.orders.tells(key, 0, 1 << 16).tolist()
     return found
 
 
@@ -310,7 +312,7 @@ def test_what_nobody_was_told_may_still_change() -> None:
 def order_of_untold(world: World, key: Key) -> list[int]:
     """What is decided of an epoch, without asking for it."""
     epoch = world.epochs()[key].epoch
-    assert isinstance(epoch, GrowingEpoch)
+    assert isinstance(epoch, OnlineEpoch)
     found: list[int] = epoch.growing.sample_of[: epoch.growing.decided].tolist()
     return found
 
@@ -360,7 +362,7 @@ def after_many_epochs() -> tuple[World, Job]:
 def test_old_orders_are_forgotten_and_not_made_up_anew() -> None:
     """A draw of such an epoch is refused, until a rank begins it again."""
     world, job = after_many_epochs()
-    orders = world.core.epochs.growth.orders
+    orders = world.online.orders
     assert orders.over((job.run, 0))
     assert not orders.over((job.run, job.epoch - 1))
     assert not world.draw(1, job.run, 0, [0])  # `World` knows that it is refused
@@ -374,7 +376,7 @@ def test_old_orders_are_forgotten_and_not_made_up_anew() -> None:
 def test_a_forgotten_order_is_not_read_ahead() -> None:
     """A rank goes back to the epoch before it, and draws all of that. A slow process may still draw what is over."""
     world, job = after_many_epochs()
-    orders = world.core.epochs.growth.orders
+    orders = world.online.orders
     assert orders.over((job.run, 1))
     job.begin(0)
     together([job], world)
@@ -424,4 +426,6 @@ def test_a_lying_client_is_refused(first: int, places: list[int], sure: int, mes
 def test_early_tells_itself() -> None:
     """For a log."""
     world = world_of(8, 1)
-    assert "Early(" in repr(Early(world.core.residents, world.core.epochs))
+    epochs = world.core.epochs
+    pacemakers = Pacemakers(epochs.runs, epochs.lives, epochs.pacing)
+    assert "EarlyHolds(" in repr(EarlyHolds(world.core.residents, epochs, pacemakers))

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from brand.node.decide.choosing import Choice
-from brand.node.decide.members import ALONE, Members
+from brand.node.decide.state.choosing import ChooseCached
+from brand.node.decide.state.members import ALONE, Members
 from brand.node.wire.numbers import NodeNumber
 from tests.node.world import World
 
@@ -22,7 +22,7 @@ def kept_with(seed: int, members: Members) -> set[int]:
     world.step()
     world.finish_job()  # the plan
     world.step()
-    (choice,) = (job for job in world.jobs if isinstance(job, Choice))
+    (choice,) = (job for job in world.jobs if isinstance(job, ChooseCached))
     kept = choice.kept(world.pages_of)
     assert kept is not None
     return set(np.flatnonzero(kept).tolist())
@@ -61,7 +61,7 @@ def test_room_is_left_for_what_another_run_holds(other: dict[str, Any], samples:
         world.begin(client, world.register(client, f"run {client}", **order), 0)
         world.step()
         while world.jobs:
-            rooms += [job.room for job in world.jobs if isinstance(job, Choice)]
+            rooms += [job.room for job in world.jobs if isinstance(job, ChooseCached)]
             world.finish_job()
             world.step()
     assert rooms[0] - rooms[-1] == samples

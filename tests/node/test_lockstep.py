@@ -9,7 +9,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from brand.node.decide.lockstep import AWAY_S, GATHER_S
+from brand.node.decide.sharing.lockstep import AWAY_S, GATHER_S
 from brand.orders.base.joins import alone
 from tests.node.world import World
 from tests.rounds import examples
@@ -114,7 +114,7 @@ def test_all_draw_the_same_order_and_nobody_is_far_ahead(count: int, seed: int, 
         assert [job.given(epoch) for job in jobs] == count * [list(range(SAMPLES))]
         orders = [[world.given[job.run, epoch][at] for at in range(SAMPLES)] for job in jobs]
         assert orders == count * orders[:1]
-        assert {world.core.epochs.sharing.joins((job.run, epoch)) for job in jobs} <= {(), alone(epoch)}
+        assert {world.joins((job.run, epoch)) for job in jobs} <= {(), alone(epoch)}
 
 
 def test_each_lap_is_read_once_for_all() -> None:
@@ -190,7 +190,7 @@ def test_a_job_that_comes_later_goes_by_itself_until_it_is_near() -> None:
         one.ask()
         rest(world)
     assert one.drawn <= late.drawn + WINDOW + 8
-    assert world.core.epochs.sharing.joins((late.run, 0)) == alone(0)
+    assert world.joins((late.run, 0)) == alone(0)
 
 
 def test_the_order_says_how_many_there_are() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from brand.node.decide import makings
+from brand.node.decide.epochs import makings
 from brand.orders.base import random
 from tests.node.test_core_walks import WALKS, walk
 from tests.node.world import World

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from brand.node.decide.members import Members
+from brand.node.decide.state.members import Members
 from brand.node.wire.numbers import NodeNumber
 from brand.orders.base.mapping import Mapping
 

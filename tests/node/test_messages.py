@@ -32,7 +32,7 @@ from brand.node.wire.lease import Held, pack_lease, unpack_lease
 from brand.node.wire.looping import LoopReport
 from brand.node.wire.messages import HEAD, MAX_DRAW, MAX_REPLICAS, MOST_PLACES, PREPARED, Chains, Kind
 from brand.node.wire.numbers import NO_CLIENT, RunNumber
-from brand.node.wire.replies import Decided, Deliver, Divided, Joined, Number, Numbers, OrderFound, Places
+from brand.node.wire.replies import Deliver, Joined, Number, Numbers, OrderDecided, OrderFound, Places, PositionsDivided
 from brand.node.wire.taking import unpack_taken
 from brand.orders.base.joins import Join, Joins
 from brand.orders.base.part import Subset
@@ -41,7 +41,7 @@ from brand.orders.policies.uniform import UniformPolicy
 from tests.node.packing import pack_begin, pack_release
 from tests.rounds import examples
 
-REPLIES = (Number, OrderFound, Divided, Deliver, Joined, Decided, Numbers, Places)
+REPLIES = (Number, OrderFound, PositionsDivided, Deliver, Joined, OrderDecided, Numbers, Places)
 U32 = st.integers(0, (1 << 32) - 1)
 
 
@@ -202,10 +202,10 @@ def test_decided(places: list[int], first: int, sure: int, wanted: int) -> None:
     found = unpack(ClientOrders, body_of(message, Kind.DECIDED))
     assert (found.key, found.first, found.places.tolist()) == ((7, 2), first, places)
     assert (found.sure, found.wanted) == (sure, wanted)
-    decided = unpack(Decided, body_of(pack(Decided(NO_CLIENT, first, some)), Kind.DECIDED))
+    decided = unpack(OrderDecided, body_of(pack(OrderDecided(NO_CLIENT, first, some)), Kind.DECIDED))
     assert (decided.decided, decided.places.tolist()) == (first, places)
     with pytest.raises(ProtocolError, match="places of"):
-        unpack(Decided, bytes(8 + 4 * (MOST_PLACES + 1)))
+        unpack(OrderDecided, bytes(8 + 4 * (MOST_PLACES + 1)))
 
 
 @pytest.mark.parametrize(

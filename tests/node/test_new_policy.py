@@ -77,7 +77,7 @@ def test_json_has_its_fields_and_nothing_of_other_policies() -> None:
         with pytest.raises(ValueError, match="an order"):
             Order.from_json(value | wrong)
     del value["group_chunks"]
-    with pytest.raises(ValueError, match="of protocol 'in sequence' an order has the fields group_chunks, kept"):
+    with pytest.raises(ValueError, match="'in sequence': an order has the fields group_chunks, kept"):
         Order.from_json(value)
 
 
@@ -113,6 +113,6 @@ def test_a_name_that_is_not_there_is_refused(texts: Path, monkeypatch: pytest.Mo
     """A version without the policy says which ones it has."""
     value = order_of(texts, InSequence(1)).to_json()
     monkeypatch.delitem(POLICIES, InSequence.name)
-    with pytest.raises(ValueError, match="protocol 'in sequence' is none of 'stripes', 'slots'"):
+    with pytest.raises(ValueError, match="order 'in sequence' is none of 'stripes', 'slots'"):
         Order.from_json(value)
     assert Order.from_json(order_of(texts, STRIPES).to_json()).policy == STRIPES

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from brand.node.decide.outgoing import Outgoing, follows
+from brand.node.decide.epochs.makings import follows
+from brand.node.decide.peers.outgoing import Outgoing
 from brand.node.wire.numbers import NodeNumber
 from brand.orders.base.plan import PeerRequests
 

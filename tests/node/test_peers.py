@@ -9,7 +9,7 @@ import pytest
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from brand.errors import ProtocolError
-from brand.node.decide.peers import Peer, Peers, Reach
+from brand.node.decide.peers.peers import Peer, PeerTable, Reach
 from brand.node.wire.numbers import NodeNumber
 from tests.rounds import examples
 
@@ -119,7 +119,7 @@ def test_room_is_told_when_it_is_worth_it_and_never_falls() -> None:
 
 def test_a_node_is_reached_lost_or_given_up() -> None:
     """Only one that was reached is lost; one that is given up may come all the same."""
-    peers = Peers([ONE, TWO])
+    peers = PeerTable([ONE, TWO])
     assert (peers.unreachable(), peers.any_lost, peers.complete) == ([], False, False)
     peers[ONE].loses()
     assert (peers[ONE].reach, peers.unreachable(), peers.any_lost) == (Reach.GIVEN_UP, [1], False)

@@ -23,12 +23,12 @@ import pytest
 from hypothesis import given
 from PIL import Image
 
-from brand import BrandLoader, Picture, Sound, pack
+from brand import BrandLoader, DecodeAudio, DecodeImage, pack
 from brand.errors import DecodeError, ProtocolError, UsageError
 from brand.formats.preparation import Preparation, decoders
 from brand.node.client.buffers import Buffers
 from brand.node.client.wants import DecodeSpecs, Pages
-from brand.node.decide import core
+from brand.node.decide.decoding import preparing as decoding
 from brand.node.memory.arena import Arena
 from brand.node.memory.page_memory import ROW_BYTES
 from brand.node.serve import requests
@@ -53,7 +53,7 @@ from tests.node.support import RawClient, greeted
 from tests.rounds import examples
 from tests.support import brand, running_brand, wait_until
 
-SMALL = Picture(size=(16, 24))
+SMALL = DecodeImage(size=(16, 24))
 
 
 def picture(number: int, *, size: tuple[int, int] = (40, 30), kind: str = "JPEG") -> bytes:
@@ -91,7 +91,7 @@ def preparing(path: Path, *, memory: str = "4MB", preparers: int = 2, **more: An
 
 def epoch(server: RunningServer, prepare: dict[str, Preparation], batch: int = 10, **more: Any) -> dict[int, Any]:
     """The prepared fields of an epoch, by index."""
-    data = BrandDataset(server.path, server=server.address, prepare=prepare, **more)
+    data = BrandDataset(server.path, server=server.address, decode=prepare, **more)
     loader = BrandLoader(data, batch, collate_fn=list)
     found = {sample["index"]: {name: sample[name] for name in prepare} for samples in loader for sample in samples}
     data._source.port.client.close()
@@ -123,9 +123,15 @@ def processes(server: RunningServer) -> list[int]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "how", [Picture(shorter=20), Picture(size=(16, 24), mode="L"), Picture(), Picture(size=(7, 9), filter="lanczos")]
+    "how",
+    [
+        DecodeImage(shorter=20),
+        DecodeImage(size=(16, 24), mode="L"),
+        DecodeImage(),
+        DecodeImage(size=(7, 9), filter="lanczos"),
+    ],
 )
-def test_pictures_are_those_that_a_client_makes(pictures: Path, how: Picture) -> None:
+def test_pictures_are_those_that_a_client_makes(pictures: Path, how: DecodeImage) -> None:
     """Every byte, shape and dtype, in two epochs, all of them prepared by the server, and each once."""
     with preparing(pictures) as server:
         for _ in range(2):
@@ -135,8 +141,8 @@ def test_pictures_are_those_that_a_client_makes(pictures: Path, how: Picture) ->
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", [Sound(rate=16_000), Sound(), Sound(rate=8_000, mono=False)])
-def test_clips_are_those_that_a_client_makes(clips_set: Path, how: Sound) -> None:
+@pytest.mark.parametrize("how", [DecodeAudio(rate=16_000), DecodeAudio(), DecodeAudio(rate=8_000, mono=False)])
+def test_clips_are_those_that_a_client_makes(clips_set: Path, how: DecodeAudio) -> None:
     """As pictures are."""
     with preparing(clips_set, memory="40MB") as server:
         assert same(epoch(server, {"audio": how}), made_by_the_client(clips_set, {"audio": how}))
@@ -147,7 +153,7 @@ def test_clips_are_those_that_a_client_makes(clips_set: Path, how: Sound) -> Non
 @pytest.mark.slow
 def test_photos_that_ship_with_the_repository(photos_set: Path) -> None:
     """Real files, larger than a small second memory: what it has no room for, clients prepare."""
-    how: dict[str, Preparation] = {"image": Picture(shorter=128)}
+    how: dict[str, Preparation] = {"image": DecodeImage(shorter=128)}
     with preparing(photos_set, memory="300kB") as server:
         assert same(epoch(server, how), made_by_the_client(photos_set, how))
         facts = server.facts()["prepared"]
@@ -159,7 +165,7 @@ def test_a_sample_with_two_prepared_fields(tmp_path: Path) -> None:
     """Both come prepared, or the client prepares both."""
     samples = [{"one": picture(n), "two": picture(n + 1000)} for n in range(40)]
     pack(samples, tmp_path / "set", {"one": "image", "two": "image"}, chunk_size=8, jobs=1)
-    how: dict[str, Preparation] = {"two": Picture(size=(5, 6)), "one": Picture(shorter=9, mode="L")}
+    how: dict[str, Preparation] = {"two": DecodeImage(size=(5, 6)), "one": DecodeImage(shorter=9, mode="L")}
     with preparing(tmp_path / "set") as server:
         assert same(epoch(server, how), made_by_the_client(tmp_path / "set", how))
         facts = server.facts()["prepared"]
@@ -171,7 +177,7 @@ def test_two_runs_share_what_is_prepared(pictures: Path) -> None:
     """Two jobs of other seeds, with another want each beside one that they share."""
     shared: dict[str, Preparation] = {"image": SMALL}
     with preparing(pictures, memory="20MB") as server:
-        for prepare in (shared, shared, {"image": Picture(shorter=8)}):
+        for prepare in (shared, shared, {"image": DecodeImage(shorter=8)}):
             assert same(epoch(server, dict(prepare)), made_by_the_client(pictures, dict(prepare)))
         facts = server.facts()["prepared"]
     assert (facts["made"], facts["drawn"]) == (240, 360)
@@ -208,10 +214,10 @@ def test_hostile_files_cost_nothing(tmp_path: Path, hostile: bytes) -> None:
 @pytest.mark.slow
 def test_a_preparer_that_hangs_is_ended(pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that is stopped for longer than a batch may take; the epoch goes on and all samples are right."""
-    monkeypatch.setattr(core, "BATCH_S", 0.5)
+    monkeypatch.setattr(decoding, "BATCH_S", 0.5)
     how: dict[str, Preparation] = {"image": SMALL}
     with preparing(pictures, memory="100kB", preparers=1) as server:
-        data = BrandDataset(pictures, server=server.address, prepare=how, fields=("index", "image"))
+        data = BrandDataset(pictures, server=server.address, decode=how, fields=("index", "image"))
         found = dict[int, Any]()
         for indices, images in BrandLoader(data, 6):
             found |= {n: {"image": image} for n, image in zip(indices.tolist(), images.numpy(), strict=True)}
@@ -228,7 +234,7 @@ def test_preparers_that_are_killed_cost_no_sample(pictures: Path, caplog: pytest
     how: dict[str, Preparation] = {"image": SMALL}
     expected = made_by_the_client(pictures, how)
     with caplog.at_level(logging.WARNING), preparing(pictures, memory="100kB", preparers=2) as server:
-        data = BrandDataset(pictures, server=server.address, prepare=how, fields=("index", "image"))
+        data = BrandDataset(pictures, server=server.address, decode=how, fields=("index", "image"))
         loader = BrandLoader(data, 6)
         while server.facts()["prepared"]["preparers"] or not server.facts()["prepared"]["ended"]:
             found = dict[int, Any]()
@@ -249,7 +255,7 @@ def test_nothing_is_left_behind(pictures: Path) -> None:
     with running_brand("serve", pictures, "--decoded-memory", "4MB", "--decode-workers", "2") as process:
         assert process.stdout is not None
         address = process.stdout.readline().decode().strip()
-        data = BrandDataset(pictures, server=address, prepare={"image": SMALL})
+        data = BrandDataset(pictures, server=address, decode={"image": SMALL})
         next(iter(BrandLoader(data, 8, collate_fn=list)))
         (children,) = Path(f"/proc/{process.pid}/task").glob(f"{process.pid}/children")
         ids = children.read_text().split()
@@ -390,10 +396,10 @@ def test_a_batch_that_fills_the_staging_memory(pictures: Path) -> None:
         preparer = BatchDecoder(setup, pages, np.zeros(room, np.uint8))
         preparer.learn(7, DecodeSpec("image", SMALL))
         assert preparer.prepare(7, chains) == [1192, *expected]
-    preparer.learn(8, DecodeSpec("image", Picture(size=(300, 300))))
+    preparer.learn(8, DecodeSpec("image", DecodeImage(size=(300, 300))))
     assert preparer.prepare(8, chains) == [CANNOT] * 5
     many = BatchDecoder(setup, pages, np.zeros(STAGING, np.uint8))
-    many.learn(9, DecodeSpec("image", Picture(size=(2000, 1000))))
+    many.learn(9, DecodeSpec("image", DecodeImage(size=(2000, 1000))))
     sizes = np.array(many.prepare(9, chains))
     assert (sizes == UNTRIED).tolist() == [False, False, True, True, True]
     assert pages_of(sizes).sum() * PAGE > ENOUGH
@@ -467,7 +473,10 @@ def pack_wants(run: int, wants: tuple[DecodeSpec, ...], versions: dict[str, Any]
 
 def test_wants_travel_as_they_are() -> None:
     """There and back."""
-    wants = (DecodeSpec("a", Picture(size=(3, 4), mode="L", filter="box")), DecodeSpec("b", Sound(rate=5, mono=False)))
+    wants = (
+        DecodeSpec("a", DecodeImage(size=(3, 4), mode="L", filter="box")),
+        DecodeSpec("b", DecodeAudio(rate=5, mono=False)),
+    )
     body = pack_wants(5, wants, {"image": {"Pillow": "1"}})[HEAD.size :]
     found = unpack(ClientPrepares, body)
     assert (found.run, found.wants, found.decoders) == (5, wants, {"image": {"Pillow": "1"}})
@@ -499,7 +508,7 @@ def test_a_server_that_prepares_what_was_not_asked(pictures: Path) -> None:
     [
         (("--decoded-memory", "much"), "'much' is not a size"),
         (("--decoded-memory", "100B"), "memory of 100 bytes is too small"),
-        (("--decode-workers", "2"), "give it memory for that, with --decoded-memory"),
+        (("--decode-workers", "2"), "give it memory with --decoded-memory"),
         (("--decoded-memory", "1MB", "--decode-workers", "0"), "is not in the range x>=1"),
     ],
 )
@@ -534,7 +543,7 @@ def test_what_a_common_server_prepares_with() -> None:
 @pytest.mark.slow
 def test_a_common_server_prepares_from_the_second_job_on(pictures: Path) -> None:
     """Its first job starts it and decodes; with another one that wants the same, it decodes once for both."""
-    more: dict[str, Any] = {"server": "common", "prepare": {"image": SMALL}, "fields": ("index", "image")}
+    more: dict[str, Any] = {"server": "common", "decode": {"image": SMALL}, "fields": ("index", "image")}
     expected = made_by_the_client(pictures, {"image": SMALL})
 
     def drawn(data: BrandDataset) -> dict[str, Any]:

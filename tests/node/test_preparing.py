@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from hypothesis.stateful import initialize, precondition, rule
 
-from brand.formats.preparation import Picture
-from brand.node.decide.draws import LONGEST_WAIT_S
-from brand.node.decide.preparers import MOST_ENDS, START_S
-from brand.node.decide.preparing import BATCH
+from brand.formats.preparation import DecodeImage
+from brand.node.decide.decoding.preparers import MOST_ENDS, START_S
+from brand.node.decide.decoding.preparing import BATCH
+from brand.node.decide.decoding.wants import MOST
+from brand.node.decide.draws.draws import LONGEST_WAIT_S
+from brand.node.decide.state.tasks import Numbers
 from brand.node.decide.stimuli import ClientPrepares
-from brand.node.decide.tasks import Numbers
-from brand.node.decide.wants import MOST
 from brand.node.wire.messages import PREPARED
 from brand.node.wire.numbers import ClientNumber
 from brand.node.wire.prepared import DecodeSpec
@@ -365,7 +365,7 @@ def test_the_second_memory_holds_as_many_wants_as_it_may() -> None:
 
     def asks(client: int, shorter: int) -> tuple[int, ...]:
         (numbers,) = world.tell(
-            ClientPrepares(ClientNumber(client), run, (DecodeSpec("image", Picture(shorter=shorter)),))
+            ClientPrepares(ClientNumber(client), run, (DecodeSpec("image", DecodeImage(shorter=shorter)),))
         )
         assert isinstance(numbers, Numbers)
         return numbers.numbers
@@ -373,7 +373,7 @@ def test_the_second_memory_holds_as_many_wants_as_it_may() -> None:
     found = [asks(100 + number, 1000 + number) for number in range(MOST + 3)]
     assert found[MOST - 1 :] == [()] * 4
     assert len(set(found[: MOST - 1])) == MOST - 1
-    world.core.left(ClientNumber(100))
+    world.leave(100)
     assert asks(200, 5000) == (MOST + 1,)
 
 

@@ -13,6 +13,7 @@ from brand import pack
 from brand.node.setup.server_spec import ServerSpec
 from tests.support import LIMIT_S
 
+pytestmark = pytest.mark.usefixtures("real_start")
 _MAIN = "import brand.node.serve.process; brand.node.serve.process.main()"
 
 

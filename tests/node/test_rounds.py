@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from brand.node.decide.rounds import Levels, Rounds
+from brand.node.decide.online.rounds import Levels, Rounds
 from brand.node.wire.numbers import RunNumber
 from brand.orders.joader.growing import Growing
 from brand.orders.joader.tree import MOST_JOBS

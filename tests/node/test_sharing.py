@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 
 from brand.errors import UsageError
-from brand.node.decide.ahead import Ahead
-from brand.node.decide.early import Early
-from brand.node.decide.lives import Key
-from brand.node.decide.pacing import IDLE_S, LEAST_RATE_S, Pulse
-from brand.node.decide.states import HELD
+from brand.node.decide.decoding.ahead import DecodeAhead
+from brand.node.decide.epochs.pacing import IDLE_S, LEAST_RATE_S, Pulse
+from brand.node.decide.sharing.early import EarlyHolds
+from brand.node.decide.state.lives import Key
+from brand.node.decide.state.states import HELD
 from brand.node.decide.stimuli import ClientJoins
 from brand.node.wire.numbers import ClientNumber, RunNumber
 from brand.orders.base.joins import Join, Joins, alone
@@ -49,7 +49,7 @@ class Job:
     @property
     def joins(self) -> list[Join]:
         """Where it joined others in its epoch."""
-        return list(self.world.core.epochs.sharing.joins(self.key))
+        return list(self.world.joins(self.key))
 
     def draw(self, samples: int = 8, seconds: float = 0.01) -> bool:
         """Draw and copy the next samples, if any are left; they take so long."""
@@ -94,7 +94,8 @@ def test_jobs_of_other_seeds_share_nothing() -> None:
     while one.draw() + other.draw() == 2:
         pass
     assert (one.joins, other.joins) == ([*alone(0)], [*alone(0)])
-    assert world.core.epochs.sharing.pacing.others(one.run) == []
+    assert world.turn.sharing is not None
+    assert world.turn.sharing.pacemakers.others(one.run) == []
 
 
 @pytest.mark.slow
@@ -194,7 +195,7 @@ def test_a_slow_job_joins_at_its_pace_and_again_where_it_is_lost() -> None:
     world = world_of(0.2)
     fast, slow = Job(world, 1), Job(world, 2)
     paced(world, [fast, slow], [48, 12], 16)
-    epochs = {epoch: world.core.epochs.sharing.joins((slow.run, epoch)) for epoch in range(slow.epoch + 1)}
+    epochs = {epoch: world.joins((slow.run, epoch)) for epoch in range(slow.epoch + 1)}
     assert any(len(joins) > 1 for joins in epochs.values()), "it never joins again"
     last = [join for joins in epochs.values() for join in joins][-1]
     assert last.pace == pytest.approx(4 * UNIT, rel=0.3)
@@ -205,7 +206,7 @@ def test_a_slow_job_joins_at_its_pace_and_again_where_it_is_lost() -> None:
 def test_a_plan_that_comes_too_late_is_left_out() -> None:
     """The job has asked for positions behind the join: it goes on as before, and asks earlier the next time."""
     world = world_of()
-    job, sharing = Job(world, 1), world.core.epochs.sharing
+    job, sharing = Job(world, 1), world.sharing
     job.draw()
     before = job.joins
     sharing._wanted[job.key] = (*before, Join(4, 0, 9, UNIT))
@@ -234,9 +235,9 @@ def test_what_clients_know_of_an_epoch_must_agree() -> None:
     runs = [world.register(client, "job", **SHARED) for client in (1, 2)]
     key = runs[0], 1
     tell(world, 1, key, known)
-    assert world.core.epochs.sharing.known(key) == known
+    assert world.known(key) == known
     tell(world, 2, key, Joins(known.rows[:1]))
-    assert world.core.epochs.sharing.known(key) == known
+    assert world.known(key) == known
     with pytest.raises(UsageError, match="not as the state says"):
         tell(world, 2, key, Joins((Join(0, 2, 100, 0),)))
     world.begin(1, key[0], 1)
@@ -261,7 +262,7 @@ def test_no_job_meets_a_lap_twice() -> None:
     tell(world, 1, (run, 2), Joins((), 6))
     world.begin(1, run, 2)
     world.settle()
-    assert world.core.epochs.sharing.joins((run, 2)) == alone(7)
+    assert world.joins((run, 2)) == alone(7)
 
 
 def test_a_job_does_not_follow_through_a_lap_that_it_knows() -> None:
@@ -274,10 +275,10 @@ def test_a_job_does_not_follow_through_a_lap_that_it_knows() -> None:
     tell(world, 2, (run, 3), Joins((), 5))
     world.begin(2, run, 3)
     world.settle()
-    assert world.core.epochs.sharing.joins((run, 3)) == alone(6)
+    assert world.joins((run, 3)) == alone(6)
     while first.draw():
         pass
-    assert world.core.epochs.sharing.joins((first.run, 1))[0].lap == 6
+    assert world.joins((first.run, 1))[0].lap == 6
 
 
 @pytest.mark.slow
@@ -289,7 +290,9 @@ def test_what_is_drawn_last_makes_room(data: st.DataObject) -> None:
     jobs = [Job(world, 1), Job(world, 2, part=data.draw(st.integers(2, 4)))]
     for _ in range(data.draw(st.integers(1, 30))):
         data.draw(st.sampled_from(jobs)).draw()
-    core, now_s, early = world.core, world.now_s, Early(world.core.residents, world.core.epochs)
+    core, now_s = world.core, world.now_s
+    assert world.turn.sharing is not None
+    early = EarlyHolds(core.residents, core.epochs, world.turn.sharing.pacemakers)
     leads: dict[int, list[float]] = {}
     firm: set[int] = set(np.flatnonzero(core.residents.kept()).tolist())
     for key, live in core.epochs.lives.live():
@@ -318,7 +321,7 @@ def test_what_is_prepared_next_follows_a_new_join() -> None:
     job = Job(world, 1)
     epoch = world.epochs()[job.key].epoch if job.draw() else None
     assert epoch is not None
-    ahead, order = Ahead(epoch), world.runs[job.run].order
+    ahead, order = DecodeAhead(epoch), world.runs[job.run].order
     for _ in range(3):
         before = job.position
         job.draw()
@@ -326,7 +329,7 @@ def test_what_is_prepared_next_follows_a_new_join() -> None:
     plan = order.plan(0, (*alone(0), Join(64, 0, 200, 2 * UNIT)))
     assert plan.sample_of[:64].tolist() == epoch.plan.sample_of[:64].tolist()
     assert plan.sample_of.tolist() != epoch.plan.sample_of.tolist()
-    epoch.goes_on(plan, read_of_sample(plan))
+    epoch.replace_plan(plan, read_of_sample(plan))
     ahead.look()
     assert ahead.positions(plan.sample_of[job.position :]).tolist() == list(range(job.position, SAMPLES))
     assert np.isinf(ahead.positions(plan.sample_of[: job.position])).all()

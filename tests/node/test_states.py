@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from brand.node.decide.states import COMING, DUE, EARLY, GONE, HELD, UNWANTED, SampleStates
+from brand.node.decide.state.states import COMING, DUE, EARLY, GONE, HELD, UNWANTED, SampleStates
 from tests.rounds import examples
 
 SAMPLES = 12

@@ -13,10 +13,12 @@ import pytest
 from hypothesis import given
 from numpy.typing import NDArray
 
-from brand.node.decide.choosing import Choice
-from brand.node.decide.members import ALONE
-from brand.node.decide.read_queue import FOUND, ReadQueue
-from brand.node.decide.states import SampleStates
+from brand.node.decide.node_state import NodeState
+from brand.node.decide.state.choosing import ChooseCached
+from brand.node.decide.state.members import ALONE
+from brand.node.decide.state.read_queue import FOUND, ReadQueue
+from brand.node.decide.state.states import SampleStates
+from brand.node.decide.state.tasks import DrawAnswer, Instruction, MakePlan, Number, Read
 from brand.node.decide.stimuli import (
     ClientBegins,
     ClientDraws,
@@ -26,8 +28,6 @@ from brand.node.decide.stimuli import (
     PlanMade,
     ReadEnded,
 )
-from brand.node.decide.tasks import Answer, Instruction, MakePlan, Number, Read
-from brand.node.decide.turn import Turn
 from brand.node.memory.page_memory import ROW_BYTES, NoMemory
 from brand.node.memory.pool import PagePool
 from brand.node.memory.residents import Residents
@@ -41,6 +41,7 @@ from brand.orders.order import Order
 from brand.orders.policies.slot_policy import SlotPolicy
 from brand.orders.policies.stripe_policy import StripePolicy
 from brand.orders.policies.uniform import UniformPolicy
+from tests import places
 from tests.node.test_alone import Index
 from tests.rounds import examples
 
@@ -62,8 +63,8 @@ class Served:
         layout = lay_out(sizes, 0.1, None, ALONE)
         self.residents = Residents(PagePool(layout.allocator, NoMemory(layout.allocator.page), layout.pages_of))
         self.index = Index(sizes)
-        self.turn = Turn(self.index, self.residents, CHUNK, ALONE, 4, 0)
-        self.jobs, self.answers = deque[Instruction](), deque[Answer]()
+        self.turn = NodeState(self.index, self.residents, CHUNK, ALONE, 4, 0)
+        self.jobs, self.answers = deque[Instruction](), deque[DrawAnswer]()
         order = Order("0" * 32, len(sizes), CHUNK, 1, policy)
         (said,) = self.turn.handle(ClientRegisters(CLIENT, order, "run"), 0.0)
         assert isinstance(said, Number)
@@ -89,7 +90,7 @@ class Served:
             case MakePlan(key, order):
                 plan = order.plan(key[1])
                 self.tell(PlanMade(key, plan, read_of_sample(plan)))
-            case Choice(number) as choice:
+            case ChooseCached(number) as choice:
                 kept = choice.kept(self.residents.pages_of)
                 self.tell(KeptChosen(number, kept, choice.cached(kept), choice.since, choice.whole_unit))
             case Read() as read:
@@ -102,7 +103,7 @@ class Served:
     def take(self, instructions: list[Instruction]) -> None:
         """Some of them are answers, and the others are jobs."""
         for each in instructions:
-            if isinstance(each, Answer):
+            if isinstance(each, DrawAnswer):
                 self.answers.append(each)
             else:
                 self.jobs.append(each)
@@ -132,6 +133,7 @@ STRIPES, UNIFORM, SLOTS = StripePolicy(20, 16), UniformPolicy(20), SlotPolicy(20
 SIZES = {"small": [99, 132], "large": [90_000, 110_000], "of all sizes": [10, 132, 60_000]}
 
 
+@places.turns("sizes")
 @pytest.mark.slow
 @pytest.mark.parametrize(("policy", "most"), [(STRIPES, BYTES), (UNIFORM, BYTES), (SLOTS, BYTES_SLOTS)])
 @pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
@@ -167,7 +169,7 @@ def test_reads_to_start_come_in_order(wanted: set[int], data: st.DataObject) -> 
     count = 3 * FOUND + 1
     plan = EpochPlan(Mapping(count, CHUNK, 1), np.arange(count, dtype=np.int32), None)
     states, queue = SampleStates(count), ReadQueue(plan)
-    states.expects(np.array(sorted(wanted), np.int64))
+    states.expect(np.array(sorted(wanted), np.int64))
     queue.fill(states, np.arange(count), None)
     left = sorted(wanted)
     while True:

@@ -526,7 +526,7 @@ def test_a_loader_counts_all_that_it_took(texts: Path) -> None:
     """Also what was told with others, or only when the data set closed."""
     with running_server(texts, memory=1.0) as server:
         with drawing(texts, server.address) as data_set:
-            loader = BrandLoader(data_set, 32, threads=2)
+            loader = BrandLoader(data_set, 32, num_workers=2)
             for _ in range(3):
                 assert sum(len(batch[0]) for batch in loader) == SAMPLES
             facts = data_set.stats()

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from brand import BrandDataset, BrandLoader, pack
-from brand.node.decide import late
-from brand.node.decide.late import LATE_S
+from brand.node.decide.draws import late
+from brand.node.decide.draws.late import LATE_S
 from brand.node.serve import troubles
 from brand.node.serve.troubles import EVERY_S, Troubles
 from brand.node.wire.numbers import RunNumber
@@ -52,7 +52,7 @@ def waiting_world(pages: int = SAMPLES // 2, *, ranks: int = 2) -> tuple[World, 
 def tend(made: World, log: Troubles, later_s: float) -> None:
     """The loop goes on."""
     made.now_s += later_s
-    log.tend(made.core, made.now_s)
+    log.tend(made.core.epochs, made.now_s)
 
 
 def test_a_draw_that_waits_for_storage_is_one_line(caplog: pytest.LogCaptureFixture) -> None:

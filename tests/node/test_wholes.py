@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brand.node.decide.wholes import around_misses, pieces_of, units_of
+from brand.node.decide.reads.wholes import around_misses, pieces_of, units_of
 from brand.node.serve.recording import Recorder, replay
 from brand.node.setup.caching import Cache, open_cache
 from brand.node.setup.measure import stored_sizes
@@ -128,7 +128,7 @@ def test_only_units_that_have_a_place_are_read_as_a_whole(share: float) -> None:
 
 
 @pytest.mark.slow
-@rounds(3)
+@rounds(1)
 @pytest.mark.parametrize("pages", [80, 120, 300])
 def test_random_lives_with_whole_units(chance: Chance, tmp_path: Path, pages: int) -> None:
     """Reads and writes end in any order, and some fail. Every answer is right, and all is replayed."""

@@ -1,4 +1,4 @@
-"""A node server without sockets, threads or a clock: `Turn` with a data set made of bytes that tell what they are.
+"""A node server without sockets, threads or a clock: `NodeState` with a data set made of bytes that tell what they are.
 
 `World` executes the instructions that the server executes, when it is told to: so a test decides in which order reads
 end, plans are made and clients speak. After every call it checks what must always hold. With a network it is one node
@@ -18,14 +18,32 @@ from numpy.typing import NDArray
 
 from brand.errors import BrandError, UnreachableError, UsageError
 from brand.formats.constants import ROW
-from brand.node.decide.caching import CacheStart
-from brand.node.decide.choosing import Choice, Placement
-from brand.node.decide.core import LARGEST_SHARE, PreparedStart
-from brand.node.decide.gaps import StorageFacts
-from brand.node.decide.growing_epoch import GrowingEpoch, decides
-from brand.node.decide.lives import Key, Live
-from brand.node.decide.members import ALONE, Members
-from brand.node.decide.states import COMING, DUE, EARLY, HELD, UNWANTED
+from brand.node.decide.cache.caching import CacheStart
+from brand.node.decide.cache.writing import WRITES
+from brand.node.decide.core import LARGEST_SHARE, DecodingStart
+from brand.node.decide.node_state import NodeState
+from brand.node.decide.online.growing_epoch import OnlineEpoch
+from brand.node.decide.online.growth import OnlineOrders
+from brand.node.decide.reads.gaps import StorageFacts
+from brand.node.decide.sharing.sharing import JobJoins
+from brand.node.decide.state.choosing import ChooseCached, Placement
+from brand.node.decide.state.epoch import Epoch
+from brand.node.decide.state.lives import ActiveEpoch, Key
+from brand.node.decide.state.members import ALONE, Members
+from brand.node.decide.state.states import COMING, DUE, EARLY, HELD, UNWANTED
+from brand.node.decide.state.tasks import (
+    Deliver,
+    DrawAnswer,
+    Forget,
+    Instruction,
+    MakePlan,
+    Number,
+    Read,
+    ReadFor,
+    Refuse,
+    Say,
+    Write,
+)
 from brand.node.decide.stimuli import (
     ClientBegins,
     ClientDraws,
@@ -41,21 +59,6 @@ from brand.node.decide.stimuli import (
     Stimulus,
     WriteEnded,
 )
-from brand.node.decide.tasks import (
-    Answer,
-    Deliver,
-    Forget,
-    Instruction,
-    MakePlan,
-    Number,
-    Read,
-    ReadFor,
-    Refuse,
-    Say,
-    Write,
-)
-from brand.node.decide.turn import Turn
-from brand.node.decide.writing import WRITES
 from brand.node.memory.allocator import Allocator
 from brand.node.memory.arena import Arena
 from brand.node.memory.directory import Directory, Entries, are_checked, pages_of, unchanged
@@ -72,7 +75,7 @@ from brand.node.wire.network import Network
 from brand.node.wire.numbers import ClientNumber, RunNumber
 from brand.node.wire.samples import pack_samples, unpack_samples
 from brand.orders.base.dtypes import smallest
-from brand.orders.base.joins import Join
+from brand.orders.base.joins import Join, Joins
 from brand.orders.base.part import Subset
 from brand.orders.base.plan import EpochPlan, read_of_sample
 from brand.orders.order import Order
@@ -125,7 +128,7 @@ def some_pieces(rng: random.Random, read: Read, share: float) -> list[int]:
 class Held:
     """An answer that a client has not released."""
 
-    answer: Answer
+    answer: DrawAnswer
     contents: dict[int, bytes]
 
 
@@ -179,14 +182,14 @@ class World:
     writes: list[Write] = field(default_factory=list)
     read_bytes: dict[tuple[int, bool], int] = field(default_factory=dict)
     """Bytes of large reads, by the number of their epoch and whether they came from the cache folder."""
-    jobs: list[MakePlan | Choice | ReadFor] = field(default_factory=list)
+    jobs: list[MakePlan | ChooseCached | ReadFor] = field(default_factory=list)
     held: dict[int, Held] = field(default_factory=dict)
     """Leases by number."""
     asked: dict[int, Asked] = field(default_factory=dict)
     """What each client has asked for and not got."""
     looked: dict[int, Looked] = field(default_factory=dict)
     """What each client is copying by itself."""
-    answered: list[Answer] = field(default_factory=list)
+    answered: list[DrawAnswer] = field(default_factory=list)
     gone: set[int] = field(default_factory=set)
     """Clients that left; a number is never used again."""
     runs: dict[int, Run] = field(default_factory=dict)
@@ -209,7 +212,7 @@ class World:
     """Places whose bytes are in the cache folder, which may outlive a server."""
     gap_bytes: int = 1 << 40
     """Larger gaps between the samples of a read are not read through."""
-    prepared: PreparedStart | None = None
+    prepared: DecodingStart | None = None
     """What it prepares with (`tests.node.preparing`)."""
     measures: bool = False
     """Whether a test only counts what is read: then it leaves the checks to other tests, as they take long."""
@@ -226,7 +229,7 @@ class World:
             self.members.nodes,
             Directory(self.entries) if shows else None,
         )
-        self.turn = Turn(
+        self.turn = NodeState(
             *(self.index, residents, self.chunk_size, self.members, self.depth, self.remote_pages),
             self._cache_start(),
             StorageFacts(0, self.gap_bytes),
@@ -279,7 +282,7 @@ class World:
         left_out = facts.pop("part", None)
         wanted = Order.from_json(sizes | facts)
         if left_out is not None and len(self.sizes) > 1:
-            wanted = replace(wanted, part=Subset.of(np.arange(len(self.sizes)) % left_out != 0))
+            wanted = replace(wanted, subset=Subset.of(np.arange(len(self.sizes)) % left_out != 0))
         (numbered,) = self.tell(ClientRegisters(ClientNumber(client), wanted, name, tag, turn))
         assert isinstance(numbered, Number)
         number = numbered.run
@@ -313,7 +316,7 @@ class World:
         processes: int = 1,
     ) -> None:
         """A rank is about to draw. An order that the server has forgotten begins anew."""
-        if self.core.epochs.growth.orders.over((RunNumber(run), epoch)):
+        if self.is_over((RunNumber(run), epoch)):
             del self.given[RunNumber(run), epoch]
         announcement = Announcement(epoch, position, rank, replicas, batch, processes)
         self.tell(ClientBegins(ClientNumber(client), RunNumber(run), announcement))
@@ -331,7 +334,7 @@ class World:
         """A client asks for samples; whether it may: not before it got what it asked for, nor with too many leases."""
         asked, key = np.array(positions, np.int64), (RunNumber(run), epoch)
         leases = sum(held.answer.client == client for held in self.held.values())
-        allowed = client not in self.asked and leases < MAX_LEASES and not self.core.epochs.growth.orders.over(key)
+        allowed = client not in self.asked and leases < MAX_LEASES and not self.is_over(key)
         if allowed:
             self.asked[client] = Asked(key, asked)
         try:
@@ -436,7 +439,8 @@ class World:
         """
         read = self.reads.pop(number)
         lost = tuple(sorted(piece for piece in failed if piece < len(read.pieces)))
-        may = not read.epoch.plan.shares and not read.others
+        (epoch, _), *others = self.waits_for(read)
+        may = not read.plan.shares and not others
         aside = tuple(p for p in sorted(left) if may and p not in lost and not read.pieces["cached"][p])
         for piece, vector in enumerate(read.vectors):
             if piece not in aside:
@@ -447,7 +451,7 @@ class World:
         for piece in lost + aside:
             if not read.pieces["cached"][piece]:
                 places = read.places_of(piece)
-                states = read.epoch.states
+                states = epoch.states
                 left = states.waited_for(places) & ~states.due(places)  # what came early comes again when it is due
                 assert not left.any(), "what could not be read is still waited for"
         self.check()
@@ -461,7 +465,7 @@ class World:
             assert failed or set(places) <= self.stored, "a read of what is not in the cache folder"
             data = self._part(chunk)[offset : offset + size]
         if not failed:
-            source = read.epoch.number, cached
+            source = self.waits_for(read)[0][0].number, cached
             self.read_bytes[source] = self.read_bytes.get(source, 0) + size
         assert len(data) == size, "a read beyond the end of the file"
         assert int(vector["length"].sum()) == size
@@ -504,7 +508,7 @@ class World:
         """
         job = self.jobs.pop(0)
         match job:
-            case Choice(number):
+            case ChooseCached(number):
                 if job.foresee():
                     if self.turn.wants_choice(job):
                         self.jobs.append(job)
@@ -554,7 +558,7 @@ class World:
     def _do(self, instruction: Instruction) -> bool:
         """Execute an instruction; whether it is something for this node's clients and threads."""
         match instruction:
-            case MakePlan() | Choice() | ReadFor():
+            case MakePlan() | ChooseCached() | ReadFor():
                 self.jobs.append(instruction)
             case Read():
                 self.reads.append(instruction)
@@ -565,7 +569,7 @@ class World:
                 chunks = set((forgotten // self.chunk_size).tolist()) if parts else set()
                 self.stored -= set(forgotten.tolist())
                 self.stored -= {place for place in self.stored if place // self.chunk_size in chunks}
-            case Answer():
+            case DrawAnswer():
                 if instruction.client not in self.gone:
                     self._take(instruction)
             case Say():
@@ -627,7 +631,7 @@ class World:
             return False
         return True
 
-    def contents(self, answer: Answer) -> dict[int, bytes]:
+    def contents(self, answer: DrawAnswer) -> dict[int, bytes]:
         """What a client would copy: the row and the bytes of each sample that is present, by position in the answer."""
         at = np.cumsum(answer.counts.astype(np.int64)) - answer.counts
         found = {}
@@ -637,16 +641,45 @@ class World:
             found[position] = self.arena.pages[answer.pages[first : first + count]].tobytes()
         return found
 
-    def epochs(self) -> dict[Key, Live]:
+    def epochs(self) -> dict[Key, ActiveEpoch]:
         """Live epochs."""
         return dict(self.core.epochs.lives.live())
 
-    def _given_up(self) -> tuple[dict[Key, tuple[Live, int]], int]:
+    def waits_for(self, read: Read) -> list[tuple[Epoch, NDArray[Any]]]:
+        """The epochs that wait for a read, each with its places: first the one that it is for."""
+        waits = self.core.reads.under_way.waits[read.number]
+        return [(waits.epoch, read.places), *waits.others]
+
+    @property
+    def sharing(self) -> JobJoins:
+        """Where jobs join each other, once one has come that shares."""
+        assert self.turn.sharing is not None
+        return self.turn.sharing.sharing
+
+    @property
+    def online(self) -> OnlineOrders:
+        """Orders that are decided while jobs draw, once a job has come that has one."""
+        assert self.turn.online is not None
+        return self.turn.online
+
+    def joins(self, key: Key) -> tuple[Join, ...]:
+        """Where a run has joined others in an epoch."""
+        return () if self.turn.sharing is None else self.sharing.joins(key)
+
+    def known(self, key: Key) -> Joins:
+        """What clients are told of the joins of an epoch."""
+        return Joins() if self.turn.sharing is None else self.sharing.known(key)
+
+    def is_over(self, key: Key) -> bool:
+        """Whether the order of an epoch is forgotten."""
+        return self.turn.online is not None and self.online.is_over(key)
+
+    def _given_up(self) -> tuple[dict[Key, tuple[ActiveEpoch, int]], int]:
         """What making room may change: which epochs are live and where they start, and how much is kept."""
         live = {key: (live, live.epoch.progress.start) for key, live in self.epochs().items()}
         return live, self.core.residents.kept_pages
 
-    def _check_given_up(self, before: tuple[dict[Key, tuple[Live, int]], int], *, ready: bool) -> None:
+    def _check_given_up(self, before: tuple[dict[Key, tuple[ActiveEpoch, int]], int], *, ready: bool) -> None:
         """What is given up is given up as a whole, and not where a draw could be answered as it stood."""
         epochs, kept = before
         now = self.epochs()
@@ -665,30 +698,28 @@ class World:
         epochs = self.epochs()
         for draw in self.core.draws.waiting:
             live = epochs.get(draw.key)
-            leading = self.core.epochs.leading
-            stands = draw.key in leading._standing or not leading.decides(draw.key)
-            if live is None or not stands or not decides(live.epoch, draw.positions):
+            leading = None if self.turn.sharing is None else self.turn.sharing.leading
+            stands = leading is None or draw.key in leading._standing or not leading.decides(draw.key)
+            if live is None or not stands or not live.epoch.decides(draw.positions):
                 continue
             if self.core.epochs.runs[draw.key[0]].agreed_on(draw.key[1], self.members.node):
                 places = live.epoch.plan.sample_of[draw.positions]
-                preparing = self.core.preparing
+                preparing = self.turn.preparing
                 prepares = preparing is not None and preparing.waits(draw.client, draw.key[0], places)
-                in_step = self.core.epochs.sharing.lockstep.waits(draw, self.now_s)
+                sharing = self.turn.sharing
+                in_step = sharing is not None and sharing.lockstep.waits(draw, self.now_s)
                 if not live.epoch.states.waited_for(places).any() and not prepares and not in_step:
                     return True
         return False
 
-    def _take(self, answer: Answer) -> None:
+    def _take(self, answer: DrawAnswer) -> None:
         """A client gets an answer: it must be the right one to its question."""
         asked = self.asked.pop(answer.client)
-        order, growing = (
-            self.runs[asked.key[0]].order,
-            self.core.epochs.growth.orders.tells(asked.key, 0, len(self.sizes)),
-        )
-        plan = self.plan(order, asked.key[1], self.core.epochs.sharing.joins(asked.key))
-        drawn = growing if order.grows else plan.sample_of
+        order = self.runs[asked.key[0]].order
+        plan = self.plan(order, asked.key[1], self.joins(asked.key))
+        drawn = self.online.orders.tells(asked.key, 0, len(self.sizes)) if order.grows else plan.sample_of
         assert answer.places.tolist() == drawn[asked.positions].tolist()
-        assert order.part is None or order.part.mask[answer.places].all()
+        assert order.subset is None or order.subset.mask[answer.places].all()
         given = self.given.setdefault(asked.key, {})
         for position, place in zip(asked.positions.tolist(), answer.places.tolist(), strict=True):
             assert given.setdefault(position, place) == place, f"another sample at position {position} than before"
@@ -761,14 +792,14 @@ class World:
 
         for epoch in epochs.values():
             to_come = np.isin(read_of_sample(epoch.plan), epoch.reads.rest())
-            if isinstance(epoch, GrowingEpoch):
+            if isinstance(epoch, OnlineEpoch):
                 order = epoch.growing
                 assert order.position_of[order.sample_of].tolist() == list(range(len(order.sample_of)))
                 assert (epoch.reads.rest() < order.decided).all(), "a read of what is not decided"
                 to_come |= order.open()
             on_the_way = np.zeros(len(self.sizes), np.int64)
             for read in reads:
-                for waits, places in [(read.epoch, read.places), *read.others]:
+                for waits, places in self.waits_for(read):
                     if waits is epoch:
                         on_the_way[places] += 1
             assert (on_the_way <= 1).all(), "a sample is read twice at the same time"

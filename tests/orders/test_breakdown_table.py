@@ -6,9 +6,16 @@ import pytest
 
 from bench.papers.breakdown import BREAKDOWN, SAMPLES, Setting, counts
 
+USUAL = Setting()
+"""The row of `make test`."""
+
 
 @pytest.mark.slow
-@pytest.mark.parametrize("setting", BREAKDOWN, ids=lambda setting: BREAKDOWN[setting].name)
+@pytest.mark.parametrize(
+    "setting",
+    [row if row == USUAL else pytest.param(row, marks=pytest.mark.tables) for row in BREAKDOWN],
+    ids=lambda setting: BREAKDOWN[setting].name,
+)
 def test_misses_and_remote_requests(setting: Setting) -> None:
     """Brand without optimisation, without prefetching, with random selection, and in full.
 

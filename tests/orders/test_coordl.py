@@ -50,4 +50,4 @@ def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(ValueError, match="window=0"):
         CoordlPolicy(4, 8, 2, 0)
     with pytest.raises(ValueError, match="jobs in lock step draw the same samples"):
-        replace(ORDER, part=Subset.of(np.arange(1000) % 2 == 0))
+        replace(ORDER, subset=Subset.of(np.arange(1000) % 2 == 0))

@@ -17,6 +17,7 @@ from brand.orders.base.joins import LEAST_PACE, MOST_PACE, Join
 from brand.orders.base.mapping import Mapping
 from brand.orders.policies.following import JobDraws, Lap, follow, lap_of
 from brand.orders.policies.stripes import plan_stripes
+from tests import places
 from tests.rounds import examples
 
 MAPPING, STRIPE = Mapping(4096, 64, 4), 8
@@ -122,6 +123,7 @@ def test_a_follower_stays_near_the_front(join: Join) -> None:
     assert gap.max() < 0.15 * 4096
 
 
+@places.turns("whole")
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "joins",

@@ -39,11 +39,11 @@ def test_a_plan_of_a_part_is_the_plan_without_the_others(order: Order, epoch: in
     """The same order; each sample is in one read, which is due when the first of its samples is drawn, and tight."""
     mask = data.draw(parts_of(order.samples))
     if order.policy.foreseen is not None:
-        with pytest.raises(ValueError, match="several nodes do not draw a part"):
-            dataclasses.replace(order, part=Subset.of(mask))
+        with pytest.raises(ValueError, match="several nodes do not draw a subset"):
+            dataclasses.replace(order, subset=Subset.of(mask))
         return
-    order = dataclasses.replace(order, part=Subset.of(mask))
-    whole, plan = dataclasses.replace(order, part=None).plan(epoch), order.plan(epoch)
+    order = dataclasses.replace(order, subset=Subset.of(mask))
+    whole, plan = dataclasses.replace(order, subset=None).plan(epoch), order.plan(epoch)
     assert plan.sample_of.tolist() == [place for place in whole.sample_of.tolist() if mask[place]]
     assert order.draws == len(plan.sample_of) == mask.sum()
     position_of = {place: position for position, place in enumerate(plan.sample_of.tolist())}
@@ -98,7 +98,7 @@ def test_bits_and_digest() -> None:
     assert PART.digest == "2b1ce561b8a1e0a7420a42ecef36d905"
     assert PART.to_text() == "GQI="
     assert Subset.from_text(10, "GQI=") == PART
-    assert repr(PART) == "Part(4 of 10, 2b1ce561b8a1e0a7420a42ecef36d905)"
+    assert repr(PART) == "Subset(4 of 10, 2b1ce561b8a1e0a7420a42ecef36d905)"
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_bits_and_digest() -> None:
 )
 def test_what_is_no_part_is_refused(samples: int, text: object) -> None:
     """Too few bits, too many, bits behind the last sample, no sample, and what is no text of bits."""
-    with pytest.raises(ValueError, match=r"part|bits|base64|Only|Non-"):
+    with pytest.raises(ValueError, match=r"subset|bits|base64|Only|Non-"):
         Subset.from_text(samples, text)
 
 
@@ -129,16 +129,16 @@ def test_an_order_names_its_part() -> None:
     assert Order.from_json(value, PART) == order
     other = Subset.of(~MASK)
     for given_part in (None, other):
-        with pytest.raises(ValueError, match=f"the order is of part {PART.digest}, and not of "):
+        with pytest.raises(ValueError, match=f"the order is of subset {PART.digest}, and not of "):
             Order.from_json(value, given_part)
     del value["part"]
-    with pytest.raises(ValueError, match=f"the order is of all samples, and not of part {PART.digest}"):
+    with pytest.raises(ValueError, match=f"the order is of all samples, and not of subset {PART.digest}"):
         Order.from_json(value, PART)
-    with pytest.raises(ValueError, match="a part of 10 samples, and the order has 11"):
+    with pytest.raises(ValueError, match="a subset of 10 samples, and the order has 11"):
         Order("any", 11, 4, 0, StripePolicy(1, 2), PART)
 
 
 def test_what_nodes_foresee_is_of_all_samples() -> None:
     """An order by which nodes foresee what others ask them for has no part."""
-    with pytest.raises(ValueError, match="several nodes do not draw a part"):
+    with pytest.raises(ValueError, match="several nodes do not draw a subset"):
         Order("any", 10, 4, 0, SlotPolicy(1, nodes=2, ranks=2, window=4, remote=4), PART)

@@ -19,7 +19,7 @@ from bench.papers.allotment import (
     greedy,
     least,
 )
-from brand.node.decide.allotment import Queues, late_s, seconds_with
+from brand.node.decide.decoding.allotment import Queues, late_s, seconds_with
 from tests.rounds import examples
 
 

@@ -18,7 +18,7 @@ from bench.papers.threads import (
     outcome,
 )
 from brand.errors import UsageError
-from brand.node.decide.allotment import Queues
+from brand.node.decide.decoding.allotment import Queues
 
 scenes = list(THREADS)
 """16 threads; 32; 32 with half of the samples local; 32 with wrong predictions."""

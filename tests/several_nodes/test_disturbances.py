@@ -20,7 +20,7 @@ from typing import Any, Literal
 import pytest
 
 from brand.errors import FormatError, ServerError
-from brand.node.decide import fetches
+from brand.node.decide.draws import fetches
 from brand.testing.storage import Fault, FaultyStorage, SlowStorage
 from brand.torch import BrandDataset, BrandSampler
 from tests.cluster.conftest import Certificates

@@ -15,7 +15,7 @@ import pytest
 
 from brand.cluster.member import server_of
 from brand.errors import UnreachableError, UsageError
-from brand.node.decide import fetches
+from brand.node.decide.draws import fetches
 from brand.node.setup.member import Member
 from brand.node.setup.server_spec import ServerSpec
 from brand.orders.policies.stripe_policy import StripePolicy

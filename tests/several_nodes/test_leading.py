@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from brand.node.decide.leading import ANSWER_S, LIMIT_S
-from brand.node.decide.receiving import SILENCE_S
+from brand.node.decide.peers.receiving import SILENCE_S
+from brand.node.decide.sharing.leading import ANSWER_S, LIMIT_S
 from brand.orders.base.joins import Join, alone
 from brand.orders.policies.following import UNIT
 from tests.rounds import Chance, rounds
@@ -76,7 +76,7 @@ def joins_of(cluster: Cluster, name: str, epoch: int, at: Sequence[int] = (0, 1,
     for world in [world for node, world in enumerate(cluster.worlds) if node in at]:
         for number, run in world.core.epochs.runs.items():
             if run.name == name:
-                found.add(world.core.epochs.sharing.joins((number, epoch)))
+                found.add(world.joins((number, epoch)))
     return found - {()}
 
 
@@ -188,7 +188,7 @@ def test_what_stands_goes_on_without_the_others() -> None:
     assert given(cluster, "run", 0) == list(range(SAMPLES))
 
 
-@rounds(4)
+@rounds(2)
 def test_a_leader_that_is_lost_at_any_moment_holds_nobody_up(chance: Chance) -> None:
     """It only serves. No draw waits longer than the leader is waited for, and every epoch is drawn exactly once.
 

@@ -17,7 +17,8 @@ import pytest
 from hypothesis import example, given
 
 from brand.errors import ProtocolError
-from brand.node.decide.lives import Key
+from brand.node.decide.reads.reads import reserved
+from brand.node.decide.state.lives import Key
 from brand.node.memory.page_memory import ROW_BYTES
 from brand.node.memory.residents import Residents
 from brand.node.serve.server import NodeServer
@@ -157,7 +158,7 @@ def test_joins_that_cannot_be_are_refused(field: str, value: Any, said: str) -> 
         del facts["bits"]
     with pytest.raises(ProtocolError, match=said):
         wire.unpack_question(packed[:4] + json.dumps(facts).encode(), ONE)
-    with pytest.raises(ProtocolError, match="a Front of 3 bytes"):
+    with pytest.raises(ProtocolError, match="a LeadingOffset of 3 bytes"):
         wire.unpack_question(wire.pack(LeadingOffset(1, 2, 3))[:7], ONE)
 
 
@@ -289,7 +290,7 @@ def test_whatever_a_node_says_the_server_goes_on(
     made.sent.clear()
     free = residents_of(server).pool.allocator.free
     assert 0 <= free < residents_of(server).pool.allocator.count
-    assert server._turn.core.receiving.reserve() >= 0
+    assert reserved(residents_of(server), server._turn.core.remote_pages) >= 0
 
 
 @given(st.binary(max_size=200))

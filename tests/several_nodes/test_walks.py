@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from brand.cluster.member import server_of
-from brand.node.decide.draws import LONGEST_WAIT_S
-from brand.node.decide.receiving import SILENCE_S
-from brand.node.decide.states import HELD
+from brand.node.decide.draws.draws import LONGEST_WAIT_S
+from brand.node.decide.peers.receiving import SILENCE_S
+from brand.node.decide.state.states import HELD
 from brand.node.serve import lifetime
 from brand.node.setup.member import Member
 from brand.node.setup.server_spec import ServerSpec
@@ -248,7 +248,7 @@ def test_a_rank_that_is_done_before_others_have_planned_is_not_waited_for() -> N
 def test_a_cluster_is_complete_when_all_have_met() -> None:
     """Both ways, at some time: a stream that ends later does not make it incomplete."""
     cluster = Cluster([96] * 64, 4, pages=60, remote_pages=20, nodes=3, on_each=1, batch=6, order={"group_chunks": 2})
-    peers = [world.core.peers for world in cluster.worlds]
+    peers = [world.turn.peering.peers for world in cluster.worlds if world.turn.peering is not None]
     for pair in cluster.pairs:
         assert not all(one.complete for one in peers)
         cluster.network.open(*pair)

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from brand.node.decide.lives import Key
-from brand.node.decide.members import Members
+from brand.node.decide.state.lives import Key
+from brand.node.decide.state.members import Members
 from brand.node.decide.stimuli import ClientJoins, KeptChosen
 from brand.node.wire.numbers import ClientNumber, NodeNumber, RunNumber
 from brand.orders.base.joins import Joins
@@ -75,7 +75,7 @@ class Rank:
     def learn(self) -> None:
         """It got what it had asked for, so it knows where its training has joined others."""
         if self.drawn >= 0 and not self.waits:
-            self.knows = self.world.core.epochs.sharing.known(self.key)
+            self.knows = self.world.known(self.key)
 
     def move_to(self, world: World) -> None:
         """The server was replaced: what it has not answered is asked for again, as a client does."""

@@ -14,9 +14,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from brand.formats.constants import ROW
-from brand.node.decide.choosing import Choice
-from brand.node.decide.counters import Counters
-from brand.node.decide.members import ALONE
+from brand.node.decide.node_state import NodeState
+from brand.node.decide.state.choosing import ChooseCached
+from brand.node.decide.state.counters import Counters
+from brand.node.decide.state.members import ALONE
+from brand.node.decide.state.tasks import DrawAnswer, Instruction, MakePlan, Number, Read
 from brand.node.decide.stimuli import (
     ClientBegins,
     ClientDraws,
@@ -27,8 +29,6 @@ from brand.node.decide.stimuli import (
     ReadEnded,
     Stimulus,
 )
-from brand.node.decide.tasks import Answer, Instruction, MakePlan, Number, Read
-from brand.node.decide.turn import Turn
 from brand.node.memory.page_memory import NoMemory
 from brand.node.memory.pool import PagePool
 from brand.node.memory.residents import Residents
@@ -75,9 +75,9 @@ class _Server:
         layout = lay_out(run.sizes, run.memory, None, ALONE)
         residents = Residents(PagePool(layout.allocator, NoMemory(layout.allocator.page), layout.pages_of))
         self.run = run
-        self.turn = Turn(_Index(run.sizes), residents, run.order.chunk_size, ALONE, 4)
+        self.turn = NodeState(_Index(run.sizes), residents, run.order.chunk_size, ALONE, 4)
         self.now_s = 0.0
-        self.answers: list[Answer] = []
+        self.answers: list[DrawAnswer] = []
         (said,) = self.turn.handle(ClientRegisters(CLIENT, run.order, "played"), 0.0)
         assert isinstance(said, Number)
         self.number = said.run
@@ -113,11 +113,11 @@ class _Server:
             match instruction:
                 case MakePlan():
                     self.plans.append(instruction)
-                case Choice(number):
+                case ChooseCached(number):
                     self._tell(KeptChosen(number, instruction.kept(self.turn.core.residents.pages_of)))
                 case Read():
                     self._tell(ReadEnded(instruction))
-                case Answer():
+                case DrawAnswer():
                     self.answers.append(instruction)
                 case _:
                     pass

@@ -61,7 +61,7 @@ def test_jobs_that_follow_need_less_than_joader_and_much_less_than_alone() -> No
 @pytest.mark.slow
 def test_jobs_that_end_read_everything_once_at_least() -> None:
     """Figures are from the first draw to the last; memory for all samples reads each of them once."""
-    jobs = PlannedJob(epochs=2), PlannedJob(start=1.0, epochs=1, part=0.5)
+    jobs = PlannedJob(epochs=2), PlannedJob(start=1.0, epochs=1, subset=0.5)
     for policy in ("follow", "alone"):
         found = sharing(policy, 1.0, *jobs)
         assert found.draws == pytest.approx([2, 0.5])
@@ -111,7 +111,7 @@ def test_jobs_that_cannot_be_simulated_are_refused(jobs: list[PlannedJob], cure:
         Together(FACTS, jobs, 3)
 
 
-@pytest.mark.parametrize("jobs", [[PlannedJob(), PlannedJob(part=0.5)], [PlannedJob(epochs=1), PlannedJob(epochs=2)]])
+@pytest.mark.parametrize("jobs", [[PlannedJob(), PlannedJob(subset=0.5)], [PlannedJob(epochs=1), PlannedJob(epochs=2)]])
 def test_lock_step_needs_equal_jobs(jobs: list[PlannedJob]) -> None:
     """The same samples, for the same number of epochs."""
     with pytest.raises(UsageError, match="coordl: all jobs draw all samples"):

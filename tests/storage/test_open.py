@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(params=SPEECHES)
-def kept(
+def any_shop(
     request: pytest.FixtureRequest, plain_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Shop]:
     """The ten samples in each kind of store."""
@@ -32,9 +32,9 @@ def kept(
         yield opened
 
 
-def test_what_it_gives_is_what_was_packed(kept: Shop) -> None:
+def test_what_it_gives_is_what_was_packed(any_shop: Shop) -> None:
     """Of the folder and of the URL: sizes, fields, columns, one sample, several in any order."""
-    for where in (kept.folder(), str(kept.folder()), kept.url()):
+    for where in (any_shop.folder(), str(any_shop.folder()), any_shop.url()):
         data = brand.open(where)
         assert len(data) == len(SAMPLES)
         assert data.name == str(where)
@@ -49,13 +49,15 @@ def test_what_it_gives_is_what_was_packed(kept: Shop) -> None:
         assert repr(data).startswith(f"Reader({str(where)!r}, 10 samples, {{")
 
 
-def test_samples_of_one_call_are_asked_for_together(kept: Shop) -> None:
+def test_samples_of_one_call_are_asked_for_together(any_shop: Shop) -> None:
     """Neighbours by one request; nothing but GET; and nothing of the index, which is here."""
-    data = brand.open(kept.url())
-    kept.store.requests.clear()
+    data = brand.open(any_shop.url())
+    any_shop.store.requests.clear()
     data.samples(range(10))
-    assert set(kept.asked()) == {"GET"}
-    assert len(kept.asked()) == len(kept.asked("/chunks/")) == len(list((kept.folder() / "chunks").iterdir()))
+    assert set(any_shop.asked()) == {"GET"}
+    assert (
+        len(any_shop.asked()) == len(any_shop.asked("/chunks/")) == len(list((any_shop.folder() / "chunks").iterdir()))
+    )
 
 
 @pytest.mark.parametrize("wrong", [-1, 10, 10**12])
@@ -72,36 +74,36 @@ def test_indices_are_whole_numbers(plain_set: Path) -> None:
             brand.open(plain_set).samples(wrong)  # type: ignore[arg-type]
 
 
-def test_faults_that_pass_are_not_seen(kept: Shop) -> None:
+def test_faults_that_pass_are_not_seen(any_shop: Shop) -> None:
     """Broken connections and bodies that end early."""
-    data = brand.open(kept.url())
-    kept.store.faults = Faults(Fault(Reset(5), "GET", only={1, 4}), Fault(Short(3), "GET", only={2, 6}))
+    data = brand.open(any_shop.url())
+    any_shop.store.faults = Faults(Fault(Reset(5), "GET", only={1, 4}), Fault(Short(3), "GET", only={2, 6}))
     assert data.samples(range(10)) == SAMPLES
 
 
-def test_damage_is_named_by_url(kept: Shop) -> None:
+def test_damage_is_named_by_url(any_shop: Shop) -> None:
     """Chunk and sample, too."""
-    data = brand.open(kept.url())
-    chunk = kept.folder() / "chunks" / "00000000.brand"
+    data = brand.open(any_shop.url())
+    chunk = any_shop.folder() / "chunks" / "00000000.brand"
     stored = bytearray(chunk.read_bytes())
     stored[-1] ^= 1
     chunk.write_bytes(stored)
     with pytest.raises(BrandError, match="the sample's bytes have changed") as caught:
         data.samples(range(10))
-    assert str(caught.value).startswith(f"{kept.url()}/chunks/00000000.brand, chunk 0, sample ")
+    assert str(caught.value).startswith(f"{any_shop.url()}/chunks/00000000.brand, chunk 0, sample ")
 
 
-def test_it_loads_no_pytorch(kept: Shop) -> None:
+def test_it_loads_no_pytorch(any_shop: Shop) -> None:
     """Nor does it start a server."""
     seen = "print([name for name in ('torch', 'grpc') if name in sys.modules])"
-    code = f"import brand, sys; brand.open({kept.url()!r}).sample(3); {seen}"
+    code = f"import brand, sys; brand.open({any_shop.url()!r}).sample(3); {seen}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True)
     assert done.stdout == "[]\n"
 
 
-def test_a_forked_process_is_refused_with_the_cure(kept: Shop) -> None:
+def test_a_forked_process_is_refused_with_the_cure(any_shop: Shop) -> None:
     """It would wait for ever: the threads of the library are not forked with it."""
-    data = brand.open(kept.url())
+    data = brand.open(any_shop.url())
     data.sample(0)
     reader, writer = os.pipe()
     child = os.fork()

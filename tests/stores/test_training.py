@@ -65,14 +65,14 @@ def stored_bytes(folder: Path) -> int:
     return BrandDataset(folder)._source.data.manifest.stored_bytes
 
 
-@pytest.mark.parametrize("protocol", ["stripes", "uniform", "slots"])
-def test_a_training_asks_for_the_reads_of_its_plan_and_nothing_else(store: Bucket, folder: Path, protocol: str) -> None:
+@pytest.mark.parametrize("order", ["stripes", "uniform", "slots"])
+def test_a_training_asks_for_the_reads_of_its_plan_and_nothing_else(store: Bucket, folder: Path, order: str) -> None:
     """In the order of a folder. The manifest is read twice, by the training and by its server."""
     loaders = []
     with ExitStack() as stack:
         for where in (URL, folder):
             server = stack.enter_context(running_server(where, memory=0.4))
-            data = BrandDataset(where, server=server.address, protocol=protocol, fields=("index",))  # type: ignore[arg-type]
+            data = BrandDataset(where, server=server.address, order=order, fields=("index",))  # type: ignore[arg-type]
             loaders.append((server, BrandLoader(data, 32, sampler=BrandSampler(data, seed=5))))
         (server, loader), (_, local) = loaders
         found = [indices_of(loader) for _ in range(2)]

@@ -74,7 +74,7 @@ def running_cluster(
     *,
     nodes: int,
     memory: Memory = None,
-    remote_memory: Memory = None,
+    peer_memory: Memory = None,
     depth: int = DEFAULT_DEPTH,
     storage: Mapping[int, Habit] | None = None,
     tls: Tls | None = None,
@@ -85,7 +85,7 @@ def running_cluster(
         path: Folder of the data set that all nodes see, or the folders of their shares (`brand partition`).
         nodes: How many nodes there are.
         memory: How much memory each node may hold, as `BrandDataset(memory=...)`.
-        remote_memory: How much of it other nodes may fill.
+        peer_memory: How much of it other nodes may fill.
         depth: Reads in flight of each node.
         storage: What is wrong with the storage of single nodes, by node.
         tls: Certificates, the same for all nodes.
@@ -97,7 +97,7 @@ def running_cluster(
 
     def start(node: int) -> RunningServer:
         bind = listens.get(node, "127.0.0.1:0")
-        member = Member(node, nodes, token, bind, remote_memory, tls)
+        member = Member(node, nodes, token, bind, peer_memory, tls)
         habit = (storage or {}).get(node)
         path = paths[node] if habit is None else habit.at(paths[node])
         spec = ServerSpec(path, where[node], memory, member=member, depth=depth, page_cache=True)

@@ -168,7 +168,7 @@ def _look(subject: Subject, trial: Trial, rng: random.Random, strike: Callable[[
     """Read and draw all samples; `strike` is called when half of that is done."""
     fields, more = _any_fields(subject, rng), _any_fields(subject, rng)
     with ExitStack() as stack:
-        options: dict[str, Any] = {"decode": False, "protocol": rng.choice(["slots", Stripes(length=2, buffer=0.6)])}
+        options: dict[str, Any] = {"decode": False, "order": rng.choice(["slots", Stripes(length=2, buffer=0.6)])}
         if subject.whole:
             memory = rng.choice([0.6, 1.0])
             server = stack.enter_context(running_server(subject.folder, memory=memory, depth=2))

@@ -20,12 +20,12 @@ from brand.torch import BrandDataset, BrandLoader, BrandSampler
 def main(path: str, name: str, workers: int, address: str) -> None:
     """Print the server's process id, and at the end the indices of two epochs."""
     shared = Joader()
-    data_set = BrandDataset(path, server=address, protocol=shared, job=name, fields=("index",), memory=0.25)
+    data_set = BrandDataset(path, server=address, order=shared, job=name, fields=("index",), memory=0.25)
     sampler, loader = BrandSampler(data_set), None
     if workers:
         loader = DataLoader(data_set, 16, sampler=sampler, num_workers=workers)
     else:
-        loader = BrandLoader(data_set, 16, sampler=sampler, threads=1)
+        loader = BrandLoader(data_set, 16, sampler=sampler, num_workers=1)
     epochs: list[list[int]] = []
     for epoch in range(2):
         found: list[int] = []

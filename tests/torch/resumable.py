@@ -212,7 +212,7 @@ def _loader(job: Job, data_set: BrandDataset, sampler: BrandSampler) -> Any:
         "worker_init_fn": _end_with_training,
     }
     if job.loading == "BrandLoader":
-        return BrandLoader(data_set, job.batch, sampler=sampler, threads=2)
+        return BrandLoader(data_set, job.batch, sampler=sampler, num_workers=2)
     if job.loading == "StatefulDataLoader":
         return stateful_loader(data_set, job.batch, sampler=sampler, **workers)
     return DataLoader(data_set, job.batch, sampler=sampler, persistent_workers=job.loading == "persistent", **workers)

@@ -11,8 +11,8 @@ from brand.torch import BrandDataset, BrandLoader, BrandSampler
 
 def main(path: str, name: str) -> None:
     """Print the server's process id, and at the end the indices of two epochs."""
-    data_set = BrandDataset(path, server="common", protocol="shared", job=name, fields=("index",), memory=0.25)
-    loader = BrandLoader(data_set, 16, sampler=BrandSampler(data_set), threads=1)
+    data_set = BrandDataset(path, server="common", order="shared", job=name, fields=("index",), memory=0.25)
+    loader = BrandLoader(data_set, 16, sampler=BrandSampler(data_set), num_workers=1)
     batches, epochs = iter(loader), []
     found = [index for (indices,) in islice(batches, 30) for index in indices.tolist()]
     sys.stdout.write(f"{data_set.stats()['process']}\n")

@@ -27,11 +27,11 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader
 
-from brand import BrandDataset, BrandLoader, BrandSampler, Picture
+from brand import BrandDataset, BrandLoader, BrandSampler, DecodeImage
 from brand.torch.job.way import COMMON
 
 SEED: Final = 5
-PREPARE: Final = Picture(size=(20, 24))
+PREPARE: Final = DecodeImage(size=(20, 24))
 MEMORY: Final = 0.3
 
 _processes = multiprocessing.get_context("forkserver")
@@ -138,18 +138,18 @@ def _train(job: SharedJob, run: int) -> None:
     data_set = BrandDataset(
         job.data,
         fields=("index", "image"),
-        prepare={"image": PREPARE},
-        protocol="shared",
+        decode={"image": PREPARE},
+        order="shared",
         server=job.server,
         job=f"job {job.number}",
         **more,
     )
-    sampler = BrandSampler(data_set, seed=SEED, part=job.part(len(data_set)))
+    sampler = BrandSampler(data_set, seed=SEED, subset=job.part(len(data_set)))
     with suppress(FileNotFoundError):
         sampler.load_state_dict(json.loads(job.checkpoint.read_text()))
     loader: Any
     if job.workers < 0:
-        loader = BrandLoader(data_set, job.batch, sampler=sampler, threads=1, ahead=2)
+        loader = BrandLoader(data_set, job.batch, sampler=sampler, num_workers=1, prefetch_batches=2)
     else:
         forked: dict[str, Any] = {"worker_init_fn": _end_with_job, "multiprocessing_context": "fork"}
         workers = {"num_workers": job.workers, **forked} if job.workers else {}

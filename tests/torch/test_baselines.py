@@ -33,11 +33,11 @@ FACTS = Facts("any", 10_000, 16, 1000.0, 512 << 10)
 # -- orders ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("protocol", CHOICES, ids=repr)
-def test_the_order_depends_neither_on_nodes_nor_on_memory(protocol: OrderOption) -> None:
+@pytest.mark.parametrize("order", CHOICES, ids=repr)
+def test_the_order_depends_neither_on_nodes_nor_on_memory(order: OrderOption) -> None:
     """So any number of nodes, with any memory that holds a pool, has the same."""
     orders = {
-        choose_order(FACTS, 3, protocol, share, memory, Nodes(nodes, ranks))
+        choose_order(FACTS, 3, order, share, memory, Nodes(nodes, ranks))
         for nodes, ranks in ((1, 1), (1, 5), (2, 2), (5, 10))
         for share, memory in ((None, 0.1), (None, "5MB"), (None, 1.0), (0.2, None))
     }
@@ -78,11 +78,11 @@ def test_a_pool_of_a_number_that_is_none_is_refused(chunks: Any) -> None:
         choose_order(FACTS, 0, Pool(chunks), 1.0, None)
 
 
-@pytest.mark.parametrize("protocol", ["pool", "minio", "pool:8", Pool, Joader, Uniform])
-def test_a_class_or_a_name_in_place_of_a_choice_is_refused(protocol: Any) -> None:
+@pytest.mark.parametrize("order", ["pool", "minio", "pool:8", Pool, Joader, Uniform])
+def test_a_class_or_a_name_in_place_of_a_choice_is_refused(order: Any) -> None:
     """The message lists the choices."""
     with pytest.raises(UsageError, match=r"or one of Stripes\(\.\.\.\), .* Joader\(\.\.\.\)"):
-        choose_order(FACTS, 0, protocol, 1.0, None)
+        choose_order(FACTS, 0, order, 1.0, None)
 
 
 def test_all_are_public() -> None:
@@ -103,13 +103,13 @@ def test_uniform_by_name_is_uniform() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("memory", [0.5, 1.0])
-@pytest.mark.parametrize("protocol", CHOICES, ids=repr)
+@pytest.mark.parametrize("order", CHOICES, ids=repr)
 def test_a_server_delivers_every_sample_once_in_the_order_of_the_plan(
-    small: Path, protocol: OrderOption, memory: float
+    small: Path, order: OrderOption, memory: float
 ) -> None:
     """Three epochs of either loader, whole samples under their own names."""
     every = records(make_samples(COUNT, 1500))
-    with served(small, memory=memory, fields=None, protocol=protocol) as data_set:
+    with served(small, memory=memory, fields=None, order=order) as data_set:
         for loads in (DataLoader, BrandLoader):
             sampler = BrandSampler(data_set, seed=5)
             loader: Any = loads(data_set, 4, sampler=sampler)
@@ -121,17 +121,15 @@ def test_a_server_delivers_every_sample_once_in_the_order_of_the_plan(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("protocol", "samples_a_read"), [(Pool(chunks=2), CHUNK), (Uniform(), 1)])
-def test_memory_keeps_what_it_can_and_the_rest_is_read(
-    tmp_path: Path, protocol: OrderOption, samples_a_read: int
-) -> None:
+@pytest.mark.parametrize(("order", "samples_a_read"), [(Pool(chunks=2), CHUNK), (Uniform(), 1)])
+def test_memory_keeps_what_it_can_and_the_rest_is_read(tmp_path: Path, order: OrderOption, samples_a_read: int) -> None:
     """Equal samples, memory for half of them: later epochs read what is not kept, chunk by chunk or one by one.
 
     At the end of an epoch the next one is read ahead, as far as there is room beside the kept samples.
     """
     samples = [sample | {"data": bytes([n % 251]) * 1000} for n, sample in enumerate(make_samples(480, 8))]
     path = make_set(tmp_path / "set", samples, CHUNK)
-    with served(path, memory=0.5, protocol=protocol) as data_set:
+    with served(path, memory=0.5, order=order) as data_set:
         loader = DataLoader(data_set, 8, sampler=BrandSampler(data_set))
         counts = []
         for _ in range(4):
@@ -160,22 +158,22 @@ GOLDEN: dict[OrderOption, list[list[int]]] = {
 # fmt: on
 
 
-@pytest.mark.parametrize("protocol", GOLDEN, ids=repr)
-def test_golden_indices(smaller: Path, protocol: OrderOption) -> None:
+@pytest.mark.parametrize("order", GOLDEN, ids=repr)
+def test_golden_indices(smaller: Path, order: OrderOption) -> None:
     """WARNING: they must never change, as in `test_order.py`. 30 samples in chunks of four, seed 2024."""
-    with served(smaller, memory=1.0, protocol=protocol) as data_set:
+    with served(smaller, memory=1.0, order=order) as data_set:
         loader = BrandLoader(data_set, 4, sampler=BrandSampler(data_set, seed=2024))
-        assert [indices_of(loader) for _ in range(2)] == GOLDEN[protocol]
+        assert [indices_of(loader) for _ in range(2)] == GOLDEN[order]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("protocol", CHOICES, ids=repr)
-def test_a_training_goes_on_from_every_position(smaller: Path, protocol: OrderOption) -> None:
+@pytest.mark.parametrize("order", CHOICES, ids=repr)
+def test_a_training_goes_on_from_every_position(smaller: Path, order: OrderOption) -> None:
     """With another seed and another number of ranks: the rest of the epoch, and the next one."""
     with running_server(smaller, memory=0.7) as server:
 
         def opened() -> BrandDataset:
-            return BrandDataset(smaller, fields=("index", "key"), server=server.address, protocol=protocol)
+            return BrandDataset(smaller, fields=("index", "key"), server=server.address, order=order)
 
         first = BrandSampler(opened(), seed=2)
         list(first)
@@ -184,7 +182,7 @@ def test_a_training_goes_on_from_every_position(smaller: Path, protocol: OrderOp
             state = json.loads(json.dumps(first.state_dict(batches=position, batch_size=1)))
             ranks = 1 + position % 2
             samplers = [BrandSampler(opened(), seed=9, num_replicas=ranks, rank=rank) for rank in range(ranks)]
-            loaders = [DataLoader(sampler.data_set, 4, sampler=sampler) for sampler in samplers]
+            loaders = [DataLoader(sampler.dataset, 4, sampler=sampler) for sampler in samplers]
             for sampler in samplers:
                 sampler.load_state_dict(state)
             for expected in (whole[0][position:], whole[1]):
@@ -193,14 +191,14 @@ def test_a_training_goes_on_from_every_position(smaller: Path, protocol: OrderOp
                 assert dealt[: len(expected)] == expected
 
 
-@pytest.mark.parametrize("protocol", CHOICES, ids=repr)
-def test_a_missing_chunk_is_replaced_by_its_group(small: Path, tmp_path: Path, protocol: OrderOption) -> None:
+@pytest.mark.parametrize("order", CHOICES, ids=repr)
+def test_a_missing_chunk_is_replaced_by_its_group(small: Path, tmp_path: Path, order: OrderOption) -> None:
     """Each lost sample by one of another chunk; all others come once."""
     path = shutil.copytree(small, tmp_path / "missing")
     data = StoredDataSet(path)
     lost = set(data.indices(np.arange(2 * CHUNK, 3 * CHUNK)).tolist())
     chunk_path(path, 2).unlink()
-    with served(path, memory=0.5, protocol=protocol, on_error="skip") as data_set:
+    with served(path, memory=0.5, order=order, on_error="skip") as data_set:
         found = indices_of(BrandLoader(data_set, 5))
     assert len(found) == COUNT
     assert set(found) == set(range(COUNT)) - lost

@@ -280,7 +280,7 @@ def test_a_wrong_memory_is_said_at_opening(fashion_set: Path, memory: float | st
     with pytest.raises(UsageError, match=said):
         BrandDataset(fashion_set, memory=memory)
     with pytest.raises(UsageError, match=said):
-        BrandDataset(fashion_set, remote_memory=memory)
+        BrandDataset(fashion_set, peer_memory=memory)
 
 
 def test_fields_that_are_not_there_are_said_at_opening(fashion_set: Path) -> None:

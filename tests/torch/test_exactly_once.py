@@ -67,7 +67,7 @@ MEMORIES = st.one_of(
     sizes=SIZES,
     chunk_size=st.integers(1, 12),
     memory=MEMORIES,
-    protocol=st.sampled_from(PROTOCOLS),
+    order=st.sampled_from(PROTOCOLS),
     batch=st.integers(1, 50),
     seed=st.integers(0, 2**128 - 1),
     threads=st.integers(0, 3),
@@ -76,22 +76,22 @@ def test_any_data_set_in_any_memory(
     sizes: list[int],
     chunk_size: int,
     memory: Memory,
-    protocol: OrderOption,
+    order: OrderOption,
     batch: int,
     seed: int,
     threads: int,
 ) -> None:
     """Five epochs of a `DataLoader` (0 threads) or of a `BrandLoader`."""
     samples = sized_samples(sizes)
-    if isinstance(protocol, Stripes):
-        protocol = Stripes(min(3, chunk_size), protocol.buffer)
+    if isinstance(order, Stripes):
+        order = Stripes(min(3, chunk_size), order.buffer)
     with tempfile.TemporaryDirectory() as folder:
         path = make_set(Path(folder) / "set", samples, chunk_size)
-        with served(path, memory=enough(path, memory), fields=None, protocol=protocol) as data_set:
+        with served(path, memory=enough(path, memory), fields=None, order=order) as data_set:
             sampler = BrandSampler(data_set, seed=seed)
             loader: Any = DataLoader(data_set, batch, sampler=sampler)
             if threads:
-                loader = BrandLoader(data_set, batch, sampler=sampler, threads=threads)
+                loader = BrandLoader(data_set, batch, sampler=sampler, num_workers=threads)
             for epoch in range(EPOCHS):
                 sampler.set_epoch(epoch)
                 assert each_once(loader, records(samples))
@@ -109,24 +109,24 @@ EDGES = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("threads", "protocol"), [(0, "slots"), (2, "stripes")])
+@pytest.mark.parametrize(("threads", "order"), [(0, "slots"), (2, "stripes")])
 @pytest.mark.parametrize("edge", EDGES)
-def test_edges_of_sizes(tmp_path: Path, edge: str, protocol: OrderOption, threads: int) -> None:
+def test_edges_of_sizes(tmp_path: Path, edge: str, order: OrderOption, threads: int) -> None:
     """Five epochs of each."""
     count, chunk_size = EDGES[edge]
     samples = make_samples(count, 300)
     path = make_set(tmp_path / "set", samples, chunk_size)
-    with served(path, memory=enough(path, 0.3), fields=None, protocol=protocol) as data_set:
+    with served(path, memory=enough(path, 0.3), fields=None, order=order) as data_set:
         loader: Any = DataLoader(data_set, 4, sampler=BrandSampler(data_set))
         if threads:
-            loader = BrandLoader(data_set, 4, threads=threads)
+            loader = BrandLoader(data_set, 4, num_workers=threads)
         for _ in range(EPOCHS):
             assert each_once(loader, records(samples))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("protocol", "memory"),
+    ("order", "memory"),
     [
         ("stripes", 600),
         ("slots", 4000),
@@ -141,9 +141,9 @@ def test_edges_of_sizes(tmp_path: Path, edge: str, protocol: OrderOption, thread
         ("stripes", "1TB"),
     ],
 )
-def test_memory_however_it_is_given(small: Path, protocol: OrderOption, memory: Memory) -> None:
+def test_memory_however_it_is_given(small: Path, order: OrderOption, memory: Memory) -> None:
     """From less than the largest sample and less than a chunk to all of it: bytes, texts, fractions."""
-    with served(small, memory=memory, fields=None, protocol=protocol) as data_set:
+    with served(small, memory=memory, fields=None, order=order) as data_set:
         loader = BrandLoader(data_set, 10)
         for _ in range(EPOCHS):
             assert each_once(loader, records(SAMPLES))
@@ -152,16 +152,16 @@ def test_memory_however_it_is_given(small: Path, protocol: OrderOption, memory: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("protocol", ["stripes", "slots"])
+@pytest.mark.parametrize("order", ["stripes", "slots"])
 @pytest.mark.parametrize("memory", ["20kB", 1.0])
-def test_samples_from_nothing_to_more_than_the_memory(tmp_path: Path, protocol: OrderOption, memory: Memory) -> None:
+def test_samples_from_nothing_to_more_than_the_memory(tmp_path: Path, order: OrderOption, memory: Memory) -> None:
     """Sizes around a page and up to many pages; one sample is larger than all of the memory."""
     sizes = [0, 1, 2, *range(50, 80), *range(180, 200), 1000, 4096, 100_000, 0, 0, 12_000]
     path = make_set(tmp_path / "set", samples := sized_samples(sizes), 7)
-    with served(path, memory=memory, fields=None, protocol=protocol) as data_set:
+    with served(path, memory=memory, fields=None, order=order) as data_set:
         for _ in range(EPOCHS):
             assert each_once(DataLoader(data_set, 9, sampler=BrandSampler(data_set)), records(samples))
-            assert each_once(BrandLoader(data_set, 9, threads=2), records(samples))
+            assert each_once(BrandLoader(data_set, 9, num_workers=2), records(samples))
 
 
 def test_two_epochs_at_once(small: Path) -> None:
@@ -190,7 +190,7 @@ def test_a_fraction_of_a_tiny_data_set_is_enough(tmp_path: Path, count: int) -> 
 @pytest.mark.slow
 @MANY_WORKERS
 @pytest.mark.parametrize(
-    ("context", "workers", "persistent", "protocol"),
+    ("context", "workers", "persistent", "order"),
     [
         ("fork", 4, False, "slots"),
         ("spawn", 1, True, "stripes"),
@@ -198,10 +198,10 @@ def test_a_fraction_of_a_tiny_data_set_is_enough(tmp_path: Path, count: int) -> 
     ],
 )
 def test_workers(
-    small: Path, opened: Openings, context: str, workers: int, persistent: bool, protocol: OrderOption
+    small: Path, opened: Openings, context: str, workers: int, persistent: bool, order: OrderOption
 ) -> None:
     """Five epochs, in the order of the plan, from a server that started by itself."""
-    data_set = opened(small, fields=None, protocol=protocol, memory="30kB")
+    data_set = opened(small, fields=None, order=order, memory="30kB")
     sampler = BrandSampler(data_set, seed=5)
     loader = DataLoader(
         data_set,
@@ -239,13 +239,13 @@ def test_a_data_set_that_was_used_before_its_workers_started(drawn_before: Brand
 @pytest.mark.slow
 def test_two_ranks_share_a_server(small: Path, tmp_path: Path) -> None:
     """Two processes, as torchrun starts them: one server, and together every sample once an epoch."""
-    told = run_ranks(2, small, tmp_path, "--loader", "DataLoader", "--protocol", "slots", "--epochs", str(EPOCHS))
+    told = run_ranks(2, small, tmp_path, "--loader", "DataLoader", "--order", "slots", "--epochs", str(EPOCHS))
     assert len({rank["server"] for rank in told}) == 1
     every = [(index, key, data.hex(), number) for index, key, data, number in records(SAMPLES)]
     for epoch in range(EPOCHS):
         parts = [[tuple(record) for record in rank["epochs"][epoch]] for rank in told]
         assert [len(part) for part in parts] == [38, 38]
         together = np.array([[r[0] for r in part] for part in parts]).T.ravel().tolist()
-        order = planned(small, BrandSampler(BrandDataset(small, memory=0.3, protocol="slots")).order, epoch)
+        order = planned(small, BrandSampler(BrandDataset(small, memory=0.3, order="slots")).order, epoch)
         assert together == [*order, order[0]]
         assert sorted({record for part in parts for record in part}) == every

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch.utils.data import default_collate
 
-from brand import BrandLoader, Picture, pack
+from brand import BrandLoader, DecodeImage, pack
 from brand.formats.stored import StoredSamples
 from brand.node.client.buffers import Buffers
 from brand.node.client.wants import DecodedField, DecodeSpecs, Pages
@@ -34,7 +34,7 @@ from tests.torch.support import equal, served
 COUNT = 12
 NUMBER = 7
 """Of the want."""
-HOW = Picture()
+HOW = DecodeImage()
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +110,7 @@ def test_a_batch_in_one_array_is_that_of_single_samples(
     There is one where the parts of the draw that the batch touches are all prepared, whole and of one shape.
     """
     data = StoredDataSet(pictures)
-    decoding = BrandDataset(pictures, prepare={"image": HOW})._source._fetcher.decoding
+    decoding = BrandDataset(pictures, decode={"image": HOW})._source._fetcher.decoding
     values = {at: value(at, of[at], floats=floats) for at in sorted(prepared)}
     parts = [{at: values[at] for at in values if low <= at < high} for low, high in ((0, cut), (cut, COUNT))]
     made = [came(part, broken, seed) for part in parts if part]
@@ -151,13 +151,13 @@ def test_a_batch_in_one_array_is_that_of_single_samples(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fields", [None, ("image", "text"), ("index", "number", "image"), ("image",)])
-@pytest.mark.parametrize(("how", "size"), [(HOW, 1), (Picture(size=(4, 2)), 5)])
+@pytest.mark.parametrize(("how", "size"), [(HOW, 1), (DecodeImage(size=(4, 2)), 5)])
 def test_a_batch_that_is_kept_does_not_change(
-    pictures: Path, how: Picture, size: int, fields: tuple[str, ...] | None
+    pictures: Path, how: DecodeImage, size: int, fields: tuple[str, ...] | None
 ) -> None:
     """Of whatever fields, and while others are drawn into the same memory."""
-    expected = BrandDataset(pictures, prepare={"image": how})
-    with served(pictures, memory=1.0, prepared=Prepared("1MB", 1), prepare={"image": how}, fields=fields) as data_set:
+    expected = BrandDataset(pictures, decode={"image": how})
+    with served(pictures, memory=1.0, prepared=Prepared("1MB", 1), decode={"image": how}, fields=fields) as data_set:
         for _ in range(2):
             kept = [(batch, default_collate([batch])) for batch in BrandLoader(data_set, size)]
             assert sum(len(batch["image"] if fields is None else batch[0]) for batch, _ in kept) == COUNT

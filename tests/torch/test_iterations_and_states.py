@@ -315,7 +315,7 @@ def test_the_hint_is_said_once_also_by_workers(
     finally:
         logger.removeHandler(handler)
         handler.close()
-    assert (tmp_path / "log").read_text().count("BrandSampler(data_set)") == 1
+    assert (tmp_path / "log").read_text().count("BrandSampler(dataset)") == 1
 
 
 @pytest.mark.parametrize("value", ["", "x", "1.0"])

@@ -22,6 +22,7 @@ from brand.orders.baselines import Joader
 from brand.orders.joader.growing import pack_drawn, unpack_drawn
 from brand.testing.node import RunningServer, running_server
 from brand.torch import BrandDataset, BrandLoader, BrandSampler
+from tests import places
 from tests.node.conftest import texts as texts
 from tests.places import EVERYWHERE
 from tests.support import LIMIT_S, wait_until
@@ -39,7 +40,7 @@ def server(texts: Path) -> Iterator[RunningServer]:
 
 def job(server: RunningServer, name: str) -> BrandDataset:
     """A job's data set."""
-    return BrandDataset(server.path, server=server.address, protocol=Joader(), job=name, fields=("index",))
+    return BrandDataset(server.path, server=server.address, order=Joader(), job=name, fields=("index",))
 
 
 def drawn(batches: Any) -> list[int]:
@@ -54,7 +55,7 @@ def test_jobs_of_all_kinds_draw_each_sample_once(server: RunningServer, workers:
     """Own batch sizes, parts, beginnings and paces, with worker processes and without."""
     some = np.arange(SAMPLES) % 3 != 0
     first, second, third = (job(server, name) for name in ("first", "second", "third"))
-    samplers = [BrandSampler(first), BrandSampler(second), BrandSampler(third, part=some)]
+    samplers = [BrandSampler(first), BrandSampler(second), BrandSampler(third, subset=some)]
     loaders: list[Any] = [
         BrandLoader(first, 16, sampler=samplers[0]),
         DataLoader(second, 24, sampler=samplers[1], num_workers=workers),
@@ -69,9 +70,9 @@ def test_jobs_of_all_kinds_draw_each_sample_once(server: RunningServer, workers:
         found[0] += drawn(islice(iterators[0], 20))  # the others come late
         while going:
             for number in list(going):
-                part = drawn(islice(iterators[number], 1 + 2 * number))
-                found[number] += part
-                if not part:
+                subset = drawn(islice(iterators[number], 1 + 2 * number))
+                found[number] += subset
+                if not subset:
                     going.remove(number)
         assert [sorted(each) for each in found] == wanted
         orders.append(found)
@@ -83,7 +84,7 @@ def test_ranks_of_a_job_draw_each_sample_once(server: RunningServer) -> None:
     """Two ranks in two threads of one program; one begins long before the other."""
     ranks = [job(server, "ranks") for _ in range(2)]
     samplers = [BrandSampler(data, num_replicas=2, rank=rank) for rank, data in enumerate(ranks)]
-    loaders = [BrandLoader(data, 10, sampler=s, threads=1) for data, s in zip(ranks, samplers, strict=True)]
+    loaders = [BrandLoader(data, 10, sampler=s, num_workers=1) for data, s in zip(ranks, samplers, strict=True)]
     for _ in range(2):
         begun = iter(loaders[0])
         found = drawn(islice(begun, 30))
@@ -96,7 +97,9 @@ def test_ranks_of_a_job_draw_each_sample_once(server: RunningServer) -> None:
 def test_one_read_serves_jobs_that_go_together(server: RunningServer) -> None:
     """In step they draw the same samples, and each is read once."""
     data_sets = [job(server, name) for name in ("one", "two")]
-    loaders = [BrandLoader(each, 16, sampler=BrandSampler(each), threads=1, ahead=1) for each in data_sets]
+    loaders = [
+        BrandLoader(each, 16, sampler=BrandSampler(each), num_workers=1, prefetch_batches=1) for each in data_sets
+    ]
     found: list[list[int]] = [[], []]
     for batches in zip(*loaders, strict=True):
         for number, (indices,) in enumerate(batches):
@@ -113,7 +116,7 @@ def test_a_run_goes_on_from_each_of_its_states(texts: Path, server: RunningServe
     """On another server, with other batches and ranks: what it has drawn is drawn no more, and all else is."""
     data_set = job(server, "first")
     sampler = BrandSampler(data_set)
-    loader: Any = BrandLoader(data_set, 100, sampler=sampler, threads=1, ahead=1)
+    loader: Any = BrandLoader(data_set, 100, sampler=sampler, num_workers=1, prefetch_batches=1)
     if workers:
         loader = DataLoader(data_set, 100, sampler=sampler, num_workers=workers)
     states, found = [], []
@@ -142,41 +145,44 @@ def test_a_job_goes_back_to_its_own_state(server: RunningServer) -> None:
     """While its server lives, and knows the order in which it drew: from there on it draws the same again."""
     data_set = job(server, "back")
     sampler = BrandSampler(data_set)
-    batches = iter(BrandLoader(data_set, 50, sampler=sampler, threads=1, ahead=1))
+    batches = iter(BrandLoader(data_set, 50, sampler=sampler, num_workers=1, prefetch_batches=1))
     before = drawn(islice(batches, 6))
     state = sampler.state_dict(samples=200)
     del batches
     sampler.load_state_dict(state)
-    again = drawn(BrandLoader(data_set, 40, sampler=sampler, threads=1))
+    again = drawn(BrandLoader(data_set, 40, sampler=sampler, num_workers=1))
     assert again[:100] == before[200:]
     assert sorted(before[:200] + again) == list(range(SAMPLES))
     other = BrandSampler(job(server, "back"))  # another process knows only the state
     other.load_state_dict(state)
-    assert sorted(before[:200] + drawn(BrandLoader(other.data_set, 40, sampler=other))) == list(range(SAMPLES))
+    assert sorted(before[:200] + drawn(BrandLoader(other.dataset, 40, sampler=other))) == list(range(SAMPLES))
 
 
 def test_a_state_that_is_damaged_is_refused(server: RunningServer) -> None:
     """What was drawn is as many samples as the position says, all of the part, and of an epoch that has begun so."""
     data_set = job(server, "told")
-    part = np.arange(SAMPLES) % 2 == 0
-    sampler = BrandSampler(data_set, part=part)
-    drawn(islice(BrandLoader(data_set, 8, sampler=sampler, ahead=1), 2))
+    subset = np.arange(SAMPLES) % 2 == 0
+    sampler = BrandSampler(data_set, subset=subset)
+    drawn(islice(BrandLoader(data_set, 8, sampler=sampler, prefetch_batches=1), 2))
     state = sampler.state_dict(samples=8)
     places = unpack_drawn(state["drawn"], SAMPLES)
     assert len(places) == 8
     outside = data_set._source.data.places(np.arange(1, 17, 2))
     for wrong in ("none", None, pack_drawn(places[:7], SAMPLES), pack_drawn(outside, SAMPLES)):
         with pytest.raises(UsageError, match="no state of a BrandSampler"):
-            BrandSampler(job(server, "other"), part=part).load_state_dict(state | {"drawn": wrong})
+            BrandSampler(job(server, "other"), subset=subset).load_state_dict(state | {"drawn": wrong})
     with pytest.raises(UsageError, match="no state of a BrandSampler"):
-        BrandSampler(job(server, "other"), part=part).load_state_dict({k: v for k, v in state.items() if k != "drawn"})
+        BrandSampler(job(server, "other"), subset=subset).load_state_dict(
+            {k: v for k, v in state.items() if k != "drawn"}
+        )
     others = data_set._source.data.places(np.arange(SAMPLES - 16, SAMPLES, 2))
-    again = BrandSampler(job(server, "told"), part=part)
+    again = BrandSampler(job(server, "told"), subset=subset)
     again.load_state_dict(state | {"drawn": pack_drawn(others, SAMPLES)})
     with pytest.raises(UsageError, match="with another order than this process knows"):
         list(again)
 
 
+@places.turns("workers")
 @pytest.mark.slow
 @pytest.mark.parametrize("killed", ["server", "job"])
 @pytest.mark.parametrize("workers", [0, 2])

@@ -94,6 +94,7 @@ def both(data_set: BrandDataset, batch: int, **more: Any) -> tuple[list[Any], li
 # -- the same batches ------------------------------------------------------------------------------------------------
 
 
+@places.turns("memory")
 @pytest.mark.slow
 @pytest.mark.parametrize("memory", [1500, 0.3, 1.0])
 @pytest.mark.parametrize("drop_last", [False, True])
@@ -210,7 +211,7 @@ def test_threads_and_batches_ahead_change_nothing(fashion_set: Path, threads: in
     """Real pictures; a batch is more than what one thread decodes at a time."""
     with served(fashion_set, fields=("image", "label"), transform={"image": pixels}) as data_set:
         sampler = BrandSampler(data_set)
-        loader = BrandLoader(data_set, 50, sampler=sampler, threads=threads, ahead=ahead)
+        loader = BrandLoader(data_set, 50, sampler=sampler, num_workers=threads, prefetch_batches=ahead)
         found = list(loader)
         sampler.set_epoch(0)
         assert equal(found, list(DataLoader(data_set, 50, sampler=sampler)))
@@ -220,7 +221,7 @@ def test_a_batch_is_the_callers_own(small: Path) -> None:
     """Changing one changes no later one; what was kept stays what it was."""
     with served(small, fields=None) as data_set:
         kept = []
-        for batch in BrandLoader(data_set, 8, ahead=8):
+        for batch in BrandLoader(data_set, 8, prefetch_batches=8):
             kept.append({**batch, "number": batch["number"].clone()})
             batch["number"].fill_(-1)
             batch["index"].add_(0)
@@ -238,14 +239,16 @@ def test_the_length_is_the_number_of_batches(small: Path, opened: Openings) -> N
     assert len(BrandLoader(data_set)) == 75
 
 
-@pytest.mark.parametrize("options", [{"batch_size": 0}, {"batch_size": -1}, {"threads": 0}, {"ahead": 0}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{"batch_size": 0}, {"batch_size": -1}, {"num_workers": 0}, {"prefetch_batches": 0}], ids=str
+)
 def test_numbers_below_one_are_refused(small: Path, options: dict[str, int]) -> None:
     """When the loader is made."""
     with pytest.raises(UsageError, match=next(iter(options))):
         BrandLoader(BrandDataset(small), **options)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("options", [{"batch_size": 2.5}, {"batch_size": 8, "ahead": 1.5}], ids=str)
+@pytest.mark.parametrize("options", [{"batch_size": 2.5}, {"batch_size": 8, "prefetch_batches": 1.5}], ids=str)
 def test_numbers_that_are_not_whole_are_refused(small: Path, options: dict[str, Any]) -> None:
     """When the loader is made, not at the first batch."""
     with pytest.raises((UsageError, TypeError)):
@@ -321,7 +324,7 @@ def test_dropping_a_loader_in_mid_epoch_ends_its_threads(small: Path) -> None:
     """Its iterator, its pool, and its connection."""
     with running_server(small, memory=0.3) as server:
         data_set = BrandDataset(small, fields=("index",), server=server.address)
-        loader = BrandLoader(data_set, 2, ahead=3)
+        loader = BrandLoader(data_set, 2, prefetch_batches=3)
         running = iter(loader)
         next(running)
         assert loader_threads()
@@ -344,7 +347,7 @@ def test_an_iterator_outlives_its_loader(small: Path) -> None:
 def test_an_iterator_that_is_never_used_starts_nothing(small: Path) -> None:
     """Nothing is drawn and no thread runs before the first batch is asked for."""
     with served(small) as data_set:
-        loader = BrandLoader(data_set, 2, ahead=1)
+        loader = BrandLoader(data_set, 2, prefetch_batches=1)
         running = iter(loader)
         assert loader_threads("brand-draw") == []
         assert data_set.stats().get("draws", 0) == 0
@@ -373,7 +376,7 @@ def test_loaders_in_several_threads(small: Path) -> None:
     with served(small) as data_set:
 
         def train(seed: int) -> None:
-            loader = BrandLoader(data_set, 6, sampler=BrandSampler(data_set, seed=seed), threads=1)
+            loader = BrandLoader(data_set, 6, sampler=BrandSampler(data_set, seed=seed), num_workers=1)
             for epoch in range(3):
                 if indices_of(loader) != planned(small, loader.sampler.order, epoch):  # type: ignore[attr-defined]
                     wrong.append(seed)
@@ -409,7 +412,7 @@ def test_a_second_iterator_does_not_cut_the_first_short(small: Path) -> None:
 def test_what_is_ahead_is_bounded(small: Path, batch: int, ahead: int) -> None:
     """While nobody takes a batch: those that are ready, and one request, which has half as many at the most."""
     with served(small) as data_set:
-        loader = BrandLoader(data_set, batch, ahead=ahead, threads=1)
+        loader = BrandLoader(data_set, batch, prefetch_batches=ahead, num_workers=1)
         running = iter(loader)
         taken = 0
         for take in (1, 2):
@@ -449,13 +452,13 @@ def test_little_memory_makes_what_is_ahead_small(tmp_path: Path) -> None:
         assert abs(BrandLoader(BrandDataset(target, memory=memory), 1)._ahead - ahead) <= 1
     with running_server(target, memory=1.0) as server:
         assert BrandLoader(BrandDataset(target, memory="1MiB", server=server.address), 1)._ahead == 64
-    assert BrandLoader(BrandDataset(target, memory="1MiB"), 1, ahead=5)._ahead == 5
+    assert BrandLoader(BrandDataset(target, memory="1MiB"), 1, prefetch_batches=5)._ahead == 5
 
 
 def test_stages_say_where_the_time_goes(small: Path) -> None:
     """Each in seconds, and the slowest by name, also for people."""
     with served(small, fields=None, transform={"data": len}) as data_set:
-        loader = BrandLoader(data_set, 5, threads=2)
+        loader = BrandLoader(data_set, 5, num_workers=2)
         for _ in loader:
             pass
         facts = loader.stats()
@@ -489,7 +492,7 @@ def test_a_slow_transform_is_the_slowest_stage(small: Path, monkeypatch: pytest.
         monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: now_s, monotonic=lambda: now_s))
 
     with served(small, transform=pause) as data_set:
-        loader = BrandLoader(data_set, 5, threads=1)
+        loader = BrandLoader(data_set, 5, num_workers=1)
         assert len(indices_of(loader)) == COUNT
         assert loader.stages.slowest == "decode"
 

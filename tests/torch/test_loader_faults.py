@@ -86,7 +86,7 @@ def test_an_error_in_a_transform(small: Path, order: list[int], position: int, t
         return sample
 
     with served(small, transform=fail) as data_set:
-        loader = BrandLoader(data_set, BATCH, threads=threads)
+        loader = BrandLoader(data_set, BATCH, num_workers=threads)
         found, error = until_it_fails(loader)
         assert type(error) is Theirs
         assert error.args == ("mine",)
@@ -110,7 +110,7 @@ def test_an_error_in_a_field_transform_and_in_collate(small: Path, order: list[i
         assert "sample " in str(error.__notes__)
         plain = BrandDataset(small, fields=("index",), server=server.address)
         for ahead in (1, 9):
-            assert until_it_fails(BrandLoader(plain, BATCH, collate_fn=fail, ahead=ahead))[0] == []
+            assert until_it_fails(BrandLoader(plain, BATCH, collate_fn=fail, prefetch_batches=ahead))[0] == []
 
 
 def test_after_an_error_the_next_epoch_is_whole(small: Path, order: list[int]) -> None:
@@ -242,7 +242,7 @@ def test_a_server_that_is_killed_in_mid_epoch(small: Path, order: list[int]) -> 
     found = []
     killed = set()
     try:
-        for number, batch in enumerate(BrandLoader(data_set, BATCH, ahead=2)):
+        for number, batch in enumerate(BrandLoader(data_set, BATCH, prefetch_batches=2)):
             found += indices_of([batch])
             if number in (2, 9):
                 killed.add(process := data_set.stats()["process"])
@@ -296,7 +296,7 @@ def slowly(sample):
 data_set = BrandDataset(path, fields=("index",), memory=0.3, transform=slowly)
 sampler = BrandSampler(data_set)
 if kind == "BrandLoader":
-    loader = BrandLoader(data_set, 2 if when == "between batches" else 64, sampler=sampler, threads=2)
+    loader = BrandLoader(data_set, 2 if when == "between batches" else 64, sampler=sampler, num_workers=2)
 else:
     loader = DataLoader(data_set, 2, sampler=sampler, num_workers=2, multiprocessing_context="fork")
 for number, batch in enumerate(loader):
@@ -376,7 +376,7 @@ import os
 import sys
 from brand.torch import BrandDataset, BrandLoader
 
-loader = BrandLoader(BrandDataset(sys.argv[1], memory=0.5), 4, threads=2)
+loader = BrandLoader(BrandDataset(sys.argv[1], memory=0.5), 4, num_workers=2)
 abandoned = iter(loader)
 next(abandoned)
 batches = iter(loader)

@@ -83,7 +83,7 @@ def test_through_a_loader(cluster: RunningCluster, kind: str) -> None:
 
     def draw(rank: int) -> list[list[int]]:
         sampler = sampler_of(cluster, rank, seed=77)
-        data = sampler.data_set
+        data = sampler.dataset
         loader: Any = (
             BrandLoader(data, BATCH, sampler=sampler)
             if kind == "BrandLoader"
@@ -117,10 +117,10 @@ def test_it_needs_the_batch_size(cluster: RunningCluster) -> None:
     with pytest.raises(UsageError, match="batch_size"):
         list(sampler_of(cluster, 0, batch_size=None))
     sampler = sampler_of(cluster, 0, batch_size=None)
-    BrandLoader(sampler.data_set, 8, sampler=sampler)
+    BrandLoader(sampler.dataset, 8, sampler=sampler)
     assert sampler.batch_size == 8
     with pytest.raises(UsageError, match="splits 8"):
-        BrandLoader(sampler.data_set, 16, sampler=sampler)
+        BrandLoader(sampler.dataset, 16, sampler=sampler)
 
 
 def test_one_rank_has_nothing_to_split(cluster: RunningCluster) -> None:

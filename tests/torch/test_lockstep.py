@@ -24,8 +24,8 @@ SAMPLES, WINDOW = 1200, 256
 
 def job(server: RunningServer, name: str, jobs: int = 2) -> BrandDataset:
     """The data set of one of some jobs."""
-    protocol = CoorDL(jobs=jobs, window=WINDOW)
-    return BrandDataset(server.path, server=server.address, protocol=protocol, job=name, fields=("index",))
+    order = CoorDL(jobs=jobs, window=WINDOW)
+    return BrandDataset(server.path, server=server.address, order=order, job=name, fields=("index",))
 
 
 def drawn(batches: Any) -> list[int]:
@@ -51,7 +51,7 @@ def test_all_draw_one_order(texts: Path, workers: int) -> None:
     with running_server(texts, memory=0.5) as server:
         one, two = job(server, "one"), job(server, "two")
         loaders: list[Any] = [
-            BrandLoader(one, 40, sampler=BrandSampler(one), ahead=2),
+            BrandLoader(one, 40, sampler=BrandSampler(one), prefetch_batches=2),
             DataLoader(two, 30, sampler=BrandSampler(two), num_workers=workers, prefetch_factor=2 if workers else None),
         ]
         for _ in range(2):
@@ -72,7 +72,9 @@ def test_they_go_on_from_each_of_their_states(texts: Path) -> None:
 
     with running_server(texts, memory=0.5) as server:
         one, two = (job(server, name) for name in ("one", "two"))
-        loaders = [BrandLoader(each, 100, sampler=BrandSampler(each), threads=1, ahead=1) for each in (one, two)]
+        loaders = [
+            BrandLoader(each, 100, sampler=BrandSampler(each), num_workers=1, prefetch_batches=1) for each in (one, two)
+        ]
         found = side_by_side([watched(loaders[0]), loaders[1]])[0]
     for state in states[:-1:3]:
         with running_server(texts, memory=0.5) as server:
@@ -80,19 +82,19 @@ def test_they_go_on_from_each_of_their_states(texts: Path) -> None:
             for name in ("one", "two"):
                 sampler = BrandSampler(job(server, name))
                 sampler.load_state_dict(state)
-                rest.append(BrandLoader(sampler.data_set, 50, sampler=sampler, ahead=2))
+                rest.append(BrandLoader(sampler.dataset, 50, sampler=sampler, prefetch_batches=2))
             assert side_by_side(rest) == 2 * [found[state["position"] :]]
 
 
 def test_what_cannot_be_is_refused(texts: Path) -> None:
     """A part, a number of jobs where none is counted, and none where they are."""
     with running_server(texts, memory=0.5) as server:
-        with pytest.raises(UsageError, match="jobs in lock step draw the same samples: leave out part="):
-            BrandSampler(job(server, "one"), part=np.arange(100))
-        for protocol, reason in {
+        with pytest.raises(UsageError, match="jobs in lock step draw the same samples: leave out subset="):
+            BrandSampler(job(server, "one"), subset=np.arange(100))
+        for order, reason in {
             CoorDL(jobs=0): "jobs=0 of an order is not from 1 to 255",
             CoorDL(jobs=2, window=0): "window=0 of an order is not",
         }.items():
-            data_set = BrandDataset(texts, server=server.address, protocol=protocol, job="other")
+            data_set = BrandDataset(texts, server=server.address, order=order, job="other")
             with pytest.raises(UsageError, match=reason):
                 BrandSampler(data_set)

@@ -163,7 +163,7 @@ def test_samples_after_a_stop(sets: list[Path], opened: Openings, steps: int, ba
     for rank in range(replicas):
         sampler = BrandSampler(mixed(sets, opened, [1, 1], samples=7), num_replicas=replicas, rank=rank, drop_last=True)
         sampler.load_state_dict(state)
-        ranks.append(came(BrandLoader(sampler.data_set, batch, sampler=sampler)))
+        ranks.append(came(BrandLoader(sampler.dataset, batch, sampler=sampler)))
     rest = list(chain.from_iterable(zip(*ranks, strict=True)))
     whole = planned(sets, loader.sampler.order, [0])  # type: ignore[attr-defined]
     assert first == whole[: steps * 10]
@@ -191,7 +191,7 @@ def test_weights_change_at_a_position_and_are_part_of_the_state(sets: list[Path]
     sampler = BrandSampler(mixture)
     sampler.set_weights({one: 1, other: 1}, epoch=0, position=50)
     sampler.set_weights({other: 1, one: 0}, epoch=1, position=0)
-    loader = BrandLoader(mixture, 10, sampler=sampler, ahead=2)
+    loader = BrandLoader(mixture, 10, sampler=sampler, prefetch_batches=2)
     found = list(islice(loader, 7))
     assert [Counter(batch["member"].tolist()) for batch in found] == [{0: 6, 1: 4}] * 5 + [{0: 5, 1: 5}] * 2
     state = json.loads(json.dumps(loader.state_dict()))
@@ -267,7 +267,7 @@ def test_stats_tell_shares_and_each_server(mixture: Mixture) -> None:
 @places.IN_A_FOLDER
 def test_a_server_that_is_killed_is_replaced(sets: list[Path], mixture: Mixture) -> None:
     """Slower, never wrong."""
-    loader = BrandLoader(mixture, 10, ahead=2)
+    loader = BrandLoader(mixture, 10, prefetch_batches=2)
     batches = iter(loader)
     found = [next(batches)]
     os.kill(next(iter(mixture.stats().values()))["server"]["process"], signal.SIGKILL)
@@ -284,7 +284,7 @@ def test_random_transforms_differ_between_uses_of_a_sample(sets: list[Path], ope
 
     members = [opened(path, fields=None, memory=0.5, transform=noisy) for path in sets]
     mixture = Mixture(dict(zip(members, [1, 9], strict=True)), samples=SAMPLES)
-    runs = [list(BrandLoader(mixture, 10, threads=threads, collate_fn=list)) for threads in (1, 3)]
+    runs = [list(BrandLoader(mixture, 10, num_workers=threads, collate_fn=list)) for threads in (1, 3)]
     assert runs[0] == runs[1]
     together = [sample for batch in runs[0] for sample in batch]
     assert len({noise for _, _, noise in together}) == len(together) > len({(m, i) for m, i, _ in together})
@@ -336,14 +336,24 @@ def test_ranks_whose_weights_differ_are_refused(tmp_path: Path, small: Path, sma
     """Real processes: each would draw its part of another sequence."""
     script = tmp_path / "train.py"
     script.write_text(RANKS)
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", f"--master-port={free_port()}"]
-    command += ["--master-addr=127.0.0.1", str(script), str(small), str(smaller), str(same)]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
-    assert (ended.returncode == 0) == same, ended.stderr
+    command = [sys.executable, str(script), str(small), str(smaller), str(same)]
+    job = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "TORCHELASTIC_RUN_ID": "a"}
+    ranks = [
+        subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | job | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+        )
+        for rank in range(2)
+    ]
+    said = [rank.communicate(timeout=LIMIT_S) for rank in ranks]
+    assert all(rank.returncode == 0 for rank in ranks) == same, said
     if same:
-        assert "shares [(6, 4)]" in ended.stdout
+        assert "shares [(6, 4)]" in said[0][0]
     else:
-        assert "two ranks of one job disagree: the weights of a Mixture are" in ended.stderr
+        assert any("two ranks of one job disagree: the weights of a Mixture are" in errors for _, errors in said)
 
 
 RANKS = """
@@ -358,7 +368,7 @@ sampler = BrandSampler(Mixture({one: 3, other: 2}, samples=100))
 different = sys.argv[3] == "False" and dist.get_rank() == 1
 sampler.set_weights({one: 1 if different else 2, other: 1}, epoch=1)
 shares = set()
-for batch in BrandLoader(sampler.data_set, 5, sampler=sampler):
+for batch in BrandLoader(sampler.dataset, 5, sampler=sampler):
     counts = torch.bincount(batch["member"], minlength=2)
     dist.all_reduce(counts)
     shares.add(tuple(counts.tolist()))
@@ -407,7 +417,7 @@ def test_what_a_mixture_cannot_do_is_refused(
     """With what to do instead."""
     for options, why in (
         ({"shuffle": False}, "shuffle=False is for a sampler of one BrandDataset"),
-        ({"part": [1, 2]}, "part= is for a sampler of one BrandDataset"),
+        ({"subset": [1, 2]}, "subset= is for a sampler of one BrandDataset"),
     ):
         with pytest.raises(UsageError, match=why):
             BrandSampler(mixture, **options)
@@ -422,8 +432,8 @@ def test_what_a_mixture_cannot_do_is_refused(
         mixture.__getitems__(foreign._sequence.ints(0, np.arange(3)).tolist())
     with pytest.raises(UsageError, match=r"not from a list"):
         BrandSampler([1, 2])  # type: ignore[arg-type]
-    sharing = Mixture({opened(sets[0], protocol="shared"): 1, opened(sets[1]): 1})
-    with pytest.raises(UsageError, match=r"protocol='shared'.*give it protocol='stripes'"):
+    sharing = Mixture({opened(sets[0], order="shared"): 1, opened(sets[1]): 1})
+    with pytest.raises(UsageError, match=r"order='shared'.*give it order='stripes'"):
         BrandSampler(sharing)
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")

@@ -39,17 +39,17 @@ def delivered(data_set: BrandDataset, workers: int, **more: Any) -> list[list[in
     """Three epochs of a `DataLoader`, or with less than 0 workers of a `BrandLoader` with so many threads."""
     sampler = BrandSampler(data_set, seed=SEED)
     loader: Any = (
-        BrandLoader(data_set, 16, sampler=sampler, threads=-workers, **more)
+        BrandLoader(data_set, 16, sampler=sampler, num_workers=-workers, **more)
         if workers < 0
         else DataLoader(data_set, 16, sampler=sampler, num_workers=workers, **more)
     )
     return [indices_of(loader) for _ in range(3)]
 
 
-@pytest.mark.parametrize("protocol", ["stripes", "slots"])
-def test_epochs_differ_and_so_do_seeds(numbers: Path, protocol: OrderOption) -> None:
+@pytest.mark.parametrize("name", ["stripes", "slots"])
+def test_epochs_differ_and_so_do_seeds(numbers: Path, name: OrderOption) -> None:
     """No two alike, each a permutation."""
-    data_set = BrandDataset(numbers, memory=0.3, protocol=protocol)
+    data_set = BrandDataset(numbers, memory=0.3, order=name)
     orders = [planned(numbers, BrandSampler(data_set, seed=s).order, epoch) for s in (0, 1) for epoch in range(3)]
     assert len({tuple(order) for order in orders}) == 6
     assert all(sorted(order) == list(range(COUNT)) for order in orders)
@@ -127,10 +127,10 @@ GOLDEN: dict[str, list[list[int]]] = {
 PROTOCOLS: dict[str, OrderOption] = {"stripes": Stripes(length=2, buffer=0.3), "slots": Slots()}
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_golden_indices(tmp_path: Path, protocol: str) -> None:
+@pytest.mark.parametrize("order", PROTOCOLS)
+def test_golden_indices(tmp_path: Path, order: str) -> None:
     """Two epochs of 30 samples in chunks of four, seed 2024: as they were delivered when this was written."""
     pack([{"number": n} for n in range(30)], tmp_path / "set", {"number": "int"}, chunk_size=4, jobs=1)
-    with served(tmp_path / "set", memory=1.0, protocol=PROTOCOLS[protocol]) as data_set:
+    with served(tmp_path / "set", memory=1.0, order=PROTOCOLS[order]) as data_set:
         loader = BrandLoader(data_set, 4, sampler=BrandSampler(data_set, seed=2024))
-        assert [indices_of(loader) for _ in range(2)] == GOLDEN[protocol]
+        assert [indices_of(loader) for _ in range(2)] == GOLDEN[order]

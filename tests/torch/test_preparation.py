@@ -1,4 +1,4 @@
-"""`BrandDataset(prepare=...)`: fields come prepared, however they are read, and before any transform."""
+"""`BrandDataset(decode=...)`: fields come prepared, however they are read, and before any transform."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from brand import BrandLoader, BrandSampler, Picture, Sound
+from brand import BrandLoader, BrandSampler, DecodeAudio, DecodeImage
 from brand.chunker import convert_audio, convert_images
 from brand.errors import SchemaError, UsageError
 from brand.node.setup.preparing import Prepared
@@ -18,7 +18,7 @@ from brand.torch import BrandDataset
 from tests.support import options
 from tests.torch.support import MANY_WORKERS, served
 
-SMALL = Picture(size=(16, 24))
+SMALL = DecodeImage(size=(16, 24))
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def test_batches_are_of_prepared_samples(pictures: Path, kind: int, prepared: Pr
     The server prepares each sample once, or the client prepares it.
     """
     expected = pixels_of(pictures)
-    more: dict[str, Any] = {"fields": ("index", "image"), "prepare": {"image": SMALL}}
+    more: dict[str, Any] = {"fields": ("index", "image"), "decode": {"image": SMALL}}
     with served(pictures, memory=1.0, prepared=prepared, **more) as data_set:
         if kind < 0:
             loader: Any = BrandLoader(data_set, 6)
@@ -66,11 +66,9 @@ def test_batches_are_of_prepared_samples(pictures: Path, kind: int, prepared: Pr
 
 def test_transforms_come_after(pictures: Path) -> None:
     """Of the field, and of the whole sample."""
-    by_field = BrandDataset(pictures, fields=("image",), prepare={"image": SMALL}, transform={"image": np.shape})
+    by_field = BrandDataset(pictures, fields=("image",), decode={"image": SMALL}, transform={"image": np.shape})
     assert by_field[0] == ((16, 24, 3),)
-    whole = BrandDataset(
-        pictures, fields=("image",), prepare={"image": SMALL}, transform=lambda sample: sample[0].shape
-    )
+    whole = BrandDataset(pictures, fields=("image",), decode={"image": SMALL}, transform=lambda sample: sample[0].shape)
     assert whole[0] == (16, 24, 3)
 
 
@@ -78,8 +76,8 @@ def test_clips(clips: Path, tmp_path: Path) -> None:
     """Clips are arrays of one rate instead of waveforms."""
     convert_audio(clips, tmp_path / "set", options(8), transcripts=clips / "transcripts.tsv")
     plain, prepared = (
-        BrandDataset(tmp_path / "set", fields=("audio",), prepare=prepare)
-        for prepare in (None, {"audio": Sound(rate=16_000)})
+        BrandDataset(tmp_path / "set", fields=("audio",), decode=prepare)
+        for prepare in (True, {"audio": DecodeAudio(rate=16_000)})
     )
     for index in range(len(plain)):
         wave, samples = plain[index][0], prepared[index][0]
@@ -90,12 +88,17 @@ def test_clips(clips: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("prepare", "more", "error", "why"),
     [
-        ({"image": Sound()}, {}, SchemaError, "'image', which is no field of kind 'audio'; there are image: image"),
+        (
+            {"image": DecodeAudio()},
+            {},
+            SchemaError,
+            "'image', which is no field of kind 'audio'; there are image: image",
+        ),
         ({"picture": SMALL}, {}, SchemaError, "'picture', which is no field of kind 'image'"),
         ({"label": SMALL}, {}, SchemaError, "'label', which is no field of kind 'image'"),
         ({"image": SMALL}, {"fields": ("label",)}, SchemaError, "'image', which is not among the fields label"),
-        ({"image": SMALL}, {"decode": False}, UsageError, "prepare= needs decode=True"),
-        ({"image": np.asarray}, {}, UsageError, r"give Picture\(...\) or Sound\(...\)"),
+        ("image", {}, UsageError, "decode=.image.: give True, False, or a dict such as"),
+        ({"image": np.asarray}, {}, UsageError, r"give DecodeImage\(...\) or DecodeAudio\(...\)"),
     ],
 )
 def test_what_cannot_be_prepared_is_refused(
@@ -103,4 +106,4 @@ def test_what_cannot_be_prepared_is_refused(
 ) -> None:
     """When the data set is opened."""
     with pytest.raises(error, match=why):
-        BrandDataset(pictures, prepare=prepare, **more)
+        BrandDataset(pictures, decode=prepare, **more)

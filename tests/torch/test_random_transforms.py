@@ -109,7 +109,7 @@ def distinct(found: dict[int, torch.Tensor]) -> int:
 
 def epochs(data_set: BrandDataset, threads: int, batch: int = 6, seed: int = 1) -> list[dict[int, torch.Tensor]]:
     """Two epochs."""
-    loader = BrandLoader(data_set, batch, sampler=BrandSampler(data_set, seed=seed), threads=threads)
+    loader = BrandLoader(data_set, batch, sampler=BrandSampler(data_set, seed=seed), num_workers=threads)
     return [drawn(loader) for _ in range(2)]
 
 
@@ -137,11 +137,11 @@ def test_a_resumed_run_gives_the_same(opened: Callable[[Draw], BrandDataset]) ->
     """From the middle of an epoch."""
     data_set = opened(lambda: torch.rand(3))
     whole = epochs(data_set, 2)[0]
-    stopped = BrandLoader(data_set, 6, sampler=BrandSampler(data_set, seed=1), threads=2)
+    stopped = BrandLoader(data_set, 6, sampler=BrandSampler(data_set, seed=1), num_workers=2)
     for number, _ in enumerate(stopped):
         if number == 2:
             break
-    again = BrandLoader(data_set, 5, threads=1)
+    again = BrandLoader(data_set, 5, num_workers=1)
     again.load_state_dict(stopped.state_dict())
     rest = drawn(again)
     assert len(rest) == COUNT - 18
@@ -170,7 +170,7 @@ def test_the_training_loops_own_numbers_are_not_seeded(opened: Callable[[Draw], 
     expected = [torch.rand(1).item() for _ in range(7)]
     torch.manual_seed(5)
     data_set = opened(lambda: torch.rand(3))
-    assert [torch.rand(1).item() for _ in BrandLoader(data_set, 6, threads=4)] == expected
+    assert [torch.rand(1).item() for _ in BrandLoader(data_set, 6, num_workers=4)] == expected
 
 
 def test_a_transform_that_fails_leaves_the_thread_as_it_was(opened: Callable[[Draw], BrandDataset]) -> None:
@@ -184,7 +184,7 @@ def test_a_transform_that_fails_leaves_the_thread_as_it_was(opened: Callable[[Dr
         return torch.rand(3)
 
     data_set = opened(draw)
-    loader = BrandLoader(data_set, 6, sampler=BrandSampler(data_set, seed=1), threads=1)
+    loader = BrandLoader(data_set, 6, sampler=BrandSampler(data_set, seed=1), num_workers=1)
     with pytest.raises(RuntimeError, match="once"):
         drawn(loader)
     loader.set_epoch(0)
@@ -198,7 +198,7 @@ def test_exact_reads_are_seeded_by_the_process(opened: Callable[[Draw], BrandDat
     found = []
     for seed in (1, 1, 2):
         torch.manual_seed(seed)
-        found.append(drawn(BrandLoader(data_set, 6, sampler=SequentialSampler(data_set), threads=threads)))
+        found.append(drawn(BrandLoader(data_set, 6, sampler=SequentialSampler(data_set), num_workers=threads)))
     assert same(found[0], found[1])
     assert distinct(found[0] | {index + COUNT: value for index, value in found[2].items()}) == 2 * COUNT
 
@@ -227,5 +227,5 @@ def test_the_loop_may_use_torch_functions_while_transforms_run(
     torch.manual_seed(9)
     expected = [torch.randn(3) for _ in range(7)]
     torch.manual_seed(9)
-    found = [torch.randn(3) for _ in BrandLoader(data_set, 6, threads=3)]
+    found = [torch.randn(3) for _ in BrandLoader(data_set, 6, num_workers=3)]
     assert all(map(torch.equal, found, expected))

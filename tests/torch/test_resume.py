@@ -44,7 +44,7 @@ def through_torch(state: State) -> State:
 
 
 @pytest.fixture(scope="module", params=["stripes", "slots"])
-def protocol(request: pytest.FixtureRequest) -> OrderOption:
+def order(request: pytest.FixtureRequest) -> OrderOption:
     """Both."""
     found: OrderOption = request.param
     return found
@@ -64,9 +64,9 @@ def server(path: Path) -> Iterator[RunningServer]:
 
 
 @pytest.fixture
-def data_set(server: RunningServer, protocol: OrderOption) -> BrandDataset:
+def data_set(server: RunningServer, order: OrderOption) -> BrandDataset:
     """Opened anew for each test, as a new process does."""
-    return opened(server, protocol)
+    return opened(server, order)
 
 
 @pytest.fixture
@@ -76,9 +76,9 @@ def epochs(path: Path, data_set: BrandDataset) -> list[list[int]]:
     return [planned(path, order, epoch) for epoch in range(3)]
 
 
-def opened(server: RunningServer, protocol: OrderOption) -> BrandDataset:
+def opened(server: RunningServer, order: OrderOption) -> BrandDataset:
     """(index, key)."""
-    return BrandDataset(server.path, fields=("index", "key"), server=server.address, protocol=protocol)
+    return BrandDataset(server.path, fields=("index", "key"), server=server.address, order=order)
 
 
 def dealt(parts: list[list[int]]) -> list[int]:
@@ -203,7 +203,7 @@ def test_a_brand_loader_at_every_step(
     threads: int,
 ) -> None:
     """Stopped alone, in its second epoch; goes on with other ranks, batches and threads."""
-    stopped = BrandLoader(data_set, BATCH, sampler=BrandSampler(data_set, seed=SEED), threads=2)
+    stopped = BrandLoader(data_set, BATCH, sampler=BrandSampler(data_set, seed=SEED), num_workers=2)
     assert indices_of(stopped) == epochs[0]
     stopped.set_epoch(1)
     states, seen = [BrandSampler(data_set, seed=SEED).state_dict() | {"epoch": 1}], [0]
@@ -213,7 +213,9 @@ def test_a_brand_loader_at_every_step(
     assert len(states) == len(STEPS)
     for state, begun in zip(states, seen, strict=True):
         loaders = [
-            BrandLoader(data_set, batch, sampler=BrandSampler(data_set, num_replicas=ranks, rank=rank), threads=threads)
+            BrandLoader(
+                data_set, batch, sampler=BrandSampler(data_set, num_replicas=ranks, rank=rank), num_workers=threads
+            )
             for rank in range(ranks)
         ]
         check(rests(loaders, state), begun, epochs, 1)
@@ -260,12 +262,12 @@ def test_a_loader_with_another_sampler_has_no_state(data_set: BrandDataset) -> N
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_stateful_loader_at_every_step(
-    server: RunningServer, protocol: OrderOption, epochs: list[list[int]], workers: int
+    server: RunningServer, order: OrderOption, epochs: list[list[int]], workers: int
 ) -> None:
     """In a new data set each time."""
 
     def loader(seed: int) -> Any:
-        data_set = opened(server, protocol)
+        data_set = opened(server, order)
         return stateful_loader(data_set, BATCH, sampler=BrandSampler(data_set, seed=seed), num_workers=workers)
 
     stopped, states, seen = loader(SEED), [], [0]

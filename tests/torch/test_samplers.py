@@ -176,10 +176,10 @@ def test_a_subset_with_a_brand_sampler_is_loud(small: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("protocol", ["stripes", "slots"])
-def test_two_seeds_interleaved(small: Path, protocol: Any) -> None:
+@pytest.mark.parametrize("order", ["stripes", "slots"])
+def test_two_seeds_interleaved(small: Path, order: Any) -> None:
     """Step by step, each in its own order, for several epochs."""
-    with served(small, protocol=protocol) as data_set:
+    with served(small, order=order) as data_set:
         samplers = [BrandSampler(data_set, seed=seed) for seed in (1, 2)]
         loaders = [BrandLoader(data_set, 6, sampler=samplers[0]), DataLoader(data_set, 6, sampler=samplers[1])]
         for epoch in range(3):
@@ -194,14 +194,14 @@ def test_a_copy_of_a_sampler_goes_on_by_itself(small: Path) -> None:
         sampler = BrandSampler(data_set, seed=4)
         expected = planned(small, sampler.order, 0)
         copied_set, copied = pickle.loads(pickle.dumps((data_set, sampler)))
-        assert copied.data_set is copied_set
+        assert copied.dataset is copied_set
         assert indices_of(DataLoader(copied_set, 8, sampler=copied)) == expected
         assert indices_of(DataLoader(data_set, 8, sampler=pickle.loads(pickle.dumps(sampler)))) == expected
-        running = iter(BrandLoader(data_set, 8, sampler=sampler, ahead=1))
+        running = iter(BrandLoader(data_set, 8, sampler=sampler, prefetch_batches=1))
         next(running)
         again = pickle.loads(pickle.dumps(sampler))
         again.load_state_dict(sampler.state_dict(samples=8))
-        assert indices_of(BrandLoader(again.data_set, 8, sampler=again)) == expected[8:]
+        assert indices_of(BrandLoader(again.dataset, 8, sampler=again)) == expected[8:]
         assert indices_of(running) == expected[8:]
 
 
@@ -354,7 +354,7 @@ def test_a_fork_in_mid_draw(small: Path) -> None:
 def test_a_fork_while_a_loader_runs(small: Path) -> None:
     """Its threads are the parent's; the child draws for itself, with a loader of its own."""
     with served(small) as data_set:
-        loader = BrandLoader(data_set, 5, ahead=2)
+        loader = BrandLoader(data_set, 5, prefetch_batches=2)
         running = iter(loader)
         begun = indices_of([next(running)])
 
@@ -370,7 +370,7 @@ def test_a_fork_while_a_loader_runs(small: Path) -> None:
 def test_a_child_may_use_a_loader_that_its_parent_has_used(small: Path) -> None:
     """As a program has it that looks at a batch before it forks its ranks."""
     with served(small, transform={"index": int}) as data_set:
-        loader = BrandLoader(data_set, 5, threads=2)
+        loader = BrandLoader(data_set, 5, num_workers=2)
         assert len(indices_of(loader)) == 75
 
         def draw() -> bool:

@@ -19,7 +19,7 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader
 
-from brand import Picture, pack
+from brand import DecodeImage, pack
 from brand.errors import UsageError
 from brand.node.setup.preparing import Prepared
 from brand.orders import Shared
@@ -64,8 +64,8 @@ def preparers_of(server: RunningServer) -> list[int]:
 
 def job(server: RunningServer, name: str, **more: Any) -> BrandDataset:
     """A job's data set."""
-    protocol = more.pop("protocol", "shared")
-    return BrandDataset(server.path, server=server.address, protocol=protocol, job=name, fields=("index",), **more)
+    order = more.pop("order", "shared")
+    return BrandDataset(server.path, server=server.address, order=order, job=name, fields=("index",), **more)
 
 
 def drawn(batches: Any) -> list[int]:
@@ -83,11 +83,11 @@ def facts_of(server: RunningServer, name: str) -> dict[str, Any]:
 def test_a_job_alone_draws_what_stripes_draw(texts: Path) -> None:
     """To the bit, epoch by epoch."""
     found = {}
-    for protocol in ("shared", "stripes"):
+    for order in ("shared", "stripes"):
         with running_server(texts, memory=0.25) as server:
-            data_set = job(server, "alone", protocol=protocol)
+            data_set = job(server, "alone", order=order)
             loader = BrandLoader(data_set, 16, sampler=BrandSampler(data_set, seed=7))
-            found[protocol] = [drawn(loader) for _ in range(3)]
+            found[order] = [drawn(loader) for _ in range(3)]
     assert found["shared"] == found["stripes"]
 
 
@@ -98,7 +98,7 @@ def test_jobs_of_all_kinds_draw_each_sample_once(server: RunningServer, workers:
     """Own batch sizes, parts, beginnings and paces, with worker processes and without."""
     some = np.arange(SAMPLES) % 3 != 0
     first, second, third = (job(server, name) for name in ("first", "second", "third"))
-    samplers = [BrandSampler(first), BrandSampler(second), BrandSampler(third, part=some)]
+    samplers = [BrandSampler(first), BrandSampler(second), BrandSampler(third, subset=some)]
     loaders: list[Any] = [
         BrandLoader(first, 16, sampler=samplers[0]),
         DataLoader(second, 24, sampler=samplers[1], num_workers=workers),
@@ -128,7 +128,9 @@ def test_jobs_of_all_kinds_draw_each_sample_once(server: RunningServer, workers:
 def test_one_read_serves_jobs_that_go_together(server: RunningServer) -> None:
     """In step, the second job reads next to nothing, and both draw in the same order."""
     data_sets = [job(server, name) for name in ("one", "two")]
-    loaders = [BrandLoader(each, 16, sampler=BrandSampler(each), threads=1, ahead=1) for each in data_sets]
+    loaders = [
+        BrandLoader(each, 16, sampler=BrandSampler(each), num_workers=1, prefetch_batches=1) for each in data_sets
+    ]
     found: list[list[int]] = [[], []]
     for batches in zip(*loaders, strict=True):
         for number, (indices,) in enumerate(batches):
@@ -143,10 +145,10 @@ def test_one_read_serves_jobs_that_go_together(server: RunningServer) -> None:
 def test_a_late_job_goes_on_from_each_of_its_states(texts: Path, server: RunningServer, late: int) -> None:
     """On another server, alone, it draws just what it would have drawn."""
     leading = job(server, "leading")
-    ahead = iter(BrandLoader(leading, 16, sampler=BrandSampler(leading), threads=1, ahead=1))
+    ahead = iter(BrandLoader(leading, 16, sampler=BrandSampler(leading), num_workers=1, prefetch_batches=1))
     drawn(islice(ahead, late // 16))
-    following = job(server, "following", protocol=Shared(rejoin=False))
-    loader = BrandLoader(following, 100, sampler=BrandSampler(following), threads=1, ahead=1)
+    following = job(server, "following", order=Shared(rejoin=False))
+    loader = BrandLoader(following, 100, sampler=BrandSampler(following), num_workers=1, prefetch_batches=1)
     found: list[int] = []
     states: list[tuple[int, dict[str, Any]]] = []
     for (indices,) in loader:
@@ -159,7 +161,7 @@ def test_a_late_job_goes_on_from_each_of_its_states(texts: Path, server: Running
     assert first[1:3] != [0, 0]
     for done, state in states[::3]:
         with running_server(texts, memory=0.5) as anew:
-            data_set = job(anew, "again", protocol=Shared(rejoin=False))
+            data_set = job(anew, "again", order=Shared(rejoin=False))
             sampler = BrandSampler(data_set)
             sampler.load_state_dict(state)
             assert state["position"] == done + 100 if done + 100 < SAMPLES else state["epoch"] == 1
@@ -175,10 +177,12 @@ def test_a_late_job_goes_on_from_each_of_its_states(texts: Path, server: Running
 def test_each_state_tells_what_was_drawn(texts: Path, server: RunningServer, rejoin: bool) -> None:
     """At each step of an epoch beside a faster job. Without new joins it also tells what comes."""
     leading = job(server, "leading")
-    ahead = (batch for _ in range(9) for batch in BrandLoader(leading, 16, sampler=BrandSampler(leading), ahead=1))
+    ahead = (
+        batch for _ in range(9) for batch in BrandLoader(leading, 16, sampler=BrandSampler(leading), prefetch_batches=1)
+    )
     drawn(islice(ahead, 20))
-    following = job(server, "following", protocol=Shared(rejoin=rejoin))
-    loader = BrandLoader(following, 16, sampler=BrandSampler(following), threads=1, ahead=1)
+    following = job(server, "following", order=Shared(rejoin=rejoin))
+    loader = BrandLoader(following, 16, sampler=BrandSampler(following), num_workers=1, prefetch_batches=1)
     found, states = list[int](), list[dict[str, Any]]()
     for (indices,) in loader:
         found += indices.tolist()
@@ -199,22 +203,22 @@ def test_each_state_tells_what_was_drawn(texts: Path, server: RunningServer, rej
 def test_each_job_gets_what_it_would_get_alone(pictures: Path) -> None:
     """Parts, fields and preparations of its own, of a server that prepares, and one of whose preparers is killed."""
     exact = BrandDataset(pictures)
-    small, large = Picture(size=(8, 8)), Picture(shorter=12, mode="L")
+    small, large = DecodeImage(size=(8, 8)), DecodeImage(shorter=12, mode="L")
     kinds: list[dict[str, Any]] = [
         {"fields": ("index", "label")},
-        {"fields": ("index", "image"), "prepare": {"image": small}},
-        {"fields": ("index", "image", "label"), "prepare": {"image": small}},
-        {"fields": ("index", "image"), "prepare": {"image": large}},
+        {"fields": ("index", "image"), "decode": {"image": small}},
+        {"fields": ("index", "image", "label"), "decode": {"image": small}},
+        {"fields": ("index", "image"), "decode": {"image": large}},
     ]
     some = np.arange(len(exact)) % 4 != 0
     with running_server(pictures, memory=0.3, prepared=Prepared("100kB", 2)) as server:
         made = [
-            BrandDataset(pictures, server=server.address, protocol="shared", job=f"job {number}", **kind)
+            BrandDataset(pictures, server=server.address, order="shared", job=f"job {number}", **kind)
             for number, kind in enumerate(kinds)
         ]
         parts = [None, None, some, some]
         loaders = [
-            BrandLoader(data_set, 7 + 2 * number, sampler=BrandSampler(data_set, part=part), collate_fn=list)
+            BrandLoader(data_set, 7 + 2 * number, sampler=BrandSampler(data_set, subset=part), collate_fn=list)
             for number, (data_set, part) in enumerate(zip(made, parts, strict=True))
         ]
         found: list[list[Any]] = [[] for _ in made]
@@ -255,7 +259,7 @@ def test_a_state_tells_the_joins(server: RunningServer) -> None:
     sampler = BrandSampler(data_set)
     state = sampler.state_dict()
     assert (state["version"], state["joins"], state["lap"]) == (2, [], -1)
-    drawn(islice(BrandLoader(data_set, 8, sampler=sampler, ahead=1), 1))
+    drawn(islice(BrandLoader(data_set, 8, sampler=sampler, prefetch_batches=1), 1))
     state = sampler.state_dict(samples=8)
     assert (state["joins"], state["position"]) == ([[0, 0, 0, 0]], 8)
     for wrong in ([[0, 0, SAMPLES, 0]], [[0, 0, 0, 0], [SAMPLES + 1, 0, 0, 0]], [[0, 0, 0, 1]], "none"):
@@ -268,7 +272,7 @@ def test_a_state_tells_the_joins(server: RunningServer) -> None:
 def test_a_state_that_does_not_fit_a_running_epoch_is_refused(server: RunningServer) -> None:
     """A job of the same name has begun the epoch in another way."""
     first = BrandSampler(job(server, "same"))
-    drawn(islice(BrandLoader(first.data_set, 8, sampler=first, ahead=1), 1))
+    drawn(islice(BrandLoader(first.dataset, 8, sampler=first, prefetch_batches=1), 1))
     state = first.state_dict(samples=8) | {"joins": [[0, 0, 40, 1024]]}
     again = BrandSampler(job(server, "same"))
     again.load_state_dict(state)
@@ -288,7 +292,7 @@ def test_what_cannot_be_is_refused(texts: Path, monkeypatch: pytest.MonkeyPatch)
         running_server(texts, memory=0.25) as server,
         pytest.raises(UsageError, match="servers that know each other"),
     ):
-        BrandSampler(BrandDataset(texts, server=server.address, protocol="shared"))
+        BrandSampler(BrandDataset(texts, server=server.address, order="shared"))
 
 
 @pytest.mark.slow

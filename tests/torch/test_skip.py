@@ -63,7 +63,7 @@ def loader_of(data_set: BrandDataset, kind: int, **more: Any) -> Any:
     """A `DataLoader` with `kind` workers; below 0 a `BrandLoader` with `-kind` threads."""
     sampler = BrandSampler(data_set, seed=2)
     if kind < 0:
-        return BrandLoader(data_set, BATCH, sampler=sampler, threads=-kind, **more)
+        return BrandLoader(data_set, BATCH, sampler=sampler, num_workers=-kind, **more)
     return DataLoader(data_set, BATCH, sampler=sampler, num_workers=kind, **more)
 
 
@@ -84,13 +84,13 @@ def check(found: list[int], data_set: BrandDataset, broken: Collection[int], epo
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kind", "protocol", "memory"), [(0, GROUPS, 0.7), (2, "slots", 1.0), (-1, "slots", 0.7), (-3, GROUPS, 1.0)]
+    ("kind", "order", "memory"), [(0, GROUPS, 0.7), (2, "slots", 1.0), (-1, "slots", 0.7), (-3, GROUPS, 1.0)]
 )
 def test_another_of_the_group_comes(
-    damaged: Path, broken: list[int], kind: int, protocol: OrderOption, memory: float
+    damaged: Path, broken: list[int], kind: int, order: OrderOption, memory: float
 ) -> None:
     """As many samples as ever, each whole and under its own name; the statistics list what was replaced by what."""
-    with served(damaged, memory=memory, protocol=protocol, fields=None, on_error="skip") as data_set:
+    with served(damaged, memory=memory, order=order, fields=None, on_error="skip") as data_set:
         data, loader = StoredDataSet(damaged), loader_of(data_set, kind)
         for epoch in range(2):
             found = records_of(loader)
@@ -124,7 +124,7 @@ def test_samples_of_which_nothing_stored_is_wanted_are_replaced(
 ) -> None:
     """Index and key say which sample it was, and a damaged one does not count."""
     broken = set(StoredDataSet(keyless).indices(np.arange(0, 40, 8)).tolist())
-    with served(keyless, memory=1.0, protocol=GROUPS, fields=fields, on_error="skip") as data_set:
+    with served(keyless, memory=1.0, order=GROUPS, fields=fields, on_error="skip") as data_set:
         batches = list(loader_of(data_set, kind))
         replaced = {fact["index"] for fact in data_set.stats()["replaced"]}
     assert replaced == broken
@@ -218,7 +218,7 @@ def test_a_missing_chunk_is_replaced_by_its_group(small: Path, tmp_path: Path, k
     data = StoredDataSet(path)
     chunk_path(path, 3).unlink()
     lost = {index for index in range(COUNT) if data.chunk_of(index) == 3}
-    with served(path, memory=0.7, protocol=GROUPS, fields=None, on_error="skip") as data_set:
+    with served(path, memory=0.7, order=GROUPS, fields=None, on_error="skip") as data_set:
         loader = loader_of(data_set, kind)
         for epoch in range(2):
             found = records_of(loader)
@@ -250,9 +250,9 @@ def test_a_missing_chunk_is_a_line_in_the_log_and_a_count(
     wide: Path, kind: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     """100 samples are replaced: the log names the first, and tells how many came after it when the epoch is over."""
-    with served(wide, memory=0.6, protocol=GROUPS, fields=None, on_error="skip") as data_set:
+    with served(wide, memory=0.6, order=GROUPS, fields=None, on_error="skip") as data_set:
         sampler = BrandSampler(data_set, seed=2)
-        make: Any = partial(BrandLoader, threads=2) if kind else DataLoader
+        make: Any = partial(BrandLoader, num_workers=2) if kind else DataLoader
         loader = make(data_set, BATCH, sampler=sampler)
         for epoch in range(2):
             sampler.set_epoch(epoch)
@@ -271,7 +271,7 @@ def test_the_samples_of_a_missing_chunk_are_not_all_replaced_by_the_same_one(sma
     """A sample that comes eight times more often than the others is a bias."""
     path = shutil.copytree(small, tmp_path / "missing")
     chunk_path(path, 3).unlink()
-    with served(path, memory=0.7, protocol=GROUPS, fields=None, on_error="skip") as data_set:
+    with served(path, memory=0.7, order=GROUPS, fields=None, on_error="skip") as data_set:
         records_of(loader_of(data_set, -1))
         assert len({fact["by"] for fact in data_set.stats()["replaced"]}) >= 4
 
@@ -283,7 +283,7 @@ def test_a_missing_first_chunk_of_a_compressed_data_set(tmp_path: Path, kind: in
     rows = [{"text": f"the sample with number {number} says what the one before it said"} for number in range(2000)]
     assert pack(rows, tmp_path / "set", {"text": "str"}, chunk_size=50, jobs=1).dictionary_bytes
     chunk_path(tmp_path / "set", 0).unlink()
-    with served(tmp_path / "set", memory=0.7, protocol=GROUPS, fields=("text",), on_error="skip") as data_set:
+    with served(tmp_path / "set", memory=0.7, order=GROUPS, fields=("text",), on_error="skip") as data_set:
         assert sum(len(batch[0]) for batch in loader_of(data_set, kind)) == 2000
 
 
@@ -329,7 +329,7 @@ def test_files_that_do_not_decode_are_replaced(half_files: Path, kind: int, memo
     options: dict[str, Any] = {
         "fields": ("index", "key", "image", "audio"),
         "transform": {"image": side, "audio": frames},
-        "protocol": GROUPS,
+        "order": GROUPS,
     }
     with served(half_files, memory=memory, on_error="skip", **options) as data_set:
         batches = list(loader_of(data_set, kind))
@@ -361,6 +361,6 @@ def test_a_record_that_does_not_decode_is_replaced(small: Path, tmp_path: Path, 
     broken.data, broken.raw_size = b"\xff" * len(broken.data), len(broken.data)
     put_together(chunk, parts)
     sign_index(path)
-    with served(path, memory=1.0, protocol=GROUPS, fields=None, on_error="skip") as data_set:
+    with served(path, memory=1.0, order=GROUPS, fields=None, on_error="skip") as data_set:
         found = records_of(loader_of(data_set, kind))
         check([record[0] for record in found], data_set, {broken.index})

@@ -1,4 +1,4 @@
-"""`BrandLoader(threads="auto")`: the ladder against synthetic machines, windows, and the same batches as ever."""
+"""`BrandLoader(num_workers="auto")`: the ladder against synthetic machines, windows, and the same batches as ever."""
 
 from __future__ import annotations
 
@@ -147,10 +147,10 @@ def test_batches_do_not_depend_on_the_number_of_threads(
     monkeypatch.setattr("brand.torch.loader.threads.WINDOW_BATCHES", 1)
     with served(fashion_set, fields=("image", "label"), transform={"image": pixels}) as data_set:
         sampler = BrandSampler(data_set)
-        expected = list(BrandLoader(data_set, 50, sampler=sampler, threads=1))
+        expected = list(BrandLoader(data_set, 50, sampler=sampler, num_workers=1))
         sampler.set_epoch(0)
-        loader = BrandLoader(data_set, 50, sampler=sampler, threads="auto")
-        loader.threads = 8
+        loader = BrandLoader(data_set, 50, sampler=sampler, num_workers="auto")
+        loader.num_workers = 8
         loader._instruments = replace(
             loader._instruments, pace=PaceWindows(Restless(8) if restless else ThreadTuner(8))
         )
@@ -164,9 +164,9 @@ def test_batches_do_not_depend_on_the_number_of_threads(
 def test_the_number_is_fixed_unless_auto(fashion_set: Path) -> None:
     """Given, or all processors; a copy in another process begins anew."""
     data_set = BrandDataset(fashion_set)
-    assert BrandLoader(data_set, threads=7)._instruments.pace.threads == 7
-    assert BrandLoader(data_set).stages.threads == BrandLoader(data_set).threads
-    copy = pickle.loads(pickle.dumps(BrandLoader(data_set, threads="auto")))
-    assert copy._instruments.pace.threads == min(2, copy.threads)
-    with pytest.raises(UsageError, match=r'threads=.many.: give a whole number, at least 1, or "auto"'):
-        BrandLoader(data_set, threads="many")  # type: ignore[arg-type]
+    assert BrandLoader(data_set, num_workers=7)._instruments.pace.threads == 7
+    assert BrandLoader(data_set).stages.threads == BrandLoader(data_set).num_workers
+    copy = pickle.loads(pickle.dumps(BrandLoader(data_set, num_workers="auto")))
+    assert copy._instruments.pace.threads == min(2, copy.num_workers)
+    with pytest.raises(UsageError, match=r'num_workers=.many.: give a whole number, at least 1, or "auto"'):
+        BrandLoader(data_set, num_workers="many")  # type: ignore[arg-type]

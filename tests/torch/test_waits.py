@@ -108,7 +108,7 @@ def told(loader: BrandLoader, cause: str) -> dict[str, Any]:
 def test_storage_that_does_not_answer(small: Path) -> None:
     """A read stands still."""
     with BlockedStorage() as storage, served(small, storage=storage) as data_set:
-        loader = BrandLoader(data_set, 5, ahead=2)
+        loader = BrandLoader(data_set, 5, prefetch_batches=2)
         with opened_later(loader, storage.release):
             assert long_step(loader, iter(loader))["cause"] == "storage"
         facts = told(loader, "storage")
@@ -126,7 +126,7 @@ def test_another_node_that_does_not_send(tmp_path: Path) -> None:
     ):
         wait_until(lambda: cluster.facts(0)["cluster"]["reachable"] == [1], "the nodes know each other")
         data_set = BrandDataset(path, fields=("index",), server=cluster.addresses[0])
-        loader = BrandLoader(data_set, 5, ahead=2)
+        loader = BrandLoader(data_set, 5, prefetch_batches=2)
         with opened_later(loader, storage.release):
             assert long_step(loader, iter(loader))["cause"] == "node"
         facts = told(loader, "node")["server"]
@@ -141,7 +141,7 @@ def test_work_in_the_training_process(small: Path, cause: str) -> None:
     gate = Gate()
     how: dict[str, Any] = {"transform": {"key": gate.passes}} if cause == "preparation" else {}
     with served(small, **how) as data_set:
-        loader = BrandLoader(data_set, 5, ahead=2, collate_fn=gate.passes if cause == "collate" else None)
+        loader = BrandLoader(data_set, 5, prefetch_batches=2, collate_fn=gate.passes if cause == "collate" else None)
         batches = iter(loader)
         next(batches)
         gate.shut()
@@ -154,7 +154,7 @@ def test_work_in_the_training_process(small: Path, cause: str) -> None:
 def test_a_server_that_does_not_get_to_it(small: Path) -> None:
     """The process of the node server stands still, though nothing that it serves does."""
     data_set = BrandDataset(small, fields=("index",), memory=0.3)
-    loader = BrandLoader(data_set, 5, ahead=2)
+    loader = BrandLoader(data_set, 5, prefetch_batches=2)
     for _ in loader:
         pass
     process = data_set.stats()["process"]
@@ -173,7 +173,7 @@ def test_a_loop_that_sets_the_pace(small: Path) -> None:
     """What is there when the loop asks for it costs no waiting, however long it took to make."""
     made: list[str] = []
     with served(small, transform={"key": made.append}, fields=("index", "key")) as data_set:
-        loader = BrandLoader(data_set, 5, ahead=15, collate_fn=list)
+        loader = BrandLoader(data_set, 5, prefetch_batches=15, collate_fn=list)
         for number, _ in enumerate(loader):
             wait_until(lambda: len(made) == COUNT, "all samples are transformed")
             time.sleep(0.2 * (number < 5))
@@ -187,7 +187,7 @@ def test_a_loop_that_sets_the_pace(small: Path) -> None:
 def test_what_the_loop_waits_for_is_told_before_it_is_over(small: Path) -> None:
     """The server joins what the rank says with the draw that it holds: storage, not just the server."""
     with BlockedStorage() as storage, served(small, storage=storage) as data_set:
-        loader = BrandLoader(data_set, 5, ahead=2)
+        loader = BrandLoader(data_set, 5, prefetch_batches=2)
         taken = threading.Thread(target=lambda: next(iter(loader)))
         taken.start()
         wait_until(lambda: data_set.stats().get("why", {}).get("cause") == "storage", "the server names the cause")

@@ -27,10 +27,10 @@ def train() -> None:
     parser.add_argument("path", type=Path)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--loader", default="BrandLoader")
-    parser.add_argument("--protocol", default="stripes")
+    parser.add_argument("--order", default="stripes")
     parser.add_argument("--epochs", type=int, default=1)
     asked = parser.parse_args()
-    data_set = BrandDataset(asked.path, memory=0.3, protocol=asked.protocol)
+    data_set = BrandDataset(asked.path, memory=0.3, order=asked.order)
     sampler = BrandSampler(data_set)
     loader: Any = BrandLoader(data_set, 8, sampler=sampler)
     if asked.loader == "DataLoader":

@@ -1,10 +1,10 @@
-"""Data that other tools have written, as `Shards`. One file a format says how its fields become those of a sample.
+"""Data that other tools have written, as `Shards`. One module per format maps its fields to those of a sample.
 
 webdataset  tar files                       parquet   Parquet files
 mds         mosaicml-streaming's folders    hf        data sets of Hugging Face
-litdata     LitData's folders               arrow     what Parquet, Hugging Face and tables in memory have in common
+litdata     LitData's folders               arrow     the common part of Parquet, Hugging Face and tables in memory
 jsonl       JSON lines                      arrowtypes  Arrow's types and values
-csvfiles    CSV and TSV                     raw       what MDS and LitData have in common
+csvfiles    CSV and TSV                     raw       the common part of MDS and LitData
 litarrow    LitData's chunks of plain rows
 tars        the files of a tar archive      files     the files of a source, also compressed ones
 fields      columns of a source -> fields   tables    a table given to `pack`
@@ -29,11 +29,11 @@ _HOMES: Final = {
     "csv": ("csvfiles", "Csv"),
 }
 FORMATS: Final = tuple(_HOMES)
-"""What `open_shards` reads."""
+"""The formats that `open_shards` reads."""
 
 
 def open_shards(kind: str, src: str | os.PathLike[str], choice: FieldMapping) -> Any:
-    """The source at `src`, which has this format, as `Shards`.
+    """Return the source at `src`, which has this format, as `Shards`.
 
     Raises `UsageError`, `SourceError`, `MissingExtraError`.
     """

@@ -1,13 +1,13 @@
-"""Arrow's columns as fields: which fields does a schema give?
+"""Which fields does an Arrow schema give?
 
     bool, integers      int      float types              float    text            str
-    binary              image or audio where the first values are such files, else bytes
+    binary              image or audio if the first values are such files, else bytes
     struct{bytes, path} image or audio, as Hugging Face's `Image` and `Audio` are stored; the path is left out
     list of numbers     ndarray of that dtype; so are `Array2D` to `Array5D`, and tensors
     dates, decimals     str      other lists, structs     json     dictionary      as its values
 
-`ClassLabel` of Hugging Face is an `int`; the names of one that is called `label` become the classes. `arrowtypes` has
-the types and the values.
+`ClassLabel` of Hugging Face is an `int`; if its column is called `label`, its names become the classes. `arrowtypes`
+has the types and the values.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class ArrowFields:
         *,
         order: Sequence[str] | None = None,
     ) -> None:
-        """`first_rows` gives a table of the first rows of some columns; `order` is that of the fields, and names all.
+        """Choose the fields. `first_rows` returns a table of the first rows of some columns.
 
-        Raises `UsageError`.
+        `order` is that of the fields, and names all. Raises `UsageError` if the choice does not fit the schema.
         """
         features = _features(schema)
         self._ways = {column.name: way_of(column.type, features.get(column.name, {})) for column in schema}
@@ -62,13 +62,13 @@ class ArrowFields:
         return list(zip(self.fields.columns, self.fields.schema.names, strict=True))
 
     def ways(self, schema: Any) -> dict[str, tuple[str, str]]:
-        """How the columns that are taken would be read from another schema; a column that it lacks is not there."""
+        """Return how the chosen columns would be read from another schema; a column that it lacks is left out."""
         features = _features(schema)
         columns = {column.name: column.type for column in schema}
         return {c: way_of(columns[c], features.get(c, {})) for c in self.fields.columns if c in columns}
 
     def differs(self, schema: Any) -> str:
-        """What another schema has otherwise than the first, in words; empty where nothing matters."""
+        """Return in words how another schema differs from the first; empty if no difference matters."""
         ways = self.ways(schema)
         for column in self.fields.columns:
             if column not in ways:
@@ -78,7 +78,7 @@ class ArrowFields:
         return ""
 
     def block(self, batch: Any, first_row: int) -> Block:
-        """The rows of a record batch; `first_row` is the number of the first one in messages."""
+        """Return the rows of a record batch as a block; `first_row` is the number of the first row in messages."""
         called = Numbered(range(first_row, first_row + batch.num_rows), "row")
         columns = {}
         for (column, _), (_, codec) in zip(self._renamed, self.fields.schema.fields, strict=True):
@@ -87,7 +87,7 @@ class ArrowFields:
 
 
 def _features(schema: Any) -> Mapping[str, Any]:
-    """What Hugging Face says about the columns, by name."""
+    """Return the features that Hugging Face has stored for the columns, by name."""
     try:
         told = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
         features = told["info"]["features"]

@@ -1,7 +1,7 @@
-"""Arrow's types and values: which codec has a type, and what are the values of a column for a field?
+"""Arrow's types and values: the codec of a type, and the values of a column for a field.
 
-A *way* says how the values of a type are read: `number`, `numbers` (lists of them), `nested` (lists of lists),
-`tensor`, `file` (bytes and path), or `plain`. Only this module imports pyarrow.
+A *way* is the method by which the values of a type are read: `number`, `numbers` (lists of them), `nested` (lists of
+lists), `tensor`, `file` (bytes and path), or `plain`. Only this module imports pyarrow.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _MEDIA: Final = {"Image": "image", "Audio": "audio"}
 
 
 def arrow() -> Any:
-    """The library pyarrow, with its Parquet reader. Raises `MissingExtraError`."""
+    """Return the library pyarrow, with its Parquet reader. Raises `MissingExtraError` if it is not installed."""
     try:
         import pyarrow
         import pyarrow.compute
@@ -32,7 +32,7 @@ def arrow() -> Any:
 
 
 def way_of(kind: Any, feature: Mapping[str, Any]) -> tuple[str, str]:
-    """(codec, way of reading) of a type. The codec is `?` where the values must be looked at."""
+    """Return (codec, way of reading) of a type. The codec is `?` if it depends on the values."""
     types = arrow().types
     if isinstance(kind, arrow().BaseExtensionType):
         tensor = isinstance(kind, arrow().FixedShapeTensorType)
@@ -76,11 +76,11 @@ def _is_file(kind: Any) -> bool:
 
 
 def values_of(column: Any, way: str, codec: str, natural: str) -> Any:
-    """The values of a column for a field of this codec."""
+    """Return the values of a column for a field of this codec."""
     if way != "tensor" and isinstance(column, arrow().ExtensionArray):
         column = column.storage
     if way == "file" and codec != "json":
-        # A file that lies elsewhere is only named. Its name is refused, with a message that says so.
+        # A file that is stored elsewhere is only named. Its name is refused, with a message that explains it.
         return [value and (value["path"] if value["bytes"] is None else value["bytes"]) for value in column.to_pylist()]
     if column.null_count == 0 and codec == natural:
         if way == "number":
@@ -99,7 +99,7 @@ def values_of(column: Any, way: str, codec: str, natural: str) -> Any:
 
 
 def _arrays(column: Any) -> Any:
-    """Lists of numbers as arrays."""
+    """Return lists of numbers as arrays."""
     flat = column.flatten()
     if flat.null_count:
         return column.to_pylist()

@@ -3,8 +3,8 @@
     whole numbers, written as Python writes them   int        anything else   str
     other numbers                                  float
 
-The first rows of each file tell the codecs; `007` is a text. An empty cell is an empty text, and a missing value in a
-field of numbers or JSON. `--field NAME=json` and `NAME=ndarray` parse the cells of a column.
+The codecs are inferred from the first rows of each file; `007` is a text. An empty cell is an empty text, or a missing
+value in a field of numbers or JSON. `--field NAME=json` and `NAME=ndarray` parse the cells of a column.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _PARSED: Final = ("json", "ndarray")
 
 
 class Csv:
-    """CSV and TSV files with the same columns."""
+    """CSV and TSV files with equal columns."""
 
     kind = "csv"
     classes = None
@@ -48,11 +48,11 @@ class Csv:
 
     @property
     def notes(self) -> list[str]:
-        """What the report tells."""
+        """Sentences for the report."""
         return self._fields.renamed
 
     def read(self, number: int) -> Iterator[Block | Bad]:
-        """See `Shards`."""
+        """Yield the rows of one shard, as `Shards.read` does."""
         file = self._files[number]
         rows: list[list[str]] = []
         places: list[int] = []
@@ -93,7 +93,7 @@ def _json(cell: str) -> Any:
 
 
 def _columns(files: Sequence[ImportFile]) -> tuple[list[str], list[tuple[str, str]]]:
-    """The header, and the columns with their codecs, as the first rows of the files have them."""
+    """Return the header, and the columns with their codecs, inferred from the first rows of the files."""
     header: list[str] = []
     kinds: dict[str, set[str]] = {}
     step = max(1, len(files) // OTHERS)
@@ -125,7 +125,7 @@ def _kind(cell: str) -> str:
 
 
 def _rows(file: ImportFile) -> Iterator[tuple[int, list[str]]]:
-    """The line where each row ends, and its cells. The first row is the header. Raises `SourceError`."""
+    """Yield the line at which each row ends, and its cells. The first row is the header. Raises `SourceError`."""
     csv.field_size_limit(MAX_SAMPLE)
     with reading(file.path, file.name) as stream:
         lines = _texts(file, stream)
@@ -154,7 +154,7 @@ def _texts(file: ImportFile, stream: Any) -> Iterator[str]:
 
 
 def _separator(file: ImportFile, first: str) -> str:
-    """A tab in TSV files; else the one of comma, semicolon and tab that the first line has most of."""
+    """Return a tab for TSV files; else the most frequent of comma, semicolon and tab in the first line."""
     if ".tsv" in file.path.suffixes:
         return "\t"
     return max(",;\t", key=first.count)

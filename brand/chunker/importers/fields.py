@@ -1,4 +1,4 @@
-"""Which columns of a source become fields, under which names, with which codecs, and what stands for a missing value?
+"""Which columns of a source become fields, under which names and with which codecs, and what replaces a missing value?
 
 A source has columns, each with a codec of its own. `FieldMapping` has the options of the user. `Fields` is the result:
 the schema, and the conversion from the source's values to those of the fields. Pure.
@@ -21,11 +21,11 @@ from brand.formats.schema import CODECS, Schema, is_field_name
 from brand.printable import printable
 
 LOOKED_AT: Final = 8
-"""Values that tell whether a column of bytes holds files."""
+"""Values that are inspected to find out whether a column of bytes holds files."""
 ROWS_LOOKED_AT: Final = 1000
-"""Rows that tell which columns there are and what they hold, where the source itself does not say."""
+"""Rows from which columns and codecs are inferred, if the source itself does not declare them."""
 FILES_LOOKED_AT: Final = 64
-"""Samples that tell the same where each consists of whole files."""
+"""Samples from which columns and codecs are inferred, if each sample consists of whole files."""
 _LONGEST: Final = 63
 _INT: Final = re.compile(r"\s*[+-]?\d+\s*", re.ASCII)
 _FLOAT: Final = re.compile(
@@ -35,19 +35,19 @@ _FLOAT: Final = re.compile(
 
 @dataclass(frozen=True)
 class FieldMapping:
-    """What a user says about the fields of an import. Names are those of the source, or of the fields."""
+    """The options of a user for the fields of an import. Names are those of the source, or of the fields."""
 
     columns: tuple[str, ...] = ()
-    """The columns to take; empty for all."""
+    """The columns to read; empty for all."""
     codecs: Mapping[str, str] = field(default_factory=dict)
-    """Codecs in place of those that columns have by nature."""
+    """Codecs in place of the natural codecs of columns."""
     nulls: Mapping[str, str] = field(default_factory=dict)
-    """What stands for a missing value, as text."""
+    """Replacements of missing values, as texts."""
 
     def __post_init__(self) -> None:
         for name, codec in self.codecs.items():
             if codec not in CODECS:
-                raise UsageError(f"--field {name}={codec}: there is no such codec; there are {', '.join(CODECS)}")
+                raise UsageError(f"--field {name}={codec}: there is no such codec; the codecs are {', '.join(CODECS)}")
 
 
 @dataclass(frozen=True)
@@ -58,11 +58,11 @@ class Fields:
     """Names in the source, in the schema's order."""
     schema: Schema
     nulls: Mapping[str, Any]
-    """Field -> what stands for a missing value."""
+    """Field -> replacement of a missing value."""
 
     @property
     def choice(self) -> str:
-        """What changes the values, as a text that is the same for the same choice."""
+        """The options that change the values, as a text that is equal for equal options."""
         return repr((self.columns, sorted((name, repr(value)) for name, value in self.nulls.items())))
 
     @property
@@ -72,7 +72,7 @@ class Fields:
         return [f"column {printable(column)!r} is field {name!r}" for column, name in pairs if column != name]
 
     def block(self, columns: Mapping[str, Sequence[Any]], called: Sequence[str]) -> Block:
-        """Samples as a block of fields, from the source's columns."""
+        """Return samples as a block of fields, from the source's columns."""
         return Block(
             {
                 name: self._fitted(name, codec, columns[column])
@@ -82,7 +82,7 @@ class Fields:
         )
 
     def block_of_rows(self, rows: Sequence[Mapping[str, Any]], called: Sequence[str]) -> Block:
-        """Samples as a block of fields, from dicts; what a dict has not is missing."""
+        """Return samples as a block of fields, from dicts; a name that a dict lacks is a missing value."""
         return self.block({column: [row.get(column) for row in rows] for column in self.columns}, called)
 
     def _fitted(self, name: str, codec: str, values: Sequence[Any]) -> Sequence[Any]:
@@ -95,7 +95,10 @@ class Fields:
 
 
 def choose(columns: Iterable[tuple[str, str]], choice: FieldMapping) -> Fields:
-    """The fields of a source whose columns have these codecs by nature. Raises `UsageError`."""
+    """Return the fields of a source whose columns have these natural codecs.
+
+    Raises `UsageError` if the options do not fit the columns.
+    """
     offered = [(column, field_name(column, codec), codec) for column, codec in columns]
     known = {name for column, name, _ in offered for name in (column, name)}
     for asked in (*choice.columns, *choice.codecs, *choice.nulls):
@@ -116,7 +119,7 @@ def choose(columns: Iterable[tuple[str, str]], choice: FieldMapping) -> Fields:
     for column, name, codec in chosen:
         if codec == "null":
             raise UsageError(
-                f"column {column!r} has no values where it was looked at, so its codec is unknown: say --field"
+                f"column {column!r} has no values in the rows that were read, so its codec is unknown: give --field"
                 f" {name}=CODEC with --null {name}=VALUE, or leave it out with --columns"
             )
     schema = Schema.parse([(name, codec) for _, name, codec in chosen])
@@ -130,13 +133,13 @@ def choose(columns: Iterable[tuple[str, str]], choice: FieldMapping) -> Fields:
 
 
 def is_taken(column: str, choice: FieldMapping) -> bool:
-    """Whether a user takes this column, which may be named as its field is."""
+    """Return whether a user chose this column, by its own name or that of its field."""
     names = {column, field_name(column), field_name(column, "int")}
     return not choice.columns or bool(names & set(choice.columns))
 
 
 def field_name(column: str, codec: str = "str") -> str:
-    """The name of a column's field: what a field's name may not hold becomes `_`."""
+    """Return the name of a column's field: characters that the name of a field must not contain become `_`."""
     name = re.sub(r"[^A-Za-z0-9_]", "_", column)[:_LONGEST] or "_"
     if not is_field_name(name):
         name = f"_{name}"[:_LONGEST]
@@ -144,13 +147,13 @@ def field_name(column: str, codec: str = "str") -> str:
 
 
 def codec_of_bytes(values: Iterable[bytes | None]) -> str:
-    """`image` or `audio` where all of these are files of such a kind, else `bytes`."""
+    """Return `image` or `audio` if all of these are files of such a kind, else `bytes`."""
     kinds = {(kind_of(value[:HEAD_BYTES]) or "bytes").partition("/")[0] for value in values if value is not None}
     return kinds.pop() if len(kinds) == 1 else "bytes"
 
 
 def codec_of_value(value: Any) -> str:
-    """The codec that a value of Python has by nature; `null` for None."""
+    """Return the natural codec of a Python value; `null` for None."""
     if value is None:
         return "null"
     if isinstance(value, str):
@@ -169,7 +172,7 @@ def codec_of_value(value: Any) -> str:
 
 
 def common_codec(codecs: Iterable[str]) -> str | None:
-    """One codec for all that columns or values of these codecs hold; None where there is none."""
+    """Return one codec for all columns or values of these codecs; None if there is none."""
     kinds = set(codecs) - {"null"}
     if not kinds:
         return "null"
@@ -181,7 +184,7 @@ def common_codec(codecs: Iterable[str]) -> str | None:
 
 
 def _parsed(name: str, codec: str, text: str) -> Any:
-    """The value that a user means by a text."""
+    """Return the value that a user means by a text."""
     try:
         if codec == "json":
             return json.loads(text)
@@ -189,7 +192,7 @@ def _parsed(name: str, codec: str, text: str) -> Any:
             return np.asarray(json.loads(text))
         return _PARSERS[codec](text)
     except ValueError:
-        raise UsageError(f"--null {name}={text}: that is no value for a field of codec {codec}") from None
+        raise UsageError(f"--null {name}={text}: that is not a value for a field of codec {codec}") from None
 
 
 def _as_text(value: Any) -> Any:
@@ -230,7 +233,7 @@ _FITS: Final[dict[str, tuple[Callable[[Any], Any], type]]] = {
     "float": (_as_float, float),
     "ndarray": (_as_array, np.ndarray),
 }
-"""Codec -> what is done with each value, and the type for which that is nothing.
+"""Codec -> conversion of each value, and the type that needs no conversion.
 
-A value that cannot be converted stays as it is, and is refused later.
+A value that cannot be converted is not changed, and is refused later.
 """

@@ -1,4 +1,4 @@
-"""Which files of a source are its shards, and how is one read from its front, also where it is compressed?"""
+"""Which files of a source are its shards, and how is one read from its front, even if it is compressed?"""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MOST_OF_BRACES: Final = 1_000_000
 _PACKED_BYTES: Final = 1 << 14
 """Bytes of a zstd frame that are unpacked in one call."""
 _DAMAGED: Final = (EOFError, zlib.error, lzma.LZMAError, zstandard.ZstdError)
-"""What the libraries raise over compressed bytes that are damaged or cut short, besides OSError."""
+"""The errors of the libraries, in addition to OSError, for compressed bytes that are damaged or truncated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,17 +36,17 @@ class ImportFile:
 
     path: Path
     name: str
-    """As messages show it: below the source."""
+    """The path below the source, for messages."""
     bytes: int
     mark: str
     """Size and date."""
 
 
 def find_files(src: str | os.PathLike[str], suffixes: Iterable[str], what: str) -> list[ImportFile]:
-    """The files of a folder, of a pattern (`part-*.tar`, `part-{000..146}.tar`), or the one file, by name.
+    """Return the files of a folder, of a pattern (`part-*.tar`, `part-{000..146}.tar`), or the one file, by name.
 
-    In a folder, files count whose names end with one of `suffixes`, also below it, but for hidden ones. Raises
-    `SourceError`.
+    In a folder, the files count whose names end with one of `suffixes`, also in subfolders, except hidden files. Raises
+    `SourceError` if there are none.
     """
     text, endings = os.fspath(src), tuple(suffixes)
     root = Path(os.path.normpath(text))
@@ -79,13 +79,13 @@ def _file(path: Path, name: str) -> ImportFile:
 
 
 def _matching(pattern: str) -> list[str]:
-    """Files of a pattern. Every name that braces stand for must be there."""
+    """Return the files of a pattern. Every name to which the braces expand must exist."""
     braces = _BRACES.search(pattern)
     if braces is None:
         return sorted(name for name in glob.glob(pattern, recursive=True) if Path(name).is_file())
     first, last, width = int(braces[1]), int(braces[2]), len(braces[1])
     if last - first >= _MOST_OF_BRACES:
-        raise SourceError(pattern, f"it names more than {_MOST_OF_BRACES:,} files")
+        raise SourceError(pattern, f"the pattern names more than {_MOST_OF_BRACES:,} files")
     names = [f"{pattern[: braces.start()]}{n:0{width}d}{pattern[braces.end() :]}" for n in range(first, last + 1)]
     missing = [name for name in names if not glob.glob(name)]
     if missing:
@@ -96,9 +96,9 @@ def _matching(pattern: str) -> list[str]:
 
 @contextmanager
 def reading(path: Path, name: str, *, packed: str | None = None) -> Iterator[BinaryIO]:
-    """A file from its front, unpacked where its name, or `packed`, says that it is compressed.
+    """Open a file from its front, decompressed if its name, or `packed`, is that of a compressed file.
 
-    What goes wrong with it inside of the block becomes a `SourceError` that names the file.
+    An error inside of the block becomes a `SourceError` that names the file.
     """
     try:
         suffix = path.suffix if packed is None else packed
@@ -109,7 +109,7 @@ def reading(path: Path, name: str, *, packed: str | None = None) -> Iterator[Bin
     except OSError as error:
         raise SourceError(name, f"cannot be read: {error.strerror or error}") from error
     except _DAMAGED as error:
-        raise SourceError(name, f"its compressed bytes are damaged or cut short: {error}") from error
+        raise SourceError(name, f"its compressed bytes are damaged or truncated: {error}") from error
 
 
 def _unpacked(suffix: str, file: BinaryIO) -> AbstractContextManager[Any]:
@@ -123,7 +123,7 @@ def _unpacked(suffix: str, file: BinaryIO) -> AbstractContextManager[Any]:
 
 
 class _Zstd(io.RawIOBase):
-    """The contents of zstd frames. Raises EOFError where the last one is cut short; the library only ends there."""
+    """The contents of zstd frames. Raises EOFError if the last one is truncated; the library only ends there."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -132,11 +132,11 @@ class _Zstd(io.RawIOBase):
         self._contents = memoryview(b"")
 
     def readable(self) -> bool:
-        """It is."""
+        """Return True."""
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Fill a buffer as far as there is something; 0 at the end."""
+        """Fill a buffer as far as there is data; return the number of bytes, 0 at the end."""
         while not self._contents:
             packed = self._packed or self._file.read(_PACKED_BYTES)
             if not packed:

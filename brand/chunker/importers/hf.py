@@ -1,8 +1,8 @@
-"""Data sets of Hugging Face: a folder that `save_to_disk` wrote, a folder of Parquet files, or one of the Hub.
+"""Data sets of Hugging Face: a folder that `save_to_disk` wrote, a folder of Parquet files, or a data set of the Hub.
 
 `save_to_disk` leaves Arrow streams (`data-00000-of-00002.arrow`), which `state.json` lists in order; each is a shard.
 Everything else is Parquet, as `push_to_hub` writes it. A data set of the Hub is first downloaded into the Hub's cache.
-`arrow` says how features become fields. The package `datasets` is not needed.
+`arrow` maps features to fields. The package `datasets` is not needed.
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ class Saved:
 
     @property
     def notes(self) -> list[str]:
-        """What the report tells."""
+        """Sentences for the report."""
         return self._columns.fields.renamed
 
     def read(self, number: int) -> Iterator[Block]:
-        """See `Shards`."""
+        """Yield the rows of one shard, as `Shards.read` does."""
         file, row = self._files[number], 0
         with arrow().OSFile(str(file.path)) as stream:
             reader = _stream(file, stream)
@@ -82,7 +82,7 @@ class Saved:
 
 
 def open_hf(src: str | os.PathLike[str], choice: FieldMapping) -> Saved | Parquet:
-    """The source in a folder, in Parquet files, or at `hf://datasets/OWNER/NAME`.
+    """Return the source in a folder, in Parquet files, or at `hf://datasets/OWNER/NAME`.
 
     Raises `SourceError`, `UsageError`.
     """
@@ -95,7 +95,7 @@ def open_hf(src: str | os.PathLike[str], choice: FieldMapping) -> Saved | Parque
     if (root / "dataset_dict.json").exists():
         splits = sorted(path.parent.name for path in root.glob("*/state.json"))
         raise UsageError(
-            f"{os.fspath(src)} has the splits {', '.join(splits)}: convert each by itself, as {root / splits[0]}"
+            f"{os.fspath(src)} has the splits {', '.join(splits)}: convert each of them, as {root / splits[0]}"
             if splits
             else f"{os.fspath(src)} has no splits"
         )
@@ -106,7 +106,7 @@ def open_hf(src: str | os.PathLike[str], choice: FieldMapping) -> Saved | Parque
 
 
 def _refuse_splits(src: str, root: Path) -> None:
-    """Raise `UsageError` where a folder holds the files of several splits."""
+    """Raise `UsageError` if a folder holds the files of several splits."""
     if not root.is_dir():
         return
     found: dict[str, str] = {}
@@ -120,7 +120,7 @@ def _refuse_splits(src: str, root: Path) -> None:
         first = next(iter(found.values()))
         pattern = re.sub(r"-\d{5}-of-\d{5}", "-*", first)
         raise UsageError(
-            f"{src} has the splits {', '.join(sorted(found))}: convert each by itself, as '{src.rstrip('/')}/{pattern}'"
+            f"{src} has the splits {', '.join(sorted(found))}: convert each of them, as '{src.rstrip('/')}/{pattern}'"
         )
 
 
@@ -129,7 +129,7 @@ def _stream(file: ImportFile, stream: Any) -> Any:
     try:
         return library.ipc.open_stream(stream)
     except (library.ArrowException, OSError) as error:
-        raise SourceError(file.name, f"it is no Arrow stream: {error}") from error
+        raise SourceError(file.name, f"it is not an Arrow stream: {error}") from error
 
 
 def _next(file: ImportFile, reader: Any) -> Any:
@@ -138,4 +138,4 @@ def _next(file: ImportFile, reader: Any) -> Any:
     except StopIteration:
         return None
     except (arrow().ArrowException, OSError) as error:
-        raise SourceError(file.name, f"it is damaged or cut short: {error}") from error
+        raise SourceError(file.name, f"it is damaged or truncated: {error}") from error

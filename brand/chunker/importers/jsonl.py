@@ -1,10 +1,11 @@
-"""JSON Lines: one object a line. Its names are the columns.
+"""JSON Lines: one object per line. Its names are the columns.
 
     a whole number, true, false   int        a text            str
     a number                      float      a list, an object json
 
-The first lines of each file tell the columns and their codecs; whole and other numbers together are `float`. A file is
-cut into stretches of `STRETCH_BYTES`, which several processes read at once; a compressed file is one stretch.
+The columns and their codecs are inferred from the first lines of each file; whole and other numbers together are
+`float`. A file is cut into stretches of `STRETCH_BYTES`, which several processes read at once; a compressed file is one
+stretch.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from brand.errors import SourceError, UsageError
 
 STRETCH_BYTES: Final = 64 << 20
 LINES_OF_OTHERS: Final = 20
-"""Lines of each file but the first that tell the columns, of up to `OTHERS` files."""
+"""Lines of each file but the first from which columns are inferred, of up to `OTHERS` files."""
 OTHERS: Final = 100
 _BLOCK_BYTES: Final = 2 << 20
 _BOM: Final = b"\xef\xbb\xbf"
@@ -53,11 +54,11 @@ class JsonLines:
 
     @property
     def notes(self) -> list[str]:
-        """What the report tells."""
+        """Sentences for the report."""
         return self._fields.renamed
 
     def read(self, number: int) -> Iterator[Block | Bad]:
-        """See `Shards`."""
+        """Yield the samples of one shard, as `Shards.read` does."""
         file, low, high = self._stretches[number]
         rows: list[dict[str, Any]] = []
         places: list[int] = []
@@ -77,7 +78,7 @@ class JsonLines:
             yield self._fields.block_of_rows(rows, LineNumbers(file.path, low, places))
 
     def _parsed(self, line: bytes) -> dict[str, Any] | str:
-        """The object of a line, or what is wrong with it."""
+        """Return the object of a line, or in words why it is invalid."""
         try:
             row = json.loads(line)
         except UnicodeDecodeError as error:
@@ -96,7 +97,7 @@ class JsonLines:
 
 
 class LineNumbers(Sequence[str]):
-    """What messages call lines of a file: `line 12`. Lines in front of a stretch are counted when one is asked for."""
+    """The names of lines of a file in messages: `line 12`. Lines before a stretch are counted when one is asked for."""
 
     def __init__(self, path: Path, start: int, numbers: Sequence[int]) -> None:
         self._path, self._start, self._numbers = path, start, numbers
@@ -127,7 +128,10 @@ def _lines_before(path: Path, start: int) -> int:
 
 
 def _columns(files: Sequence[ImportFile], choice: FieldMapping) -> list[tuple[str, str]]:
-    """Names and codecs of the columns, as the first lines of the files have them. Raises `UsageError`."""
+    """Return names and codecs of the columns, inferred from the first lines of the files.
+
+    Raises `UsageError` if a chosen column is missing.
+    """
     found: dict[str, dict[str, str]] = {}
     step = max(1, len(files) // OTHERS)
     for file in [files[0], *files[1::step]]:
@@ -145,7 +149,7 @@ def _columns(files: Sequence[ImportFile], choice: FieldMapping) -> list[tuple[st
         if common is None and name not in choice.codecs and is_taken(name, choice):
             (one, here), (other, there), *_ = [item for item in codecs.items() if item[0] != "null"]
             raise UsageError(
-                f"{name!r} is {one} in {here}, and {other} in {there}: say --field {name}=json, which holds both, or"
+                f"{name!r} is {one} in {here}, and {other} in {there}: give --field {name}=json, which holds both, or"
                 f" --field {name}=str"
             )
         natural.append((name, common or "json"))
@@ -153,7 +157,10 @@ def _columns(files: Sequence[ImportFile], choice: FieldMapping) -> list[tuple[st
 
 
 def _lines(file: ImportFile, low: int, high: int) -> Iterator[tuple[int, bytes]]:
-    """Numbers (from 1, within the stretch) and contents of the lines that are not empty. Raises `SourceError`."""
+    """Yield the number (from 1, within the stretch) and contents of each line that is not empty.
+
+    Raises `SourceError`.
+    """
     with reading(file.path, file.name) as stream:
         left = high - low
         if low:
@@ -172,7 +179,7 @@ def _lines(file: ImportFile, low: int, high: int) -> Iterator[tuple[int, bytes]]
 
 
 def _cuts(file: ImportFile) -> list[tuple[int, int]]:
-    """Where the stretches of a file begin and end."""
+    """Return begin and end of each stretch of a file."""
     if file.path.suffix in COMPRESSED or file.bytes <= STRETCH_BYTES:
         return [(0, file.bytes)]
     with reading(file.path, file.name) as stream:
@@ -182,7 +189,7 @@ def _cuts(file: ImportFile) -> list[tuple[int, int]]:
 
 
 def _next_line(stream: BinaryIO, at: int) -> int:
-    """Where the first line begins that does not begin before `at`."""
+    """Return the offset of the first line that does not begin before `at`."""
     stream.seek(at - 1)
     stream.readline()
     return stream.tell()

@@ -2,7 +2,7 @@
 
     samples (u32) | offsets, which mean nothing here | rows as an Arrow file or stream | its size (u32) | magic
 
-`arrow` says how their types become fields, and pyarrow is needed. Chunks with arrays have another form (`litdata`).
+`arrow` maps their types to fields, and pyarrow is needed. Chunks with arrays have another form (`litdata`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from brand.errors import SourceError, UsageError
 _MAGIC: Final = b"LDARW01\0"
 _END: Final = struct.Struct("<I8s")
 _FILE: Final = b"ARROW1"
-"""How an Arrow file begins; anything else is an Arrow stream."""
+"""The first bytes of an Arrow file; anything else is an Arrow stream."""
 _BAD_INDEX: Final = (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError)
 
 
@@ -55,11 +55,11 @@ class LitDataRows:
 
     @property
     def notes(self) -> list[str]:
-        """What the report tells."""
+        """Sentences for the report."""
         return self._columns.fields.renamed
 
     def read(self, number: int) -> Iterator[Block]:
-        """See `Shards`."""
+        """Yield the samples of one shard, as `Shards.read` does."""
         row = 0
         for batch in self._batches(number):
             differs = self._columns.differs(batch.schema)
@@ -69,7 +69,7 @@ class LitDataRows:
             row += batch.num_rows
 
     def _batches(self, number: int) -> Iterator[Any]:
-        """Some hundred rows each. Raises `SourceError`."""
+        """Yield batches of some hundred rows. Raises `SourceError` if the chunk is damaged."""
         library, name = arrow(), self.shards[number].name
         try:
             with library.memory_map(str(self._paths[number])) as file:
@@ -85,17 +85,17 @@ class LitDataRows:
                 reader = library.ipc.open_file(rows)
                 yield from map(reader.get_batch, range(reader.num_record_batches))
         except (library.ArrowException, OSError, ValueError, struct.error, IndexError) as error:
-            raise SourceError(name, f"it is damaged or cut short: {error}") from error
+            raise SourceError(name, f"it is damaged or truncated: {error}") from error
 
 
 def open_litdata(src: str | os.PathLike[str], choice: FieldMapping) -> LitData | LitDataRows:
-    """The source in a folder of LitData. Raises `SourceError`, `UsageError`, `MissingExtraError`."""
+    """Return the source in a folder of LitData. Raises `SourceError`, `UsageError`, `MissingExtraError`."""
     root = Path(src)
     return LitDataRows(root, choice) if _has_rows(root) else LitData(root, choice)
 
 
 def _has_rows(root: Path) -> bool:
-    """Whether the first chunk ends with rows of Arrow. Where that cannot be told, `LitData` says what is wrong."""
+    """Return whether the first chunk ends with rows of Arrow. If it cannot be read, `LitData` reports the error."""
     try:
         told = json.loads((root / "index.json").read_bytes())
         with below(root, str(told["chunks"][0]["filename"])).open("rb") as file:

@@ -3,12 +3,13 @@
     str, text       str        jpeg, image            image
     int, bool       int        pil                    image: the pixels as PNG, which loses nothing
     float           float      audio                  audio
-    bytes, file     image or audio where the first are such files, else bytes
+    bytes, file     image or audio if the first are such files, else bytes
     numpy, tensor   ndarray; so are those of one dimension, whose format has the dtype (`no_header_tensor:17`)
 
-A field has the name of its key; within nested dicts and lists, the names on the way to it, joined by `_`. A sample that
-is one value has the field `value`. `pickle` is refused, as reading it could run any program; so are formats that are
-none of these, unless `--columns` leaves them out. Chunks are read plain, or compressed as a whole with zstd.
+A field has the name of its key; within nested dicts and lists, the names on the path to it, joined by `_`. A sample
+that is one value has the field `value`. `pickle` is refused, because reading it could run any program; so are formats
+that are not in this table, unless `--columns` leaves them out. Chunks are read plain, or compressed as a whole with
+zstd.
 """
 
 from __future__ import annotations
@@ -70,11 +71,11 @@ class LitData:
 
     @property
     def notes(self) -> list[str]:
-        """What the report tells."""
+        """Sentences for the report."""
         return self._fields.renamed
 
     def read(self, number: int) -> Iterator[Block]:
-        """See `Shards`."""
+        """Yield the samples of one shard, as `Shards.read` does."""
         rows: list[dict[str, Any]] = []
         done = held = 0
         for row, size in self._sized(number):
@@ -90,7 +91,7 @@ class LitData:
         return self._fields.block_of_rows(rows, Numbered(range(first, first + len(rows))))
 
     def _sized(self, number: int) -> Iterator[tuple[dict[str, Any], int]]:
-        """The samples of a chunk, and their stored sizes. Raises `SourceError`."""
+        """Yield the samples of a chunk, and their stored sizes. Raises `SourceError` if the chunk is damaged."""
         shard, head = self.shards[number], struct.Struct(f"<{len(self._offered)}I")
         path, position = self._paths[number], -1
         with reading(path, shard.name, packed=".zst" if self._packed else "") as file:
@@ -118,16 +119,16 @@ def refuse(config: Mapping[str, Any]) -> None:
     if config.get("encryption"):
         raise UsageError("the chunks are encrypted: write them with LitData again, without encryption")
     if loader == "ParquetLoader":
-        raise UsageError("the chunks are Parquet files: `brand convert parquet` takes them")
+        raise UsageError("the chunks are Parquet files: `brand convert parquet` reads them")
     if loader not in (None, "PyTreeLoader"):
-        raise UsageError(f"the chunks are for LitData's {loader}, and those for its PyTreeLoader are read")
+        raise UsageError(f"the chunks are for LitData's {loader}, and only those for its PyTreeLoader are read")
     level = config.get("compression_level") or "chunk"
     if packed and (not str(packed).startswith("zstd") or level != "chunk"):
         raise UsageError(f"the chunks are compressed ({packed}, {level}): write them with compression_level='chunk'")
 
 
 def shard_of(root: Path, chunk: Mapping[str, Any]) -> Shard:
-    """A chunk that the index names. Raises `SourceError`, and what `below` raises."""
+    """Return a chunk that the index names. Raises `SourceError`, and the errors of `below`."""
     name, samples = str(chunk["filename"]), int(chunk["chunk_size"])
     try:
         facts = below(root, name).stat()
@@ -137,7 +138,7 @@ def shard_of(root: Path, chunk: Mapping[str, Any]) -> Shard:
 
 
 def _names(spec: Mapping[str, Any], way: tuple[str, ...] = ()) -> Iterator[str]:
-    """Names of the values of a sample, in their order."""
+    """Yield the names of the values of a sample, in their order."""
     children, context = spec["children_spec"], spec.get("context")
     if spec["type"] is None:
         yield "_".join(way) or "value"
@@ -149,28 +150,28 @@ def _names(spec: Mapping[str, Any], way: tuple[str, ...] = ()) -> Iterator[str]:
 
 
 def _reader(name: str, kind: str) -> tuple[str, Callable[[bytes], Any]]:
-    """Codec of a field, and how a payload is read; the codec is `?` where it must be looked at."""
+    """Return the codec of a field, and the reader of a payload; the codec is `?` if it depends on the values."""
     base, _, number = kind.partition(":")
     if base in _READERS:
         return _READERS[base]
     if base in _FLAT:
         return "ndarray", partial(np.frombuffer, dtype=_dtype(_FLAT[base], int(number)))
-    why = "a pickle, and reading one can run any program" if base == "pickle" else "nothing that a field holds"
+    why = "a pickle, and reading one can run any program" if base == "pickle" else "not a value that a field holds"
     raise UsageError(
-        f"{name!r} has the format {kind!r}, which is {why}: leave it out (--columns names those to take), or write it"
-        " anew as text, number, array or bytes"
+        f"{name!r} has the format {kind!r}, which is {why}: leave it out (--columns names those to read), or write it"
+        " again as text, number, array or bytes"
     )
 
 
 def _dtype(names: str, number: int) -> np.dtype[Any]:
     name = names.split(",")[number]
     if name == "bf16":
-        raise UsageError("a tensor of bfloat16: NumPy has no such numbers; write it anew as float32")
+        raise UsageError("a tensor of bfloat16: NumPy has no such numbers; write it again as float32")
     return np.dtype(name).newbyteorder("<")
 
 
 def _array(names: str, order: str, data: bytes) -> Any:
-    """An array behind the number of its dtype, the number of its dimensions, and its shape, each u32."""
+    """Return the array that follows the number of its dtype, the number of its dimensions, and its shape, each u32."""
     number, dimensions = struct.unpack_from(f"{order}II", data)
     shape = struct.unpack_from(f"{order}{dimensions}I", data, 8)
     return np.frombuffer(data, _dtype(names, number), offset=8 + 4 * dimensions).reshape(shape)

@@ -1,17 +1,17 @@
 """The folders that mosaicml-streaming writes: `index.json`, and shards in the format MDS.
 
     str                      str      jpeg, png                image
-    int, uint8 ... int64     int      bytes                    image or audio where the first are such files, else bytes
+    int, uint8 ... int64     int      bytes                    image or audio if the first are such files, else bytes
     str_int                  int      pil                      image: the pixels as PNG, which loses nothing
     float16 ... float64      float    ndarray, with dtype and shape or without   ndarray
     str_float                float    str_decimal              str          json   json
 
-`pkl` is refused, as reading it could run any program; lists of pictures are, as a field holds one. Shards may be
-compressed with zstd, gzip or bzip2. A shard is
+`pkl` is refused, because reading it could run any program; lists of images are refused, because a field holds one.
+Shards may be compressed with zstd, gzip or bzip2. A shard is
 
-    samples (u32) | where each begins, and the last one ends (u32 each) | the columns as JSON | samples
+    samples (u32) | begin of each, and end of the last (u32 each) | the columns as JSON | samples
 
-and a sample the sizes of its columns of variable size (u32 each), then the values. All numbers are little-endian.
+and a sample is the sizes of its columns of variable size (u32 each), then the values. All numbers are little-endian.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _DTYPES: Final = {
 }  # fmt: skip
 """Number of a dtype in the payload of an `ndarray`."""
 _SUFFIXES: Final = {"zstd": ".zst", "gz": ".gz", "bz2": ".bz2"}
-"""Compression by its name in the index -> how `reading` calls it."""
+"""Compression by its name in the index -> its name in `reading`."""
 
 
 class Mds:
@@ -72,18 +72,18 @@ class Mds:
 
     @property
     def notes(self) -> list[str]:
-        """What the report tells."""
+        """Sentences for the report."""
         return self._fields.renamed
 
     def read(self, number: int) -> Iterator[Block]:
-        """See `Shards`."""
+        """Yield the samples of one shard, as `Shards.read` does."""
         done, rows = 0, self._rows(number)
         while some := list(islice(rows, self._shards[number].at_once)):
             yield self._fields.block_of_rows(some, Numbered(range(done, done + len(some))))
             done += len(some)
 
     def _rows(self, number: int) -> Iterator[dict[str, Any]]:
-        """The samples of a shard. Raises `SourceError`."""
+        """Yield the samples of a shard. Raises `SourceError` if the shard is damaged."""
         shard = self._shards[number]
         head = struct.Struct(f"<{sum(size is None for size in shard.sizes)}I")
         with reading(shard.path, shard.name, packed=shard.packed) as file:
@@ -108,12 +108,12 @@ class Mds:
 
 
 class _ShardFacts:
-    """What the index says about one shard. Raises ValueError, KeyError, TypeError where it says nonsense."""
+    """The entry of one shard in the index. Raises ValueError, KeyError, TypeError if the entry is invalid."""
 
     def __init__(self, root: Path, told: Mapping[str, Any]) -> None:
         if told["format"] != "mds" or told["version"] != 2:
             raise ValueError(
-                f"a shard has the format {told['format']!r}, version {told['version']!r}, and MDS 2 is read"
+                f"a shard has the format {told['format']!r}, version {told['version']!r}, and only MDS 2 is read"
             )
         raw, packed = told["raw_data"], told.get("zip_data")
         self.name = str(raw["basename"])
@@ -124,7 +124,7 @@ class _ShardFacts:
             kind = str(told["compression"]).partition(":")[0]
             self.packed = _SUFFIXES.get(kind, "")
             if not self.packed:
-                raise ValueError(f"shards compressed with {kind!r} are not read; {', '.join(_SUFFIXES)} are")
+                raise ValueError(f"shards compressed with {kind!r} are not read; those with {', '.join(_SUFFIXES)} are")
         self.raw_bytes, self.bytes, self.samples = int(raw["bytes"]), int(facts["bytes"]), int(told["samples"])
         self.encodings: dict[str, str] = dict(zip(told["column_names"], told["column_encodings"], strict=True))
         self.sizes: Sequence[int | None] = [None if not size else int(size) for size in told["column_sizes"]]
@@ -135,12 +135,12 @@ class _ShardFacts:
             raise SourceError(self.name, f"cannot be read: {error.strerror}; index.json lists it") from error
         if found.st_size != self.bytes:
             what = f"it has {found.st_size:,} bytes, and index.json says {self.bytes:,}"
-            raise SourceError(self.name, what, hint="The shard is cut short, or another one")
+            raise SourceError(self.name, what, hint="The shard is truncated, or another one")
         self.mark = f"{found.st_size} {found.st_mtime_ns}"
 
 
 def _reader(column: str, encoding: str) -> tuple[str, Callable[[bytes], Any]]:
-    """Codec of a column, and how a payload is read; the codec is `?` where it must be looked at."""
+    """Return the codec of a column, and the reader of a payload; the codec is `?` if it depends on the values."""
     kind, _, more = encoding.partition(":")
     if kind in _READERS:
         return _READERS[kind]
@@ -150,13 +150,13 @@ def _reader(column: str, encoding: str) -> tuple[str, Callable[[bytes], Any]]:
         dtype_name, _, shape = more.partition(":")
         known = tuple(map(int, shape.split(","))) if shape else None
         return "ndarray", _Array(np.dtype(dtype_name).newbyteorder("<") if dtype_name else None, known)
-    others = f"leave it out: --columns names those to take. Or write {column!r} anew with the encoding bytes"
+    others = f"leave it out: --columns names the columns to read. Or write {column!r} again with the encoding bytes"
     why = "a pickle, and reading one can run any program" if kind == "pkl" else "not one value that a field holds"
     raise UsageError(f"column {column!r} has the encoding {encoding!r}, which is {why}; {others}")
 
 
 class _Array:
-    """Reads the payload of an `ndarray`, whose dtype and shape the encoding tells, or the payload itself."""
+    """Reads the payload of an `ndarray`. Dtype and shape are in the encoding, or in the payload itself."""
 
     def __init__(self, dtype: np.dtype[Any] | None, shape: tuple[int, ...] | None) -> None:
         self._dtype, self._shape = dtype, shape

@@ -1,4 +1,4 @@
-"""Parquet files: how are they cut into shards, and read in bounded memory? `arrow` says how types become fields.
+"""Parquet files, cut into shards and read in bounded memory. `arrow` maps types to fields.
 
 A shard is some neighbouring row groups of a file. Batches of some megabytes are read from it, whatever the size of a
 row group.
@@ -19,14 +19,14 @@ from brand.chunker.sources.shards import Block, Shard
 from brand.errors import SourceError
 
 STRETCH_BYTES: Final = 64 << 20
-"""Bytes of the row groups of a shard together, before compression; one that is larger stands alone."""
+"""Bytes of the row groups of a shard together, before compression; a larger row group is a shard of its own."""
 _BATCH_BYTES: Final = 4 << 20
 _BATCH_ROWS: Final = 1 << 15
 _READ_BYTES: Final = 1 << 20
 
 
 class Parquet:
-    """Parquet files with the same columns."""
+    """Parquet files with equal columns."""
 
     kind = "parquet"
 
@@ -50,17 +50,17 @@ class Parquet:
                     self._stretches.append((file, groups))
                     shards.append(Shard(file.name, size, f"{file.mark} {groups[0]} {groups[-1]}", samples))
         if columns is None or not shards:
-            raise SourceError(files[0].name, "there are no rows in it, and in no other file")
+            raise SourceError(files[0].name, "there are no rows in it, nor in any other file")
         self._columns, self.shards, self.classes = columns, tuple(shards), columns.classes
         self.schema, self.choice = columns.fields.schema, columns.fields.choice
 
     @property
     def notes(self) -> list[str]:
-        """What the report tells."""
+        """Sentences for the report."""
         return self._columns.fields.renamed
 
     def read(self, number: int) -> Iterator[Block]:
-        """See `Shards`."""
+        """Yield the rows of one shard, as `Shards.read` does."""
         file, groups = self._stretches[number]
         with _opened(file) as parquet:
             facts = [parquet.metadata.row_group(group) for group in range(groups[-1] + 1)]
@@ -75,12 +75,12 @@ class Parquet:
 
 
 def _opened(file: ImportFile) -> Any:
-    """A Parquet file as a context. Raises `SourceError`."""
+    """Open a Parquet file as a context. Raises `SourceError` if it cannot be read."""
     library = arrow()
     try:
         return library.parquet.ParquetFile(file.path, buffer_size=_READ_BYTES, pre_buffer=False)
     except (library.ArrowException, OSError) as error:
-        raise SourceError(file.name, f"it is no whole Parquet file: {error}") from error
+        raise SourceError(file.name, f"it is not a whole Parquet file: {error}") from error
 
 
 def _next(file: ImportFile, batches: Iterator[Any]) -> Any:
@@ -96,7 +96,7 @@ def _first(parquet: Any, names: list[str]) -> Any:
 
 
 def _cuts(metadata: Any) -> list[tuple[list[int], int, int]]:
-    """Row groups, rows and bytes of each stretch of a file."""
+    """Return row groups, rows and bytes of each stretch of a file."""
     cuts: list[tuple[list[int], int, int]] = []
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)

@@ -1,5 +1,6 @@
-"""What MDS and LitData have in common: samples behind a table of offsets, columns of bytes whose contents the index
-does not tell, and pixels as they lie in memory.
+"""The common part of MDS and LitData.
+
+Samples after a table of offsets, columns of bytes whose contents the index does not declare, and raw pixels.
 """
 
 from __future__ import annotations
@@ -22,16 +23,16 @@ _LONGEST_MODE: Final = 16
 
 
 def below(root: Path, name: str) -> Path:
-    """A file that an index names. Raises ValueError for one that would lie elsewhere."""
+    """Return the path of a file that an index names. Raises ValueError if it would be outside the folder."""
     if Path(name).is_absolute() or ".." in Path(name).parts:
         raise ValueError(f"it names the file {name!r}, which is not in the folder")
     return root / name
 
 
 def settled(codecs: Mapping[str, str], rows: Iterator[Mapping[str, Any]]) -> list[tuple[str, str]]:
-    """Columns and their codecs. The first of the rows tell what a column of `?` holds: pictures, clips, other bytes.
+    """Return columns and their codecs. For a column of `?`, the first rows decide: images, audio or other bytes.
 
-    No row is read where there is no such column.
+    No row is read if there is no such column.
     """
     first = list(islice(rows, LOOKED_AT)) if "?" in codecs.values() else []
     return [
@@ -41,19 +42,19 @@ def settled(codecs: Mapping[str, str], rows: Iterator[Mapping[str, Any]]) -> lis
 
 
 def at_offsets(file: BinaryIO, samples: int, size: int | None) -> Iterator[bytes]:
-    """The samples of a file that begins with their number and offsets, each u32; read from front to back.
+    """Yield the samples of a file that begins with their number and offsets, each u32; read from front to back.
 
-    `size` is that of the whole file, where it is known. Raises EOFError where the file ends too early, or its table of
+    `size` is that of the whole file, if it is known. Raises EOFError if the file ends too early, or if its table of
     offsets contradicts it.
     """
     (found,) = _U32.unpack(_exactly(file, _U32.size))
     if found != samples:
-        raise EOFError(f"it says that it holds {found:,} samples, and the index says {samples:,}")
+        raise EOFError(f"it states {found:,} samples, and the index {samples:,}")
     offsets = np.frombuffer(_exactly(file, 4 * (samples + 1)), "<u4").astype(np.int64)
     at = 4 * (samples + 2)
     ends = int(offsets[-1]) if size is None else size
     if int(offsets[0]) < at or (np.diff(offsets) < 0).any() or int(offsets[-1]) != ends:
-        raise EOFError("the places of its samples contradict each other, or its size")
+        raise EOFError("the offsets of its samples contradict each other, or its size")
     _exactly(file, int(offsets[0]) - at)
     for length in np.diff(offsets).tolist():
         yield _exactly(file, length)
@@ -64,18 +65,21 @@ def _exactly(file: BinaryIO, size: int) -> bytes:
         raise EOFError(f"a sample of {size:,} bytes; the limit is {MAX_SAMPLE:,}")
     data = file.read(size)
     if len(data) != size:
-        raise EOFError("it is cut short")
+        raise EOFError("it is truncated")
     return data
 
 
 def scalar(dtype: np.dtype[Any], data: bytes) -> Any:
-    """A number. Raises ValueError."""
+    """Return a number. Raises ValueError if it has another size."""
     (value,) = np.frombuffer(data, dtype)
     return value.item()
 
 
 def pixels(data: bytes) -> Any:
-    """A Pillow image from width, height, length of the mode (u32 each), mode and pixels. Raises ValueError."""
+    """Return a Pillow image from width, height, length of the mode (u32 each), mode and pixels.
+
+    Raises ValueError if they do not fit together.
+    """
     from PIL import Image
 
     width, height, length = _PIXELS.unpack_from(data)
@@ -86,7 +90,7 @@ def pixels(data: bytes) -> Any:
 
 
 def folder_error(path: Path, error: Exception, what: str) -> SourceError:
-    """The error where the index of a folder cannot be read, or says nonsense."""
+    """Return the error for the index of a folder that cannot be read, or is invalid."""
     if isinstance(error, FileNotFoundError):
         return SourceError(str(path), "there is no such file; it lists the files of the folder")
-    return SourceError(str(path), f"it is no index of {what}: {error}")
+    return SourceError(str(path), f"it is not an index of {what}: {error}")

@@ -1,8 +1,8 @@
 """A table in memory, given to `pack` in place of samples: which fields does it have, and what are their values?
 
 Tables of pandas, tables and batches of PyArrow, and `Dataset` of Hugging Face are read column by column; the types of
-the columns tell the codecs. Anything else that is no list of samples is refused, with the code that makes samples of
-it. Libraries are known by the names of their classes, so that none is imported.
+the columns determine the codecs. Anything else that is not a list of samples is refused, with the code that makes
+samples of it. Libraries are recognized by the names of their classes, so that none is imported.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _ROWS: Final = {
     ("polars", "DataFrame"): "table.to_arrow()",
     ("polars", "LazyFrame"): "table.collect().to_arrow()",
 }
-"""Library and class of a table -> code that makes a table that `pack` takes."""
+"""Library and class of a table -> code that makes a table that `pack` accepts."""
 
 
 @dataclass(frozen=True)
@@ -50,15 +50,15 @@ class Table:
     classes: tuple[str, ...] | None = None
 
     def blocks(self) -> Iterator[Block]:
-        """All rows, in order."""
+        """Yield all rows, in order."""
         columns: Iterator[Block] = self.columns.blocks(self.fields)
         return columns
 
 
 def table_of(samples: Any, schema: Mapping[str, str] | None) -> Table | None:
-    """The table that `pack` was given, with the fields of a schema or with all columns; None where it is no table.
+    """Return the table that `pack` was given, with the fields of a schema or with all columns.
 
-    Raises `SchemaError`, `UsageError`, `MissingExtraError`.
+    Returns None if it is not a table. Raises `SchemaError`, `UsageError`, `MissingExtraError`.
     """
     kinds = {(kind.__module__.partition(".")[0], kind.__name__) for kind in type(samples).__mro__}
     if ("pandas", "DataFrame") in kinds:
@@ -100,7 +100,7 @@ class _ArrowTable:
 
 
 class _HubTable:
-    """A `Dataset` of Hugging Face: what it stores, without decoding."""
+    """A `Dataset` of Hugging Face: its stored values, without decoding."""
 
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset.with_format("arrow")
@@ -122,7 +122,7 @@ class ArrowColumns:
     columns: ArrowFields
 
     def blocks(self, _: Fields) -> Iterator[Block]:
-        """All rows, in order."""
+        """Yield all rows, in order."""
         row = 0
         for batch in self.table.batches():
             yield self.columns.block(batch, row)
@@ -142,7 +142,7 @@ class PandasColumns:
     frame: Any
 
     def blocks(self, fields: Fields) -> Iterator[Block]:
-        """All rows, in order."""
+        """Yield all rows, in order."""
         for start in range(0, len(self.frame), _ROWS_AT_ONCE):
             some = self.frame.iloc[start : start + _ROWS_AT_ONCE]
             called = Numbered(range(start, start + len(some)), "row")
@@ -176,7 +176,10 @@ def _codec(series: Any) -> str:
 
 
 def _values(series: Any) -> Any:
-    """The values of a column; None where one is missing, but for numbers that are not."""
+    """Return the values of a column; None for a missing value.
+
+    Numbers without missing values are returned as an array.
+    """
     kind = series.dtype.kind
     if isinstance(series.dtype, np.dtype) and kind in "iubf":
         exact = np.float64 if kind == "f" else np.int64
@@ -186,16 +189,16 @@ def _values(series: Any) -> Any:
 
 
 def _refuse(samples: Any, kinds: set[tuple[str, str]]) -> None:
-    """Raise `UsageError` for other tables, columns and paths. The first sample shows any other mistake."""
+    """Raise `UsageError` for other tables, columns and paths. The first sample reveals any other mistake."""
     for library, name in sorted(kinds & _ROWS.keys()):
         raise UsageError(f"samples is a {name} of {library}: give {_ROWS[library, name]}, where table is what you gave")
     if isinstance(samples, Mapping):
         raise UsageError(
-            "samples is a dict, and pack takes an iterable of dicts, one for each sample; of a dict of columns make"
+            "samples is a dict, and pack takes an iterable of dicts, one for each sample; turn a dict of columns into"
             " (dict(zip(columns, row)) for row in zip(*columns.values()))"
         )
     if isinstance(samples, str | bytes | os.PathLike):
         raise UsageError(
             f"samples={samples!r} is a path, and pack takes an iterable of dicts; for a folder of files there is"
-            " `brand convert`, for pictures, clips, tar files, Parquet, MDS, JSONL and others"
+            " `brand convert`, for images, audio, tar files, Parquet, MDS, JSONL and others"
         )

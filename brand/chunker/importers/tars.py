@@ -1,4 +1,4 @@
-"""The files of a tar archive in order: how is one read from its front, quickly, so that no damage passes for its end?
+"""The files of a tar archive in order, read quickly from its front, so that damage is never taken for its end.
 
 An archive is a row of blocks of 512 bytes. Each file has a header (ustar, GNU or the older v7), then its contents in
 whole blocks. A header before it may hold a long name (GNU) or records such as `path` and `size` (pax). Blocks of zeros
@@ -6,7 +6,7 @@ end an archive; another one may follow.
 
 Python's library spends most of its time on headers, takes a missing end for an end, and skips a header that it cannot
 read. Here `_Walk` steps from header to header through a stretch that was read at once, and compares all their checksums
-together before any file is handed out. Whatever is not as it should be is an error, and so are sparse files.
+together before any file is returned. Any deviation from the format is an error, and so are sparse files.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ _ZEROS: Final = bytes(_BLOCK)
 _STRETCH: Final = 1 << 20
 """Bytes that are read at once."""
 _MOST_TOLD: Final = 1 << 20
-"""Bytes of a header before a header."""
+"""The most bytes of a header before a header."""
 _CHECKSUM: Final = slice(148, 156)
 _FILES, _FOLDER = (b"0", b"\0", b"7"), b"5"
 _LONG_NAME, _LONG_LINK, _FOR_ALL = b"L", b"K", b"g"
 _BEFORE: Final = (_LONG_NAME, _LONG_LINK, _FOR_ALL, b"x", b"X")
-"""Types of headers that tell something of the next one."""
+"""Types of headers that describe the next header."""
 _DAMAGED: Final = "a header in it is damaged"
 
 
 def members(stream: BinaryIO, name: str) -> Iterator[tuple[str, bytes]]:
-    """Names and contents of the files, in order; also of archives that lie one behind the other.
+    """Yield names and contents of the files, in order; also of archives that follow one another.
 
-    Raises `SourceError`.
+    Raises `SourceError` if the archive is damaged.
     """
     try:
         yield from _files(stream)
@@ -57,7 +57,7 @@ def _files(stream: BinaryIO) -> Iterator[tuple[str, bytes]]:
 
 
 def _read(stream: BinaryIO, size: int) -> bytes:
-    """So many bytes, or those that are left. A size that a header tells costs no memory before the bytes are there."""
+    """Return `size` bytes, or those that are left. A size in a header costs no memory before the bytes are there."""
     pieces = []
     while size > 0 and (piece := stream.read(min(size, _STRETCH))):
         pieces.append(piece)
@@ -70,27 +70,27 @@ class _Walk:
 
     def __init__(self) -> None:
         self.at = 0
-        """Where in the last stretch the first block lies that has not been used."""
+        """Offset in the last stretch of the first block that has not been used."""
         self.missing = 0
         """Bytes that are missing of the file that begins there."""
         self._within = ""  # the name of that file
         self._ended = False
         """Whether the last block marked the end of an archive."""
         self._told: dict[str, str] | None = None
-        """What headers before the next one say of it: `path`, `size`. None: there are none."""
+        """Facts from headers before the next one: `path`, `size`. None if there are none."""
 
     def __repr__(self) -> str:
         return f"_Walk(at {self.at}, {self.missing} bytes missing, told {self._told})"
 
     def over(self, data: bytes) -> list[tuple[str, int, int]]:
-        """The files that lie in a stretch as a whole: names, begins and ends of the contents. Raises ValueError."""
+        """Return the files that are wholly in a stretch: names, begins and ends of the contents. Raises ValueError."""
         spans, heads = list[tuple[str, int, int]](), list[int]()
         self.at = self.missing = 0
         while self.at + _BLOCK <= len(data):
             head = self.at
             if not data[head] and data[head : head + _BLOCK] == _ZEROS:
                 if self._told is not None:
-                    raise ValueError(f"{_DAMAGED}: the one that belongs to the last one is missing")
+                    raise ValueError(f"{_DAMAGED}: the header that follows it is missing")
                 self.at, self._ended = self.at + _BLOCK, True
                 continue
             heads.append(head)
@@ -115,16 +115,16 @@ class _Walk:
         return spans
 
     def end(self, data: bytes) -> None:
-        """Nothing follows the last stretch. Raises ValueError where the archive is not at its end."""
+        """Check that nothing is missing after the last stretch. Raises ValueError if the archive is not at its end."""
         if self.missing:
-            raise ValueError(f"it is cut short within {self._within!r}")
+            raise ValueError(f"it is truncated within {self._within!r}")
         if self.at < len(data):
-            raise ValueError(f"{_DAMAGED}: it is cut short")
+            raise ValueError(f"{_DAMAGED}: it is truncated")
         if self._told is not None or not self._ended:
-            raise ValueError("it ends without the mark of its end: it is cut short")
+            raise ValueError("it ends without the mark of its end: it is truncated")
 
     def _hear(self, kind: bytes, data: bytes) -> None:
-        """A header before a header. Where several tell the same thing, the first one is right."""
+        """Read a header before a header. If several state the same thing, the first one is right."""
         told = dict[str, str]()
         if kind == _LONG_NAME:
             told = {"path": _text(data)}
@@ -133,7 +133,7 @@ class _Walk:
             if any(key.startswith("GNU.sparse") for key in told):
                 raise ValueError("it holds a sparse file, and only whole files can be samples")
             if told and kind == _FOR_ALL:
-                raise ValueError(f"{_DAMAGED}: it tells the {next(iter(told))} of all files")
+                raise ValueError(f"{_DAMAGED}: it sets the {next(iter(told))} of all files")
         self._told = told | (self._told or {})
 
 
@@ -146,11 +146,14 @@ def _check(data: bytes, heads: list[int]) -> None:
     blocks[:, _CHECKSUM] = ord(" ")
     sums, signed = (blocks.view(kind).sum(axis=1, dtype=np.int64) for kind in (np.uint8, np.int8))
     if not np.all((sums == told) | (signed == told)):
-        raise ValueError(f"{_DAMAGED}: its checksum is another")
+        raise ValueError(f"{_DAMAGED}: its checksum differs")
 
 
 def _name(data: bytes, head: int) -> str:
-    """The name in a header. GNU's headers hold other things where those of `ustar` hold the front of a long name."""
+    """Return the name in a header.
+
+    The space that holds the front of a long name in `ustar` has another use in GNU's headers.
+    """
     name = _text(data[head : head + 100])
     has_front = data[head + 345] and data[head + 257 : head + 263] == b"ustar\0"
     return f"{_text(data[head + 345 : head + 500])}/{name}" if has_front else name
@@ -161,7 +164,7 @@ def _text(field: bytes) -> str:
 
 
 def _size(data: bytes, head: int, kind: bytes, told: dict[str, str]) -> int:
-    """Bytes that follow a header."""
+    """Return the number of bytes that follow a header."""
     field = data[head + 124 : head + 136]
     if kind not in _BEFORE and "size" in told:
         size = _whole(told["size"].encode("utf-8", "surrogateescape"), 10)
@@ -185,13 +188,13 @@ def _whole(digits: bytes, base: int) -> int:
 
 
 def _pax(data: bytes) -> Iterator[tuple[str, str]]:
-    """The records of a pax header: `LENGTH KEY=VALUE` and a line feed, where the length counts all of it."""
+    """Yield the records of a pax header: `LENGTH KEY=VALUE` and a line feed; the length counts all of it."""
     at = 0
     while at < len(data):
         digits = data[at : at + 10].partition(b" ")[0]
         end = at + _whole(digits, 10)
         key, equals, value = data[at + len(digits) + 1 : end - 1].partition(b"=")
         if not equals or not key or end > len(data) or data[end - 1 : end] != b"\n":
-            raise ValueError(f"{_DAMAGED}: a record of it is none")
+            raise ValueError(f"{_DAMAGED}: a record of it is malformed")
         yield _text(key), value.decode("utf-8", "surrogateescape")
         at = end

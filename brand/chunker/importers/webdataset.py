@@ -1,18 +1,18 @@
 """Tar files as the library webdataset writes them: which files make a sample, and what are its fields?
 
-Files that follow each other and have one name up to the first dot are a sample; that name is its `key`. What follows
-the dot names the field and tells its codec:
+Files that follow each other and have one name up to the first dot are a sample; that name is its `key`. The text after
+the dot names the field and determines its codec:
 
     jpg jpeg png webp gif bmp tif tiff ...   image    field `image`      txt           str       field `text`
     wav flac ogg mp3 opus m4a ...            audio    field `audio`      cls           int       field `label`
     json                                     json     field `json`       npy           ndarray   field `npy`
     id index count ...                       int                         transcript    str
-    anything else                            image or audio where the first files are of such a kind, else bytes
+    anything else                            image or audio if the first files are of such a kind, else bytes
 
-A field has the name of its ending where that has several parts (`left.jpg`), and where a sample has two files for one
+A field has the name of its ending if that has several components (`left.jpg`), and if a sample has two files for one
 of these names (`jpg` and `png`).
-Payloads are stored bit for bit, but for `json`, `npy` and numbers, of which the value is stored. Folders, hidden files
-and files without an ending are no samples. Nothing is unpickled: such files are `bytes`.
+Payloads are stored bit for bit; for `json`, `npy` and numbers, the value is stored. Folders, hidden files
+and files without an ending are not samples. Nothing is unpickled: such files are `bytes`.
 """
 
 from __future__ import annotations
@@ -83,11 +83,11 @@ class WebDataset:
 
     @property
     def notes(self) -> list[str]:
-        """What the report tells."""
+        """Sentences for the report."""
         return self._fields.renamed
 
     def read(self, number: int) -> Iterator[Block | Bad]:
-        """See `Shards`."""
+        """Yield the samples of one shard, as `Shards.read` does."""
         rows: list[dict[str, Any]] = []
         held = 0
         for key, files in _samples(self._files[number]):
@@ -123,7 +123,7 @@ class WebDataset:
                 return Bad(
                     called,
                     f"it has a file .{ending}, and the first samples have none",
-                    f"--columns {names} takes no others",
+                    f"--columns {names} reads no others",
                 )
         for column, (name, codec) in zip(self._fields.columns, self.schema.fields, strict=True):
             if column in row and column != "key":
@@ -134,7 +134,7 @@ class WebDataset:
                         called, f"field {name!r} ({codec}): {error}", f"--field {name}=bytes stores what is there"
                     )
             elif column not in row and name not in self._fields.nulls:
-                hint = f"--null {name}=VALUE puts a value in the place of each one that is missing"
+                hint = f"--null {name}=VALUE replaces each missing value"
                 return Bad(called, f"it has no file for the field {name!r}, which other samples have", hint)
         return row
 
@@ -152,7 +152,7 @@ def _codec(ending: str, data: bytes) -> str:
 
 
 def _value(codec: str, data: bytes) -> Any:
-    """A file's contents as the value of a field. Raises ValueError."""
+    """Return a file's contents as the value of a field. Raises ValueError if they are invalid."""
     if codec == "str":
         return data.decode()
     if codec in ("int", "float"):
@@ -163,7 +163,7 @@ def _value(codec: str, data: bytes) -> Any:
 
 
 def _samples(file: ImportFile) -> Iterator[Sample]:
-    """The samples of one tar file. Raises `SourceError`."""
+    """Yield the samples of one tar file. Raises `SourceError` if the archive is damaged."""
     key, files = None, dict[str, bytes]()
     with reading(file.path, file.name) as stream:
         for name, data in members(stream, file.name):

@@ -1,6 +1,6 @@
-"""What must a new data set have in common with those of a collection, to become a part of it?
+"""What must a new data set have in common with those of a collection, to become a segment of it?
 
-All parts have the same fields, chunk size and dictionary. Classes keep their numbers, and new ones get the next.
+All segments have equal fields, chunk size and dictionary. Classes keep their numbers, and new ones get the next.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from brand.formats.schema import Schema
 
 @dataclass(frozen=True)
 class Like:
-    """The facts of the parts that are there."""
+    """The facts of the existing segments."""
 
     schema: Schema
     classes: tuple[str, ...] | None
@@ -22,7 +22,7 @@ class Like:
     compression: Compression
 
     def check(self, schema: Schema, classes: tuple[str, ...] | None) -> None:
-        """Raise `SchemaError` where samples with this schema and these classes do not fit."""
+        """Raise `SchemaError` if samples with this schema and these classes do not fit."""
         if (told := difference(self.schema, schema)) is not None:
             raise SchemaError(
                 f"the new samples do not fit the collection: {told}. All samples of a collection have the same fields "
@@ -40,7 +40,7 @@ class Like:
 
 
 def difference(known: Schema, new: Schema) -> str | None:
-    """In words: how a schema differs from the known one; None where it does not."""
+    """Return in words how a schema differs from the known one; None if it does not."""
     if known.fields == new.fields:
         return None
     here, there = dict(known.fields), dict(new.fields)

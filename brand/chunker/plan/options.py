@@ -1,4 +1,4 @@
-"""What can a user choose about a conversion? All of it is checked before anything is done."""
+"""The choices of a user about a conversion. All of them are checked before anything is done."""
 
 from __future__ import annotations
 
@@ -12,36 +12,37 @@ from brand.formats.compression import MODES, Mode
 
 
 def default_jobs() -> int:
-    """The number of processes without an option: one for each core that this process may run on."""
+    """Return the number of processes without an option: one for each core that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @dataclass(frozen=True)
 class Options:
-    """How to convert. The first group decides the bytes that are written, the second how the work is done.
+    """The options of a conversion.
 
-    Raises `UsageError` for values that make no sense.
+    The first group determines the bytes that are written, the second how the work is done. Raises `UsageError` if a
+    value is out of range.
     """
 
     seed: int = 0
     """Seed of the shuffle."""
     chunk_size: int | None = None
-    """Samples a chunk; None: 64, or as many as make the mean chunk 4 MiB."""
+    """Samples per chunk; None: 64, or the number that makes the mean chunk 4 MiB."""
     chunk_bytes: int | None = None
     """Target for the mean chunk instead, in stored bytes."""
     compression: Mode = "auto"
-    """`auto` (zstandard where it saves 10 %), `zstd` or `none`."""
+    """`auto` (zstandard if it saves 10 %), `zstd` or `none`."""
     labels: bool = True
-    """Take the folders at the top as classes."""
+    """Whether the top-level folders are classes."""
     like: Like | None = None
-    """The parts of a collection that the data set will join: they decide fields, chunk size and compression."""
+    """The segments of a collection that the data set will join: they decide fields, chunk size and compression."""
 
     jobs: int | None = None
-    """Processes; None for one a core."""
+    """Processes; None for one per core."""
     skip_errors: bool = False
     """Leave out files that cannot be used, and report them, instead of failing at the first."""
     validate: bool | None = None
-    """Decode every file beforehand. None: only with `skip_errors`, as only decoding finds every bad file."""
+    """Decode every file beforehand. None: only with `skip_errors`, because only decoding finds every bad file."""
     follow_links: bool = False
     """Follow symbolic links that lead out of the source, or to folders."""
     dry_run: bool = False
@@ -53,7 +54,7 @@ class Options:
         if not 0 <= self.seed < 1 << 64:
             raise UsageError(f"seed {self.seed}: a seed is a whole number from 0 to 2^64 - 1")
         if self.compression not in MODES:
-            raise UsageError(f"compression {self.compression!r}: there are {', '.join(MODES)}")
+            raise UsageError(f"compression {self.compression!r}: give one of {', '.join(MODES)}")
         _ = self.layout
 
     @property
@@ -68,7 +69,7 @@ class Options:
 
     @property
     def with_labels(self) -> bool:
-        """Whether folders at the top are classes."""
+        """Whether top-level folders are classes."""
         return self.labels and (self.like is None or self.like.classes is not None)
 
     @property

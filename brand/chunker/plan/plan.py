@@ -15,19 +15,22 @@ from brand.formats.header import Header, canonical_json, pack_header
 from brand.formats.schema import Schema
 
 USUAL_SAMPLES: Final = 64
-"""Samples a chunk, as the paper recommends (section 5.5)."""
+"""Samples per chunk, as the paper recommends (section 5.5)."""
 LEAST_BYTES: Final = 4 << 20
-"""A chunk holds more than the usual samples where they are small, so that the mean chunk has at least this size."""
+"""The smallest mean chunk: if samples are small, a chunk holds more than the usual number."""
 _MARGIN: Final = 0.97
-"""Estimated sizes are multiplied by this, so that the mean chunk still reaches `LEAST_BYTES`."""
+"""Estimated sizes are multiplied by this factor, so that the mean chunk reaches `LEAST_BYTES` in spite of errors."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The size of chunks that a user asks for: in samples or in bytes, or neither. Raises `UsageError`."""
+    """The size of chunks that a user asks for: in samples or in bytes, or neither.
+
+    Raises `UsageError` if both are given.
+    """
 
     chunk_size: int | None = None
-    """Samples a chunk."""
+    """Samples per chunk."""
     chunk_bytes: int | None = None
     """Target for the mean chunk, in stored bytes."""
 
@@ -35,21 +38,21 @@ class Layout:
         if self.chunk_size is not None and self.chunk_bytes is not None:
             raise UsageError("give a chunk size in samples or in bytes, not both")
         if self.chunk_size is not None and not 1 <= self.chunk_size <= MAX_CHUNK_SAMPLES:
-            raise UsageError(f"chunk size {self.chunk_size}: there are 1 to {MAX_CHUNK_SAMPLES:,} samples a chunk")
+            raise UsageError(f"chunk size {self.chunk_size}: a chunk has 1 to {MAX_CHUNK_SAMPLES:,} samples")
         if self.chunk_bytes is not None and self.chunk_bytes < 1:
             raise UsageError(f"chunk bytes {self.chunk_bytes}: a chunk has at least one byte")
 
 
 @dataclass(frozen=True)
 class ChunkPlan:
-    """All that is decided before the first chunk is written."""
+    """All decisions that are made before the first chunk is written."""
 
     header: Header
     compression: Compression
     data_set_id: bytes
     packed_header: bytes
     raw_bytes: int
-    """Raw bytes of all records; an estimate where the source does not know them."""
+    """Raw bytes of all records; an estimate if the source does not know them."""
 
     @property
     def stored_bytes(self) -> int:
@@ -72,7 +75,7 @@ def make_plan(
 ) -> ChunkPlan:
     """Decide everything.
 
-    `probe` holds records of randomly placed samples. `raw_bytes` is None where the source does not know it; the probe
+    `probe` holds records of randomly placed samples. `raw_bytes` is None if the source does not know it; the probe
     then gives an estimate. A mode of compression is judged by the probe.
     """
     probe_bytes = sum(map(len, probe))
@@ -97,7 +100,7 @@ def make_plan(
 
 
 def chunk_samples(samples: int, stored_bytes: float, layout: Layout) -> int:
-    """Samples in a chunk.
+    """Return the number of samples in a chunk.
 
     Chunks are filled evenly: the last one is never a small rest if the others can be a little larger.
     """

@@ -1,4 +1,4 @@
-"""What does a conversion tell while it runs (`StageProgress`) and when it is done (`Report`)?"""
+"""The progress of a conversion while it runs (`StageProgress`), and its result (`Report`)."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from brand.printable import escaped, printable
 
 @dataclass(frozen=True, slots=True)
 class StageProgress:
-    """How far one stage of a conversion is."""
+    """The progress of one stage of a conversion."""
 
     stage: str
     """`scan`, `check`, `spool`, `pack` or `seal`; `wait` while another machine makes the plan."""
     samples: int
     """Samples done; with `wait`, seconds."""
     total: int | None
-    """Samples in all; None where that is not known yet."""
+    """Samples in all; None if that is not known yet."""
     bytes: int
     """Source bytes done."""
     total_bytes: int | None
-    """Source bytes in all; None where that is not known."""
+    """Source bytes in all; None if that is not known."""
 
 
 OnProgress = Callable[[StageProgress], None]
@@ -34,33 +34,33 @@ def silent(_: StageProgress) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A file of the source that cannot be used, and why."""
+    """A file of the source that cannot be used, and the reason."""
 
     path: str
-    """Below the source folder, as `skipped.tsv` has it: `brand.printable.unescaped` gives the name itself."""
+    """Path below the source folder, as in `skipped.tsv`: `brand.printable.unescaped` returns the name itself."""
     reason: str
-    """On one line."""
+    """The reason, on one line."""
 
     @classmethod
     def of(cls, name: str, reason: str) -> Problem:
-        """A problem from any name and any reason; escapes the name, and puts the reason on one line."""
+        """Return a problem from any name and any reason; escapes the name, and puts the reason on one line."""
         return cls(escaped(name), printable(" ".join(reason.split())))
 
 
 @dataclass(frozen=True)
 class Report:
-    """What a conversion did, or would do (`dry_run`)."""
+    """The result of a conversion, or of a dry run (`dry_run`)."""
 
     target: str
     """Folder of the data set."""
     samples: int
     """Samples in the data set."""
     classes: tuple[str, ...] | None
-    """Names of the classes, by label; None where the set has no labels."""
+    """Names of the classes, by label; None if the data set has no labels."""
     chunks: int
     """Number of chunk files."""
     chunk_size: int
-    """Samples a chunk."""
+    """Samples per chunk."""
     source_bytes: int
     """Bytes of all records before compression: the files or values, and their keys and labels."""
     stored_bytes: int
@@ -68,7 +68,7 @@ class Report:
     compression: str
     """`none` or `zstd`."""
     dictionary_bytes: int
-    """Size of the trained dictionary; 0 where there is none."""
+    """Size of the trained dictionary; 0 if there is none."""
     skipped: tuple[Problem, ...] = ()
     """Files of the source that were left out, by path."""
     notes: tuple[str, ...] = ()
@@ -76,40 +76,40 @@ class Report:
     chunks_found: int = 0
     """Chunks that an earlier, interrupted run had finished."""
     seconds: float = 0.0
-    """How long it took; an estimate in a dry run."""
+    """Duration; an estimate in a dry run."""
     dry_run: bool = False
     """Whether this was a dry run, which writes nothing."""
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values for `--json`."""
+        """Return plain values for `--json`."""
         return asdict(self)
 
 
 @dataclass(frozen=True)
 class TaskReport:
-    """What one part of a conversion did."""
+    """The result of one task of a conversion."""
 
     target: str
     """Folder of the data set."""
     part: str
-    """Which part, as `3/8`."""
+    """The task, as `3/8`."""
     first: int
-    """Number of its first chunk."""
+    """Number of the first chunk of the task."""
     chunks: int
-    """How many chunks it has."""
+    """Number of chunks of the task."""
     chunks_found: int
-    """How many of them had been made before."""
+    """Chunks of the task that had been made before."""
     samples: int
-    """Samples in them."""
+    """Samples in these chunks."""
     source_bytes: int
     """Bytes of these samples before compression."""
     chunks_in_all: int
     """Chunks of the whole data set."""
     chunks_missing: int
-    """Chunks of the whole data set that no part has made yet."""
+    """Chunks of the whole data set that no task has made yet."""
     seconds: float
-    """How long it took."""
+    """Duration in seconds."""
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values for `--json`."""
+        """Return plain values for `--json`."""
         return asdict(self)

@@ -1,4 +1,4 @@
-"""Where do samples come from? Folders, shards and Python objects, each behind one interface.
+"""The sources of samples: folders, shards and Python objects, each with one interface.
 
 request     from the folder that a user names to a source
 folders     the files of an image or audio folder, in ImageFolder's order

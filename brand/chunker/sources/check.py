@@ -1,9 +1,9 @@
 """Which files of a folder cannot be used, and what happens to them?
 
-The scan has already found the files that cannot be read. Where every file must be decoded, all processes decode here.
+The scan has already found the files that cannot be read. If every file must be decoded, all processes decode here.
 The work folder keeps the result, so a conversion that was stopped does not decode again. Bad files end the conversion
 with an error, or it leaves them out of the source and reports them. If the whole folder holds files of another kind,
-leaving files out does not help: `misfit_hint` says so.
+leaving files out does not help: `misfit_hint` explains that to the user.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from brand.formats.media import HEAD_BYTES, kind_of
 SKIP_HINT: Final = "--on-error skip leaves such files out and lists them"
 _FILES_A_TASK: Final = 32
 _LOOKED_AT: Final = 64
-"""How many files are looked at, evenly spread over the folder."""
-_VERBS: Final = {"image": "`brand convert images` is for pictures", "audio": "`brand convert audio` is for sound files"}
+"""Number of inspected files, evenly spread over the folder."""
+_VERBS: Final = {"image": "`brand convert images` is for images", "audio": "`brand convert audio` is for audio files"}
 
 Bad = list[tuple[int, str]]
 """(index, reason) of files that do not decode."""
@@ -45,7 +45,7 @@ def leave_out_unusable(
 ) -> list[Problem]:
     """Leave the files that cannot be used out of the source, and return them.
 
-    Raises `SourceError` for the first such file unless errors are skipped, and where no file is left.
+    Raises `SourceError` for the first such file unless errors are skipped, and if no file is left.
     """
     problems, alone, misfit = list(folder.problems), set(folder.lost_sidecars), ""
     if options.decode_all:
@@ -60,7 +60,7 @@ def leave_out_unusable(
             source.listing = source.listing.without(mask)
     if alone:
         alone.difference_update(source.all_sidecars())
-        problems += [Problem.of(name, "the clip that it belongs to was left out") for name in sorted(alone)]
+        problems += [Problem.of(name, "the audio file that it belongs to was left out") for name in sorted(alone)]
     if problems and not options.skip_errors:
         more = f"{counted(len(problems) - 1, 'more file')} cannot be used either. " if len(problems) > 1 else ""
         raise SourceError(problems[0].path, problems[0].reason, hint=misfit or more + SKIP_HINT)
@@ -101,7 +101,7 @@ def _decode_some(source: FolderSource, first: int) -> Bad:
 
 
 def misfit_hint(source: FolderSource) -> str:
-    """What the user can do where no file looked at is of the kind that is converted; else empty."""
+    """Return advice for the user if no inspected file is of the kind that is converted; else an empty text."""
     total, kinds = len(source), set[str]()
     looked_at = min(total, _LOOKED_AT)
     for index in np.linspace(0, max(0, total - 1), looked_at, dtype=np.int64).tolist():
@@ -112,7 +112,7 @@ def misfit_hint(source: FolderSource) -> str:
             continue
     if source.file_field in kinds or not kinds:
         return ""
-    what = {"image": "a picture", "audio": "a sound file"}[source.file_field]
-    which = f"none of the {counted(total, 'file')}" if looked_at == total else f"none of {looked_at} files looked at"
+    what = {"image": "an image", "audio": "an audio file"}[source.file_field]
+    which = f"none of the {counted(total, 'file')}" if looked_at == total else f"none of {looked_at} inspected files"
     how = next((verb for kind, verb in _VERBS.items() if kind in kinds), "brand.pack takes samples of any kind")
     return f"In this folder {which} is {what}: {how}"

@@ -1,7 +1,7 @@
-"""Files beside the samples: `skipped.tsv` lists what was left out, `extras.zip` makes the source folder whole again.
+"""Files next to the samples: `skipped.tsv` lists files that were left out, `extras.zip` completes the source folder.
 
-`extras.zip` holds the transcripts (tables and sidecars) and the empty folders of the source; `brand unpack` puts them
-back.
+`extras.zip` holds the transcripts (tables and sidecars) and the empty folders of the source; `brand unpack` restores
+them.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from brand.formats.constants import EXTRAS_NAME, SKIPPED_NAME
 from brand.formats.extras import most_unpacked
 from brand.formats.publish import storage_errors
 
-_DATE = (1980, 1, 1, 0, 0, 0)  # the same bytes on every run
+_DATE = (1980, 1, 1, 0, 0, 0)  # so that every run writes equal bytes
 
 
 def write_skipped(into: Path, problems: Iterable[Problem]) -> str | None:
     """Write `skipped.tsv` into a folder: one line for each file that was left out, sorted by path.
 
-    Returns its name, or None where no file was left out.
+    Returns its name, or None if no file was left out.
 
     Paths are escaped, so a tab or a line break in a name does not break the table.
     """
@@ -37,7 +37,7 @@ def write_skipped(into: Path, problems: Iterable[Problem]) -> str | None:
 
 
 def write_extras(into: Path, folder: ScannedFolder, source: FolderSource, table: Path | None) -> str | None:
-    """Write `extras.zip` into a folder. Returns its name, or None where there is nothing to put into it."""
+    """Write `extras.zip` into a folder. Returns its name, or None if there is nothing to put into it."""
     names = []
     if table is not None and table.resolve().is_relative_to(folder.root.resolve()):
         names.append(table.resolve().relative_to(folder.root.resolve()).as_posix())

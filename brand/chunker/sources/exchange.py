@@ -2,7 +2,7 @@
 
 A task is a *stretch*: one shard, or several small ones that follow each other. The worker that reads it writes the part
 and publishes it, so a run that was stopped reads no finished stretch again. The second stage is that of every
-conversion: it takes the parts as one source (`spool`).
+conversion: it reads the parts as one source (`spool`).
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from brand.formats.record import encode_columns
 from brand.formats.schema import Schema
 
 LEAST_BYTES: Final = 32 << 20
-"""Stored bytes of a stretch, at least, where shards are smaller."""
+"""The fewest stored bytes of a stretch; smaller shards are joined."""
 _VERSION: Final = 3
-"""Raised when parts are written differently, so that those of an earlier version of Brand are made again."""
+"""Version of the form of parts. Increase it when the form changes, so that parts of earlier versions are made again."""
 SKIP_HINT: Final = "--on-error skip leaves such samples out and lists them"
 
 
 def cut_stretches(sizes: Sequence[int], least: int) -> list[range]:
-    """Shards of these sizes in stretches of at least so many bytes; the last one may be smaller. Pure."""
+    """Return shards of these sizes in stretches of at least `least` bytes; the last one may be smaller. Pure."""
     stretches, first, held = [], 0, 0
     for number, size in enumerate(sizes):
         held += size
@@ -51,25 +51,25 @@ def cut_stretches(sizes: Sequence[int], least: int) -> list[range]:
 
 @dataclass(frozen=True)
 class ExchangeContext:
-    """All that a worker needs to make any part."""
+    """The facts that a worker needs to make any part."""
 
     source: Shards
     stretches: Sequence[range]
     seed: int
     folder: Path
-    """Where the parts lie."""
+    """Folder of the parts."""
     skip: bool
     """Leave out samples that cannot be used."""
 
     def identity(self, number: int) -> str:
-        """What the contents of a part follow from, as far as it is known unread."""
+        """Return the identity of the contents of a part, as far as it is known before reading."""
         source = self.source
         shards = [(shard.name, shard.bytes, shard.mark) for shard in self._shards(number)]
         told = [_VERSION, source.kind, source.schema.fields, source.choice, self.seed, self.skip, number, shards]
         return xxhash.xxh3_128_hexdigest(json.dumps(told).encode("utf-8", "surrogateescape"))
 
     def bytes(self, number: int) -> int:
-        """Stored bytes of a stretch."""
+        """Return the stored bytes of a stretch."""
         return sum(shard.bytes for shard in self._shards(number))
 
     def _shards(self, number: int) -> list[Shard]:
@@ -108,7 +108,7 @@ def exchange(
 
 
 def make_part(plan: ExchangeContext, number: int) -> tuple[SortedPart, bool]:
-    """Make one part, unless an earlier run has made it. Returns whether that was so.
+    """Make one part, unless an earlier run has made it. Return the part, and whether an earlier run had made it.
 
     Raises `SourceError`, `StorageError`.
     """
@@ -155,7 +155,7 @@ def _take(plan: ExchangeContext, shard: Shard, writer: PartWriter, block: Block 
 
 
 def _check_files(schema: Schema, block: Block) -> None:
-    """Raise `SchemaError` where an image or a clip is none."""
+    """Raise `SchemaError` if a value of an image or audio field is not such a file."""
     for name, codec in schema.variable:
         if codec in ("image", "audio"):
             for called, data in zip(block.called, block.columns[name], strict=True):
@@ -171,21 +171,21 @@ def _left_out(plan: ExchangeContext, shard: Shard, problem: Problem, reason: str
 
 
 def _hint_for(source: Shards, block: Block) -> str:
-    """What to do about a single sample that does not fit the schema."""
+    """Return advice for a single sample that does not fit the schema."""
     for name, codec in source.schema.fields:
         if block.columns[name][0] is None and codec != "json":
-            return f"--null {name}=VALUE puts a value in the place of each one that is missing"
+            return f"--null {name}=VALUE replaces each missing value"
     return "--field NAME=CODEC stores a field with another codec"
 
 
 def _compare(shard: Shard, found: int) -> None:
     if shard.samples is not None and shard.samples != found:
         what = f"it holds {counted(found, 'sample')}, and its index says {shard.samples:,}"
-        raise SourceError(shard.name, what, hint="The file is cut short, or belongs to another version of the source")
+        raise SourceError(shard.name, what, hint="The file is truncated, or belongs to another version of the source")
 
 
 def _remove_others(plan: ExchangeContext) -> None:
-    """Remove parts that belong to another division of the source, so that they do not take its room."""
+    """Remove parts that belong to another division of the source, so that they do not take its disk space."""
     numbers = {path.stem for path in plan.folder.iterdir()} - {f"{number:06d}" for number in range(len(plan.stretches))}
     for path in [path for path in plan.folder.iterdir() if path.stem in numbers]:
         with suppress(FileNotFoundError):

@@ -1,7 +1,7 @@
-"""What lies in an image or audio folder, and which index and label does each file get?
+"""Which files are in an image or audio folder, and which index and label does each file get?
 
-Order and labels are those of torchvision's `ImageFolder`: classes are the folders at the top, sorted; within a class
-the folders by path, within a folder the files by name. Files that lie directly in the folder make an unlabelled (flat)
+Order and labels are those of torchvision's `ImageFolder`: classes are the top-level folders, sorted; within a class
+the folders by path, within a folder the files by name. Files directly in the folder make an unlabelled (flat)
 set. A file that cannot be used becomes a `Problem` with its reason; it is never dropped in silence. Hidden files (a
 leading dot) and files that file managers leave behind are ignored. Memory holds the names of one class folder at a
 time.
@@ -29,7 +29,7 @@ _NOT_UTF8: Final = "the name is not valid UTF-8; rename it (convmv does a whole 
 
 @dataclass
 class ScannedFolder:
-    """What a scan found."""
+    """The result of a scan."""
 
     root: Path
     listing: Listing
@@ -37,7 +37,7 @@ class ScannedFolder:
     problems: list[Problem] = field(default_factory=list)
     empty_folders: list[str] = field(default_factory=list)
     lost_sidecars: list[str] = field(default_factory=list)
-    """Transcripts beside clips that cannot be used."""
+    """Transcripts next to audio files that cannot be used."""
     ignored: int = 0
 
 
@@ -50,18 +50,18 @@ class _Scan:
     problems: list[Problem] = field(default_factory=list)
     empty_folders: list[str] = field(default_factory=list)
     lost_sidecars: list[str] = field(default_factory=list)
-    """Transcripts beside clips that cannot be used."""
+    """Transcripts next to audio files that cannot be used."""
     ignored: int = 0
 
 
 def check_folder(root: Path) -> None:
-    """Raise `UsageError` for a source that is not a folder, or is a data set already."""
+    """Raise `UsageError` if a source is not a folder, or is a data set already."""
     if not root.is_dir():
         raise UsageError(f"{root}: there is no such folder" if not root.exists() else f"{root} is a file, not a folder")
     if (root / VERSIONS_NAME).is_dir() and not (root / MANIFEST_NAME).exists() and (root / "parts").is_dir():
         raise UsageError(f"{root} is a collection, which is converted already: BrandDataset reads it")
     if (root / MANIFEST_NAME).is_file():
-        how = "BrandDataset reads it, and `brand unpack` gives back the folder that it was made from"
+        how = "BrandDataset reads it, and `brand unpack` restores the folder that it was made from"
         raise UsageError(f"{root} is a converted data set already: {how}")
 
 
@@ -80,7 +80,7 @@ def scan_folder(
 
     `known` are classes that have the first numbers, whether the folder has them or not.
 
-    Raises `UsageError` where files lie beside class folders, `SourceError` where the folder holds no files.
+    Raises `UsageError` if there are files next to class folders, `SourceError` if the folder holds no files.
     """
     scan = _Scan(root, sidecars, follow_links, exclude.resolve() if exclude else None)
     tops = [""] if not labels else _class_folders(scan)
@@ -117,9 +117,9 @@ def _class_folders(scan: _Scan) -> list[str]:
     tables = [name for name in files if name.lower().endswith((".tsv", ".csv"))]
     if files:
         raise UsageError(
-            f"{scan.root}: {counted(len(files), 'file')} beside the class folders (the first is {min(files)!r})."
-            " Move them into a folder of their own, or pass --no-labels to take all files without classes"
-            + (f"; {counted(links, 'link')} to folders, which --follow-links takes as classes" if links else "")
+            f"{scan.root}: {counted(len(files), 'file')} next to the class folders (the first is {min(files)!r})."
+            " Move them into a folder of their own, or pass --no-labels to read all files without classes"
+            + (f"; {counted(links, 'link')} to folders, which --follow-links reads as classes" if links else "")
             + (". Is it the table of transcripts? --transcripts names it" if scan.sidecars and tables else "")
         )
     for name in folders:
@@ -129,7 +129,7 @@ def _class_folders(scan: _Scan) -> list[str]:
 
 
 def _files_below(scan: _Scan, top: str, label: int) -> Iterator[SourceFile]:
-    """Files of a class in order: folders sorted by path, files by name."""
+    """Yield the files of a class in order: folders sorted by path, files by name."""
     folders: dict[str, list[str]] = {}
     pending = [(top, frozenset[tuple[int, int]]())]
     while pending:
@@ -214,7 +214,7 @@ def _entries(scan: _Scan, folder: str) -> Iterator[os.DirEntry[str]]:
 def _is_folder(scan: _Scan, entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir(follow_symlinks=scan.follow_links)
-    except OSError:  # links that lead in a circle
+    except OSError:  # links that form a circle
         return False
 
 

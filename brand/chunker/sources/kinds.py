@@ -1,4 +1,4 @@
-"""Are these bytes an image, or a clip, as the field that they are for holds them?"""
+"""Are these bytes an image, or audio, as their field needs?"""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from brand.formats.media import HEAD_BYTES, check_image, decode_audio, kind_of
 
 
 def other_kind(field: str, data: bytes) -> str:
-    """What a file's contents are where they are not for an `image` or an `audio` field; empty where they are."""
+    """Return in words the kind of a file if it does not fit its `image` or `audio` field; empty if it fits."""
     kind = kind_of(data[:HEAD_BYTES])
     if kind is not None:
         return "" if kind.startswith(field) else kind
@@ -16,7 +16,7 @@ def other_kind(field: str, data: bytes) -> str:
 
 
 def _opens(field: str, data: bytes) -> bool:
-    """Whether Pillow or libsndfile decodes a file whose kind `kind_of` does not know."""
+    """Return whether Pillow or libsndfile decodes a file whose kind `kind_of` does not know."""
     if len(data) < HEAD_BYTES or _looks_like_text(data):
         return False
     try:

@@ -1,8 +1,8 @@
 """The files of a folder as arrays on disk, so that a folder of any size takes little memory.
 
 `names.bin` holds the keys one after the other. `entries.bin` holds one fixed row for each file, in the order of the
-public index. `texts.bin` holds the transcripts; behind each lie its clip's values in the other columns of the table.
-`columns-of-entries.bin` holds the sizes of these values. Workers map the same files.
+public index. `texts.bin` holds the transcripts; each is followed by the file's values in the other columns of the
+table. `columns-of-entries.bin` holds the sizes of these values. Workers map the same files.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ENTRY: Final = np.dtype(
 _BLOCK: Final = 1 << 18
 
 SIDECARS: Final = {".txt": 1, ".lab": 2}
-"""Suffix of a transcript beside a clip -> its bit in `sidecar`. The first suffix found gives the clip's text."""
+"""Suffix of a transcript next to an audio file -> its bit in `sidecar`. The first suffix found is used."""
 
 
 class SourceFile(NamedTuple):
@@ -42,7 +42,7 @@ class SourceFile(NamedTuple):
     key: str
     """Path below the source folder, with `/`."""
     label: int
-    """Class number; -1 where there are no classes."""
+    """Class number; -1 if there are no classes."""
     size: int
     modified_ns: int
     sidecar: int = 0
@@ -81,7 +81,7 @@ class ListingWriter:
 
 
 class Listing:
-    """The files of a source, by index. Picklable; maps its files anew in each process."""
+    """The files of a source, by index. Picklable; each process maps the files for itself."""
 
     def __init__(self, folder: Path, entries: str = "entries.bin", columns: tuple[str, ...] = ()) -> None:
         self.folder, self.columns = folder, columns
@@ -100,25 +100,25 @@ class Listing:
         return len(self.entries)
 
     def key(self, index: int) -> str:
-        """Path of a file below the source folder."""
+        """Return the path of a file below the source folder."""
         entry = self.entries[index]
         at = int(entry["name_at"])
         return self._names[at : at + int(entry["name_size"])].tobytes().decode()
 
     def text(self, index: int) -> bytes:
-        """Transcript of a file from a table, in UTF-8; empty where there is none."""
+        """Return the transcript of a file from a table, in UTF-8; empty if there is none."""
         entry = self.entries[index]
         size, at = int(entry["text_size"]), int(entry["text_at"])
         return self._texts[at : at + size].tobytes() if size else b""
 
     def values(self, index: int) -> list[bytes]:
-        """Values of a file in `columns`, in UTF-8; empty where the table does not name the file."""
+        """Return the values of a file in `columns`, in UTF-8; empty if the table does not name the file."""
         ends = np.cumsum(self.column_sizes[index], dtype=np.int64).tolist()
         at = int(self.entries["text_at"][index]) + int(self.entries["text_size"][index])
         return [self._texts[at + low : at + high].tobytes() for low, high in zip([0, *ends], ends, strict=False)]
 
     def new_columns(self, columns: tuple[str, ...]) -> NDArray[np.uint32]:
-        """Replace the columns. Returns the sizes of their values, shape (len, columns), for the caller to fill in."""
+        """Replace the columns. Return the sizes of their values, shape (len, columns), for the caller to fill in."""
         self.columns = columns
         self.__dict__.pop("column_sizes", None)
         if not columns:
@@ -145,7 +145,7 @@ class Listing:
         return map_array(self.folder / "texts.bin", np.dtype("u1"))
 
     def without(self, bad: NDArray[np.bool_]) -> Listing:
-        """The same listing with some files left out."""
+        """Return the listing without some files."""
         with (self.folder / "kept.bin").open("wb") as kept:
             for start in range(0, len(bad), _BLOCK):
                 kept.write(self.entries[start : start + _BLOCK][~bad[start : start + _BLOCK]].tobytes())
@@ -154,15 +154,15 @@ class Listing:
         return found
 
     def writable_entries(self) -> NDArray[np.void]:
-        """The entries mapped for writing (transcripts are filled in after the scan)."""
+        """Return the entries mapped for writing (transcripts are filled in after the scan)."""
         return map_array(self.folder / self.entries_name, ENTRY, "r+")
 
     def release(self) -> None:
-        """Give mapped pages back."""
+        """Release mapped pages."""
         release(self.entries, self._names)
 
     def fingerprint(self, *, times: bool) -> str:
-        """Identity of the files: names, labels, sizes, texts of a table; with `times` also their dates."""
+        """Return the identity of the files: names, labels, sizes, texts of a table; with `times` also their dates."""
         digest = xxhash.xxh3_128()
         for start in range(0, len(self.entries), _BLOCK):
             block = np.array(self.entries[start : start + _BLOCK])

@@ -1,4 +1,4 @@
-"""What do a few random samples tell of a source, and what is decided from them?"""
+"""The decisions about a source that follow from a few random samples."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ _PROBE_BYTES: Final = 8 << 20
 def decide(
     source: Source, kind: str, classes: tuple[str, ...] | None, options: Options, order_path: Path
 ) -> tuple[ChunkPlan, float]:
-    """The plan of a conversion, and how many bytes a second were read and judged. Writes the order of the samples.
+    """Return the plan of a conversion, and the speed of reading and compression in bytes per second.
 
-    `kind` is what the header tells of the source. Raises `SourceError`, `SchemaError`, `StorageError`.
+    Writes the order of the samples. `kind` is the name of the source in the header. Raises `SourceError`,
+    `SchemaError`, `StorageError`.
     """
     compression: Mode | Compression = options.compression
     layout, like = options.layout, options.like
@@ -51,7 +52,7 @@ def decide(
 
 
 def _probe(source: Source, order_path: Path) -> list[bytes]:
-    """Records of random samples, which are those of the first places: up to 16,384 samples or 8 MiB."""
+    """Return records of random samples, which are those of the first places: up to 16,384 samples or 8 MiB."""
     indices = open_order(order_path, len(source))[:_PROBE_SAMPLES]
     sizes = source.sizes(indices)
     if sizes is not None:

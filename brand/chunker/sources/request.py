@@ -38,7 +38,7 @@ class FolderRequest:
     table: Path | None = None
     """Table of transcripts."""
     columns: tuple[str, ...] = ()
-    """Other columns of the table to take."""
+    """Other columns of the table that become fields."""
     options: Options = field(default_factory=Options)
 
 
@@ -50,14 +50,14 @@ def make_request(
     table: Target | None = None,
     columns: Sequence[str] = (),
 ) -> FolderRequest:
-    """Check what the user asks for. Raises `UsageError`."""
+    """Check the arguments of the user. Raises `UsageError` if one is wrong."""
     if isinstance(columns, str):
         raise UsageError(f"columns={columns!r}: give a tuple of names, ({columns!r},)")
     if columns and table is None:
-        raise UsageError("--columns names columns of a table: say with --transcripts which it is")
+        raise UsageError("--columns names columns of a table: give the table with --transcripts")
     root = Path(os.path.normpath(os.fspath(src)))
     if not is_url(dst) and Path(dst).resolve().is_relative_to(root.resolve()):
-        raise UsageError(f"{os.fspath(dst)} lies inside {root}: choose a target outside of the source")
+        raise UsageError(f"{os.fspath(dst)} is inside {root}: choose a target outside of the source")
     check_folder(root)
     return FolderRequest(root, kind, None if table is None else Path(table), tuple(columns), options or Options())
 
@@ -72,7 +72,7 @@ def folder_of(dst: Target) -> Path | None:
 
 @dataclass(frozen=True)
 class FoundFiles:
-    """What there is of what was asked for."""
+    """The files that were found for a request."""
 
     folder: ScannedFolder
     source: FolderSource
@@ -82,7 +82,7 @@ class FoundFiles:
     notes: tuple[str, ...]
 
     def write_companions(self, into: Path) -> list[str]:
-        """Write `skipped.tsv` and `extras.zip` into a folder, where there is anything to write. Returns their names."""
+        """Write `skipped.tsv` and `extras.zip` into a folder, each if it has contents. Return their names."""
         written = write_skipped(into, self.problems), write_extras(into, self.folder, self.source, self.table)
         return [name for name in written if name is not None]
 
@@ -90,7 +90,7 @@ class FoundFiles:
 def find(request: FolderRequest, scratch: Path, memo: Memo, on_progress: OnProgress) -> FoundFiles:
     """List the folder into `scratch`. `memo` has the files that do not decode, from an earlier run.
 
-    Raises `UsageError`, and `SourceError` where a file cannot be used or none is left.
+    Raises `UsageError`, and `SourceError` if a file cannot be used or none is left.
     """
     table, options = request.table, request.options
     folder = scan_folder(
@@ -111,11 +111,13 @@ def find(request: FolderRequest, scratch: Path, memo: Memo, on_progress: OnProgr
         told, left = join_table(table, request.root, folder.listing, unusable, request.columns)
         notes += [not_taken(table, left)] if left else []
         without = len(folder.listing) - told
-        notes += [f"{counted(without, 'clip')} without a transcript; the text is empty there"] if without else []
+        notes += [f"{counted(without, 'audio file')} without a transcript; the text is empty there"] if without else []
     with_text = table is not None or bool(folder.listing.entries["sidecar"].any())
     with_duration = request.kind == "audio" and has_soundfile()
     if request.kind == "audio" and not with_duration:
-        notes.append("No field `duration`: pip install 'brand-data[audio]' before converting, to have clips measured")
+        notes.append(
+            "No field `duration`: pip install 'brand-data[audio]' before converting, to measure the audio files"
+        )
     source = FolderSource(folder, FIELDS[request.kind], with_text=with_text, with_duration=with_duration)
     problems = leave_out_unusable(memo, folder, source, options, on_progress)
     return FoundFiles(folder, source, table, tuple(sorted(problems, key=lambda problem: problem.path)), tuple(notes))
@@ -123,7 +125,7 @@ def find(request: FolderRequest, scratch: Path, memo: Memo, on_progress: OnProgr
 
 @contextmanager
 def hinted(source: FolderSource, *, skipping: bool) -> Iterator[None]:
-    """Let the error of a file that cannot be used say what helps; `skipping` is whether errors are skipped already."""
+    """Add advice to the error of a file that cannot be used; `skipping` is whether errors are skipped already."""
     try:
         yield
     except SourceError as error:

@@ -1,8 +1,8 @@
-"""A source that must be read from the front: which shards does it consist of, and what do they hold?
+"""A source that must be read from the front: the Protocol that each file format implements.
 
 A `Shard` is a stretch that one process reads from its front to its end: a tar file, a few row groups of a Parquet file,
-some megabytes of a JSONL file. `Shards` is the seam: each file format (`importers`) is one class with these methods,
-and knows nothing of processes, runs or chunks.
+some megabytes of a JSONL file. `Shards` is the interface: each file format (`importers`) is one class with these
+methods, and knows nothing of processes, runs or chunks.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ class Shard:
     """One stretch of a source."""
 
     name: str
-    """As messages show it: mostly the file, below the source."""
+    """Name in messages: mostly the file, below the source."""
     bytes: int
     """Stored bytes, for progress and for cutting the work."""
     mark: str
-    """What changes when the contents change: size and date of the file, and which stretch of it this is."""
+    """A text that changes if the contents change: size and date of the file, and the stretch of it."""
     samples: int | None = None
-    """How many samples the source says that it has; None where it does not say."""
+    """Number of samples that the source declares; None if it does not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,38 +35,38 @@ class Block:
     columns: Mapping[str, Sequence[Any]]
     """Field -> its values. Columns of numbers may be arrays of int64 or float64."""
     called: Sequence[str]
-    """What messages call each sample: `line 12`."""
+    """Name of each sample in messages: `line 12`."""
 
     def __len__(self) -> int:
         return len(self.called)
 
     def only(self, position: int) -> Block:
-        """A block of one of these samples."""
+        """Return a block of one of these samples."""
         some = slice(position, position + 1)
         return Block({name: values[some] for name, values in self.columns.items()}, self.called[some])
 
 
 @dataclass(frozen=True, slots=True)
 class Bad:
-    """A sample that cannot be used, in place of a block. The reader goes on behind it."""
+    """A sample that cannot be used, in place of a block. The reader continues after it."""
 
     called: str
-    """What messages call it: `line 12`."""
+    """Name in messages: `line 12`."""
     reason: str
     hint: str = ""
-    """What the user can do."""
+    """Advice for the user."""
 
 
 class Shards(Protocol):
-    """A source of shards. Picklable: workers get it, and open the files themselves."""
+    """A source of shards. Picklable: workers receive it, and open the files themselves."""
 
     @property
     def kind(self) -> str:
-        """The source's format, as the header tells it and as the command calls it."""
+        """The source's format, by its name in the header and in the command."""
 
     @property
     def shards(self) -> Sequence[Shard]:
-        """All of them, in the order of the source."""
+        """All shards, in the order of the source."""
 
     @property
     def schema(self) -> Schema:
@@ -74,18 +74,18 @@ class Shards(Protocol):
 
     @property
     def classes(self) -> tuple[str, ...] | None:
-        """Names of the values of `label`; None where there are none."""
+        """Names of the values of `label`; None if there are none."""
 
     @property
     def choice(self) -> str:
-        """What the user chose that changes the samples (`--null`), as a text that is the same for the same choice."""
+        """The options that change the samples (`--null`), as a text that is equal for equal options."""
 
     @property
     def notes(self) -> Sequence[str]:
-        """What the report tells about the source, in sentences."""
+        """Facts about the source for the report, in sentences."""
 
     def read(self, number: int) -> Iterator[Block | Bad]:
-        """The samples of one shard, in order, in bounded memory.
+        """Yield the samples of one shard, in order, in bounded memory.
 
-        Raises `SourceError` that names the shard where the rest of it cannot be read.
+        Raises `SourceError` that names the shard if the rest of it cannot be read.
         """

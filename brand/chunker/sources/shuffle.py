@@ -1,8 +1,8 @@
-"""In which order are N samples stored, for N that does not fit in memory?
+"""In which order are N samples stored, if N does not fit in memory?
 
 Each index gets a random 64-bit key from a counter-based stream (Philox, seeded); the order is the indices sorted by
 key, ties by index. Every permutation is equally likely, sample `i`'s key is known before `N` is, and sorting works in
-buckets of key ranges, so memory stays at `BLOCK` entries whatever `N` is.
+buckets of key ranges, so memory is bounded by `BLOCK` entries whatever `N` is.
 
 A source may consist of *stretches* that are read independently of each other. Each has a stream of its own, so a
 process that reads one knows the keys of its samples before the others are counted.
@@ -33,14 +33,14 @@ class SortKeys:
         self._stream = np.random.Philox(key=np.array([seed, stretch], np.uint64))
 
     def next(self, count: int) -> NDArray[np.uint64]:
-        """Keys of the next `count` samples."""
+        """Return the keys of the next `count` samples."""
         return self._stream.random_raw(count).astype(np.uint64, copy=False)
 
 
 def sorted_places(keys: NDArray[np.uint64]) -> NDArray[np.intp]:
-    """Places of the keys, sorted by key, ties by place.
+    """Return the places of the keys, sorted by key, ties by place.
 
-    The stable sort takes six times as long as the other, so it runs only where two keys are equal.
+    The stable sort takes six times as long as the other, so it runs only if two keys are equal.
     """
     places = np.argsort(keys)
     ordered = keys[places]
@@ -48,7 +48,10 @@ def sorted_places(keys: NDArray[np.uint64]) -> NDArray[np.intp]:
 
 
 def write_order(path: Path, stretches: Sequence[int], seed: int, *, block: int = BLOCK) -> None:
-    """Write the order of a source whose stretches have so many samples: the index at each place, little-endian u64."""
+    """Write the order of a source whose stretches have these numbers of samples.
+
+    The file holds the index at each place, little-endian u64.
+    """
     samples = sum(stretches)
     order = map_array(path, _INDEX, "w+", samples)
     if samples <= block:
@@ -59,7 +62,7 @@ def write_order(path: Path, stretches: Sequence[int], seed: int, *, block: int =
 
 
 def open_order(path: Path, samples: int) -> NDArray[np.uint64]:
-    """Map what `write_order` wrote."""
+    """Map the file that `write_order` wrote."""
     return map_array(path, _INDEX, length=samples)
 
 

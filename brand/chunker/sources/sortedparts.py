@@ -1,15 +1,15 @@
-"""One stretch of a source on disk: how are its records written so that they can be read in shuffled order?
+"""How are the records of one stretch of a source written, so that they can be read in shuffled order?
 
-An external sort does it. Records collect up to `RUN_BYTES`; such a run is written *sorted by the samples' shuffle
-keys*. A chunk is a range of keys, so each run holds its share of the chunk as one piece. Reading a chunk takes one read
-for each run instead of one for each sample.
+An external sort does it. Records are collected up to `RUN_BYTES`; such a run is written *sorted by the samples' shuffle
+keys*. A chunk is a range of keys, so each run holds its records of the chunk in one piece. Reading a chunk takes one
+read for each run instead of one for each sample.
 
-    NUMBER.records   the runs, one behind the other
+    NUMBER.records   the runs, one after the other
     NUMBER.spans     offset, size and checksum of each record, in the order of the source
-    NUMBER.json      what the part holds, written last: a part without it does not exist
+    NUMBER.json      the facts of the part, written last: a part without it does not exist
 
 The files are not flushed to the device. A run that finds a part of an earlier run compares its checksum first. A
-record has its checksum before it is sorted, and whoever reads it back compares it (`SpoolSource.records`).
+record gets its checksum before it is sorted, and every later reader compares it (`SpoolSource.records`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PARTS_NAME: Final = "parts"
 RUN_BYTES: Final = 32 << 20
 SPAN: Final = np.dtype([("offset", "<u8"), ("size", "<u8"), ("checksum", "<u8")])
 _OBJECT_BYTES: Final = 64
-"""Bytes that Python needs for each record beside its contents."""
+"""Bytes that Python needs for each record in addition to its contents."""
 _COPIED_BYTES: Final = 4 << 20
 """Bytes that are copied in one call."""
 _READ_BYTES: Final = 4 << 20
@@ -43,7 +43,7 @@ _READ_BYTES: Final = 4 << 20
 
 @dataclass(frozen=True)
 class SortedPart:
-    """What a finished part holds."""
+    """The facts of a finished part."""
 
     samples: int
     file_bytes: int
@@ -62,7 +62,7 @@ class PartWriter:
     """Writes one part. The caller opens the two files, and publishes the part that `finish` returns.
 
     A thread sorts and writes a run while the caller makes the records of the next one. While it writes, it owns the
-    files, their checksums and the count of what is written. It ends with the `with` block.
+    files, their checksums and the count of written samples. It ends with the `with` block.
     """
 
     def __init__(self, records: BinaryIO, spans: BinaryIO, keys: SortKeys) -> None:
@@ -83,7 +83,7 @@ class PartWriter:
         self._thread.shutdown()
 
     def add(self, records: Records) -> bool:
-        """Take the next records, which fill their memory. Returns whether a run is full. Raises `StorageError`."""
+        """Add the next records, which fill their memory. Return whether a run is full. Raises `StorageError`."""
         self._digest.update(records.memory.data)
         self._run.append(records)
         self.samples += len(records)
@@ -95,7 +95,7 @@ class PartWriter:
         return True
 
     def finish(self, problems: Sequence[Problem] = ()) -> SortedPart:
-        """Write what is held, and return what the part holds. Raises `StorageError`."""
+        """Write the collected records, and return the facts of the part. Raises `StorageError`."""
         self._hand_over()
         self._await_run()
         with storage_errors(Path(self._records.name), "cannot write"):
@@ -106,7 +106,7 @@ class PartWriter:
         return SortedPart(self.samples, self._written, self.raw_bytes, self._digest.hexdigest(), files, tuple(problems))
 
     def _hand_over(self) -> None:
-        """Give what is held to the thread, which writes one run at a time."""
+        """Pass the collected records to the thread, which writes one run at a time."""
         self._await_run()
         if self._run:
             self._writing = self._thread.submit(self._write_run, self._run)
@@ -137,19 +137,19 @@ class PartWriter:
 
 
 def part_files(folder: Path, number: int) -> tuple[Path, Path]:
-    """Where the records and the spans of a part lie."""
+    """Return the paths of the records and the spans of a part."""
     return folder / f"{number:06d}.records", folder / f"{number:06d}.spans"
 
 
 def publish_part(folder: Path, number: int, identity: str, part: SortedPart) -> None:
-    """Say that a part is finished. `identity` is that of its contents, as far as the source knows it unread."""
+    """Mark a part as finished. `identity` is that of its contents, as far as the source knows it before reading."""
     path = folder / f"{number:06d}.json"
     with storage_errors(path, "cannot write"):
         publish_bytes(path, json.dumps({"identity": identity, "part": asdict(part)}).encode())
 
 
 def find_part(folder: Path, number: int, identity: str) -> SortedPart | None:
-    """The part of this identity that an earlier run has finished, if its files are as they were written."""
+    """Return the part of this identity that an earlier run has finished, if its files are as they were written."""
     try:
         told = json.loads((folder / f"{number:06d}.json").read_bytes())
         if told["identity"] != identity:
@@ -163,7 +163,7 @@ def find_part(folder: Path, number: int, identity: str) -> SortedPart | None:
 
 
 def has_parts(folder: Path) -> bool:
-    """Whether any part is finished in this folder."""
+    """Return whether any part is finished in this folder."""
     return folder.is_dir() and any(folder.glob("*.json"))
 
 

@@ -1,4 +1,4 @@
-"""Three kinds of source behind one interface: a number of samples, and the records of any of them.
+"""Three kinds of source with one interface: a number of samples, and the records of any of them.
 
 Workers ask for records in storage order, which is a random order of the source. A folder source reads files. An
 indexable source asks the user's object for items. An iterable has no random order, so `spool` first writes it to disk,
@@ -29,7 +29,7 @@ from brand.formats.schema import Schema
 Indices = NDArray[np.integer[Any]]
 
 DURATION: Final = ("duration", "float")
-"""The field, and its codec, of the seconds of a clip."""
+"""The field, and its codec, of the seconds of an audio file."""
 
 _FILES_AT_ONCE: Final = 64
 _ENTRIES_AT_ONCE: Final = 1 << 18
@@ -45,11 +45,11 @@ class Source(Protocol):
 
     @property
     def file_field(self) -> str:
-        """Field that holds a source file's bytes; empty where there is none."""
+        """Field that holds a source file's bytes; empty if there is none."""
 
     @property
     def raw_bytes(self) -> int | None:
-        """Bytes of all records together; None where the source must read them to know."""
+        """Bytes of all records together; None if the source must read them to know."""
 
     @property
     def stretches(self) -> Sequence[int]:
@@ -58,16 +58,19 @@ class Source(Protocol):
     def __len__(self) -> int: ...
 
     def sizes(self, indices: Indices) -> NDArray[np.int64] | None:
-        """Raw sizes of these samples' records in bytes; None where the source must read them to know."""
+        """Return raw sizes of these samples' records in bytes; None if the source must read them to know."""
 
     def records(self, indices: Indices) -> Records:
-        """Records of these samples. Raises `SourceError` or `SchemaError`, which names the sample at fault."""
+        """Return records of these samples. Raises `SourceError` or `SchemaError`, which names the sample at fault."""
 
     def fingerprint(self, *, times: bool) -> str:
-        """Identity of the contents, as far as the source knows it unread; with `times` also of the files' dates."""
+        """Return the identity of the contents, as far as it is known before reading.
+
+        With `times`, it depends on the files' dates, too.
+        """
 
     def release(self) -> None:
-        """Give back memory that serves only speed. A worker calls this between chunks."""
+        """Release memory that serves only speed. A worker calls this between chunks."""
 
 
 class FolderSource:
@@ -88,12 +91,12 @@ class FolderSource:
 
     @property
     def stretches(self) -> tuple[int]:
-        """One."""
+        """One stretch of all samples."""
         return (len(self),)
 
     @property
     def raw_bytes(self) -> int:
-        """Exact, except that it leaves out sidecar transcripts, which are small."""
+        """Bytes of all records, without sidecar transcripts, which are small."""
         entries, total = self.listing.entries, head_struct(self.schema).size * len(self)
         for at in range(0, len(entries), _ENTRIES_AT_ONCE):
             block = entries[at : at + _ENTRIES_AT_ONCE]
@@ -101,7 +104,7 @@ class FolderSource:
         return total + int(self.listing.column_sizes.sum(dtype=np.int64))
 
     def sizes(self, indices: Indices) -> NDArray[np.int64]:
-        """Exact, except that they leave out sidecar transcripts, which are small."""
+        """Return the exact sizes, without sidecar transcripts, which are small."""
         entries = self.listing.entries[indices]
         head = head_struct(self.schema).size
         sizes = entries["size"].astype(np.int64) + entries["name_size"] + entries["text_size"] + head
@@ -120,7 +123,7 @@ class FolderSource:
         return Records.side_by_side(b"".join(chain.from_iterable(parts)), sizes)
 
     def check(self, index: int) -> None:
-        """Read and decode one file. Raises `SourceError` where it cannot be used."""
+        """Read and decode one file. Raises `SourceError` if it cannot be used."""
         data = self._read([index])[0]
         self._check_kind(index, data)
         decode: Callable[[bytes], object] = check_image if self.file_field == "image" else decode_audio
@@ -132,7 +135,10 @@ class FolderSource:
             raise SourceError(self.listing.key(index), str(error)) from error
 
     def fingerprint(self, *, times: bool) -> str:
-        """Names, labels, sizes and texts. With `times`, also sizes and dates of the transcripts beside clips."""
+        """Return a digest of names, labels, sizes and texts.
+
+        With `times`, sizes and dates of the transcripts next to audio files are included.
+        """
         digest = xxhash.xxh3_128(self.listing.fingerprint(times=times).encode())
         for name in self.all_sidecars() if times else ():
             facts = (self.root / name).stat()
@@ -140,17 +146,17 @@ class FolderSource:
         return digest.hexdigest()
 
     def release(self) -> None:
-        """Give the listing's mapped pages back."""
+        """Release the listing's mapped pages."""
         self.listing.release()
 
     def sidecars(self, index: int) -> list[str]:
-        """Paths of the transcript files beside a clip, below the folder; the first holds its text."""
+        """Return the paths of the transcript files next to an audio file; the first holds its text."""
         bits = int(self.listing.entries["sidecar"][index])
         stem = os.path.splitext(self.listing.key(index))[0]
         return [stem + suffix for suffix, bit in SIDECARS.items() if bits & bit]
 
     def all_sidecars(self) -> Iterator[str]:
-        """Paths of all transcript files beside clips, each once: `one.wav` and `one.ogg` may share `one.txt`."""
+        """Yield the paths of all transcript files, each once: `one.wav` and `one.ogg` may share `one.txt`."""
         folder, seen = "", set[str]()
         for index in self.listing.entries["sidecar"].nonzero()[0].tolist():
             for name in self.sidecars(index):
@@ -181,7 +187,7 @@ class FolderSource:
     def _read_whole(self, index: int, descriptor: int) -> bytes:
         entry, facts = self.listing.entries[index], os.fstat(descriptor)
         size = int(entry["size"])
-        if facts.st_mtime_ns != entry["modified_ns"]:  # written anew, perhaps with as many bytes
+        if facts.st_mtime_ns != entry["modified_ns"]:  # written again, perhaps with equally many bytes
             raise SourceError(self.listing.key(index), "the file changed while it was being converted")
         data = os.read(descriptor, size + 1)
         while 0 < len(data) < size:  # Linux reads at most 2 GiB at once
@@ -221,7 +227,7 @@ class FolderSource:
 
 
 class IndexableSource:
-    """Anything with `len` and `[i]` that gives dicts. Each worker asks for its own items."""
+    """Anything with `len` and `[i]` that returns dicts. Each worker asks for its own items."""
 
     file_field = ""
     raw_bytes = None
@@ -234,21 +240,21 @@ class IndexableSource:
 
     @property
     def stretches(self) -> tuple[int]:
-        """One."""
+        """One stretch of all samples."""
         return (len(self),)
 
     def sizes(self, indices: Indices) -> None:
-        """Not known."""
+        """Return None: sizes are not known."""
 
     def records(self, indices: Indices) -> Records:
-        """Ask for the items, and encode them."""
+        """Get the items, and encode them."""
         few = [int(i) for i in indices]
         samples: list[Mapping[str, Any]] = [self.samples[i] for i in few]
         return encode_records(self.schema, samples, few)
 
     def fingerprint(self, *, times: bool) -> str:  # noqa: ARG002 - an indexable has no dates
-        """Only the length is known; the plan adds what the probe saw."""
+        """Return a digest of the length, the only known fact; the plan adds the records of the probe."""
         return f"indexable:{len(self)}"
 
     def release(self) -> None:
-        """Nothing is held."""
+        """Do nothing, because no memory is held."""

@@ -1,4 +1,4 @@
-"""A source that gives each sample once, in its own order: how are its samples read in shuffled order?
+"""How are the samples of a source that can be read only once, in its own order, read in shuffled order?
 
 They are first written to disk, as one part for each stretch of the source (`sortedparts`). `SpoolSource` then finds any
 record. `spool` writes an iterable, which is one stretch; `exchange` writes a source of many.
@@ -32,9 +32,9 @@ _SPANS_A_STEP: Final = 1 << 18
 
 
 class SpoolSource:
-    """Spooled samples. Picklable; opens its files anew in each process.
+    """Spooled samples. Picklable; each process opens the files for itself.
 
-    A record has an address: the files of records lie in one address space, with a gap between them.
+    A record has an address: the files of records share one address space, with a gap between them.
     """
 
     file_field = ""
@@ -55,14 +55,14 @@ class SpoolSource:
         return sum(self.stretches)
 
     def sizes(self, indices: Indices) -> NDArray[np.int64]:
-        """Exact."""
+        """Return the exact sizes."""
         sizes: NDArray[np.int64] = gather(self._spans, indices)["size"].astype(np.int64)
         return sizes
 
     def records(self, indices: Indices) -> Records:
-        """Read records; one read takes all that lie side by side.
+        """Read records; adjacent records are read at once.
 
-        Raises `SourceError` where a record is not the one that was read from the source.
+        Raises `SourceError` if a record is not the one that was read from the source.
         """
         spans = gather(self._spans, indices)
         order = np.argsort(spans["offset"], kind="stable")
@@ -82,8 +82,8 @@ class SpoolSource:
         if len(wrong):
             part = int(np.searchsorted(self._bases, begins[wrong[0]], "right")) - 1
             path, _ = part_files(self.folder / PARTS_NAME, part)
-            what = f"sample {int(indices[wrong[0]])} is not what was read from the source: the file is damaged"
-            raise SourceError(str(path), what, hint="Convert again: what is damaged is read from the source again")
+            what = f"sample {int(indices[wrong[0]])} differs from that of the source: the file is damaged"
+            raise SourceError(str(path), what, hint="Convert again: damaged samples are read from the source again")
         return records
 
     def _read(
@@ -102,11 +102,11 @@ class SpoolSource:
                     _read_whole(file, memory[begin:end], path)
 
     def fingerprint(self, *, times: bool) -> str:  # noqa: ARG002 - what is spooled has no dates
-        """Checksum of all records."""
+        """Return the checksum of all records."""
         return self._digest
 
     def release(self) -> None:
-        """Give mapped pages back."""
+        """Release mapped pages."""
         release(self._spans)
 
     @cached_property
@@ -118,12 +118,12 @@ def _read_whole(file: Any, memory: memoryview, path: Path) -> None:
     while memory:
         count = file.readinto(memory)
         if not count:
-            raise SourceError(str(path), "the file was cut short while it was in use")
+            raise SourceError(str(path), "the file was truncated while it was in use")
         memory = memory[count:]
 
 
 def joined(folder: Path, schema: Schema, parts: Sequence[SortedPart]) -> SpoolSource:
-    """The source of finished parts, one behind the other. Writes the spans of all of them to one file.
+    """Return the source of finished parts, one after the other. Writes the spans of all of them to one file.
 
     Raises `StorageError`.
     """
@@ -154,7 +154,7 @@ def spool(
 ) -> SpoolSource:
     """Encode an iterable into `folder`.
 
-    Raises `SchemaError`, which names the sample at fault, and `SourceError` where the iterable is empty.
+    Raises `SchemaError`, which names the sample at fault, and `SourceError` if the iterable is empty.
     """
     return spool_records(_encoded(samples, schema), schema, seed, folder, total=total, on_progress=on_progress)
 
@@ -168,7 +168,7 @@ def spool_records(
     total: int | None,
     on_progress: OnProgress,
 ) -> SpoolSource:
-    """Write records, which fill their memories, into `folder`. Raises `SourceError` where there are none."""
+    """Write records, which fill their memories, into `folder`. Raises `SourceError` if there are none."""
     with storage_errors(folder, "cannot write"):
         (folder / PARTS_NAME).mkdir(exist_ok=True)
     records_path, spans_path = part_files(folder / PARTS_NAME, 0)

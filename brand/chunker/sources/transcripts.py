@@ -1,8 +1,10 @@
-"""Which text belongs to which clip? A table (TSV or CSV of path and text) is joined to the listing by hashed path.
+"""Which text belongs to which audio file?
 
-The table is read once, row by row. Texts go to `texts.bin`, and their places into the listing's entries. A clip's
-values in the other wanted columns go behind its text, and their sizes into the listing's columns. This takes 16 bytes
-of memory for each clip.
+A table (TSV or CSV of path and text) is joined to the listing by hashed path.
+
+The table is read once, row by row. Texts are written to `texts.bin`, and their offsets into the listing's entries. The
+values of a file in the other wanted columns follow its text, and their sizes are in the listing's columns. This takes
+16 bytes of memory for each audio file.
 """
 
 from __future__ import annotations
@@ -34,13 +36,13 @@ RESERVED: Final = ("index", "key", "audio", "label", "duration", "text")
 def join_table(
     table: Path, root: Path, listing: Listing, unusable: Collection[str], columns: Sequence[str] = ()
 ) -> tuple[int, list[str]]:
-    """Give each clip that the table names its text, and its values in `columns`.
+    """Give each audio file that the table names its text, and its values in `columns`.
 
-    Rows of `unusable` clips (names as `escaped` writes them) are skipped. Returns how many clips got a text, and the
-    names of the columns that are not taken.
+    Rows of `unusable` files (names as `escaped` writes them) are skipped. Returns how many files got a text, and the
+    names of the columns that were not chosen.
 
-    Raises `UsageError` where the table lacks one of the two columns or a wanted one, `SourceError` for a row that names
-    no clip, or names a clip for the second time.
+    Raises `UsageError` if the table lacks one of the two columns or a wanted one, `SourceError` if a row names no audio
+    file, or names one for the second time.
     """
     find = _Finder(listing)
     entries = listing.writable_entries()
@@ -58,9 +60,9 @@ def join_table(
                 if escaped(key) in unusable:
                     continue
                 hint = "Paths are relative to the audio folder"
-                raise SourceError(f"{table}, line {line}", f"there is no clip {path!r} in the folder", hint=hint)
+                raise SourceError(f"{table}, line {line}", f"there is no audio file {path!r} in the folder", hint=hint)
             if told[index]:
-                raise SourceError(f"{table}, line {line}", f"clip {path!r} is named a second time")
+                raise SourceError(f"{table}, line {line}", f"audio file {path!r} is named a second time")
             data = text.strip().encode()
             entries["text_at"][index], entries["text_size"][index] = texts.tell(), len(data)
             texts.write(data)
@@ -75,13 +77,13 @@ def join_table(
 
 
 def not_taken(table: Path, left: Sequence[str]) -> str:
-    """A note that names the columns which are not taken, and the option that takes them."""
+    """Return a note that names the columns which were not chosen, and the option that chooses them."""
     can = ",".join(name for name in left if is_field_name(name) and name not in RESERVED)
     if len(left) == 1:
-        what, them = f"The column {left[0]} of {table.name} is not taken", "it"
+        what, them = f"The column {left[0]} of {table.name} is not read", "it"
     else:
-        what, them = f"The columns {', '.join(left)} of {table.name} are not taken", "them"
-    return what + (f"; --columns {can} takes {them}" if can else "")
+        what, them = f"The columns {', '.join(left)} of {table.name} are not read", "them"
+    return what + (f"; --columns {can} adds {them}" if can else "")
 
 
 class _Finder:
@@ -104,7 +106,7 @@ class _TableRows:
     def __init__(self, table: Path, columns: tuple[str, ...]) -> None:
         self._table, self._columns = table, columns
         self.left: list[str] = []
-        """Names of the columns that are not taken; known once the first row is read."""
+        """Names of the columns that were not chosen; known after the first row is read."""
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
         table = self._table
@@ -135,7 +137,7 @@ class _TableRows:
             raise UsageError(f"{table}: not a table in UTF-8: {error}") from error
 
     def _places(self, head: list[str]) -> list[int]:
-        """Where the wanted columns stand."""
+        """Return the positions of the wanted columns."""
         names = [name.strip() for name in head]
         for name in self._columns:
             if name in RESERVED:
@@ -147,7 +149,7 @@ class _TableRows:
 
 
 def _columns(table: Path, first: list[str]) -> tuple[int, int, bool]:
-    """(position of path, position of text, whether the first row is a head)."""
+    """Return (position of path, position of text, whether the first row is a header)."""
     names = [name.strip().lower() for name in first]
     path_at = next((names.index(n) for n in PATH_NAMES if n in names), None)
     text_at = next((names.index(n) for n in TEXT_NAMES if n in names), None)
@@ -157,7 +159,7 @@ def _columns(table: Path, first: list[str]) -> tuple[int, int, bool]:
         return 0, 1, False
     raise UsageError(
         f"{table}: expected a column of paths ({', '.join(PATH_NAMES)}) and one of texts ({', '.join(TEXT_NAMES)}),"
-        f" or exactly two columns without a head; found {', '.join(first) or 'nothing'}"
+        f" or exactly two columns without a header; found {', '.join(first) or 'nothing'}"
     )
 
 

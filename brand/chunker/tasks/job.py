@@ -1,11 +1,11 @@
-"""A planned conversion of a folder, which any process can work on that sees source and target.
+"""A planned conversion of a folder. Any process that sees source and target can work on it.
 
-A `Job` names it, and is small and picklable, so an engine can send it anywhere. All that was decided lies in the
+A `Job` names it, and is small and picklable, so an engine can send it anywhere. All decisions are in the
 *shared plan*, a folder in the work folder of the target. It appears whole or not at all (`planning`), and does not
 change afterwards:
 
     plan.json      the claim: data set, source, versions                        claim
-    job.json       what was asked for, and what was decided: `JobDecisions`
+    job.json       the options of the user, and all decisions: `JobDecisions`
     names.bin, entries.bin, ...   the files of the source                       listing
     order.bin      the order of the samples                                     shuffle
     skipped.tsv, extras.zip       the companions, which `sealing` publishes     companions
@@ -32,12 +32,12 @@ from brand.formats.signed import identity, natural, pack_signed, parse_signed
 
 JOB_NAME: Final = "job.json"
 _MARKER: Final = "brand-job"
-_HINT: Final = "Remove the data set's folder to begin anew"
+_HINT: Final = "Remove the data set's folder to start again"
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Names a planned conversion; `run` makes its chunks, `seal` finishes it."""
+    """A planned conversion, by name; `run` makes its chunks, `seal` finishes it."""
 
     source: str
     """Absolute path of the folder that is converted."""
@@ -45,22 +45,22 @@ class Job:
     """Absolute path of the data set. All machines see the same folder there."""
     data_set_id: bytes
     chunks: int
-    """How many chunks there are to make: 0, 1, ..., `chunks - 1`."""
+    """Number of chunks to make: 0, 1, ..., `chunks - 1`."""
 
     def check(self, number: int) -> None:
-        """Raise `UsageError` for a chunk that this conversion does not have."""
+        """Raise `UsageError` if this conversion has no such chunk."""
         if not 0 <= number < self.chunks:
             raise UsageError(f"chunk {number}: {self.target} has chunks 0 to {self.chunks - 1}")
 
 
 @dataclass(frozen=True)
 class JobDecisions:
-    """What was asked for, and all that was decided before the first chunk."""
+    """The options of the user, and all decisions before the first chunk."""
 
     asked: Mapping[str, Any]
-    """The options that every machine has to give: name -> value."""
+    """The options that every machine must give: name -> value."""
     parts: int
-    """Into how many parts the conversion was divided when it was planned; 0 where it was not."""
+    """Number of tasks for which the conversion was planned; 0 if it was not divided."""
     plan: ChunkPlan
     entries: str
     """File of the listing that has the files to convert."""
@@ -72,9 +72,9 @@ class JobDecisions:
     companions: tuple[str, ...]
 
     def source(self, folder: Path, root: Path) -> FolderSource:
-        """The files to convert, which lie below `root` here; `folder` is that of the shared plan.
+        """Return the files to convert, which are below `root` on this machine; `folder` is that of the shared plan.
 
-        Raises `LayoutError` where they do not have the fields of the plan.
+        Raises `LayoutError` if they do not have the fields of the plan.
         """
         header = self.plan.header
         listed = ScannedFolder(root, Listing(folder, self.entries, self.columns), header.classes)
@@ -88,7 +88,7 @@ class JobDecisions:
 
 
 def pack_decided(decided: JobDecisions) -> bytes:
-    """What `job.json` says."""
+    """Return the contents of `job.json`."""
     plan = decided.plan
     facts = {
         "asked": dict(decided.asked),
@@ -110,7 +110,7 @@ def pack_decided(decided: JobDecisions) -> bytes:
 
 
 def parse_decided(data: bytes, path: Path) -> JobDecisions:
-    """Inverse of `pack_decided`. Raises a `FormatError`."""
+    """Read the output of `pack_decided`. Raises a `FormatError` if it is invalid."""
     value = parse_signed(data, path, marker=_MARKER, name="plan", hint=_HINT)
     try:
         header = Header.from_json(value["header"], path)
@@ -135,19 +135,19 @@ def parse_decided(data: bytes, path: Path) -> JobDecisions:
             companions=tuple(map(str, value["companions"])),
         )
         if "/" in decided.entries or not set(decided.companions) <= {EXTRAS_NAME, SKIPPED_NAME}:
-            raise ValueError("a file name that no plan has")
+            raise ValueError("an invalid file name")
         if len(dictionary) > MAX_DICTIONARY or "file_field" not in header.source:
-            raise ValueError("a dictionary or a source that no plan has")
+            raise ValueError("an invalid dictionary or source")
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise LayoutError(f"the plan is malformed: {error!r}", path=path, hint=_HINT) from error
     return decided
 
 
 def read_decided(folder: Path) -> JobDecisions:
-    """What the shared plan in `folder` says. Raises a `FormatError`, also where there is none, and OSError."""
+    """Read the shared plan in `folder`. Raises a `FormatError`, also if there is none, and OSError."""
     path = folder / JOB_NAME
     try:
         data = path.read_bytes()
     except FileNotFoundError:
-        raise NotADataSetError("there is no plan of parts here", path=path, hint=_HINT) from None
+        raise NotADataSetError("there is no plan of tasks here", path=path, hint=_HINT) from None
     return parse_decided(data, path)

@@ -1,4 +1,4 @@
-"""A part of a planned conversion: which chunks are its, and how does one machine make them all?"""
+"""A task of a planned conversion: its chunks, and the function by which one machine makes them all."""
 
 from __future__ import annotations
 
@@ -25,17 +25,20 @@ MAX_PARTS: Final = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Part `number` of `of`, counted from 0: a run of consecutive chunks. Raises `UsageError`."""
+    """Task `number` of `of`, counted from 0: a run of consecutive chunks.
+
+    Raises `UsageError` if there is no such task.
+    """
 
     number: int
     of: int
 
     def __post_init__(self) -> None:
         if not 1 <= self.of <= MAX_PARTS:
-            raise UsageError(f"part {self}: a conversion has 1 to {MAX_PARTS:,} parts")
+            raise UsageError(f"task {self}: a conversion has 1 to {MAX_PARTS:,} tasks")
         if not 0 <= self.number < self.of:
             raise UsageError(
-                f"part {self}: parts are counted from 0, so they are 0/{self.of} to {self.of - 1}/{self.of}"
+                f"task {self}: tasks are counted from 0, so they are 0/{self.of} to {self.of - 1}/{self.of}"
             )
 
     def __str__(self) -> str:
@@ -43,19 +46,19 @@ class Task:
 
     @classmethod
     def parse(cls, text: str) -> Task:
-        """The part that a user means with `3/8`."""
+        """Return the task that a user means by `3/8`."""
         match = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text.strip(), re.ASCII)
         if match is None:
-            raise UsageError(f"part {text!r}: write number and count, as 0/8 for the first of eight")
+            raise UsageError(f"task {text!r}: write number and count, as 0/8 for the first of eight")
         return cls(int(match[1]), int(match[2]))
 
     def chunks(self, count: int) -> range:
-        """Its chunks of a data set that has `count`; none where there are more parts than chunks."""
+        """Return the chunks of the task in a data set that has `count`; none if there are more tasks than chunks."""
         return range(self.number * count // self.of, (self.number + 1) * count // self.of)
 
 
 def by_part(numbers: Sequence[int], count: int, parts: int) -> dict[str, list[int]]:
-    """Which part makes each of these chunks of a data set that has `count`. Numbers are sorted; so are parts."""
+    """Return the task of each of these chunks of a data set that has `count`. Numbers are sorted; so are tasks."""
     found: dict[str, list[int]] = {}
     for number in numbers:
         part = Task(((number + 1) * parts - 1) // count, parts)
@@ -64,15 +67,15 @@ def by_part(numbers: Sequence[int], count: int, parts: int) -> dict[str, list[in
 
 
 def missing(place: Path, count: int) -> list[int]:
-    """Numbers of the chunks that are not there, of a data set that has `count`. Raises OSError."""
+    """Return the numbers of the missing chunks of a data set that has `count`. Raises OSError."""
     there = set(os.listdir(place / "chunks"))
     return [number for number in range(count) if Path(chunk_name(number)).name not in there]
 
 
 def run_task(job: Job, part: Task, *, jobs: int | None = None, on_progress: OnProgress = silent) -> TaskReport:
-    """Make all chunks of a part in `jobs` processes of this machine. Chunks that are there are found, not made again.
+    """Make all chunks of a task in `jobs` processes of this machine. Existing chunks are found, not made again.
 
-    Raises as `run` does, and `InterruptedConversionError` where a process died.
+    Raises as `run` does, and `InterruptedConversionError` if a process died.
     """
     started, place = time.monotonic(), Path(job.target)
     numbers = part.chunks(job.chunks)

@@ -1,14 +1,14 @@
-"""How do several machines come to one plan, and how do they keep all other conversions out?
+"""How do several machines agree on one plan, and how do they keep all other conversions out?
 
 The first machine lists the source, decides, and publishes the *shared plan* (`job`): a folder that it makes under a
-name of its own and renames. A rename onto a folder with contents fails, so the first plan stays, also where two
-machines made one at the same time. All others load it: they neither list the source nor decode it again. Each compares
-what it was asked for, the versions of Brand and zstandard, and the list of files with what the plan says.
+name of its own and renames. A rename onto a folder with contents fails, so the first plan is final, even if two
+machines make one at the same time. All others load it: they neither list the source nor decode it again. Each compares
+its options, the versions of Brand and zstandard, and the list of files with those of the plan.
 
-Two locks in the work folder save work and say what is wrong early. Nothing depends on them, as some cluster file
+Two locks in the work folder save work and report conflicts early. Nothing depends on them, because some cluster file
 systems have locks that hold for one machine only.
 
-    lock       shared by those who make chunks of one plan; another conversion, or `seal`, wants it alone
+    lock       shared by processes that make chunks of one plan; another conversion, or `seal`, takes it exclusively
     planning   held by the machine that makes the plan; the others wait
 """
 
@@ -36,18 +36,18 @@ from brand.formats.constants import MANIFEST_NAME, SHARED_PLAN_NAME, WORK_NAME
 from brand.formats.publish import file_digest, storage_errors, storage_reason, sync_folder
 
 PLAN_WAIT_S: Final = 6 * 3600.0
-"""How long a machine waits for another one to list, and perhaps to decode, the source."""
+"""Seconds that a machine waits for another one to list, and perhaps to decode, the source."""
 _POLL_S: Final = 0.2
 
 
 def plan(request: FolderRequest, place: Path, parts: int, on_progress: OnProgress) -> Job:
-    """The plan of a conversion into the folder `place`, made or loaded. `parts` is for messages of `seal`.
+    """Make or load the plan of a conversion into the folder `place`. `parts` is for messages of `seal`.
 
     Raises:
         TargetExistsError: The target is taken, by a data set, by another conversion, or by one with other options or
-            versions, or of a source that has changed meanwhile.
+            versions, or of a source that has changed since.
         SourceError: A file cannot be used.
-        StorageError: The storage refused.
+        StorageError: The storage refused a read or a write.
         InterruptedConversionError: Another machine has been making the plan for six hours.
     """
     with joined(place) as folder, storage_errors(place, "cannot write"):
@@ -60,7 +60,7 @@ def plan(request: FolderRequest, place: Path, parts: int, on_progress: OnProgres
 
 @contextmanager
 def joined(place: Path) -> Iterator[Path]:
-    """The work folder of a target, shared with all who work on the same plan. It is made where it is missing.
+    """Open the work folder of a target, shared with all processes of one plan. It is made if it is missing.
 
     Raises `TargetExistsError`, `StorageError`.
     """
@@ -75,14 +75,15 @@ def joined(place: Path) -> Iterator[Path]:
 
 
 def is_planned(folder: Path) -> bool:
-    """Whether a work folder has a shared plan. It is listed, as a network file system may remember a missing name."""
+    """Return whether a work folder has a shared plan."""
+    # Listed, because a network file system may cache that a name is missing.
     return SHARED_PLAN_NAME in os.listdir(folder)
 
 
 def _check_free(place: Path) -> None:
     check_folder_target(place)
     if (place / MANIFEST_NAME).exists():
-        raise TargetExistsError(f"{place} is a finished data set already. `brand seal {place}` tidies it up")
+        raise TargetExistsError(f"{place} is a finished data set already. `brand seal {place}` removes its work folder")
 
 
 def _make(request: FolderRequest, place: Path, folder: Path, parts: int, on_progress: OnProgress) -> None:
@@ -116,7 +117,10 @@ def _make(request: FolderRequest, place: Path, folder: Path, parts: int, on_prog
 
 
 def _publish(scratch: Path, final: Path) -> None:
-    """Give a folder its name, with its files on the device. If another machine was faster, its folder stays."""
+    """Rename a folder to its final name, with its files on the device.
+
+    If another machine was faster, its folder wins.
+    """
     for file in scratch.iterdir():
         descriptor = os.open(file, os.O_RDONLY)
         try:
@@ -126,7 +130,7 @@ def _publish(scratch: Path, final: Path) -> None:
     sync_folder(scratch)
     try:
         scratch.rename(final)
-    except OSError:
+    except OSError:  # also if another machine was faster: a folder with contents cannot be replaced
         if not is_planned(final.parent):
             raise
     sync_folder(final.parent)
@@ -144,21 +148,21 @@ def _load(request: FolderRequest, place: Path, folder: Path) -> Job:
             f"{name} is {_said(asked.get(name))}, and was {_said(decided.asked[name])}" for name in other
         )
         raise TargetExistsError(
-            f"{place} holds an unfinished conversion with other options: {told}. Give all parts the same options, or"
-            f" remove {place} to begin anew"
+            f"{place} holds an unfinished conversion with other options: {told}. Give all tasks the same options, or"
+            f" remove {place} to start again"
         )
     source = decided.source(shared, request.root)
     if claim is None or claim != Claim(decided.plan.data_set_id, source.fingerprint(times=True)):
         raise TargetExistsError(
             f"{place} holds an unfinished conversion of another source, or its transcripts have changed since."
-            f" Remove {place} to begin anew"
+            f" Remove {place} to start again"
         )
     header = decided.plan.header
     return Job(os.path.abspath(request.root), os.path.abspath(place), decided.plan.data_set_id, header.chunks)
 
 
 def _asked(request: FolderRequest) -> dict[str, Any]:
-    """The options that decide what is written, as the command calls them."""
+    """Return the options that determine the written bytes, by their names in the command."""
     options, table = request.options, request.table
     try:
         texts = None if table is None else file_digest(table)[1]
@@ -187,7 +191,7 @@ def _said(value: object) -> str:
 
 @contextmanager
 def _alone(path: Path, place: Path, on_progress: OnProgress) -> Iterator[None]:
-    """Hold a lock that is free once a plan has been made, or who made it has ended."""
+    """Hold a lock that is free after a plan has been made, or after the process that made it has ended."""
     started = time.monotonic()
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
@@ -200,7 +204,7 @@ def _alone(path: Path, place: Path, on_progress: OnProgress) -> Iterator[None]:
                 if waited_s > PLAN_WAIT_S:
                     raise InterruptedConversionError(
                         f"{place}: another machine has been planning this conversion for {waited_s / 3600:.0f} hours."
-                        " Run this part again when it has ended"
+                        " Run this task again when it has ended"
                     ) from None
                 on_progress(StageProgress("wait", int(waited_s), None, 0, None))
                 time.sleep(_POLL_S)

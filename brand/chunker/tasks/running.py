@@ -1,9 +1,9 @@
 """How does any process make one chunk of a planned conversion, and publish it by itself?
 
 A process reads the plan once (each of its threads for itself), makes a chunk under a name that no other process has,
-and renames it. So two processes that make the same chunk publish the same bytes, one after the other, and one that is
-killed leaves nothing but a temporary file. What `seal` needs of the chunk is kept beside the plan, so that `seal` need
-not read the chunk again (`kept`).
+and renames it. So two processes that make one chunk publish equal bytes, one after the other, and a process that is
+killed leaves nothing but a temporary file. The rows that `seal` needs of the chunk are stored next to the plan, so that
+`seal` need not read the chunk again (`kept`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _here = threading.local()
 
 @dataclass(frozen=True, slots=True)
 class PublishedChunk:
-    """A chunk that is there to stay."""
+    """A chunk under its final name."""
 
     number: int
     samples: int
@@ -43,17 +43,17 @@ class PublishedChunk:
 
 
 def run(job: Job, number: int) -> PublishedChunk:
-    """Make chunk `number` and publish it, unless it is there and whole. Any number of processes and threads may do so.
+    """Make chunk `number` and publish it, unless it exists and is whole. Any number of processes and threads may do so.
 
     Raises:
         SourceError: A file cannot be used, or has changed since the plan was made.
-        StorageError: The storage refused.
+        StorageError: The storage refused a read or a write.
         TargetExistsError: This process has other versions than the plan, or another conversion has the target.
-        InterruptedConversionError: The plan is gone: another process has removed or replaced it.
+        InterruptedConversionError: The plan is missing: another process has removed or replaced it.
     """
     job.check(number)
     place = Path(job.target)
-    if _is_sealed(job, place):  # by who found all chunks there
+    if _is_sealed(job, place):  # by the process that found all chunks
         return PublishedChunk(number, read_manifest(place).header.chunk_samples(number), 0, found=True)
     folder = place / WORK_NAME
     if not folder.is_dir():
@@ -68,7 +68,7 @@ def run(job: Job, number: int) -> PublishedChunk:
 
 @dataclass(frozen=True)
 class _Worker:
-    """What a thread keeps from chunk to chunk."""
+    """The state of a thread from chunk to chunk."""
 
     packer: Packer
     source: FolderSource
@@ -117,5 +117,5 @@ def _is_sealed(job: Job, place: Path) -> bool:
 
 def _gone(job: Job) -> InterruptedConversionError:
     return InterruptedConversionError(
-        f"{job.target}: the plan of this conversion is gone, or there is another one. Run `brand convert` again"
+        f"{job.target}: the plan of this conversion is missing or was replaced. Run `brand convert` again"
     )

@@ -1,9 +1,9 @@
-"""How does a conversion in parts become a data set, from what its chunks say about themselves?
+"""How does a conversion in tasks become a data set, from the chunks alone?
 
-`seal` reads the front of each chunk: it has to be that of this plan, in this place, and whole. The chunk's table goes
-into the index; its fixed fields go into the columns, as the process that made the chunk has kept them (`kept`), or
-else from the chunk itself. So results need not travel, and the process that started the parts may be gone. Then come
-the companions that the plan holds, the index, and the manifest, last of all.
+`seal` reads the front of each chunk: it must be that of this plan, at this place, and whole. The chunk's table becomes
+a row of the index; its fixed fields become columns, from the file that the process that made the chunk has stored
+(`kept`), or else from the chunk itself. So results need not travel, and the process that started the tasks may have
+ended. Then `seal` writes the companions that the plan holds, the index, and the manifest, last of all.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ from brand.formats.manifest import Manifest, read_manifest
 from brand.formats.publish import storage_errors
 
 LOCK_WAIT_S: Final = 30.0
-"""A process that was given up may still be making a chunk."""
+"""Seconds to wait for a process that was given up and may still be making a chunk."""
 _READERS: Final = 8
 _AT_ONCE: Final = 256
 _SHOWN: Final = 8
-"""How many parts, and how many damaged chunks, a message names."""
+"""The most tasks, and the most damaged chunks, that a message names."""
 
 
 def seal(target: str | Path, on_progress: OnProgress = silent) -> Report:
-    """Finish a conversion in parts whose chunks are all there. Sealing again changes nothing.
+    """Finish a conversion in tasks whose chunks all exist. Sealing again changes nothing.
 
     Raises:
         MissingChunksError: Chunks are missing, damaged, or of another data set. Nothing is changed then; the message
-            names the parts that make them.
-        NotADataSetError: There is no conversion in parts here.
-        TargetExistsError: Parts are still at work, or another conversion is.
-        StorageError: The storage refused.
+            names the tasks that make them.
+        NotADataSetError: There is no conversion in tasks here.
+        TargetExistsError: Tasks are still at work, or another conversion is.
+        StorageError: The storage refused a read or a write.
     """
     started, place = time.monotonic(), Path(target)
     folder = place / WORK_NAME
@@ -73,7 +73,7 @@ def seal(target: str | Path, on_progress: OnProgress = silent) -> Report:
         companions = companions_in(place)
         for name in decided.companions:
             if name not in companions:
-                raise MissingFileError("the file that belongs to the data set is gone", path=place / name)
+                raise MissingFileError("the file that belongs to the data set is missing", path=place / name)
         dictionary_bytes = len(compression.dictionary)
         manifest = seal_index(
             work.target,
@@ -87,13 +87,12 @@ def seal(target: str | Path, on_progress: OnProgress = silent) -> Report:
 
 
 def _check_names(place: Path, folder: Path) -> None:
-    """Say what is missing before anything is locked, read or written."""
+    """Raise an error if a chunk is missing, before anything is locked, read or written."""
     if (place / MANIFEST_NAME).exists():
         return
     if not is_planned(folder):
         raise NotADataSetError(
-            "this conversion was not planned in parts: run the same `brand convert` command again, it goes on where it"
-            " stopped",
+            "this conversion was not planned in tasks: run the same `brand convert` command again to continue it",
             path=place,
         )
     decided = read_decided(folder / SHARED_PLAN_NAME)
@@ -105,7 +104,7 @@ def _check_names(place: Path, folder: Path) -> None:
 
 @dataclass(frozen=True)
 class _Bad:
-    """A chunk that has to be made again."""
+    """A chunk that must be made again."""
 
     reason: str
 
@@ -120,7 +119,7 @@ def _add_chunks(
             lost.append(number)
             reasons.append(chunk.reason)
             continue
-        if not lost:
+        if not lost:  # else there will be no index: only look for further bad chunks
             builder.add(number, chunk.rows, chunk.checksum, chunk.columns)
         done += len(chunk.rows)
         done_bytes += int(chunk.rows["size"].sum(dtype=np.int64))
@@ -130,7 +129,10 @@ def _add_chunks(
 
 
 def _read_all(place: Path, folder: Path, decided: JobDecisions) -> Iterator[tuple[int, Written | _Bad]]:
-    """What the index needs of each chunk, in order. Threads wait for the storage; memory holds a few hundred chunks."""
+    """Yield the facts of each chunk for the index, in order.
+
+    Threads wait for the storage; memory holds a few hundred chunks.
+    """
 
     def read(number: int) -> tuple[int, Written | _Bad]:
         return number, _read(place, folder, decided, number)
@@ -177,12 +179,12 @@ def _unfinished(place: Path, decided: JobDecisions, lost: list[int], reasons: li
         which = f"{counted(len(numbers), 'chunk')}, the first is {numbers[0]:,}"
         error.add_note(f"  `brand convert ... --task {part}` makes {which}")
     if len(parts) > _SHOWN:
-        error.add_note(f"  and {len(parts) - _SHOWN:,} more parts; --json lists all")
+        error.add_note(f"  and {len(parts) - _SHOWN:,} more tasks; --json lists all")
     return error
 
 
 def _sealed_before(place: Path, started: float) -> Report:
-    """What there is to say of a data set that is finished. Raises `NotADataSetError` where there is none."""
+    """Return the report of a data set that is finished. Raises `NotADataSetError` if there is none."""
     return _report(place, read_manifest(place), started, None)
 
 

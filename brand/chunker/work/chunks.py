@@ -26,17 +26,17 @@ from brand.formats.records import Records
 from brand.formats.values import Buffer
 
 _OBJECT_BYTES: Final = 128
-"""Bytes that Python needs for each record beside its contents."""
+"""Bytes that Python needs for each record in addition to its contents."""
 
 
 @dataclass(frozen=True)
 class Written:
-    """What the index needs to know about one chunk."""
+    """The facts of one chunk that the index needs."""
 
     rows: NDArray[np.void]
     checksum: int
     columns: NDArray[np.void]
-    """The fixed fields, one structured row a sample."""
+    """The fixed fields, one structured row per sample."""
     found: bool
     """Whether an earlier run had made the chunk."""
 
@@ -45,17 +45,17 @@ class Earlier(Protocol):
     """The chunks that earlier runs have made. Picklable."""
 
     def find(self, plan: ChunkPlan, number: int) -> Written | None:
-        """A chunk, if it is there, is whole, and belongs to this plan; else None."""
+        """Return a chunk if it exists, is whole, and belongs to this plan; else None."""
 
 
 @dataclass(frozen=True)
 class ChunksInFolder:
-    """The chunks that lie in the folder of the data set."""
+    """The chunks in the folder of the data set."""
 
     place: Path
 
     def find(self, plan: ChunkPlan, number: int) -> Written | None:
-        """See `Earlier`."""
+        """Return a chunk, as `Earlier.find` does."""
         path = self.place / chunk_name(number)
         try:
             with path.open("rb") as file:
@@ -70,7 +70,7 @@ class ChunksInFolder:
 
 @dataclass(frozen=True)
 class Packer:
-    """All that a worker needs to make any chunk of a data set."""
+    """The facts that a worker needs to make any chunk of a data set."""
 
     plan: ChunkPlan
     source: Source
@@ -84,16 +84,16 @@ class Packer:
 
     @cached_property
     def compressor(self) -> Compressor:
-        """This worker's compressor."""
+        """The compressor of this worker."""
         return Compressor(self.plan.compression)
 
     def release(self) -> None:
-        """Give mapped pages back, so that a worker's memory does not grow with the chunks that it makes."""
+        """Release mapped pages, so that a worker's memory does not grow with the chunks that it makes."""
         release(self.order)
         self.source.release()
 
     def temporary(self, number: int) -> Path:
-        """Where a chunk is written before it gets its final name."""
+        """Return the path at which a chunk is written before it gets its final name."""
         return self.work / f"{number:08d}.tmp"
 
 
@@ -166,4 +166,4 @@ def _check_labels(header: Header, indices: Indices, columns: NDArray[np.void]) -
     wrong = np.flatnonzero((labels < 0) | (labels >= len(header.classes)))
     if len(wrong):
         sample, label = int(indices[wrong[0]]), int(labels[wrong[0]])
-        raise SchemaError(f"sample {sample}: label {label} is none of the {len(header.classes)} classes")
+        raise SchemaError(f"sample {sample}: label {label} is not one of the {len(header.classes)} classes")

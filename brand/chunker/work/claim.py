@@ -1,8 +1,8 @@
-"""Which conversion has a target that is not finished? Its *claim* says it, in the work folder.
+"""Which conversion has a target that is not finished? A file in the work folder, the *claim*, names it.
 
-A claim names the data set, the source as it was found, and the versions of what writes the bytes. Another version may
-write other bytes for the same samples, or put them into another order. So all runs and all machines of a conversion
-need the same versions.
+A claim names the data set, the source as it was found, and the versions of the programs that write the bytes. Another
+version may write other bytes for the same samples, or put them into another order. So all runs and all machines of a
+conversion need the same versions.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CLAIM_NAME: Final = "plan.json"
 
 
 def versions() -> dict[str, str]:
-    """What decides the bytes beside source and options: name -> version."""
+    """Return the versions that determine the bytes, in addition to source and options: name -> version."""
     zstd = ".".join(map(str, zstandard.ZSTD_VERSION))
     return {"Brand": __version__, "zstandard": f"{zstandard.__version__} with zstd {zstd}"}
 
@@ -38,22 +38,25 @@ class Claim:
     made_with: Mapping[str, str] = field(default_factory=versions)
 
     def pack(self) -> bytes:
-        """What the file says: the same bytes for the same conversion."""
+        """Return the contents of the file: equal bytes for equal conversions."""
         facts = {"id": self.data_set_id.hex(), "source": self.source, "made_with": dict(self.made_with)}
         return json.dumps(facts, sort_keys=True).encode()
 
     def check_versions(self, name: str) -> None:
-        """Raise `TargetExistsError` where the conversion into `name` was begun with other versions than are here."""
+        """Raise `TargetExistsError` if the conversion into `name` was begun with other versions."""
         here = versions()
         if dict(self.made_with) != here:
             raise TargetExistsError(
-                f"{name} holds an unfinished conversion that was begun with {_listed(self.made_with)}. Here are"
-                f" {_listed(here)}, which may write other bytes. Use the same versions, or remove {name} to begin anew"
+                f"{name} holds an unfinished conversion that was begun with {_listed(self.made_with)}. Installed are"
+                f" {_listed(here)}, which may write other bytes. Use the same versions, or remove {name} to start again"
             )
 
 
 def read_claim(folder: Path) -> Claim | None:
-    """The claim in a work folder; None where there is none. One that cannot be read is the claim of something else."""
+    """Return the claim in a work folder; None if there is none.
+
+    A claim that cannot be read counts as another conversion's.
+    """
     for path in (folder / SHARED_PLAN_NAME / CLAIM_NAME, folder / CLAIM_NAME):
         try:
             data = path.read_bytes()
@@ -69,7 +72,7 @@ def read_claim(folder: Path) -> Claim | None:
 
 
 def check_claim(folder: Path, mine: Claim, name: str) -> bool:
-    """Whether the work folder has this claim already. Raises `TargetExistsError` where it has another one."""
+    """Return whether the work folder has this claim already. Raises `TargetExistsError` if it has another one."""
     there = read_claim(folder)
     if there is None:
         return False
@@ -77,7 +80,7 @@ def check_claim(folder: Path, mine: Claim, name: str) -> bool:
     if there != mine:
         raise TargetExistsError(
             f"{name} holds an unfinished conversion of another source or with other options."
-            f" Run that command again to finish it, or remove {name} to begin anew"
+            f" Run that command again to finish it, or remove {name} to start again"
         )
     return True
 

@@ -31,7 +31,7 @@ class FolderWork(Work):
         self.place = place
 
     def claim(self, data_set_id: bytes, source: str) -> None:
-        """See `Work`."""
+        """Claim the target, as `Work.claim` does."""
         # A run that was killed while it tidied up leaves a finished data set, perhaps without its claim.
         finished = (self.place / MANIFEST_NAME).exists()
         if finished and read_manifest(self.place).data_set_id != data_set_id:
@@ -41,11 +41,11 @@ class FolderWork(Work):
             publish_bytes(self.folder / CLAIM_NAME, claim.pack())
 
     def earlier(self, plan: ChunkPlan) -> ChunksInFolder:  # noqa: ARG002 - the chunks there say all
-        """See `Work`."""
+        """Return the chunks of earlier runs, as `Work.earlier` does."""
         return ChunksInFolder(self.place)
 
     def check_room(self, stored_bytes: int) -> None:
-        """See `Work`. The size is an estimate."""
+        """Check the free space, as `Work.check_room` does. The size is an estimate."""
         there = sum(file.stat().st_size for file in (self.place / "chunks").iterdir())
         free, need = shutil.disk_usage(self.place).free, round(stored_bytes * 0.95) - there
         if need > free:
@@ -55,7 +55,7 @@ class FolderWork(Work):
             )
 
     def publishers(self, processes: int) -> int:
-        """See `Work`."""
+        """Return the number of publishing threads, as `Work.publishers` does."""
         return processes
 
 
@@ -63,7 +63,7 @@ class FolderWork(Work):
 def open_folder_work(place: Path, *, dry_run: bool = False) -> Iterator[FolderWork]:
     """Make or continue the work folder of the target `place`; a dry run gets a temporary one elsewhere.
 
-    Raises `TargetExistsError` where the target holds anything but an unfinished conversion.
+    Raises `TargetExistsError` if the target holds anything but an unfinished conversion.
     """
     check_folder_target(place)
     if dry_run:
@@ -84,7 +84,7 @@ def open_folder_work(place: Path, *, dry_run: bool = False) -> Iterator[FolderWo
 
 
 def _leave_nothing(place: Path, folder: Path) -> None:
-    """Remove what a conversion without a claim has made, so that an error in the call does not take the target."""
+    """Remove the files of a conversion without a claim, so that an error in the call does not take the target."""
     shutil.rmtree(folder, ignore_errors=True)
     for empty in (place / "chunks", place):
         with suppress(OSError):
@@ -96,7 +96,7 @@ def check_folder_target(place: Path) -> None:
     if not os.path.lexists(place):
         return
     if not place.is_dir():
-        raise TargetExistsError(f"{place} exists and is no folder. Choose another target, or remove it")
+        raise TargetExistsError(f"{place} exists and is not a folder. Choose another target, or remove it")
     if (place / WORK_NAME).is_dir():
         return
     if (place / MANIFEST_NAME).exists():
@@ -104,4 +104,4 @@ def check_folder_target(place: Path) -> None:
     if (place / VERSIONS_NAME).is_dir():
         raise TargetExistsError(f"{place} is a collection: `brand append` adds to it. Choose another target")
     if any(place.iterdir()):
-        raise TargetExistsError(f"{place} is not empty. Choose another target, or remove what is in it")
+        raise TargetExistsError(f"{place} is not empty. Choose another target, or empty it")

@@ -1,8 +1,8 @@
-"""What does the index need of a chunk that this process has not made?
+"""The rows that the index needs of a chunk that this process has not made.
 
-Once a chunk is in its place, in a store or made by another machine, its rows and its columns are kept in a file of the
-work folder. So a chunk that was made need not be read again. The file is believed where its checksum is right, and
-where the chunk has the size that the rows say.
+When a chunk is at its place, in a store or made by another machine, its rows and its columns are stored in a file of
+the work folder. So a chunk that was made need not be read again. The file is used if its checksum is right, and if the
+chunk has the size that the rows state.
 
     magic (8 bytes), identity of the data set (16), checksum of the chunk's front (8), rows, columns
     XXH3-64 of all that (8)
@@ -33,13 +33,13 @@ _MAGIC: Final = b"\x89BRKEPT\n"
 
 @dataclass(frozen=True)
 class KeptChunks:
-    """The chunks whose rows are kept in `folder`; `sizes` has the size of each chunk that is in its place."""
+    """The chunks whose rows are stored in `folder`; `sizes` has the size of each chunk that is at its place."""
 
     folder: Path
     sizes: Mapping[int, int]
 
     def find(self, plan: ChunkPlan, number: int) -> Written | None:
-        """See `Earlier`."""
+        """Return a chunk, as `Earlier.find` does."""
         if number not in self.sizes:
             return None
         count, dtype = plan.header.chunk_samples(number), fixed_dtype(plan.header.schema)
@@ -64,7 +64,10 @@ class KeptChunks:
 
 
 def keep_chunk(folder: Path, data_set_id: bytes, number: int, chunk: Written) -> None:
-    """Keep what the index needs of a chunk that is in its place. Several machines may do so at once. Raises OSError."""
+    """Store the rows that the index needs of a chunk at its place. Several machines may do so at once.
+
+    Raises OSError.
+    """
     data = _HEAD.pack(_MAGIC, data_set_id, chunk.checksum) + chunk.rows.tobytes() + chunk.columns.tobytes()
     temporary = folder / f"{number}-{uuid.uuid4().hex}.tmp"
     temporary.write_bytes(data + _digest(data))

@@ -1,13 +1,14 @@
 """A conversion into a store: may it write there, and what have earlier runs made?
 
 The work folder is below the user's cache folder, by the URL of the target. A chunk is made there, uploaded and removed,
-so only a few are there at a time; what the index needs of it is kept (`kept`).
+so only a few are there at a time; the rows that the index needs are stored (`kept`).
 
-The store says whose the target is. A manifest is a finished data set. Chunk 0 marks one that is not finished: the
-*claim*, which has the identity of the data set, takes its place before anything else is written, create-only, so that
-of two conversions that begin together one is refused. There is no other mark, as it would have to be removed at the
-end, and one who writes need not be allowed to delete. All that is written under one claim is the same in every run: if
-the work folder is lost, or the source was touched, chunks are made again and replace the same bytes.
+The store itself records the owner of the target. A manifest is a finished data set. Chunk 0 marks one that is not
+finished: the *claim*, which has the identity of the data set, takes its place before anything else is written,
+create-only, so that if two conversions begin together, one of them is refused. There is no other mark, because it would
+have to be removed at the end, and a writer need not be allowed to delete. All bytes that are written under one claim
+are equal in every run: if the work folder is lost, or the source was touched, chunks are made again and replace equal
+bytes.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from brand.stores.target import StoreTarget
 from brand.usercache import own_folder
 
 _UPLOADS: Final = 8
-"""Chunks that are uploaded at the same time, at least."""
+"""The fewest chunks that are uploaded at the same time."""
 
 
 class StoreWork(Work):
@@ -49,23 +50,26 @@ class StoreWork(Work):
         self._data_set_id = b""
 
     def claim(self, data_set_id: bytes, source: str) -> None:
-        """See `Work`."""
+        """Claim the target, as `Work.claim` does."""
         path, data = self.folder / CLAIM_NAME, Claim(data_set_id, source).pack()
         if not path.exists() or path.read_bytes() != data:
             _refuse_finished(self._store)
-            shutil.rmtree(self._kept, ignore_errors=True)  # of another source, or of one that has changed
+            shutil.rmtree(self._kept, ignore_errors=True)  # rows of another source, or of a source that has changed
         claim = pack_claim(data_set_id)
         if not self._to.create(chunk_name(0), claim, lambda: self._claimed_by() == data_set_id):
             raise TargetExistsError(
                 f"{self.name} holds an unfinished conversion of another source or with other options."
-                f" Run that command again to finish it, or remove what is in {self.name} to begin anew"
+                f" Run that command again to finish it, or empty {self.name} to start again"
             )
         publish_bytes(path, data)
         self._kept.mkdir(exist_ok=True)
         self._data_set_id = data_set_id
 
     def earlier(self, plan: ChunkPlan) -> KeptChunks:  # noqa: ARG002 - the claim has looked at it
-        """See `Work`. Lists the store where chunks are kept; where that is not allowed, all chunks are made again."""
+        """Return the chunks of earlier runs, as `Work.earlier` does.
+
+        Lists the store if rows of chunks are stored; if listing is not allowed, all chunks are made again.
+        """
         sizes: dict[int, int] = {}
         if any(self._kept.iterdir()):
             try:
@@ -77,14 +81,17 @@ class StoreWork(Work):
         return KeptChunks(self._kept, sizes)
 
     def check_room(self, stored_bytes: int) -> None:
-        """See `Work`. A store has room."""
+        """Do nothing: the capacity of a store is not limited."""
 
     def publishers(self, processes: int) -> int:
-        """See `Work`. A request waits for the network most of the time."""
+        """Return the number of publishing threads, as `Work.publishers` does.
+
+        A request waits for the network most of the time.
+        """
         return max(_UPLOADS, processes)
 
     def publish_chunk(self, number: int, temporary: Path, chunk: Written) -> None:
-        """See `Work`."""
+        """Upload a chunk, as `Work.publish_chunk` does."""
         super().publish_chunk(number, temporary, chunk)
         with storage_errors(self._kept, "cannot write"):
             keep_chunk(self._kept, self._data_set_id, number, chunk)
@@ -97,7 +104,7 @@ class StoreWork(Work):
 def open_store_work(url: str, processes: int, *, dry_run: bool = False) -> Iterator[StoreWork]:
     """Make or continue the work folder of the target `url`; a dry run gets a temporary one.
 
-    Raises `TargetExistsError` where the target is a finished data set, `StorageError` where the store says no.
+    Raises `TargetExistsError` if the target is a finished data set, `StorageError` if the store refuses.
     """
     with StoreProcess(url, max(_UPLOADS, processes)) as store:
         if dry_run:
@@ -106,7 +113,7 @@ def open_store_work(url: str, processes: int, *, dry_run: bool = False) -> Itera
                 yield StoreWork(store, Path(temporary))
             return
         name = str(store.url)
-        with storage_errors(name, "cannot keep the state of the conversion in"):
+        with storage_errors(name, "cannot store the state of the conversion in"):
             folder = own_folder("conversions", xxhash.xxh3_128_hexdigest(name.encode()))
         with locked(folder, name, lambda: _refuse_finished(store)):
             try:

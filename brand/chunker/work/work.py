@@ -1,7 +1,7 @@
-"""What does a conversion know of the runs before it, and where do its finished files go?
+"""What does a conversion know of the runs before it, and where are its finished files stored?
 
-A *work folder* exists from the first moment of a conversion to its last. It holds the plan, and what takes long to
-make, so the same command goes on after a kill. A lock keeps two conversions apart, and ends with its process.
+A *work folder* exists from the first moment of a conversion to its last. It holds the plan, and results that take long
+to make, so the same command continues after a kill. A lock keeps two conversions apart, and ends with its process.
 `folder_work` is for a target that is a folder, `store_work` for one in a store.
 """
 
@@ -40,35 +40,35 @@ class Work(ABC):
 
     @abstractmethod
     def claim(self, data_set_id: bytes, source: str) -> None:
-        """Take the target for this data set, and remember that; `source` is the fingerprint of the source.
+        """Claim the target for this data set, and remember that; `source` is the fingerprint of the source.
 
-        Raises `TargetExistsError` where something else was begun or finished there, OSError.
+        Raises `TargetExistsError` if another data set was begun or finished there, OSError.
         """
 
     @abstractmethod
     def earlier(self, plan: ChunkPlan) -> Earlier:
-        """The chunks that earlier runs have made."""
+        """Return the chunks that earlier runs have made."""
 
     @abstractmethod
     def check_room(self, stored_bytes: int) -> None:
-        """Raise `StorageError` before hours of work where the data cannot fit. The writers check again."""
+        """Raise `StorageError` before hours of work if the data cannot fit. The writers check again."""
 
     @abstractmethod
     def publishers(self, processes: int) -> int:
-        """How many chunks are published at the same time where so many processes make them."""
+        """Return how many chunks are published at the same time if `processes` processes make them."""
 
     def publish_chunk(self, number: int, temporary: Path, chunk: Written) -> None:  # noqa: ARG002 - a store keeps its rows
-        """Give a finished chunk its place. Raises `StorageError`."""
+        """Move a finished chunk to its place. Raises `StorageError`."""
         with storage_errors(f"{self.name}/{chunk_name(number)}", "cannot write"):
             self.target.publish(temporary, chunk_name(number))
 
     def publish_companion(self, temporary: Path, name: str) -> None:
-        """Give a finished companion its place. Raises OSError."""
+        """Move a finished companion to its place. Raises OSError."""
         self.companions[name] = file_digest(temporary)
         self.target.publish(temporary, name)
 
     def recall(self, name: str, key: str) -> Any:
-        """What `remember` kept under `name` for the same `key`, or None."""
+        """Return the result that `remember` stored under `name` for the same `key`, or None."""
         try:
             value = json.loads((self.folder / f"{name}.json").read_bytes())
         except (FileNotFoundError, ValueError):
@@ -76,7 +76,7 @@ class Work(ABC):
         return value["value"] if value["key"] == key else None
 
     def remember(self, name: str, key: str, value: Any) -> None:
-        """Keep a result that takes long to make, for a run that continues this one."""
+        """Store a result that takes long to make, for a run that continues this one."""
         publish_bytes(self.folder / f"{name}.json", json.dumps({"key": key, "value": value}).encode())
 
     def tidy(self) -> None:
@@ -85,7 +85,7 @@ class Work(ABC):
 
 
 def worth_keeping(folder: Path) -> bool:
-    """Whether a work folder holds what a later run goes on from: a plan, or finished parts of an import."""
+    """Return whether a work folder holds results for a later run: a plan, or finished parts of an import."""
     return read_claim(folder) is not None or has_parts(folder / PARTS_NAME)
 
 
@@ -93,10 +93,10 @@ def worth_keeping(folder: Path) -> bool:
 def locked(
     folder: Path, name: str, check: Callable[[], None], *, shared: bool = False, wait_s: float = LOCK_WAIT_S
 ) -> Iterator[None]:
-    """Keep other conversions out of a work folder, which is there; `name` is the target's.
+    """Keep other conversions out of an existing work folder; `name` is the target's.
 
-    With `shared`, others that share may come in, too: those who make chunks of the same plan. `check` raises
-    `TargetExistsError` where the target is taken. So does this function, where another conversion has the lock for
+    With `shared`, other processes that share may enter, too: those that make chunks of one plan. `check` raises
+    `TargetExistsError` if the target is taken. So does this function, if another conversion has the lock for
     longer than `wait_s`, or had it until now.
     """
     path = folder / "lock"
@@ -114,19 +114,19 @@ def locked(
 
 
 def _lock(descriptor: int, kind: int, name: str, wait_s: float) -> None:
-    """Take the lock. Workers of a killed run hold it for a moment, until they notice that their parent is gone."""
+    """Take the lock. Workers of a killed run hold it for a moment, until they notice that their parent has ended."""
     limit = time.monotonic() + wait_s
     while True:
         try:
             return fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() > limit:
-                raise TargetExistsError(f"{name}: another conversion is writing there right now") from None
+                raise TargetExistsError(f"{name}: another conversion is writing there") from None
             time.sleep(_POLL_S)
 
 
 def _is_still(path: Path, descriptor: int) -> bool:
-    """Whether the name leads to the open file."""
+    """Return whether the name leads to the open file."""
     try:
         return os.path.samestat(path.stat(), os.fstat(descriptor))
     except FileNotFoundError:

@@ -12,14 +12,13 @@ import threading
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from brand.errors import BrandError, ServerError
 from brand.node.client.connector import Cluster, Connector
-from brand.node.client.orders import Orders
 from brand.node.client.session import DrawResult, Session
 from brand.node.client.taking import NO_FILES, Files
 from brand.node.client.wants import DecodeSpecs
@@ -39,11 +38,14 @@ from brand.node.wire.drawing import Announcement
 from brand.node.wire.looping import LoopReport
 from brand.node.wire.messages import Kind, unpack_json
 from brand.node.wire.numbers import NO_CLIENT
-from brand.node.wire.replies import Divided, OrderFound
+from brand.node.wire.replies import OrderFound, PositionsDivided
 from brand.node.wire.samples import unpack_samples
 from brand.orders.base.joins import Joins
 from brand.orders.order import Order
 from brand.reprs import Reprs
+
+if TYPE_CHECKING:
+    from brand.node.client.orders import Orders
 
 ATTEMPTS: Final = 3
 FETCH_BYTES: Final = 8 << 20
@@ -85,8 +87,7 @@ class Client(Reprs, shows="path address run _idle"):
         self._mean_bytes = mean_bytes
         self._joins: dict[tuple[Order, int], Joins] = {}
         """The points at which this run joined other runs, by order and epoch, as far as this process knows."""
-        self.orders = Orders(run, self._with_control)
-        """Orders that grow, as far as this process knows them."""
+        self._orders: dict[str, Orders] = {}
         self._connector = Connector(spec, data_set, attach=attach, cluster=cluster, wants=wants, files=files)
         self._begin_anew()
         _clients.add(self)
@@ -98,21 +99,19 @@ class Client(Reprs, shows="path address run _idle"):
         expensive.
         """
         self._lock = threading.Lock()
-        self.orders.begin_anew()
+        for orders in self._orders.values():
+            orders.begin_anew()
         self._control: Session | None = None
         self._lost = False
         """Whether the last connection has ended meanwhile."""
 
     def __getstate__(self) -> dict[str, Any]:
-        return {
-            name: value
-            for name, value in vars(self).items()
-            if name not in ("_idle", "_lock", "_control", "_lost", "orders")
-        }
+        left_out = ("_idle", "_lock", "_control", "_lost", "_orders")
+        return {name: value for name, value in vars(self).items() if name not in left_out}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        self.orders = Orders(self.run, self._with_control)
+        self._orders = {}
         self._begin_anew()
         _clients.add(self)
 
@@ -136,33 +135,41 @@ class Client(Reprs, shows="path address run _idle"):
         def act(connection: Session) -> NDArray[np.int64] | None:
             number = connection.number_of(self.run, order, tag, turn)
             if order.joins:
-                self.learn_joins(order, epoch, connection.joins(self.run, order, epoch, self._known(order, epoch)))
+                self.learn_joins(
+                    order, epoch, connection.joins(self.run, order, epoch, self._joins.get((order, epoch), Joins()))
+                )
             if order.grows:
                 self.orders.tell(connection, order, epoch)
             connection.send(pack(ClientBegins(NO_CLIENT, number, announcement)))
             if not announcement.batch:
                 return None
             message = pack(ClientDivides(NO_CLIENT, (number, epoch), announcement.rank))
-            return unpack(Divided, connection.request(message, Kind.POSITIONS)).positions
+            return unpack(PositionsDivided, connection.request(message, Kind.POSITIONS)).positions
 
         return self._with_control(act)
+
+    @property
+    def orders(self) -> Orders:
+        """What this process knows of orders that grow. Its threads share it."""
+        if self.run not in self._orders:
+            from brand.node.client.orders import Orders
+
+            self._orders.setdefault(self.run, Orders(self.run, self._with_control))  # another thread may be faster
+        return self._orders[self.run]
 
     def joins(self, order: Order, epoch: int) -> Joins:
         """Return where this run joined other runs in an epoch; if no server answers, as far as this process knows."""
         if order.joins and self.running:
             with suppress(ServerError):
-                known = self._known(order, epoch)
+                known = self._joins.get((order, epoch), Joins())
                 self.learn_joins(order, epoch, self._with_control(lambda c: c.joins(self.run, order, epoch, known)))
-        return self._known(order, epoch)
+        return self._joins.get((order, epoch), Joins())
 
     def learn_joins(self, order: Order, epoch: int, joins: Joins) -> None:
         """Remember where this run joined other runs in an epoch, as told by a loader state or another process."""
-        if len(joins.rows) >= len(self._known(order, epoch).rows):
+        if len(joins.rows) >= len(self._joins.get((order, epoch), Joins()).rows):
             self._joins = {key: at for key, at in self._joins.items() if key[1] >= epoch - 1}
             self._joins[order, epoch] = joins
-
-    def _known(self, order: Order, epoch: int) -> Joins:
-        return self._joins.get((order, epoch), Joins())
 
     def order_by_tag(self, tag: int, *, owner: int) -> Order:
         """Return the order that another process of the run has begun to draw.
@@ -199,7 +206,7 @@ class Client(Reprs, shows="path address run _idle"):
             try:
                 connection = _popped(self._idle) or self._connector.connect(owner, worker)
                 step = connection.most_at_once(self._mean_bytes, order, epoch)
-                known = self._known(order, epoch)
+                known = self._joins.get((order, epoch), Joins())
                 some = positions[done : done + step]
                 if order.grows:
                     self.orders.tell(connection, order, epoch)

@@ -39,7 +39,7 @@ from brand.node.wire.lease import NOT_HELD, Held, Lease, unpack_lease
 from brand.node.wire.messages import CHECKED, HEAD, MAX_DRAW, MAX_FAILED, MAX_REPLY, PREPARED, Chains, Kind
 from brand.node.wire.numbers import NO_CLIENT, RunNumber
 from brand.node.wire.preparer import PAGE
-from brand.node.wire.replies import Decided, Joined, Number
+from brand.node.wire.replies import Joined, Number, OrderDecided
 from brand.orders.base.joins import Joins
 from brand.orders.order import Order
 from brand.reprs import Reprs
@@ -226,7 +226,7 @@ class Session(Reprs, shows="_address _hang_up.alive _numbers server"):
         """
         number = self.number_of(run, order)
         message = pack(ClientOrders(NO_CLIENT, (number, epoch), first, places, sure, wanted))
-        found = unpack(Decided, self.request(message, Kind.DECIDED))
+        found = unpack(OrderDecided, self.request(message, Kind.DECIDED))
         if not len(found.places) <= max(0, found.decided - first) <= max(0, order.draws - first):
             raise ProtocolError("the server sends an impossible order")
         return found.decided, found.places

@@ -1,63 +1,78 @@
-"""What does one node do next, as far as it needs no other node? Its epochs, draws, reads and kept samples.
+"""What does one node do next if no feature is on? It decides on its epochs, draws, reads and cached samples.
 
-A draw waits for the reads that will bring its samples. Where no more reads can start (`unblock`), the node makes room:
-it drops samples that wait to be written to the cache folder, then what jobs hold early, then runs that no client draws
-from, then gives up skipped positions, then kept samples. If that is not enough, it answers the draw as it stands, and
-the client reads the missing samples exactly from storage. Memory is only a cache: slower is allowed, wrong is not.
+A draw waits for the reads that load its samples. If no more reads can start (`unblock`), the node frees memory: first
+samples that wait to be written to the cache folder, then samples that jobs hold early, then samples of runs without
+draws, then skipped positions, then cached samples. If that is not enough, it answers the draw with the samples in
+memory, and the client reads the missing samples directly from storage. Lack of memory can slow training down. It never
+changes the sample order.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from brand.node.decide.caching import CacheStart, Caching
-from brand.node.decide.counters import Counters
-from brand.node.decide.draws import Draws
-from brand.node.decide.early import Early
-from brand.node.decide.epochs import Epochs
-from brand.node.decide.gaps import NOTHING_KNOWN, StorageFacts
-from brand.node.decide.jobs import jobs
-from brand.node.decide.keeping import AHEAD_SHARE, Keeping, Reserved
-from brand.node.decide.limits import Limits
-from brand.node.decide.members import Members
-from brand.node.decide.peers import Peers
-from brand.node.decide.preparers import Preparers
-from brand.node.decide.preparing import Preparing
-from brand.node.decide.reads import Reads, leave_chunks
-from brand.node.decide.receiving import Receiving
-from brand.node.decide.sending import Sending, largest_sent
+from brand.node.decide.cache.caching import CacheStart, Caching
+from brand.node.decide.cache.keeping import AHEAD_SHARE, Keeping, Reserved
+from brand.node.decide.draws.draws import Draws
+from brand.node.decide.draws.jobs import jobs
+from brand.node.decide.epochs.epochs import Epochs
+from brand.node.decide.reads.gaps import NOTHING_KNOWN, StorageFacts
+from brand.node.decide.reads.reads import Reads
+from brand.node.decide.state.counters import Counters
+from brand.node.decide.state.features import Decodes
+from brand.node.decide.state.limits import SampleLimits, largest_sent
+from brand.node.decide.state.members import Members
+from brand.node.decide.state.tasks import Read, Rows
 from brand.node.decide.stimuli import KeptChosen, PlanMade
-from brand.node.decide.tasks import Read, Rows
 from brand.node.memory.allocator import Allocator
-from brand.node.memory.prepared import PreparedMemory
 from brand.node.memory.residents import Residents
-from brand.node.wire.numbers import ClientNumber
-from brand.node.wire.preparer import BATCH_S
+from brand.node.wire.numbers import ClientNumber, NodeNumber
 
 LARGEST_SHARE: Final = 4
 """A node never holds a sample that is larger than `1 / LARGEST_SHARE` of its memory."""
 SKIP_SLACK: Final = 8192
-"""Positions so far behind the draws were skipped; nearer ones may be with a slow worker.
+"""Positions that are this far behind the draws were skipped. Nearer positions may be with a slow worker.
 
-Where memory is small, half of the samples that it holds count instead.
+If half of the samples that fit in memory are fewer, their number counts instead.
 """
 
 
 @dataclass(frozen=True, slots=True)
-class PreparedStart:
-    """What a server prepares with."""
+class DecodingStart:
+    """The decoded memory and the decode workers of a server."""
 
     allocator: Allocator
-    """Of the second memory."""
+    """Allocator of the decoded memory."""
     preparers: int
     least_runs: int = 1
-    """How many runs have to want something."""
+    """Number of runs that must have the same decode spec before the server decodes for it."""
+
+
+def epochs_of(
+    residents: Residents,
+    chunk_size: int,
+    members: Members,
+    remote_pages: int,
+    unreachable: Callable[[], Iterable[NodeNumber]],
+) -> Epochs:
+    """Return the epochs of a node that has begun none. Other nodes may fill `remote_pages` of its memory."""
+    page = residents.pool.allocator.page
+    limits = SampleLimits(residents, _largest(residents), members.node, largest_sent(remote_pages, members.nodes, page))
+    return Epochs(residents, limits, chunk_size, members, unreachable)
+
+
+def _largest(residents: Residents) -> int:
+    """Return the pages of the largest sample that a node holds."""
+    return max(1, (residents.pool.allocator.count - 1) // LARGEST_SHARE)
 
 
 class Core:
-    """The state of a node server. Other nodes may fill `remote_pages` of its memory. `prepared`: what it prepares with;
-    None: clients prepare for themselves.
+    """The state of a data server without its features.
+
+    Other nodes may fill `remote_pages` of its memory. `decodes` decodes samples for clients. None if they decode
+    themselves.
     """
 
     def __init__(
@@ -65,107 +80,78 @@ class Core:
         index: Rows,
         residents: Residents,
         chunk_size: int,
+        epochs: Epochs,
         members: Members,
         remote_pages: int = 0,
         cache: CacheStart | None = None,
         storage: StorageFacts = NOTHING_KNOWN,
-        prepared: PreparedStart | None = None,
+        decodes: Decodes | None = None,
     ) -> None:
-        allocator = residents.pool.allocator
-        largest = max(1, (allocator.count - 1) // LARGEST_SHARE)
-        limits = Limits(residents, largest, members.node, largest_sent(remote_pages, members, allocator.page))
         self.residents, self.remote_pages, self.chunk_size = residents, remote_pages, chunk_size
+        self._decodes = decodes
         self.counters = Counters()
-        self.peers = Peers(members.others)
-        self.epochs = Epochs(residents, limits, chunk_size, members, self.peers)
-        passed = self.counters.nodes
-        self.receiving = Receiving(index, residents, self.epochs, members, self.peers, remote_pages, passed)
-        self.sending = Sending(residents, self.epochs, passed)
-        self.caching = Caching(residents, chunk_size, largest, self.counters.cache, cache)
-        self.reads = Reads(
-            index,
-            residents,
-            self.epochs,
-            self.receiving,
-            self.caching,
-            Early(residents, self.epochs),
-            storage,
-            self.counters,
-        )
-        preparing: Preparing | None = None
-        if prepared is not None:
-            memory = PreparedMemory(prepared.allocator, len(residents.pages_of))
-            preparers = Preparers(prepared.preparers, BATCH_S)
-            preparing = Preparing(memory, preparers, residents, self.epochs, prepared.least_runs)
-        counters = self.counters.draws
-        self.draws = Draws(residents, self.epochs, self.receiving, members, self.peers, counters, preparing)
-        self.keeping = Keeping(
-            residents, self.epochs, members, self.caching, Reserved(remote_pages, storage.busy_bytes)
-        )
+        self.epochs = epochs
+        self.caching = Caching(residents, chunk_size, _largest(residents), self.counters.cache, cache)
+        self.reads = Reads(index, residents, epochs, self.caching, storage, self.counters, remote_pages)
+        self.draws = Draws(residents, epochs, members, self.counters.draws, decodes)
+        reserved = Reserved(remote_pages, storage.busy_bytes)
+        self.keeping = Keeping(residents, epochs, members, self.caching, reserved)
 
     def __repr__(self) -> str:
-        return f"Core({self.residents!r}, {self.draws!r}, {self.reads!r}, {self.epochs!r}, {self.peers!r})"
-
-    @property
-    def preparing(self) -> Preparing | None:
-        """What prepares samples; None: clients do."""
-        return self.draws.preparing
+        return f"Core({self.residents!r}, {self.draws!r}, {self.reads!r}, {self.epochs!r})"
 
     @property
     def idle(self) -> bool:
         """Whether no client waits for a draw, and no other node for samples."""
-        return not self.draws.waiting and not self.sending.waited_for
+        return not self.draws.waiting and not self.epochs.features.waited_for
 
-    def left(self, client: ClientNumber) -> None:
-        """A client is gone: it has closed its connection, or has ended."""
-        self.draws.left(client)
-        if self.preparing is not None:
-            self.preparing.wants.left(client)
-        self.epochs.left(client)
+    def on_client_gone(self, client: ClientNumber) -> None:
+        """Release the draws, leases and epochs of a client that has disconnected."""
+        self.draws.on_client_gone(client)
+        self.epochs.remove_client(client)
 
     @property
     def bridge(self) -> int:
-        """About how many samples memory holds for runs that draw them later than others."""
+        """Estimate of the samples that memory holds for runs that draw them later than others."""
         residents = self.residents
         pages = residents.pool.allocator.count - 1 - self.remote_pages - residents.kept_pages
         return int(pages / residents.pool.mean_pages / 2)
 
-    def plan_ready(self, made: PlanMade, now_s: float) -> None:
-        """A plan is made."""
-        self.epochs.plan_ready(made.key, made.plan, made.read_of, made.joins)
+    def on_plan(self, made: PlanMade, now_s: float) -> None:
+        """Begin the epoch of a finished plan."""
+        self.epochs.on_plan(made.key, made.plan, made.read_of, made.joins)
         self.draws.settle(now_s)
 
-    def kept_chosen(self, chosen: KeptChosen) -> None:
-        """The planner has chosen what memory keeps and what the cache folder holds."""
-        if not self.keeping.takes(chosen.number):
+    def on_choice(self, chosen: KeptChosen) -> None:
+        """Apply the planner's choice of samples for the memory cache and the cache folder."""
+        if not self.keeping.on_choice(chosen.number):
             return
         if chosen.mask is not None:
             self.residents.keep(chosen.mask)
         if chosen.cached is not None:
-            self.caching.chosen(chosen.cached, chosen.since, chosen.whole_unit)
+            self.caching.on_choice(chosen.cached, chosen.since, chosen.whole_unit)
 
-    def read_done(
+    def on_read_ended(
         self, read: Read, failed: tuple[int, ...], left: tuple[int, ...], chunks: tuple[int, ...], now_s: float
     ) -> None:
-        """A read has ended; some of its pieces failed, or were left in the page cache. Clients read these exactly.
+        """Take the samples of a read that has ended.
 
-        The page cache holds all of `chunks`.
+        Clients read the samples of `failed` pieces, and of pieces `left` in the page cache, directly. The page cache
+        holds all of `chunks`.
         """
-        self.reads.done(read, failed, left)
-        if chunks:
-            leave_chunks(self.residents, read.epoch, chunks)
+        self.reads.on_read_ended(read, failed, left, chunks)
         self.draws.settle(now_s)
 
     def unblock(self, now_s: float) -> bool:
-        """Draws wait and no more reads can start: make room, or answer the oldest draw as it stands.
+        """Free memory, or answer the oldest draw with the samples in memory, if draws wait and no more reads can start.
 
-        Returns whether either was done. Where kept samples go, `1 / AHEAD_SHARE` of the memory becomes free at once, so
-        that the next reads need no further room.
+        Returns whether either was done. If cached samples are dropped, `1 / AHEAD_SHARE` of the memory becomes free at
+        once, so that the next reads need no further space.
         """
         if self.draws.settle(now_s):
             return True
         stuck = self.draws.first_stuck(now_s)
-        elsewhere = self.reads.no_room and self.sending.waited_for
+        elsewhere = self.reads.no_room and self.epochs.features.waited_for
         if (stuck is None and not elsewhere) or self.reads.under_way.count or self.draws.leases.fresh(now_s):
             return False
         share = self.residents.pool.allocator.count // AHEAD_SHARE
@@ -181,16 +167,16 @@ class Core:
         return made_room or stuck is not None
 
     def tend(self, now_s: float) -> None:
-        """Answer draws that wait for nothing any more; answer draws that have waited too long as they stand."""
+        """Answer draws that wait for nothing any more, and end draws that have waited too long."""
         self.epochs.tick(now_s)
         self.draws.settle(now_s)
         if self.draws.tend(now_s):
-            self.epochs.drop_idle(now_s)  # samples of idle runs may fill the room that owners need to send
+            self.epochs.drop_idle(now_s)  # samples of idle runs may fill the memory that owners need to send
         self.draws.settle(now_s)
         self.draws.end_overdue(now_s)
 
     def facts(self, mean_bytes: float, now_s: float) -> dict[str, Any]:
-        """Counters, memory by kind in bytes, and progress, as plain values."""
+        """Return counters, memory by kind in bytes, and progress, as plain values."""
         allocator, residents = self.residents.pool.allocator, self.residents
         page, samples = allocator.page, len(residents.pages_of)
         return {
@@ -203,7 +189,7 @@ class Core:
                 "free": allocator.free * page,
             },
             "cache": self.caching.facts(),
-            "prepared": None if self.preparing is None else self.preparing.facts(),
+            "prepared": None if self._decodes is None else self._decodes.facts(),
             "reading": self.reads.under_way.count,
             "waiting": len(self.draws.waiting),
             "jobs": jobs(self.epochs, now_s),
@@ -221,7 +207,7 @@ class Core:
         }
 
     def _give_up_skipped(self) -> bool:
-        """Free samples that lie before the positions that clients ask for. Returns whether there were any."""
+        """Free samples before the positions that clients ask for. Return whether there were any."""
         found, pool = False, self.residents.pool
         slack = min(SKIP_SLACK, int(pool.allocator.count / pool.mean_pages / 2))
         for key, live in self.epochs.lives.live():

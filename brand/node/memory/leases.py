@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from numpy.typing import NDArray
 
 from brand.errors import UsageError
-from brand.node.memory.prepared import PreparedMemory
 from brand.node.memory.residents import Residents, SampleChains
+
+if TYPE_CHECKING:
+    from brand.node.memory.prepared import PreparedMemory
 
 MAX_LEASES: Final = 32
 """Maximum number of leases of one client."""

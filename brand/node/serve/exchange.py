@@ -1,6 +1,6 @@
 """Turns the server's decisions into messages to other nodes, and messages of other nodes into stimuli.
 
-`StreamExchange` connects `Turn` with `Network` and decides nothing. It disconnects a node that violates the protocol.
+`StreamExchange` stands between `NodeState` and `Network` and decides nothing. It disconnects a node that breaks the protocol.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ import logging
 from collections.abc import Callable
 
 from brand.errors import FormatError, ProtocolError, UsageError
+from brand.node.decide.node_state import NodeState
+from brand.node.decide.peers.peers import Peer
+from brand.node.decide.state.tasks import Say
 from brand.node.decide.stimuli import NodeRefuses, NodeSays, Stimulus, StreamEnds, StreamOpens
-from brand.node.decide.tasks import Say
-from brand.node.decide.turn import Turn
 from brand.node.wire import peer_messages as wire
 from brand.node.wire.network import Closed, Network, Opened, PeerStream, Received
 from brand.node.wire.numbers import NodeNumber
@@ -26,7 +27,7 @@ Watch = Callable[[Opened | Closed], None]
 class StreamExchange(Reprs, shows="_turn.core.peers"):
     """The streams to and from other nodes. Pages have `page` bytes. `tell` accepts the stimuli."""
 
-    def __init__(self, turn: Turn, network: Network, page: int, tell: Callable[[Stimulus], object]) -> None:
+    def __init__(self, turn: NodeState, network: Network, page: int, tell: Callable[[Stimulus], object]) -> None:
         self._turn, self._network, self._page, self._tell = turn, network, page, tell
         self._watch: Watch | None = None
         self._connected = False
@@ -74,25 +75,28 @@ class StreamExchange(Reprs, shows="_turn.core.peers"):
 
     def unsent(self) -> dict[NodeNumber, int]:
         """Return the bytes that each asking node has not received yet, by node."""
-        return {peer.node: self._network.unsent(PeerStream(peer.node, asks=False)) for peer in self._turn.core.peers}
+        return {peer.node: self._network.unsent(PeerStream(peer.node, asks=False)) for peer in self._peers}
 
     def say(self, instruction: Say) -> None:
         self._network.send(PeerStream(instruction.node, instruction.asks), wire.pack(instruction.message))
 
     def facts(self) -> dict[str, object]:
         """Return facts for statistics, as plain values."""
-        peers = self._turn.core.peers
-        node, nodes = self._turn.members.node, self._turn.members.nodes
+        node, nodes, peers = self._turn.members.node, self._turn.members.nodes, self._peers
         return {
             "node": node,
             "nodes": nodes,
-            "reachable": [peer.node for peer in peers if peers.reachable(peer.node)],
+            "reachable": [peer.node for peer in peers if peer.reachable],
             "sent_bytes": {str(peer.node): peer.traffic.sent * self._page for peer in peers},
             "received_bytes": {str(peer.node): peer.traffic.received * self._page for peer in peers},
         }
 
     def close(self) -> None:
         self._network.close()
+
+    @property
+    def _peers(self) -> list[Peer]:
+        return [] if self._turn.peering is None else list(self._turn.peering.peers)
 
     def _take(self, stream: PeerStream, message: bytes) -> None:
         """Handle a message of a stream. Raises `ProtocolError` or `UsageError` if it is invalid."""
@@ -103,12 +107,13 @@ class StreamExchange(Reprs, shows="_turn.core.peers"):
             self._tell(NodeSays(node, wire.unpack_question(message, node)))
 
     def _closed(self, stream: PeerStream, reason: str, *, refused: bool) -> None:
-        node, telling = NodeNumber(stream.node), self._turn.telling
+        node, peering = NodeNumber(stream.node), self._turn.peering
+        assert peering is not None
+        peers, telling = peering.peers, peering.telling
         if refused:
             if not telling.disagreements.all_refused:
                 log.warning("%s", reason)
             self._tell(NodeRefuses(reason))
-        peers = self._turn.core.peers
         was_open = peers.reachable(node) if stream.asks else peers[node].asks
         if not was_open:
             return

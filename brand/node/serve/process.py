@@ -17,7 +17,6 @@ from brand.errors import BrandError
 from brand.node.client.launch import detach
 from brand.node.serve.server import NodeServer
 from brand.node.serve.tuning import tune_server_process
-from brand.node.setup.preparing import for_common
 from brand.node.setup.server_spec import ServerSpec
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.io.files import no_descriptor_left
@@ -30,6 +29,8 @@ def main() -> None:
 
 def _make(spec: ServerSpec) -> NodeServer:
     if spec.common:
+        from brand.node.setup.preparing import for_common
+
         data_bytes = int(StoredDataSet(spec.where).chunk_rows["file_size"].sum())
         spec = replace(spec, prepared=for_common(spec.memory, data_bytes))
     return NodeServer(spec)

@@ -1,8 +1,8 @@
 """A log of all stimuli and of the decisions that followed, and its replay: would the server decide the same again?
 
-Decisions are pure (`Turn`), so the log holds the stimuli, their times, and a digest of the instructions that followed.
-`replay` gives the same stimuli to a new `Turn` over the same data set, without clients, storage or other nodes. The log
-does not hold results of instructions (plans, and the choice of cached samples). It holds the bytes of samples only if
+Decisions are pure (`NodeState`), so the log holds what happened and when, and a digest of the instructions that followed.
+`replay` gives the same stimuli to a new `NodeState` over the same data set, without clients, storage or other nodes. The log
+does not hold results of instructions (plans, and which samples are kept). It holds the bytes of samples only where
 nodes fetch them by name.
 
 A log is lines of JSON. The first line describes the server. Each other line is an entry:
@@ -17,32 +17,25 @@ import json
 import logging
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, fields
+from dataclasses import astuple, fields, is_dataclass
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import Any, Final
 
 import numpy as np
 import xxhash
 
 from brand.errors import BrandError, UsageError, pack_error, unpack_error
-from brand.formats.preparation import Picture, Sound
-from brand.node.decide.caching import CacheStart
-from brand.node.decide.choosing import Choice
-from brand.node.decide.core import PreparedStart
-from brand.node.decide.gaps import StorageFacts
-from brand.node.decide.lives import Key
-from brand.node.decide.members import Members
-from brand.node.decide.stimuli import (
-    KeptChosen,
-    NodeSays,
-    PlanMade,
-    ReadEnded,
-    ReadForEnded,
-    Stimulus,
-    WriteEnded,
-)
-from brand.node.decide.tasks import Forget, Instruction, MakePlan, Read, ReadFor, Rows, Write
-from brand.node.decide.turn import Turn
+from brand.formats.preparation import DecodeAudio, DecodeImage
+from brand.node.decide import stimuli
+from brand.node.decide.cache.caching import CacheStart
+from brand.node.decide.core import DecodingStart
+from brand.node.decide.node_state import NodeState
+from brand.node.decide.reads.gaps import StorageFacts
+from brand.node.decide.state.choosing import ChooseCached
+from brand.node.decide.state.lives import Key
+from brand.node.decide.state.members import Members
+from brand.node.decide.state.tasks import Forget, Instruction, MakePlan, Read, ReadFor, Rows, Write
+from brand.node.decide.stimuli import KeptChosen, NodeSays, PlanMade, ReadEnded, ReadForEnded, Stimulus, WriteEnded
 from brand.node.memory.allocator import Allocator
 from brand.node.memory.page_memory import NoMemory
 from brand.node.memory.pages import PageCounts, pages_needed
@@ -71,7 +64,11 @@ log = logging.getLogger("brand.node")
 _STEP: Final = "step"
 _VALUES: Final = {
     value.__name__: value
-    for value in (*get_args(Stimulus), *DESCRIBED, Push, Drawer, Join, Joins, Vote, DecodeSpec, Picture, Sound)
+    for value in (
+        *(value for value in vars(stimuli).values() if isinstance(value, type) and is_dataclass(value)),
+        *DESCRIBED,
+        *(Push, Drawer, Join, Joins, Vote, DecodeSpec, DecodeImage, DecodeAudio),
+    )
 }
 """Classes that a log may name."""
 
@@ -82,7 +79,7 @@ class Recorder(Reprs, shows="_file.name _left"):
     Raises `UsageError` if the file cannot be opened for writing.
     """
 
-    def __init__(self, path: str | os.PathLike[str], turn: Turn, most_bytes: int = MOST_BYTES) -> None:
+    def __init__(self, path: str | os.PathLike[str], turn: NodeState, most_bytes: int = MOST_BYTES) -> None:
         try:
             self._file = open(path, "w", encoding="utf-8", buffering=1)  # noqa: SIM115 - closed by `close`
         except OSError as error:
@@ -151,7 +148,7 @@ def digest(instructions: Sequence[Instruction]) -> str:
 
 
 class _Player:
-    """Feeds a `Turn` with the stimuli of a log, and with the results of its own instructions."""
+    """A `NodeState` that gets the stimuli of a log, and the results of its own instructions."""
 
     def __init__(self, head: dict[str, Any], index: Rows, pages_of: PageCounts) -> None:
         self._page = int(head["page"])
@@ -161,11 +158,11 @@ class _Player:
         cache = _unpack_cache(head["cache"], index, pages_of, self._page)
         size, depth, remote, storage = (head[name] for name in ("chunk_size", "depth", "remote_pages", "storage"))
         pages, *numbers = head["prepared"] or (0,)
-        prepared = PreparedStart(Allocator(pages * PAGE, PAGE), *numbers) if pages else None
-        self._turn = Turn(index, residents, size, members, depth, remote, cache, StorageFacts(*storage), prepared)
+        prepared = DecodingStart(Allocator(pages * PAGE, PAGE), *numbers) if pages else None
+        self._turn = NodeState(index, residents, size, members, depth, remote, cache, StorageFacts(*storage), prepared)
         self._pages_of = pages_of
         self._orders: dict[Key, Order] = {}
-        self._choices: dict[int, Choice] = {}
+        self._choices: dict[int, ChooseCached] = {}
         self._reads: dict[int, Read] = {}
         self._writes: dict[int, Write] = {}
         self._reads_for: dict[tuple[NodeNumber, int, int], ReadFor] = {}
@@ -183,7 +180,7 @@ class _Player:
             match instruction:
                 case MakePlan(key, order):
                     self._orders[key] = order
-                case Choice(number):
+                case ChooseCached(number):
                     self._choices[number] = instruction
                 case Read(number):
                     self._reads[number] = instruction
@@ -224,8 +221,8 @@ class _Player:
 _OF_ENTRIES: Final = ("at", "then", "raises")
 
 
-def _describe(turn: Turn) -> dict[str, Any]:
-    residents, members, preparing = turn.core.residents, turn.members, turn.core.preparing
+def _describe(turn: NodeState) -> dict[str, Any]:
+    residents, members, preparing = turn.core.residents, turn.members, turn.preparing
     return {
         "version": VERSION,
         "samples": len(residents.pages_of),
@@ -310,7 +307,7 @@ def _pack(value: Any) -> Any:
             return [number, _pack(places), _pack(pages)]
         case Forget(places, parts):
             return [_pack(places), parts]
-        case Choice(number, _, unit, seed, room, _, shelf, follow):
+        case ChooseCached(number, _, unit, seed, room, _, shelf, follow):
             packed = [number, unit, seed, room, None if shelf is None else [shelf.limit, shelf.unit]]
             return packed + ([] if follow is None else [follow.way, follow.epoch, follow.start, follow.number])
     return {"is": type(value).__name__} | {field.name: _pack(getattr(value, field.name)) for field in fields(value)}

@@ -6,19 +6,18 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from brand.errors import MissingExtraError, ProtocolError, SchemaError, UsageError
 from brand.formats.preparation import checked, decoders
 from brand.formats.version import number_within
-from brand.node.decide.jobs import held_draws
+from brand.node.decide.draws.jobs import held_draws
+from brand.node.decide.node_state import NodeState
 from brand.node.decide.stimuli import ClientDraws, ClientTakes, Stimulus
-from brand.node.decide.turn import Turn
 from brand.node.memory.arena import Arenas
 from brand.node.serve.clients import Clients
-from brand.node.serve.exchange import StreamExchange
 from brand.node.serve.lifetime import Lifetime
 from brand.node.serve.reports import Reports
 from brand.node.setup.measure import MemoryLayout
@@ -54,6 +53,9 @@ from brand.orders.order import MAX_EPOCH, Order
 from brand.reprs import Reprs
 from brand.storage.dataset.dataset import StoredDataSet
 
+if TYPE_CHECKING:
+    from brand.node.serve.exchange import StreamExchange
+
 
 class ClientRequests(Reprs, shows="_address _greeted"):
     """Answers the clients of a server at `address`. `tell` accepts the stimuli."""
@@ -64,7 +66,7 @@ class ClientRequests(Reprs, shows="_address _greeted"):
         address: str,
         layout: MemoryLayout,
         arenas: Arenas,
-        turn: Turn,
+        turn: NodeState,
         exchange: StreamExchange | None,
         lifetime: Lifetime,
         reports: Reports,
@@ -186,7 +188,7 @@ class ClientRequests(Reprs, shows="_address _greeted"):
         Raises `UsageError`.
         """
         try:
-            checked({want.field: want.how for want in wants}, self._data.header.schema, None, decode=True)
+            checked({want.field: want.how for want in wants}, self._data.header.schema, None)
         except SchemaError as error:
             raise UsageError(str(error)) from None
         if self._arenas.prepared is None:

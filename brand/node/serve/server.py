@@ -1,8 +1,7 @@
 """The data server: one process per node and data set, which reads ahead and answers draws.
 
 One loop owns all state and never waits for storage or for other nodes. Clients (`Clients`, `ClientRequests`), threads
-(`BackgroundWork`) and other nodes (`StreamExchange`) send it stimuli; `Turn` decides; the loop executes the
-instructions of `Turn`.
+(`BackgroundWork`) and other nodes (`StreamExchange`) tell it what happens; `NodeState` decides; the loop executes its instructions.
 
 The server ends when all its client processes have ended (see `Lifetime`), or when it is stopped.
 """
@@ -15,19 +14,17 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from brand.errors import BrandError
-from brand.node.decide.choosing import Choice
-from brand.node.decide.core import PreparedStart
-from brand.node.decide.stimuli import ClientLeaves, Stimulus
-from brand.node.decide.tasks import (
-    Answer,
-    Decided,
+from brand.node.decide.core import DecodingStart
+from brand.node.decide.node_state import NodeState
+from brand.node.decide.state.choosing import ChooseCached
+from brand.node.decide.state.tasks import (
     Deliver,
-    Divided,
+    DrawAnswer,
     EndPreparer,
     Fill,
     Forget,
@@ -36,6 +33,8 @@ from brand.node.decide.tasks import (
     MakePlan,
     Number,
     Numbers,
+    OrderDecided,
+    PositionsDivided,
     Prepare,
     Read,
     ReadFor,
@@ -44,17 +43,15 @@ from brand.node.decide.tasks import (
     StartPreparer,
     Write,
 )
-from brand.node.decide.turn import Turn
+from brand.node.decide.stimuli import ClientLeaves, Stimulus
 from brand.node.memory.arena import Arena, Arenas
 from brand.node.memory.directory import ENTRY_BYTES, Directory
 from brand.node.memory.pool import PagePool
 from brand.node.memory.residents import Residents
 from brand.node.serve.clients import Clients
-from brand.node.serve.exchange import StreamExchange, Watch
+from brand.node.serve.composing import exchange_of, preparers_of, record_to
 from brand.node.serve.executor import Executor, Readers
 from brand.node.serve.lifetime import Lifetime
-from brand.node.serve.preparers import DecodeWorkerProcesses
-from brand.node.serve.recording import Recorder
 from brand.node.serve.reports import Reports
 from brand.node.serve.requests import ClientRequests
 from brand.node.serve.storing import Storing
@@ -67,14 +64,17 @@ from brand.node.setup.server_spec import ServerSpec
 from brand.node.wire import messages
 from brand.node.wire.client_messages import pack
 from brand.node.wire.lease import pack_lease
-from brand.node.wire.network import Network
 from brand.node.wire.numbers import ClientNumber
-from brand.node.wire.preparer import PAGE, Setup
 from brand.reprs import Reprs
 from brand.storage.dataset.cached import cached_samples
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.io.location import vector_reader
 from brand.timeline import Timeline
+
+if TYPE_CHECKING:
+    from brand.node.serve.exchange import Watch
+    from brand.node.serve.preparers import DecodeWorkerProcesses
+    from brand.node.wire.network import Network
 
 _POLL_S: Final = 0.05
 _LOOK_S: Final = 1.0
@@ -102,20 +102,19 @@ class NodeServer(Reprs, shows="address _clients _turn"):
             messages.longest_order(data.header.samples),
         )
         try:
-            node, nodes, remote_memory = (member.node, member.nodes, member.remote_memory) if member else (0, 1, None)
+            node, nodes, peer_memory = (member.node, member.nodes, member.peer_memory) if member else (0, 1, None)
             sizes = stored_sizes(data)
-            layout = lay_out(sizes, spec.memory, remote_memory, members_of(data, node, nodes))
+            layout = lay_out(sizes, spec.memory, peer_memory, members_of(data, node, nodes))
             folder, cached = (None, None) if cache is None else open_cache(cache, data, sizes)
             page = layout.allocator.page
             arena = Arena(layout.allocator.count, page)
             with_what = (
-                None if prepared is None else PreparedStart(prepared.allocator, prepared.count, prepared.least_runs)
+                None if prepared is None else DecodingStart(prepared.allocator, prepared.count, prepared.least_runs)
             )
-            second = None if with_what is None else Arena(with_what.allocator.count, PAGE)
+            second = None if with_what is None else Arena(with_what.allocator.count, with_what.allocator.page)
             # Decoded samples are sent with a draw, so clients read nothing directly if the server decodes.
             shown = Arena(data.header.samples, ENTRY_BYTES) if layout.holds_all and second is None else None
             self._arenas = Arenas(arena, second, shown)
-            setup = Setup(data.header.schema, b"" if second is None else data.dictionary, page)
             joined = None if network is None else network(data, page)
         except BaseException:
             self._clients.close()
@@ -132,17 +131,17 @@ class NodeServer(Reprs, shows="address _clients _turn"):
         storing = None if folder is None else Storing(folder, data, arena, executor.post)
         directory = None if shown is None else Directory(shown.pages.view(np.uint64)[:, 0])
         residents = Residents(PagePool(layout.allocator, arena, layout.pages_of), nodes, directory)
-        self._turn = Turn(
+        self._turn = NodeState(
             *(data, residents, chunk_size, layout.members, executor.most),
             *(layout.remote_pages, cached, storage, with_what),
         )
-        self._recorder = None if spec.record is None else Recorder(spec.record, self._turn)
-        self._exchange = None if joined is None else StreamExchange(self._turn, joined, page, self._tell)
+        self._recorder = None if spec.record is None else record_to(spec.record, self._turn)
+        self._exchange = None if joined is None else exchange_of(self._turn, joined, page, self._tell)
         self._troubles = Troubles(data.location.chunk_file, self._clients.process_of, chunk_size, layout.members.node)
         wanted, node = IsWanted(self._turn.wants_plan, self._turn.wants_choice), layout.members.node
         preparers: DecodeWorkerProcesses | None = None
         if second is not None:
-            preparers = DecodeWorkerProcesses(self._selector, setup, arena, second, executor.post, self._tell)
+            preparers = preparers_of(data, self._selector, arena, second, executor.post, self._tell)
         leaves = shown is not None and folder is None and cached_samples(data) is not None
         self._work = BackgroundWork(
             *(data, layout.pages_of, executor, wanted, self._tell, self._troubles, node, storing, preparers),
@@ -211,9 +210,9 @@ class NodeServer(Reprs, shows="address _clients _turn"):
 
     def _over(self) -> bool:
         """Return whether no process needs this server any more."""
-        peers = self._turn.core.peers
-        used = len(self._clients) > 0 or peers.any_asks
-        starting = not self._requests.greeted or not peers.complete
+        peering = self._turn.peering
+        used = len(self._clients) > 0 or (peering is not None and peering.peers.any_asks)
+        starting = not self._requests.greeted or (peering is not None and not peering.peers.complete)
         return self._lifetime.over(time.monotonic(), used=used, starting=starting)
 
     def _patience(self) -> float:
@@ -229,7 +228,7 @@ class NodeServer(Reprs, shows="address _clients _turn"):
         return _LOOK_S
 
     def _tell(self, stimulus: Stimulus) -> None:
-        """Handle a stimulus, and execute the instructions that follow. Raises the errors of `Turn.handle`."""
+        """Take a stimulus, and execute what follows. Raises the errors of `NodeState.handle`."""
         now_s, instructions, refused = time.monotonic(), list[Instruction](), None
         try:
             instructions = self._turn.handle(stimulus, now_s)
@@ -251,13 +250,13 @@ class NodeServer(Reprs, shows="address _clients _turn"):
         for instruction in instructions:
             self._do(instruction)
         self._clients.tend(now_s)
-        self._troubles.tend(self._turn.core, now_s)
+        self._troubles.tend(self._turn.core.epochs, now_s)
 
     def _do(self, instruction: Instruction) -> None:
         match instruction:
             case MakePlan():
                 self._work.make_plan(instruction)
-            case Choice():
+            case ChooseCached():
                 self._work.choose(instruction)
             case Read():
                 self._work.read(instruction)
@@ -270,10 +269,10 @@ class NodeServer(Reprs, shows="address _clients _turn"):
             case Say():
                 assert self._exchange is not None
                 self._exchange.say(instruction)
-            case Answer(client, lease, places, state, counts, pages, prepared, joins, held):
+            case DrawAnswer(client, lease, places, state, counts, pages, prepared, joins, held):
                 self._work.answered(instruction)
                 self._reply(client, pack_lease(lease, places, state, counts, pages, prepared, joins, held))
-            case Number() | Joined() | Decided() | Numbers() | Divided() | Deliver():
+            case Number() | Joined() | OrderDecided() | Numbers() | PositionsDivided() | Deliver():
                 self._reply(instruction.client, pack(instruction))
             case StartPreparer() | EndPreparer() | Prepare() | Fill():
                 self._work.prepare(instruction)

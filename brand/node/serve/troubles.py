@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
-from brand.node.decide.core import Core
-from brand.node.decide.late import LATE_S, Late, late_draws
+from brand.node.decide.draws.late import LATE_S, LateDraw, late_draws
+from brand.node.decide.epochs.epochs import Epochs
 from brand.node.serve.repeats import Repeats
 from brand.node.wire.numbers import FIRST_NODE, ClientNumber, NodeNumber
 from brand.printable import printable
@@ -58,14 +58,14 @@ class Troubles:
         kind = getattr(error, "strerror", None) or type(error).__name__
         self._say(kind, f"{printable(path)} cannot be read as a whole: {printable(kind)}", now_s)
 
-    def tend(self, core: Core, now_s: float) -> None:
+    def tend(self, epochs: Epochs, now_s: float) -> None:
         """Log notices of runs, and every `LOOK_EVERY_S` draws that wait too long and sums of counted events."""
-        for notice in core.epochs.runs.take_notices():
+        for notice in epochs.runs.take_notices():
             self._warn(printable(notice), now_s)
         if now_s < self._look_s:
             return
         self._look_s = now_s + LOOK_EVERY_S
-        found = late_draws(core, self._chunk_size, self._node, now_s)
+        found = late_draws(epochs, self._chunk_size, self._node, now_s)
         late = {one.client: one for one in found}
         for client, one in late.items():
             if self._told.get(client) != one.since_s:
@@ -82,7 +82,7 @@ class Troubles:
         for kind, count, seconds in self._repeats.rest(now_s):
             self._sum_up(kind, count, seconds)
 
-    def _waits(self, late: Late, now_s: float) -> str:
+    def _waits(self, late: LateDraw, now_s: float) -> str:
         """Return a text that names the process that waits, and the cause."""
         who = f"process {self._process_of(late.client)}"
         who = who if late.rank is None else f"rank {late.rank} of {late.replicas} ({who})"

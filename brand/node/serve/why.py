@@ -21,9 +21,9 @@ HINTS: Final = {
     "storage": "Storage is at its limit: more memory= caches more of the data; `brand profile` measures the best read "
     "size.",
     "node": "Another node sends late: check its storage, and the network between the two nodes.",
-    "preparation": "Copying, decoding and transforms set the pace: more threads=, prepare=, smaller images, or a "
+    "preparation": "Copying, decoding and transforms set the pace: more num_workers=, decode=, smaller images, or a "
     "cheaper transform.",
-    "collate": "Collating batches sets the pace: a cheaper collate_fn, or more threads=.",
+    "collate": "Collating batches sets the pace: a cheaper collate_fn, or more num_workers=.",
     "server": "The data server answers late: its processors are busy, it makes a plan, or other ranks have not begun.",
     LOOP: "Loading keeps up. The training itself sets the pace.",
 }

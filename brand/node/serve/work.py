@@ -9,15 +9,14 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from brand.errors import BrandError, FormatError, ServerError, UnreadableError
-from brand.node.decide.choosing import Choice
-from brand.node.decide.stimuli import KeptChosen, PlanMade, ReadEnded, ReadForEnded, Stimulus, WriteEnded
-from brand.node.decide.tasks import (
-    Answer,
+from brand.node.decide.state.choosing import ChooseCached
+from brand.node.decide.state.tasks import (
+    DrawAnswer,
     EndPreparer,
     Fill,
     Forget,
@@ -28,9 +27,9 @@ from brand.node.decide.tasks import (
     StartPreparer,
     Write,
 )
+from brand.node.decide.stimuli import KeptChosen, PlanMade, ReadEnded, ReadForEnded, Stimulus, WriteEnded
 from brand.node.memory.pages import PageCounts
 from brand.node.serve.executor import Executor, Readers
-from brand.node.serve.preparers import DecodeWorkerProcesses
 from brand.node.serve.scouting import Scout
 from brand.node.serve.storing import Storing
 from brand.node.serve.troubles import Troubles
@@ -43,6 +42,9 @@ from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.io.pagecache import in_page_cache
 from brand.timeline import Timeline
 
+if TYPE_CHECKING:
+    from brand.node.serve.preparers import DecodeWorkerProcesses
+
 _T = TypeVar("_T")
 
 
@@ -51,7 +53,7 @@ class IsWanted:
     """Whether the planner's work is still needed."""
 
     plan: Callable[[MakePlan], bool]
-    choice: Callable[[Choice], bool]
+    choice: Callable[[ChooseCached], bool]
 
 
 class BackgroundWork(Reprs, shows="_executor"):
@@ -120,8 +122,8 @@ class BackgroundWork(Reprs, shows="_executor"):
 
         self._executor.plan(make, self._made)
 
-    def choose(self, choice: Choice) -> None:
-        """Choose the samples to cache in memory, and those to cache in the cache folder.
+    def choose(self, choice: ChooseCached) -> None:
+        """Choose which samples are kept in memory, and which in the cache folder.
 
         Long work is done in segments, each a job of its own, so that plans of running epochs are made in between.
         """
@@ -142,7 +144,7 @@ class BackgroundWork(Reprs, shows="_executor"):
 
     def read(self, read: Read) -> None:
         """Read samples into memory. The pieces of a bundle are spread over the threads."""
-        leaves = self._leaves and not read.epoch.plan.shares  # jobs share samples only by draws
+        leaves = self._leaves and not read.plan.shares  # jobs share samples only by draws
         left: list[int] = []
         chunks: set[int] = set()
 
@@ -156,7 +158,7 @@ class BackgroundWork(Reprs, shows="_executor"):
             if leaves and in_page_cache(self._data.location.chunk_file(chunk), offset, size):
                 left.append(number)
                 if chunk not in chunks and self._scout.holds(chunk):
-                    chunks.update([chunk, *self._scout.beyond(read.epoch.plan, chunk)])
+                    chunks.update([chunk, *self._scout.beyond(read.plan, chunk)])
                 return
             start_s = time.monotonic()
             readers.of(cached=cached).scatter(chunk, offset, size, read.vectors[number])
@@ -173,7 +175,7 @@ class BackgroundWork(Reprs, shows="_executor"):
 
         self._executor.share(job, len(read.pieces), done)
 
-    def answered(self, answer: Answer) -> None:
+    def answered(self, answer: DrawAnswer) -> None:
         """Write the waits of a draw that has been answered to the trace."""
         if self._timeline is None:
             return

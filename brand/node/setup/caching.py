@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.errors import UsageError
-from brand.node.decide.caching import CacheStart
-from brand.node.decide.choosing import Placement
+from brand.node.decide.cache.caching import CacheStart
+from brand.node.decide.state.choosing import Placement
 from brand.node.setup.choose import choose_whole_unit
 from brand.node.setup.memory import parse_size
 from brand.orders.order import MAX_EPOCH

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.errors import UsageError
-from brand.node.decide.members import Members
+from brand.node.decide.state.members import Members
 from brand.node.memory.allocator import Allocator
 from brand.node.memory.pages import PageCounts, arena_bytes, page_bytes, pages_needed
 from brand.node.setup.memory import Memory, memory_bytes, remote_bytes
@@ -41,14 +41,14 @@ class MemoryLayout:
         return self.allocator.count >= self.all_pages and self.members.nodes == 1
 
 
-def lay_out(sizes: NDArray[np.uint32], memory: Memory, remote_memory: Memory, members: Members) -> MemoryLayout:
+def lay_out(sizes: NDArray[np.uint32], memory: Memory, peer_memory: Memory, members: Members) -> MemoryLayout:
     """Return the layout of a server for samples of these stored sizes. Raises `UsageError`."""
     page, pages_of = measure_pages(sizes)
     every = arena_bytes(pages_of, page)
     limit = memory_bytes(memory, every)
     # A number of bytes is a hard limit. A fraction of very little data must still hold a page.
     allocator = Allocator(limit if isinstance(memory, str | int) else max(limit, 2 * page), page)
-    remote_pages = remote_bytes(remote_memory, allocator.bytes) // page if members.nodes > 1 else 0
+    remote_pages = remote_bytes(peer_memory, allocator.bytes) // page if members.nodes > 1 else 0
     return MemoryLayout(allocator, pages_of, every // page, members, remote_pages)
 
 

@@ -22,7 +22,7 @@ class Member:
     """A secret that only the nodes of the cluster know."""
     bind: str = "127.0.0.1:0"
     """Address at which the node listens for other nodes, `host:port`; port 0 for any free port."""
-    remote_memory: Memory = None
+    peer_memory: Memory = None
     """How much of the node's memory other nodes may fill; None for a tenth."""
     tls: Tls | None = None
     """Certificates; None if messages are not encrypted."""

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from brand.node.setup.caching import Cache
 from brand.node.setup.member import Member
 from brand.node.setup.memory import Memory
-from brand.node.setup.preparing import Prepared
 from brand.storage.io.location import Where
+
+if TYPE_CHECKING:
+    from brand.node.setup.preparing import Prepared
 
 
 @dataclass(frozen=True)
@@ -61,5 +63,11 @@ class ServerSpec:
             spec,
             member=None if member is None else Member.from_json(member),
             cache=None if cache is None else Cache(**cache),
-            prepared=None if prepared is None else Prepared(**prepared),
+            prepared=None if prepared is None else _prepared_of(prepared),
         )
+
+
+def _prepared_of(value: dict[str, Any]) -> Prepared:
+    from brand.node.setup.preparing import Prepared
+
+    return Prepared(**value)

@@ -192,7 +192,7 @@ def longest_order(samples: int) -> int:
 
 def order_facts(order: Order) -> dict[str, Any]:
     """Return an order as plain values, with the bits of its subset."""
-    return {"order": order.to_json()} | ({} if order.part is None else {"bits": order.part.to_text()})
+    return {"order": order.to_json()} | ({} if order.subset is None else {"bits": order.subset.to_text()})
 
 
 def unpack_order(value: dict[str, Any]) -> Order:

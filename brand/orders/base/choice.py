@@ -1,8 +1,8 @@
 """How do the options that a user gives become the numbers of a policy?
 
-An `OrderChoice` has the options of one policy, and alone turns them into its numbers. It needs facts about the data
-set, the memory, the storage and the nodes: a `Setting`. So a new policy is one module with two classes, and one line in
-`registry`. Pure.
+An `OrderChoice` has the options of one policy, and it is the only class that turns them into numbers. It needs facts
+about the data set, the memory, the storage and the nodes: a `Setting`. So a new policy is one module with two classes,
+and one line in `registry`. Pure.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class Setting:
     held: float
     """Samples that the memory of a node holds."""
     filled: float
-    """Part of the memory that an order may fill; the rest stays free for read-ahead."""
+    """Fraction of the memory that an order may fill; the rest is free for read-ahead."""
     stripe: int
     """Samples of a stripe that is read at the full bandwidth of the storage."""
     fixed: bool
-    """Whether `held` is a choice of the user. If not, it depends on the memory that is available right now."""
+    """Whether the user chose `held`. If not, it depends on the memory that is available right now."""
     samples_in: Callable[[Size], float]
     """Returns the number of samples that fit into an amount of memory. Raises `UsageError`."""
     remote: Callable[[], float]
@@ -47,7 +47,7 @@ class Setting:
     ranks: int = 1
     """Ranks on all nodes together."""
     partition: int | None = None
-    """Chunks that stay together on one node of a partitioned data set; None: each node has all chunks."""
+    """Chunks that stay together on one node of a partitioned data set; None if each node has all chunks."""
 
     @property
     def chunks(self) -> int:
@@ -56,14 +56,14 @@ class Setting:
 
     @property
     def owned_chunks(self) -> int:
-        """Chunks of a group that only has an owner: two or more, as a damaged chunk is replaced by its group."""
+        """Chunks of a group that only has an owner: at least two, because the group replaces a damaged chunk."""
         return min(self.chunks, max(2, -(-self.chunks // OWNED_GROUPS)))
 
     def group_chunks(self, memory: float) -> int:
-        """Return the smallest `n` whose abstract memory fits into memory for `memory` samples.
+        """Return the smallest `n` for which memory for `memory` samples can hold the abstract memory.
 
-        As in the paper, but part of the memory stays free for read-ahead. If there are few groups, each of them gets
-        more room, because their peaks do not even out.
+        As in the paper, but a fraction of the memory is free for read-ahead. If there are few groups, each of them gets
+        more memory, because their peaks do not even out.
         """
         room = memory * self.filled / self.chunk_size
         groups = max(1.0, room - 0.3 * np.sqrt(room) if room < 64 else room)
@@ -75,10 +75,10 @@ class OrderChoice(ABC):
 
     __slots__ = ()
     policy: ClassVar[type[Policy]]
-    """The policy that has the numbers; its name also names the choice with default options."""
+    """The class of the policy; its name also names the choice with default options."""
     baseline: ClassVar[bool] = False
     """Whether the order is for comparison only; such an order has no name for users."""
 
     @abstractmethod
     def choose_policy(self, setting: Setting) -> Policy:
-        """Return the policy for this data set, memory, storage and these nodes. Raises `UsageError`."""
+        """Return the policy for this data set, memory, storage and these nodes. Raises `UsageError` if none fits."""

@@ -1,4 +1,4 @@
-"""Where did a job join others in an epoch? As states and messages tell it; each reader distrusts them."""
+"""The points of an epoch at which a job joined other jobs, as states and messages tell them. Readers check them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOST_PACE: Final = 1 << 22
 
 @dataclass(frozen=True, slots=True, order=True)
 class Join:
-    """Where a job was in its epoch, and where the front was. Raises ValueError."""
+    """The position of a job in its epoch, and that of the front. Raises ValueError if a number is out of range."""
 
     position: int
     """Draws of its epoch that the job had made."""
@@ -26,7 +26,7 @@ class Join:
     front: int
     """Position of the front in its lap."""
     pace: int
-    """1,024 times the coordinates that pass during one draw of the job; 0: the job makes the pace."""
+    """1,024 times the coordinates that pass during one draw of the job; 0 if the job is the pacemaker."""
 
     def __post_init__(self) -> None:
         if min(self.position, self.lap, self.front) < 0:
@@ -36,18 +36,18 @@ class Join:
 
 
 def alone(lap: int) -> tuple[Join]:
-    """The joins of an epoch of a job that draws a lap from its beginning to its end."""
+    """Return the joins of an epoch of a job that draws a lap from its beginning to its end."""
     return (Join(0, lap, 0, 0),)
 
 
 @dataclass(frozen=True, slots=True)
 class Joins:
-    """The joins of one epoch of a job, by position. Raises ValueError."""
+    """The joins of one epoch of a job, by position. Raises ValueError if they do not ascend or are too many."""
 
     rows: tuple[Join, ...] = ()
-    """None: it is not known, or not decided."""
+    """The joins; empty if they are not known, or not decided."""
     lap: int = -1
-    """The highest lap that the job has drawn from; -1: none. No job draws an old lap anew."""
+    """The highest lap that the job has drawn from; -1 if none. No job draws an old lap again."""
 
     def __post_init__(self) -> None:
         positions = [join.position for join in self.rows]
@@ -57,35 +57,35 @@ class Joins:
             raise ValueError(f"laps are 0 to {MAX_LAP:,}")
 
     def check_fits(self, samples: int, draws: int) -> None:
-        """Raise ValueError where a data set of so many samples, and an epoch of so many draws, cannot have them."""
+        """Raise ValueError if a data set of `samples` samples and an epoch of `draws` draws cannot have these joins."""
         if any(join.position > draws or join.front >= samples for join in self.rows):
             raise ValueError(f"joins beyond the {draws:,} draws of an epoch, or beyond a lap of {samples:,}")
 
     def is_start_of(self, other: Joins) -> bool:
-        """Whether the other ones begin with these."""
+        """Return whether the joins of `other` begin with these joins."""
         return other.rows[: len(self.rows)] == self.rows
 
     def to_json(self) -> list[list[int]]:
-        """The rows as plain values: position, lap, front, pace."""
+        """Return the rows as plain values: position, lap, front, pace."""
         return [list(astuple(join)) for join in self.rows]
 
     @classmethod
     def from_json(cls, rows: Any, lap: Any) -> Joins:
-        """Inverse of `to_json`, distrusting. Raises ValueError."""
+        """Read the output of `to_json`. Raises ValueError if it is invalid."""
         numbers = [number for row in rows for number in row] if _is_table(rows) else None
         if numbers is None or not all(type(number) is int for number in [*numbers, lap]):
             raise ValueError("joins are rows of four whole numbers")
         return cls._of(numbers, lap)
 
     def to_bytes(self) -> bytes:
-        """The rows, four i64 each."""
+        """Return the rows, four i64 each."""
         return np.array(self.to_json(), np.int64).tobytes()
 
     @classmethod
     def from_bytes(cls, data: bytes | memoryview, lap: int) -> Joins:
-        """Inverse of `to_bytes`, distrusting. Raises ValueError."""
+        """Read the output of `to_bytes`. Raises ValueError if it is invalid."""
         if len(data) % (8 * _ROW) or len(data) > 8 * _ROW * MOST:
-            raise ValueError(f"joins of {len(data)} bytes are no whole rows, or too many")
+            raise ValueError(f"joins of {len(data)} bytes are not whole rows, or are too many")
         return cls._of(np.frombuffer(data, np.int64).tolist(), lap)
 
     @classmethod

@@ -1,4 +1,4 @@
-"""How do samples, chunks and groups lie? The data mapping mechanism (paper, section 3.2).
+"""How are samples divided into chunks and groups? The data mapping mechanism (paper, section 3.2).
 
 `n` consecutive chunks form a group, which shares one abstract chunk: memory for `chunk_size` samples. All abstract
 chunks together are the abstract memory of `M = memory / mean sample size` samples, so that `n = ceil(N / M)`.
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True)
 class Mapping:
-    """Places to chunks to groups. The last chunk and the last group may be short."""
+    """The mapping from places to chunks to groups. The last chunk and the last group may be short."""
 
     samples: int
     chunk_size: int
@@ -24,7 +24,7 @@ class Mapping:
 
     def __post_init__(self) -> None:
         if min(self.samples, self.chunk_size, self.group_chunks) < 1:
-            raise ValueError(f"no mapping has a number below 1: {self}")
+            raise ValueError(f"a number of a mapping is below 1: {self}")
 
     @property
     def chunks(self) -> int:
@@ -42,16 +42,19 @@ class Mapping:
         return self.group_chunks * self.chunk_size
 
     def group_of(self, places: NDArray[np.integer[Any]]) -> NDArray[Any]:
-        """The group of each place."""
+        """Return the group of each place."""
         return places // self.group_size
 
     def chunk_samples(self) -> NDArray[np.int64]:
-        """Samples in each chunk, padded with empty chunks to whole groups. Shape (groups * group_chunks,)."""
+        """Return the number of samples in each chunk, padded with empty chunks to whole groups.
+
+        Shape (groups * group_chunks,).
+        """
         first = np.arange(self.groups * self.group_chunks, dtype=np.int64) * self.chunk_size
         return np.clip(self.samples - first, 0, self.chunk_size)
 
 
 def chunks_per_group(samples: int, chunk_size: int, abstract_memory: float) -> int:
-    """`n` for an abstract memory of `abstract_memory` samples: from 1 to the number of chunks."""
+    """Return `n` for an abstract memory of `abstract_memory` samples: from 1 to the number of chunks."""
     wanted = -(-samples // max(1, int(abstract_memory)))
     return int(min(max(1, wanted), -(-samples // chunk_size)))

@@ -15,21 +15,21 @@ MAX_NODES: Final = 1024
 
 
 def owner_of_group(groups: int, nodes: int) -> NDArray[np.int32]:
-    """The node that owns each group, ascending, shape (groups,). Shares of nodes differ by at most one group.
+    """Return the node that owns each group, ascending, shape (groups,). Partitions differ by at most one group.
 
-    Where there are fewer groups than nodes, some nodes own none. Raises ValueError.
+    If there are fewer groups than nodes, some nodes own none. Raises ValueError if a number is out of range.
     """
     if groups < 1:
-        raise ValueError(f"{groups} groups have no owners: give 1 or more")
+        raise ValueError(f"{groups} groups: give 1 or more")
     if not 1 <= nodes <= MAX_NODES:
         raise ValueError(f"{nodes} nodes: give 1 to {MAX_NODES:,}")
     return (np.arange(groups, dtype=np.int64) * nodes // groups).astype(np.int32)
 
 
 def owner_of_chunk(chunks: int, group_chunks: int, nodes: int) -> NDArray[np.int32]:
-    """The node that owns each chunk, shape (chunks,): the owner of its group of `group_chunks` chunks.
+    """Return the node that owns each chunk, shape (chunks,): the owner of its group of `group_chunks` chunks.
 
-    Raises ValueError.
+    Raises ValueError if a number is out of range.
     """
     if min(chunks, group_chunks) < 1:
         raise ValueError(f"{chunks} chunks in groups of {group_chunks}: give 1 or more of both")
@@ -37,8 +37,8 @@ def owner_of_chunk(chunks: int, group_chunks: int, nodes: int) -> NDArray[np.int
 
 
 def drawer_of(positions: NDArray[np.integer[Any]], nodes: int, ranks: int) -> NDArray[Any]:
-    """The node that draws at each position, where ranks draw in turn and lie on nodes in contiguous blocks.
+    """Return the node that draws at each position, if ranks draw in turn and are on nodes in contiguous blocks.
 
-    Launchers lay ranks out so: ranks 0 to `ranks // nodes - 1` are on node 0, and so on. Same shape and type.
+    Launchers place ranks like this: ranks 0 to `ranks // nodes - 1` are on node 0, and so on. Same shape and type.
     """
     return positions % ranks * nodes // ranks

@@ -1,4 +1,4 @@
-"""How does a mask with an entry for each sample take a bit for each, and not a byte?"""
+"""A mask with an entry for each sample that takes one bit for each entry instead of one byte."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class PackedMask:
         return self._count
 
     def at(self, places: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
-        """The entries at these places, same shape."""
+        """Return the entries at these places, same shape."""
         found: NDArray[np.bool_] = self._bits[places >> 3] >> (places & 7) & 1 != 0
         return found
 
     def part(self, part: slice = slice(None)) -> NDArray[np.bool_]:
-        """The entries of a slice without steps, as a mask of its own."""
+        """Return the entries of a slice without steps, as a mask of its own."""
         start, stop, _ = part.indices(self._count)
         bits = np.unpackbits(self._bits[start // 8 : -(-stop // 8)], bitorder="little")
         return bits[start % 8 : start % 8 + max(0, stop - start)].view(np.bool_)

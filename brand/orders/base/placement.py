@@ -1,10 +1,11 @@
-"""Which samples stay where, beyond the moment of their draw?
+"""Which samples are cached after their draw, and in which tier?
 
 A tier is a place that is nearer than the storage: memory, or a folder on a local disk. `place` fills tiers with the
-most wanted samples. `choose_kept` chooses what memory keeps, so that the plan's other samples still fit beside it;
-`choose_cached` chooses what a cache folder holds of the rest. Both take whole units of consecutive samples, in one
-random order, as every sample is drawn once an epoch: no choice reads less than another one of the same size. Where a
-node draws only some samples in an epoch, some are wanted more than others (`nextuse`), and `most_wanted` chooses.
+most wanted samples. `choose_kept` chooses the samples that memory caches, so that the other samples of the plan still
+fit next to them; `choose_cached` chooses which of the rest a cache folder holds. Both take whole units of consecutive
+samples, in one random order: every sample is drawn once an epoch, so no choice reads less than another choice of equal
+size. If a node draws only some samples in an epoch, some are wanted more than others (`nextuse`), and `most_wanted`
+chooses.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from brand.orders.base.plan import EpochPlan, peak, read_of_sample
 from brand.orders.base.random import RandomStream, blocks, permutation
 
 CACHED_BYTES: Final = 64 << 10
-"""The least that a cache folder holds of consecutive samples: a file system gives whole blocks to what is written."""
+"""The smallest run of consecutive samples in a cache folder, in bytes: a file system allocates whole blocks."""
 
 
 def place(key: NDArray[Any], size: NDArray[Any], rooms: NDArray[Any]) -> NDArray[np.int8]:
-    """The tier of each unit, from 1 on; 0 where there is no room. Shape (units,).
+    """Return the tier of each unit, from 1 on; 0 if no tier has space for it. Shape (units,).
 
     Tiers are filled in the order of `key`, smallest first; equal keys keep their order. A tier is full at the first
-    unit that it has no room for. `size` are the sizes of units, `rooms` those of tiers.
+    unit that does not fit. `size` are the sizes of units, `rooms` the capacities of tiers.
     """
     order = np.argsort(key, kind="stable")
     filled = np.concatenate(([0], np.cumsum(size[order])))
@@ -43,10 +44,11 @@ def place(key: NDArray[Any], size: NDArray[Any], rooms: NDArray[Any]) -> NDArray
 def choose_kept(
     plan: EpochPlan, size_of: NDArray[Any], room: int, unit: int, seed: int, read_of: NDArray[Any] | None = None
 ) -> NDArray[np.bool_]:
-    """Which places are never released, so that they and the rest of the epoch fit into `room`. Shape (samples,).
+    """Return a mask of the places to cache, so that they and the rest of the epoch fit into `room`. Shape (samples,).
 
-    Keeps whole units of `unit` samples of a chunk, in a random order that the seed alone decides, as many as fit. The
-    more is kept, the less comes and goes: with a share `k` kept, `k * all + (1 - k) * peak` is needed.
+    Caches as many whole units of `unit` samples of a chunk as fit, in a random order that depends on the seed only. The
+    more samples are cached, the fewer wait in the buffer: with a fraction `k` cached, `k * all + (1 - k) * peak` is
+    needed.
     """
     mapping, total = plan.mapping, int(size_of.sum(dtype=np.int64))
     if total <= room:
@@ -56,8 +58,8 @@ def choose_kept(
     order = permutation(len(sizes), seed, RandomStream.KEPT)
     filled = np.cumsum(sizes[order])
     largest = peak(plan, size_of, read_of)
-    share = max(0.0, (room - largest) / max(1, total - largest))
-    for _ in range(8):  # the peak of a part is not exactly its share of the peak
+    share = max(0.0, (room - largest) / max(1, total - largest))  # share * total + (1 - share) * largest = room
+    for _ in range(8):  # the peak of a subset is not exactly its fraction of the peak
         chosen = np.zeros(len(sizes), np.bool_)
         chosen[order[: int(np.searchsorted(filled, share * total, side="right"))]] = True
         kept: NDArray[np.bool_] = chosen[unit_of]
@@ -65,15 +67,15 @@ def choose_kept(
         over = keeping + peak(plan, np.where(kept, 0, size_of), read_of) - room
         if over <= 0:
             return kept
-        share = max(0.0, (keeping - 1.1 * over) / max(1, total))
+        share = max(0.0, (keeping - 1.1 * over) / max(1, total))  # a tenth more than needed saves rounds
     return np.zeros(mapping.samples, np.bool_)
 
 
 def choose_cached(mapping: Mapping, size_of: NDArray[Any], room: int, unit: int, seed: int) -> NDArray[np.bool_]:
-    """Which places a cache folder of `room` bytes holds. Shape (samples,).
+    """Return a mask of the places that a cache folder of `room` bytes holds. Shape (samples,).
 
-    `size_of`: stored bytes of each place; 0 for those that are nearer already, or that another node reads. Units follow
-    each other in the order of `choose_kept`, so the folder holds those that memory would keep next.
+    `size_of`: stored bytes of each place; 0 for samples that are in a nearer tier, or that another node reads. Units
+    follow each other in the order of `choose_kept`, so the folder holds the units that memory would cache next.
     """
     unit_of, sizes = units(mapping, size_of, unit)
     alike, every = np.zeros(len(sizes), np.int64), np.ones(len(sizes), np.bool_)
@@ -84,9 +86,9 @@ def choose_cached(mapping: Mapping, size_of: NDArray[Any], room: int, unit: int,
 def most_wanted(
     key: NDArray[Any], wanted: NDArray[np.bool_], sizes: NDArray[np.int64], room: int, seed: int
 ) -> NDArray[np.bool_]:
-    """Which units to hold: of those that are wanted, the ones with the smallest keys, as many as fit. Shape (units,).
+    """Return a mask of the units to hold: the wanted units with the smallest keys, as many as fit. Shape (units,).
 
-    A random order that the seed alone decides stands for equal keys.
+    Units with equal keys are taken in a random order that depends on the seed only.
     """
     order = permutation(len(key), seed, RandomStream.KEPT)
     order = order[wanted[order]]
@@ -96,25 +98,31 @@ def most_wanted(
 
 
 def cached_unit(kept_unit: int | None, chunk_size: int, mean_bytes: float) -> int:
-    """Consecutive samples of a chunk of which a cache folder holds all or none: whole units of what memory keeps."""
+    """Return how many consecutive samples of a chunk a cache folder holds or drops together.
+
+    The number is a multiple of the unit of the memory cache.
+    """
     unit = kept_unit or chunk_size
     return min(chunk_size, -(-math.ceil(CACHED_BYTES / max(1.0, mean_bytes)) // unit) * unit)
 
 
 def unit_count(mapping: Mapping, unit: int) -> int:
-    """Units of `unit` consecutive samples of a chunk, counting also those that the last chunk does not have."""
+    """Return the number of units of `unit` consecutive samples, as if the last chunk were full."""
     return mapping.chunks * -(-mapping.chunk_size // unit)
 
 
 def unit_at(mapping: Mapping, unit: int, places: NDArray[Any]) -> NDArray[Any]:
-    """The unit of each of these places, same shape."""
+    """Return the unit of each of these places, same shape."""
     per_chunk = -(-mapping.chunk_size // unit)
     found: NDArray[Any] = places // mapping.chunk_size * per_chunk + places % mapping.chunk_size // unit
     return found
 
 
 def units(mapping: Mapping, size_of: NDArray[Any], unit: int) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """The unit of each place, shape (samples,), and the size of each unit: `unit` consecutive samples of a chunk."""
+    """Return the unit of each place, shape (samples,), and the size of each unit.
+
+    A unit is `unit` consecutive samples of a chunk.
+    """
     unit_of = np.empty(mapping.samples, index_dtype(mapping.samples))
     sizes = np.zeros(unit_count(mapping, unit), np.int64)
     for part in blocks(mapping.samples):

@@ -1,11 +1,11 @@
-"""What does every protocol make, and what follows from it?
+"""What does every order make, and what follows from it?
 
-A plan is two tables: which sample is drawn at each position, and which reads must be finished before which position.
-The executor knows no protocol; it does the reads in the plan's order. Memory over time follows from the tables, so it
-is known before anything is read; `peak` is its maximum.
+A plan is two tables: the sample that is drawn at each position, and the reads with the position before which each must
+be finished. The executor knows no order; it does the reads in the sequence of the plan. Memory over time follows from
+the tables, so it is known before anything is read; `peak` is its maximum.
 
-Where nodes ask each other, the protocol adds a third table: at which positions a node asks, and what the owner sends
-ahead with its answer. Each node computes the same table, so a request says no more than its position.
+If nodes ask each other, the order adds a third table: the positions at which a node asks, and the samples that the
+owner sends ahead with its answer. Each node computes the same table, so a request consists of its position only.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from brand.orders.base.random import blocks
 
 
 def read_dtype(mapping: Mapping) -> np.dtype[np.void]:
-    """A read: it is finished before position `deadline` is drawn; samples `first` to `first + count - 1` of `chunk`.
+    """Return the type of a read: `count` samples from `first` of `chunk`, finished before position `deadline` is drawn.
 
-    Its numbers take what they need; two bytes at the least, so that each row begins where processors like it.
+    Each number takes the bytes that it needs, at least two, so that the rows are aligned.
     """
     slot = np.promote_types(np.uint16, count_dtype(mapping.chunk_size))
     deadline, chunk = index_dtype(mapping.samples), index_dtype(mapping.chunks)
@@ -33,11 +33,11 @@ def read_dtype(mapping: Mapping) -> np.dtype[np.void]:
 
 @dataclass(frozen=True, slots=True)
 class PeerRequests:
-    """The third table: what nodes ask each other for. Protocol `slots` makes it where there are several nodes.
+    """The third table: the requests of nodes to each other. Order `slots` makes it if there are several nodes.
 
     A request is a draw of a sample that another node owns and has not sent ahead: the drawing node asks on demand. The
-    owner first answers it. Then the owner sends samples of the asking node's next draws, as far as its memory holds
-    them. Where a position is neither asked for nor sent ahead, the node that draws it owns its sample.
+    owner first answers it. Then the owner sends samples of the asking node's next draws, as many as its memory holds.
+    If a position is neither asked for nor sent ahead, the node that draws it owns its sample.
     """
 
     positions: NDArray[Any]
@@ -45,36 +45,39 @@ class PeerRequests:
     prefetched: NDArray[Any]
     """Positions whose samples are sent ahead, request by request, in the order of sending."""
     ends: NDArray[np.int64]
-    """Where the positions of each request end in `prefetched`, shape (requests,)."""
+    """The end of the positions of each request in `prefetched`, shape (requests,)."""
 
     def sent_with(self, number: int) -> NDArray[Any]:
-        """Positions whose samples are sent after the answer to a request, ascending."""
+        """Return the positions whose samples are sent after the answer to a request, ascending."""
         start = int(self.ends[number - 1]) if number else 0
         return self.prefetched[start : int(self.ends[number])]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Track:
-    """How far the front of `shared` has come when each position is drawn, as a coordinate (`following`)."""
+    """The position of the front of `shared` when each position is drawn, as a coordinate (`following`)."""
 
     coordinates: NDArray[np.int64]
-    """At every `STEP`-th position, and at the end."""
+    """The front at every `STEP`-th position, and at the end."""
     draws: int
 
     STEP: ClassVar[int] = 64
 
     @classmethod
     def of(cls, fronts: NDArray[np.integer[Any]], first: int, end: int) -> Track:
-        """The track with these coordinates at each position, shape (draws,), and at the end; all count from `first`."""
+        """Return the track with these coordinates at each position, shape (draws,), and at the end.
+
+        All positions count from `first`.
+        """
         return cls(np.append(fronts[:: cls.STEP], end).astype(np.int64) + first, len(fronts))
 
     @classmethod
     def of_lap(cls, lap: int, samples: int) -> Track:
-        """The track of a job that draws a lap from its beginning to its end."""
+        """Return the track of a job that draws a lap from its beginning to its end."""
         return cls.of(np.arange(samples), lap * samples, samples)
 
     def at(self, position: int) -> int:
-        """The front when a position is drawn; positions between two known ones are interpolated."""
+        """Return the front when a position is drawn; positions between two known ones are interpolated."""
         before, more = divmod(position, self.STEP)
         if position >= self.draws or before >= len(self.coordinates) - 1:
             return int(self.coordinates[-1])
@@ -84,36 +87,38 @@ class Track:
 
 @dataclass(frozen=True, slots=True)
 class EpochPlan:
-    """One epoch."""
+    """The plan of one epoch."""
 
     mapping: Mapping
     sample_of: NDArray[Any]
-    """Place of the sample drawn at each position, shape (draws,): as many as the part has samples, or all."""
+    """Place of the sample drawn at each position, shape (draws,): one for each sample of the subset, or of the data
+    set.
+    """
     reads: NDArray[np.void] | None
-    """Of the dtype `read_dtype`, by deadline.
+    """The reads by deadline, of the dtype `read_dtype`.
 
-    None: each sample is a read of its own, due at its position. The number of a read is then its position; a table of
+    None if each sample is a read of its own, due at its position. The number of a read is then its position; a table of
     13 million such reads would take 156 MB.
     """
     held: NDArray[Any] | None = None
-    """Places that the reads hold in memory, read by read, shape (draws,); None: each read holds all that it reads."""
+    """Places that the reads hold in memory, read by read, shape (draws,); None if each read holds all that it reads."""
     held_ends: NDArray[np.integer[Any]] | None = None
-    """Where the places of each read end in `held`, shape (reads,)."""
+    """The end of the places of each read in `held`, shape (reads,)."""
     requests: PeerRequests | None = None
-    """What nodes ask each other for; None: no node asks another one."""
+    """The requests of nodes to each other; None if no node asks another node."""
     track: Track | None = None
-    """Where the front is, in a plan of `shared`; else None."""
+    """The positions of the front, in a plan of `shared`; None in other plans."""
     grows: bool = False
     """Whether the order is decided while jobs draw (`growing`)."""
 
     @property
     def shares(self) -> bool:
-        """Whether its job shares the reads of others, and they its reads."""
+        """Whether the job shares reads with other jobs."""
         return self.grows or self.track is not None
 
     @property
     def narrows(self) -> bool:
-        """Whether reads bring no more than what is absent: of a part, or where other jobs have read the rest."""
+        """Whether a read skips samples: those outside the subset, or those that other jobs have read already."""
         return self.shares or len(self.sample_of) < self.mapping.samples
 
     @property
@@ -122,11 +127,11 @@ class EpochPlan:
         return len(self.sample_of) if self.reads is None else len(self.reads)
 
     def deadline(self, number: int) -> int:
-        """The position before which a read is finished."""
+        """Return the position before which a read is finished."""
         return number if self.reads is None else int(self.reads["deadline"][number])
 
     def reads_at(self, numbers: NDArray[np.integer[Any]]) -> NDArray[np.void]:
-        """Reads as a table of the dtype `read_dtype`."""
+        """Return reads as a table of the dtype `read_dtype`."""
         table: NDArray[np.void]
         if self.reads is None:
             table = np.empty(len(numbers), read_dtype(self.mapping))
@@ -137,7 +142,7 @@ class EpochPlan:
         return table
 
     def places_read(self, number: int) -> tuple[int, int]:
-        """The first place that a read reads, and the place after the last."""
+        """Return the first place that a read reads, and the place after the last."""
         if self.reads is None:
             place = int(self.sample_of[number])
             return place, place + 1
@@ -146,7 +151,7 @@ class EpochPlan:
         return first, first + int(read["count"])
 
     def places_held(self, number: int) -> NDArray[Any]:
-        """Places that a read holds, ascending."""
+        """Return the places that a read holds, ascending."""
         if self.held is None or self.held_ends is None:
             return np.arange(*self.places_read(number))
         start = int(self.held_ends[number - 1]) if number else 0
@@ -154,10 +159,10 @@ class EpochPlan:
 
 
 def planned_by(mapping: Mapping, sample_of: NDArray[Any], group_of: NDArray[np.integer[Any]]) -> EpochPlan:
-    """The plan with this order, `sample_of`, in which samples of one group come by one read.
+    """Return the plan with the order `sample_of` in which the samples of each group share one read.
 
-    `group_of` is the group of each place, shape (samples,); -1 for what is not drawn. The places of a group lie in one
-    chunk. A read is due when the first of its samples is drawn; it spans them, and holds no others.
+    `group_of` is the group of each place, shape (samples,); -1 if the place is not drawn. The places of a group are in
+    one chunk. A read is due when the first of its samples is drawn; it spans them, and holds no others.
     """
     position_of = np.empty(mapping.samples, np.int64)
     position_of[sample_of] = np.arange(len(sample_of))
@@ -180,7 +185,7 @@ def planned_by(mapping: Mapping, sample_of: NDArray[Any], group_of: NDArray[np.i
 
 
 def read_of_sample(plan: EpochPlan) -> NDArray[Any]:
-    """The number of the read that brings each place into memory, shape (samples,); -1 for what is not drawn."""
+    """Return the number of the read of each place, shape (samples,); -1 if the place is not drawn."""
     reads, result = plan.reads, np.full(plan.mapping.samples, -1, np.int32)
     if reads is None:
         result[plan.sample_of] = np.arange(len(plan.sample_of), dtype=np.int32)
@@ -194,10 +199,10 @@ def read_of_sample(plan: EpochPlan) -> NDArray[Any]:
 
 
 def memory_over_time(plan: EpochPlan, size_of: NDArray[Any], read_of: NDArray[Any] | None = None) -> NDArray[np.int64]:
-    """Size held in memory just before each position is drawn, if every read happens at its deadline. Shape (draws,).
+    """Return the size held in memory just before each position is drawn, if every read happens at its deadline.
 
-    `size_of` is the size of each place's sample in any unit: 1, bytes, or pages; 0 where it does not count. `read_of`
-    is `read_of_sample(plan)`, where it is known.
+    Shape (draws,). `size_of` is the size of each place's sample in any unit: 1, bytes, or pages; 0 if it does not
+    count. `read_of` is `read_of_sample(plan)`, if the caller has it.
     """
     draws = len(plan.sample_of)
     if plan.reads is None:
@@ -216,5 +221,5 @@ def memory_over_time(plan: EpochPlan, size_of: NDArray[Any], read_of: NDArray[An
 
 
 def peak(plan: EpochPlan, size_of: NDArray[Any], read_of: NDArray[Any] | None = None) -> int:
-    """The largest size held in memory at any position (see `memory_over_time`)."""
+    """Return the largest size held in memory at any position (see `memory_over_time`)."""
     return int(memory_over_time(plan, size_of, read_of).max())

@@ -1,7 +1,7 @@
-"""What does a protocol decide, beside what every order has? This is the seam for new protocols.
+"""What does one order decide, in addition to the numbers that every order has? The base class for new orders.
 
 A policy holds a few numbers. From these numbers, the sizes of the data set and the seed it makes the plan of an epoch.
-`Order` holds a policy and the server asks it; only `policies` knows which policies there are.
+`Order` holds a policy and the server asks it; only `policies` knows the list of policies.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from brand.orders.base.plan import EpochPlan
 from brand.orders.base.tickets import MAX_POSITIONS
 
 BY_ONE_NODE: Final = (
-    "jobs share by this rule on one node only: with several nodes give protocol='shared', or start each job on one node"
+    "jobs share by this rule on one node only: with several nodes give order='shared', or start each job on one node"
 )
-"""Why an order of several nodes is refused."""
+"""The reason to refuse an order of several nodes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Foreseen:
-    """The nodes and ranks for which a plan says which node asks which other one."""
+    """The nodes and ranks for which a plan lists the requests between nodes."""
 
     nodes: int
     ranks: int
-    """On all nodes together, equally many on each; node 0 has the first of them."""
+    """Ranks on all nodes together, the same number on each; node 0 has the first of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,21 +41,21 @@ class LockStep:
     """Jobs that draw at the speed of the slowest of them."""
 
     jobs: int
-    """How many begin together."""
+    """Jobs that begin together."""
     window: int
-    """How many samples a job may be ahead of another one."""
+    """Samples that a job may be ahead of another job."""
 
 
 @dataclass(frozen=True)
 class Policy(ABC):
-    """How a protocol reads and draws the samples of a data set.
+    """The rule by which an order reads and draws the samples of a data set.
 
-    A subclass is a frozen dataclass. Its fields are whole numbers and texts, and no field is named like one of `Order`.
-    A policy checks its fields when it is made, and raises ValueError.
+    A subclass is a frozen dataclass. Its fields are whole numbers and texts, and no field has the name of a field of
+    `Order`. A policy checks its fields when it is made, and raises ValueError if one is invalid.
     """
 
     name: ClassVar[str]
-    """The name of the protocol in JSON."""
+    """The name of the order in JSON."""
     group_chunks: int
     """`n`: chunks that share an abstract chunk."""
 
@@ -64,98 +64,98 @@ class Policy(ABC):
 
     @abstractmethod
     def plan(self, mapping: Mapping, seed: int, epoch: int) -> EpochPlan:
-        """The plan of one epoch."""
+        """Return the plan of one epoch."""
 
     def mapping(self, samples: int, chunk_size: int) -> Mapping:
-        """The mapping from places to chunks to groups for a data set of these sizes."""
+        """Return the mapping from places to chunks to groups for a data set of these sizes."""
         return Mapping(samples, chunk_size, self.group_chunks)
 
     def check_fits(self, mapping: Mapping) -> None:
-        """Raise ValueError where the policy cannot plan a data set of these sizes."""
+        """Raise ValueError if the policy cannot plan a data set of these sizes."""
         if self.group_chunks > mapping.chunks:
             raise ValueError(f"group_chunks={self.group_chunks} of an order of {mapping.chunks} chunks")
 
     def held(self, mapping: Mapping) -> int:
-        """About how many samples an epoch holds in memory at a time: a chunk of each group."""
+        """Estimate how many samples an epoch holds in memory at a time: a chunk of each group."""
         return mapping.groups * mapping.chunk_size
 
     @property
     def kept_unit(self) -> int | None:
-        """Consecutive samples of a chunk of which the server keeps all or none in memory; None: it keeps no sample."""
+        """Consecutive samples of a chunk that the server caches together; None if it caches no sample."""
         return None
 
     @property
     def foreseen(self) -> Foreseen | None:
-        """The nodes and ranks that plans depend on; None: plans are the same for all."""
+        """The nodes and ranks that plans depend on; None if plans do not depend on nodes."""
         return None
 
     @property
     def no_part(self) -> str | None:
-        """Why no part of a data set is drawn; None: parts are."""
+        """The reason why the order has no subsets; None if it has."""
         return None if self.foreseen is None else ONE_NODE
 
     @property
     def common(self) -> Hashable | None:
-        """What orders with the same seed have in common whose jobs share laps; None: jobs of this policy do not."""
+        """The numbers that orders of one seed must have in common to share laps; None if such jobs never share."""
         return None
 
     @property
     def rejoins(self) -> bool:
-        """Whether a job that has lost the others joins them anew within an epoch."""
+        """Whether a job that has lost the other jobs joins them again within an epoch."""
         return False
 
     @property
     def one_node(self) -> bool:
-        """Whether several nodes refuse it."""
+        """Whether the order is refused on several nodes."""
         return False
 
     @property
     def lock_step(self) -> LockStep | None:
-        """How jobs that share wait for each other; None: each goes at its own speed."""
+        """The rule by which jobs that share wait for each other; None if each job has its own speed."""
         return None
 
     @property
     def grows(self) -> bool:
-        """Whether an order is decided while jobs draw: no plan says it beforehand."""
+        """Whether the order is decided while jobs draw, and no plan contains it."""
         return False
 
     def plan_joined(
         self, mapping: Mapping, seed: int, mask: NDArray[np.bool_] | None, joins: Sequence[Join]
     ) -> EpochPlan:
-        """The plan of an epoch of a job that has joined others like this; one that shares with none has one join.
+        """Return the plan of an epoch of a job with these joins; a job that shares with no other job has one join.
 
-        `mask`: the places that the job draws, shape (samples,); None: all.
+        `mask`: the places that the job draws, shape (samples,); None if it draws all.
         """
         plan = self.plan(mapping, seed, joins[0].lap)
         return plan if mask is None else narrowed(plan, mask)
 
     def to_json(self) -> dict[str, Any]:
-        """The fields as plain values. A field that has its default value is left out."""
+        """Return the fields as plain values. A field that has its default value is left out."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {field.name: values[field.name] for field in fields(self) if values[field.name] != field.default}
 
     @classmethod
     def from_json(cls, values: Values[str, Any]) -> Self:
-        """Inverse of `to_json`, distrusting. Raises ValueError."""
+        """Read the output of `to_json`. Raises ValueError if it is invalid."""
         known = [field.name for field in fields(cls)]
         check_names(values, [field.name for field in fields(cls) if field.default is MISSING], known, cls.name)
         return cls(**values)
 
 
-def check_names(values: Values[str, Any], needed: list[str], known: list[str], protocol: str) -> None:
-    """Raise ValueError where a needed field is missing, or where the protocol does not know a field."""
+def check_names(values: Values[str, Any], needed: list[str], known: list[str], name: str) -> None:
+    """Raise ValueError if a needed field is missing, or if the order does not know a field."""
     if not set(needed) <= set(values) <= set(known):
-        raise ValueError(f"of protocol {protocol!r} an order has the fields {', '.join(known)}")
+        raise ValueError(f"{name!r}: an order has the fields {', '.join(known)}")
 
 
 def check_type(name: str, value: Any, kind: type) -> None:
-    """Raise ValueError where a field of an order is not of this type; True and False are no numbers."""
+    """Raise ValueError if a field of an order is not of this type; True and False are not numbers."""
     if not isinstance(value, kind) or isinstance(value, bool):
         raise ValueError(f"{name} of an order is {value!r}, not of type {kind.__name__}")
 
 
 def check_number(name: str, value: Any, least: int, most: int) -> None:
-    """Raise ValueError where a field of an order is no whole number from `least` to `most`."""
+    """Raise ValueError unless a field of an order is a whole number from `least` to `most`."""
     check_type(name, value, int)
     if not least <= value <= most:
         raise ValueError(f"{name}={value} of an order is not from {least} to {most:,}")

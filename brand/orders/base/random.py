@@ -1,7 +1,7 @@
-"""Where do random numbers come from, so that a seed gives the same order on every machine and in every version?
+"""How are random numbers made, so that a seed gives one order on every machine and in every version?
 
-They come from sorting and from the raw output of the counter-based generator Philox, whose stream numpy promises to
-keep. They never come from numpy's distributions, which may change. A seed and three small numbers name a stream. Any of
+They are made by sorting and from the raw output of the counter-based generator Philox, whose stream numpy promises to
+keep. They never use numpy's distributions, which may change. A seed and three small numbers name a stream. Any of
 its words can be made without the words before it.
 """
 
@@ -18,7 +18,7 @@ from brand.native import CORE
 from brand.orders.base.dtypes import index_dtype
 
 _LEAST_SORTED: Final = 1024
-"""Keys of a row from which on the core's sort, which takes the same time on every processor, is worth its call."""
+"""Keys of the smallest row for the core's sort. That sort takes equal time on every processor, but a call costs."""
 BLOCK: Final = 1 << 17
 _WORD: Final = (1 << 64) - 1
 _AT_ONCE: Final = 1024
@@ -26,32 +26,32 @@ _AT_ONCE: Final = 1024
 
 
 class RandomStream(IntEnum):
-    """What a stream of bits is for. Never change or reuse a number: it fixes orders that users resume."""
+    """The purpose of a stream of bits. Never change or reuse a number: it fixes orders that users resume."""
 
     ACCESS = 1
     """The access sequence of an epoch."""
     STRIPE_ORDER = 2
     """The order in which a group's stripes are read."""
     STRIPE_MATES = 3
-    """Where the samples of one stripe lie in the tape."""
+    """The positions of the samples of one stripe in the tape."""
     REFILL = 4
     """`slots`: ties between chunks, or the chunk itself."""
     KEPT = 5
-    """Which stripes are kept."""
+    """The stripes that are cached."""
     POOL = 6
     """`pool`: the order of the chunks."""
     ROUNDS = 7
-    """`joader`: which elements jobs draw in a round."""
+    """`joader`: the elements that jobs draw in a round."""
     FOLLOW = 8
-    """`follow`: which of the stripes that pass a job takes."""
+    """`follow`: the passing stripes that a job takes."""
     FOLLOW_REST = 9
     """`follow`: the order of the rest's stripes."""
     FOLLOW_MATES = 10
-    """`follow`: where the samples of one of them lie in the rest's tape."""
+    """`follow`: the positions of the samples of one stripe in the rest's tape."""
     MIXED_RANKS = 11
-    """A mixture: which rank draws which position of a round."""
+    """A mixture: the rank that draws each position of a round."""
     BATCH_TIES = 12
-    """Which of equally long samples meet in a batch."""
+    """The order of samples of equal length, and so the batches in which they meet."""
     BATCH_TURNS = 13
     """The order of the batches of a window."""
 
@@ -59,7 +59,7 @@ class RandomStream(IntEnum):
 def bits(
     count: int, seed: int, stream: RandomStream, epoch: int = 0, step: int = 0, *, first: int = 0
 ) -> NDArray[np.uint64]:
-    """Words `first` to `first + count - 1` of a stream, uint64, shape (count,). `first` is a multiple of 4."""
+    """Return words `first` to `first + count - 1` of a stream, uint64, shape (count,). `first` is a multiple of 4."""
     if first % 4:
         raise ValueError(f"word {first} is not the first of a block of four")
     key = np.array([seed & _WORD, (seed >> 64) & _WORD], np.uint64)
@@ -68,7 +68,7 @@ def bits(
 
 
 class Words:
-    """The words of a stream, one after another, for decisions of which each depends on those before it."""
+    """The words of a stream, one after another, for decisions that depend on earlier decisions."""
 
     def __init__(self, seed: int, stream: RandomStream, epoch: int = 0, step: int = 0) -> None:
         self._name = seed, stream, epoch, step
@@ -80,7 +80,7 @@ class Words:
         return f"Words{self._name}"
 
     def next(self) -> int:
-        """The next word, 0 to 2 ** 64 - 1."""
+        """Return the next word, 0 to 2 ** 64 - 1."""
         at = self.used % _AT_ONCE
         if at == 0:
             self._made = bits(_AT_ONCE, *self._name, first=self.used).tolist()
@@ -88,19 +88,19 @@ class Words:
         return self._made[at]
 
     def below(self, count: int) -> int:
-        """A number from 0 to `count` - 1, each with the same chance but for one part in 2 ** 64 / `count`."""
+        """Return a number from 0 to `count` - 1, uniform up to an error of `count` / 2 ** 64."""
         return (self.next() * count) >> 64
 
 
 def low_mask(count: int) -> np.uint64:
-    """A mask of the low bits that hold the numbers 0 to `count` - 1."""
+    """Return a mask of the low bits that hold the numbers 0 to `count` - 1."""
     return np.uint64((1 << max(0, count - 1).bit_length()) - 1)
 
 
 def ranked(keys: NDArray[np.uint64], mask: np.uint64) -> NDArray[np.uint64]:
-    """Along the last axis: the numbers in the low bits, in the order of keys.
+    """Return, along the last axis, the numbers in the low bits in the order of the keys.
 
-    Consumes `keys`. As each number occurs once, no two keys are equal and any sort gives the same.
+    Consumes `keys`. As each number occurs once, no two keys are equal and any sort gives the same result.
     """
     if CORE is not None and keys.shape[-1] >= _LEAST_SORTED and keys.flags.c_contiguous:
         CORE.sort(keys, keys.shape[-1])
@@ -111,13 +111,13 @@ def ranked(keys: NDArray[np.uint64], mask: np.uint64) -> NDArray[np.uint64]:
 
 
 def blocks(count: int) -> Iterator[slice]:
-    """Slices of at most `BLOCK` that cover 0 to `count` - 1: work on large arrays whose temporaries stay small."""
+    """Yield slices of at most `BLOCK` that cover 0 to `count` - 1, so that temporaries of large arrays are small."""
     for first in range(0, count, BLOCK):
         yield slice(first, min(first + BLOCK, count))
 
 
 def number(keys: NDArray[np.uint64]) -> np.uint64:
-    """Put each key's position into its low bits, in place; returns the mask of these bits."""
+    """Put each key's position into its low bits, in place; return the mask of these bits."""
     mask = low_mask(len(keys))
     for part in blocks(len(keys)):
         keys[part] &= ~mask
@@ -126,13 +126,13 @@ def number(keys: NDArray[np.uint64]) -> np.uint64:
 
 
 def permutation(count: int, seed: int, stream: RandomStream, epoch: int = 0) -> NDArray[Any]:
-    """A random order of 0 to `count` - 1, shape (count,)."""
+    """Return a random order of 0 to `count` - 1, shape (count,)."""
     keys = bits(count, seed, stream, epoch)
     return ranked(keys, number(keys)).astype(index_dtype(count))
 
 
 def group_positions(group: NDArray[np.integer[Any]]) -> NDArray[Any]:
-    """Positions of `group`, those of group 0 first, ascending within each group. Shape (len(group),)."""
+    """Return the positions of `group`, those of group 0 first, ascending within each group. Shape (len(group),)."""
     count = len(group)
     keys = group.astype(np.uint64)
     keys <<= np.uint64(int(low_mask(count)).bit_length())

@@ -1,8 +1,8 @@
 """Which rank draws which position of a global batch, so that few samples cross the network?
 
-By default ranks draw in turn, wherever a sample lies. Here a rank first takes samples that its own node owns. A global
-batch is the same set of positions either way, and every rank takes equally many of them. Samples cross to other nodes
-only where a node owns more of a batch than its ranks take.
+By default ranks draw in turn, whichever node owns a sample. Here a rank first takes samples that its own node owns. A
+global batch is the same set of positions either way, and every rank takes the same number of them. Samples cross to
+other nodes only if a node owns more of a batch than its ranks take.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from brand.orders.base.random import BLOCK
 def split_near(
     owner_at: NDArray[np.integer[Any]], node_of_rank: NDArray[np.integer[Any]], batch: int
 ) -> NDArray[np.int16] | NDArray[np.int32]:
-    """The rank that draws each position, shape (positions,).
+    """Return the rank that draws each position, shape (positions,).
 
     `owner_at` is the node that owns the sample of each position from the start of the iteration on, shape (positions,).
     `node_of_rank` is the node of each rank, shape (ranks,). `batch` is the number of samples that a rank takes of each
@@ -28,7 +28,7 @@ def split_near(
     Each rank gets exactly `batch` positions of a whole global batch. A node keeps the first positions that it owns, as
     many as its ranks take. Its surplus goes to the nodes that lack positions, lowest node first. The ranks of a node
     take its positions in turn. All ranks take the positions of a last, incomplete global batch in turn. Raises
-    ValueError.
+    ValueError if a number is out of range.
     """
     ranks = len(node_of_rank)
     if ranks < 1 or batch < 1:
@@ -46,7 +46,7 @@ def split_near(
 
 
 def _check_nodes(name: str, nodes: NDArray[np.integer[Any]]) -> None:
-    """Raise ValueError where a number of a node is out of range."""
+    """Raise ValueError if a number of a node is out of range."""
     if len(nodes) and not (nodes.min() >= 0 and nodes.max() < MAX_NODES):
         raise ValueError(f"{name} has nodes from {nodes.min()} to {nodes.max()}: give 0 to {MAX_NODES - 1:,}")
 
@@ -65,7 +65,10 @@ def _split_whole(owner: NDArray[np.int16], node_of_rank: NDArray[np.int16], batc
 
 
 def _drawers(owner: NDArray[np.int16], room: NDArray[np.intp]) -> NDArray[np.int16]:
-    """The node that draws each position of some global batches, a row each; node `d` gets `room[d]` of every row."""
+    """Return the node that draws each position of some global batches, a row each.
+
+    Node `d` gets `room[d]` positions of every row.
+    """
     rows, size = owner.shape
     nodes = len(room)
     own = np.bincount((np.arange(rows)[:, None] * nodes + owner).ravel(), minlength=rows * nodes).reshape(rows, nodes)

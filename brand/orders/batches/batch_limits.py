@@ -1,4 +1,4 @@
-"""What fixes how an epoch is cut into batches, beside its order? A few numbers, which a state keeps."""
+"""The numbers that, together with the order, fix how an epoch is cut into batches. A loader state contains them."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from brand.orders.batches.batching import PositionBatches, by_length
 from brand.orders.batches.packing import packed
 
 LENGTH_WINDOW: Final = 1024
-"""About so many batches of similar length come out of one window, where memory can hold it."""
+"""Batches of similar length per bucketing window, if memory can hold them."""
 PACK_WINDOW: Final = 64
-"""The same for packed batches: so few are enough to fill their rows."""
+"""Packed batches per bucketing window: 64 are enough to fill their rows."""
 LEAST_PACK_WINDOW: Final = 4
-"""Out of a window of fewer packed batches, many rows would stay half empty."""
+"""The fewest packed batches of a window: with fewer, many rows would be half empty."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
-    """How batches are made: at most `size` samples of a padded length of at most `most`, or packed rows."""
+    """The rule of batches: at most `size` samples of a padded length of at most `most`, or packed rows."""
 
     window: int
     """Consecutive positions whose samples may meet in a batch."""
@@ -42,9 +42,9 @@ class BatchLimits:
             if getattr(self, name) is not None:
                 check_number(name, getattr(self, name), 1, MAX_POSITIONS)
         if not isinstance(self.lengths, str):
-            raise ValueError(f"lengths of batches are {self.lengths!r}, no digest")
+            raise ValueError(f"lengths of batches are {self.lengths!r}, not a digest")
         if self.most is not None and not (isinstance(self.most, int | float) and 0 < self.most < float("inf")):
-            raise ValueError(f"most={self.most!r} of batches is no length")
+            raise ValueError(f"most={self.most!r} of batches is not a length")
         if (self.row is None) != (self.rows is None):
             raise ValueError("packed batches have `row` and `rows`")
         if (self.size is None and self.most is None) == (self.row is None):
@@ -52,28 +52,28 @@ class BatchLimits:
 
     @property
     def longest(self) -> float | None:
-        """The most that one sample's length may be; None: any."""
+        """The largest length that a sample may have; None if there is no limit."""
         return self.row * self.rows if self.row is not None and self.rows is not None else self.most
 
     def batches(self, lengths: NDArray[Any], seed: int, epoch: int) -> PositionBatches:
-        """The batches of an epoch. `lengths`: that of the sample at each position, shape (draws,)."""
+        """Return the batches of an epoch. `lengths`: that of the sample at each position, shape (draws,)."""
         if self.row is not None and self.rows is not None:
             return packed(lengths, self.row, self.rows, self.window, seed, epoch)
         return by_length(lengths, self.window, seed, epoch, size=self.size, most=self.most)
 
     def taken_up(self, batches: PositionBatches, lengths: NDArray[Any]) -> NDArray[Any]:
-        """What each batch takes with its padding, in units of length, shape (batches,)."""
+        """Return the size of each batch with its padding, in units of length, shape (batches,)."""
         if self.row is not None and self.rows is not None:
             return np.full(len(batches), self.row * self.rows, np.int64)
         return batches.padded(lengths)
 
     def to_json(self) -> dict[str, Any]:
-        """The fields as plain values, without those that are None."""
+        """Return the fields as plain values, without those that are None."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
     @classmethod
     def from_json(cls, values: Any) -> Self:
-        """Inverse of `to_json`, distrusting. Raises ValueError."""
+        """Read the output of `to_json`. Raises ValueError if it is invalid."""
         known = {field.name for field in fields(cls)}
         if not isinstance(values, Mapping) or not {"window", "lengths"} <= set(values) <= known:
             raise ValueError(f"limits of batches are {values!r:.80}")
@@ -81,17 +81,17 @@ class BatchLimits:
 
 
 def samples_of(mean: float, *, size: int | None, most: float | None, row: int | None, rows: int | None) -> float:
-    """About how many samples of this mean length a batch has, at least 1."""
+    """Estimate how many samples of this mean length a batch has, at least 1."""
     length = row * rows if row is not None and rows is not None else most
     found = float("inf") if length is None or not mean else length / mean
     return max(1.0, min(found, float("inf") if size is None else size))
 
 
 def choose_window(room: int, draws: int, samples: float, *, size: int | None, pack: bool) -> int:
-    """The window of batches of about `samples` samples, where memory has room for `room` samples out of turn.
+    """Return the window of batches of about `samples` samples, if memory can buffer `room` samples.
 
-    A whole number of batches of `size`, so that only the last batch of an epoch is short. Packed rows need some batches
-    in a window in any case.
+    The window is a whole number of batches of `size`, so that only the last batch of an epoch is short. Packed rows
+    need some batches in a window in any case.
     """
     wanted = min(room, draws, int(samples * (PACK_WINDOW if pack else LENGTH_WINDOW)))
     least = int(samples * LEAST_PACK_WINDOW) if pack else 1

@@ -1,10 +1,10 @@
-"""Which positions of an epoch fill a batch of packed rows, and where does each document of a batch lie?
+"""Which positions of an epoch fill a batch of packed rows, and at which offset is each document of a batch?
 
-A batch has `rows` rows of `row` tokens. Documents lie in rows one after another, whole; a document longer than a row
+A batch has `rows` rows of `row` tokens. Documents fill rows one after another, whole; a document longer than a row
 begins a row of its own, fills as many rows as it needs, and other documents may follow it in the last one. Best-fit
-decreasing decides which documents share a row: the longest document goes first, and each one goes to the row with the
-least room that it fits. As lengths are whole numbers, documents of one length go to rows of one room together, so the
-work grows with the number of different lengths, not of documents.
+decreasing decides which documents share a row: the longest document is placed first, and each document is placed in the
+row with the least free space that it fits. As lengths are whole numbers, documents of one length are placed in rows of
+equal free space together, so the work grows with the number of different lengths, not of documents.
 
 The documents of a batch are in the order of its rows, so `laid_out` finds the rows again from their lengths. Pure.
 """
@@ -23,13 +23,13 @@ Whole = NDArray[np.int64]
 
 
 class Pieces(NamedTuple):
-    """Where the documents of a batch lie: a piece for each row that a document has tokens in."""
+    """The layout of the documents of a batch: a piece for each row in which a document has tokens."""
 
     document: Whole
     """Number of the document within the batch, ascending."""
     row: Whole
     offset: Whole
-    """Where the piece begins in its row."""
+    """The offset of the piece in its row."""
     length: Whole
 
     @property
@@ -39,14 +39,14 @@ class Pieces(NamedTuple):
 
 
 def packed(lengths: Whole, row: int, rows: int, window: int, seed: int, epoch: int) -> PositionBatches:
-    """Batches of documents that fill `rows` rows of `row` tokens.
+    """Return batches of documents that fill `rows` rows of `row` tokens.
 
     Args:
         lengths: Length of the document at each position, at most `row * rows`, shape (draws,).
         row, rows: Tokens of a row, and rows of a batch.
-        window: Consecutive positions whose documents may meet. The documents of a batch that is not full go on to the
+        window: Consecutive positions whose documents may meet. The documents of a batch that is not full move to the
             next window, once.
-        seed, epoch: Fix which of equally long documents meet, and the order of the batches of a window.
+        seed, epoch: Fix which documents of equal length meet, and the order of the batches of a window.
     """
     noise = bits(len(lengths), seed, RandomStream.BATCH_TIES, epoch)
     positions, counts, carried = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], np.zeros(0, np.int64)
@@ -57,6 +57,7 @@ def packed(lengths: Whole, row: int, rows: int, window: int, seed: int, epoch: i
         count = np.bincount(batch_of, minlength=len(heights))
         turns = np.argsort(bits(len(heights), seed, RandomStream.BATCH_TURNS, epoch, number))
         if part.stop < len(lengths):
+            # The next window can fill a batch that is not full. Documents that have moved once are not moved again.
             emptiest = int(heights.argmin())
             carried = here[batch_of == emptiest]
             if heights[emptiest] == rows or carried.min() < part.start:
@@ -71,9 +72,9 @@ def packed(lengths: Whole, row: int, rows: int, window: int, seed: int, epoch: i
 def _in_batches(
     lengths: Whole, row: int, rows: int, noise: NDArray[np.uint64], early: NDArray[np.bool_]
 ) -> tuple[Whole, Whole, Whole]:
-    """The batch of each document, the rows that each batch uses, and the documents in the order of batches and rows.
+    """Return the batch of each document, the rows of each batch, and the documents in the order of batches and rows.
 
-    `noise` is a random number for each document. Those that are `early` come into the first batches, which are full.
+    `noise` is a random number for each document. Documents that are `early` go into the first batches, which are full.
     """
     long = lengths > row
     whole, rest = np.divmod(lengths[long], row)
@@ -85,7 +86,7 @@ def _in_batches(
     group_of[short], groups = best_fit(lengths[short], row, tails)
     heights = np.ones(groups, np.int64)
     heights[: len(whole)] = whole + (rest > 0)
-    # `best_fit` opens rows for long documents first; batches take them in a random order. A sum of random words is one.
+    # `best_fit` opens rows for long documents first; batches take them in a random order. Their sum is random, too.
     turn, first = np.zeros(groups, np.uint64), np.zeros(groups, np.bool_)
     np.add.at(turn, group_of, noise)
     first[group_of[early]] = True
@@ -98,12 +99,12 @@ def _in_batches(
 
 
 def best_fit(sizes: Whole, capacity: int, rooms: Whole) -> tuple[Whole, int]:
-    """Best-fit decreasing: the bin of each size, shape (sizes,), and the number of bins.
+    """Return the bin of each size by best-fit decreasing, shape (sizes,), and the number of bins.
 
-    The first bins have these `rooms` and are there from the beginning; all others have `capacity`. A size is at most
+    The first bins have these `rooms` and exist from the beginning; all others have `capacity`. A size is at most
     `capacity`; size 0 counts as 1.
     """
-    sizes = np.maximum(sizes, 1)
+    sizes = np.maximum(sizes, 1)  # else a bin would hold any number of empty documents
     bin_of = np.empty(len(sizes), np.int64)
     free = _Rooms(capacity, rooms)
     order = np.argsort(-sizes, kind="stable")
@@ -119,21 +120,24 @@ def best_fit(sizes: Whole, capacity: int, rooms: Whole) -> tuple[Whole, int]:
 
 
 class _Rooms:
-    """Bins by the room that they have left."""
+    """Bins by their free space."""
 
     def __init__(self, capacity: int, rooms: Whole) -> None:
         self._capacity, self.bins = capacity, len(rooms)
         self._by_room: dict[int, list[Whole]] = {}
         self._there = 0
-        """Bit `r` is set where bins have room `r`."""
+        """Bit `r` is set if a bin has free space `r`."""
         for room in np.unique(rooms).tolist():
             self._put(room, np.flatnonzero(rooms == room))
 
     def place(self, size: int, count: int) -> Whole:
-        """Place up to `count` things of one size, at least one, into bins of the least room. Returns their bins."""
+        """Place at most `count` items of one size, at least one, into bins with the least free space.
+
+        Returns their bins.
+        """
         wide = self._there >> size
         if wide:
-            room = size + (wide & -wide).bit_length() - 1
+            room = size + (wide & -wide).bit_length() - 1  # the lowest bit: the least space that fits
             bins = np.concatenate(self._by_room.pop(room))
             self._there ^= 1 << room
             each = room // size
@@ -155,14 +159,18 @@ class _Rooms:
 
 
 def laid_out(lengths: Whole, row: int) -> Pieces:
-    """Where the documents of one batch lie, in their order: each follows the one before it where the row has room.
+    """Return the layout of the documents of one batch, in their order.
 
-    A document longer than a row begins a row. No other way to cut the same sequence of documents into rows needs fewer.
+    Each follows the previous one if it fits the row. A document longer than a row begins a row. No other way to cut
+    this sequence of documents into rows needs fewer.
     """
     ends = np.cumsum(lengths)
     first, row_at = list[int](), list[int]()  # of each row: its first document, and where in that document it begins
     at, into = 0, 0
     while at < len(lengths):
+        if into == 0 and lengths[at] == 0:  # an empty document begins no row, so that no row is empty
+            at += 1
+            continue
         first.append(at)
         row_at.append(into)
         left = int(lengths[at]) - into
@@ -172,7 +180,7 @@ def laid_out(lengths: Whole, row: int) -> Pieces:
         begun = int(ends[at]) - left
         at, into = int(np.searchsorted(ends, begun + row, "right")), 0
     starts = np.append(first, len(lengths)).astype(np.int64)
-    # A document that goes on in the next row has a piece in both.
+    # A document that continues in the next row has a piece in both.
     goes_on = np.append(np.array(row_at[1:], np.int64) > 0, False) if first else np.zeros(0, np.bool_)
     count = np.diff(starts) + goes_on
     rows = np.repeat(np.arange(len(first)), count)

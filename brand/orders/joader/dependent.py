@@ -1,14 +1,16 @@
-"""What do jobs draw next, so that each draws uniformly and they draw the same as often as can be? (JOADER, 4.1)
+"""Which samples do jobs draw next, so that each draws uniformly and they share as many draws as possible? (JOADER, 4.1)
 
-A *round* gives each ready job one element that it still needs. The jobs stand from the smallest remaining set to the
-largest. The first one draws from its own set. Where it draws what all jobs behind it need, too, the next one follows
-and draws the same, with the probability that keeps its own draw uniform: the ratio of the two sets' sizes. The first
-job that does not follow draws from its own set without what all of the jobs behind the first one need; and so on.
+A *round* gives each ready job one element that it still needs. The jobs are ordered from the smallest remaining set to
+the largest. The first job draws from its own set. If all jobs behind it need the drawn element, too, the next job
+follows and draws the same element, with the probability that keeps its own draw uniform: the ratio of the two sets'
+sizes. The first job that does not follow draws from its own set without the elements that all jobs behind the first job
+need; and so on.
 
-This is Algorithm 1 of the paper with two corrections. Line 13 sets `c` to the size of D, where its own equation 12 has
-the size of D without S. Line 17 lets the first job draw `D - I`, where S has been refused already: `D - S - I`. As
-printed, some elements are drawn up to 1.8 times as often as others. `tests/orders/test_dependent.py` computes the law
-of both in fractions. A drawn element takes its new level once; the text of appendix C would add it to several vertices.
+This is Algorithm 1 of the paper with two corrections. Line 13 sets `c` to the size of D, but the paper's own equation
+12 has the size of D without S. Line 17 lets the first job draw `D - I`, although S has been refused already:
+`D - S - I`. As printed, some elements are drawn up to 1.8 times as often as others. `tests/orders/test_dependent.py`
+computes the law of both in fractions. A drawn element takes its new level once; the text of appendix C would add it to
+several vertices.
 
 A job that is not ready is left out of the round (partial sampling): the others draw as if they were alone.
 """
@@ -25,13 +27,13 @@ from brand.orders.base.random import Words
 from brand.orders.joader.tree import Need, Tree
 
 _REFUSALS: Final = 32
-"""After so many refused candidates in a row, the allowed ones are listed."""
+"""The most refused candidates in a row; then the allowed ones are listed."""
 
 
 def draw_rounds(tree: Tree, ready: Sequence[Need], rounds: int, words: Words) -> NDArray[np.int32]:
     """Draw `rounds` elements for each ready job, shape (rounds, len(ready)).
 
-    Raises ValueError where a job needs fewer elements than that.
+    Raises ValueError if a job needs fewer elements than that.
     """
     if any(job.left < rounds for job in ready):
         raise ValueError(f"{rounds} rounds of jobs that need {min(job.left for job in ready)} elements")
@@ -44,7 +46,7 @@ def draw_rounds(tree: Tree, ready: Sequence[Need], rounds: int, words: Words) ->
 
 
 def _draw(jobs: Sequence[Need], levels: NDArray[np.uint8], rounds: int, words: Words) -> NDArray[np.int32]:
-    """Draw for jobs in their order. Keeps `levels` right."""
+    """Draw for jobs in their order. Updates `levels`."""
     count, level_of = len(jobs), levels.data
     picks = np.empty((rounds, count), np.int32)
     cells: list[int] = np.bincount(levels, minlength=count + 1).tolist()
@@ -54,11 +56,12 @@ def _draw(jobs: Sequence[Need], levels: NDArray[np.uint8], rounds: int, words: W
         while first < count:
             element = _candidate(jobs[first], levels, level_of, bound, words)
             end = first + 1
-            if level_of[element] <= first:
+            if level_of[element] <= first:  # all jobs behind the first one need it, too
                 while end < count and words.below(left[end] - refused) < left[end - 1] - refused:
                     end += 1
             drawn.append((first, end, element))
             refused, bound, first = sum(cells[: first + 1]), first, end
+        # Only after the round: its probabilities are those of the sets at its beginning.
         for first, end, element in drawn:
             picks[turn, first:end] = element
             for job in jobs[first:end]:
@@ -73,7 +76,7 @@ def _draw(jobs: Sequence[Need], levels: NDArray[np.uint8], rounds: int, words: W
 
 
 def _candidate(job: Need, levels: NDArray[np.uint8], level_of: Any, bound: int, words: Words) -> int:
-    """Any element that the job needs, of a level above `bound`; each with the same chance.
+    """Return an element that the job needs, of a level above `bound`; each with the same probability.
 
     A refused candidate is replaced by one at a fresh place of the list. The next one in a shuffled list would make the
     following draws predictable.

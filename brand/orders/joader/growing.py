@@ -1,11 +1,11 @@
-"""In which order does a job draw whose order is decided while it draws?
+"""The order of a job whose order is decided while it draws.
 
-The order of an epoch is a permutation of the places of a part. Its first `decided` positions stand; the others are
-open: what lies there now may still go elsewhere. To decide more is to swap the chosen places to the next positions.
-Pure; one thread owns a `Growing`, and the others may only read what is decided.
+The order of an epoch is a permutation of the places of a subset. Its first `decided` positions are final; the others
+are open: the places there now may still move. To decide more is to swap the chosen places to the next positions.
+Pure; one thread owns a `Growing`, and other threads may only read the decided positions.
 
-A state lists the samples that a job has drawn before a position, as no plan says it: a bit for each place, compressed,
-as a text for JSON. A reader checks it.
+A state lists the samples that a job has drawn before a position, because no plan contains them: a bit for each place,
+compressed, as a text for JSON. A reader checks it.
 """
 
 from __future__ import annotations
@@ -25,26 +25,27 @@ class Growing:
     """The order of one epoch, as far as it is decided."""
 
     def __init__(self, sample_of: NDArray[Any], samples: int, position_of: NDArray[Any] | None = None) -> None:
-        """Nothing is decided. `sample_of` has the places of the part in any order, of a data set of `samples`.
+        """Begin an order in which nothing is decided.
 
-        `position_of` is the inverse, where the caller has it: to make it takes long.
+        `sample_of` has the places of the subset in any order, of a data set of `samples`. `position_of` is the inverse,
+        if the caller has it, because it takes long to make.
         """
         self.sample_of: NDArray[np.int32] = sample_of.astype(np.int32)
-        """The place at each position, shape (draws,); of those from `decided` on, only the set counts."""
+        """The place at each position, shape (draws,); from `decided` on, only the set matters, not the order."""
         if position_of is None:
             position_of = np.full(samples, -1, np.int32)
             position_of[self.sample_of] = np.arange(len(self.sample_of), dtype=np.int32)
         self.position_of: NDArray[np.int32] = position_of.astype(np.int32)
-        """The inverse, shape (samples,); -1 for what is not of the part."""
+        """The inverse, shape (samples,); -1 for places outside the subset."""
         self.decided = 0
-        """Positions before this one stand."""
+        """Positions before this one are final."""
 
     def __repr__(self) -> str:
         return f"Growing({self.decided:,} of {len(self.sample_of):,} positions are decided)"
 
     @classmethod
     def of(cls, mapping: Mapping, part: Subset | None) -> Growing:
-        """An order of a part (None: all samples) of which nothing is decided."""
+        """Return an order of a subset (None: all samples) in which nothing is decided."""
         places = np.arange(mapping.samples) if part is None else np.flatnonzero(part.mask)
         return cls(places, mapping.samples)
 
@@ -54,16 +55,16 @@ class Growing:
         return self.decided == len(self.sample_of)
 
     def open(self) -> NDArray[np.bool_]:
-        """Which places have no position yet, shape (samples,)."""
+        """Return a mask of the places that have no position yet, shape (samples,)."""
         return self.position_of >= self.decided
 
     def positions(self, places: NDArray[Any]) -> NDArray[np.float64]:
-        """Where each place will be drawn, same shape; infinity, where that is open."""
+        """Return the position at which each place will be drawn, same shape; infinity if that is open."""
         found = self.position_of[places]
         return np.where(found < self.decided, found, np.inf)
 
     def decide(self, places: NDArray[Any]) -> None:
-        """The next positions have these places, which are open and all different."""
+        """Give the next positions to these places, which are open and all different."""
         first, end = self.decided, self.decided + len(places)
         at = self.position_of[places]
         stays = np.zeros(len(places), np.bool_)
@@ -75,17 +76,17 @@ class Growing:
         self.decided = end
 
     def skip_to(self, position: int) -> None:
-        """No open position before this one is ever drawn: they have whatever lies there."""
+        """Close the open positions before this one with the places that are there; they are never drawn."""
         self.decided = max(self.decided, position)
 
     def restart(self) -> None:
-        """Nothing is decided any more."""
+        """Open all positions again."""
         self.decided = 0
 
     def agree(self, first: int, places: NDArray[Any]) -> int:
-        """Somebody says that positions from `first` on, which is not beyond `decided`, have these places.
+        """Adopt an order in which positions from `first` on, which is not beyond `decided`, have these places.
 
-        What is not decided is decided so, as far as it can be. Returns the position before which both agree.
+        Open positions are decided accordingly, as far as possible. Returns the position before which both orders agree.
         """
         known = self.sample_of[first : min(self.decided, first + len(places))]
         differs = np.flatnonzero(known != places[: len(known)])
@@ -100,25 +101,25 @@ class Growing:
 
 
 def pack_drawn(places: NDArray[np.integer[Any]], samples: int) -> str:
-    """These places of a data set of `samples`."""
+    """Return these places of a data set of `samples` as a text."""
     mask = np.zeros(samples, np.bool_)
     mask[places] = True
     return base64.b64encode(zlib.compress(np.packbits(mask, bitorder="little").tobytes())).decode()
 
 
 def unpack_drawn(text: Any, samples: int) -> NDArray[np.int32]:
-    """Inverse of `pack_drawn`, ascending. Raises ValueError."""
+    """Read the output of `pack_drawn`, ascending. Raises ValueError if it is invalid."""
     if not isinstance(text, str):
-        raise ValueError(f"what was drawn is {text!r:.20}, no text")
+        raise ValueError(f"the drawn samples are {text!r:.20}, not a text")
     size = -(-samples // 8)
     unpacker = zlib.decompressobj()
     try:
         bits = unpacker.decompress(base64.b64decode(text, validate=True), size + 1)
     except zlib.error as error:
-        raise ValueError(f"what was drawn cannot be unpacked: {error}") from None
+        raise ValueError(f"the drawn samples cannot be unpacked: {error}") from None
     if len(bits) != size or not unpacker.eof or unpacker.unused_data:
-        raise ValueError(f"what was drawn has not one bit for each of {samples:,} samples")
+        raise ValueError(f"the drawn samples do not have one bit for each of {samples:,} samples")
     mask = np.unpackbits(np.frombuffer(bits, np.uint8), bitorder="little")
     if mask[samples:].any():
-        raise ValueError(f"what was drawn has more than {samples:,} samples")
+        raise ValueError(f"there are more than {samples:,} drawn samples")
     return np.flatnonzero(mask).astype(np.int32)

@@ -1,13 +1,14 @@
 """Which elements do several jobs still need, and from which job on do all of them need one? (JOADER, 4.2 and 4.3)
 
-The jobs of one data set stand in a fixed order, from the smallest remaining set to the largest. The paper's tree of
+The jobs of one data set have a fixed order, from the smallest remaining set to the largest. The paper's tree of
 intersections over them is one number for each element, its *level*: the first k for which all of the jobs k, k + 1, ...
-need the element; the number of jobs, where the last job does not. The paper's vertex `V_k` is the set of elements of
-level k, its intersection of the jobs k to the last one are the elements of level k or below, and a leaf are those that
-a job needs and whose level is above it. So a job comes, leaves or draws in time that depends on the number of elements,
-not on elements times jobs, and no element is in two places (the paper's text adds a drawn one to several vertices).
+need the element; the number of jobs, if the last job does not. The paper's vertex `V_k` is the set of elements of
+level k, its intersection of the jobs k to the last one is the set of elements of level k or below, and a leaf is the
+set that a job needs and whose level is above it. So the time to add a job, remove a job or draw depends on the number
+of elements, not on elements times jobs, and no element is in two sets (the paper's text adds a drawn one to several
+vertices).
 
-`Tree` owns what its jobs need. One thread owns a tree.
+`Tree` owns the sets of elements that its jobs need. One thread owns a tree.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ MOST_JOBS: Final = 255
 
 
 class Need:
-    """What one job has not drawn in its epoch."""
+    """The elements that one job has not drawn in its epoch."""
 
     def __init__(self, needed: NDArray[np.bool_]) -> None:
         self._bits = bytearray(np.packbits(needed, bitorder="little").tobytes())
@@ -40,18 +41,19 @@ class Need:
         return bool(self._bits[element >> 3] >> (element & 7) & 1)
 
     def mask(self, elements: int) -> NDArray[np.bool_]:
-        """Which of all elements the job needs, shape (elements,)."""
+        """Return a mask of the elements that the job needs, shape (elements,)."""
         packed = np.frombuffer(self._bits, np.uint8)
         return np.unpackbits(packed, count=elements, bitorder="little").view(np.bool_)
 
     def needs(self, elements: NDArray[Any]) -> NDArray[np.bool_]:
-        """Which of some elements the job needs, same shape."""
+        """Return whether the job needs each of some elements, same shape."""
         bits: NDArray[np.bool_] = np.frombuffer(self._bits, np.uint8)[elements >> 3] >> (elements & 7) & 1 == 1
         return bits
 
     def listed(self, at: int) -> int | None:
-        """The element at a place of the draw list, 0 <= `at` < `places`; None: it is drawn. Such a one leaves the list,
-        so the same place has another element then.
+        """Return the element at a place of the draw list, 0 <= `at` < `places`; None if it is drawn already.
+
+        A drawn element is removed from the list, so the place has another element afterwards.
         """
         element = self._view[at]
         if element in self:
@@ -66,12 +68,12 @@ class Need:
         return self._listed
 
     def above(self, levels: NDArray[np.uint8], bound: int) -> NDArray[np.int32]:
-        """What the job needs of a level above `bound`, ascending."""
+        """Return the elements of a level above `bound` that the job needs, ascending."""
         items = self._items[: self._listed]
         return np.sort(items[self.needs(items) & (levels[items] > bound)])
 
     def drawn(self, element: int) -> None:
-        """The job has drawn an element that it needed."""
+        """Note that the job has drawn an element that it needed."""
         self._bits[element >> 3] &= ~(1 << (element & 7))
         self.left -= 1
 
@@ -89,19 +91,22 @@ class Tree:
         return f"Tree({len(self.levels)} elements, {self.jobs})"
 
     def insert(self, needed: NDArray[np.bool_]) -> Need:
-        """A job comes. `needed`: which elements it will draw, shape (elements,). Raises ValueError at `MOST_JOBS`."""
+        """Add a job. `needed`: the elements that it will draw, shape (elements,). Raises ValueError at `MOST_JOBS`."""
         if len(self.jobs) == MOST_JOBS:
             raise ValueError(f"at most {MOST_JOBS} jobs share a tree")
         job = Need(needed)
         rank = next((k for k, other in enumerate(self.jobs) if other.left > job.left), len(self.jobs))
         below = self.levels <= rank
         self.levels[~below] += 1
-        self.levels[below & ~needed] = rank + 1
+        self.levels[below & ~needed] = rank + 1  # a chain that the new job breaks begins behind it
         self.jobs.insert(rank, job)
         return job
 
     def remove(self, job: Need) -> None:
-        """A job leaves. Chains that only this job broke grow together, so what the others share stays shared."""
+        """Remove a job.
+
+        Chains that only this job broke are joined, so the elements that other jobs share are still shared.
+        """
         rank = self.jobs.index(job)
         self.jobs.pop(rank)
         freed = np.flatnonzero(self.levels == rank + 1)
@@ -111,7 +116,7 @@ class Tree:
             self.levels[freed] = k
 
     def ranked(self, jobs: Sequence[Need]) -> list[Need]:
-        """The jobs by what they have left. Where these are all jobs, that becomes the tree's order."""
+        """Return the jobs by the number of elements left. If these are all jobs, that becomes the tree's order."""
         if len(jobs) == len(self.jobs):
             if any(first.left > second.left for first, second in zip(self.jobs, self.jobs[1:], strict=False)):
                 self.jobs.sort(key=lambda job: job.left)
@@ -120,18 +125,21 @@ class Tree:
         return sorted((job for job in self.jobs if job in jobs), key=lambda job: job.left)
 
     def levels_among(self, jobs: Sequence[Need]) -> NDArray[np.uint8]:
-        """The levels of a tree of these jobs alone, shape (elements,); the tree's own array where these are all."""
+        """Return the levels of a tree of these jobs only, shape (elements,); the tree's own array if they are all."""
         if len(jobs) == len(self.jobs):
             return self.levels
         return levels_of([job.mask(len(self.levels)) for job in jobs], len(self.levels))
 
     def settle(self, elements: NDArray[Any]) -> None:
-        """Jobs have drawn these elements: find their levels anew."""
+        """Compute the levels of elements that jobs have drawn."""
         self.levels[elements] = levels_of([job.needs(elements) for job in self.jobs], len(elements))
 
 
 def levels_of(needed: Iterable[NDArray[np.bool_]], elements: int) -> NDArray[np.uint8]:
-    """Levels by their definition, shape (elements,). `needed`: for each job, in order, which elements it needs."""
+    """Return levels by their definition, shape (elements,).
+
+    `needed`: for each job, in order, a mask of its elements.
+    """
     of_jobs = list(needed)
     levels = np.full(elements, len(of_jobs), np.uint8)
     all_need = np.ones(elements, np.bool_)

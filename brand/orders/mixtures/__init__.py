@@ -1,4 +1,4 @@
-"""Which data set does each position of a mixture draw from?
+"""The data set from which each position of a mixture draws.
 
 mixed_order the order of a mixture          shares      the member at each position
 """

@@ -1,11 +1,11 @@
-"""What fixes the order of a mixture? The orders of its members, and from which position on which weights count.
+"""The order of a mixture: the orders of its members, and the positions from which weights apply.
 
-A mixture has one endless sequence of positions. Its epochs are cuts of it, `samples` positions each: the sequence goes
-on from one epoch to the next. Each position draws from one member (`brand.orders.mixtures.shares`). Draw number `d`
-of a member is position `d % n` of epoch `d // n` in the member's own order of `n` samples. So a member that is
-exhausted goes on with its next epoch: each of its samples comes once before any comes twice.
+A mixture has one endless sequence of positions. Its epochs are cuts of it, `samples` positions each: the sequence
+continues from one epoch to the next. Each position draws from one member (`brand.orders.mixtures.shares`). Draw number
+`d` of a member is position `d % n` of epoch `d // n` in the member's own order of `n` samples. So a member that is
+exhausted continues with its next epoch: each of its samples is drawn once before any is drawn twice.
 
-Weights may change at a position. From there on the shares count anew, and each member goes on where it was.
+Weights may change at a position. From there on the counts begin again, and each member continues its order.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ MAX_STRETCHES: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """A part of the sequence in which the weights are the same. Raises ValueError."""
+    """A section of the sequence with constant weights. Raises ValueError if a number is out of range."""
 
     first: int
-    """Its first position; it ends where the next stretch begins."""
+    """Its first position; it ends at the beginning of the next stretch."""
     weights: tuple[float, ...]
     """By member."""
 
@@ -45,7 +45,7 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class MixedDraws:
-    """What positions of a mixture draw; all shapes are (positions,)."""
+    """The members, epochs and positions that a mixture draws; all shapes are (positions,)."""
 
     member: NDArray[np.int16]
     epoch: NDArray[np.int64]
@@ -56,7 +56,7 @@ class MixedDraws:
 
 @dataclass(frozen=True, slots=True)
 class MixedOrder:
-    """The order of all epochs of a mixture. Raises ValueError."""
+    """The order of all epochs of a mixture. Raises ValueError if its numbers do not fit together."""
 
     orders: tuple[Order, ...]
     """By member."""
@@ -65,7 +65,7 @@ class MixedOrder:
     seed: int
     stretches: tuple[Stretch, ...]
     before: tuple[tuple[int, ...], ...] = field(init=False)
-    """How often each member has come before each stretch."""
+    """How often each member was drawn before each stretch."""
 
     def __post_init__(self) -> None:
         check_number("samples", self.samples, 1, MAX_POSITIONS)
@@ -78,7 +78,7 @@ class MixedOrder:
         if len(firsts) > MAX_STRETCHES:
             raise ValueError(f"the weights change more than {MAX_STRETCHES - 1:,} times")
         if any(len(stretch.weights) != len(self.orders) for stretch in self.stretches):
-            raise ValueError(f"weights of another number of members; there are {len(self.orders)}")
+            raise ValueError(f"weights for another number of members: there are {len(self.orders)}")
         before = [(0,) * len(self.orders)]
         for one, other in pairwise(self.stretches):
             come = shares_of(one.weights).counts(other.first - one.first)
@@ -86,11 +86,14 @@ class MixedOrder:
         object.__setattr__(self, "before", tuple(before))
 
     def draws(self, epoch: int, positions: NDArray[np.int64]) -> MixedDraws:
-        """What positions of an epoch draw. Raises ValueError where a member would begin more epochs than it has."""
+        """Return the draws at positions of an epoch.
+
+        Raises ValueError if a member would begin more epochs than it has.
+        """
         first = epoch * self.samples
         if first + self.samples - 1 > MAX_POSITION:
             raise ValueError(
-                f"epoch {epoch} of {self.samples:,} samples: the sequence has {MAX_POSITION + 1:,} at most"
+                f"epoch {epoch} of {self.samples:,} samples: the sequence has at most {MAX_POSITION + 1:,}"
             )
         absolute = first + positions
         member, number = np.empty(len(positions), np.int16), np.empty(len(positions), np.int64)
@@ -111,21 +114,21 @@ class MixedOrder:
         return found
 
     def counts(self, epoch: int, position: int) -> tuple[int, ...]:
-        """How often each member has come before a position of an epoch."""
+        """Return how often each member was drawn before a position of an epoch."""
         absolute = epoch * self.samples + position
         each = max(n for n, stretch in enumerate(self.stretches) if stretch.first <= absolute)
         come = shares_of(self.stretches[each].weights).counts(absolute - self.stretches[each].first)
         return tuple(map(sum, zip(self.before[each], come, strict=True)))
 
     def weights_at(self, epoch: int, position: int) -> tuple[float, ...]:
-        """The weights that count at a position of an epoch."""
+        """Return the weights at a position of an epoch."""
         absolute = epoch * self.samples + position
         return [stretch.weights for stretch in self.stretches if stretch.first <= absolute][-1]
 
     def with_weights(self, weights: Sequence[float], epoch: int, position: int) -> MixedOrder:
-        """The order in which these weights count from a position of an epoch on, in place of all from there on.
+        """Return the order with these weights from a position of an epoch on, in place of all weights from there on.
 
-        Where they do already, nothing changes: a program that is started again may say so again.
+        If these weights apply there already, nothing changes: a restarted program may repeat the call.
         """
         stretch = Stretch(epoch * self.samples + position, tuple(map(float, weights)))
         if stretch in self.stretches:
@@ -133,7 +136,7 @@ class MixedOrder:
         return replace(self, stretches=(*(s for s in self.stretches if s.first < stretch.first), stretch))
 
     def to_json(self) -> dict[str, Any]:
-        """The order as plain values."""
+        """Return the order as plain values."""
         return {
             "members": [order.to_json() for order in self.orders],
             "samples": self.samples,
@@ -143,7 +146,7 @@ class MixedOrder:
 
     @classmethod
     def from_json(cls, value: Any) -> MixedOrder:
-        """Inverse of `to_json`, distrusting. Raises ValueError."""
+        """Read the output of `to_json`. Raises ValueError if it is invalid."""
         match value:
             case {"members": [*members], "samples": samples, "seed": seed, "weights": [*weights]} if len(value) == 4:
                 orders = tuple(map(Order.from_json, members))
@@ -160,10 +163,10 @@ class MixedOrder:
 
 
 def ranks_of_rounds(seed: int, epoch: int, start: int, rounds: range, replicas: int) -> NDArray[np.int64]:
-    """By how much the ranks of each round are turned, 0 to `replicas` - 1, shape (len(rounds),).
+    """Return the rotation of the ranks in each round, 0 to `replicas` - 1, shape (len(rounds),).
 
-    Rank `r` draws number `(r + turned) % replicas` of a round's positions. Members come in patterns: without this, a
-    rank could always meet the same ones.
+    Rank `r` draws number `(r + rotation) % replicas` of a round's positions. Members follow a pattern: without the
+    rotation, a rank could always draw from the same members.
     """
     first = rounds.start // 4 * 4
     words = bits(rounds.stop - first, seed, RandomStream.MIXED_RANKS, epoch, start, first=first)[rounds.start - first :]
@@ -171,13 +174,13 @@ def ranks_of_rounds(seed: int, epoch: int, start: int, rounds: range, replicas: 
 
 
 def seed_of_member(seed: int, member: int) -> int:
-    """The seed of a member's own order: members of one size come in orders of their own."""
+    """Return the seed of a member's own order, so that members of one size have different orders."""
     return int.from_bytes(hashlib.blake2s(f"{seed} {member}".encode(), digest_size=16).digest())
 
 
 @lru_cache(1024)
 def shares_of(weights: tuple[float, ...]) -> Shares:
-    """The shares of these weights."""
+    """Return the shares of these weights."""
     return Shares(weights)
 
 

@@ -1,19 +1,19 @@
-"""Which member of a mixture comes at a position, and how often has it come before? A function of position and weights.
+"""Which member of a mixture has a position, and how often was it drawn before? A function of position and weights.
 
 The members are the leaves of a binary tree. At each inner node the positions are divided between left and right:
 
-    of the first t positions that come to the node, floor(t * share + 1/2) go to the left
+    of the first t positions of the node, floor(t * share + 1/2) go to the left
 
-so the left side is never more than half a position away from its share. The same holds at the nodes below for the
-positions that come to them. So any position is found in as many steps as the tree is deep, without the positions before
-it, and nothing is random. What follows for the counts of members in the first t positions:
+so the left side is never more than half a position away from its share. The nodes below divide their positions in the
+same way. So any position is found in as many steps as the tree is deep, without the positions before it, and nothing is
+random. The counts of members in the first t positions follow:
 
-- where t * weight is whole for all members, they are exactly that; so are those of any t positions in a row
+- if t * weight is whole for all members, they are exactly that; so are those of any t positions in a row
 - else each is away from t * weight by at most `Shares.away`, which is below 1 with up to four members
 
-How far a leaf can be away depends on the tree: (1 + weight * sum of 1 / weight of the inner nodes above it) / 2, where
-the root does not count. `tree_of` looks for the tree in which no leaf has 1 or more. Up to `SEARCHED` members it looks
-at all trees; where there are more, the lightest are put together first.
+How far a leaf can be away depends on the tree: (1 + weight * sum of 1 / weight of the inner nodes above it) / 2,
+without the root. `tree_of` searches for the tree in which no leaf has 1 or more. Up to `SEARCHED` members it tries all
+trees; if there are more, the lightest are joined first.
 
 A share is a fraction of 2 ** 64, so sums are exact whole numbers, the same on every machine. Never change the tree nor
 the rounding: they fix orders that users resume.
@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 MAX_MEMBERS: Final = 256
 MAX_POSITION: Final = (1 << 48) - 1
 SEARCHED: Final = 6
-"""With at most so many members the best of all trees is taken."""
+"""The most members for which all trees are tried."""
 _ONE: Final = 1 << 64
 _HALF: Final = 1 << 63
 _LOW: Final = np.uint64((1 << 32) - 1)
@@ -44,31 +44,31 @@ Tree = int | tuple[Any, Any]
 
 
 class Shares:
-    """The shares of members with these weights. Raises ValueError."""
+    """The shares of members with these weights. Raises ValueError if the weights are invalid."""
 
     def __init__(self, weights: Sequence[float]) -> None:
         check_weights(weights)
         self.weights = tuple(map(float, weights))
         self._tree = tree_of({member: weight for member, weight in enumerate(self.weights) if weight})
         self._shares = {node: self._share(node) for node in _nodes(self._tree)}
-        """What part of a node's positions goes to its left side, of 2 ** 64."""
+        """The fraction of a node's positions on its left side, of 2 ** 64."""
         total = sum(map(Fraction, self.weights))
         self.parts = tuple(float(Fraction(weight) / total) for weight in self.weights)
-        """The part of all positions that each member has; together 1."""
+        """The fraction of all positions that each member has; the sum is 1."""
         self.away = max(_away(self._tree, self.weights, above=None))
-        """By how much a count can differ from its share."""
+        """The largest difference between a count and its share."""
 
     def __repr__(self) -> str:
         return f"Shares({list(self.weights)})"
 
     def members(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int16], NDArray[np.int64]]:
-        """The member at each position, and how often it has come before; shapes as `positions`, (n,)."""
+        """Return the member at each position, and how often it was drawn before; shapes as `positions`, (n,)."""
         member, before = np.empty(len(positions), np.int16), np.empty(len(positions), np.int64)
         self._fill(self._tree, positions.astype(np.uint64), np.arange(len(positions)), member, before)
         return member, before
 
     def counts(self, positions: int) -> tuple[int, ...]:
-        """How often each member comes in the first so many positions."""
+        """Return how often each member is drawn in the first `positions` positions."""
         found = [0] * len(self.weights)
 
         def count(tree: Tree, come: int) -> None:
@@ -90,14 +90,14 @@ class Shares:
         member: NDArray[np.int16],
         before: NDArray[np.int64],
     ) -> None:
-        """Set member and count `where` positions are that come to a node after `come` others."""
+        """Set member and count of the positions `where` that reach a node after `come` others."""
         if isinstance(tree, int):
             member[where], before[where] = tree, come
             return
         share = self._shares[tree]
         low = come * np.uint64(share) + np.uint64(_HALF)  # the fraction, modulo 1
         left = _whole_part(come, share) + (low < np.uint64(_HALF))
-        goes_left = low + np.uint64(share) < np.uint64(share)  # the next position brings the left side one more
+        goes_left = low + np.uint64(share) < np.uint64(share)  # the next position is one of the left side
         self._fill(tree[0], left[goes_left], where[goes_left], member, before)
         self._fill(tree[1], (come - left)[~goes_left], where[~goes_left], member, before)
 
@@ -107,7 +107,7 @@ class Shares:
 
 
 def check_weights(weights: Sequence[float]) -> None:
-    """Raises ValueError unless these are weights of members: finite, none below 0, not all of them 0."""
+    """Raise ValueError unless these are weights of members: finite, none below 0, not all of them 0."""
     if not 1 <= len(weights) <= MAX_MEMBERS:
         raise ValueError(f"{len(weights)} members: a mixture has 1 to {MAX_MEMBERS}")
     for weight in weights:
@@ -119,7 +119,7 @@ def check_weights(weights: Sequence[float]) -> None:
 
 
 def tree_of(weights: dict[int, float]) -> Tree:
-    """The tree of members with these weights, each above 0."""
+    """Return the tree of members with these weights, each above 0."""
     sides: list[tuple[float, Tree]] = [(weight, member) for member, weight in weights.items()]
     while len(sides) > SEARCHED:
         sides.sort(key=lambda side: (side[0], str(side[1])))
@@ -129,7 +129,7 @@ def tree_of(weights: dict[int, float]) -> Tree:
 
     @cache
     def best(group: int) -> tuple[float, Tree]:
-        """How much the nodes above may be, 1 / weight of each added up, so that no leaf is away by 1; and the tree."""
+        """Return the largest sum of 1 / weight of the nodes above for which no leaf is away by 1; and the tree."""
         if group.bit_count() == 1:
             weight, tree = sides[group.bit_length() - 1]
             return 1 / weight, tree
@@ -147,17 +147,20 @@ def tree_of(weights: dict[int, float]) -> Tree:
 
 
 def leaves(tree: Tree) -> list[int]:
-    """The members of a tree."""
+    """Return the members of a tree."""
     return [tree] if isinstance(tree, int) else [*leaves(tree[0]), *leaves(tree[1])]
 
 
 def _nodes(tree: Tree) -> list[tuple[Any, Any]]:
-    """The inner nodes of a tree."""
+    """Return the inner nodes of a tree."""
     return [] if isinstance(tree, int) else [tree, *_nodes(tree[0]), *_nodes(tree[1])]
 
 
 def _away(tree: Tree, weights: Sequence[float], above: float | None) -> list[float]:
-    """How far each leaf can be away. `above`: 1 / weight of the nodes above, added up; None: the tree is the whole."""
+    """Return how far each leaf can be away.
+
+    `above`: the sum of 1 / weight of the nodes above; None if `tree` is the whole.
+    """
     if isinstance(tree, int):
         return [0.0 if above is None else (1 + weights[tree] * above) / 2]
     more = 0.0 if above is None else above + 1 / sum(weights[leaf] for leaf in leaves(tree))
@@ -165,7 +168,7 @@ def _away(tree: Tree, weights: Sequence[float], above: float | None) -> list[flo
 
 
 def _whole_part(numbers: NDArray[np.uint64], share: int) -> NDArray[np.uint64]:
-    """The whole part of numbers below 2 ** 48 times a share of 2 ** 64."""
+    """Return the whole part of numbers below 2 ** 48 times a share of 2 ** 64."""
     high, low = numbers >> _BITS, numbers & _LOW
     share_high, share_low = np.uint64(share >> 32), np.uint64(share & int(_LOW))
     middle = high * share_low + (low * share_low >> _BITS)

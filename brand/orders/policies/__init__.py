@@ -1,4 +1,4 @@
-"""Which orders are there? A policy has the numbers of an order and makes its plans; a choice has the options of a user.
+"""The orders. A policy has the numbers of an order and makes its plans; a choice has the options of a user.
 
 registry    the orders by name
 stripe_policy, stripes      the default order

@@ -1,10 +1,10 @@
-"""Protocol `coordl`: jobs draw the laps of `stripes` in lock step. A baseline for `shared`.
+"""Order `coordl`: jobs draw the laps of `stripes` in lock step. A baseline for `shared`.
 
-All jobs draw the same order at the same time, so each sample is read and prepared once for all of them, and memory
-holds no more than a window of samples for it. The price: nobody is faster than the slowest job.
+All jobs draw the same order at the same time, so each sample is read and decoded once for all of them, and memory
+holds no more than a window of samples for it. The price: no job is faster than the slowest job.
 
 Mohan, Phanishayee, Raniwala and Chidambaram, "Analyzing and mitigating data stalls in DNN training", PVLDB 14(5), 2021,
-coordinated prep. Their jobs wait for one that has died; here they do not (`brand.node.decide.lockstep`).
+coordinated prep. Their jobs wait for a job that has died; these jobs do not (`brand.node.decide.sharing.lockstep`).
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from brand.orders.policies.stripe_policy import Stripes
 MOST_JOBS: Final = 255
 WINDOW: Final = 2048
 ONE_PACE: Final = (
-    "jobs in lock step draw the same samples: leave out part=, or give protocol='shared', with which each job goes at "
+    "jobs in lock step draw the same samples: leave out subset=, or give order='shared', with which each job goes at "
     "its own pace"
 )
-"""Why an order of a part is refused."""
+"""The reason to refuse an order of a subset."""
 
 
 @dataclass(frozen=True)
 class CoordlPolicy(LapPolicy):
-    """So many jobs draw each lap together."""
+    """The policy of a fixed number of jobs that draw each lap together."""
 
     name: ClassVar[str] = "coordl"
     jobs: int = 1
     """Jobs that begin together."""
     window: int = WINDOW
-    """Samples that a job may be ahead of another one."""
+    """Samples that a job may be ahead of another job."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -52,28 +52,28 @@ class CoordlPolicy(LapPolicy):
 
     @property
     def common(self) -> CoordlPolicy:
-        """All numbers: jobs that wait for each other agree on when."""
+        """All numbers, because jobs that wait for each other must agree on when to wait."""
         return self
 
     @property
     def no_part(self) -> str:
-        """Why no part is drawn."""
+        """The reason why the order has no subsets."""
         return ONE_PACE
 
     @property
     def one_node(self) -> bool:
-        """Only one server decides for all jobs."""
+        """True, because only one server decides for all jobs."""
         return True
 
     @property
     def lock_step(self) -> LockStep:
-        """How jobs wait for each other."""
+        """The rule by which jobs wait for each other."""
         return LockStep(self.jobs, self.window)
 
     def plan_joined(
         self, mapping: Mapping, seed: int, mask: NDArray[np.bool_] | None, joins: Sequence[Join]
     ) -> EpochPlan:
-        """The lap of the first join."""
+        """Return the lap of the first join."""
         assert mask is None, "an order in lock step has no part"
         lap = joins[0].lap
         return replace(self.plan(mapping, seed, lap), track=Track.of_lap(lap, mapping.samples))

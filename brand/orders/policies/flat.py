@@ -1,6 +1,6 @@
-"""How does JSON write the two policies of version 1? As one flat record that has the fields of both.
+"""The JSON of the two policies of version 1: one flat record that has the fields of both.
 
-States contain this record, so it stays. A later policy writes only its own fields, as `Policy` does.
+States contain this record, so it does not change. A later policy writes only its own fields, as `Policy` does.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ _RECORD: Final[dict[str, Sequence[Any]]] = {
 }
 """The fields in the order of writing. A policy that does not use a field accepts these values and writes the first."""
 _ALWAYS: Final = ["group_chunks", "stripe", "refill"]
-"""Every record has these fields. It has another field only where the value differs from the first one above."""
+"""The fields of every record.
+
+A record has another field only if the value differs from the first value in `_RECORD`.
+"""
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,7 @@ class FlatPolicy(Policy):
     """A policy of version 1, whose JSON is the flat record."""
 
     def to_json(self) -> dict[str, Any]:
-        """The record."""
+        """Return the record."""
         record = {"group_chunks": self.group_chunks}
         for name, unused in _RECORD.items():
             value = getattr(self, name, unused[0])
@@ -42,11 +45,11 @@ class FlatPolicy(Policy):
 
     @classmethod
     def from_json(cls, values: Values[str, Any]) -> Self:
-        """Inverse of `to_json`, distrusting. Raises ValueError."""
+        """Read the output of `to_json`. Raises ValueError if it is invalid."""
         check_names(values, _ALWAYS, ["group_chunks", *_RECORD], cls.name)
         used = {field.name for field in fields(cls)}
         for name in values.keys() - used:
             check_type(name, values[name], type(_RECORD[name][0]))
             if values[name] not in _RECORD[name]:
-                raise ValueError(f"{name}={values[name]!r} of an order of {cls.name}, which do not depend on it")
+                raise ValueError(f"{name}={values[name]!r} of an order of {cls.name}, which does not depend on it")
         return cls(**{name: value for name, value in values.items() if name in used})

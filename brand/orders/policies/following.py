@@ -1,17 +1,18 @@
-"""What does a job draw that shares the reading of others: which samples, in which order?
+"""Which samples does a job draw that shares the reads of other jobs, and in which order?
 
-All jobs of one data set and seed draw from the same sequence of *laps*. A lap is an epoch of `stripes`: an order of all
-samples, and the reads that bring them. The *front* is how far the fastest job, the pacemaker, has come; as one number,
-a *coordinate*, it is lap * samples + position in the lap. A job says once, at a *join*, where it is in its epoch, where
-the front is, and how fast the front goes. What it draws follows from joins alone, so a resumed run and another node
+All jobs of one data set and seed draw from one sequence of *laps*. A lap is an epoch of `stripes`: an order of all
+samples, and the reads that deliver them. The *front* is the progress of the fastest job, the pacemaker; as one number,
+a *coordinate*, it is lap * samples + position in the lap. At a *join* a job records its position in its epoch, the
+position of the front, and the speed of the front. Its draws follow from joins only, so a resumed run and another node
 find the same order. Nothing else about other jobs enters.
 
-- The pacemaker (pace 0) draws what it needs as the laps have it. A job that is alone draws just what `stripes` draws.
-- A follower takes whole stripes as they pass, as many as its own pace allows, evenly spaced over the lap. Each of them
-  has the same chance, whatever it weighs, so its order stays uniform. What is lacking to keep its pace it draws from
-  the *rest*: stripes that it needs and will not take, in a tape of their own, mixed as `stripes` mix.
+- The pacemaker (pace 0) draws the samples that it needs in the order of the laps. A job that is alone draws exactly
+  what `stripes` draws.
+- A follower takes whole stripes as they pass, as many as its own pace allows, evenly spaced over the lap. Each stripe
+  has the same probability, whatever its size, so the order of the follower is uniform. To keep its pace it fills up
+  with samples of the *rest*: stripes that it needs and will not take, in a tape of their own, mixed as `stripes` mix.
 
-Everything is integers, but for the keys of the rest: a rounding error must not keep a loop from ending. Amounts of
+Everything is integers, except the keys of the rest: a rounding error must not keep a loop from ending. Amounts of
 samples are in 1/1024; the pace is 1,024 times the coordinates that pass during one own draw. Pure.
 """
 
@@ -29,14 +30,14 @@ from brand.orders.base.mapping import Mapping
 from brand.orders.base.random import RandomStream, Words, bits, low_mask, ranked
 
 UNIT: Final = 1024
-"""Parts of a sample, and of a coordinate, in which amounts and paces are counted."""
+"""Fractions of a sample, and of a coordinate, in which amounts and paces are counted."""
 BLOCKS: Final = 128
 """Blocks of a lap within which stripes are taken evenly."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lap:
-    """The order of one lap, seen from its stripes."""
+    """The order of one lap, by its stripes."""
 
     position_of: NDArray[np.int64]
     """Position in the lap of each place, shape (samples,)."""
@@ -46,12 +47,12 @@ class Lap:
     """Position before which each stripe is read, ascending, shape (stripes,)."""
 
     def begun(self, front: int) -> int:
-        """How many stripes are read when the front is there."""
+        """Return how many stripes are read when the front is at a position."""
         return int(np.searchsorted(self.deadline, front))
 
 
 def lap_of(sample_of: NDArray[Any], reads: NDArray[np.void], chunk_size: int) -> Lap:
-    """The lap with the order and the reads of a plan of `stripes`."""
+    """Return the lap with the order and the reads of a plan of `stripes`."""
     position_of = np.empty(len(sample_of), np.int64)
     position_of[sample_of] = np.arange(len(sample_of))
     first = reads["chunk"].astype(np.int64) * chunk_size + reads["first"]
@@ -61,17 +62,17 @@ def lap_of(sample_of: NDArray[Any], reads: NDArray[np.void], chunk_size: int) ->
 
 @dataclass(frozen=True, slots=True, eq=False)
 class JobDraws:
-    """What a job draws, by position; arrays have the shape (draws,)."""
+    """The draws of a job, by position; arrays have the shape (draws,)."""
 
     places: NDArray[np.int64]
     coordinates: NDArray[np.int64]
-    """Where each sample passes; -1 for those of the rest."""
+    """The coordinate at which each sample passes; -1 for samples of the rest."""
 
 
 def follow(
     mapping: Mapping, stripe: int, seed: int, part: NDArray[np.bool_], joins: Sequence[Join], laps: Callable[[int], Lap]
 ) -> JobDraws:
-    """The order of one epoch of a job that draws the places of `part`, shape (samples,).
+    """Return the order of one epoch of a job that draws the places of `part`, shape (samples,).
 
     `joins` ascend, and the first one is at position 0. `laps` makes the laps.
     """
@@ -88,7 +89,7 @@ def follow(
 
 
 def _lead(need: NDArray[np.bool_], join: Join, laps: Callable[[int], Lap]) -> JobDraws:
-    """What the pacemaker draws from a join on: what it needs, lap after lap."""
+    """Return the draws of the pacemaker from a join on: the samples that it needs, lap after lap."""
     pieces, number, front = list[JobDraws](), join.lap, join.front
     while need.any():
         lap = laps(number)
@@ -107,25 +108,25 @@ def _joined(pieces: Sequence[JobDraws]) -> JobDraws:
 
 
 class _Follower:
-    """A piece of a follower's order, from one join on."""
+    """A section of a follower's order, from one join on."""
 
     def __init__(self, mapping: Mapping, stripe: int, seed: int, join: Join, laps: Callable[[int], Lap]) -> None:
         self._mapping, self._stripe, self._seed, self._join, self._laps = mapping, stripe, seed, join, laps
         self._words = Words(seed, RandomStream.FOLLOW, join.lap, join.front)
         self._passing: list[JobDraws] = []
-        """What is drawn as it passes."""
+        """The samples that are drawn as they pass."""
         self._put = 0
-        """How many samples these are."""
+        """Number of samples in `_passing`."""
 
     def piece(self, need: NDArray[np.bool_]) -> JobDraws:
-        """What the job draws of the places that it needs, shape (samples,). Consumes `need`."""
+        """Return the draws of the places that the job needs, shape (samples,). Consumes `need`."""
         wanted = int(np.count_nonzero(need))
         self._pass_by(need, wanted)
         rest = self._rest(np.flatnonzero(need), wanted)
         return self._merged(rest, wanted)
 
     def _pass_by(self, need: NDArray[np.bool_], wanted: int) -> None:
-        """Take what passes, until no draw is left for it."""
+        """Take passing stripes until no draw is left for them."""
         pace, number = self._join.pace, self._join.lap
         lap = self._laps(number)
         first = lap.begun(self._join.front)
@@ -152,13 +153,13 @@ class _Follower:
                 all_of_them = count >= len(some)
                 chosen = some if all_of_them else self._spaced(some, count)
                 carry = want - UNIT * self._take(need, need, lap, number, chosen)
-                if all_of_them and carry > 0:
+                if all_of_them and carry > 0:  # the block has no more: the rest fills these draws
                     lack, carry = lack + carry, 0
             number, first = number + 1, 0
             lap = self._laps(number)
 
     def _bag(self, need: NDArray[np.bool_], lap: Lap, first: int, wanted: int) -> tuple[int, int]:
-        """Take a part of the stripes that are begun. Returns (carry, lack)."""
+        """Take some of the stripes that are begun. Return (carry, lack)."""
         samples, pace, front = len(need), self._join.pace, self._join.front
         waiting = (lap.stripe_of < first) & (lap.position_of >= front)
         some = np.unique(lap.stripe_of[waiting & need])
@@ -172,7 +173,7 @@ class _Follower:
         return (over, 0) if thinned else (0, over)
 
     def _spaced(self, some: NDArray[np.int64], count: int) -> NDArray[np.int64]:
-        """`count` of some stripes, evenly spaced."""
+        """Return `count` of some stripes, evenly spaced."""
         if count == 0:
             return some[:0]
         return some[(np.arange(count) * len(some) + self._words.below(len(some))) // count]
@@ -180,7 +181,7 @@ class _Follower:
     def _take(
         self, need: NDArray[np.bool_], able: NDArray[np.bool_], lap: Lap, number: int, stripes: NDArray[np.int64]
     ) -> int:
-        """Draw what is `able` of these stripes as it passes. Returns how many samples that is."""
+        """Draw the `able` samples of these stripes as they pass. Return the number of samples."""
         chosen = np.zeros(len(lap.deadline), np.bool_)
         chosen[stripes] = True
         found = np.flatnonzero(able & chosen[lap.stripe_of])
@@ -190,7 +191,7 @@ class _Follower:
         return len(found)
 
     def _rest(self, places: NDArray[np.int64], wanted: int) -> NDArray[np.int64]:
-        """The rest in the order of its tape."""
+        """Return the rest in the order of its tape."""
         if not len(places):
             return places
         mapping, lap, front = self._mapping, self._join.lap, self._join.front
@@ -215,7 +216,7 @@ class _Follower:
         return places[np.argsort(key, kind="stable")]
 
     def _merged(self, rest: NDArray[np.int64], wanted: int) -> JobDraws:
-        """What passes, each when it passes, and the rest where draws are lacking."""
+        """Return the passing samples, each when it passes, filled up with the rest."""
         start = self._join.lap * self._mapping.samples + self._join.front
         passing = _joined(self._passing)
         order = np.argsort(passing.coordinates)
@@ -224,14 +225,14 @@ class _Follower:
         lacking = np.arange(wanted + 1) - np.searchsorted(coordinates, fronts, side="right")
         due = np.searchsorted(np.maximum.accumulate(lacking), np.arange(1, len(rest) + 1))
         passes = np.searchsorted(fronts, coordinates)
-        when = np.concatenate([2 * passes, 2 * due + 1])
+        when = np.concatenate([2 * passes, 2 * due + 1])  # at one draw, a passing sample precedes the rest
         order = np.argsort(when, kind="stable")
         every = _joined([JobDraws(places, coordinates), JobDraws(rest, np.full(len(rest), -1))])
         return JobDraws(every.places[order], every.coordinates[order])
 
 
 def _rank_within(group: NDArray[np.int64], words: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """A random rank of each member within its group, from 0 on, same shape."""
+    """Return a random rank of each member within its group, from 0 on, same shape."""
     order = np.lexsort((words >> np.uint64(32), group))
     sizes = np.bincount(group)
     rank = np.empty(len(group), np.int64)

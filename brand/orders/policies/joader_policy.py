@@ -1,8 +1,8 @@
-"""Protocol `joader`: several jobs draw the same sample at the same time as often as uniform draws allow (JOADER).
+"""Order `joader`: several jobs draw the same sample at the same time as often as uniform draws allow (JOADER).
 
-Which sample comes next is decided while jobs draw (`dependent`), by what all of them still need. So a plan has no order
-to follow: it lists the samples of the part, in the order of `uniform`, and its order *grows* (`growing`). Each sample
-is a read of its own.
+The next sample is decided while jobs draw (`dependent`), from the samples that all of them still need. So a plan has no
+order to follow: it lists the samples of the subset, in the order of `uniform`, and its order *grows* (`growing`). Each
+sample is a read of its own.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from brand.orders.base.random import RandomStream, permutation
 
 @dataclass(frozen=True)
 class JoaderPolicy(Policy):
-    """Jobs draw by JOADER's dependent sampling. Groups only say which samples replace damaged ones."""
+    """The policy of JOADER's dependent sampling. Groups only determine which samples replace damaged ones."""
 
     name: ClassVar[str] = "joader"
 
     def plan(self, mapping: Mapping, seed: int, epoch: int) -> EpochPlan:
-        """A plan whose order grows."""
+        """Return a plan whose order grows."""
         return EpochPlan(
             mapping, permutation(mapping.samples, seed, RandomStream.ACCESS, epoch), reads=None, grows=True
         )
@@ -38,32 +38,32 @@ class JoaderPolicy(Policy):
     def plan_joined(
         self, mapping: Mapping, seed: int, mask: NDArray[np.bool_] | None, joins: Sequence[Join]
     ) -> EpochPlan:
-        """A plan whose order grows, of the places of `mask`."""
+        """Return a plan whose order grows, of the places of `mask`."""
         return replace(super().plan_joined(mapping, seed, mask, joins), grows=True)
 
     def held(self, mapping: Mapping) -> int:
-        """One sample: all others may be given back."""
+        """Return 1: all other samples may be released."""
         del mapping
         return 1
 
     @property
     def kept_unit(self) -> int:
-        """A sample. Memory keeps samples only where it has room for all; else it is the jobs' cache."""
+        """A sample. Memory caches samples over epochs only if it can hold all; else it is the jobs' cache."""
         return 1
 
     @property
     def common(self) -> Hashable:
-        """The rule: all jobs of one seed draw together, whatever their numbers are."""
+        """The name of the rule: all jobs of one seed draw together, whatever their numbers are."""
         return self.name
 
     @property
     def one_node(self) -> bool:
-        """Only one server decides for all jobs."""
+        """True, because only one server decides for all jobs."""
         return True
 
     @property
     def grows(self) -> bool:
-        """The order is decided while jobs draw."""
+        """True: the order is decided while jobs draw."""
         return True
 
 

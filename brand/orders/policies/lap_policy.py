@@ -1,4 +1,4 @@
-"""What have the policies in common whose jobs draw from the same sequence of laps? The laps: epochs of `stripes`."""
+"""The common base of policies whose jobs draw from one sequence of laps, the epochs of `stripes`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from brand.orders.policies.stripes import plan_stripes
 
 @dataclass(frozen=True)
 class LapPolicy(Policy):
-    """The numbers of the laps."""
+    """A policy with the numbers of the laps."""
 
     stripe: int = 1
     """`r`: samples of a stripe, as in `StripePolicy`."""
@@ -29,7 +29,7 @@ class LapPolicy(Policy):
         return StripePolicy(self.group_chunks, self.stripe)
 
     def check_fits(self, mapping: Mapping) -> None:
-        """Raise ValueError where the laps cannot be planned."""
+        """Raise ValueError if the laps cannot be planned."""
         self.stripes.check_fits(mapping)
 
     @property
@@ -39,9 +39,9 @@ class LapPolicy(Policy):
 
     @property
     def common(self) -> Hashable:
-        """The laps."""
+        """The numbers of the laps."""
         return self.stripes
 
     def plan(self, mapping: Mapping, seed: int, epoch: int) -> EpochPlan:
-        """The lap `epoch`, which a job draws that is alone."""
+        """Return the lap `epoch`, the plan of a job that is alone."""
         return plan_stripes(mapping, self.stripe, seed, epoch)

@@ -1,9 +1,10 @@
-"""Protocol `pool`: a shuffle of chunks, then of the samples within each few of them (DIESEL's chunk-wise shuffle).
+"""Order `pool`: a shuffle of chunks, then of the samples within a few chunks at a time (DIESEL's chunk-wise shuffle).
 
 Each epoch puts all chunks in random order and cuts this order into pools of `k` chunks; the last pool may be smaller.
-A pool's samples come in uniformly random order, all of them before the first sample of the next pool. A read is a whole
-chunk, and all chunks of a pool are due when the pool begins. By then the draws of the pool before have left memory, so
-a plan holds `k` chunks at most. A server with more memory reads the next pool while this one is drawn.
+The samples of a pool are drawn in uniformly random order, all of them before the first sample of the next pool. A read
+is a whole chunk, and all chunks of a pool are due when the pool begins. By then the samples of the previous pool have
+been released, so a plan holds at most `k` chunks. A server with more memory reads the next pool while this one is
+drawn.
 
 This is a baseline. Two samples of a chunk meet in a batch about `chunks / k` times as often as by chance, as long as a
 batch is smaller than a pool.
@@ -31,9 +32,9 @@ from brand.orders.policies.slots import whole_reads
 
 @dataclass(frozen=True)
 class PoolPolicy(Policy):
-    """Chunks come in random order, and samples are shuffled within each few of them (`pool`).
+    """The policy that shuffles chunks, and the samples within a few chunks at a time (`pool`).
 
-    Groups say which node owns which chunks. They change nothing in the order.
+    Groups determine which node owns which chunks. They change nothing in the order.
     """
 
     name: ClassVar[str] = "pool"
@@ -45,28 +46,28 @@ class PoolPolicy(Policy):
         check_number("pool", self.pool, 1, MAX_POSITIONS)
 
     def plan(self, mapping: Mapping, seed: int, epoch: int) -> EpochPlan:
-        """The plan of one epoch."""
+        """Return the plan of one epoch."""
         return plan_pool(mapping, self.pool, seed, epoch)
 
     def check_fits(self, mapping: Mapping) -> None:
-        """Raise ValueError where a pool or a group is larger than the data set."""
+        """Raise ValueError if a pool or a group is larger than the data set."""
         super().check_fits(mapping)
         if self.pool > mapping.chunks:
             raise ValueError(f"pool={self.pool} of an order of {mapping.chunks} chunks")
 
     def held(self, mapping: Mapping) -> int:
-        """The samples of a pool."""
+        """Return the number of samples of a pool."""
         return self.pool * mapping.chunk_size
 
     @property
     def kept_unit(self) -> int:
-        """A chunk, however large it is: a read brings all of it."""
+        """A chunk, whatever its size, because a read reads all of it."""
         return MAX_POSITIONS
 
 
 @dataclass(frozen=True, slots=True)
 class Pool(OrderChoice):
-    """A baseline, to compare with: the chunk-wise shuffle of DIESEL (Wang et al., ICPP 2020; DIESEL+, TPDS 2021).
+    """A baseline for comparisons: the chunk-wise shuffle of DIESEL (Wang et al., ICPP 2020; DIESEL+, TPDS 2021).
 
     An epoch puts the chunks in random order, takes `chunks` of them at a time, and shuffles the samples within these.
     Samples of one chunk meet in a batch far more often than by chance. The order depends on the seed and on `chunks`.
@@ -95,7 +96,7 @@ class Pool(OrderChoice):
 
 
 def plan_pool(mapping: Mapping, pool: int, seed: int, epoch: int) -> EpochPlan:
-    """The plan of one epoch with pools of `pool` chunks. It does not depend on the groups of the mapping."""
+    """Return the plan of one epoch with pools of `pool` chunks. It does not depend on the groups of the mapping."""
     order = permutation(mapping.chunks, seed, RandomStream.POOL, epoch)
     number = np.arange(mapping.chunks, dtype=index_dtype(mapping.chunks)) // pool
     pool_of = np.empty_like(number)

@@ -1,18 +1,18 @@
-"""Protocol `slots` across nodes: who answers each draw, and what is sent ahead with the answer? (Paper, section 3.4.)
+"""Order `slots` across nodes: which node answers each draw, and which samples are sent ahead? (Paper, section 3.4.)
 
-A draw that looks at one of the drawing node's own locations goes as on one node (`slots`). Any other draw is a request
-to the owner node. The owner answers it in the same way, and reads a chunk where the location is empty. Then the owner
-goes through the next `window` draws of the asking node and checks each one that looks at a location of the owner. Does
-a sample lie there, has the asking node used what it was sent for that location before, and has it room? Then the owner
-sends the sample ahead. The sample leaves the owner, belongs to that draw, and takes room in the asking node's remote
-abstract memory until that draw uses it. The owner never reads in order to send ahead.
+A draw that looks at one of the drawing node's own locations is served as on one node (`slots`). Any other draw is a
+request to the owner node. The owner answers it in the same way, and reads a chunk if the location is empty. Then the
+owner checks each of the next `window` draws of the asking node that looks at a location of the owner. It sends the
+sample ahead if three conditions hold: the location has a sample, the asking node has used the sample that it was sent
+for that location before, and the asking node has space. The sample leaves the owner, belongs to that draw, and takes
+space in the asking node's remote abstract memory until that draw uses it. The owner never reads in order to send ahead.
 
 The paper lets messages decide. Here the global order of positions is the time, so all of this is a plan. Every node
 computes it for itself before the epoch begins, and no lost message or restarted node can change it.
 
-Where nothing is sent ahead, it does not matter which node draws, and the plan is that of one node. Otherwise nodes
-depend on each other's free room, so the epoch is played draw by draw. A draw of a sample that was sent ahead costs one
-look-up. The check list of a request costs a few operations on arrays; it stays short, because only a node's next draw
+If nothing is sent ahead, it does not matter which node draws, and the plan is that of one node. Otherwise nodes
+depend on each other's free space, so the epoch is simulated draw by draw. A draw of a sample that was sent ahead costs
+one look-up. The check list of a request costs a few operations on arrays; it is short, because only a node's next draw
 of a location can be sent ahead.
 """
 
@@ -37,7 +37,7 @@ from brand.orders.policies.slots import Refill, locations, plan_access, prioriti
 def plan_slots_across_nodes(
     mapping: Mapping, nodes: int, ranks: int, window: int, remote: int, refill: Refill, seed: int, epoch: int
 ) -> EpochPlan:
-    """The plan of one epoch with the access sequence of its seed: see `plan_requests`."""
+    """Return the plan of one epoch with the access sequence of its seed: see `plan_requests`."""
     access = permutation(mapping.samples, seed, RandomStream.ACCESS, epoch)
     return plan_requests(mapping, access, nodes, ranks, window, remote, refill, seed, epoch)
 
@@ -53,11 +53,12 @@ def plan_requests(
     seed: int,
     epoch: int,
 ) -> EpochPlan:
-    """The plan for a given access sequence: a permutation of all places.
+    """Return the plan for a given access sequence: a permutation of all places.
 
-    `ranks` draw in turn and lie on `nodes` in contiguous blocks of one size. With each request of a node, the owner
-    checks the node's next `window` draws. `remote` is the limit of a node's remote abstract memory in samples. Where
-    either is 0, nothing is sent ahead. With one node the plan is that of `plan_access`. Raises ValueError.
+    `ranks` draw in turn and are on `nodes` in contiguous blocks of one size. With each request of a node, the owner
+    checks the node's next `window` draws. `remote` is the limit of a node's remote abstract memory in samples. If
+    either is 0, nothing is sent ahead. With one node the plan is that of `plan_access`. Raises ValueError if a number
+    is out of range.
     """
     if ranks < 1 or nodes < 1 or ranks % nodes:
         raise ValueError(f"{ranks} ranks on {nodes} nodes: give every node as many ranks, 1 or more")
@@ -81,7 +82,7 @@ def plan_requests(
 
 @dataclass(frozen=True, slots=True)
 class _Turns:
-    """Which positions does each node draw? The same as `drawer_of` says; this also counts the draws of one node."""
+    """The positions that each node draws, as in `drawer_of`; this class also counts the draws of one node."""
 
     nodes: int
     ranks: int
@@ -92,13 +93,13 @@ class _Turns:
         return self.ranks // self.nodes
 
     def of_node(self, node: int, samples: int) -> NDArray[np.intp]:
-        """Positions that a node draws, ascending."""
+        """Return the positions that a node draws, ascending."""
         first = np.arange(0, samples, self.ranks)[:, None]
         positions = (first + np.arange(node * self.each, (node + 1) * self.each)).ravel()
         return positions[positions < samples]
 
     def later(self, position: int, draws: int) -> int:
-        """Position of the same node's draw that comes `draws` draws after the one at `position`."""
+        """Return the position of the node's draw that follows the draw at `position` by `draws` draws."""
         first_rank = position % self.ranks // self.each * self.each
         turn = position // self.ranks * self.each + position % self.each + draws
         return turn // self.each * self.ranks + first_rank + turn % self.each
@@ -109,13 +110,13 @@ class _RemoteDraws:
     """The draws of samples that another node owns, numbered in the order of drawing node, owner and position."""
 
     number_at: NDArray[Any]
-    """Number of the draw at each position, shape (samples,); -1 where a node draws what it owns."""
+    """Number of the draw at each position, shape (samples,); -1 if a node draws a sample that it owns."""
     position: NDArray[Any]
     location: NDArray[Any]
     before: NDArray[Any]
-    """Number of the same node's previous draw of the same location; -1: there is none."""
+    """Number of the node's previous draw of the same location; -1 if there is none."""
     ends: NDArray[np.int64]
-    """Where the numbers of a node's draws from an owner end, by node and owner, shape (nodes, nodes)."""
+    """End of the numbers of a node's draws from an owner, by node and owner, shape (nodes, nodes)."""
 
 
 def _remote_draws(mapping: Mapping, location: NDArray[Any], turns: _Turns, owner: NDArray[np.int32]) -> _RemoteDraws:
@@ -141,7 +142,7 @@ def _remote_draws(mapping: Mapping, location: NDArray[Any], turns: _Turns, owner
 
 
 def _last_before(location: NDArray[Any], first: int) -> NDArray[Any]:
-    """For each draw, the number of the previous draw of the same location, or -1. Numbers begin at `first`."""
+    """Return, for each draw, the number of the previous draw of the location, or -1. Numbers begin at `first`."""
     order = group_positions(location)
     again = np.diff(location[order], prepend=-1) == 0
     before = np.full(len(location), -1, order.dtype)
@@ -150,7 +151,7 @@ def _last_before(location: NDArray[Any], first: int) -> NDArray[Any]:
 
 
 class _Dice:
-    """Random numbers that decide between equals, made when the first group needs them and kept until the last does."""
+    """Random numbers that break ties, made when the first group needs them and held until all groups have used them."""
 
     def __init__(self, mapping: Mapping, seed: int, epoch: int) -> None:
         self._mapping, self._stream = mapping, (seed, epoch)
@@ -160,7 +161,7 @@ class _Dice:
         """How many groups have still to use each step."""
 
     def throw(self, group: int) -> NDArray[np.int64]:
-        """The priorities of a group's chunks at its next refill, shape (group_chunks,)."""
+        """Return the priorities of a group's chunks at its next refill, shape (group_chunks,)."""
         step = int(self._thrown[group])
         self._thrown[group] += 1
         if step == len(self._steps):
@@ -174,7 +175,7 @@ class _Dice:
 
 
 class _Cluster:
-    """The state of all nodes: what lies at each location, which files are filled, what was sent ahead."""
+    """The state of all nodes: the sample at each location, the filled files, and the samples that were sent ahead."""
 
     def __init__(
         self,
@@ -190,12 +191,12 @@ class _Cluster:
         self._owner: list[int] = owner.tolist()
         self._position = draws.position.data
         self._lies = np.full(mapping.groups * mapping.chunk_size, -1, kind)
-        """The place whose sample lies at each location; -1: empty."""
+        """The place whose sample is at each location; -1 if it is empty."""
         self._unfilled = unfilled_files(mapping)
         self._waiting = np.ones(len(draws.position), np.bool_)
-        """Which remote draws have no sample sent ahead."""
+        """Whether each remote draw has no sample sent ahead."""
         self._room = [remote] * turns.nodes
-        """Samples for which each node's remote abstract memory has room."""
+        """Free space of each node's remote abstract memory, in samples."""
         self._sample_of = np.empty(mapping.samples, kind)
         self._held, self._held_end = np.empty(mapping.samples, kind), 0
         self._deadlines, self._chunks, self._held_ends = array("q"), array("q"), array("q")
@@ -203,14 +204,17 @@ class _Cluster:
         self._asked, self._sent_ends = array("q"), array("q")
 
     def play(self, location: NDArray[Any], refill: Refill, dice: _Dice) -> None:
-        """Play all draws of the epoch, in order of position. `location` is where each draw looks, shape (samples,)."""
+        """Simulate all draws of the epoch, in order of position.
+
+        `location` is the location of each draw, shape (samples,).
+        """
         lies, sample_of, waiting = self._lies.data, self._sample_of.data, self._waiting.data  # faster, one by one
         room, ranks, each = self._room, self._turns.ranks, self._turns.each
         for part in blocks(len(location)):
             steps = zip(location[part].tolist(), self._draws.number_at[part].tolist(), strict=True)
             for position, (where, number) in enumerate(steps, part.start):
                 remote = number >= 0
-                if remote and not waiting[number]:
+                if remote and not waiting[number]:  # sent ahead: the draw frees its space in the asking node
                     room[position % ranks // each] += 1
                     continue
                 if lies[where] < 0:
@@ -230,7 +234,7 @@ class _Cluster:
         fills = unfilled[candidates] & (lies < 0)
         score = dice.throw(group)[candidates]
         if refill == "fill_rate":
-            score += fills.sum(axis=1) << 32
+            score += fills.sum(axis=1) << 32  # priorities are below 2 ** 32: they break ties
         best = int(score.argmax())
         chunk = group * n + int(candidates[best])
         filled = np.flatnonzero(fills[best])
@@ -245,7 +249,7 @@ class _Cluster:
         self._held_ends.append(end)
 
     def _send_ahead(self, position: int, number: int) -> None:
-        """Go through the check list of a request that the owner has just answered: remote draw `number`."""
+        """Process the check list of a request that the owner has just answered: remote draw `number`."""
         draws, node = self._draws, position % self._turns.ranks // self._turns.each
         self._asked.append(position)
         if self._room[node]:
@@ -265,7 +269,7 @@ class _Cluster:
         self._sent_ends.append(self._sent)
 
     def plan(self) -> EpochPlan:
-        """The finished plan."""
+        """Return the finished plan."""
         kind = self._sample_of.dtype
         reads = whole_reads(self._mapping, np.array(self._deadlines), np.array(self._chunks))
         requests = PeerRequests(

@@ -1,6 +1,6 @@
-"""What fixes the order of protocol `shared`, beside what every order has? The numbers of `stripes`, and joins.
+"""The numbers of order `shared`: those of `stripes`, and joins.
 
-Jobs with the same data set, seed and numbers draw from the same sequence of laps (`following`). A job that is alone
+Jobs with the same data set, seed and numbers draw from one sequence of laps (`following`). A job that is alone
 draws what `stripes` draws.
 """
 
@@ -27,11 +27,11 @@ from brand.orders.policies.stripe_policy import Stripes
 
 @dataclass(frozen=True)
 class SharedPolicy(LapPolicy):
-    """A job draws from the reads of other jobs what it can, and the rest from its own."""
+    """The policy of jobs that draw from the reads of other jobs if possible, and the rest from their own reads."""
 
     name: ClassVar[str] = "shared"
     rejoin: int = 1
-    """1: a job joins the others anew within an epoch where it has lost them; 0: it joins only as an epoch begins."""
+    """1: a job that has lost the other jobs joins them again within an epoch; 0: it joins only when an epoch begins."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -39,13 +39,13 @@ class SharedPolicy(LapPolicy):
 
     @property
     def rejoins(self) -> bool:
-        """Whether a job that has lost the others joins them anew within an epoch."""
+        """Whether a job that has lost the other jobs joins them again within an epoch."""
         return bool(self.rejoin)
 
     def plan_joined(
         self, mapping: Mapping, seed: int, mask: NDArray[np.bool_] | None, joins: Sequence[Join]
     ) -> EpochPlan:
-        """The plan of an epoch of a job that has joined others like this."""
+        """Return the plan of an epoch of a job with these joins."""
         first, samples = joins[0], mapping.samples
         whole = self.plan(mapping, seed, first.lap)
         if len(joins) == 1 and (first.front, first.pace) == (0, 0):  # a lap from its beginning to its end
@@ -58,7 +58,10 @@ class SharedPolicy(LapPolicy):
         return self._with_reads(mapping, drawn, joins, whole.sample_of.dtype)
 
     def _laps(self, mapping: Mapping, seed: int) -> Callable[[int], Lap]:
-        """The laps by number. The last one is remembered: pieces ask for one lap several times."""
+        """Return the laps by number.
+
+        The last lap is remembered, because sections of an epoch ask for one lap several times.
+        """
         last: dict[int, Lap] = {}
 
         def lap(number: int) -> Lap:
@@ -74,10 +77,10 @@ class SharedPolicy(LapPolicy):
     def _with_reads(
         self, mapping: Mapping, drawn: JobDraws, joins: Sequence[Join], dtype: np.dtype[np.generic]
     ) -> EpochPlan:
-        """What is drawn, with the reads that bring it.
+        """Return the draws as a plan, with the reads that deliver them.
 
-        The samples of a stripe that pass in one lap are one read, and those that are drawn later, with the rest,
-        another one: else they would fill memory until then.
+        The samples of a stripe that pass in one lap are one read. Samples that are drawn later, with the rest, are
+        another read: else they would fill memory until then.
         """
         per_chunk = -(-mapping.chunk_size // self.stripe)
         chunk, offset = np.divmod(drawn.places, mapping.chunk_size)
@@ -104,8 +107,8 @@ class Shared(OrderChoice):
     The order is that of `Stripes()`. Jobs follow the fastest job, each at its own speed.
 
     Args:
-        rejoin: Whether a job joins the other jobs again within an epoch, when its speed has changed. False: a run that
-            is resumed from a state has to the bit the order that it would have had without the stop.
+        rejoin: Whether a job joins the other jobs again within an epoch if its speed has changed. If it is False, a run
+            that is resumed from a state has exactly the order that it would have had without the stop.
     """
 
     policy: ClassVar[type[SharedPolicy]] = SharedPolicy

@@ -1,4 +1,4 @@
-"""What fixes the order of protocol `slots`, beside what every order has?
+"""The numbers that fix order `slots`, in addition to those of every order.
 
 The numbers of nodes and ranks also fix it, because nodes send each other samples ahead.
 """
@@ -21,24 +21,24 @@ from brand.orders.policies.slots import REFILLS, Refill, plan_slots
 
 MAX_RANKS: Final = 1 << 16
 AHEAD: Final = 0.8
-"""Part of the room for samples of other nodes that a plan fills; the rest is slack for larger samples."""
+"""Fraction of the memory for samples of other nodes that a plan fills; the rest is slack for larger samples."""
 
 
 @dataclass(frozen=True)
 class SlotPolicy(FlatPolicy):
-    """A miss reads a whole chunk (`slots`), and nodes send each other ahead what lies in their memory (`prefetch`)."""
+    """The policy that reads a whole chunk on a miss (`slots`) and lets nodes send samples ahead (`prefetch`)."""
 
     name: ClassVar[str] = "slots"
     refill: Refill = "fill_rate"
-    """How a miss chooses the chunk."""
+    """The rule by which a miss chooses the chunk."""
     nodes: int = 1
     """Nodes that own groups and draw."""
     ranks: int = 1
-    """Ranks on all nodes together, equally many on each; node 0 has the first of them."""
+    """Ranks on all nodes together, the same number on each; node 0 has the first of them."""
     window: int = 0
-    """How many next draws of a node the owner checks with each request of that node; 0: it sends nothing ahead."""
+    """Next draws of a node that the owner checks with each request of that node; 0: it sends nothing ahead."""
     remote: int = 0
-    """The limit of a node's remote abstract memory: how many samples other nodes may have sent it ahead."""
+    """The limit of a node's remote abstract memory: the most samples that other nodes may have sent it ahead."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -53,7 +53,7 @@ class SlotPolicy(FlatPolicy):
         check_number("remote", self.remote, 0, MAX_POSITIONS)
 
     def plan(self, mapping: Mapping, seed: int, epoch: int) -> EpochPlan:
-        """The plan of one epoch."""
+        """Return the plan of one epoch."""
         if self.nodes == 1:
             return plan_slots(mapping, self.refill, seed, epoch)
         across = self.nodes, self.ranks, self.window, self.remote
@@ -61,7 +61,7 @@ class SlotPolicy(FlatPolicy):
 
     @property
     def foreseen(self) -> Foreseen | None:
-        """The nodes and ranks of the order; None: one node draws alone."""
+        """The nodes and ranks of the order; None if one node draws alone."""
         return None if self.nodes == 1 else Foreseen(self.nodes, self.ranks)
 
 
@@ -73,7 +73,10 @@ class Slots(OrderChoice):
     refill: Refill = "fill_rate"
 
     def choose_policy(self, setting: Setting) -> SlotPolicy:
-        """Return the numbers: the nodes use their memories together, and plans foresee what nodes send ahead."""
+        """Return the numbers.
+
+        The nodes use their memories together, and plans contain the samples that nodes send ahead.
+        """
         if setting.nodes == 1 or setting.ranks % setting.nodes:
             return SlotPolicy(setting.group_chunks(setting.held), self.refill)
         remote = setting.remote()
@@ -81,8 +84,8 @@ class Slots(OrderChoice):
         if setting.partition is not None:
             if setting.partition < n:
                 how = f"`brand partition --group-chunks {n}` (or more) keeps enough chunks together"
-                raise UsageError(f"protocol 'slots' needs {n} chunks on one node for each abstract chunk: {how}")
+                raise UsageError(f"order 'slots' needs {n} chunks on one node for each abstract chunk: {how}")
             n = setting.partition
         ahead = int(remote * AHEAD)
-        # Some draws of the window are of the node's own samples and take no room, so the room is hardly ever short.
+        # Some draws of the window are of the node's own samples and take no space, so space is hardly ever short.
         return SlotPolicy(n, self.refill, setting.nodes, setting.ranks, window=ahead, remote=ahead)

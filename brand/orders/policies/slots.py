@@ -1,13 +1,13 @@
-"""Protocol `slots`: the paper's, to the letter (section 3.3).
+"""Order `slots`: the paper's, to the letter (section 3.3).
 
-The sample at place `i` is slot `i % C` of chunk `i // C`. A draw looks at one location: (group, slot). A sample that
-lies there is delivered and leaves the memory. Where the location is empty, the candidates are those of the group's
+The sample at place `i` is slot `i % C` of chunk `i // C`. A draw looks at one location: (group, slot). If a sample is
+there, it is delivered and leaves the memory. If the location is empty, the candidates are those of the group's
 chunks whose file for that slot is not filled yet this epoch. The candidate with the highest fill rate is read whole,
 and fills every empty location for which its file is not filled yet. Nothing is ever evicted.
 
-All groups go through their refills together. Between two refills of a group every draw hits, so the next miss of a
-location is its next draw, or the draw after that where a sample lies there. A step of the loop is one refill of every
-group, not one sample.
+All groups do their refills together. Between two refills of a group every draw hits, so the next miss of a location is
+its next draw, or the draw after that if a sample is there. A step of the loop is one refill of every group, not one
+sample.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ REFILLS: Final[tuple[Refill, ...]] = get_args(Refill)
 
 
 def plan_slots(mapping: Mapping, refill: Refill, seed: int, epoch: int) -> EpochPlan:
-    """The plan of one epoch. `refill="random"` takes any candidate: the paper's ablation."""
+    """Return the plan of one epoch. `refill="random"` takes any candidate: the paper's ablation."""
     return plan_access(mapping, permutation(mapping.samples, seed, RandomStream.ACCESS, epoch), refill, seed, epoch)
 
 
 def plan_access(mapping: Mapping, access: NDArray[np.integer[Any]], refill: Refill, seed: int, epoch: int) -> EpochPlan:
-    """The plan for a given access sequence: a permutation of all places."""
+    """Return the plan for a given access sequence: a permutation of all places."""
     groups = _Groups(mapping, access)
     step = 0
     while (miss := groups.draw_until_miss()).any():
@@ -42,7 +42,7 @@ def plan_access(mapping: Mapping, access: NDArray[np.integer[Any]], refill: Refi
 
 
 def locations(mapping: Mapping, access: NDArray[np.integer[Any]]) -> NDArray[Any]:
-    """Where each access looks: group * chunk size + slot. Same shape and type."""
+    """Return the location of each access: group * chunk size + slot. Same shape and type."""
     location = mapping.group_of(access)
     location *= mapping.chunk_size
     location += access % mapping.chunk_size
@@ -50,7 +50,7 @@ def locations(mapping: Mapping, access: NDArray[np.integer[Any]]) -> NDArray[Any
 
 
 def priorities(mapping: Mapping, seed: int, epoch: int, step: int) -> NDArray[np.int64]:
-    """Random numbers below 2**32, which decide between equals at refill number `step` of each group.
+    """Return random numbers below 2**32 that break ties at refill number `step` of each group.
 
     One for each chunk of each group, shape (groups, group_chunks).
     """
@@ -59,13 +59,16 @@ def priorities(mapping: Mapping, seed: int, epoch: int, step: int) -> NDArray[np
 
 
 def unfilled_files(mapping: Mapping) -> NDArray[np.bool_]:
-    """Which files are not filled yet when an epoch begins: all that exist, shape (groups, n, chunk size)."""
+    """Return a mask of the files that are not filled yet when an epoch begins: all that exist.
+
+    Shape (groups, n, chunk size).
+    """
     there = np.arange(mapping.chunk_size) < mapping.chunk_samples()[:, None]
     return there.reshape(mapping.groups, mapping.group_chunks, mapping.chunk_size)
 
 
 def whole_reads(mapping: Mapping, deadlines: NDArray[Any], chunks: NDArray[Any]) -> NDArray[np.void]:
-    """Reads of whole chunks, as a table of the dtype `read_dtype`."""
+    """Return reads of whole chunks, as a table of the dtype `read_dtype`."""
     reads = np.zeros(len(deadlines), read_dtype(mapping))
     reads["deadline"], reads["chunk"] = deadlines, chunks
     reads["count"] = mapping.chunk_samples()[chunks]
@@ -73,7 +76,7 @@ def whole_reads(mapping: Mapping, deadlines: NDArray[Any], chunks: NDArray[Any])
 
 
 class _Groups:
-    """The state of all groups: which sample lies at each location, which files are filled, how far the draws are."""
+    """The state of all groups: the sample at each location, the filled files, and the progress of the draws."""
 
     def __init__(self, mapping: Mapping, access: NDArray[np.integer[Any]]) -> None:
         groups, n, slots = mapping.groups, mapping.group_chunks, mapping.chunk_size
@@ -86,13 +89,13 @@ class _Groups:
         del location
         kind = index_dtype(mapping.samples)
         self._never = np.iinfo(kind).max
-        """Later than every position."""
+        """A number later than every position."""
         draw = np.full((groups * slots, n + 1), self._never, kind)
         draw[np.arange(n + 1) < draws[:, None]] = positions
         self._draw = draw.reshape(groups, slots, n + 1)
         self._drawn = np.zeros((groups, slots), np.int32)
         self._chunk = np.full((groups, slots), -1, np.int32)
-        """Which of the group's chunks the sample at a location belongs to; -1: empty."""
+        """The chunk, within the group, of the sample at a location; -1 if the location is empty."""
         self._unfilled = unfilled_files(mapping)
         self._sample_of = np.empty(mapping.samples, kind)
         self._refills: list[tuple[NDArray[Any], ...]] = []
@@ -100,9 +103,13 @@ class _Groups:
         self._missing = np.zeros(groups, np.int64)
 
     def draw_until_miss(self) -> NDArray[np.bool_]:
-        """Deliver all draws before each group's next miss. Returns which groups have a miss, shape (groups,)."""
+        """Deliver all draws before each group's next miss.
+
+        Returns a mask of the groups that have a miss, shape (groups,).
+        """
         lies = self._chunk >= 0
         next_draw = np.take_along_axis(self._draw, self._drawn[:, :, None], axis=2)[:, :, 0]
+        # The first draw that finds the location empty: the next one, or the one that follows the delivery of a sample.
         in_vain = np.take_along_axis(self._draw, (self._drawn + lies)[:, :, None], axis=2)[:, :, 0]
         self._missing = in_vain.argmin(axis=1)
         self._next = np.take_along_axis(in_vain, self._missing[:, None], axis=1)[:, 0]
@@ -121,7 +128,7 @@ class _Groups:
         score = priority[group]
         if refill == "fill_rate":
             fillable = np.count_nonzero(unfilled & empty[:, None, :], axis=2)
-            score = score + (fillable.astype(np.int64) << 32)
+            score = score + (fillable.astype(np.int64) << 32)  # priorities are below 2 ** 32: they break ties
         slot = self._missing[group]
         candidate = np.take_along_axis(unfilled, slot[:, None, None], axis=2)[:, :, 0]
         chosen = np.where(candidate, score, -1).argmax(axis=1)
@@ -136,7 +143,7 @@ class _Groups:
         self._refills.append((self._next[group], chunk.astype(np.int32), held, counts))
 
     def plan(self) -> EpochPlan:
-        """The finished plan. This object is of no use afterwards."""
+        """Return the finished plan. This object must not be used afterwards."""
         del self._draw, self._unfilled, self._chunk
         deadline, chunk, counts = (np.concatenate([step[k] for step in self._refills]) for k in (0, 1, 3))
         order = np.argsort(deadline).astype(np.int32)  # a position is one draw, so no two are equal

@@ -1,4 +1,4 @@
-"""What fixes the order of protocol `stripes`, beside what every order has, and how is it chosen?"""
+"""The numbers that fix order `stripes`, in addition to those of every order, and how they are chosen."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ BUFFER_SHARE: Final = 16
 
 @dataclass(frozen=True)
 class StripePolicy(FlatPolicy):
-    """Each stripe of a chunk is read once an epoch (`stripes`), and a server may keep whole stripes in memory."""
+    """The policy that reads each stripe of a chunk once an epoch (`stripes`).
+
+    A server may cache whole stripes in memory.
+    """
 
     name: ClassVar[str] = "stripes"
     stripe: int = 1
@@ -33,11 +36,11 @@ class StripePolicy(FlatPolicy):
         check_number("stripe", self.stripe, 1, MAX_POSITIONS)
 
     def plan(self, mapping: Mapping, seed: int, epoch: int) -> EpochPlan:
-        """The plan of one epoch."""
+        """Return the plan of one epoch."""
         return plan_stripes(mapping, self.stripe, seed, epoch)
 
     def check_fits(self, mapping: Mapping) -> None:
-        """Raise ValueError where a stripe is longer than a chunk, or a group larger than the data set."""
+        """Raise ValueError if a stripe is longer than a chunk, or a group larger than the data set."""
         super().check_fits(mapping)
         if self.stripe > mapping.chunk_size:
             raise ValueError(f"a stripe of {self.stripe} samples of chunks of {mapping.chunk_size}")
@@ -53,7 +56,7 @@ class Stripes(OrderChoice):
     """The default order: every stripe of a chunk is read once an epoch, and its samples are spread over the epoch.
 
     Args:
-        length: Samples in a stripe; None: as few as make reads large enough for the storage (`brand profile`).
+        length: Samples in a stripe; None: the fewest that make reads large enough for the storage (`brand profile`).
         buffer: Size of the shuffle buffer, in the form of `memory=` of the data set; None: a sixteenth of the samples.
             The rest of the memory caches samples, which are then read once and never again.
     """

@@ -1,10 +1,10 @@
-"""Protocol `stripes`, the default: each stripe is read exactly once an epoch, at a random time of its group's tape.
+"""Order `stripes`, the default: each stripe is read exactly once an epoch, at a random time of its group's tape.
 
-Each epoch every group puts the stripes of its chunks in random order. The group's tape is a sort by keys. Where `s`
-samples come before a stripe in that order, the samples of the stripe get the keys `s + W * (p + u) / r`, with `p` a
-random permutation of 0 .. r-1, `u` uniform in [0, 1), and `W = 2 * chunk_size - r`. The stratified `p` keeps stripe
-mates apart, so that they hardly ever meet in a batch. `W` bounds how long a sample waits, so that about `chunk_size`
-samples of a group are in memory at a time. The tape depends on (seed, epoch, group) and on nothing else.
+Each epoch every group puts the stripes of its chunks in random order. The group's tape is a sort by keys. If `s`
+samples precede a stripe in that order, the samples of the stripe get the keys `s + W * (p + u) / r`, with `p` a
+random permutation of 0 .. r-1, `u` uniform in [0, 1), and `W = 2 * chunk_size - r`. The stratified `p` keeps samples of
+one stripe apart, so that they hardly ever meet in a batch. `W` bounds how long a sample waits, so that about
+`chunk_size` samples of a group are in memory at a time. The tape depends on (seed, epoch, group) and on nothing else.
 
 Groups are planned together as rows of arrays, a block of groups at a time, so that planning takes little memory.
 """
@@ -23,9 +23,9 @@ from brand.orders.base.random import BLOCK, RandomStream, bits, group_positions,
 
 
 def plan_stripes(mapping: Mapping, stripe: int, seed: int, epoch: int) -> EpochPlan:
-    """The plan of one epoch with stripes of `stripe` samples; the last of a chunk may be shorter."""
+    """Return the plan of one epoch with stripes of `stripe` samples; the last of a chunk may be shorter."""
     access = permutation(mapping.samples, seed, RandomStream.ACCESS, epoch)
-    access //= mapping.group_size
+    access //= mapping.group_size  # only the group of each draw matters: the tape has the sample
     draws = group_positions(access)  # positions at which each group is drawn from, group after group
     del access
     sample_of = np.empty(mapping.samples, index_dtype(mapping.samples))
@@ -36,6 +36,7 @@ def plan_stripes(mapping: Mapping, stripe: int, seed: int, epoch: int) -> EpochP
         at = slice(first * mapping.group_size, min(end * mapping.group_size, mapping.samples))
         parts.append(_plan_block(mapping, stripe, (seed, epoch), (first, end), draws[at], sample_of))
     reads = np.concatenate(parts)
+    # Stable: reads with one deadline keep the order of their group, on every machine.
     return EpochPlan(mapping, sample_of, reads[np.argsort(reads["deadline"], kind="stable")])
 
 
@@ -47,7 +48,7 @@ def _plan_block(
     draws: NDArray[Any],
     sample_of: NDArray[Any],
 ) -> NDArray[np.void]:
-    """Fill in the draws of some groups; returns their reads, in each group's order."""
+    """Fill in the draws of some groups; return their reads, in each group's order."""
     rows, n, per_chunk = groups[1] - groups[0], mapping.group_chunks, -(-mapping.chunk_size // stripe)
     chunk_samples = mapping.chunk_samples()[groups[0] * n : groups[1] * n]
     first_of = np.arange(per_chunk) * stripe
@@ -67,7 +68,7 @@ def _plan_block(
     # A stripe is due when the first of its samples is drawn, but no later than the stripes behind it in group order.
     first_draw = np.full(length.size, np.iinfo(np.int64).max)
     owner = row * (n * per_chunk) + within // stripe
-    first_draw[owner[::-1]] = draws[::-1]  # the last assignment stands: the first draw
+    first_draw[owner[::-1]] = draws[::-1]  # the last assignment wins: the first draw
     first_draw = np.take_along_axis(first_draw.reshape(length.shape), order, axis=1)
     due = np.minimum.accumulate(first_draw[:, ::-1], axis=1)[:, ::-1]
     count = np.take_along_axis(length, order, axis=1)
@@ -82,7 +83,7 @@ def _plan_block(
 def _stripe_order(
     length: NDArray[np.int64], stream: tuple[int, int], first_group: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Stripes of each group in the order of reading, with empty ones, and the number of samples before each stripe."""
+    """Return the stripes of each group in the order of reading, with empty ones, and the samples before each stripe."""
     rows, width = length.shape
     mask = low_mask(width)
     keys = _rows_of_bits(rows, width, stream, RandomStream.STRIPE_ORDER, first_group)
@@ -103,16 +104,20 @@ def _keys(
     stream: tuple[int, int],
     first_group: int,
 ) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
-    """Samples of each group, stripe by stripe in the order of `p`, and their keys; absent samples have key infinity."""
+    """Return the samples of each group, stripe by stripe in the order of `p`, and their keys.
+
+    Absent samples have key infinity.
+    """
     rows, width = length.shape
     raw = _rows_of_bits(rows, width * stripe, stream, RandomStream.STRIPE_MATES, first_group).reshape(
         rows, width, stripe
     )
+    # One word gives both numbers: its low half `u`, its high bits the order `p`.
     u: NDArray[np.float64] = (raw & np.uint64(0xFFFFFFFF)) * np.float64(2.0**-32)
     mask = low_mask(stripe)
     raw &= ~mask
     absent = np.arange(stripe) >= length[:, :, None]
-    raw[absent] = ~mask
+    raw[absent] = ~mask  # the largest key, so that absent samples are last
     raw |= np.arange(stripe, dtype=np.uint64)
     mate = ranked(raw, mask)
     mate += (np.arange(width, dtype=np.uint64) * np.uint64(stripe))[:, None]
@@ -125,7 +130,7 @@ def _keys(
 
 
 def _tape(sample: NDArray[np.uint64], key: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Samples in key order, row by row. Keys are not negative, so their bits sort as the keys do."""
+    """Return samples in key order, row by row. Keys are not negative, so their bits sort as the keys do."""
     mask = low_mask(sample.shape[1])
     keys = key.view(np.uint64)
     keys &= ~mask
@@ -136,7 +141,7 @@ def _tape(sample: NDArray[np.uint64], key: NDArray[np.float64]) -> NDArray[np.in
 def _rows_of_bits(
     rows: int, width: int, stream: tuple[int, int], purpose: RandomStream, first_group: int
 ) -> NDArray[np.uint64]:
-    """A row of random words for each group, which depends on (seed, epoch, group) alone."""
-    padded = -(-width // 4) * 4
+    """Return a row of random words for each group, which depends on (seed, epoch, group) only."""
+    padded = -(-width // 4) * 4  # Philox makes blocks of four words, and a row begins with a block
     seed, epoch = stream
     return bits(rows * padded, seed, purpose, epoch, first=first_group * padded).reshape(rows, padded)[:, :width].copy()

@@ -1,11 +1,11 @@
-"""Protocol `uniform`: a uniform shuffle. Every order of the samples can come, and each is as likely as any other.
+"""Order `uniform`: a uniform shuffle. Every order of the samples is possible, and all are equally likely.
 
-The order of an epoch is a random permutation of all samples. It depends on the seed and the epoch alone: not on memory,
-nodes or chunks. Each sample is a read of its own, and leaves memory when it is drawn, unless it is kept. Kept samples
-are chosen one by one, by the seed, as many as memory holds.
+The order of an epoch is a random permutation of all samples. It depends on the seed and the epoch only: not on memory,
+nodes or chunks. Each sample is a read of its own, and leaves memory when it is drawn, unless it is cached. Cached
+samples are chosen one by one, by the seed, as many as memory holds.
 
-`Stripes(length=1)` has the same distribution of orders, but not the same memory: it holds about a chunk of each group
-for mixing, which single samples do not need. Here a plan holds one sample at a time, and memory keeps all the others.
+`Stripes(length=1)` has the same distribution of orders, but not the same memory: it buffers about a chunk of each group
+for shuffling, which single samples do not need. Here a plan holds one sample at a time, and memory caches all others.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from brand.orders.base.random import RandomStream, permutation
 
 @dataclass(frozen=True)
 class UniformPolicy(Policy):
-    """Samples come in random order, each by a read of its own. Groups only say which node owns which chunks."""
+    """The policy of a random order with one read per sample. Groups only determine which node owns which chunks."""
 
     name: ClassVar[str] = "uniform"
 
     def plan(self, mapping: Mapping, seed: int, epoch: int) -> EpochPlan:
-        """The plan of one epoch. It does not depend on the groups of the mapping."""
+        """Return the plan of one epoch. It does not depend on the groups of the mapping."""
         return EpochPlan(mapping, permutation(mapping.samples, seed, RandomStream.ACCESS, epoch), reads=None)
 
     def held(self, mapping: Mapping) -> int:
-        """One sample."""
+        """Return 1, the samples that a plan holds at a time."""
         del mapping
         return 1
 
@@ -43,10 +43,10 @@ class UniformPolicy(Policy):
 
 @dataclass(frozen=True, slots=True)
 class Uniform(OrderChoice):
-    """A uniform shuffle: every order of the samples can come, and each is as likely as any other.
+    """A uniform shuffle: every order of the samples is possible, and all are equally likely.
 
     Each sample is a read of its own. Memory has no shuffle buffer: it prefetches, and caches single samples over all
-    epochs. The order depends on the seed alone.
+    epochs. The order depends on the seed only.
     """
 
     policy: ClassVar[type[UniformPolicy]] = UniformPolicy

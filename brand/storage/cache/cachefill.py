@@ -1,4 +1,4 @@
-"""How is a data set copied into its cache folder ahead of a training? Chunk after chunk, each sample checked."""
+"""How is a data set copied into its cache folder before a training? Chunk after chunk, with a check of each sample."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.io.frontback import front_to_back
 
 STEP_BYTES: Final = 8 << 20
-"""About how much is read at a time."""
+"""Approximate number of bytes of one read."""
 
 OnChunk = Callable[[int, int, int], object]
-"""Takes how many chunks are done and in all, and how many bytes of this one were copied."""
+"""Receives the number of chunks that are done, the number of all chunks, and the bytes copied from this chunk."""
 
 
 @dataclass(slots=True)
 class Filled:
-    """What was copied."""
+    """Counts of a completed fill."""
 
     samples: int = 0
     bytes: int = 0
     damaged: int = 0
-    """Samples that the storage cannot read, or whose checksums are wrong."""
+    """Samples that cannot be read from the storage, or whose checksums are wrong."""
 
 
 def fill(data: StoredDataSet, folder: CacheFolder, on_chunk: OnChunk) -> Filled:
-    """Copy the samples that the folder does not hold, until it takes no more (`folder.stopped`), and publish them.
+    """Copy the samples that the folder does not hold, until it accepts no more (`folder.stopped`), and publish them.
 
-    Raises `FormatError` where the index cannot be read.
+    Raises `FormatError` if the index cannot be read.
     """
     filled, chunks = Filled(), data.chunks_here
     drawn = data.drawn()
@@ -57,7 +57,7 @@ def fill(data: StoredDataSet, folder: CacheFolder, on_chunk: OnChunk) -> Filled:
 
 
 def _places(data: StoredDataSet, number: int) -> slice:
-    """Places of the samples of a chunk."""
+    """Return the places of the samples of a chunk."""
     return slice(number * data.header.chunk_size, min((number + 1) * data.header.chunk_size, data.header.samples))
 
 

@@ -1,15 +1,15 @@
 """A cache folder: which samples of a data set are also on a local disk, and how are they written there?
 
-A part has the bytes of a chunk file at the same offsets, and holes elsewhere. So a read of the chunk can use the part
-as it is, once all samples of the read are held.
+A part file has the bytes of a chunk file at the same offsets, and holes elsewhere. So a read of the chunk can use the
+part file directly if all samples of the read are held.
 
-    store      compares each sample with its checksum, and writes those that are right
+    store      compares each sample with its checksum, and writes those that match
     forget     clears the bits of samples; the next `publish` frees their blocks
-    publish    parts to the device, then `held.bits` under a temporary name, then its name; then holes in the parts
+    publish    flushes the part files, then writes `held.bits` under a temporary name and renames it; then punches holes
 
-A bit on the disk means that the bytes are there, whenever the process or the machine ends. One server at a time writes
-a cache, the one that has the LOCK; others read what `held.bits` said when they started. One thread uses a `CacheFolder`
-after it is made.
+A bit on the disk proves that the bytes are there, even if the process or the machine is killed at any moment. One
+server at a time writes a cache: the server that holds the LOCK. Other servers read the samples that `held.bits` listed
+when they started. After construction, a `CacheFolder` is used by one thread.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from brand.storage.io.ownfolder import refused
 
 EVERY_S: Final = 60.0
 EVERY_BYTES: Final = 1 << 30
-"""Writes are published after this many seconds or bytes: a failure of the machine loses at most these."""
+"""Writes are published after this many seconds or bytes: a failure of the machine loses at most this much."""
 GIVE_BACK_SHARE: Final = 64
-"""If samples move and room is short, `1 / GIVE_BACK_SHARE` of the limit is freed at a time."""
+"""If samples are replaced and space is short, `1 / GIVE_BACK_SHARE` of the limit is freed at a time."""
 FULL: Final = "full"
-"""Why nothing more is written: the limit, or the disk."""
+"""Why writing has stopped: the limit, or the disk."""
 
 _FULL_ERRORS: Final = (errno.ENOSPC, errno.EDQUOT)
 
@@ -52,10 +52,11 @@ _log: Final = logging.getLogger("brand.storage")
 class CacheFolder:
     """The cache of `data` in `folder`.
 
-    `sizes` are the stored sizes of all samples by place, shape (samples,). `limit` is how many bytes all caches in the
-    folder may take together; None: what is free, less 5 % of the disk and 5 GB. Sizes are those of samples: the blocks
-    of the file system at the ends of each written range come on top. With `moves`, samples are replaced: if there is
-    no room, a sample is left out and writing continues, and the blocks on top count.
+    `sizes` are the stored sizes of all samples by place, shape (samples,). `limit` is the number of bytes that all
+    caches in the folder may take together; None: the free space, less 5 % of the disk and 5 GB. Sizes are those of
+    samples: the file system's blocks at the ends of each written range are added to them. With `moves`, samples are
+    replaced: if there is no space, a sample is skipped and writing continues, and the added blocks count towards the
+    limit.
 
     Raises `CacheError` if the folder cannot be made, or if other users could change its contents.
     """
@@ -68,11 +69,11 @@ class CacheFolder:
         file_sizes = data.chunk_rows["file_size"]
         self._data, self._sizes, self._chunk_size = data, sizes, header.chunk_size
         self._shrunk: set[int] = set()
-        """Parts with blocks of samples that were forgotten since the last `publish`."""
+        """Part files with blocks of samples that were forgotten since the last `publish`."""
         self._lost = False
-        """Whether something that was written may be lost."""
+        """Whether written bytes may have been lost."""
         self.stopped = ""
-        """Why nothing more is written; empty while writing continues."""
+        """Why writing has stopped; empty while writing continues."""
         with ExitStack() as stack:
             self._home = CacheHome(folder, CacheFacts(data.id, header.samples, header.chunk_size, digest))
             stack.callback(self._home.close)
@@ -85,7 +86,7 @@ class CacheFolder:
                 room = self._home.find_room(limit, wanted) if self.writes else used
                 self._space = _Space(room, used, moves=moves)
                 self._measure()
-                if self._space.beyond > used // 8:  # bytes of a server that was killed, which no bit tells of
+                if self._space.beyond > used // 8:  # bytes of a killed server, for which no bits were published
                     self._shrunk |= set(range(header.chunks))
             except OSError as error:
                 raise refused(self._home.shown, error) from None
@@ -97,7 +98,7 @@ class CacheFolder:
 
     @property
     def writes(self) -> bool:
-        """Whether this process writes the cache: no other one does."""
+        """Whether this process is the one that writes the cache."""
         return self._home.lock is not None
 
     @property
@@ -107,17 +108,20 @@ class CacheFolder:
 
     @property
     def limit(self) -> int:
-        """Bytes that these samples may take."""
+        """Maximum bytes of the samples that are held."""
         return self._space.limit
 
     def part_file(self, number: int) -> str:
-        """Path of the part of a chunk. It leads to the folder that was opened, even if the folder was renamed since."""
+        """Return the path of the part file of a chunk.
+
+        It leads to the folder that was opened, even if that was renamed since.
+        """
         return self._parts.path(number)
 
     def store(self, places: NDArray[Any], stored: StoredSamples) -> NDArray[np.bool_]:
-        """Write samples, which are in the order of their places. Returns which of them are held now.
+        """Write samples, given in the order of their places. Return for each whether it is held now.
 
-        Samples with a wrong checksum are left out, and so are those for which there is no room. An error of the disk
+        Samples with a wrong checksum are skipped, and so are samples for which there is no space. An error of the disk
         ends all writing (`stopped`), and is logged.
         """
         here, pieces = np.zeros(len(places), np.bool_), stored.pieces()
@@ -135,9 +139,10 @@ class CacheFolder:
         return here
 
     def publish(self) -> None:
-        """Make all writes so far survive the end of the machine.
+        """Make all writes so far durable, so that they survive a failure of the machine.
 
-        An error ends all writing, and nothing is published any more: the kernel may have lost what it could not write.
+        After an error nothing is written or published any more: the kernel may have lost the bytes that it could not
+        write.
         """
         if self._lost:
             return
@@ -151,13 +156,13 @@ class CacheFolder:
         self._free_blocks()
 
     def publish_if_due(self) -> None:
-        """Publish if enough was written, or long enough ago."""
+        """Publish if enough bytes were written, or if the oldest unpublished write is old enough."""
         size, since_s = self._parts.unflushed()
         if (self._parts.dirty or self._shrunk) and (size >= EVERY_BYTES or since_s >= EVERY_S):
             self.publish()
 
     def drop(self, places: NDArray[Any]) -> None:
-        """Forget the parts with these samples, which cannot be read."""
+        """Forget the part files with these samples, which cannot be read."""
         numbers = np.unique(places // self._chunk_size).tolist()
         for number in numbers:
             whole = np.arange(len(self.held))[number * self._chunk_size : (number + 1) * self._chunk_size]
@@ -170,7 +175,7 @@ class CacheFolder:
                     self._parts.remove(number)
 
     def forget(self, places: NDArray[Any]) -> None:
-        """Forget these samples: their bytes have changed, or their room is wanted. They may be stored again."""
+        """Forget these samples, because their bytes have changed or their space is needed. They may be stored again."""
         self._clear(places, leaving=True)
         self._shrunk.update(np.unique(places // self._chunk_size).tolist() if self.writes else ())
 
@@ -179,13 +184,13 @@ class CacheFolder:
         self._home.close()
 
     def _clear(self, places: NDArray[Any], *, leaving: bool) -> None:
-        """Clear the bits of samples. `leaving`: their blocks are still to be freed."""
+        """Clear the bits of samples. `leaving`: their blocks still have to be freed."""
         places = places[self.held[places]]
         self._space.clear(int(self._sizes[places].sum(dtype=np.int64)), leaving=leaving)
         self.held[places] = False
 
     def _free_blocks(self) -> None:
-        """Make holes in the parts between the samples that are held. If that fails, the blocks stay, and count."""
+        """Punch holes into the part files between the samples that are held. If that fails, the blocks still count."""
         for number in sorted(self._shrunk):
             here = slice(number * self._chunk_size, (number + 1) * self._chunk_size)
             with suppress(OSError, FormatError):
@@ -198,21 +203,22 @@ class CacheFolder:
         self._space.freed()
 
     def _measure(self) -> None:
-        """Look what the parts take on the disk."""
+        """Measure the space that the part files take on the disk."""
         if self._space.moves and self.writes:
             self._space.measured(self._parts.disk_bytes())
 
     def _has_room(self, size: int) -> bool:
-        """Whether this many bytes more are within the limit. The blocks of forgotten samples are freed first.
+        """Return whether this many more bytes are within the limit. The blocks of forgotten samples are freed first.
 
-        If samples move, that waits until it is worth flushing the parts.
+        If samples are replaced, the blocks are freed only when there are enough of them to justify a flush of the part
+        files.
         """
         if not self._space.fits(size) and self._space.is_worth_freeing():
             self.publish()
         return self._space.fits(size)
 
     def _write(self, number: int, offset: int, pieces: list[Buffer]) -> bool:
-        """Write adjacent samples of a chunk; False if there is no room, or all writing has ended."""
+        """Write adjacent samples of a chunk. Return False if there is no space, or if all writing has ended."""
         size = sum(map(len, pieces))
         if not self._has_room(size):
             if not self._space.moves and not self.stopped:
@@ -231,7 +237,7 @@ class CacheFolder:
         if self.stopped and (full or self.stopped != FULL):
             return
         self.stopped = FULL if full else f"failed: {storage_reason(error)}"
-        _log.warning("nothing more is written to the cache %s: %s", self._home.shown, storage_reason(error))
+        _log.warning("no more samples are written to the cache %s: %s", self._home.shown, storage_reason(error))
 
     def _read_held(self) -> NDArray[np.bool_]:
         """Return which samples are held. A cache of other data is emptied. Raises `CacheError`, OSError."""
@@ -247,7 +253,7 @@ class CacheFolder:
 
 @dataclass(slots=True)
 class _Space:
-    """Bytes that the samples of a cache take and may take."""
+    """Byte counts of a cache: bytes taken by samples, and the limit."""
 
     limit: int
     used: int
@@ -255,22 +261,22 @@ class _Space:
     moves: bool
     """Whether samples are replaced."""
     leaving: int = 0
-    """Bytes of samples that were forgotten: they take room until their blocks are freed."""
+    """Bytes of samples that were forgotten: they take space until their blocks are freed."""
     beyond: int = 0
-    """Bytes that the parts take on the disk beyond those of samples; 0 if samples do not move."""
+    """Bytes that the part files take on the disk in addition to those of samples; 0 if samples are not replaced."""
 
     def fits(self, size: int) -> bool:
         return self.used + self.leaving + self.beyond + size <= self.limit
 
     def is_worth_freeing(self) -> bool:
-        """Whether the blocks of forgotten samples are enough to flush the parts for them."""
+        """Return whether the blocks of forgotten samples are enough to justify a flush of the part files."""
         return self.leaving > (self.limit // GIVE_BACK_SHARE if self.moves else 0)
 
     def hold(self, size: int) -> None:
         self.used += size
 
     def clear(self, size: int, *, leaving: bool) -> None:
-        """Count samples that are no longer held; `leaving`: their blocks are still to be freed."""
+        """Subtract samples that are no longer held; `leaving`: their blocks still have to be freed."""
         self.used -= size
         self.leaving += size if leaving else 0
 
@@ -290,4 +296,4 @@ def _warn_of_kind(folder: str) -> None:
     if kind in IN_MEMORY:
         _log.warning("the cache folder %s is in memory (%s): give the data set more memory= instead", folder, kind)
     elif kind.startswith(("nfs", "cifs", "smb", "lustre", "ceph", "fuse.", "9p")):
-        _log.warning("the cache folder %s is no local disk (%s), and may be no faster than the data", folder, kind)
+        _log.warning("the cache folder %s is not a local disk (%s), and may be no faster than the data", folder, kind)

@@ -33,7 +33,7 @@ from brand.storage.io.ownfolder import check_names, open_own_folder, refused
 
 
 class CacheHome:
-    """The folder of the cache that `facts` describe, below `folder`.
+    """The folder, below `folder`, of the cache that `facts` describe.
 
     Raises `CacheError` if the folder cannot be made, or if other users could change its contents. Methods raise
     `CacheError`, OSError.
@@ -67,34 +67,34 @@ class CacheHome:
 
     @property
     def parts_shown(self) -> str:
-        """Path of the folder with the parts, for messages."""
+        """Path of the folder with the part files, for messages."""
         return f"{self.shown}/{PARTS_NAME}"
 
     def read_held(self) -> NDArray[np.bool_] | None:
-        """Return which samples are held, by the files; None if the files belong to other data, or are damaged."""
+        """Return which samples the files list as held; None if the files belong to other data, or are damaged."""
         samples = self._facts.samples
         if CacheFacts.unpack(read_small(FACTS_NAME, self._folder, self.shown, MOST_FACTS)) != self._facts:
             return None
         return unpack_held(read_small(HELD_NAME, self._folder, self.shown, held_bytes(samples)), samples)
 
     def publish_held(self, held: NDArray[np.bool_]) -> None:
-        """Write which samples are held, to the device when this returns."""
+        """Write which samples are held. The file is on the device when this returns."""
         publish_bytes(self._path(HELD_NAME), pack_held(held))
 
     def remove_held(self) -> None:
-        """Remove the file that says which samples are held, from the device when this returns."""
+        """Remove the file that lists the held samples. The removal is on the device when this returns."""
         with suppress(FileNotFoundError):
             os.unlink(HELD_NAME, dir_fd=self._folder)
         os.fsync(self._folder)
 
     def publish_facts(self) -> None:
-        """Write which data the cache is of."""
+        """Write the identity of the cached data."""
         publish_bytes(self._path(FACTS_NAME), self._facts.pack())
 
     def find_room(self, limit: int | None, wanted: int) -> int:
-        """Return how many bytes this cache may take. Unused caches are removed until these are at least `wanted`.
+        """Return the number of bytes that this cache may take. Unused caches are removed until it is at least `wanted`.
 
-        `limit`: bytes that all caches may take together; None: what is free.
+        `limit`: bytes that all caches may take together; None: the free space.
         """
         if limit is None:
             cached = list_caches(self._caches, self._all_shown)

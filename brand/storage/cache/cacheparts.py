@@ -1,6 +1,7 @@
 """The part files of a cache: pieces of chunk files, written at the offsets that they have there, and freed again.
 
-A part has the size of its chunk file, and holes where nothing is stored. Freed blocks become holes (fallocate(2)).
+A part file has the size of its chunk file, and holes at all offsets at which nothing is stored. Freed blocks become
+holes (fallocate(2)).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from brand.storage.cache.cachelayout import part_name
 from brand.storage.io.ownfolder import open_own_file
 
 BLOCK: Final = 4096
-"""File systems give space in blocks of this size, or of a part of it."""
+"""File systems allocate space in blocks of this size, or of a fraction of it."""
 
 _VECTOR: Final = 1024
 """IOV_MAX of Linux."""
@@ -33,7 +34,7 @@ _STAT_BLOCK: Final = 512
 
 
 class PartFiles:
-    """The parts in `folder`, a descriptor that stays the caller's; `shown` is its path, for messages.
+    """The part files in `folder`, a descriptor that the caller closes; `shown` is its path, for messages.
 
     `sizes` are the sizes of the chunk files. Methods raise OSError.
     """
@@ -41,9 +42,9 @@ class PartFiles:
     def __init__(self, folder: int, shown: str, sizes: NDArray[np.integer[Any]]) -> None:
         self._folder, self._shown, self._sizes = folder, shown, sizes
         self._dirty: set[int] = set()
-        """Parts that were written since the last `flush`."""
+        """Part files that were written since the last `flush`."""
         self._new = False
-        """Whether parts were made since the last `flush`."""
+        """Whether part files were made since the last `flush`."""
         self._unflushed, self._flushed_s = 0, time.monotonic()
 
     def __repr__(self) -> str:
@@ -51,24 +52,24 @@ class PartFiles:
 
     @property
     def dirty(self) -> bool:
-        """Whether parts were written since the last `flush`."""
+        """Whether part files were written since the last `flush`."""
         return bool(self._dirty)
 
     def unflushed(self) -> tuple[int, float]:
-        """Bytes that were written since the last `flush`, and seconds since then."""
+        """Return the bytes that were written since the last `flush`, and the seconds since then."""
         return self._unflushed, time.monotonic() - self._flushed_s
 
     def path(self, number: int) -> str:
-        """Path of a part. It leads to the folder that was opened, even if the folder was renamed since."""
+        """Return the path of a part file. It leads to the folder that was opened, even if that was renamed since."""
         return f"/proc/self/fd/{self._folder}/{part_name(number)}"
 
     def write(self, number: int, offset: int, pieces: list[Buffer]) -> None:
         """Write adjacent pieces of a chunk."""
-        size = sum(map(len, pieces))  # before: a write that ends early shortens a piece
+        size = sum(map(len, pieces))  # computed before the write, because a short write shortens a piece
         part = self._open(number, os.O_WRONLY | os.O_CREAT)
         try:
             if not os.fstat(part).st_size:
-                # A read may reach beyond what is held, and must not meet the end of the file there.
+                # A read may extend past the last sample that is held, and must not reach the end of the file there.
                 os.ftruncate(part, int(self._sizes[number]))
                 self._new = True
             self._dirty.add(number)
@@ -78,7 +79,7 @@ class PartFiles:
             os.close(part)
 
     def flush(self) -> None:
-        """Write to the device what was written since the last `flush`."""
+        """Write all bytes since the last `flush` to the device."""
         self._unflushed, self._flushed_s = 0, time.monotonic()
         for number in sorted(self._dirty):
             part = self._open(number, os.O_RDONLY)
@@ -93,11 +94,11 @@ class PartFiles:
         self._new = False
 
     def discard(self, number: int) -> None:
-        """Do not flush a part: it will be removed."""
+        """Exclude a part file from the next flush, because it will be removed."""
         self._dirty.discard(number)
 
     def remove(self, number: int) -> None:
-        """Remove a part."""
+        """Remove a part file."""
         os.unlink(part_name(number), dir_fd=self._folder)
 
     def remove_all(self) -> None:
@@ -106,7 +107,7 @@ class PartFiles:
             os.unlink(name, dir_fd=self._folder)
 
     def free(self, number: int, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> None:
-        """Free all blocks of a part outside of these ranges, which are in order."""
+        """Free all blocks of a part file outside of these ranges, which are in order."""
         part = self._open(number, os.O_WRONLY)
         try:
             for first, end in gaps(starts, ends, int(self._sizes[number])).tolist():
@@ -115,11 +116,11 @@ class PartFiles:
             os.close(part)
 
     def disk_bytes(self) -> int:
-        """Bytes that the parts take on the disk."""
+        """Return the bytes that the part files take on the disk."""
         return disk_bytes(self._folder)
 
     def _open(self, number: int, flags: int) -> int:
-        """Return a descriptor of a part."""
+        """Return a descriptor of a part file."""
         name = part_name(number)
         try:
             return open_own_file(name, flags, self._folder, f"{self._shown}/{name}")
@@ -139,7 +140,7 @@ def gaps(starts: NDArray[np.int64], ends: NDArray[np.int64], size: int) -> NDArr
 
 
 def punch(descriptor: int, first: int, end: int) -> None:
-    """Free the blocks of a range of a file, which then reads as zeros. Raises OSError, also if it is not supported."""
+    """Free the blocks of a range of a file, which then reads as zeros. Raises OSError, also if not supported."""
     if _fallocate()(descriptor, _KEEP_SIZE | _PUNCH_HOLE, first, end - first):
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))
@@ -160,7 +161,7 @@ def _fallocate() -> Any:
 
 
 def _write_all(descriptor: int, views: list[Buffer], offset: int) -> None:
-    """Write all of these, one after the other. Raises OSError."""
+    """Write all of these pieces, one after the other. Raises OSError."""
     at = 0
     while at < len(views):
         done = os.pwritev(descriptor, views[at : at + _VECTOR], offset)

@@ -1,6 +1,6 @@
-"""Which caches are in a folder, how much room do they leave, and which one goes where room is short?
+"""Which caches are in a folder, how much space do they leave, and which one is removed if space is short?
 
-A cache whose LOCK no server holds may go. The one whose server started longest ago goes first.
+A cache may be removed if no server holds its LOCK. The cache whose server started longest ago is removed first.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from brand.storage.io.ownfolder import open_given, open_own_file, open_own_folde
 
 SPARE_SHARE: Final = 0.05
 SPARE_BYTES: Final = 5 * 10**9
-"""Of a disk, this share and so many bytes stay free where the user gives no limit."""
+"""This share of a disk, and this many bytes, remain free if the user gives no limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,20 +41,20 @@ class Cached:
 
     data_set: str
     facts: CacheFacts | None
-    """None: they cannot be read, and its next server empties the cache."""
+    """Identity of the cached data; None if it cannot be read: the next server empties the cache."""
     held: int
-    """Samples that it holds."""
+    """Number of samples that the cache holds."""
     bytes: int
-    """What it takes on the disk."""
+    """Bytes that the cache takes on the disk."""
     used_s: float
-    """When a server last began to write it, in seconds since 1970."""
+    """Time at which a server last started to write the cache, in seconds since 1970."""
     in_use: bool
-    """Whether a server writes it just now."""
+    """Whether a server writes the cache at the moment."""
 
 
 @contextmanager
 def opened_caches(folder: str, *, make: bool) -> Iterator[tuple[int, str]]:
-    """The descriptor and the path of the folder with all caches. Raises `CacheError`."""
+    """Yield the descriptor and the path of the folder with all caches. Raises `CacheError`."""
     given = open_given(folder) if make else _open_existing(folder)
     shown = os.path.join(folder, CACHES_NAME)
     try:
@@ -71,7 +71,7 @@ def opened_caches(folder: str, *, make: bool) -> Iterator[tuple[int, str]]:
 
 
 def list_caches(caches: int, shown: str) -> list[Cached]:
-    """The caches in this folder, by the time of their last use. What cannot be opened safely is left out."""
+    """Return the caches in this folder, by the time of their last use, without those that cannot be opened safely."""
     found = []
     for name in sorted(filter(is_cache_name, os.listdir(caches))):
         with suppress(CacheError, OSError):
@@ -80,14 +80,14 @@ def list_caches(caches: int, shown: str) -> list[Cached]:
 
 
 def remove_cache(name: str, caches: int, shown: str) -> bool:
-    """Remove a cache; False where a server writes it. Raises `CacheError`, OSError."""
+    """Remove a cache. Return False if a server writes it. Raises `CacheError`, OSError."""
     folder = open_own_folder(name, caches, f"{shown}/{name}", make=False)
     try:
         lock = take_lock(folder, f"{shown}/{name}")
         if lock is None:
             return False
         try:
-            with suppress(FileNotFoundError):  # first: then no moment has bits without bytes
+            with suppress(FileNotFoundError):  # first, so that there are never bits without bytes
                 os.unlink(HELD_NAME, dir_fd=folder)
             shutil.rmtree(name, dir_fd=caches)
         finally:
@@ -98,7 +98,7 @@ def remove_cache(name: str, caches: int, shown: str) -> bool:
 
 
 def take_lock(folder: int, shown: str) -> int | None:
-    """A descriptor that holds the LOCK of a cache until `let_go`; None where a server has it.
+    """Return a descriptor that holds the LOCK of a cache until `let_go`; None if a server holds it.
 
     Raises `CacheError`, OSError.
     """
@@ -118,21 +118,22 @@ def take_lock(folder: int, shown: str) -> int | None:
 
 
 def let_go(lock: int) -> None:
-    """Let go of a LOCK, for a child as well that was forked meanwhile and has the descriptor, too."""
+    """Release a LOCK, also in a child process that was forked meanwhile and has inherited the descriptor."""
     fcntl.flock(lock, fcntl.LOCK_UN)
     os.close(lock)
 
 
 def free_bytes(folder: int) -> int:
-    """Bytes that may still be written to the disk of this folder where the user gives no limit. May be negative."""
+    """Return the bytes that may be written to the disk of this folder if the user gives no limit. May be negative."""
     disk = os.fstatvfs(folder)
     return int(disk.f_bavail * disk.f_frsize - SPARE_SHARE * disk.f_blocks * disk.f_frsize) - SPARE_BYTES
 
 
 def make_room(caches: int, shown: str, own: str, limit: int, wanted: int) -> int:
-    """Bytes that the cache `own` may take, of `limit` bytes for all caches.
+    """Return the bytes that the cache `own` may take, of `limit` bytes for all caches.
 
-    Where these are less than `wanted`, unused caches of other data sets go, the longest unused first. Raises OSError.
+    If these are fewer than `wanted`, unused caches of other data sets are removed, the longest unused first. Raises
+    OSError.
     """
     others = [cached for cached in list_caches(caches, shown) if cached.data_set != own]
     room = limit - sum(cached.bytes for cached in others)
@@ -146,7 +147,7 @@ def make_room(caches: int, shown: str, own: str, limit: int, wanted: int) -> int
 
 
 def read_small(name: str, folder: int, shown: str, most: int) -> bytes:
-    """The bytes of a file; none where it is missing, cannot be read, or is larger than `most`. Raises `CacheError`."""
+    """Return a file's bytes; none if it is missing, cannot be read, or is larger than `most`. Raises `CacheError`."""
     try:
         descriptor = open_own_file(name, os.O_RDONLY, folder, f"{shown}/{name}")
     except OSError:

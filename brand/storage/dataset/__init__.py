@@ -3,13 +3,13 @@
 reader        `brand.open`, and the `Reader` that it returns
 dataset       rows -> ranges -> checked records
 catalogue     facts, index and columns: indices -> places -> rows
-cached        samples that the page cache holds, copied at once
+cached        samples copied from the page cache
 summary       sizes and classes in numbers
-blame         which file, chunk and sample is to blame, and which error says so
-indexes       which files are the index of a data set
-tables        whether the index agrees with the chunks' own tables
+blame         errors that name the faulty file, chunk and sample
+indexes       the index files of a data set
+tables        comparison of the index with the chunks' own tables
 joined        a version of a collection as one data set
-joinedarrays  the arrays of its parts, read as one array
-partindex     the index of one part of a collection
+joinedarrays  the arrays of its segments, read as one array
+partindex     the index of one segment of a collection
 lists         files of a collection that hold numbers
 """

@@ -1,4 +1,4 @@
-"""A read has gone wrong: which file, chunk and sample is to blame, and which error says so?
+"""If a read fails, which error names the file, chunk and sample at fault?
 
 These functions make the errors; the caller raises them.
 """
@@ -29,26 +29,28 @@ from brand.storage.io.files import ChunkReader
 from brand.storage.io.fronts import missing_chunk
 from brand.storage.io.location import Location
 
-_DAMAGED: Final = "Run `brand verify` to see all that is damaged"
+_DAMAGED: Final = "Run `brand verify` to list all damaged samples"
 _REINDEX: Final = "Run `brand reindex`"
-_ELSEWHERE: Final = "Train over all nodes, where each serves its share to the others, or read the undivided data set"
+_ELSEWHERE: Final = (
+    "Train over all nodes, so that each serves its partition to the others, or read the undivided data set"
+)
 
 
 def place_out_of_range(location: Location, sample: int, place: int, samples: int) -> LayoutError:
-    """The index puts a sample at a place that a data set of `samples` samples does not have."""
+    """Return the error for an index that gives a sample a place >= `samples`, the number of places of the data set."""
     path = location.local / PLACE_NAME
     what, expected = "a place out of range", f"< {samples}"
     return LayoutError(what, path=path, sample=sample, expected=expected, found=place, hint=_REINDEX)
 
 
 def halves_disagree(location: Location, sample: int, found: int) -> LayoutError:
-    """`place.npy` leads from a sample to a row of `samples.npy` that belongs to another sample."""
+    """Return the error for an entry of `place.npy` that leads to another sample's row of `samples.npy`."""
     what, path = "the two halves of the index disagree", location.local / PLACE_NAME
     return LayoutError(what, path=path, sample=sample, expected=sample, found=found, hint=_REINDEX)
 
 
 def outside_its_chunk(location: Location, chunk: int, row: np.void, room: int) -> OversizedError:
-    """The index puts a sample where its chunk, a file of `room` bytes, has no room for it."""
+    """Return the error for an index that gives a sample a range outside its chunk, a file of `room` bytes."""
     return OversizedError(
         "the index places a sample outside its chunk",
         path=location.local / SAMPLES_NAME,
@@ -61,16 +63,19 @@ def outside_its_chunk(location: Location, chunk: int, row: np.void, room: int) -
 
 
 def elsewhere(location: Location, share: Share, chunk: int, sample: int) -> ElsewhereError:
-    """The sample is in another node's chunk: nothing is wrong with it, but this folder does not have it."""
+    """Return the error for an intact sample in a chunk of another node, which this folder does not have."""
     node = int(share.owners(np.array([chunk]))[0])
-    what = f"it is in the share of node {node}, and this is the share of node {share.node}"
+    what = f"it is in the partition of node {node}, and this is the partition of node {share.node}"
     return ElsewhereError(what, path=location.local, chunk=chunk, sample=sample, node=node, hint=_ELSEWHERE)
 
 
 def unreadable(
     location: Location, reader: ChunkReader, error: OSError, chunks: NDArray[np.integer[Any]], rows: NDArray[np.void]
 ) -> FormatError:
-    """A read of these samples has failed. Names the first sample of the faulty chunk that cannot be read alone."""
+    """Return the error for a failed read of these samples.
+
+    It names the first sample of the faulty chunk that cannot be read alone.
+    """
     number = next(n for n in np.unique(chunks).tolist() if location.chunk_file(n) == error.filename)
     path, suspects = str(error.filename), rows[chunks == number]
     if isinstance(error, FileNotFoundError):
@@ -82,7 +87,7 @@ def unreadable(
 
 
 def changed(location: Location, number: int, row: np.void, stored: memoryview) -> ChecksumError:
-    """The stored bytes of a sample have changed since they were written."""
+    """Return the error for a sample whose stored bytes have changed since they were written."""
     return ChecksumError(
         "the sample's bytes have changed",
         path=location.chunk_file(number),
@@ -95,23 +100,23 @@ def changed(location: Location, number: int, row: np.void, stored: memoryview) -
 
 
 def other_table(location: Location, number: int, sample: int) -> LayoutError:
-    """The index and the chunk's own table differ about a sample."""
+    """Return the error for a sample about which the index and the chunk's own table differ."""
     what, path = "the index differs from the chunk's table", location.chunk_file(number)
     return LayoutError(what, path=path, chunk=number, sample=sample, hint=_REINDEX)
 
 
 def no_dictionary(location: Location, chunks: Sequence[int], error: ValueError) -> LayoutError:
-    """The dictionary of these chunks is no dictionary."""
+    """Return the error for chunks with an invalid compression dictionary."""
     return LayoutError(str(error), path=location.chunk_file(chunks[0]), chunk=chunks[0])
 
 
 def not_decoded(location: Location, number: int, sample: int, what: str, hint: str) -> DecodeError:
-    """The bytes of a sample are right and still do not decode."""
+    """Return the error for a sample that cannot be decoded although its checksum is right."""
     return DecodeError(what, path=location.chunk_file(number), chunk=number, sample=sample, hint=hint)
 
 
 def _readable(reader: ChunkReader, number: int, row: np.void) -> bool:
-    """Whether a sample can be read alone."""
+    """Return whether a sample can be read alone."""
     try:
         reader.read_into([(number, int(row["offset"]), memoryview(bytearray(int(row["size"]))))])
     except OSError:

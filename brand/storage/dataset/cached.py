@@ -1,7 +1,8 @@
-"""Which samples does the page cache hold just now? They are copied out of it at once, and nothing else is read.
+"""Which samples does the page cache hold at the moment? They are copied out of it at once, without a read of the
+storage.
 
-A data set that was just written, or that the last training has read, is in memory already. To read it into pages of a
-server would only copy it into fresh pages, which cost more than the copy. So clients take such samples by themselves
+A data set that was just written, or that the last training has read, is in memory already. A server would only copy it
+from the page cache into its own fresh pages, which cost more than the copy. So clients copy such samples themselves
 (`brand.node.client.taking`).
 """
 
@@ -23,15 +24,15 @@ from brand.storage.io.files import Range, RangeReader, plenty_open
 from brand.storage.io.location import Collected, FolderLocation
 
 LEAST_BYTES: Final = 4096
-"""The mean size of samples that are worth a system call each. Smaller ones come faster many at a time."""
+"""Minimum mean size of samples for one system call each. Smaller samples are read faster many at a time."""
 LEAST_DATA: Final = 64 << 20
-"""The size of a data set that is worth it. A smaller one is soon in the server's memory, which serves it faster."""
+"""Minimum size of the data set. A smaller one is soon in the server's memory, which serves it faster."""
 FEW: Final = 64
-"""One sample of so many may come from the storage. The kernel sometimes says that a page is missing which is there."""
+"""One sample in this many may be read from storage, as the kernel sometimes reports a cached page as missing."""
 
 
 class CachedSamples:
-    """The samples of a data set in files, for one thread that draws, and its `crew`."""
+    """The samples of a data set in files, for one thread that fetches, and its `crew`."""
 
     def __init__(self, data: StoredDataSet, crew: Crew) -> None:
         self._data, self._crew = data, crew
@@ -42,19 +43,19 @@ class CachedSamples:
         return f"CachedSamples({self._data.name!r})"
 
     def rows(self, places: NDArray[np.integer[Any]]) -> NDArray[np.void]:
-        """Rows of the index for these places. Raises `FormatError`, also where the halves of the index disagree."""
+        """Return the rows of the index for these places. Raises `FormatError`, also if the index contradicts itself."""
         return self._data.agreed_rows_at(places)
 
     def copy(
         self, places: NDArray[np.integer[Any]], rows: NDArray[np.void], memory: memoryview, starts: NDArray[np.int64]
     ) -> bool:
-        """Copy the stored bytes of samples to where they begin in `memory`.
+        """Copy the stored bytes of samples into `memory`, to the offsets `starts`.
 
-        Returns whether they were there and have right checksums. A few that are not there are read.
+        Return whether they were cached and have right checksums. If only a few are not cached, these are read.
         """
         chunks, sizes = places.astype(np.int64) // self._data.header.chunk_size, rows["size"].astype(np.int64)
         if not self._data.are_inside(chunks, rows).all():
-            return False  # an exact read says what is wrong with the index
+            return False  # a direct read raises the error of the index
 
         offsets, checksums = rows["offset"].astype(np.int64), rows["checksum"]
 
@@ -66,7 +67,7 @@ class CachedSamples:
 
 
 class _Wanted(NamedTuple):
-    """Which ranges of chunk files are to be read to where in `memory`."""
+    """Ranges of chunk files to read, and the target of each in `memory`."""
 
     chunks: NDArray[np.int64]
     offsets: NDArray[np.int64]
@@ -75,14 +76,14 @@ class _Wanted(NamedTuple):
     sizes: NDArray[np.int64]
 
     def ranges(self, which: NDArray[np.intp] | slice) -> list[Range]:
-        """Some of them."""
+        """Return the ranges at these positions."""
         columns = (self.chunks, self.offsets, self.starts, self.sizes)
         wanted = zip(*(column[which].tolist() for column in columns), strict=True)
         return [(chunk, offset, self.memory[start : start + size]) for chunk, offset, start, size in wanted]
 
 
 def _copied(reader: RangeReader, wanted: _Wanted, checksums: NDArray[np.uint64]) -> bool:
-    """Fill ranges. Returns whether all but a few were in the page cache, and have the right checksums."""
+    """Fill ranges. Return whether all but a few were in the page cache, and all have the right checksums."""
     found, there = np.zeros(len(checksums), np.uint64), np.zeros(len(checksums), np.bool_)
     with suppress(OSError):
         if not _read_together(reader, wanted, found, there):
@@ -96,9 +97,9 @@ def _copied(reader: RangeReader, wanted: _Wanted, checksums: NDArray[np.uint64])
 
 
 def _read_together(reader: RangeReader, wanted: _Wanted, found: NDArray[np.uint64], there: NDArray[np.bool_]) -> bool:
-    """Read what the page cache has, and set the checksums of that. Returns whether that was all but a few.
+    """Read the ranges that are in the page cache, and set their checksums. Return whether these were all but a few.
 
-    Without the core, and where so many files cannot be open at a time, there is a call for each range.
+    Without the core, or if this many files cannot be open at a time, each range costs a system call.
     """
     few = len(there) // FEW
     if CORE is not None and XXH3:
@@ -119,7 +120,10 @@ def _read_together(reader: RangeReader, wanted: _Wanted, found: NDArray[np.uint6
 
 
 def cached_samples(data: StoredDataSet) -> Callable[[Crew], CachedSamples] | None:
-    """Makes a `CachedSamples`; None where a data set is in no folder, a share of it, or it or its samples are small."""
+    """Return a function that makes a `CachedSamples`; None if the page cache does not help.
+
+    That is so if the data set is not in a folder, is a partition, or if it or its samples are small.
+    """
     worth = data.mean_bytes >= LEAST_BYTES and data.mean_bytes * len(data) >= LEAST_DATA
     in_files = isinstance(data.location, FolderLocation | Collected) and data.share is None
     return partial(CachedSamples, data) if worth and in_files else None

@@ -1,9 +1,9 @@
-"""What is a data set, and where is each of its samples?
+"""Which facts describe a data set, and where is each of its samples?
 
     indices -> places (index/place.npy) -> rows (index/samples.npy)
 
 Opening reads nothing of the index, so it takes the same time and memory for any number of samples. A version of a
-collection is a data set, too (`joined`): there, some places have no sample, and some indices are deleted.
+collection is also a data set (`joined`): there, some places have no sample, and some indices are deleted.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from brand.storage.io.location import Where, located
 
 
 class Catalogue:
-    """Facts, index and columns of a data set. Picklable; opens its files anew in each process."""
+    """Facts, index and columns of a data set. Picklable: each process opens the files again."""
 
     def __init__(self, where: Where) -> None:
         self.location = located(where)
         self.name = self.location.name
-        """What names it to users and to other processes: a path, or a URL."""
+        """Name for users and for other processes: a path, or a URL."""
         self.path = self.location.local
-        """Folder of this machine that has its manifest and its index."""
+        """Folder of this machine that has the manifest and the index."""
         self.version: Version | None = self.location.version
-        """Of a collection: the version; else None."""
+        """The version of a collection; None for any other data set."""
         self._index: Index = (
             OwnIndex(self.location) if self.version is None else JoinedIndex(self.location, self.version)
         )
@@ -55,7 +55,7 @@ class Catalogue:
         return type(self), (self.location,)
 
     def __len__(self) -> int:
-        """Number of indices, those of deleted samples included."""
+        """Return the number of indices, including those of deleted samples."""
         return self._index.samples
 
     def __repr__(self) -> str:
@@ -69,7 +69,7 @@ class Catalogue:
 
     @property
     def schema(self) -> dict[str, str]:
-        """Field name -> codec, in storage order; behind them the overlays of a collection."""
+        """Field name -> codec, in storage order, followed by the overlays of a collection."""
         return dict(self.header.schema.fields) | {name: each.codec for name, each in self._overlays.items()}
 
     @property
@@ -77,7 +77,7 @@ class Catalogue:
         return {} if self.version is None else self.version.overlays
 
     def overlaid(self, indices: NDArray[np.int64], names: Sequence[str] | None = None) -> dict[str, NDArray[Any]]:
-        """The overlays of samples, by name; `names`: only these. Empty for a data set that is no collection.
+        """Return the overlays of samples, by name; `names`: only these. Empty for a data set that is not a collection.
 
         Raises `FormatError`.
         """
@@ -91,7 +91,7 @@ class Catalogue:
 
     @property
     def classes(self) -> list[str] | None:
-        """Names of the labels, by label; None where labels have no names."""
+        """Names of the labels, by label; None if the labels have no names."""
         return None if self.header.classes is None else list(self.header.classes)
 
     @cached_property
@@ -101,37 +101,38 @@ class Catalogue:
 
     @property
     def deleted(self) -> NDArray[np.int64] | None:
-        """Indices of the samples that were deleted, ascending; None where there are none, and no hole."""
+        """Indices of the samples that were deleted, ascending; None if there are no deleted samples and no holes."""
         return self._index.deleted
 
     @property
     def samples_present(self) -> int:
-        """How many samples were not deleted."""
+        """Number of samples that were not deleted."""
         return len(self) - (0 if self.deleted is None else len(self.deleted))
 
     def present(self) -> NDArray[np.int64]:
-        """Indices of the samples that were not deleted, ascending."""
+        """Return the indices of the samples that were not deleted, ascending."""
         every = np.arange(len(self))
         return every if self.deleted is None else np.delete(every, self.deleted)
 
     def drawn(self) -> NDArray[np.bool_] | None:
-        """Which places have a sample that is not deleted, shape (`header.samples`,); None: all."""
+        """Return which places have a sample that is not deleted, shape (`header.samples`,); None: all."""
         return self._index.drawn()
 
     @property
     def chunks_here(self) -> range:
-        """Numbers of the chunks in this folder: all of them, unless it is a share."""
+        """Numbers of the chunks in this folder: all chunks, unless the folder is a partition."""
         return range(self.header.chunks) if self.share is None else self.share.chunks
 
     def here(self, chunks: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
-        """Which of these chunks are in this folder. Looks at no file."""
+        """Return which of these chunks are in this folder, without a look at any file."""
         return np.ones(len(chunks), np.bool_) if self.share is None else self.share.here(chunks)
 
     def column(self, name: str) -> NDArray[Any]:
-        """An `int` or `float` field of all samples by index, shape (len,), read-only; 8 bytes of memory a sample.
+        """Return an `int` or `float` field of all samples by index, shape (len,), read-only; 8 bytes a sample.
 
-        Of a collection also an overlay. A deleted sample has the value -2^63 or NaN there. `brand verify` compares the
-        column with the samples; this method does not. Raises `SchemaError` for other fields, `FormatError`.
+        For a collection, this may also be an overlay. A deleted sample has the value -2^63 or NaN there. `brand verify`
+        compares the column with the samples; this method does not. Raises `SchemaError` for other fields,
+        `FormatError`.
         """
         _column_codec(self.version, self.schema, name)
         found = self._index.column(name)
@@ -139,18 +140,18 @@ class Catalogue:
         return found
 
     def chunk_of(self, index: int) -> int:
-        """Number of the chunk that holds a sample. Raises the errors of `places`."""
+        """Return the number of the chunk that holds a sample. Raises the errors of `places`."""
         return int(self.places(np.array([index]))[0]) // self.header.chunk_size
 
     def places(self, indices: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
-        """Places of samples.
+        """Return the places of samples.
 
         Raises `FormatError`, `DeletedError`; IndexError for an index that the data set does not have.
         """
         return self.locate(indices)[0]
 
     def locate(self, indices: NDArray[np.integer[Any]]) -> tuple[NDArray[np.int64], NDArray[np.void]]:
-        """Places of samples, and their rows of the index. Raises the errors of `places`."""
+        """Return the places of samples, and their rows of the index. Raises the errors of `places`."""
         places = self._place.take(indices).astype(np.int64)
         if self._index.deleted is not None:
             self._check_present(indices)
@@ -166,20 +167,20 @@ class Catalogue:
         return places, rows
 
     def rows(self, first: int, end: int) -> NDArray[np.void]:
-        """Rows of the index for the places `first` to `end` - 1. Raises `FormatError`."""
+        """Return the rows of the index for the places `first` to `end` - 1. Raises `FormatError`."""
         return self._rows.run(first, end)
 
     def rows_at(self, places: NDArray[np.integer[Any]]) -> NDArray[np.void]:
-        """Rows of the index for these places. Raises `FormatError`."""
+        """Return the rows of the index for these places. Raises `FormatError`."""
         return self._rows.take(places)
 
     def indices(self, places: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
-        """Public indices of the samples at these places. Raises the errors of `agreed_rows_at`."""
+        """Return the public indices of the samples at these places. Raises the errors of `agreed_rows_at`."""
         found: NDArray[np.int64] = self.agreed_rows_at(places)["index"].astype(np.int64)
         return found
 
     def agreed_rows_at(self, places: NDArray[np.integer[Any]]) -> NDArray[np.void]:
-        """As `rows_at`. Raises `FormatError`, also where `place.npy` disagrees."""
+        """Return the same as `rows_at`. Raises `FormatError`, also if `place.npy` disagrees."""
         rows = self.rows_at(places)
         found = rows["index"].astype(np.int64)
         wrong = np.flatnonzero(~self.are_at(found, places))
@@ -189,13 +190,13 @@ class Catalogue:
         return rows
 
     def are_at(self, indices: NDArray[np.int64], places: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
-        """Which of `indices` the index puts at these places. They may be any numbers. Raises `FormatError`."""
+        """Return which of `indices` the index puts at these places. Any numbers are allowed. Raises `FormatError`."""
         there = indices.view(np.uint64) < len(self)
         found: NDArray[np.bool_] = there & (self._place.take(np.where(there, indices, 0)) == places)
         return found
 
     def _check_present(self, indices: NDArray[np.integer[Any]]) -> None:
-        """Raise `DeletedError` where one of these samples was deleted."""
+        """Raise `DeletedError` if one of these samples was deleted."""
         deleted = self._index.deleted
         if deleted is None or not len(deleted):
             return
@@ -205,7 +206,7 @@ class Catalogue:
 
 
 def _column_codec(version: Version | None, schema: dict[str, str], name: str) -> str:
-    """Return the codec of a column. Raises `SchemaError` if there is no column of this name."""
+    """Return the codec of a column. Raises `SchemaError` if there is not a column of this name."""
     overlays = {} if version is None else {key: each.codec for key, each in version.overlays.items()}
     codec = overlays.get(name) or schema.get(name)
     if codec in ("int", "float"):
@@ -213,4 +214,4 @@ def _column_codec(version: Version | None, schema: dict[str, str], name: str) ->
     fixed = ", ".join([*(n for n, c in schema.items() if c in ("int", "float")), *overlays]) or "none"
     if codec is None:
         raise SchemaError(f"no field {name!r}; columns: {fixed}")
-    raise SchemaError(f"field {name!r} ({codec}) is not kept as a column; columns: {fixed}")
+    raise SchemaError(f"field {name!r} ({codec}) is not stored as a column; columns: {fixed}")

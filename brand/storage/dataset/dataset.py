@@ -28,11 +28,11 @@ from brand.storage.io.fronts import dictionary_in, file_size, open_chunk
 from brand.storage.io.location import Location, Where
 
 SCRATCH_BYTES: Final = 32 << 20
-"""Largest scratch memory that a thread keeps."""
+"""Maximum scratch memory that a thread retains between reads."""
 
 
 class StoredDataSet(Catalogue):
-    """Exact, checked reads from a data set on storage. Picklable; opens its files anew in each process."""
+    """Checked random access to a data set on storage. Picklable: each process opens the files again."""
 
     def __init__(self, where: Where) -> None:
         super().__init__(where)
@@ -40,7 +40,7 @@ class StoredDataSet(Catalogue):
         self._tools = _Tools(self.location)
 
     def sample(self, index: int) -> dict[str, Any]:
-        """All fields of one sample, images and audio as bytes.
+        """Return all fields of one sample, images and audio as bytes.
 
         Raises `FormatError`, `ElsewhereError`, `DeletedError`, IndexError.
         """
@@ -49,10 +49,10 @@ class StoredDataSet(Catalogue):
     def samples(
         self, indices: Sequence[int] | NDArray[np.integer[Any]], decode: RecordDecoder | None = None
     ) -> list[dict[str, Any]]:
-        """The samples with these indices (each 0 <= i < len), in this order, read together.
+        """Return the samples with these indices (each 0 <= i < len), in this order, read together.
 
         `decode` decodes them; None: all fields, images and audio as bytes, and the overlays of a collection. Raises
-        `FormatError`, IndexError, `DeletedError`, and `ElsewhereError` where a sample is in the share of another node.
+        `FormatError`, IndexError, `DeletedError`, and `ElsewhereError` if a sample is in the partition of another node.
         """
         wanted = np.asarray(indices)
         if len(wanted) and wanted.dtype.kind not in "iu":
@@ -71,7 +71,7 @@ class StoredDataSet(Catalogue):
         return found
 
     def decoded(self, stored: StoredSamples, decode: RecordDecoder) -> list[dict[str, Any]]:
-        """Checked samples, decoded by `decode`. Raises `FormatError`."""
+        """Return checked samples, decoded by `decode`. Raises `FormatError`."""
         columns = self.columns(stored, decode)
         if not columns:
             return [{} for _ in range(len(stored))]
@@ -79,7 +79,7 @@ class StoredDataSet(Catalogue):
         return [dict(zip(decode.names, values, strict=True)) for values in zip(*lists, strict=True)]
 
     def columns(self, stored: StoredSamples, decode: RecordDecoder) -> list[NDArray[Any] | list[Any]]:
-        """The fields of checked samples, decoded by `decode`: numbers as arrays, other fields as lists.
+        """Return the fields of checked samples, decoded by `decode`: numbers as arrays, other fields as lists.
 
         Raises `FormatError`.
         """
@@ -87,6 +87,7 @@ class StoredDataSet(Catalogue):
         try:
             return stored.columns(decode, decompressor)
         except (ValueError, RecursionError):
+            # Decode one by one, to name the sample at fault.
             for number, row in enumerate(stored.rows):
                 try:
                     decode(decompressor.unpack(stored.view(number), int(row["raw_size"])))
@@ -95,16 +96,16 @@ class StoredDataSet(Catalogue):
             raise
 
     def right(self, stored: StoredSamples, places: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
-        """Which of these samples have the recorded checksum, and are those that the index puts at these places.
+        """Return which of these samples have the recorded checksum and are those that the index puts at these places.
 
         Raises `FormatError`.
         """
         return stored.right() & self.are_at(stored.rows["index"].astype(np.int64), places)
 
     def stored_bytes(self, places: NDArray[np.integer[Any]], *, raising: bool = False) -> list[bytes | None]:
-        """The stored bytes of the samples at these places, checked; None for a sample that cannot be read.
+        """Return the stored bytes of the samples at these places, checked; None for a sample that cannot be read.
 
-        `raising`: the first such sample raises its error.
+        `raising`: raise the error of the first sample that cannot be read.
         """
         try:
             stored = self._stored(self.indices(places))
@@ -114,31 +115,32 @@ class StoredDataSet(Catalogue):
                 raise
             if len(places) == 1:
                 return [None]
+        # Read one by one, so that only the faulty samples are None.
         return [found for place in places for found in self.stored_bytes(np.array([place]))]
 
     @property
     def dictionary(self) -> bytes:
-        """The compression dictionary; empty where there is none. Raises `FormatError`."""
+        """The compression dictionary; empty if there is none. Raises `FormatError`."""
         return _dictionary_of(self)
 
     def decode_error(self, what: str, index: int, hint: str = "") -> DecodeError:
-        """The error for a sample whose bytes are right and still do not decode."""
+        """Return the error for a sample that cannot be decoded although its checksum is right."""
         return blame.not_decoded(self.location, self.chunk_of(index), index, what, hint)
 
     def open_chunk(self, number: int) -> ChunkFront:
-        """Read a chunk's front, and check that it is whole and the one that the index knows. Raises `FormatError`."""
+        """Read a chunk's front, and check that it is whole and the one that the index lists. Raises `FormatError`."""
         location, own, manifest = self._index.home(number)
         return open_chunk(location, own, manifest, self.chunk_rows[number])
 
     def check_file_size(self, number: int) -> None:
-        """Check that a chunk's file has the size that the index says. Reads nothing. Raises `FormatError`."""
+        """Check that a chunk's file has the size that the index records. Reads nothing. Raises `FormatError`."""
         if file_size(self.location, number) != int(self.chunk_rows["file_size"][number]):
-            self.open_chunk(number)  # raises the error that says which of the two is wrong
+            self.open_chunk(number)  # raises the error that names the wrong one of the two
 
     def check_tables(self, places: NDArray[np.int64], *, close: bool = False) -> None:
         """Check that the rows of the index for these places agree with their chunks' own tables, once for each row.
 
-        `close`: keep no chunk open afterwards. Raises `FormatError` where they differ.
+        `close`: leave no chunk open afterwards. Raises `FormatError` if they differ.
         """
         differing = self._tables.differing(places, self._tools.reader)
         if close:
@@ -150,14 +152,16 @@ class StoredDataSet(Catalogue):
             raise blame.other_table(self.location, number, sample)
 
     def are_inside(self, chunks: NDArray[np.integer[Any]], rows: NDArray[np.void]) -> NDArray[np.bool_]:
-        """Which of these rows of the index give a range inside of its chunk's file, and a size that can be right."""
+        """Return which of these rows of the index give a range inside their chunk's file, and a possible size."""
         room = self.chunk_rows["file_size"][chunks]
+        # A difference, because the sum of two damaged numbers may overflow.
         inside: NDArray[np.bool_] = (rows["offset"] <= room) & (rows["size"] <= room - rows["offset"])
+        # A sample that compression would enlarge is stored raw.
         inside &= rows["size"] <= rows["raw_size"]
         return inside
 
     def _stored(self, indices: NDArray[np.integer[Any]]) -> StoredSamples:
-        """Read samples and check them. They lie in this thread's scratch memory until its next read."""
+        """Read samples and check them. They are in this thread's scratch memory, valid until its next read."""
         places, rows = self.locate(indices)
         chunks = places // self.header.chunk_size
         self._check_rows(chunks, rows)
@@ -170,10 +174,10 @@ class StoredDataSet(Catalogue):
         return stored
 
     def _check_rows(self, chunks: NDArray[np.int64], rows: NDArray[np.void]) -> None:
-        """Check that each sample is in a chunk of this folder, and that its range lies inside the chunk.
+        """Check that each sample is in a chunk of this folder, and that its range is inside the chunk.
 
         No allocation relies on an unchecked length: before a large one, each chunk's file must have the size that the
-        index says. Raises `FormatError`, `ElsewhereError`.
+        index records. Raises `FormatError`, `ElsewhereError`.
         """
         if self.share is not None and not (here := self.share.here(chunks)).all():
             position = int(np.flatnonzero(~here)[0])
@@ -189,7 +193,7 @@ class StoredDataSet(Catalogue):
             raise blame.outside_its_chunk(self.location, number, rows[position], room)
 
     def _read(self, chunks: NDArray[np.int64], rows: NDArray[np.void]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-        """This thread's scratch memory with the stored bytes of each row, and where the bytes of each row begin."""
+        """Return this thread's scratch memory with the stored bytes of each row, and the offset of each row's bytes."""
         cut = cut_ranges(chunks, rows)
         ends = np.cumsum(cut.sizes, dtype=np.int64)
         begins = ends - cut.sizes
@@ -203,7 +207,7 @@ class StoredDataSet(Catalogue):
         return np.frombuffer(scratch, np.uint8), begins[cut.range_of] + cut.starts
 
     def _check_front(self, number: int, sample: int) -> None:
-        """A sample is not as the index says: raise the error of its chunk's front, if the front has one."""
+        """Raise the error of a chunk's front, if it has one, after a sample has differed from the index."""
         try:
             self.open_chunk(number)
         except FormatError as error:
@@ -211,7 +215,7 @@ class StoredDataSet(Catalogue):
 
     @property
     def _decompressor(self) -> Decompressor:
-        """This thread's decompressor. Raises `FormatError`."""
+        """The decompressor of the current thread. Raises `FormatError`."""
         try:
             return self._tools.decompressor(partial(_dictionary_of, self))
         except ValueError as error:
@@ -227,7 +231,7 @@ def _dictionary_of(data: StoredDataSet) -> bytes:
 
 
 class CoveringRanges(NamedTuple):
-    """Ranges that cover some samples, and where each sample lies in them."""
+    """Ranges that cover some samples, and the position of each sample in them."""
 
     chunks: list[int]
     offsets: list[int]
@@ -235,7 +239,7 @@ class CoveringRanges(NamedTuple):
     range_of: list[int]
     """For each sample, the number of its range in the lists above."""
     starts: list[int]
-    """For each sample, where it begins in its range."""
+    """For each sample, its offset in its range."""
 
 
 def cut_ranges(chunks: NDArray[np.integer[Any]], rows: NDArray[np.void]) -> CoveringRanges:
@@ -258,7 +262,7 @@ def cut_ranges(chunks: NDArray[np.integer[Any]], rows: NDArray[np.void]) -> Cove
 
 
 class _Tools(threading.local):
-    """The tools with which a thread reads: each thread gets its own."""
+    """The reader, decompressor and scratch memory of one thread."""
 
     def __init__(self, location: Location) -> None:
         self.reader = location.reader()
@@ -266,15 +270,15 @@ class _Tools(threading.local):
         self._memory = memoryview(bytearray())
 
     def decompressor(self, dictionary: Callable[[], bytes]) -> Decompressor:
-        """The thread's decompressor. Calls `dictionary` once. Raises ValueError where its result is no dictionary."""
+        """Return the thread's decompressor. Calls `dictionary` once. Raises ValueError if its result is invalid."""
         if self._decompressor is None:
             self._decompressor = Decompressor(dictionary())
         return self._decompressor
 
     def scratch(self, size: int) -> memoryview:
-        """At least `size` bytes of memory to read into.
+        """Return at least `size` bytes of memory to read into.
 
-        Memory of up to `SCRATCH_BYTES` is used again, because fresh pages cost more than the read itself.
+        Memory of up to `SCRATCH_BYTES` is reused, because fresh pages cost more than the read itself.
         """
         if size > SCRATCH_BYTES:
             return memoryview(bytearray(size))

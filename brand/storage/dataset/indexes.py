@@ -1,7 +1,7 @@
-"""Which files are the index of a data set? Its own, or those of all parts of a collection (`joined`).
+"""Which files are the index of a data set? Its own files, or those of all segments of a collection (`joined`).
 
-`Catalogue` asks an `Index` and does not know which one it is. An `OwnIndex` hands out the files themselves, so reads of
-a data set that is no collection take no detour.
+`Catalogue` asks an `Index` and does not depend on the kind. An `OwnIndex` returns the files themselves, so reads of a
+data set that is not a collection have no extra layer.
 """
 
 from __future__ import annotations
@@ -21,36 +21,36 @@ from brand.storage.io.location import Location
 
 
 class Elements(Protocol):
-    """An array in files, as `ArrayFile` is one. Its methods raise `FormatError`."""
+    """An array in files, with the methods of an `ArrayFile`. They raise `FormatError`."""
 
     def __len__(self) -> int: ...
 
     def run(self, first: int, end: int) -> NDArray[Any]:
-        """The elements `first` to `end` - 1, or as many of them as there are."""
+        """Return the elements `first` to `end` - 1, or as many of them as there are."""
 
     def all(self) -> NDArray[Any]:
-        """All elements."""
+        """Return all elements."""
 
     def take(self, numbers: NDArray[np.integer[Any]]) -> NDArray[Any]:
-        """The elements with these numbers, in that order."""
+        """Return the elements with these numbers, in that order."""
 
 
 class Compared(Protocol):
     """Compares the index with the chunks' own tables (`Tables`)."""
 
     def differing(self, places: NDArray[np.int64], reader: ChunkReader) -> NDArray[np.intp]:
-        """Positions in `places` whose rows in the index differ from their chunks' tables."""
+        """Return the positions in `places` whose rows in the index differ from their chunks' tables."""
 
 
 class Index(Protocol):
     """The index of a data set."""
 
     manifest: Manifest
-    """What the data set holds. `header.samples` counts places."""
+    """Facts about the data set. `header.samples` counts places."""
 
     @property
     def share(self) -> Share | None:
-        """Which chunks are here; None: all."""
+        """The partition that is in this folder; None: all chunks."""
 
     samples: int
     """Number of public indices."""
@@ -65,30 +65,30 @@ class Index(Protocol):
 
     @property
     def tables(self) -> Compared:
-        """Compares it with the chunks' own tables."""
+        """Comparison of the index with the chunks' own tables."""
 
     @property
     def deleted(self) -> NDArray[np.int64] | None:
         """Indices whose samples were deleted, ascending; None: there are none, and each place has a sample."""
 
     def drawn(self) -> NDArray[np.bool_] | None:
-        """Which places have a sample that is not deleted, shape (places,); None: all."""
+        """Return which places have a sample that is not deleted, shape (places,); None: all."""
 
     def chunk_rows(self) -> NDArray[np.void]:
-        """File size and checksum of each chunk."""
+        """Return the file size and checksum of each chunk."""
 
     def column(self, name: str) -> NDArray[Any]:
-        """An `int` or `float` field of all samples, by index."""
+        """Return an `int` or `float` field of all samples, by index."""
 
     def home(self, chunk: int) -> tuple[Location, int, Manifest]:
-        """The data set that a chunk belongs to: where it lies, the chunk's number there, and the manifest."""
+        """Return the data set that a chunk belongs to: its location, the chunk's number there, and the manifest."""
 
     def holder(self, index: int) -> Location:
-        """Where the index files lie that know this sample."""
+        """Return the folder of the index files that describe this sample."""
 
 
 class OwnIndex:
-    """The index of a data set that is no collection. `first_chunk`: see `Tables`."""
+    """The index of a data set that is not a collection. `first_chunk`: see `Tables`."""
 
     deleted = None
 

@@ -1,13 +1,13 @@
 """A version of a collection as one data set, without an index of its own.
 
-    public indices   0 ........ 999 | 1000 ..... 1199 | 1200 ...          parts follow each other
+    public indices   0 ........ 999 | 1000 ..... 1199 | 1200 ...          segments follow each other
     chunks           0  1  2  3     | 4               | 5 ...             and so do their chunks
     places           0 .... 999 hole| 256 * 4 ...     | 256 * 5 ...       `chunk_size` places for each chunk
 
-A node server, orders and caches know places only, and chunk `k` has the places from `k * chunk_size` on. So a part
+A data server, orders and caches use places only, and chunk `k` has the places from `k * chunk_size` on. So a segment
 whose last chunk is short leaves a **hole**: places without a sample. A hole has a row of no bytes at the end of its
-chunk. Orders leave out holes and deleted samples alike (`drawn`). The arrays (`joinedarrays`) read the parts' own files
-(`partindex`), so opening a collection reads no index, and a change of it writes none.
+chunk. Orders leave out holes and deleted samples alike (`drawn`). The arrays (`joinedarrays`) read the segments' own
+files (`partindex`), so opening a collection reads no index, and a change of it writes none.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class JoinedIndex:
 
 
 def _joined_manifest(parts: Sequence[PartIndex], version_id: str) -> Manifest:
-    """Return the facts of all parts together."""
+    """Return the facts of all segments together."""
     last, first = parts[-1], parts[0]
     header = type(first.header)(
         samples=last.first_place + last.header.samples,

@@ -1,4 +1,4 @@
-"""Arrays of a collection: the parts' own files, read as one array, and compared with the chunks' tables."""
+"""Arrays of a collection: the segments' own files, read as one array, and compared with the chunks' tables."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ _NO_INDEX: Final = np.iinfo(np.uint64).max
 _NO_CHECKSUM: Final = xxhash.xxh3_64_intdigest(b"")
 
 TakeFrom = Callable[[PartIndex, NDArray[np.int64]], NDArray[Any]]
-"""Returns a part's elements with some numbers of the collection."""
+"""Returns a segment's elements, given their numbers in the collection."""
 
 
 class JoinedArray:
-    """`Elements` of several parts: number `n` is in the last part whose first number, in `firsts`, is at most `n`."""
+    """`Elements` of several segments. Number `n` is in the last segment whose first number (`firsts`) is at most
+    `n`.
+    """
 
     def __init__(
         self, parts: Sequence[PartIndex], firsts: Sequence[int], length: int, take_from: TakeFrom, dtype: Any
@@ -62,7 +64,7 @@ class JoinedRows(JoinedArray):
         super().__init__(parts, [part.first_place for part in parts], places, _rows_of, ROW)
 
     def run(self, first: int, end: int) -> NDArray[np.void]:
-        """See `Elements`. A run within one part, as a stripe is one, is read at once."""
+        """See `Elements`. A run within one segment, such as a stripe, is read at once."""
         part = self._parts[int(np.searchsorted(self._firsts, first, side="right")) - 1]
         begin = first - part.first_place
         if not 0 <= begin <= (stop := end - part.first_place) <= part.header.samples:
@@ -73,12 +75,12 @@ class JoinedRows(JoinedArray):
 
 
 def joined_places(parts: Sequence[PartIndex], samples: int) -> JoinedArray:
-    """Return the place of each index; -1 for a sample whose bytes are gone."""
+    """Return the place of each index; -1 for a sample whose bytes were removed."""
     return JoinedArray(parts, [0, *(part.part.first for part in parts[1:])], samples, _places_of, np.int64)
 
 
 class JoinedTables:
-    """Compares each part with the tables of its own chunks."""
+    """Compares each segment with the tables of its own chunks."""
 
     def __init__(self, parts: Sequence[PartIndex]) -> None:
         self._parts, self._firsts = parts, np.array([part.first_place for part in parts])
@@ -107,7 +109,7 @@ def _rows_of(part: PartIndex, places: NDArray[np.int64]) -> NDArray[np.void]:
 
 
 def _end_of(part: PartIndex) -> int:
-    """Return the offset at which the samples of the last chunk of a part end."""
+    """Return the offset at which the samples of the last chunk of a segment end."""
     last = part.own.rows.run(part.header.samples - 1, part.header.samples)[0]
     return int(last["offset"]) + int(last["size"])
 

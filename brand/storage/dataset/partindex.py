@@ -1,8 +1,8 @@
-"""The index of one part of a collection: which public indices and places do its samples have?
+"""The index of one segment of a collection: which public indices and places do its samples have?
 
-public index   index in the collection; samples that were taken out of the part leave gaps ("absent")
-local index    index in the part's own files, without gaps
-place          `first_place` + the place in the part's own files
+public index   index in the collection; samples that were removed from the segment leave gaps ("absent")
+local index    index in the segment's own files, without gaps
+place          `first_place` + the place in the segment's own files
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from brand.storage.dataset.lists import VERIFY_HINT, read_list
 from brand.storage.io.location import FolderLocation
 
 NOTHING: Final = {"int": np.iinfo(np.int64).min, "float": np.nan}
-"""What a column has for a deleted sample, and an overlay for a sample that it does not know: by codec."""
+"""Value of a column for a deleted sample, and of an overlay for a sample without a value, by codec."""
 
 
 class PartIndex:
-    """The index of one part; places and indices as in the part's own files are called local."""
+    """The index of one segment; places and indices in the segment's own files are called local."""
 
     def __init__(self, folder: Path, part: PartOf, first_chunk: int, absent: NDArray[np.int64]) -> None:
         self.part, self.first_chunk = part, first_chunk
@@ -37,30 +37,30 @@ class PartIndex:
         self.header = self.manifest.header
         self.first_place = first_chunk * self.header.chunk_size
         self.absent = absent
-        """Public indices of its run that were taken out of it."""
+        """Public indices of the segment's run whose samples were removed."""
         self._absent = absent - part.first
         self._before = self._absent - np.arange(len(absent))
-        """Number of the part's samples before each absent one."""
+        """Number of the segment's samples before each absent one."""
         told = self.manifest.data_set_id.hex(), self.header.samples
         if told != (part.id, part.samples):
             expected, found = f"{part.id}, {part.samples} samples", f"{told[0]}, {told[1]} samples"
-            what, path = "a part under another's name", self.location.local
+            what, path = "a segment with the name of another segment", self.location.local
             raise ForeignFileError(what, path=path, expected=expected, found=found, hint=VERIFY_HINT)
 
     @cached_property
     def own(self) -> OwnIndex:
-        """The index in the part's own files. A reader for its tables counts chunks as the collection does."""
+        """The index in the segment's own files. A reader for its tables numbers chunks as the collection does."""
         return OwnIndex(self.location, self.first_chunk)
 
     def public(self, local: NDArray[Any]) -> NDArray[np.int64]:
-        """Return the public indices of samples by their local ones."""
+        """Return the public indices of samples, given their local ones."""
         local = local.astype(np.int64)
         if len(self._before):
             local = local + np.searchsorted(self._before, local, side="right")
         return local + self.part.first
 
     def local(self, public: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the inverse of `public`; -1 for an absent index."""
+        """Return the local indices of samples, given their public ones; -1 for an absent index."""
         within = public - self.part.first
         if not len(self._absent):
             return within
@@ -79,7 +79,7 @@ class PartIndex:
 
 
 def open_parts(folder: Path, version: Version) -> list[PartIndex]:
-    """Return the parts of a version that hold samples, in their order. Raises a `FormatError`."""
+    """Return the segments of a version that hold samples, in their order. Raises a `FormatError`."""
     parts: list[PartIndex] = []
     chunks = 0
     for part in version.parts:
@@ -87,14 +87,14 @@ def open_parts(folder: Path, version: Version) -> list[PartIndex]:
             continue
         absent = read_list(folder, part.absent, part.end)
         if len(absent) and int(absent[0]) < part.first:
-            raise LayoutError("an absent index of another part", path=folder / part.name, hint=VERIFY_HINT)
+            raise LayoutError("an absent index of another segment", path=folder / part.name, hint=VERIFY_HINT)
         parts.append(PartIndex(folder, part, chunks, absent))
         chunks += parts[-1].header.chunks
     return parts
 
 
 def check_alike(parts: list[PartIndex]) -> None:
-    """Raise `ForeignFileError` if a part does not fit the first one."""
+    """Raise `ForeignFileError` if a segment does not fit the first one."""
     first = parts[0]
     classes: tuple[str, ...] | None = first.header.classes
     for part in parts[1:]:
@@ -107,7 +107,7 @@ def check_alike(parts: list[PartIndex]) -> None:
         )
         for what, expected, found in facts:
             if expected != found:
-                what = f"the {what} differs from that of the part before"
+                what = f"the {what} differs from that of the previous segment"
                 path = part.location.local
                 raise ForeignFileError(what, path=path, expected=expected, found=found, hint=VERIFY_HINT)
         classes = own

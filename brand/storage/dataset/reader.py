@@ -26,7 +26,7 @@ class Reader:
         return Reader, (self._data.location,)
 
     def __len__(self) -> int:
-        """Number of indices, those of deleted samples included."""
+        """Return the number of indices, including those of deleted samples."""
         return len(self._data)
 
     def __repr__(self) -> str:
@@ -39,7 +39,7 @@ class Reader:
 
     @property
     def schema(self) -> dict[str, str]:
-        """Field name -> codec, in storage order; behind them the overlays of a collection."""
+        """Field name -> codec, in storage order, followed by the overlays of a collection."""
         return self._data.schema
 
     @property
@@ -57,16 +57,17 @@ class Reader:
     def samples(self, indices: Sequence[int] | NDArray[np.integer[Any]]) -> list[dict[str, Any]]:
         """Return the samples with these indices (each 0 <= i < len), in this order, read together.
 
-        All fields, images and audio as bytes, and the overlays of a collection. Raises `FormatError`, IndexError,
-        `DeletedError`, and `ElsewhereError` if a sample is in the partition of another node.
+        Each has all fields, images and audio as bytes, and the overlays of a collection. Raises `FormatError`,
+        IndexError, `DeletedError`, and `ElsewhereError` if a sample is in the partition of another node.
         """
         return self._data.samples(indices)
 
     def column(self, name: str) -> NDArray[Any]:
         """Return an `int` or `float` field of all samples by index, shape (len,), read-only; 8 bytes a sample.
 
-        For a collection also an overlay. A deleted sample has the value -2^63 or NaN there. `brand verify` compares the
-        column with the samples; this method does not. Raises `SchemaError` for other fields, `FormatError`.
+        For a collection, this may also be an overlay. A deleted sample has the value -2^63 or NaN there. `brand verify`
+        compares the column with the samples; this method does not. Raises `SchemaError` for other fields,
+        `FormatError`.
         """
         return self._data.column(name)
 
@@ -76,10 +77,10 @@ class Reader:
 
 
 def open(where: Where) -> Reader:  # noqa: A001 - `brand.open`
-    """Open a data set to read from it in this process, without PyTorch and without a node server.
+    """Open a data set to read from it in this process, without PyTorch and without a data server.
 
-    `where` is the path of its folder, or its URL. Nothing of the samples is read. A process that has read from a store
-    cannot be forked: a forked process that reads from it, too, gets a `UsageError`.
+    `where` is the path of its folder, or its URL. No samples are read. A process that has read from an object store
+    cannot be forked: a forked process that also reads from it gets a `UsageError`.
 
     Raises `UsageError`, `StorageError`, `FormatError`.
     """

@@ -1,4 +1,4 @@
-"""What is in a data set, in numbers: sizes and classes, from the index alone."""
+"""Contents of a data set in numbers: sizes and classes, from the index alone."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Summary:
     path: str
     id: str
     samples: int
-    """Without deleted ones."""
+    """Number of samples, without deleted ones."""
     chunks: int
     chunk_size: int
     schema: dict[str, str]
@@ -42,17 +42,17 @@ class Summary:
     companions: dict[str, int]
     """Size of each companion file."""
     share: dict[str, int] | None
-    """Where this is one node's share: the node, the number of nodes, and the contents; else None.
+    """If this is the partition of one node: the node, the number of nodes, and the contents; else None.
 
     All other facts but `disk_bytes` describe the whole data set.
     """
     collection: dict[str, Any] | None
-    """Where this is a version of a collection: its number, indices, deleted ones among them, samples whose bytes are
-    there, parts, and columns that are in no part; else None.
+    """If this is a version of a collection: its number, indices, deleted indices, samples whose bytes are stored,
+    segments, and columns that are in no segment; else None.
     """
 
     def to_json(self) -> dict[str, Any]:
-        """The facts as plain values."""
+        """Return the facts as plain values."""
         return asdict(self)
 
 

@@ -2,9 +2,10 @@
 
 A sample's checksum proves its bytes, not its index. The chunk's table has the sample's index, and `index/samples.npy`
 repeats it. So each process compares the rows that it uses with the tables, a block of `BLOCK` rows at a time, each
-block once. Blocks are read together, like samples. Where the two differ, the whole front of the chunk is read and
+block once. Blocks are read together, like samples. If the two differ, the whole front of the chunk is read and
 checked. If the front is right, the index is wrong. If the front is damaged, there is nothing to compare with, and the
-index is believed. The index of a data set in a store was checked as a whole when it was copied: it is not compared.
+index is trusted. The index of a data set in an object store was checked as a whole when it was copied: it is not
+compared.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ _LARGEST_FRONT: Final = PREAMBLE_SIZE + MAX_HEADER + MAX_DICTIONARY
 class Tables:
     """Compares `rows`, the index of the data set at `location`, with the tables of its chunks.
 
-    `first_chunk`: a `reader` gives chunk 0 of the data set this number, if the data set is a part of a collection. Any
-    number of threads may use a `Tables`: two threads that compare the same block get the same result.
+    `first_chunk`: the number that a `reader` gives to chunk 0 of the data set, if the data set is a segment of a
+    collection. Any number of threads may use a `Tables`: two threads that compare the same block get the same result.
     """
 
     def __init__(self, header: Header, rows: ArrayFile, location: Location, first_chunk: int = 0) -> None:
@@ -39,12 +40,12 @@ class Tables:
         self._blocks = -(-header.chunk_size // BLOCK)
         """Number of blocks of a chunk."""
         self._same = np.zeros(header.chunks * self._blocks, np.bool_)
-        """Which blocks need no further comparison, shape (all blocks,)."""
+        """Blocks that need no further comparison, shape (all blocks,)."""
 
     def differing(self, places: NDArray[np.int64], reader: ChunkReader) -> NDArray[np.intp]:
-        """Positions in `places` whose rows in the index differ from their chunks' tables.
+        """Return the positions in `places` whose rows in the index differ from their chunks' tables.
 
-        Raises `FormatError` where the index cannot be read.
+        Raises `FormatError` if the index cannot be read.
         """
         if self._location.in_store:  # the index was checked as a whole
             return np.empty(0, np.intp)
@@ -60,14 +61,14 @@ class Tables:
         return np.flatnonzero(np.isin(places, wrong)) if len(wrong) else wrong
 
     def _span(self, blocks: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Chunk, first slot and number of rows of blocks."""
+        """Return the chunk, first slot and number of rows of blocks."""
         chunks = blocks // self._blocks
         slots = blocks % self._blocks * BLOCK
         samples = np.minimum(self._header.chunk_size, self._header.samples - chunks * self._header.chunk_size)
         return chunks, slots, np.minimum(BLOCK, samples - slots)
 
     def _read(self, blocks: NDArray[np.int64], reader: ChunkReader) -> list[NDArray[np.void] | None]:
-        """The rows of these blocks in the chunks' tables, unchecked; None where they cannot be found or read."""
+        """Return the rows of these blocks in the chunks' tables, unchecked; None if they cannot be read."""
         chunks, slots, counts = self._span(blocks)
         firsts = chunks * self._header.chunk_size
         samples = np.minimum(self._header.chunk_size, self._header.samples - firsts)
@@ -90,7 +91,7 @@ class Tables:
         return found
 
     def _compare(self, block: int, table: NDArray[np.void] | None) -> NDArray[np.int64]:
-        """Places of a block whose rows in the index are wrong."""
+        """Return the places of a block whose rows in the index are wrong."""
         (chunk,), (slot,), (count,) = (values.tolist() for values in self._span(np.array([block])))
         first = chunk * self._header.chunk_size + slot
         known = self._rows.run(first, first + count)
@@ -106,7 +107,7 @@ class Tables:
         return np.empty(0, np.int64)
 
     def _whole_table(self, chunk: int) -> NDArray[np.void] | None:
-        """The table of a chunk whose front is right; None where it is damaged or cannot be read."""
+        """Return the table of a chunk whose front is right; None if the front is damaged or cannot be read."""
         try:
             return front_of(self._location, chunk).rows
         except (FormatError, OSError):

@@ -1,7 +1,7 @@
-"""Which threads copy what one draw brings? The one that draws, and a few more where much is to be copied.
+"""Which threads copy the samples of one fetch? The fetching thread, and a few more if there is much to copy.
 
-One thread copies some GB a second, less than the memory of most machines gives. The kernel, numpy and xxhash copy and
-check without the interpreter's lock.
+One thread copies some GB a second, less than the memory bandwidth of most machines. The kernel, numpy and xxhash copy
+and check without the interpreter's lock.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 MOST: Final = 4
-"""The most threads of a crew."""
+"""Maximum threads of a crew."""
 PART_BYTES: Final = 2 << 20
-"""A part that a thread copies has at least so many bytes."""
+"""Minimum bytes that a thread copies."""
 
 _T = TypeVar("_T")
 
@@ -34,7 +34,7 @@ class Crew:
         return f"Crew({self.threads} threads{'' if self._pool is None else ', started'})"
 
     def parts(self, sizes: NDArray[np.integer[Any]]) -> list[slice]:
-        """Which of the pieces with these sizes each thread copies: at most `threads` slices, of about equal bytes."""
+        """Return the pieces of these sizes that each thread copies: at most `threads` slices, of about equal bytes."""
         ends = np.cumsum(sizes, dtype=np.int64)
         total = int(ends[-1]) if len(ends) else 0
         count = max(1, min(self.threads, total // PART_BYTES))
@@ -43,13 +43,13 @@ class Crew:
         return [slice(first, end) for first, end in pairwise(bounds) if first < end]
 
     def even(self, pieces: int, size: int) -> list[slice]:
-        """As `parts`, of so many pieces of `size` bytes."""
+        """Return the same as `parts`, for this many pieces of `size` bytes each."""
         count = max(1, min(self.threads, pieces * size // PART_BYTES))
         bounds = [pieces * number // count for number in range(count + 1)]
         return [slice(first, end) for first, end in pairwise(bounds)]
 
     def each(self, do: Callable[[int, slice], _T], parts: list[slice]) -> list[_T]:
-        """Call `do(number, part)` for each part, all at the same time. Returns the results, in order."""
+        """Call `do(number, part)` for each slice, all at the same time. Return the results, in order."""
         if len(parts) < 2:
             return [do(number, part) for number, part in enumerate(parts)]
         if self._pool is None:
@@ -58,5 +58,5 @@ class Crew:
         try:
             first = do(0, parts[0])
         finally:
-            wait(others)  # nobody copies into memory that is given up
+            wait(others)  # before the caller may release the memory that the threads copy into
         return [first, *(other.result() for other in others)]

@@ -1,10 +1,10 @@
-"""Which storage does a path lie on, and what is that storage called?
+"""On which storage device is a path, and what is its name?
 
     path -> id of its mount (/proc/self/fdinfo) -> its line of /proc/self/mountinfo -> file system and source -> name
 
-The name is the same after a reboot, for every folder of the storage, bind mount and subvolume: `ext4 on /dev/sda1`,
-`nfs4 on server:/export`. Where a source names nothing (`overlay`, a virtiofs tag), its mount point tells it apart. The
-functions that read the lines are pure (`parse_mounts`, `find_mount`, `device_name`).
+The name is the same after a reboot, and for every folder, bind mount and subvolume of the storage: `ext4 on /dev/sda1`,
+`nfs4 on server:/export`. If a source is not unique (`overlay`, a virtiofs tag), its mount point is added. The functions
+that read the lines are pure (`parse_mounts`, `find_mount`, `device_name`).
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ _MOUNT_ID: Final = re.compile(r"^mnt_id:\s*(\d+)$", re.MULTILINE)
 
 
 class Mount(NamedTuple):
-    """What a line of mountinfo says of one mount."""
+    """One mount, as a line of mountinfo describes it."""
 
     number: int
     root: str
-    """The folder of the file system that is seen there: not `/` for a bind mount or a subvolume."""
+    """The folder of the file system that is mounted: not `/` for a bind mount or a subvolume."""
     point: str
-    """Where it is mounted."""
+    """The mount point."""
     type: str
     source: str
 
 
 def parse_mounts(text: str) -> list[Mount]:
-    """The mounts of a `mountinfo` file (proc(5)), in its order. Lines that are no mounts are left out. Pure."""
+    """Return the mounts of a `mountinfo` file (proc(5)), in its order. Lines that are not mounts are left out. Pure."""
     found = []
     for line in text.split("\n"):
         left, _, right = line.partition(" - ")
@@ -50,9 +50,9 @@ def parse_mounts(text: str) -> list[Mount]:
 
 
 def find_mount(mounts: Sequence[Mount], path: str, number: int | None = None) -> Mount | None:
-    """The mount with this number; where the number is unknown, the deepest mount above `path`, and the last of equals.
+    """Return the mount with this number; if the number is unknown, the deepest mount above `path`.
 
-    `path` is absolute and without links. Pure.
+    If several are equally deep, it is the last one. `path` is absolute and without links. Pure.
     """
     named = [mount for mount in mounts if mount.number == number]
     above = named or [m for m in mounts if path == m.point or path.startswith(m.point.rstrip("/") + "/")]
@@ -60,27 +60,27 @@ def find_mount(mounts: Sequence[Mount], path: str, number: int | None = None) ->
 
 
 def device_name(mount: Mount) -> str:
-    """The name of the storage, the same for all its mounts. Pure."""
+    """Return the name of the storage, the same for all its mounts. Pure."""
     names_it = "/" in mount.source or ":" in mount.source
     return f"{mount.type} on {mount.source}" + ("" if names_it else f" at {mount.point}")
 
 
 def mount_of(path: str | Path) -> Mount:
-    """The mount that a file or folder lies on. Raises `StorageError` where the path does not exist, `BrandError`."""
-    with storage_errors(Path(path), "cannot look at"):
+    """Return the mount of a file or folder. Raises `StorageError` if the path does not exist, `BrandError`."""
+    with storage_errors(Path(path), "cannot access"):
         real = os.path.realpath(path, strict=True)
     try:
         mounts = parse_mounts(_text("/proc/self/mountinfo"))
     except OSError:
-        raise BrandError("which storage a path lies on is known on Linux only, from /proc/self/mountinfo") from None
+        raise BrandError("the storage device of a path is known on Linux only, from /proc/self/mountinfo") from None
     mount = find_mount(mounts, real, _mount_number(real))
     if mount is None:
-        raise BrandError(f"{path}: /proc/self/mountinfo does not tell which storage this lies on")
+        raise BrandError(f"{path}: /proc/self/mountinfo does not tell on which storage device this path is")
     return mount
 
 
 def _mount_number(path: str) -> int | None:
-    """The mount's id as the kernel knows it. It is right even where one mount hides another."""
+    """Return the mount's id from the kernel. It is right even if one mount hides another."""
     try:
         descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
         try:
@@ -93,7 +93,7 @@ def _mount_number(path: str) -> int | None:
 
 
 def _text(path: str) -> str:
-    """The text of a file of /proc. Names in it may hold bytes that are no UTF-8."""
+    """Return the text of a file of /proc. Names in it may hold bytes that are not UTF-8."""
     with open(path, encoding="utf-8", errors="surrogateescape") as file:
         return file.read()
 

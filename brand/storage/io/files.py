@@ -1,9 +1,9 @@
-"""Many small or large ranges of many numbered files: how are they read with few open files and, when cold, all at once?
+"""How are many ranges of many numbered files read with few open files and, if they are not cached, all at once?
 
 `RangeReader.read_into` first asks for each range with RWF_NOWAIT, so a range in the page cache costs one system call.
-Then it announces all other ranges to the kernel (POSIX_FADV_WILLNEED), so that the device sees a deep queue from one
-thread, and reads them one after the other. Bytes go straight into the caller's buffers. Descriptors stay open; the
-least recently used one is closed first. Not thread-safe: each thread has its own reader.
+Then it announces all other ranges to the kernel (POSIX_FADV_WILLNEED), so that the device has a deep queue from one
+thread, and reads them one after the other. Bytes are read directly into the caller's buffers. Descriptors stay open;
+the least recently used one is closed first. Not thread-safe: each thread has its own reader.
 """
 
 from __future__ import annotations
@@ -19,35 +19,36 @@ from typing import Final, Protocol
 Range = tuple[int, int, memoryview]
 """One contiguous read: number of the file, offset, and the buffer to fill."""
 PathOf = Callable[[int], str]
-"""The path of a numbered file."""
+"""Returns the path of a numbered file."""
 
 OPEN_FILES: Final = 256
-"""Most descriptors that stay open: a quarter of the usual limit."""
+"""Maximum descriptors that stay open: a quarter of the usual limit."""
 MOST_OPEN: Final = 16384
-"""Most descriptors that stay open where the limit is high."""
+"""Maximum descriptors that stay open if the limit is high."""
 USUAL_LIMIT: Final = 1024
-"""Descriptors that a process may usually have. Where the limit is lower (`ulimit -n`), fewer stay open."""
+"""Usual limit of descriptors of a process. If the limit is lower (`ulimit -n`), fewer stay open."""
 
 _NOWAIT: Final = getattr(os, "RWF_NOWAIT", 0)
 _WILLNEED: Final = getattr(os, "POSIX_FADV_WILLNEED", None)
 
 
 def most_open(most: int) -> int:
-    """How many descriptors may stay open where the usual limit would allow `most`."""
+    """Return how many descriptors may stay open, if the usual limit would allow `most`."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return most if limit == resource.RLIM_INFINITY else max(1, most * min(limit, USUAL_LIMIT) // USUAL_LIMIT)
 
 
 def plenty_open() -> int:
-    """How many descriptors may stay open where a system call each would cost as much as to open the file: more than
-    `OPEN_FILES` where the limit allows it, up to a quarter of the limit.
+    """Return how many descriptors may stay open for small reads, for which opening the file costs as much as the read.
+
+    It is more than `OPEN_FILES` if the limit allows it, up to a quarter of the limit.
     """
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return MOST_OPEN if limit == resource.RLIM_INFINITY else max(OPEN_FILES, min(MOST_OPEN, limit // 4))
 
 
 def no_descriptor_left(error: OSError) -> str:
-    """The message for an error that comes from the limit of open files; empty for any other error."""
+    """Return the message for an error caused by the limit of open files; empty for any other error."""
     if error.errno != errno.EMFILE:
         return ""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -64,7 +65,7 @@ class ChunkReader(Protocol):
         """
 
     def close(self) -> None:
-        """Let go of all files. The reader may be used again."""
+        """Close all files. The reader may be used again."""
 
 
 class OpenFiles:
@@ -79,7 +80,7 @@ class OpenFiles:
         self._open: OrderedDict[int, int] = OrderedDict()
 
     def descriptor(self, number: int) -> int:
-        """A descriptor of a file, valid until the next call. Raises OSError."""
+        """Return a descriptor of a file, valid until the next call. Raises OSError."""
         descriptor = self._open.get(number)
         if descriptor is None:
             descriptor = self._opened(self.path_of(number))
@@ -91,16 +92,17 @@ class OpenFiles:
         return descriptor
 
     def together(self, numbers: Sequence[int]) -> list[int] | None:
-        """Descriptors of files, all of them valid until the next call; None where fewer can be open. Raises OSError."""
+        """Return descriptors of files, all valid until the next call; None if fewer can be open. Raises OSError."""
         if len(numbers) > self._most:
             return None
         for number in numbers:
             self.descriptor(number)
+        # If the process runs out of descriptors, opening one file closes the others.
         found = [self._open[number] for number in numbers if number in self._open]
         return found if len(found) == len(numbers) else None
 
     def _opened(self, path: str) -> int:
-        """Open a file. Where the process may have no more descriptors, close all other files of this object first."""
+        """Open a file. If the process has no descriptors left, close all other files of this object first."""
         try:
             return os.open(path, self._flags)
         except OSError as error:
@@ -132,15 +134,16 @@ class RangeReader:
     def read_into(self, ranges: Sequence[Range]) -> None:
         """See `ChunkReader`."""
         late = [r for r in ranges if not self.filled_from_cache(r)]
+        # A single read needs no announcement: it follows at once.
         if len(late) > 1 and _WILLNEED is not None:
             for number, offset, buffer in late:
-                with suppress(OSError):  # the read will say what is wrong
+                with suppress(OSError):  # the read will raise the error
                     os.posix_fadvise(self._files.descriptor(number), offset, len(buffer), _WILLNEED)
         for number, offset, buffer in late:
             try:
                 _fill(self._files.descriptor(number), offset, buffer)
             except OSError as error:
-                error.filename = self._files.path_of(number)  # the error of a read knows only the descriptor
+                error.filename = self._files.path_of(number)  # the error of a read has only the descriptor
                 raise
 
     def close(self) -> None:
@@ -152,7 +155,7 @@ class RangeReader:
         return self._files.together(numbers)
 
     def filled_from_cache(self, wanted: Range) -> bool:
-        """Fill a range from the page cache. Returns whether the cache held all of it. Raises OSError."""
+        """Fill a range from the page cache. Return whether the cache held all of it. Raises OSError."""
         if not self._nowait:
             return False
         number, offset, buffer = wanted
@@ -161,7 +164,7 @@ class RangeReader:
             return os.preadv(descriptor, (buffer,), offset, self._nowait) == len(buffer)
         except BlockingIOError:
             return False
-        except OSError:  # this file system does not know RWF_NOWAIT
+        except OSError:  # this file system does not support RWF_NOWAIT
             self._nowait = 0
             return False
 

@@ -1,6 +1,6 @@
-"""A pass over a whole data set: how are its files read from front to back, and from a store as fast as it can?
+"""How does a pass over a whole data set read its files from front to back, and from a store at full bandwidth?
 
-Of a folder they are read as always: the kernel reads ahead. From a store, large ranges are asked for before their time
+Files of a folder are read as always: the kernel reads ahead. From a store, large ranges are requested in advance
 (`brand.stores.ahead`). `front_to_back` is for the chunks, `blocks_of` for index, columns and companions.
 """
 
@@ -28,9 +28,9 @@ _BLOCK: Final = 1 << 20
 
 @contextmanager
 def front_to_back(location: Location, chunks: Sequence[int]) -> Iterator[Location]:
-    """The same data set, for one that reads these chunks in this rising order, each from front to back.
+    """Yield a location of the same data set for reads of these chunks in this rising order, each from front to back.
 
-    The size of a chunk is there what the store tells, not what the index says.
+    There, the size of a chunk is the one that the store reports, not the one in the index.
     """
     if not isinstance(location, Remote):
         yield location
@@ -42,9 +42,9 @@ def front_to_back(location: Location, chunks: Sequence[int]) -> Iterator[Locatio
 
 
 def blocks_of(location: Location, name: str, size: int) -> Iterator[memoryview]:
-    """The contents of a file that is no chunk, in blocks; each is valid until the next. Raises OSError.
+    """Yield the contents of a file that is not a chunk, in blocks; each is valid until the next. Raises OSError.
 
-    `size`: how large it should be. An object of a store that is larger is not read.
+    `size`: its expected size. An object of a store that is larger is not read.
     """
     if not isinstance(location, Remote):
         with (location.local / name).open("rb") as file:
@@ -64,7 +64,7 @@ def blocks_of(location: Location, name: str, size: int) -> Iterator[memoryview]:
 
 
 def file_of(location: Location, name: str) -> str | Path:
-    """A file that is no chunk, for messages: its path, or its URL."""
+    """Return the path or the URL of a file that is not a chunk, for messages."""
     return f"{location.name}/{name}" if location.in_store else location.local / name
 
 
@@ -116,7 +116,7 @@ class _Ahead:
 
 
 class _AheadReader:
-    """A `ChunkReader` of chunks that come in their order."""
+    """A `ChunkReader` of chunks that are read in their order."""
 
     def __init__(self, ahead: ReadAhead) -> None:
         self._ahead = ahead
@@ -127,4 +127,4 @@ class _AheadReader:
             self._ahead.read_into(number, chunk_name(number), offset, buffer)
 
     def close(self) -> None:
-        """Let go of nothing: `front_to_back` does."""
+        """Do nothing: `front_to_back` closes the files."""

@@ -1,4 +1,4 @@
-"""The front of a chunk on storage: how is it read and checked, and is it the right one?"""
+"""How is the front of a chunk read from storage and checked, and does it belong to this chunk?"""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
 DICTIONARY_TRIES: Final = 8
-"""Chunks that are searched for the dictionary."""
+"""Maximum chunks that are searched for the dictionary."""
 
 
 def opened(location: Location, number: int) -> BinaryIO:
-    """A chunk as a file that reads no more than its caller asks for. Raises OSError."""
+    """Return a chunk as a file that reads no more than its caller asks for. Raises OSError."""
     return cast(BinaryIO, _ChunkFile(location, number))
 
 
@@ -34,15 +34,15 @@ class _ChunkFile(io.RawIOBase):
         self._number, self._size, self._at = number, location.chunk_bytes(number), 0
 
     def readable(self) -> bool:
-        """Yes."""
+        """Return True."""
         return True
 
     def seekable(self) -> bool:
-        """Yes."""
+        """Return True."""
         return True
 
     def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
-        """Go on reading elsewhere."""
+        """Move the read position."""
         self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
         return self._at
 
@@ -54,13 +54,13 @@ class _ChunkFile(io.RawIOBase):
         return len(part)
 
     def close(self) -> None:
-        """Let go of the chunk."""
+        """Close the chunk."""
         self._reader.close()
         super().close()
 
 
 def front_of(location: Location, number: int) -> ChunkFront:
-    """The front in the chunk file of this number. The front itself may have another number.
+    """Return the front in the chunk file of this number. The front itself may have another number.
 
     Raises `FormatError`, OSError.
     """
@@ -69,7 +69,7 @@ def front_of(location: Location, number: int) -> ChunkFront:
 
 
 def open_front(location: Location, number: int) -> ChunkFront:
-    """Read and check a chunk's front and its number. Raises a `FormatError` that names what is wrong."""
+    """Read and check a chunk's front and its number. Raises a `FormatError` that names the fault."""
     path = location.chunk_file(number)
     try:
         front = front_of(location, number)
@@ -79,15 +79,17 @@ def open_front(location: Location, number: int) -> ChunkFront:
         raise UnreadableError(f"cannot be read: {error.strerror}", path=path, chunk=number) from error
     if front.preamble.number != number:
         found = front.preamble.number
-        raise ForeignFileError("a chunk under another's name", path=path, chunk=number, expected=number, found=found)
+        raise ForeignFileError(
+            "a chunk with the file name of another chunk", path=path, chunk=number, expected=number, found=found
+        )
     return front
 
 
 def open_chunk(location: Location, number: int, manifest: Manifest, known: np.void | None) -> ChunkFront:
     """Read and check a chunk's front, and that it is chunk `number` of this data set.
 
-    `known` is the chunk's row in the index; None: the index cannot be read. Raises a `FormatError` that names what is
-    wrong.
+    `known` is the chunk's row in the index; None: the index cannot be read. Raises a `FormatError` that names the
+    fault.
     """
     front, path = open_front(location, number), location.chunk_file(number)
     preamble = front.preamble
@@ -131,7 +133,7 @@ def dictionary_in(chunks: Sequence[int], front: Callable[[int], ChunkFront]) -> 
 
 
 def file_size(location: Location, number: int) -> int:
-    """Size of a chunk's file in bytes. Raises `FormatError` where the file is missing or cannot be read."""
+    """Return the size of a chunk's file in bytes. Raises `FormatError` if the file is missing or cannot be read."""
     try:
         return location.chunk_bytes(number)
     except FileNotFoundError:
@@ -142,6 +144,6 @@ def file_size(location: Location, number: int) -> int:
 
 
 def missing_chunk(path: str, number: int, sample: int | None = None) -> MissingFileError:
-    """The error for a missing chunk."""
+    """Return the error for a missing chunk."""
     hint = "Copy it again or convert again"
     return MissingFileError("the chunk is missing", path=path, chunk=number, sample=sample, hint=hint)

@@ -1,10 +1,10 @@
-"""Copies manifest and index of a data set from a store to a folder of this machine, and checks them on the way.
+"""Copy the manifest and index of a data set from a store to a folder of this machine, and check them while copying.
 
     URL -> brand.json -> its id and checksum name the folder -> the files that it lists, each with its size and checksum
 
-The folder appears whole or not at all, below the user's cache folder. It may belong to nobody else. Several processes
-that want the same one wait for the first of them (`flock`); what a killed process has left is overwritten. Files of the
-index are read in ranges, several at a time.
+The folder appears whole or not at all, below the user's cache folder, and must belong to this user. If several
+processes need the same folder, all wait for the first of them (`flock`); files of a killed process are overwritten.
+Files of the index are read in ranges, several at a time.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ from brand.stores.store import Store, Wanted, read_all
 from brand.usercache import user_cache
 
 PATIENCE_S: Final = 20.0
-"""How long a store is asked for the manifest that does not answer: a user waits."""
+"""Maximum time that a store is asked for the manifest, because a user waits for the answer."""
 _RANGE: Final = 8 << 20
 _AT_ONCE: Final = 8
 
 
 def main() -> None:
-    """Copy the index of the URL on standard input; say on standard output where it is, or why it is nowhere."""
+    """Copy the index of the URL on standard input; write its folder, or the error, to standard output."""
     try:
         answer: dict[str, object] = {"folder": str(copy_index(sys.stdin.read().strip()))}
     except BrandError as error:
@@ -59,11 +59,14 @@ def main() -> None:
 
 
 def copy_index(url: str) -> Path:
-    """The folder with manifest and index of a data set at a URL. Raises `FormatError`, `UsageError`, `StorageError`."""
+    """Return the folder with manifest and index of a data set at a URL, copied if it is missing.
+
+    Raises `FormatError`, `UsageError`, `StorageError`.
+    """
     data = _manifest(url)
     manifest = parse_manifest(data, url)
     home = user_cache("data-sets")
-    with storage_errors(home, "cannot keep the index in"):
+    with storage_errors(home, "cannot store the index in"):
         home.parent.mkdir(parents=True, exist_ok=True)
         parent = open_given(str(home))
         name = f"{manifest.data_set_id.hex()}-{xxhash.xxh3_64_hexdigest(data)}"
@@ -71,6 +74,7 @@ def copy_index(url: str) -> Path:
         try:
             with _locked(parent, name):
                 if folder.is_dir():
+                    # Opened only to check that no other user can change it.
                     os.close(open_own_folder(name, parent, str(folder)))
                     return folder
                 unfinished = home / f"{name}.part"
@@ -90,7 +94,7 @@ def _manifest(url: str) -> bytes:
     try:
         return store.read(MANIFEST_NAME, MAX_MANIFEST)
     except FileNotFoundError:
-        what = "no data set: there is no brand.json, which a conversion writes last"
+        what = "not a data set: there is no brand.json, which a conversion writes last"
         raise NotADataSetError(what, path=url, hint="Is the URL right, and the conversion finished?") from None
     except OSError as error:
         raise StorageError(f"{printable(url)} cannot be opened: {error.strerror}") from None
@@ -108,6 +112,7 @@ def _copy(store: Store, manifest: Manifest, folder: Path) -> None:
         try:
             found = _copy_file(store, name, size, path)
         except OSError as error:
+            # Errors of this machine's disk are reported by the caller.
             if error.filename != store.url.child(name):
                 raise
             raise StorageError(f"{error.filename} cannot be read: {error.strerror}") from None
@@ -121,7 +126,7 @@ def _copy(store: Store, manifest: Manifest, folder: Path) -> None:
 
 
 def _copy_file(store: Store, name: str, size: int, path: Path) -> str:
-    """Copy a file of `size` bytes. Returns its checksum."""
+    """Copy a file of `size` bytes. Return its checksum."""
     digest = xxhash.xxh3_128()
     with path.open("wb") as file:
         for first in range(0, size, _AT_ONCE * _RANGE):
@@ -143,13 +148,13 @@ def _refuse_share(store: Store) -> None:
     except FileNotFoundError:
         return
     raise UsageError(
-        f"{store.url} is the share of one node: put the undivided data set into the store, all nodes read it"
+        f"{store.url} is the partition of one node: put the undivided data set into the store, and all nodes read it"
     )
 
 
 @contextmanager
 def _locked(parent: int, name: str) -> Iterator[None]:
-    """Alone among the processes that copy this index. The lock ends with its process."""
+    """Exclude other processes from copying this index. The lock ends with its process."""
     descriptor = os.open(f"{name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600, dir_fd=parent)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

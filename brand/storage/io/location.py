@@ -1,8 +1,8 @@
-"""Where does a data set lie, and what reads its chunks there?
+"""Where is a data set stored, and which readers read its chunks there?
 
-All bytes of chunks come through a `Location`: stripes, exact reads, samples for other nodes, tables and dictionaries.
-Manifest, share file and index are read from local files. A `FolderLocation` has them; a `Remote` has copies of them. A
-`Collected` is a version of a collection, whose parts are folders.
+All bytes of chunks are read through a `Location`: stripes, direct reads, samples for other nodes, tables and
+dictionaries. Manifest, share file and index are read from local files. A `FolderLocation` has them; a `Remote` has
+copies of them. A `Collected` is a version of a collection, whose segments are folders.
 """
 
 from __future__ import annotations
@@ -26,49 +26,49 @@ from brand.stores.url import is_url, parse_url
 
 
 class Location(Protocol):
-    """Where a data set lies. Picklable. Any number of threads may use it, because each makes its own readers."""
+    """The location of a data set. Picklable. Any number of threads may use it, because each makes its own readers."""
 
     @property
     def name(self) -> str:
-        """What names it to users and to other processes: a path, or a URL."""
+        """Name for users and for other processes: a path, or a URL."""
 
     @property
     def in_store(self) -> bool:
         """Whether the chunks are objects of a store.
 
-        Then a process that trains reads none of them: its node server does. And the index was checked as a whole when
-        it was copied, so it is not compared with the chunks' tables.
+        If so, training processes read no chunks: their data server does. The index was checked as a whole when it was
+        copied, so it is not compared with the chunks' tables.
         """
 
     @property
     def traffic(self) -> Traffic | None:
-        """What reads of a store by this object have cost so far; None where the data set is in no store."""
+        """Requests and bytes that reads of a store have cost so far; None if the data set is not in a store."""
 
     @property
     def local(self) -> Path:
         """Folder of this machine that has the manifest, the share file and the index, or copies of them.
 
-        That of the collection, where there is a `version`.
+        If there is a `version`, it is the folder of the collection.
         """
 
     @property
     def version(self) -> Version | None:
-        """The version of a collection that lies here; None for a data set of its own."""
+        """The version of a collection at this location; None for a data set that is not a collection."""
 
     def chunk_file(self, number: int) -> str:
-        """A chunk's name for messages: its path, or its address."""
+        """Return a chunk's name for messages: its path, or its address."""
 
     def chunk_bytes(self, number: int) -> int:
-        """Size of a chunk's file in bytes. Raises OSError (FileNotFoundError for a missing chunk)."""
+        """Return the size of a chunk's file in bytes. Raises OSError (FileNotFoundError for a missing chunk)."""
 
     def dictionary(self) -> bytes | None:
-        """The compression dictionary; None where only the chunks have it. Raises OSError."""
+        """Return the compression dictionary; None if only the chunks have it. Raises OSError."""
 
     def reader(self) -> ChunkReader:
-        """A new reader of ranges of chunks, for one thread."""
+        """Return a new reader of ranges of chunks, for one thread."""
 
     def vector_reader(self, *, page_cache: bool) -> VectorReader | None:
-        """A new reader of large ranges of chunks, for one thread; None where this location has only `reader`.
+        """Return a new reader of large ranges of chunks, for one thread; None if this location has only `reader`.
 
         `page_cache`: the page cache of this machine can hold all chunks. Raises OSError.
         """
@@ -111,12 +111,12 @@ class FolderLocation:
 
 @dataclass(frozen=True)
 class Collected:
-    """A version of a collection in a folder of a file system. Chunks of its parts are counted on."""
+    """A version of a collection in a folder of a file system. Chunk numbers continue from segment to segment."""
 
     local: Path
     version: Version
     pinned: bool = True
-    """Whether the version was named, and not merely the present one."""
+    """Whether the path named this version, rather than the present one by default."""
 
     in_store = False
     traffic = None
@@ -152,7 +152,7 @@ class Collected:
 
     @cached_property
     def _parts(self) -> tuple[list[int], list[str]]:
-        """The first chunk of each part that holds samples, and its folder."""
+        """The first chunk of each segment that holds samples, and its folder."""
         folders = [self.local / part.name for part in self.version.parts if part.id is not None]
         firsts, chunks = [], 0
         for folder in folders:
@@ -162,13 +162,13 @@ class Collected:
 
 
 Where = str | os.PathLike[str] | Location
-"""What names a data set: the path of its folder, its URL, or its location."""
+"""A data set's name: the path of its folder, its URL, or its location."""
 
 
 def located(where: Where) -> Location:
-    """The location of a data set. A path becomes absolute, so it stays right when the working folder changes.
+    """Return the location of a data set. A path becomes absolute, so it stays right when the working folder changes.
 
-    The index of a data set at a URL is copied to this machine, if it is not there already. Of a collection, it is the
+    The index of a data set at a URL is copied to this machine, if it is not there already. For a collection, it is the
     location of the version that the path names, or of the present one. Raises `UsageError`, `StorageError`,
     `FormatError`.
     """
@@ -182,7 +182,7 @@ def located(where: Where) -> Location:
 
 
 def place(text: str) -> Path | str:
-    """What a text names: the path of a folder, or the URL of one in a store. Raises `UsageError`."""
+    """Parse a text that is the path of a folder, or the URL of a folder in a store. Raises `UsageError`."""
     if not is_url(text):
         return Path(text)
     url = parse_url(text)
@@ -190,5 +190,5 @@ def place(text: str) -> Path | str:
 
 
 def vector_reader(location: Location, *, page_cache: bool) -> VectorReader:
-    """A location's own vector reader, or one that copies the bytes of its `reader`. Raises OSError."""
+    """Return a location's own vector reader, or one that copies the bytes of its `reader`. Raises OSError."""
     return location.vector_reader(page_cache=page_cache) or CopiedReads(location.reader())

@@ -1,8 +1,9 @@
-"""Folders and files that no other user can change: how are they opened, and which are refused?
+"""How are folders and files opened so that no other user can change them, and which are refused?
 
-A folder is opened once, then its descriptor stands for it: a name that is exchanged later leads nowhere else. Below the
-folder that the user gives, no symbolic link is followed. Folders and files there belong to this user, and nobody else
-may write them. The folder that the user gives may be root's or, as /tmp, one in which each user has files of their own.
+A folder is opened once, and its descriptor is used from then on: a name that is exchanged later has no effect. Below
+the folder that the user gives, no symbolic link is followed. Folders and files there must belong to this user, and
+nobody else may have write permission. The folder that the user gives may belong to root or may be one that holds files
+of each user, such as /tmp.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ _OTHERS: Final = stat.S_IWGRP | stat.S_IWOTH
 
 
 def open_given(folder: str) -> int:
-    """A descriptor of the folder that the user gives; the folder is made where only its last part is missing.
+    """Return a descriptor of the folder that the user gives. It is made if only its last component is missing.
 
-    Raises `CacheError` where another user could exchange what is in it.
+    Raises `CacheError` if another user could exchange its contents.
     """
     try:
         make_folder(folder)
@@ -35,14 +36,14 @@ def open_given(folder: str) -> int:
         raise CacheError(f"{folder} belongs to another user (number {found.st_uid}): give a folder of your own")
     if found.st_mode & _OTHERS and not found.st_mode & stat.S_ISVTX:
         os.close(descriptor)
-        raise CacheError(f"other users may write {folder}: give a folder of your own, or run `chmod go-w {folder}`")
+        raise CacheError(f"other users may write to {folder}: give a folder of your own, or run `chmod go-w {folder}`")
     return descriptor
 
 
 def open_own_folder(name: str, parent: int, shown: str, *, make: bool = True) -> int:
-    """A descriptor of a folder in the folder `parent`, made where it is missing and `make`; `shown` is its path.
+    """Return a descriptor of a folder in the folder `parent`; `shown` is its path.
 
-    Raises `CacheError`, FileNotFoundError.
+    If it is missing and `make`, make it. Raises `CacheError`, FileNotFoundError.
     """
     try:
         if make:
@@ -56,7 +57,7 @@ def open_own_folder(name: str, parent: int, shown: str, *, make: bool = True) ->
 
 
 def open_own_file(name: str, flags: int, parent: int, shown: str) -> int:
-    """A descriptor of a file in the folder `parent`; `shown` is its path. Raises `CacheError`, OSError."""
+    """Return a descriptor of a file in the folder `parent`; `shown` is its path. Raises `CacheError`, OSError."""
     try:
         descriptor = os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600, dir_fd=parent)
     except OSError as error:
@@ -68,7 +69,7 @@ def open_own_file(name: str, flags: int, parent: int, shown: str) -> int:
 
 
 def make_folder(name: str, parent: int | None = None) -> None:
-    """Make a folder that only this user can enter, if it is not there. Raises OSError."""
+    """Make a folder that only this user can enter, if it does not exist. Raises OSError."""
     try:
         os.mkdir(name, 0o700, dir_fd=parent)
     except FileExistsError:
@@ -87,9 +88,9 @@ def check_names(folder: int, shown: str) -> None:
 
 
 def refused(shown: str, error: OSError) -> CacheError:
-    """The error for a folder or file that cannot be used."""
+    """Return the error for a folder or file that cannot be used."""
     if error.errno in (errno.ELOOP, errno.ENOTDIR, errno.EISDIR):
-        return CacheError(f"{shown} is a symbolic link or no folder: remove it, or give another cache folder")
+        return CacheError(f"{shown} is a symbolic link or not a folder: remove it, or give another cache folder")
     return CacheError(f"the cache folder {shown} cannot be used: {storage_reason(error)}; give another one")
 
 
@@ -99,7 +100,7 @@ def _checked(descriptor: int, shown: str) -> int:
     if found.st_uid != os.geteuid():
         wrong = f"{shown} belongs to another user (number {found.st_uid}): give a cache folder of your own"
     elif found.st_mode & _OTHERS:
-        wrong = f"other users may write {shown}, so nothing in it can be trusted: remove it"
+        wrong = f"other users may write to {shown}, so nothing in it can be trusted: remove it"
     elif not stat.S_ISDIR(found.st_mode) and not stat.S_ISREG(found.st_mode):
         wrong = f"{shown} is neither a file nor a folder: remove it"
     if wrong:

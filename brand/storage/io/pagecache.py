@@ -1,7 +1,7 @@
-"""Does the page cache hold a part of a file, and will it let go of it?
+"""Does the page cache hold a range of a file, and can the range be dropped from it?
 
 mincore(2) on a mapping answers this and reads nothing. A read with RWF_NOWAIT would answer it, too, but it would start
-to read what is not there. Linux answers only a process that may write the file or owns it; for others it is unknown.
+to read the missing pages. Linux answers only a process that may write the file or owns it; for others it is unknown.
 """
 
 from __future__ import annotations
@@ -16,47 +16,50 @@ from typing import Any, Final
 import numpy as np
 
 MOST: Final = 0.75
-"""A range of which so much is in the page cache costs little to complete there."""
+"""A range counts as cached if the page cache holds this share of it: the rest costs little to read."""
 
 
 class CachedFile:
-    """The page cache's part of one open file. The descriptor stays the caller's."""
+    """The cached pages of one open file. The caller closes the descriptor."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self._pages = _mapped(descriptor)
 
     def drop(self) -> None:
-        """Ask the kernel to forget all pages of the file that are not in use and that are on the storage."""
+        """Ask the kernel to drop all pages of the file that are not in use and that are on the storage."""
         os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def drop_written(self) -> None:
-        """Flush and drop a file that was written just now and is not all on the storage yet."""
-        with suppress(OSError):  # some file systems do not let a reader do this; then the file stays cached
+        """Flush and drop a file that was just written and is not yet completely on the storage."""
+        with suppress(OSError):  # some file systems do not permit this to a reader; then the file remains cached
             os.fdatasync(self._descriptor)
         self.drop()
 
     def holds(self, offset: int, size: int) -> bool | None:
-        """Whether any page of this range (inside the file) is in memory; None where the kernel does not say."""
+        """Return whether any page of this range (inside the file) is in memory; None if the kernel does not tell."""
         found = self._held(offset, size)
         return None if found is None else bool(found.any())
 
     def gives(self, offset: int, size: int) -> bool:
-        """Whether most of this range is in memory, and processes may copy it without waiting; the rest then comes."""
+        """Return whether most of this range is in memory, so that processes may copy it without a wait.
+
+        The rest is then read.
+        """
         found = self._held(offset, size)
         if found is None or found.mean() < MOST:
             return False
         first = offset - offset % mmap.PAGESIZE + int(found.argmax()) * mmap.PAGESIZE
         try:
             os.preadv(self._descriptor, [bytearray(1)], first, os.RWF_NOWAIT)
-        except OSError:  # it is not there any more, or the file system does not know RWF_NOWAIT
+        except OSError:  # the pages were evicted, or the file system does not support RWF_NOWAIT
             return False
         if not found.all():
             os.posix_fadvise(self._descriptor, offset, size, os.POSIX_FADV_WILLNEED)
         return True
 
     def _held(self, offset: int, size: int) -> np.ndarray[Any, np.dtype[np.bool_]] | None:
-        """Which pages of this range are in memory; None where the kernel does not say."""
+        """Return which pages of this range are in memory; None if the kernel does not tell."""
         if self._pages is None:
             return None
         start = offset - offset % mmap.PAGESIZE
@@ -68,9 +71,9 @@ class CachedFile:
 
 
 def in_page_cache(path: str, offset: int = 0, size: int | None = None) -> bool:
-    """Whether the page cache holds most of this range (inside the file; None: to its end), and soon all of it.
+    """Return whether the page cache holds most of this range (inside the file; None: to its end), and soon all of it.
 
-    Processes may then copy it without waiting. False also where the kernel does not say.
+    Processes may then copy it without a wait. False also if the kernel does not tell.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -83,7 +86,7 @@ def in_page_cache(path: str, offset: int = 0, size: int | None = None) -> bool:
 
 
 def _mapped(descriptor: int) -> np.ndarray[Any, np.dtype[np.uint8]] | None:
-    """The file mapped as memory that is never touched; None where the kernel says nothing about its pages."""
+    """Return the file mapped as memory that is never touched; None if the kernel tells nothing about its pages."""
     try:
         told = os.geteuid() in (0, os.fstat(descriptor).st_uid) or os.access(f"/proc/self/fd/{descriptor}", os.W_OK)
         return np.frombuffer(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ), np.uint8) if told else None

@@ -1,8 +1,8 @@
-"""A data set at a URL: which folder has its index, and what reads its chunks?
+"""Which folder has the index of a data set at a URL, and which readers read its chunks?
 
-Manifest and index are copied to a folder of this machine (`fetch_index`), and checked as a whole on the way. Chunks
-are read from the store, range by range: by the node server for all processes that train, and by programs of one
-process, such as the commands of the command line.
+Manifest and index are copied to a folder of this machine (`fetch_index`), and checked as a whole while copying. Chunks
+are read from the store, range by range: by the data server for all training processes, and by programs of one process,
+such as the commands of the command line.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from brand.stores.traffic import Traffic
 DICTIONARY_NAME: Final = "dictionary"
 """File of the copied index that has the compression dictionary, if the data set has one."""
 LIMIT_S: Final = 3600.0
-"""How long the copy of an index may take. Each request has a limit of its own, which is much shorter."""
+"""Maximum time for the copy of an index. Each request has its own limit, which is much shorter."""
 
 
 @dataclass(frozen=True)
 class Remote:
-    """A data set in a store; a `Location`. Making one speaks to no store, and neither does making a reader.
+    """A data set in a store; a `Location`. Neither making it nor making a reader sends a request to the store.
 
     All readers of one object share the connections, and the versions of the chunks that they have seen.
     """
@@ -46,7 +46,7 @@ class Remote:
     """The URL."""
     local: Path
     traffic: Traffic = field(default_factory=Traffic, compare=False, repr=False)
-    """What reads by this object have cost so far."""
+    """Requests and bytes that reads by this object have cost so far."""
 
     in_store = True
     version = None
@@ -59,7 +59,7 @@ class Remote:
         return f"{self.name}/{chunk_name(number)}"
 
     def chunk_bytes(self, number: int) -> int:
-        """See `Location`. The index says it: the store is not asked."""
+        """See `Location`. The index has the size: the store is not asked."""
         rows = open_array(self.local, CHUNKS_NAME, read_manifest(self.local).header)
         return int(rows.run(number, number + 1)["file_size"][0])
 
@@ -84,17 +84,17 @@ class Remote:
 
 
 class _Reading:
-    """What both readers have in common."""
+    """Common base of both readers."""
 
     def __init__(self, remote: Remote) -> None:
         self._remote = remote
 
     def close(self) -> None:
-        """Let go of nothing: the readers share their connections."""
+        """Do nothing: the readers share their connections."""
 
 
 class _StoreReader(_Reading):
-    """A `ChunkReader` of chunks in a store. Where an object ends early, it raises OSError, and gives no zeros."""
+    """A `ChunkReader` of chunks in a store. If an object ends early, it raises OSError and gives no zeros."""
 
     def read_into(self, ranges: Sequence[Range]) -> None:
         """See `ChunkReader`. Ranges are read at the same time; none is joined to another one."""
@@ -103,10 +103,11 @@ class _StoreReader(_Reading):
 
 
 class _StoreVectors(_Reading):
-    """A `VectorReader` of chunks in a store: each piece of a body is copied once, to where its samples belong."""
+    """A `VectorReader` of chunks in a store: each piece of a response body is copied once, to its samples' memory."""
 
     def scatter(self, number: int, offset: int, size: int, vector: NDArray[np.void]) -> None:
         """See `VectorReader`."""
+        # A copy of the vector, because `scatter_memory` cuts partly filled pieces in place.
         vector, at = np.array(vector, order="C"), 0
         for piece in self._remote.store.pieces(chunk_name(number), offset, size):
             at = scatter_memory(np.frombuffer(piece, np.uint8), vector, at)
@@ -115,7 +116,7 @@ class _StoreVectors(_Reading):
 def fetch_index(url: str) -> Path:
     """Return the folder of this machine that has manifest and index of the data set at `url`, copied if it is missing.
 
-    The manifest is read anew each time, so a data set that was replaced is found. Raises `NotADataSetError` and other
+    The manifest is read again each time, so a data set that was replaced is found. Raises `NotADataSetError` and other
     `FormatError`s, `UsageError`, `StorageError`.
     """
     # The libraries that access stores start threads, and would make this process unfit to fork its DataLoader workers.
@@ -129,7 +130,9 @@ def fetch_index(url: str) -> Path:
     try:
         answer = json.loads(done.stdout)
     except ValueError:
-        raise StorageError(f"the process that copies the index of {url} ended; it may have said why") from None
+        raise StorageError(
+            f"the process that copies the index of {url} has ended; its output may give the reason"
+        ) from None
     if "type" in answer:
         raise unpack_error(answer) or StorageError(f"the index of {url} cannot be copied: {answer}")
     return Path(answer["folder"])

@@ -1,13 +1,13 @@
-"""One contiguous range of a file into many pieces of memory: how does a large read end up where each sample belongs?
+"""How does one large contiguous read of a file fill many pieces of memory, one for each sample?
 
 One call takes a vector of pieces that numpy made, as readv(2) has it: thousands of pieces cost no Python object each.
 
-    LocalFiles    through the page cache, which is of use where it has room for the data: the kernel fills the pieces
-    DirectFiles   past the page cache (O_DIRECT), into a buffer that is used again and again, and from there into the
-                  pieces: half the processor time for data that no cache could hold
+    LocalFiles    through the page cache, which helps if it has space for the data: the kernel fills the pieces
+    DirectFiles   past the page cache (O_DIRECT), into a buffer that is reused, and from there into the pieces: half
+                  the processor time for data that no cache could hold
     CopiedReads   the bytes of any `ChunkReader`, through such a buffer: for files that the kernel does not have
 
-The caller vouches for the addresses of a vector: `Arena.vector` makes them of pages that are there.
+The caller is responsible for the addresses of a vector: `Arena.vector` makes them of pages that exist.
 
 Not thread-safe: each thread has its own.
 """
@@ -33,7 +33,7 @@ _PIECES: Final = 1024
 _ALIGNMENT: Final = 4096
 """Alignment of offsets, sizes and memory of direct reads, in bytes: every file system accepts this one."""
 _BOUNCE_BYTES: Final = 4 << 20
-"""Most bytes of one direct read."""
+"""Maximum bytes of one direct read."""
 _DIRECT: Final = getattr(os, "O_DIRECT", 0)
 
 
@@ -43,19 +43,19 @@ class VectorReader(Protocol):
     def scatter(self, number: int, offset: int, size: int, vector: NDArray[np.void]) -> None:
         """Fill the pieces of `vector` (address and length, in the layout of readv(2); `size` bytes in all) from a file.
 
-        Raises OSError; EOFError where the file is too short.
+        Raises OSError; EOFError if the file is too short.
         """
 
     def close(self) -> None:
-        """Let go of all files."""
+        """Close all files."""
 
 
 class LocalFiles:
     """A `VectorReader` of files that the kernel reads; `path_of` names them.
 
-    The reader first announces the range to the kernel (POSIX_FADV_WILLNEED). A plain read would come in pieces of the
-    read-ahead, often 128 KiB, and each piece would be a separate operation. `forget`: the page cache has no room for
-    what is read, and keeps none of it.
+    The reader first announces the range to the kernel (POSIX_FADV_WILLNEED). A plain read would be split into pieces of
+    the size of the read-ahead, often 128 KiB, and each piece would be a separate operation. `forget`: the page cache
+    has no space for the data, and drops it after the read.
     """
 
     def __init__(self, path_of: PathOf, *, forget: bool = False) -> None:
@@ -77,9 +77,9 @@ class LocalFiles:
 
 
 class DirectFiles:
-    """A `VectorReader` past the page cache, or through it where the file system cannot do that.
+    """A `VectorReader` past the page cache, or through it if the file system does not support direct reads.
 
-    `path_of` names the files. The page cache keeps nothing either way.
+    `path_of` names the files. The page cache keeps nothing in either case.
     """
 
     def __init__(self, path_of: PathOf) -> None:
@@ -109,6 +109,7 @@ class DirectFiles:
 
     def _directly(self, number: int, offset: int, size: int, vector: NDArray[np.void]) -> None:
         descriptor, end = self._files.descriptor(number), offset + size
+        # Begin and end of the read are rounded outwards to the alignment.
         room = self._bounce.room(size + 2 * _ALIGNMENT)
         at = 0
         while offset < end:
@@ -124,8 +125,8 @@ class DirectFiles:
 class CopiedReads:
     """A `VectorReader` that copies the bytes of `reader`.
 
-    A `ChunkReader` gives zeros past the end of a file. So this class does not notice a file that is too short; the
-    wrong checksums of its samples show it.
+    A `ChunkReader` gives zeros past the end of a file. So this class does not detect a file that is too short; the
+    checksums of its samples do.
     """
 
     def __init__(self, reader: ChunkReader) -> None:
@@ -133,6 +134,7 @@ class CopiedReads:
 
     def scatter(self, number: int, offset: int, size: int, vector: NDArray[np.void]) -> None:
         """See `VectorReader`."""
+        # A copy of the vector, because `scatter_memory` cuts partly filled pieces in place.
         room, vector = self._bounce.room(size), np.array(vector, order="C")
         at = done = 0
         while done < size:
@@ -154,7 +156,7 @@ class _Bounce:
         self._memory = np.empty(0, np.uint8)
 
     def room(self, wanted: int) -> NDArray[np.uint8]:
-        """Memory for `wanted` bytes, but for no more than `_BOUNCE_BYTES`."""
+        """Return memory for `wanted` bytes, or for `_BOUNCE_BYTES` if that is less."""
         size = min(_BOUNCE_BYTES, wanted)
         if len(self._memory) < size:
             size = min(_BOUNCE_BYTES, 1 << (size - 1).bit_length())
@@ -162,7 +164,7 @@ class _Bounce:
         return self._memory
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Release the memory."""
         self._memory = np.empty(0, np.uint8)
 
 
@@ -175,10 +177,10 @@ class _Scatterer:
         self._preadv.restype = ctypes.c_ssize_t
 
     def fill(self, path: str, descriptor: int, offset: int, size: int, vector: NDArray[np.void], at: int) -> int:
-        """Read `size` bytes into the pieces from number `at` on. Returns the number of the piece to go on with.
+        """Read `size` bytes into the pieces from number `at` on. Return the number of the next piece to fill.
 
-        A piece that is filled in part is cut. The memory after these bytes may be written to, too: it is the next to be
-        filled. Raises OSError, EOFError.
+        A partly filled piece is cut. The memory after these bytes may be overwritten: it is filled
+        next. Raises OSError, EOFError.
         """
         done = 0
         while done < size:
@@ -196,10 +198,10 @@ class _Scatterer:
 
 
 def scatter_memory(source: NDArray[np.uint8], vector: NDArray[np.void], at: int) -> int:
-    """Copy all of `source` into the pieces from number `at` on. Returns the number of the piece to go on with.
+    """Copy all of `source` into the pieces from number `at` on. Return the number of the next piece to fill.
 
-    A piece that is filled in part is cut. Without the core, process_vm_readv(2) copies, from this process to itself:
-    one call for a thousand pieces. Where a container forbids that call, the pieces are copied one by one.
+    A partly filled piece is cut. Without the core, process_vm_readv(2) copies, from this process to
+    itself: one call for a thousand pieces. If a container forbids that call, the pieces are copied one by one.
     """
     if CORE is not None:
         reached: int = CORE.scatter(source, vector, at)
@@ -217,7 +219,7 @@ def scatter_memory(source: NDArray[np.uint8], vector: NDArray[np.void], at: int)
 
 
 def _copy_each(source: NDArray[np.uint8], pieces: NDArray[np.void]) -> int:
-    """Fill the pieces one by one, as far as `source` reaches. Returns how many bytes were copied."""
+    """Fill the pieces one by one, as far as `source` reaches. Return the number of bytes copied."""
     done = 0
     for base, length in pieces.tolist():
         count = min(length, len(source) - done)
@@ -232,7 +234,7 @@ _copy.restype = ctypes.c_ssize_t
 
 
 def _advance(vector: NDArray[np.void], at: int, count: int) -> int:
-    """The number of the piece to go on with after `count` bytes. A piece that was filled in part is cut."""
+    """Return the number of the next piece to fill after `count` bytes. A partly filled piece is cut."""
     lengths = np.cumsum(vector["length"][at : at + _PIECES])
     full = int(np.searchsorted(lengths, count, side="right"))
     rest = count - (int(lengths[full - 1]) if full else 0)

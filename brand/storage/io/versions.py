@@ -1,7 +1,8 @@
-"""Which versions does a collection have, and which one does a path name? `photos.brand` the present one, and
+"""Which versions does a collection have, and which one does a path name? `photos.brand` names the present version, and
 `photos.brand@3` the third.
 
-The present version is the one with the highest number, so nothing has to be kept in step with the folder of versions.
+The present version is the one with the highest number, so no other record has to be kept in step with the folder of
+versions.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ _PINNED: Final = re.compile(r"(.+)@(\d{1,10})")
 
 
 def is_collection(folder: Path) -> bool:
-    """Whether a folder holds a collection, perhaps without a version as yet."""
+    """Return whether a folder holds a collection, possibly without a version yet."""
     return (folder / VERSIONS_NAME).is_dir() and not (folder / MANIFEST_NAME).exists()
 
 
 def named_version(path: Path) -> tuple[Path, Version, bool] | None:
-    """Folder and version of the collection that a path names, and whether it has the number; None: it names none.
+    """Return folder and version of the collection that a path names, and whether the path has the number.
 
-    Raises a `FormatError` where the version cannot be read.
+    None if the path does not name a collection. Raises a `FormatError` if the version cannot be read.
     """
     number: int | None = None
     match = None if path.exists() else _PINNED.fullmatch(str(path))
@@ -40,18 +41,18 @@ def named_version(path: Path) -> tuple[Path, Version, bool] | None:
     if number not in known:
         told = f"the versions are {', '.join(map(str, known))}" if known else "there is no version"
         what, missing = f"there is no version {number}: {told}", path / version_name(number)
-        raise MissingFileError(what, path=missing, hint=f"`brand versions {path}` says what they hold")
+        raise MissingFileError(what, path=missing, hint=f"`brand versions {path}` lists their contents")
     return path, read_version(path, number), True
 
 
 def pinned(path: str, number: int) -> str:
-    """The path that names this version, for a path that names the collection, or a version of it."""
+    """Return the path that names this version, for a path that names the collection, or a version of it."""
     match = _PINNED.fullmatch(path)
     return path if match is not None and int(match[2]) == number else f"{path}@{number}"
 
 
 def numbers(folder: Path) -> list[int]:
-    """The numbers of all versions, ascending. Raises `UnreadableError`."""
+    """Return the numbers of all versions, ascending. Raises `UnreadableError`."""
     try:
         names = os.listdir(folder / VERSIONS_NAME)
     except OSError as error:
@@ -61,9 +62,9 @@ def numbers(folder: Path) -> list[int]:
 
 
 def present_version(folder: Path) -> Version:
-    """The version with the highest number. Raises a `FormatError`."""
+    """Return the version with the highest number. Raises a `FormatError`."""
     known = numbers(folder)
     if not known:
-        what = "a collection without a version: run the `brand append` that was to make it again"
+        what = "a collection without a version: run the interrupted `brand append` again"
         raise NotADataSetError(what, path=folder)
     return read_version(folder, known[-1])

@@ -1,4 +1,4 @@
-"""How does a file get into another folder, whole or not at all, and if possible without a copy of its bytes?
+"""How is a file placed in another folder, whole or not at all, and if possible without a copy of its bytes?
 
 A hard link is a second name for the same bytes: it takes no time and no space, and needs one file system. Otherwise the
 bytes are copied; a file system that can share blocks (Btrfs, XFS) does this without moving them.
@@ -15,7 +15,7 @@ from brand.errors import UnreadableError
 from brand.formats.publish import publish_file
 
 Way = Literal["linked", "copied", "found"]
-"""What was done: a hard link, a copy, or nothing, because the file was there."""
+"""How a file was placed: a hard link, a copy, or nothing, because it existed."""
 
 WAYS: Final[tuple[Way, ...]] = ("linked", "copied", "found")
 
@@ -24,10 +24,10 @@ _copy_file_range: Final = getattr(os, "copy_file_range", None)
 
 
 def link_or_copy(source: Path, target: Path, spare: Path, *, copy: bool) -> Way:
-    """Give `target` the contents of `source`, by a hard link unless `copy`. A target of the right size stays as it is.
+    """Give `target` the contents of `source`, by a hard link unless `copy`. A target of the right size is kept.
 
     `spare` is a name on the target's file system for an unfinished file. A copy is on the device when this returns. A
-    link is on the device when the caller has flushed its folder. Raises OSError, and `UnreadableError` where `source`
+    link is on the device when the caller has flushed its folder. Raises OSError, and `UnreadableError` if `source`
     cannot be read as a whole.
     """
     wanted = source.stat()
@@ -47,22 +47,22 @@ def link_or_copy(source: Path, target: Path, spare: Path, *, copy: bool) -> Way:
 
 
 def _linked(source: Path, spare: Path) -> bool:
-    """Make a hard link; False where that is impossible: another file system, no links there, or not our file."""
+    """Make a hard link. Return False if that is impossible: another file system, no links there, or another owner."""
     try:
-        os.link(source.resolve(), spare)  # a link to a symbolic link would be one
+        os.link(source.resolve(), spare)  # a hard link to a symbolic link would be a symbolic link, too
     except OSError:
         return False
     return True
 
 
 def _copy(source: Path, target: Path) -> None:
-    """Copy the bytes, in the kernel where it can, else through memory."""
+    """Copy the bytes, in the kernel if it supports that, else through memory."""
     try:
         reader = source.open("rb")
     except OSError as error:
         raise _unreadable(source, error) from error
     with reader, target.open("wb") as writer:
-        with suppress(OSError):  # a real fault comes again below, where it is known which file has it
+        with suppress(OSError):  # a real fault is raised again below, with the name of the faulty file
             while _copy_file_range is not None and _copy_file_range(reader.fileno(), writer.fileno(), _STEP_BYTES):
                 pass
         while block := _read(reader, source):

@@ -1,14 +1,14 @@
-"""A data set from one place to another, folders or stores: how does the copy become whole, and the same?
+"""How is a data set copied from one place to another, folders or stores, so that the copy is complete and equal?
 
-    manifest       says which files there are, of which size and checksum; nothing is listed at the source
-    index          to the work folder, compared with the manifest; it says what every chunk must be
+    manifest       lists all files, with size and checksum; the source is not listed
+    index          to the work folder, compared with the manifest; it describes every chunk
     chunks         several at a time: read once, each sample compared with its checksum while it passes, to a file of
                    the work folder, and then whole to its place
     companions, index, and the manifest, last
 
-A copy that was stopped goes on: a chunk that is there counts where its size is right, and its first 64 bytes. They hold
-the identity of the data set, and a checksum of the table with the checksums of all samples; and no file gets its name
-before it is whole. The index in the work folder is compared again.
+A copy that was stopped can be continued: an existing chunk counts if its size and its first 64 bytes are right. They
+hold the identity of the data set, and a checksum of the table with the checksums of all samples; and no file gets its
+name before it is whole. The index in the work folder is compared again.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ _AT_ONCE: Final = 12
 """Chunks that are copied at the same time."""
 _LEAST_AT_ONCE: Final = 2
 _MEMORY: Final = 768 << 20
-"""A store takes a chunk from memory: large ones are copied fewer at a time."""
+"""Memory for chunks on their way to a store, in bytes: of large chunks, fewer are copied at a time."""
 _PART: Final = 128 << 20
 """Larger objects are never in memory as a whole."""
 _FILES: Final = "files"
 
 OnCopied = Callable[[int, int, int, int], None]
-"""Called now and then with (chunks done, chunks in all, bytes of these, bytes of all chunks)."""
+"""Called at intervals with (chunks done, chunks in all, bytes of these, bytes of all chunks)."""
 
 
 @dataclass(frozen=True)
 class Copied:
-    """What a copy did."""
+    """Counts of a completed copy."""
 
     source: str
     target: str
@@ -61,25 +61,25 @@ class Copied:
     bytes: int
     """Bytes of all files."""
     chunks_found: int
-    """Chunks that were there already, from a copy that was stopped."""
+    """Chunks that existed already, from a copy that was stopped."""
     seconds: float
 
 
 def copy(source: str | os.PathLike[str], target: str | os.PathLike[str], on_copied: OnCopied) -> Copied:
-    """Copy a data set, or go on with a copy that was stopped. Both are paths or URLs.
+    """Copy a data set, or continue a copy that was stopped. Both are paths or URLs.
 
     Raises:
-        UsageError: The source is a share, or source and target are one place.
-        TargetExistsError: The target is something else than a copy of this data set.
-        FormatError: The source is no data set, or is damaged; the error names chunk and sample.
-        StorageError: The target refused; the same call goes on where this one ended.
+        UsageError: The source is a partition, or source and target are one place.
+        TargetExistsError: The target is not a copy of this data set.
+        FormatError: The source is not a data set, or is damaged; the error names chunk and sample.
+        StorageError: The target refused a write; the same call continues at this point.
     """
     started, origin, to = time.monotonic(), open_origin(place(os.fspath(source))), place(os.fspath(target))
     data = origin.manifest()
     manifest = parse_manifest(data, Path(origin.name))
     if origin.has(SHARE_NAME):
         raise UsageError(
-            f"{origin.name} is the share of one node, and has only some of the chunks: copy the undivided data set,"
+            f"{origin.name} is the partition of one node, and has only some of the chunks: copy the undivided data set,"
             " and divide the copy with `brand partition`"
         )
     _check_apart(origin.name, to)
@@ -115,7 +115,7 @@ class _CopiedChunks:
         self.total = int(self._chunks["file_size"].sum(dtype=np.uint64))
 
     def copy(self, on_copied: OnCopied) -> int:
-        """Copy all that are not there. Returns how many were."""
+        """Copy all chunks that do not exist. Return how many existed."""
         done = size = found = 0
         for number, there in self._each():
             done, size, found = done + 1, size + int(self._chunks[number]["file_size"]), found + there
@@ -123,7 +123,7 @@ class _CopiedChunks:
         return found
 
     def _each(self) -> Iterator[tuple[int, bool]]:
-        """Number of each chunk when it is in its place, and whether it was there before."""
+        """Yield the number of each chunk when it is in its place, and whether it was there before."""
         largest = min(_PART, max(1, int(self._chunks["file_size"].max())))
         at_once = max(_LEAST_AT_ONCE, min(_AT_ONCE, _MEMORY // largest))
         with ThreadPoolExecutor(at_once) as pool:
@@ -160,7 +160,7 @@ class _CopiedChunks:
 
 
 def _fetch(origin: Origin, name: str, facts: tuple[int, str], path: Path) -> None:
-    """Bring a file of the index, or a companion, to the work folder, unless it is there."""
+    """Copy a file of the index, or a companion, to the work folder, unless it is there."""
     if path.exists() and file_digest(path) == tuple(facts):
         return
     size, expected = facts
@@ -172,7 +172,7 @@ def _fetch(origin: Origin, name: str, facts: tuple[int, str], path: Path) -> Non
             _write(file.fileno(), piece)
     if digest.hexdigest() != expected:
         what, where = "checksum of the file", f"{origin.name}/{name}"
-        hint = "`brand reindex` makes it again from the chunks" if name.endswith(".npy") else ""
+        hint = "`brand reindex` rebuilds it from the chunks" if name.endswith(".npy") else ""
         raise ChecksumError(what, path=where, expected=expected, found=digest.hexdigest(), hint=hint)
 
 
@@ -182,7 +182,7 @@ def _write(descriptor: int, piece: memoryview) -> None:
 
 
 def _check_apart(source: str, target: str | Path) -> None:
-    """Raise `UsageError` where one place is the other one, or inside of it."""
+    """Raise `UsageError` if one place is the other one, or inside of it."""
     first, second = (os.path.realpath(place) if "://" not in str(place) else str(place) for place in (source, target))
     if first == second or first.startswith(f"{second}/") or second.startswith(f"{first}/"):
-        raise UsageError(f"{target} is {source}, or one is inside of the other: choose a place beside it")
+        raise UsageError(f"{target} is {source}, or one is inside the other: choose a target outside of it")

@@ -1,9 +1,10 @@
-"""Where a copy goes: may it be written there, what is there already, and where are its unfinished files?
+"""May a copy be written to its target, what is there already, and where are its unfinished files?
 
-A folder has its work folder inside: `DST/.brand-copy` marks a copy that is not finished. For a store, the work folder
-is below the user's cache folder, and the claim (`pack_claim`) is the mark. The work folder has the manifest of the data
-set that is copied, so a copy that was stopped goes on, and a copy of another data set is refused. A lock keeps two
-copies apart; it ends with its process. A finished copy of the same data set is a copy of which nothing is left to do.
+The work folder of a target folder is inside it: `DST/.brand-copy` marks a copy that is not finished. For a store, the
+work folder is below the user's cache folder, and the claim (`pack_claim`) is the mark. The work folder has the manifest
+of the data set that is copied, so a copy that was stopped can be continued, and a copy of another data set is refused.
+A lock, which ends with its process, excludes a second copy. If the target is a finished copy of the same data set,
+nothing is copied.
 """
 
 from __future__ import annotations
@@ -39,11 +40,11 @@ class Destination(ABC):
 
     @abstractmethod
     def sizes(self) -> Mapping[str, int]:
-        """Names and sizes of the chunks that may be there; an unfinished file is none of them."""
+        """Return names and sizes of the chunks that may be there; unfinished files are not among them."""
 
     @abstractmethod
     def head(self, name: str) -> bytes:
-        """The first 64 bytes of a file that is there."""
+        """Return the first 64 bytes of an existing file."""
 
 
 class _InFolder(Destination):
@@ -70,7 +71,7 @@ class _InStore(Destination):
         self._store, self._begun = store, begun
 
     def sizes(self) -> Mapping[str, int]:
-        """See `Destination`. Lists only where something may be there."""
+        """See `Destination`. Lists objects only if there may be any."""
         return dict(self._store.names(_CHUNKS)) if self._begun else {}
 
     def head(self, name: str) -> bytes:
@@ -80,9 +81,9 @@ class _InStore(Destination):
 
 @contextmanager
 def claimed(where: str | Path, manifest: bytes, data_set_id: bytes) -> Iterator[Destination]:
-    """A path or a URL, for this copy alone.
+    """Claim a path or a URL for this copy alone.
 
-    The work folder is removed when all went well. Raises `TargetExistsError`, `UsageError`, OSError.
+    The work folder is removed if no error occurs. Raises `TargetExistsError`, `UsageError`, OSError.
     """
     if isinstance(where, Path):
         context = _claimed_folder(where, manifest)
@@ -104,7 +105,7 @@ def _claimed_folder(place: Path, manifest: bytes) -> Iterator[Destination]:
         if known.exists() and known.read_bytes() != manifest:
             raise TargetExistsError(
                 f"{place} holds an unfinished copy of another data set. Run that command again to finish it, or remove"
-                f" {place} to begin anew"
+                f" {place} to start again"
             )
         publish_bytes(known, manifest)
         yield _InFolder(place)
@@ -125,7 +126,7 @@ def _claimed_in_store(store: Store, manifest: bytes, data_set_id: bytes) -> Iter
         if not target.create(chunk_name(0), pack_claim(data_set_id), is_ours):
             raise TargetExistsError(
                 f"{name} holds an unfinished conversion or copy of another data set. Run that command again to finish"
-                f" it, or remove what is in {name} to begin anew"
+                f" it, or remove what is in {name} to start again"
             )
         known = work / MANIFEST_NAME
         if known.exists() and known.read_bytes() != manifest:
@@ -139,10 +140,10 @@ def _check_folder(place: Path, manifest: bytes) -> None:
     if not os.path.lexists(place):
         return
     if not place.is_dir():
-        raise TargetExistsError(f"{place} exists and is no folder. Choose another target, or remove it")
+        raise TargetExistsError(f"{place} exists and is not a folder. Choose another target, or remove it")
     names = set(os.listdir(place))
     if SHARE_NAME in names:
-        raise TargetExistsError(f"{place} is the share of a node. Choose another target")
+        raise TargetExistsError(f"{place} is the partition of a node. Choose another target")
     if MANIFEST_NAME in names:
         if (place / MANIFEST_NAME).read_bytes() != manifest:
             raise TargetExistsError(f"{place} is a finished data set already. Choose another target, or remove it")
@@ -168,7 +169,7 @@ def _locked(work: Path, name: str) -> Iterator[None]:
         except BlockingIOError:
             raise TargetExistsError(f"{name}: another copy is writing there right now") from None
         if not work.exists():  # another process had it, and has removed it meanwhile
-            raise TargetExistsError(f"{name}: another copy ended there just now. Run the command again")
+            raise TargetExistsError(f"{name}: another copy has just ended there. Run the command again")
         yield
     finally:
         os.close(lock)

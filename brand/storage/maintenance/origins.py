@@ -1,4 +1,4 @@
-"""What is copied: how are the files of a data set read, each once and whole, from a folder or a store?
+"""How are the files of the source of a copy read, each once and whole, from a folder or a store?
 
 All errors are `FormatError`s that name the file, or its URL. The manifest describes all files, so nothing is listed.
 """
@@ -33,13 +33,13 @@ class Origin(Protocol):
     """Its path or its URL."""
 
     def manifest(self) -> bytes:
-        """The bytes of its manifest. Raises `NotADataSetError`, `OversizedError`, `UnreadableError`."""
+        """Return the bytes of its manifest. Raises `NotADataSetError`, `OversizedError`, `UnreadableError`."""
 
     def has(self, name: str) -> bool:
-        """Whether there is a small file of this name. Raises `UnreadableError`."""
+        """Return whether there is a small file of this name. Raises `UnreadableError`."""
 
     def pieces(self, name: str, size: int, chunk: int | None = None) -> Iterator[memoryview]:
-        """A file of `size` bytes, a piece at a time, which is valid until the next one.
+        """Yield a file of `size` bytes, a piece at a time, which is valid until the next one.
 
         Raises `MissingFileError`, `UnreadableError`, `TruncatedError`, `OversizedError`, with the number of its chunk.
         """
@@ -89,7 +89,7 @@ class StoreOrigin:
         try:
             return self._store.read(MANIFEST_NAME, MAX_MANIFEST)
         except FileNotFoundError:
-            what = "no data set: there is no brand.json, which a conversion writes last"
+            what = "not a data set: there is no brand.json, which a conversion writes last"
             raise NotADataSetError(
                 what, path=self.name, hint="Is the URL right, and the conversion finished?"
             ) from None
@@ -115,14 +115,14 @@ class StoreOrigin:
 
 
 def open_origin(where: str | Path) -> Origin:
-    """The data set at a path or a URL. Raises `UsageError`."""
+    """Return the data set at a path or a URL. Raises `UsageError`."""
     return StoreOrigin(open_store(where)) if isinstance(where, str) else FolderOrigin(where)
 
 
 def _unreadable(name: str, error: OSError, chunk: int | None) -> FormatError:
     if isinstance(error, FormatError):
         return error
-    hint = "Copy or convert again from where the data came" if isinstance(error, FileNotFoundError) else ""
+    hint = "Copy or convert it again from the source" if isinstance(error, FileNotFoundError) else ""
     kind = MissingFileError if isinstance(error, FileNotFoundError) else UnreadableError
     what = "the file is missing" if isinstance(error, FileNotFoundError) else f"cannot be read: {error.strerror}"
     return kind(what, path=name, chunk=chunk, hint=hint)

@@ -1,8 +1,8 @@
 """A data set divided over the disks of several nodes: each node gets a folder with the index and its run of chunks.
 
-`share.json` is written first and the manifest last. So an unfinished share is known as one, does not open as a data
-set, and the same call finishes it. Its folder `.brand-partition` holds the file that is being copied, and a lock that
-keeps two partitions apart; the lock ends with its process.
+`share.json` is written first and the manifest last. So an unfinished partition is recognised, does not open as a data
+set, and the same call finishes it. Its folder `.brand-partition` holds the file that is being copied, and a lock, which
+ends with its process and excludes a second call.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from brand.storage.maintenance.verify import check_file
 
 @dataclass(frozen=True)
 class PartitionMade:
-    """One share that was made."""
+    """One partition that was written."""
 
     path: Path
     share: Share
     samples: int
     bytes: int
-    """Bytes of the share's chunks."""
+    """Bytes of the partition's chunks."""
     ways: Counter[Way]
-    """How many chunks were linked, were copied, and were already there."""
+    """How many chunks were linked, were copied, and existed already."""
 
 
 def partition(
@@ -52,23 +52,22 @@ def partition(
     copy: bool = False,
     on_chunk: OnChunk = silent,
 ) -> list[PartitionMade]:
-    """Write the share of node `k` to `outs[k]`; `owners` is the node of each chunk, ascending, shape (chunks,).
+    """Write the partition of node `k` to `outs[k]`; `owners` is the node of each chunk, ascending, shape (chunks,).
 
-    Owners change only between groups of `group_chunks` chunks. Files are hard links where that is possible, unless
-    `copy`. Files of an earlier call with the same arguments are kept. `on_chunk(done, of, bytes copied)` tells
-    progress.
+    Owners change only between groups of `group_chunks` chunks. Files are hard links if that is possible, unless `copy`.
+    Files of an earlier call with the same arguments are reused. `on_chunk(done, of, bytes copied)` reports progress.
 
     Raises:
-        UsageError: The data set is a share itself, there are more nodes than groups, or a folder is in another one.
-        TargetExistsError: A folder holds something else; nothing has been written then.
+        UsageError: The data set is a partition itself, there are more nodes than groups, or a folder is in another one.
+        TargetExistsError: A folder holds other files; nothing has been written then.
         FormatError: The data set lacks a file, or a file is damaged.
-        StorageError: The storage refused; the same call goes on where this one ended.
+        StorageError: The storage refused a write; the same call continues at this point.
     """
     data_set = StoredDataSet(path)
     shares = _shares(path, data_set, len(outs), owners, group_chunks)
     _check_apart(path, outs)
     for out, share in zip(outs, shares, strict=True):
-        with storage_errors(out, "cannot look into"):
+        with storage_errors(out, "cannot read"):
             _check_target(out, pack_share(share))
     manifest, done, made = data_set.manifest, 0, []
     for name, facts in {**manifest.files, **manifest.companions}.items():
@@ -81,7 +80,7 @@ def partition(
         on_chunk(done, manifest.header.chunks, copied)
 
     for out, share in zip(outs, shares, strict=True):
-        with storage_errors(out, "cannot write the share to"), _claimed(out, pack_share(share)) as work:
+        with storage_errors(out, "cannot write the partition to"), _claimed(out, pack_share(share)) as work:
             made.append(_fill(data_set, out, share, work / "copy", copy=copy, count=count))
     return made
 
@@ -89,25 +88,25 @@ def partition(
 def _shares(
     path: Path, data_set: StoredDataSet, nodes: int, owners: NDArray[np.integer[Any]], group_chunks: int
 ) -> list[Share]:
-    """The share of each node. Raises `UsageError`."""
+    """Return the partition of each node. Raises `UsageError`."""
     if (share := data_set.share) is not None:
         raise UsageError(
-            f"{path} is share {share.node} of {share.nodes} of a data set already. Partition the undivided one"
+            f"{path} is already partition {share.node} of {share.nodes} of a data set. Partition the undivided data set"
         )
     chunks = data_set.header.chunks
     groups = -(-chunks // group_chunks)
     if nodes > groups:
         grouped = f" in {counted(groups, 'group')} of {group_chunks:,}" if group_chunks > 1 else ""
         raise UsageError(
-            f"{path} has {counted(chunks, 'chunk')}{grouped}, so there are shares for"
-            f" {counted(groups, 'node')} at the most, not for {nodes:,}"
+            f"{path} has {counted(chunks, 'chunk')}{grouped}, so it can be divided over at most"
+            f" {counted(groups, 'node')}, not over {nodes:,}"
         )
     cuts = tuple(np.searchsorted(owners, np.arange(nodes + 1)).tolist())
     return [Share(data_set.manifest.data_set_id, node, group_chunks, cuts) for node in range(nodes)]
 
 
 def _check_apart(path: Path, outs: Sequence[Path]) -> None:
-    """Raise `UsageError` where two shares have one folder, or a folder is inside another one or the data set."""
+    """Raise `UsageError` if two partitions have one folder, or a folder is inside another one or the data set."""
     known: dict[Path, Path] = {}
     for out in outs:
         if (place := Path(os.path.realpath(out))) in known:
@@ -116,22 +115,22 @@ def _check_apart(path: Path, outs: Sequence[Path]) -> None:
     known.setdefault(Path(os.path.realpath(path)), path)
     for place, folder in known.items():
         if around := next((known[parent] for parent in place.parents if parent in known), None):
-            raise UsageError(f"{folder} is inside of {around}: choose a folder beside it")
+            raise UsageError(f"{folder} is inside {around}: choose a folder outside of it")
 
 
 def _check_target(out: Path, description: bytes) -> None:
-    """Raise `TargetExistsError` unless `out` is new, empty, or this very share, finished or not."""
+    """Raise `TargetExistsError` unless `out` is new, empty, or this same partition, finished or not."""
     if not os.path.lexists(out):
         return
     if not out.is_dir():
-        raise TargetExistsError(f"{out} exists and is no folder. Choose another target, or remove it")
+        raise TargetExistsError(f"{out} exists and is not a folder. Choose another target, or remove it")
     names = set(os.listdir(out)) - {SHARE_WORK_NAME}
     if SHARE_NAME in names:
         with (out / SHARE_NAME).open("rb") as file:
             found = file.read(len(description) + 1)
         if found != description:
             raise TargetExistsError(
-                f"{out} holds the share of another node, data set or partition. Choose another target, or remove it"
+                f"{out} holds the partition of another node or data set. Choose another target, or remove it"
             )
     elif MANIFEST_NAME in names:
         raise TargetExistsError(f"{out} is a finished data set already. Choose another target, or remove it")
@@ -141,7 +140,7 @@ def _check_target(out: Path, description: bytes) -> None:
 
 @contextmanager
 def _claimed(out: Path, description: bytes) -> Iterator[Path]:
-    """The work folder of a share, for this process alone. It is removed when all went well."""
+    """Claim the work folder of a partition for this process alone. It is removed if no error occurs."""
     work = out / SHARE_WORK_NAME
     work.mkdir(parents=True, exist_ok=True)
     lock = os.open(work / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -151,9 +150,10 @@ def _claimed(out: Path, description: bytes) -> Iterator[Path]:
         except BlockingIOError:
             raise TargetExistsError(f"{out}: another partition is writing there right now") from None
         if not work.exists():  # another process had it, and has removed it meanwhile
-            raise TargetExistsError(f"{out}: another partition ended there just now. Run the command again")
+            raise TargetExistsError(f"{out}: another partition has just ended there. Run the command again")
         _check_target(out, description)
-        (work / "share").write_bytes(description)  # a half-written file beside it would make the folder look taken
+        # Inside the work folder, because a half-written file next to it would make `out` look used.
+        (work / "share").write_bytes(description)
         publish_file(work / "share", out / SHARE_NAME)
         sync_folder(out)
         yield work
@@ -165,7 +165,7 @@ def _claimed(out: Path, description: bytes) -> Iterator[Path]:
 def _fill(
     data_set: StoredDataSet, out: Path, share: Share, spare: Path, *, copy: bool, count: Callable[[int], None]
 ) -> PartitionMade:
-    """Write all files of a share, its manifest last."""
+    """Write all files of a partition, its manifest last."""
     ways: Counter[Way] = Counter()
     names = [*data_set.manifest.files, *data_set.manifest.companions]
     folders = {out / "chunks", *((out / name).parent for name in names)}

@@ -1,7 +1,8 @@
-"""Is a chunk that passes by, piece after piece, what the index says? Pure, but for the chunk's name in messages.
+"""Does a chunk, given piece after piece while it is copied, match the index? Pure, except for the chunk's name in
+messages.
 
 The index has the checksum of the chunk's front, and place, size and checksum of each sample. So the first piece that
-differs is an error that names the sample, and nothing of the chunk has to be held.
+differs is an error that names the sample, and no part of the chunk has to be held in memory.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from brand.formats.constants import PREAMBLE_CHECKSUM_AT, PREAMBLE_SIZE
 class PassingChunk:
     """Compares the bytes of one chunk with `row`, its row of `chunks.npy`, and `rows`, those of its samples.
 
-    `path` names the chunk. Making one raises `LayoutError` where the index contradicts itself.
+    `path` names the chunk. The constructor raises `LayoutError` if the index contradicts itself.
     """
 
     def __init__(self, path: str, number: int, row: np.void, rows: NDArray[np.void]) -> None:
@@ -36,12 +37,12 @@ class PassingChunk:
         self._ends.insert(0, int(offsets[0]))
         self._head = b""
         self._at, self._part, self._digest = 0, 0, xxhash.xxh3_64()
-        """Bytes fed; the part that they end in (0: the front, then the samples); the digest of that part so far."""
+        """Bytes fed; the section that they end in (0: the front, then the samples); its digest so far."""
 
     def feed(self, piece: memoryview) -> None:
-        """Check the next bytes. Raises `ChecksumError` for a part that differs; `LayoutError` for bytes too many."""
+        """Check the next bytes. Raises `ChecksumError` for a section that differs, `LayoutError` for surplus bytes."""
         if self._at + len(piece) > self._size:
-            raise LayoutError("more bytes than the index says", path=self._path, chunk=self._number)
+            raise LayoutError("more bytes than the index records", path=self._path, chunk=self._number)
         if len(self._head) < PREAMBLE_SIZE:
             piece = self._take_head(piece)
         done = 0
@@ -52,13 +53,13 @@ class PassingChunk:
             self._close_parts()
 
     def finish(self) -> None:
-        """All bytes were fed. Raises `TruncatedError` where some are missing."""
+        """Check that all bytes were fed. Raises `TruncatedError` if some are missing."""
         if self._at < self._size:
             what, expected = "the chunk is shorter than recorded", f"{self._size} bytes"
             raise TruncatedError(what, path=self._path, chunk=self._number, expected=expected, found=self._at)
 
     def _take_head(self, piece: memoryview) -> memoryview:
-        """The first 64 bytes. Their checksum is not a part of what it is of. Returns the bytes after them."""
+        """Consume the first 64 bytes, which their own checksum excludes. Return the bytes after them."""
         taken = bytes(piece[: PREAMBLE_SIZE - len(self._head)])
         self._head += taken
         self._at += len(taken)
@@ -71,7 +72,7 @@ class PassingChunk:
         return piece[len(taken) :]
 
     def _close_parts(self) -> None:
-        """Compare the part that ends here, and samples of no bytes behind it."""
+        """Compare the section that ends here, and samples of no bytes behind it."""
         while self._part < len(self._ends) and self._ends[self._part] == self._at:
             found, self._part = self._digest.intdigest(), self._part + 1
             self._digest.reset()
@@ -101,7 +102,7 @@ class PassingChunk:
 
 
 def is_chunk(head: bytes, data_set_id: bytes, number: int, row: np.void) -> bool:
-    """Whether a file that begins with these 64 bytes was written as this chunk: its front's checksum covers all."""
+    """Return whether a file that begins with these 64 bytes was written as this chunk: the checksum covers all."""
     try:
         told = parse_preamble(head, Path())
     except FormatError:

@@ -1,4 +1,4 @@
-"""How far is a pass over all chunks? A caller that wants to show it gives a function."""
+"""Progress of a pass over all chunks, reported to a function of the caller."""
 
 from __future__ import annotations
 

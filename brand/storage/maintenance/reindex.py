@@ -1,4 +1,4 @@
-"""How are manifest, index and columns made again from the chunks alone, byte for byte as the conversion wrote them?"""
+"""How are manifest, index and columns rebuilt from the chunks alone, byte for byte as the conversion wrote them?"""
 
 from __future__ import annotations
 
@@ -19,25 +19,26 @@ from brand.storage.maintenance.progress import OnChunk, silent
 
 
 def reindex(path: Path, on_chunk: OnChunk = silent) -> Manifest:
-    """Rebuild everything but the chunks. The old files stay until the new ones are whole.
+    """Rebuild all files except the chunks. The old files remain until the new ones are complete.
 
-    `on_chunk(done, of, bytes)` tells progress.
+    `on_chunk(done, of, bytes)` reports progress.
 
     Raises:
-        UsageError: This is a share: its index covers all chunks, and it has only some of them. Or a collection.
+        UsageError: This is a partition: its index covers all chunks, and it has only some of them. Or a collection.
         NotADataSetError: There are no chunks here, or their conversion is not finished.
         FormatError: A chunk is missing, damaged or foreign; nothing has been changed then.
-        StorageError: The storage refused.
+        StorageError: The storage refused a write.
     """
     if (path / WORK_NAME).exists():
-        how = "run the same `brand convert` command again, or `brand seal` where it was made in parts"
+        how = "run the same `brand convert` command again, or `brand seal` if it was divided into tasks"
         raise NotADataSetError(f"its conversion is not finished: {how}", path=path)
     if not path.is_dir():
         raise NotADataSetError("there is no such folder", path=path)
     if (path / SHARE_NAME).exists():
         raise UsageError(
-            f"{path} is a share, and its chunks alone do not make its index. Copy {MANIFEST_NAME}, index and columns"
-            " from another share or from the undivided data set: they are the same in all"
+            f"{path} is a partition, and its chunks alone are not enough to rebuild its index. Copy"
+            f" {MANIFEST_NAME}, index and columns from another partition or from the undivided data set: they are equal"
+            " in all"
         )
     if is_collection(path):
         raise UsageError(
@@ -48,7 +49,7 @@ def reindex(path: Path, on_chunk: OnChunk = silent) -> Manifest:
     front = open_front(FolderLocation(path), 0)
     work = path / ".brand-reindex"
     missing = next((n for n in range(front.header.chunks) if not (path / chunk_name(n)).exists()), None)
-    if missing is not None:  # say so before an index of all chunks takes room
+    if missing is not None:  # raised before an index of all chunks takes space
         raise MissingFileError("the chunk is missing", path=path / chunk_name(missing), chunk=missing)
     with storage_errors(path, "cannot write the index of"):
         shutil.rmtree(work, ignore_errors=True)

@@ -1,11 +1,12 @@
-"""Is everything as it was written? Every byte of a data set is read and checked; faults are returned, not raised.
+"""Are all stored bytes as they were written? Every byte of a data set is read and checked; faults are returned, not
+raised.
 
 Companions, index and columns are compared with the manifest's checksums, and each chunk's front with the index. Each
-sample is compared with its checksum, its row in the index, its record's structure and its columns. Of a share, only its
-own chunks are checked; of a collection, the parts and lists of one version.
+sample is compared with its checksum, its row in the index, its record's structure and its columns. For a partition,
+only its own chunks are checked; for a collection, the segments and lists of one version.
 
-Of a data set in a store, everything is read from the store: also the index, of which this machine has a copy. The copy
-was made from what the manifest says, so the chunks are compared with it, whatever the store has now.
+For a data set in a store, everything is read from the store, including the index, of which this machine has a copy. The
+copy was checked against the manifest, so the chunks are compared with the copy, even if the store's index has changed.
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ from brand.storage.io.frontback import blocks_of, file_of, front_to_back
 from brand.storage.io.fronts import open_chunk, opened
 from brand.storage.io.location import FolderLocation, Location, Where, located
 
-_REINDEX: Final = "`brand reindex` makes it again from the chunks"
+_REINDEX: Final = "`brand reindex` rebuilds it from the chunks"
 _GIVE_UP: Final = 1000
-"""After so many chunks that cannot be opened, there is no point in going on."""
+"""Stop after this many chunks that cannot be opened."""
 _SILENT: Final = 3
-"""Nor after so many, one after the other, for which a store has not answered: each takes as long as it is asked."""
+"""Stop after this many consecutive chunks for which a store has not answered, because each takes the full timeout."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +49,9 @@ class Checked:
     """One step of a verification."""
 
     samples: int
-    """Samples checked in this step."""
+    """Samples that were checked in this step."""
     bytes: int
-    """Bytes read in this step."""
+    """Bytes that were read in this step."""
     errors: tuple[FormatError, ...]
     """Faults that were found in this step."""
 
@@ -58,8 +59,8 @@ class Checked:
 def verify(where: Where) -> Iterator[Checked]:
     """Check a data set, one chunk a step.
 
-    Raises a `FormatError` only where there is no readable manifest to check against, or `share.json` is damaged; in a
-    store, also where the index was never copied to this machine and is damaged.
+    Raises a `FormatError` only if there is no readable manifest to check against, or if `share.json` is damaged; in a
+    store, also if the index was never copied to this machine and is damaged.
     """
     location = located(where)
     if location.version is not None:
@@ -88,12 +89,12 @@ def verify(where: Where) -> Iterator[Checked]:
             silent = silent + 1 if location.in_store and _unanswered(checked) else 0
             if missing > _GIVE_UP or silent >= _SILENT:
                 return
-    if not missing and share is None:  # the manifest's totals are of all chunks
+    if not missing and share is None:  # the manifest's totals cover all chunks
         yield Checked(0, 0, tuple(_compare_totals(file_of(location, MANIFEST_NAME), manifest, totals)))
 
 
 def extent(location: Location) -> tuple[int, int, Share | None]:
-    """How many samples and chunks `verify` checks, and whether these are a share. Raises a `FormatError`."""
+    """Return how many samples and chunks `verify` checks, and whether these are a partition. Raises a `FormatError`."""
     if location.version is not None:
         held = [part for part in location.version.parts if part.id is not None]
         manifests = [read_manifest(location.local / part.name) for part in held]
@@ -106,7 +107,7 @@ def extent(location: Location) -> tuple[int, int, Share | None]:
 
 
 def _collection(location: Location, version: Version) -> Iterator[Checked]:
-    """Check the lists of a version, then each part, then whether they fit together."""
+    """Check the lists of a version, then each segment, then whether they fit together."""
     wrong: list[FormatError] = []
     for listed in version.lists:
         path, digest = location.local / listed.name, None
@@ -133,7 +134,7 @@ def _collection(location: Location, version: Version) -> Iterator[Checked]:
 
 
 def check_file(location: Location, name: str, facts: tuple[int, str]) -> FormatError | None:
-    """What is wrong with a file of the data set that is no chunk, or None. `facts`: its size and checksum."""
+    """Return the fault of a file of the data set that is not a chunk, or None. `facts`: its size and checksum."""
     path, hint = file_of(location, name), _REINDEX if name.endswith(".npy") else ""
     digest, size = xxhash.xxh3_128(), 0
     try:
@@ -151,7 +152,7 @@ def check_file(location: Location, name: str, facts: tuple[int, str]) -> FormatE
 
 
 def _unanswered(checked: Checked) -> bool:
-    """Whether a chunk was not read because the store did not answer."""
+    """Return whether a chunk was not read because the store did not answer."""
     causes = (error.__cause__ for error in checked.errors if isinstance(error, UnreadableError))
     return not checked.samples and any(isinstance(cause, OSError) and cause.errno == errno.EIO for cause in causes)
 
@@ -190,7 +191,7 @@ def _chunk(
 def _compare_index(
     front: ChunkFront, path: str, manifest: Manifest, arrays: Mapping[str, ArrayFile]
 ) -> Iterator[FormatError]:
-    """Compare what the index says of a chunk's samples, in both directions, with the chunk's table."""
+    """Compare the index's entries for a chunk's samples, in both directions, with the chunk's table."""
     number, rows = front.preamble.number, front.rows
     first = number * manifest.header.chunk_size
     if SAMPLES_NAME in arrays:
@@ -209,7 +210,7 @@ def _compare_index(
 def _samples(
     location: Location, front: ChunkFront, path: str, arrays: Mapping[str, ArrayFile]
 ) -> Iterator[FormatError]:
-    """What is wrong with the samples of a chunk: checksum, frame, record, columns."""
+    """Yield the faults of the samples of a chunk: checksum, frame, record, columns."""
     decode, number = RecordDecoder(front.header.schema), front.preamble.number
     names = [name for name, _ in front.header.schema.fixed if column_name(name) in arrays]
     columns = {name: arrays[column_name(name)].take(front.rows["index"]).tolist() for name in names}

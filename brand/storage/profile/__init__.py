@@ -1,7 +1,7 @@
 """How fast is a storage, and which reads suit it?
 
-profile     the measured table, and what follows from it: read size, reads in flight
+profile     the measured table, and its consequences: read size, reads in flight
 probe       the measurement of a folder
 probestore  the measurement of an object store
-ranges      which ranges are read to measure
+ranges      the ranges that are read to measure
 """

@@ -1,13 +1,14 @@
-"""How fast does a storage answer reads, by their size and the number in flight? Measured on the files that lie there.
+"""How fast does a storage answer reads, by their size and the number in flight? Measured on the files that are stored
+there.
 
     files below a path -> visits (`ranges`) -> out of the page cache -> read -> bandwidth
 
 A thread announces a read (POSIX_FADV_WILLNEED), reads into memory that it has touched before, and drops the bytes from
-the page cache. There is one thread for each read in flight. The clock of a visit starts when all its threads do. A
-burst that a storage with a limit allows at the beginning does not count (`bandwidth`). The figure of a cell is the
-median of its visits. Linux only.
+the page cache. There is one thread for each read in flight. The clock of a visit starts when all its threads do. The
+initial burst that a rate-limited storage allows does not count (`bandwidth`). The figure of a cell is the median of its
+visits. Linux only.
 
-What is measured is a `ProbeSubject`: files below a path here, chunks in a store in `brand.storage.profile.probestore`.
+A `ProbeSubject` is measured: files below a path here, chunks in a store in `brand.storage.profile.probestore`.
 """
 
 from __future__ import annotations
@@ -43,17 +44,17 @@ SECONDS: Final = 10.0
 LARGE: Final = 1 << 20
 """Reads of at least this size are needed to know the sequential bandwidth."""
 LEAST_BYTES: Final = 64 << 20
-"""Files that are smaller in all say nothing about a storage."""
+"""Minimum total size of the files: smaller files say nothing about a storage."""
 
 _MOST_FILES: Final = 256
 _MOST_ENTRIES: Final = 20_000
 _WALK_S: Final = 2.0
 _STEADY_S: Final = 0.4
-"""A visit that takes so long is steady on any storage: one with a limit applies it at least ten times a second."""
+"""A visit of this duration is steady on any storage: a rate limit is applied at least ten times a second."""
 _HALVES: Final = (1 / 4, 5 / 8)
 
 Report = Callable[[float, float, int], None]
-"""Called after each visit with (seconds gone, seconds planned, bytes read so far)."""
+"""Called after each visit with (seconds elapsed, seconds planned, bytes read so far)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +66,9 @@ class Measurement:
     read_bytes: int
     reads: int
     file_bytes: int
-    """Size of the files that were read from. Where `read_bytes` is more, parts were read several times."""
+    """Size of the files that were read from. If `read_bytes` is larger, some ranges were read several times."""
     cached_bytes: int
-    """Bytes that were left out, because the page cache did not let go of them."""
+    """Bytes that were left out, because they could not be dropped from the page cache."""
 
 
 def measure(path: str | Path, *, seconds: float = SECONDS, report: Report | None = None) -> Profile:
@@ -77,7 +78,7 @@ def measure(path: str | Path, *, seconds: float = SECONDS, report: Report | None
 
     Raises:
         UsageError: The files are too few or too small.
-        StorageError: There are no files, they cannot be read, or they lie in memory.
+        StorageError: There are no files, they cannot be read, or they are in memory.
         BrandError: This is not Linux.
     """
     return take_measurement(path, seconds=seconds, report=report).profile
@@ -93,14 +94,16 @@ def take_measurement(path: str | Path, *, seconds: float = SECONDS, report: Repo
         cells = cells_that_fit(files.sizes, SIZES, DEPTHS)
         check_enough(path, files.sizes, cells)
         if mount.type in IN_MEMORY:
-            raise StorageError(f"{path} lies in memory ({mount.type}), not on a storage: there is nothing to measure")
+            raise StorageError(
+                f"{path} is in memory ({mount.type}), not on a storage device: there is nothing to measure"
+            )
         order = rounds(cells)
         visits = layouts(files.sizes, [cell for cells in order for cell in cells], random.Random())
         return run(files, path, (SIZES, DEPTHS), order, visits, seconds, report)
 
 
 class ProbeSubject(Protocol):
-    """What is measured."""
+    """The files or chunks that are measured."""
 
     device: str
     """The storage in plain words."""
@@ -108,14 +111,14 @@ class ProbeSubject(Protocol):
     """Usable bytes of each file."""
 
     def cold(self, ranges: Sequence[Range]) -> list[Range]:
-        """The ranges that are not in this machine's memory."""
+        """Return the ranges that are not in this machine's memory."""
 
     def read(self, piece: Range, buffer: memoryview) -> None:
-        """Read a range; any number of threads may. Raises OSError."""
+        """Read a range. Any number of threads may call this. Raises OSError."""
 
 
 def check_enough(where: str | Path, sizes: Sequence[int], cells: Sequence[ProfileCell]) -> None:
-    """Raise `UsageError` where files of these sizes say nothing about a storage."""
+    """Raise `UsageError` if files of these sizes are too small to measure a storage."""
     if sum(sizes) < LEAST_BYTES or max((cell.size for cell in cells), default=0) < LARGE:
         raise UsageError(_too_small(where, sizes))
 
@@ -129,7 +132,7 @@ def run(
     seconds: float,
     report: Report | None,
 ) -> Measurement:
-    """Visit the cells of each round in turn, and make a profile of it; `axes`: its read sizes and its depths.
+    """Visit the cells of each round in turn, and make a profile of the figures; `axes`: its read sizes and its depths.
 
     Raises `StorageError`, OSError.
     """
@@ -141,8 +144,9 @@ def run(
     table = tuple(tuple(probe.speed(ProfileCell(size, depth)) for size in sizes) for depth in depths)
     if probe.cached > probe.bytes:
         raise StorageError(
-            f"{where}: the page cache answered, not the storage, and did not let go of the files. Something holds them"
-            " in memory: measure while nothing uses them, or other files of this storage"
+            f"{where}: reads were served by the page cache, not by the storage, and the files could not be dropped from"
+            " it, because a process holds them in memory: measure when no process uses them, or measure other files of"
+            " this storage"
         )
     if not any(speed for row in table for size, speed in zip(sizes, row, strict=True) if size >= LARGE):
         raise StorageError(f"{where}: the storage is too slow to be measured in {seconds:g} s: give it more time")
@@ -174,19 +178,19 @@ class _Probe:
         self._began = time.perf_counter()
         self._speeds: defaultdict[ProfileCell, list[float]] = defaultdict(list)
         self._memory = memoryview(mmap.mmap(-1, in_flight))
-        self._memory[:] = bytes(in_flight)  # pages are there before the clock runs
+        self._memory[:] = bytes(in_flight)  # so that no page fault counts as time of the storage
         self.bytes = self.reads = self.cached = 0
 
     def gone(self) -> float:
-        """Seconds since the start of the measurement."""
+        """Return the seconds since the start of the measurement."""
         return time.perf_counter() - self._began
 
     def left(self) -> float:
-        """Seconds that are left."""
+        """Return the seconds that are left."""
         return self._seconds - self.gone()
 
     def speed(self, cell: ProfileCell) -> float:
-        """The figure of a cell: the median of its visits, 0.0 without any."""
+        """Return the figure of a cell: the median of its visits, 0.0 without any."""
         return median(self._speeds[cell]) if cell in self._speeds else 0.0
 
     def finish(self) -> None:
@@ -195,7 +199,8 @@ class _Probe:
         self._report(now, now, self.bytes)
 
     def visit(self, cell: ProfileCell, ranges: Sequence[Range], limit_s: float) -> None:
-        """Read cold ranges for about `limit_s` at most. Reads nothing where time is too short for the fewest reads."""
+        """Read cold ranges for about `limit_s` at most. Reads nothing if time is too short for the fewest reads."""
+        # Skip the cell if the fewest reads take too long even at the highest speed so far.
         fastest = max((speed for speeds in self._speeds.values() for speed in speeds), default=0.0)
         if fastest and cell.size * cell.least > fastest * self.left():
             return
@@ -210,7 +215,7 @@ class _Probe:
         self._report(self.gone(), self._seconds, self.bytes)
 
     def _read_all(self, cell: ProfileCell, ranges: Sequence[Range], limit_s: float) -> list[float]:
-        """Read with `cell.depth` threads. Returns when each read was done, in seconds since all threads started."""
+        """Read with `cell.depth` threads. Return when each read was done, in seconds since all threads started."""
         todo = deque(ranges)
         started = 0.0
         barrier = Barrier(cell.depth, action=lambda: begin(time.perf_counter()))
@@ -236,15 +241,15 @@ class _Probe:
             try:
                 return sorted(moment for done in threads.map(work, range(cell.depth)) for moment in done)
             finally:
-                todo.clear()  # after an error or Ctrl-C the other threads end soon
+                todo.clear()  # so that the other threads end soon after an error or Ctrl-C
 
 
 def bandwidth(done: Sequence[float], size: int) -> float:
-    """Bytes/s of a visit from the moments (s) when its reads of `size` bytes were done, rising. Pure.
+    """Return the bytes/s of a visit from the times (s) at which its reads of `size` bytes were done, rising. Pure.
 
-    A storage with a limit lets a burst through at once, and then a step every so often. So the first quarter of the
+    A rate-limited storage allows an initial burst, and then a step at regular intervals. So the first quarter of the
     time does not count, and the rest is halved. The reads are counted from the one after the longest pause of the first
-    half to the one after the longest pause of the second half: these are whole steps. Where the first half has no read,
+    half to the one after the longest pause of the second half: these are whole steps. If the first half has no read,
     all reads and all the time count.
     """
     begin, middle = (bisect_left(done, share * done[-1]) for share in _HALVES)
@@ -266,9 +271,10 @@ class _Files:
         self._cached = [CachedFile(descriptor) for descriptor in self._descriptors]
 
     def cold(self, ranges: Sequence[Range]) -> list[Range]:
-        """See `ProbeSubject`. Their files are dropped from the page cache before."""
+        """See `ProbeSubject`. The files are dropped from the page cache first."""
         for file in {piece.file for piece in ranges}:
             self._cached[file].drop()
+        # Pages that are not yet on the storage can be dropped only after a flush.
         for file in {piece.file for piece in ranges if self._is_cached(piece)}:
             self._cached[file].drop_written()
         return [piece for piece in ranges if not self._is_cached(piece)]
@@ -290,19 +296,21 @@ class _Files:
 
 
 def _open_files(path: Path, stack: ExitStack) -> Iterator[tuple[int, int]]:
-    """Descriptor and usable size of the largest files below `path`; where `path` is a data set, of its chunks."""
+    """Yield descriptor and usable size of the largest files below `path`; if `path` is a data set, of its chunks."""
     found = [(path.stat().st_size, path)] if path.is_file() else list(_walk(path))
+    # Files of equal size are chosen at random.
     random.shuffle(found)
     for _, file in sorted(found, key=lambda item: -item[0])[:_MOST_FILES]:
         descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
         stack.callback(os.close, descriptor)
         facts = os.fstat(descriptor)
-        sparse = facts.st_blocks * 512 < facts.st_size  # a hole is not read: only what lies before the first counts
+        # Holes are not read from storage: only the bytes before the first hole count.
+        sparse = facts.st_blocks * 512 < facts.st_size
         yield descriptor, os.lseek(descriptor, 0, os.SEEK_HOLE) if sparse else facts.st_size
 
 
 def _walk(path: Path) -> Iterator[tuple[int, Path]]:
-    """Size and path of the files below a folder on the same storage, within limits of number and time."""
+    """Yield size and path of the files below a folder on the same storage, within limits of number and time."""
     top = path / "chunks" if (path / MANIFEST_NAME).is_file() else path
     storage, end, seen = top.stat().st_dev, time.perf_counter() + _WALK_S, 0
     folders = [top]
@@ -326,8 +334,8 @@ def _walk(path: Path) -> Iterator[tuple[int, Path]]:
 def _too_small(path: str | Path, sizes: Sequence[int]) -> str:
     most = max(sizes, default=0)
     return (
-        f"{path}: {sum(sizes) / 1e6:,.1f} MB in files, the largest of {most / 1e6:,.1f} MB, are too little to measure a"
-        f" storage with: {LEAST_BYTES >> 20} MiB in files of some MiB are needed, and a few GiB are better. Name a"
+        f"{path}: {sum(sizes) / 1e6:,.1f} MB in files, the largest of {most / 1e6:,.1f} MB, are too small to measure a"
+        f" storage: {LEAST_BYTES >> 20} MiB in files of some MiB are needed, and a few GiB are better. Name a"
         " larger data set or file on the same storage"
     )
 

@@ -1,7 +1,7 @@
 """How fast does a store answer reads, by their size and the number in flight? Measured on chunks of a data set.
 
-The method is that of `probe`. A store asks money for requests and bytes, and answers late. So sizes and
-numbers in flight are larger, each cell is visited once, with few reads, and it is known before what it costs at most
+The method is that of `probe`. Requests and bytes of a store cost money, and its latency is high. So sizes and numbers
+in flight are larger, each cell is visited once, with few reads, and the maximum cost is known in advance
 (`StoreProbe.requests`, `StoreProbe.bytes`).
 """
 
@@ -24,17 +24,17 @@ DEPTHS: Final = (1, 2, 4, 8, 16, 32, 64)
 """Reads in flight."""
 SECONDS: Final = 60.0
 MOST_IN_FLIGHT: Final = 128 << 20
-"""Most bytes that are read at the same time; this bounds the memory."""
+"""Maximum bytes that are read at the same time; this bounds the memory."""
 
 _MOST_CHUNKS: Final = 256
 _WAVES: Final = ((256 << 10, 8), (1 << 20, 4), (1 << 60, 2))
-"""Reads up to a size, and how many of them each of the reads in flight makes: few bytes need many reads."""
+"""Read sizes, and how many reads up to that size each of the reads in flight makes: small reads need more."""
 
 
 class StoreProbe:
-    """The measurement of the store in which a data set lies. Making one reads the index only.
+    """The measurement of the store that holds a data set. The constructor reads the index only.
 
-    Raises `UsageError` where the data set is too small, `FormatError`.
+    Raises `UsageError` if the data set is too small, `FormatError`.
     """
 
     def __init__(self, location: Location) -> None:
@@ -46,9 +46,9 @@ class StoreProbe:
         check_enough(self._url, self._subject.sizes, cells)
         self._order = rounds(cells, 1)
         self.requests = sum(map(_reads_of, cells))
-        """The most requests that it makes."""
+        """Maximum number of requests."""
         self.bytes = sum(cell.size * _reads_of(cell) for cell in cells)
-        """The most bytes that it reads."""
+        """Maximum number of bytes read."""
 
     def __repr__(self) -> str:
         return f"StoreProbe({self._url}, {self.requests:,} requests, {self.bytes:,} bytes)"
@@ -66,21 +66,21 @@ class StoreProbe:
 
 
 class _StoreSubject:
-    """A `Subject`: chunks in a store."""
+    """A `ProbeSubject`: chunks in a store."""
 
     def __init__(self, location: Location, chunks: Sequence[int], sizes: list[int]) -> None:
         self.device, self.sizes = parse_url(location.name).root, sizes
         self._location, self._chunks = location, chunks
 
     def cold(self, ranges: Sequence[Range]) -> list[Range]:
-        """See `Subject`. This machine keeps nothing of a store in memory."""
+        """See `ProbeSubject`. This machine caches nothing of a store in memory."""
         return list(ranges)
 
     def read(self, piece: Range, buffer: memoryview) -> None:
-        """See `Subject`."""
+        """See `ProbeSubject`."""
         self._location.reader().read_into([(self._chunks[piece.file], piece.offset, buffer)])
 
 
 def _reads_of(cell: ProfileCell) -> int:
-    """Reads of a visit."""
+    """Return the number of reads of a visit."""
     return cell.depth * next(waves for size, waves in _WAVES if cell.size <= size)

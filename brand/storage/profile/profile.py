@@ -1,10 +1,10 @@
 """How fast is a storage, by read size and reads in flight, and how long is a stripe on it?
 
     measured table -> a curve for each number of reads in flight, smoothed so that it never falls
-                   -> the fewest reads in flight that do (`best_depth`)
+                   -> the smallest sufficient number of reads in flight (`best_depth`)
                    -> the smallest read that reaches 90 % of the sequential bandwidth (`stripe_bytes`)
                    -> samples (`stripe_length`)
-                   -> memory that reads ahead should have at least (`busy_bytes`)
+                   -> minimum memory for read-ahead (`busy_bytes`)
 
 All of this is pure. Each storage has one file for its profile below the user's cache folder (`load_profile`,
 `save_profile`). A profile only makes reads faster, so a file that is damaged, foreign or of another version is ignored,
@@ -39,7 +39,7 @@ DEFAULT_STRIPE_BYTES: Final = 512 << 10
 ENOUGH: Final = 0.9
 """Share of the sequential bandwidth that a stripe has to reach."""
 ABOUT_AS_FAST: Final = 0.95
-"""Fewer reads in flight are preferred where they reach this share of the best bandwidth: more would cost memory."""
+"""Fewer reads in flight are preferred if they reach this share of the best bandwidth: more would cost memory."""
 
 _FORMAT: Final = "brand storage profile"
 _VERSION: Final = 1
@@ -52,7 +52,7 @@ _log: Final = logging.getLogger("brand.storage")
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Measured bandwidth of one storage. Raises ValueError where the numbers contradict each other."""
+    """Measured bandwidth of one storage. Raises ValueError if the numbers contradict each other."""
 
     device: str
     """The storage in plain words."""
@@ -61,7 +61,7 @@ class Profile:
     depths: tuple[int, ...]
     """Numbers of reads in flight, rising."""
     bytes_per_s: tuple[tuple[float, ...], ...]
-    """Bandwidth, [depth][size]; 0.0 where nothing was measured."""
+    """Bandwidth, [depth][size]; 0.0 if a cell was not measured."""
     sequential: float
     """Bytes/s of large reads."""
 
@@ -72,12 +72,12 @@ class Profile:
         if [len(row) for row in self.bytes_per_s] != [len(self.sizes)] * len(self.depths):
             raise ValueError(f"not a table of {len(self.depths)} rows of {len(self.sizes)}")
         if not all(0 <= value <= _MOST_BANDWIDTH for row in self.bytes_per_s for value in row):
-            raise ValueError("a bandwidth that cannot be")
+            raise ValueError("a bandwidth is out of range")
         if not 0 < self.sequential <= _MOST_BANDWIDTH or not any(map(any, self.bytes_per_s)):
             raise ValueError("nothing was measured")
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values, as the file holds them."""
+        """Return plain values, in the format of the file."""
         return {
             "format": _FORMAT,
             "version": _VERSION,
@@ -90,7 +90,7 @@ class Profile:
 
     @classmethod
     def from_json(cls, value: Any) -> Profile:
-        """The profile of `to_json`. Raises ValueError for anything else."""
+        """Parse the values of `to_json`. Raises ValueError for any other values."""
         try:
             if (value["format"], value["version"]) != (_FORMAT, _VERSION):
                 raise ValueError(f"not version {_VERSION} of a storage profile")
@@ -108,11 +108,11 @@ class Profile:
 
 
 def best_depth(profile: Profile) -> int:
-    """The number of reads to keep in flight.
+    """Return the number of reads to keep in flight.
 
     Small reads mix best. So the read size that counts is the smallest one with which any number of reads in flight
-    reaches 90 % of the sequential bandwidth. Of the numbers within 5 % of the best one at that size, this is the
-    smallest: more reads would hold memory and gain nothing.
+    reaches 90 % of the sequential bandwidth. Among the numbers within 5 % of the best one at that size, this is the
+    smallest: more reads would use memory without a gain.
     """
     curves = _curves(profile)
     target = ENOUGH * profile.sequential
@@ -123,7 +123,7 @@ def best_depth(profile: Profile) -> int:
 
 
 def bandwidth(profile: Profile, sizes: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Bytes/s of reads of these sizes (bytes), same shape, with `best_depth` reads in flight.
+    """Return the bytes/s of reads of these sizes (bytes), same shape, with `best_depth` reads in flight.
 
     Between two measured sizes the bandwidth rises evenly with the logarithm of the size. Outside the measured sizes, it
     is that of the nearest one.
@@ -133,9 +133,9 @@ def bandwidth(profile: Profile, sizes: NDArray[np.float64]) -> NDArray[np.float6
 
 
 def stripe_bytes(profile: Profile | None) -> int:
-    """The smallest read, in bytes, that reaches 90 % of the sequential bandwidth with `best_depth` reads in flight.
+    """Return the smallest read, in bytes, that reaches 90 % of the sequential bandwidth, with `best_depth` in flight.
 
-    Between two measured sizes the bandwidth is taken to rise evenly with the logarithm of the size. Where no size
+    Between two measured sizes the bandwidth is assumed to rise evenly with the logarithm of the size. If no size
     reaches 90 %, this is the largest size. For an unknown storage (None) it is 512 KiB.
     """
     if profile is None:
@@ -146,14 +146,16 @@ def stripe_bytes(profile: Profile | None) -> int:
 
 
 def busy_bytes(profile: Profile | None) -> int:
-    """Bytes in flight that keep the storage busy: `best_depth` reads of `stripe_bytes`; 0 for an unknown storage."""
+    """Return the bytes in flight that keep the storage busy: `best_depth` reads of `stripe_bytes`; 0 if it is
+    unknown.
+    """
     return 0 if profile is None else best_depth(profile) * stripe_bytes(profile)
 
 
 def gap_bytes(profile: Profile | None, read_bytes: float) -> int:
-    """How many bytes the storage reads in the time that one more read of `read_bytes` takes beside its bytes.
+    """Return how many bytes the storage reads in the overhead time of one more read of `read_bytes`.
 
-    With `best_depth` reads in flight. For an unknown storage (None) it is what a stripe is planned to lose.
+    This is with `best_depth` reads in flight. For an unknown storage (None) it is the planned loss of a stripe.
     """
     if profile is None:
         return int(DEFAULT_STRIPE_BYTES * (1 / ENOUGH - 1))
@@ -162,7 +164,7 @@ def gap_bytes(profile: Profile | None, read_bytes: float) -> int:
 
 
 def stripe_length(read_bytes: int, mean_sample_bytes: float, chunk_size: int) -> int:
-    """Samples of a stripe: enough for `read_bytes`, at least 1, and at most a quarter of a chunk."""
+    """Return the samples of a stripe: enough for `read_bytes`, at least 1, and at most a quarter of a chunk."""
     most = max(1, chunk_size // 4)
     if mean_sample_bytes * most <= read_bytes:
         return most
@@ -170,10 +172,10 @@ def stripe_length(read_bytes: int, mean_sample_bytes: float, chunk_size: int) ->
 
 
 def sequential_of(sizes: Sequence[int], depths: Sequence[int], table: Sequence[Sequence[float]]) -> float:
-    """The bandwidth of large reads in a measured table [depth][size]. Pure.
+    """Return the bandwidth of large reads in a measured table [depth][size]. Pure.
 
-    The median of the figures for large reads (at least a quarter of the largest) with many bytes in flight (at least
-    half of the most). So one figure that is wrong by chance does not decide.
+    It is the median of the figures for large reads (at least a quarter of the largest) with many bytes in flight (at
+    least half of the maximum). So a single outlier does not decide.
     """
     measured = [
         (size, size * depth, speed)
@@ -194,7 +196,7 @@ class _Curve:
     speeds: tuple[float, ...]
 
     def reaches(self, speed: float) -> float | None:
-        """The smallest size with this bandwidth, or None."""
+        """Return the smallest size with this bandwidth, or None."""
         at = bisect_left(self.speeds, speed)
         if at == len(self.sizes):
             return None
@@ -205,7 +207,7 @@ class _Curve:
         return float(self.sizes[at - 1] * (self.sizes[at] / self.sizes[at - 1]) ** share)
 
     def at(self, size: float) -> float:
-        """The bandwidth of a size; outside the measured sizes, the bandwidth of the nearest one."""
+        """Return the bandwidth of a size; outside the measured sizes, the bandwidth of the nearest one."""
         at = bisect_left(self.sizes, size)
         if at == 0 or at == len(self.sizes):
             return self.speeds[min(at, len(self.sizes) - 1)]
@@ -224,7 +226,7 @@ def _curve(sizes: Sequence[int], row: Sequence[float]) -> _Curve:
 
 
 def _never_falling(values: Sequence[float]) -> list[float]:
-    """The nearest sequence (least squares) that never falls: neighbours in the wrong order become their mean."""
+    """Return the nearest sequence (least squares) that never falls: neighbours in the wrong order become their mean."""
     blocks: list[tuple[float, int]] = []
     for value in values:
         total, count = value, 1
@@ -236,7 +238,7 @@ def _never_falling(values: Sequence[float]) -> list[float]:
 
 
 def _store_profile() -> Profile:
-    """A store as most are: 50 ms to the first byte, 60 MB/s a stream, 1,200 MB/s in all."""
+    """Return the profile of a typical store: 50 ms to the first byte, 60 MB/s a stream, 1,200 MB/s in all."""
     sizes, depths = tuple(1 << n for n in range(16, 25)), (1, 2, 4, 8, 16, 32, 64)
     table = tuple(
         tuple(min(_STORE_S, depth * size / (_FIRST_BYTE_S + size / _STREAM_S)) for size in sizes) for depth in depths
@@ -248,18 +250,18 @@ _FIRST_BYTE_S: Final = 0.05
 _STREAM_S: Final = 60e6
 _STORE_S: Final = 1.2e9
 STORE: Final = _store_profile()
-"""What is assumed of a store that nobody has measured."""
+"""Assumed profile of a store that has not been measured."""
 
 
 def is_assumed(profile: Profile) -> bool:
-    """Whether a profile is that of a store that nobody has measured."""
+    """Return whether a profile is that of a store that has not been measured."""
     return replace(STORE, device=profile.device) == profile
 
 
 def load_profile(path: str | Path) -> Profile | None:
-    """The stored profile of the storage that a path or URL lies on; None where there is no usable one.
+    """Return the stored profile of the storage of a path or URL; None if there is no usable one.
 
-    A store that nobody has measured has the profile `STORE`.
+    A store that has not been measured has the profile `STORE`.
     """
     if isinstance(path, str) and is_url(path):
         device = parse_url(path).root
@@ -273,7 +275,7 @@ def load_profile(path: str | Path) -> Profile | None:
 
 
 def _load(device: str, path: str | Path) -> Profile | None:
-    """The stored profile of a device; None where there is no usable one."""
+    """Return the stored profile of a device; None if there is no usable one."""
     try:
         file = _profile_file(device)
         with file.open("rb") as opened:
@@ -288,15 +290,15 @@ def _load(device: str, path: str | Path) -> Profile | None:
             raise ValueError("too large for a storage profile")
         profile = Profile.from_json(json.loads(data))
         if profile.device != device:
-            raise ValueError(f"it is of another storage: {profile.device}")
+            raise ValueError(f"it belongs to another storage: {profile.device}")
     except (ValueError, RecursionError) as error:
-        _log.warning("%s is not used: %s. `brand profile` makes it anew", file, printable(str(error)))
+        _log.warning("%s is not used: %s. `brand profile` replaces it", file, printable(str(error)))
         return None
     return profile
 
 
 def save_profile(profile: Profile) -> Path:
-    """Store a profile for its storage, in place of an earlier one. Returns the file. Raises `StorageError`."""
+    """Store a profile for its storage, in place of an earlier one. Return the file. Raises `StorageError`."""
     file = _profile_file(profile.device)
     with storage_errors(file, "cannot write"):
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -305,7 +307,7 @@ def save_profile(profile: Profile) -> Path:
 
 
 def _profile_file(device: str) -> Path:
-    """The file for the profile of a storage."""
+    """Return the file for the profile of a storage."""
     digest = hashlib.sha256(device.encode("utf-8", "backslashreplace")).hexdigest()[:12]
     words = re.sub(r"[^A-Za-z0-9]+", "-", device).strip("-")[:60]
     return user_cache("storage") / f"{words}-{digest}.json"

@@ -1,10 +1,10 @@
-"""What is read to measure a storage: which read sizes and depths fit the files, and where do the ranges lie?
+"""Which ranges are read to measure a storage: which read sizes and depths fit the files, and at which offsets?
 
-    file sizes -> cells (read size, reads in flight) that they have room for -> visits of these cells, round after round
-               -> ranges: those of a visit lie anywhere, ignore page boundaries, and never overlap
+    file sizes -> cells (read size, reads in flight) that fit in them -> visits of these cells, round after round
+               -> ranges: those of a visit are anywhere, ignore page boundaries, and never overlap
 
-A round goes through the cells of every other depth, and the next round through the rest, so that even a slow storage
-has time for half of the table, measured well. Rounds go by rising and by falling size in turn. So neighbours are alike,
+A round visits the cells of every other depth, and the next round the remaining depths, so that even on a slow storage
+half of the table is measured well. Rounds are ordered by rising and by falling size in turn. So neighbours are alike,
 a burst that a storage allows has little effect, and a slow drift cancels out. The ranges of as many visits as fit are
 laid out together, so no byte is read twice before nearly all were read once. All of it is pure.
 """
@@ -18,28 +18,28 @@ from itertools import accumulate, islice, takewhile
 from typing import Final, NamedTuple
 
 MOST_IN_FLIGHT: Final = 16 << 20
-"""Most bytes that are read at the same time; this bounds the memory."""
+"""Maximum bytes that are read at the same time; this bounds the memory."""
 MOST_READS: Final = 1024
-"""Most reads of one visit, before they are rounded up to a multiple of the reads in flight."""
+"""Maximum reads of one visit, before they are rounded up to a multiple of the reads in flight."""
 VISIT_BYTES: Final = 128 << 20
-"""Bytes of one visit, where the files have room for them and time allows: a quarter of a second of 500 MB/s."""
+"""Bytes of one visit, if the files have space for them and time allows: a quarter of a second of 500 MB/s."""
 VISITS: Final = 9
 """Visits of each cell, as far as time allows."""
 
 _SHARE: Final = 0.8
-"""The part of the files' bytes that is laid out at once; the rest is the space between ranges."""
+"""Fraction of the files' bytes that is laid out at once; the rest is the space between ranges."""
 _TRIES: Final = 8
 
 
 class ProfileCell(NamedTuple):
-    """One place of the table: reads of `size` bytes, `depth` of them in flight."""
+    """One cell of the table: reads of `size` bytes, `depth` of them in flight."""
 
     size: int
     depth: int
 
     @property
     def least(self) -> int:
-        """The fewest reads of a visit."""
+        """Minimum number of reads of a visit."""
         return max(2, self.depth)
 
 
@@ -54,7 +54,7 @@ class Range(NamedTuple):
 def cells_that_fit(
     files: Sequence[int], sizes: Sequence[int], depths: Sequence[int], most: int = MOST_IN_FLIGHT
 ) -> list[ProfileCell]:
-    """The cells with at most `most` bytes in flight, and whose fewest reads fit twice into files of these sizes."""
+    """Return the cells with at most `most` bytes in flight whose fewest reads fit twice into files of these sizes."""
     found = []
     for size in sizes:
         room = sum(file // size for file in files)
@@ -64,14 +64,14 @@ def cells_that_fit(
 
 
 def rounds(cells: Sequence[ProfileCell], visits: int = VISITS) -> list[list[ProfileCell]]:
-    """The order of the visits: every other depth by rising size, then the other depths, then both by falling size."""
+    """Return the order of the visits: every other depth by rising size, the other depths, then both by falling size."""
     depths = sorted({cell.depth for cell in cells})
     halves = [sorted(c for c in cells if c.depth in some) for some in (depths[::2], depths[1::2])]
     return [half if number % 2 == 0 else half[::-1] for number in range(visits) for half in halves if half]
 
 
 def reads_of(cell: ProfileCell) -> int:
-    """Reads of a visit: about `VISIT_BYTES` within limits, and a multiple of the reads in flight."""
+    """Return the reads of a visit: about `VISIT_BYTES` within limits, and a multiple of the reads in flight."""
     wanted = min(MOST_READS, max(cell.least, VISIT_BYTES // cell.size))
     return -(-wanted // cell.depth) * cell.depth
 
@@ -82,9 +82,9 @@ def layouts(
     rng: random.Random,
     reads: Callable[[ProfileCell], int] = reads_of,
 ) -> Iterator[tuple[ProfileCell, list[Range]]]:
-    """Each visit with its ranges; `reads` says how many.
+    """Yield each visit with its ranges; `reads` returns their number.
 
-    As many visits as fit are laid out together; then the files are used anew.
+    As many visits as fit are laid out together; then the files are used again.
     A visit that does not fit alone gets only the ranges that fit.
     """
     at, room = 0, _SHARE * sum(files)
@@ -104,10 +104,10 @@ def layouts(
 
 
 def place(files: Sequence[int], wanted: Sequence[int], rng: random.Random) -> list[Range | None]:
-    """For each wanted size, a range somewhere in the files; None where no file has room left. Ranges do not overlap.
+    """Return a range in the files for each wanted size; None if no file has space left. Ranges do not overlap.
 
-    Large ranges choose first. Each chooses a file with a chance in proportion to the file's size. The rest of a file is
-    spread at random between its ranges.
+    Large ranges choose first. Each chooses a file with a probability in proportion to the file's size. The rest of a
+    file is spread at random between its ranges.
     """
     free, ends = list(files), list(accumulate(files))
     chosen: list[list[int]] = [[] for _ in files]

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.errors import NoLabelsError, SchemaError, UsageError, counted
-from brand.formats.preparation import Preparation, checked
+from brand.formats.preparation import DecodeAudio, DecodeImage, checked
 from brand.formats.version import Version
 from brand.node.setup.caching import CacheOf, as_cache
 from brand.node.setup.memory import Memory, check_memory
@@ -57,14 +57,13 @@ class BrandDataset(Drawable):
             version, and stays this one, whatever is appended; `photos.brand@3` is version 3.
         transform: A function of the whole sample (dict or tuple), or a dict `{field: function}` for single fields.
         fields: Fields to return, as a tuple in this order; `index` and `key` may be among them. None: all, as a dict.
-        decode: Whether images become RGB Pillow images and audio `Waveform(samples, rate)`; else both are the file's
-            bytes.
-        prepare: A dict `{field: Picture(...)}` or `{field: Sound(...)}`: these fields become arrays of the size or rate
-            that the model wants, before `transform`. JPEG is then decoded at a fraction of its size where that is
-            enough.
+        decode: True: images become RGB Pillow images and audio `Waveform(samples, rate)`. False: both are the file's
+            bytes. A dict `{field: DecodeImage(...)}` or `{field: DecodeAudio(...)}`: these fields become arrays of the
+            size or rate that the model needs, before `transform`, and other fields are decoded as with True. A JPEG is
+            then decoded at a fraction of its size if that is enough.
         memory: How much of the data the node server may hold: `"2GB"`, a number of bytes, or a fraction of the data
             as a float; None: a quarter of what this process may still use.
-        protocol: `"stripes"`, `"slots"` (the paper's), `"uniform"` (each order equally likely), or `Stripes(...)`,
+        order: `"stripes"`, `"slots"` (the paper's), `"uniform"` (each order equally likely), or `Stripes(...)`,
             `Slots(...)` with their options, `Uniform()`; `"shared"` where several jobs train on the data set at a time;
             to compare, `brand.orders.baselines`.
         server: Address of a running server (`brand serve` prints it), instead of one that starts by itself.
@@ -73,7 +72,7 @@ class BrandDataset(Drawable):
             None: the launcher's, or one of its own.
         on_error: What a draw of a damaged sample does: `"raise"` an error, or `"skip"`: another sample of its group
             takes its place, and `stats()["replaced"]` lists both.
-        remote_memory: In a job on several nodes: how much of a node server's memory may hold samples that other nodes
+        peer_memory: In a job on several nodes: how much of a node server's memory may hold samples that other nodes
             send ahead; None: a tenth.
         tls: Certificates with which node servers speak to each other; None: messages are not encrypted.
         cache: A folder on a local disk, or `Cache(...)` with its size: there the node server keeps what it has read,
@@ -81,7 +80,7 @@ class BrandDataset(Drawable):
 
     Raises:
         NotADataSetError, FormatError: `path` is no data set, or a damaged one.
-        SchemaError: `fields`, `transform` or `prepare` names a field that is not there, or is of another kind.
+        SchemaError: `fields`, `transform` or `decode` names a field that is not there, or is of another kind.
     """
 
     _source: SetSource
@@ -92,13 +91,12 @@ class BrandDataset(Drawable):
         *,
         transform: Transform | None = None,
         fields: Sequence[str] | None = None,
-        decode: bool = True,
-        prepare: Mapping[str, Preparation] | None = None,
+        decode: bool | Mapping[str, DecodeImage | DecodeAudio] = True,
         memory: Memory = None,
-        protocol: OrderOption = "stripes",
+        order: OrderOption = "stripes",
         server: str | None = None,
         on_error: Literal["raise", "skip"] = "raise",
-        remote_memory: Memory = None,
+        peer_memory: Memory = None,
         tls: Tls | None = None,
         cache: CacheOf = None,
         job: str | None = None,
@@ -114,15 +112,17 @@ class BrandDataset(Drawable):
         if on_error not in ("raise", "skip"):
             raise UsageError(f"on_error={on_error!r}: give 'raise' or 'skip'")
         check_memory(memory)
-        check_memory(remote_memory)
+        check_memory(peer_memory)
         if cache is not None and server not in (None, COMMON):
             raise UsageError(f"cache= is the server's: start it with `brand serve {name} --cache FOLDER`")
         if job is not None and (server is None or not 0 < len(job) <= MAX_NAME):
             raise UsageError(f"job= names a job of a server, in at most {MAX_NAME} characters: give server=, too")
-        prepared = checked(prepare or {}, data.header.schema, names, decode=decode)
-        way = ServerResolver(data, ServerOptions(server, memory, remote_memory, tls, as_cache(cache), job, prepared))
-        fetcher = Fetcher(data, way, names, decode=decode, skip=on_error == "skip")
-        self._source = SetSource(name, way, fetcher, Ordering(data, way, protocol), names, transform)
+        if not isinstance(decode, bool | Mapping):
+            raise UsageError(f"decode={decode!r:.60}: give True, False, or a dict such as {{'image': DecodeImage()}}")
+        specs = checked({} if isinstance(decode, bool) else decode, data.header.schema, names)
+        way = ServerResolver(data, ServerOptions(server, memory, peer_memory, tls, as_cache(cache), job, specs))
+        fetcher = Fetcher(data, way, names, decode=decode is not False, skip=on_error == "skip")
+        self._source = SetSource(name, way, fetcher, Ordering(data, way, order), names, transform)
 
     def __getitem__(self, index: int) -> Any:
         """Sample `index`; a negative one counts from the end. Raises IndexError, `FormatError` for a damaged sample."""

@@ -37,10 +37,10 @@ class SampleSource(ABC):
         """Number of samples of an epoch."""
 
     @abstractmethod
-    def sequence(self, seed: int, origin: str, *, part: ArrayLike | None, shuffle: bool) -> AccessSequence:
+    def sequence(self, seed: int, origin: str, *, subset: ArrayLike | None, shuffle: bool) -> AccessSequence:
         """Return what a sampler with this seed draws. `origin` says where the program makes it. Raises `UsageError`.
 
-        `part`, `shuffle`: as `BrandSampler` takes them.
+        `subset`, `shuffle`: as `BrandSampler` takes them.
         """
 
     @abstractmethod

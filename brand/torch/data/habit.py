@@ -61,7 +61,7 @@ class AccessHint:
             _said[0] = 1
             log.warning(
                 "%d samples of %s were read in random order, one by one. Give the DataLoader "
-                "sampler=BrandSampler(data_set) in place of shuffle=True: it draws every sample once an epoch, in "
+                "sampler=BrandSampler(dataset) in place of shuffle=True: it draws every sample once an epoch, in "
                 "random order, at the speed of sequential storage. (This is said once.)",
                 self._jumps,
                 printable(name),

@@ -49,7 +49,7 @@ class Mixture(Drawable):
     comes twice. Epochs of the mixture are cuts of one endless sequence, so a member goes on where it was.
 
     Samples are those of the members, which all have the same fields. A sample that is a dict says in `member` the
-    number of its member, in the order given. `memory=`, `transform=`, `prepare=` and `server=` are those of each
+    number of its member, in the order given. `memory=`, `transform=`, `decode=` and `server=` are those of each
     member.
 
     Args:
@@ -129,10 +129,10 @@ class MixtureSource(SampleSource):
 
     # -- for a sampler -----------------------------------------------------------------------------------------------
 
-    def sequence(self, seed: int, origin: str, *, part: ArrayLike | None, shuffle: bool) -> MixedSequence:
+    def sequence(self, seed: int, origin: str, *, subset: ArrayLike | None, shuffle: bool) -> MixedSequence:
         """See `SampleSource`."""
-        if part is not None or not shuffle:
-            what = "shuffle=False" if part is None else "part="
+        if subset is not None or not shuffle:
+            what = "shuffle=False" if subset is None else "subset="
             raise UsageError(f"{what} is for a sampler of one BrandDataset, and this one draws from a Mixture")
         if (node_by_launcher() or (0, 1))[1] > 1:
             raise UsageError(ONE_NODE)
@@ -140,8 +140,8 @@ class MixtureSource(SampleSource):
         for source, order in zip(self._sources, orders, strict=True):
             if order.shares:
                 raise UsageError(
-                    f"{source.name} shares its reads with other jobs (protocol={order.policy.name!r}), and a member of "
-                    "a Mixture does not: give it protocol='stripes'"
+                    f"{source.name} shares its reads with other jobs (order={order.policy.name!r}), and a member of "
+                    "a Mixture does not: give it order='stripes'"
                 )
         mixed = MixedOrder(tuple(orders), self._samples, seed, (Stretch(0, self.weights),))
         return MixedSequence(self._members, mixed, origin)

@@ -71,9 +71,9 @@ class SetSource(SampleSource):
         """Whether images and audio are decoded."""
         return self._fetcher.decodes
 
-    def sequence(self, seed: int, origin: str, *, part: ArrayLike | None, shuffle: bool) -> OfOneSet:
+    def sequence(self, seed: int, origin: str, *, subset: ArrayLike | None, shuffle: bool) -> OfOneSet:
         """See `SampleSource`."""
-        return OfOneSet(self.port, self.ordering.order(seed, part), seed, origin, shuffle=shuffle)
+        return OfOneSet(self.port, self.ordering.order(seed, subset), seed, origin, shuffle=shuffle)
 
     def check_ranks(self, replicas: int) -> None:
         """Raise `UsageError` if several ranks open a collection without saying which version."""

@@ -56,15 +56,15 @@ class Fetcher:
         self, data: StoredDataSet, way: ServerResolver, fields: Sequence[str] | None, *, decode: bool, skip: bool
     ) -> None:
         self.data, self._way, self._skip, self.decodes = data, way, skip, decode
-        schema, prepare = data.header.schema, way.options.prepare
+        schema, specs = data.header.schema, way.options.decode
         decoder = RecordDecoder(schema, None if fields is None else [name for name in schema.names if name in fields])
         media = schema.fields if decode else ()
         self.decoding = Decoding(
             data,
             decoder,
             RecordDecoder(schema, decoder.names, views=True),
-            RecordDecoder(schema, [name for name in decoder.names if name not in prepare]),
-            [(n, prepare.get(n, MEDIA[codec])) for n, codec in media if codec in MEDIA and n in decoder.names],
+            RecordDecoder(schema, [name for name in decoder.names if name not in specs]),
+            [(n, specs.get(n, MEDIA[codec])) for n, codec in media if codec in MEDIA and n in decoder.names],
             fields is None or "key" in fields,
             partial(data.overlaid, names=fields),
         )
@@ -119,7 +119,7 @@ class Fetcher:
         places = np.concatenate([part.places for part in parts])
         indices = np.full(len(asked), -1)
         stored, present, first = [], [], 0
-        prepared: dict[str, list[DecodedField]] = {name: [] for name in self._way.options.prepare}
+        prepared: dict[str, list[DecodedField]] = {name: [] for name in self._way.options.decode}
         for part in parts:
             stored.append(part.stored)
             present.append(part.present + first)
@@ -231,7 +231,7 @@ class Fetcher:
         place = int(self.data.places(np.array([index]))[0]) if place is None else place
         first = place // order.mapping.group_size * order.mapping.group_size
         group = np.arange(first, min(first + order.mapping.group_size, order.samples))
-        drawn = group if order.part is None else group[order.part.mask[group]]
+        drawn = group if order.subset is None else group[order.subset.mask[group]]
         size, chunk = len(drawn), order.chunk_size * len(drawn) // len(group)
         step = next(step for step in range(chunk + 1, chunk + size + 2) if gcd(step, size) == 1)
         for number in range(1, min(size, _TRIES)):  # all samples of a small group

@@ -57,11 +57,9 @@ class _Store(Protocol):
 class JobNodes:
     """The nodes of this process's job: satisfies `brand.node.client.client.Cluster`. Picklable."""
 
-    def __init__(
-        self, name: str, node: int, nodes: int, *, remote_memory: Memory = None, tls: Tls | None = None
-    ) -> None:
+    def __init__(self, name: str, node: int, nodes: int, *, peer_memory: Memory = None, tls: Tls | None = None) -> None:
         self._name, self.node, self.nodes = name, node, nodes
-        self._remote_memory, self._tls = remote_memory, tls
+        self._peer_memory, self._tls = peer_memory, tls
 
     def __repr__(self) -> str:
         return f"JobNodes({self._name!r}, node {self.node} of {self.nodes})"
@@ -72,7 +70,7 @@ class JobNodes:
         token = _text(store.compare_set(self._key("token"), "", secrets.token_hex(32)))
         # A server that replaces another one listens where the other nodes look for it.
         bind = _text(store.get(self._address(self.node))) if store.check([self._address(self.node)]) else None
-        return Member(self.node, self.nodes, token, bind or f"{_own_host()}:0", self._remote_memory, self._tls)
+        return Member(self.node, self.nodes, token, bind or f"{_own_host()}:0", self._peer_memory, self._tls)
 
     def meet(self, address: str) -> list[str | None]:
         """Say where this node's server listens. Returns where the others listen, by node. Raises `ServerError`."""

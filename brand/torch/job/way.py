@@ -38,11 +38,11 @@ class ServerOptions:
 
     server: str | None
     memory: Memory
-    remote_memory: Memory
+    peer_memory: Memory
     tls: Tls | None
     cache: Cache | None
     job: str | None
-    prepare: Mapping[str, Preparation]
+    decode: Mapping[str, Preparation]
 
     @property
     def attached(self) -> bool:
@@ -83,7 +83,7 @@ class ServerResolver:
             options.job or job_name() or self._name,
             attach=options.server is not None and not common,
             cluster=self.job,
-            wants=DecodeSpecs(options.prepare),
+            wants=DecodeSpecs(options.decode),
             files=Files(self._data.right, cached_samples(self._data)),
         )
 
@@ -100,7 +100,7 @@ class ServerResolver:
         if self._data.share is not None:
             node = self._data.share.node
         options = self.options
-        return JobNodes(name, node, nodes, remote_memory=options.remote_memory, tls=options.tls) if nodes > 1 else None
+        return JobNodes(name, node, nodes, peer_memory=options.peer_memory, tls=options.tls) if nodes > 1 else None
 
     @property
     def nodes(self) -> int:
@@ -125,4 +125,4 @@ class ServerResolver:
         """Facts that are the same for all servers of one data set and job."""
         options = self.options
         cache = "" if options.cache is None else f"|{options.cache.to_json()}"
-        return f"{job_name()}|{self._data.id}|{options.memory}|{options.remote_memory}{cache}"
+        return f"{job_name()}|{self._data.id}|{options.memory}|{options.peer_memory}{cache}"

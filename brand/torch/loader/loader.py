@@ -28,7 +28,12 @@ from brand.torch.loader.iteration import Instruments, LoaderIteration, LoaderOpt
 from brand.torch.loader.stages import Stages
 from brand.torch.loader.threads import PaceWindows, ThreadTuner
 from brand.torch.loader.waits import StepWaits
-from brand.torch.sampler.batch_plan import BatchPlan, mean_samples
+from brand.torch.sampler.batch_samplers import (
+    LengthBatchSampler,
+    PackedBatchSampler,
+    PlannedBatchSampler,
+    mean_samples,
+)
 from brand.torch.sampler.sampler import BrandSampler, serve_loader
 
 AHEAD_BYTES: Final = 64 << 20
@@ -53,20 +58,20 @@ class BrandLoader(DataLoader[Any]):
     because each sample has its own seed; jobs with a name (`job=`) have numbers of their own.
 
     Args:
-        data_set: The data set; its `transform`, `fields` and `decode` apply.
+        dataset: The data set; its `transform`, `fields` and `decode` apply.
         batch_size: Samples in a batch.
-        sampler: Which samples to take; by default a `BrandSampler(data_set)`: every sample once an epoch, in random
+        sampler: Which samples to take; by default a `BrandSampler(dataset)`: every sample once an epoch, in random
             order.
-        batch_sampler: A `BatchPlan`, which says which samples make each batch; in place of `batch_size`, `sampler` and
+        batch_sampler: A `LengthBatchSampler` or `PackedBatchSampler`, in place of `batch_size`, `sampler` and
             `drop_last`.
         drop_last: Whether to leave out a last batch that is not full.
         collate_fn: Makes a batch of a list of samples; PyTorch's `default_collate` by default.
         pin_memory: Whether batches lie in page-locked memory, for fast copies to a GPU.
-        threads: Number of threads that decode; by default the number of processors that this process may use. "auto"
-            finds, while the loop trains, the fewest that feed the loop, at most that number. In each of them, PyTorch
-            works with one thread.
-        ahead: Batches that are on their way while one is trained; by default as many as 64 MB hold, or an eighth of the
-            data set's `memory=` where that is less; at least 2.
+        num_workers: Number of threads that decode; by default the number of processors that this process may use.
+            `"auto"` finds, while the loop trains, the fewest that feed the loop, at most that number. In each of them,
+            PyTorch works with one thread. There are no worker processes.
+        prefetch_batches: Batches to prepare while one is trained; by default as many as 64 MB hold, or an eighth of the
+            data set's `memory=` if that is less; at least 2.
     """
 
     dataset: Drawable
@@ -75,43 +80,46 @@ class BrandLoader(DataLoader[Any]):
 
     def __init__(
         self,
-        data_set: Drawable,
+        dataset: Drawable,
         batch_size: int = 1,
         *,
         sampler: Sampler[int] | None = None,
-        batch_sampler: BatchPlan | None = None,
+        batch_sampler: LengthBatchSampler | PackedBatchSampler | None = None,
         drop_last: bool = False,
         collate_fn: Callable[[list[Any]], Any] | None = None,
         pin_memory: bool = False,
-        threads: int | Literal["auto"] | None = None,
-        ahead: int | None = None,
+        num_workers: int | Literal["auto"] | None = None,
+        prefetch_batches: int | None = None,
     ) -> None:
         batch_size = _count("batch_size", batch_size)
         self._plan = batch_sampler
         """What plans the batches; None: they have one size."""
-        if isinstance(sampler, BatchPlan):
-            raise UsageError("sampler= is a BatchPlan, which makes whole batches: give it as batch_sampler=")
+        if isinstance(sampler, PlannedBatchSampler):
+            kind = type(sampler).__name__
+            raise UsageError(f"sampler= is a {kind}, which makes whole batches: give it as batch_sampler=")
         if batch_sampler is not None:
-            _check_plan(batch_sampler, data_set, alone=batch_size == 1 and sampler is None and not drop_last)
+            _check_plan(batch_sampler, dataset, alone=batch_size == 1 and sampler is None and not drop_last)
             sampler = cast(Sampler[int], batch_sampler)  # to frameworks, it is the sampler
             batch_size = mean_samples(batch_sampler)
         if isinstance(sampler, BatchSampler):
             raise UsageError(
-                "sampler= is a BatchSampler: give batch_size= and the sampler inside it, sampler=BrandSampler(data_set)"
+                "sampler= is a BatchSampler: give batch_size= and the sampler inside it, sampler=BrandSampler(dataset)"
             )
-        sampler = BrandSampler(data_set) if sampler is None else sampler
+        sampler = BrandSampler(dataset) if sampler is None else sampler
         # The pages are locked here, by the threads that make the batches, not by DataLoader's own iterator.
-        super().__init__(data_set, batch_size, sampler=sampler, drop_last=drop_last, collate_fn=collate_fn)
+        super().__init__(dataset, batch_size, sampler=sampler, drop_last=drop_last, collate_fn=collate_fn)
         vars(self)["batch_sampler"] = OwnBatches(sampler, batch_size, drop_last)  # DataLoader refuses to set it
         if self._plan is not None:
             vars(self)["batch_size"] = None  # as a DataLoader with a batch_sampler has it
         self.pin_memory = pin_memory
         if isinstance(sampler, BrandSampler):
             serve_loader(sampler, batch_size)
-        self._finds_threads = threads == "auto"
-        self.threads = _processors() if threads is None or threads == "auto" else _count("threads", threads)
+        self._finds_threads = num_workers == "auto"
+        any_number = num_workers is None or num_workers == "auto"
+        self.num_workers = _processors() if any_number else _count("num_workers", num_workers)
         """The most threads that decode."""
-        self._ahead = _enough(source_of(data_set), batch_size) if ahead is None else _count("ahead", ahead)
+        most = _enough(source_of(dataset), batch_size) if prefetch_batches is None else prefetch_batches
+        self._ahead = _count("prefetch_batches", most)
         self._iterations = 0
         """How many iterations have begun."""
         self._begin_anew()
@@ -127,7 +135,7 @@ class BrandLoader(DataLoader[Any]):
 
     def _begin_anew(self) -> None:
         """Begin without threads: the threads of another process do not exist in this one."""
-        pace = PaceWindows(ThreadTuner(self.threads, fixed=not self._finds_threads))
+        pace = PaceWindows(ThreadTuner(self.num_workers, fixed=not self._finds_threads))
         self._instruments = Instruments(Stages(pace.threads), pace, StepWaits())
         self._epoch: LoaderIteration | None = None
         self._gate: Gate | None = None
@@ -152,7 +160,7 @@ class BrandLoader(DataLoader[Any]):
         if self._epoch is not None:
             self._epoch.close()
         if self._gate is None:
-            self._gate = Gate(pool_of(self.threads), self._instruments.pace.threads)
+            self._gate = Gate(pool_of(self.num_workers), self._instruments.pace.threads)
         self._iterations += 1
         options = LoaderOptions(self.collate_fn, self.pin_memory, self._ahead, self._iterations)
         source = (
@@ -181,7 +189,8 @@ class BrandLoader(DataLoader[Any]):
 
     def stats(self) -> dict[str, Any]:
         """Seconds by stage and the slowest stage, the threads and their pace, how the training loop waits and why
-        (`docs/waiting.md`), and the node server's counters; with a `BatchPlan`, also the padding (`docs/train-asr.md`).
+        (`docs/waiting.md`), and the node server's counters; with a `batch_sampler=`, also the padding
+        (`docs/train-asr.md`).
         """
         instruments = self._instruments
         waits = {"waits": instruments.waits.to_json(time.monotonic())}
@@ -211,8 +220,8 @@ class BrandLoader(DataLoader[Any]):
         timeline = None if path is None else Timeline(path, f"rank {rank} of {ranks}")
         self._instruments = replace(self._instruments, timeline=timeline)
 
-    def _brand_sampler(self) -> BrandSampler | BatchPlan:
-        if not isinstance(self.sampler, BrandSampler | BatchPlan):
+    def _brand_sampler(self) -> BrandSampler | PlannedBatchSampler:
+        if not isinstance(self.sampler, BrandSampler | PlannedBatchSampler):
             raise UsageError(f"a {type(self.sampler).__name__} has no state; a BrandSampler does")
         return self.sampler
 
@@ -260,16 +269,17 @@ def _enough(source: SampleSource, batch_size: int) -> int:
     return min(MOST_AHEAD, max(2, int(room / (batch_size * source.mean_bytes))))
 
 
-def _check_plan(plan: Any, data_set: Drawable, *, alone: bool) -> None:
+def _check_plan(plan: Any, dataset: Drawable, *, alone: bool) -> None:
     """Raise `UsageError` unless a plan of this data set alone says what batches are."""
-    if not isinstance(plan, BatchPlan):
+    if not isinstance(plan, PlannedBatchSampler):
         raise UsageError(
-            f"batch_sampler= is a {type(plan).__name__}: a BrandLoader takes a BatchPlan, or batch_size= and sampler="
+            f"batch_sampler= is a {type(plan).__name__}: a BrandLoader takes a LengthBatchSampler or a "
+            "PackedBatchSampler, or batch_size= and sampler="
         )
     if not alone:
         raise UsageError("batch_sampler= says what batches are: leave out batch_size=, sampler= and drop_last=")
-    if plan.data_set is not data_set:
-        raise UsageError("the BatchPlan is of another BrandDataset object; give both the same one")
+    if plan.dataset is not dataset:
+        raise UsageError("batch_sampler= draws from another BrandDataset object; give both the same one")
 
 
 def _processors() -> int:
@@ -277,9 +287,9 @@ def _processors() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _count(name: str, value: int) -> int:
+def _count(name: str, value: Any) -> int:
     """A whole number, at least 1. Raises `UsageError`."""
     if isinstance(value, bool) or not hasattr(value, "__index__") or operator.index(value) < 1:
-        other = ', or "auto"' if name == "threads" else ""
+        other = ', or "auto"' if name == "num_workers" else ""
         raise UsageError(f"{name}={value!r}: give a whole number, at least 1{other}")
-    return operator.index(value)
+    return int(operator.index(value))

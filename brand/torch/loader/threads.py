@@ -1,5 +1,5 @@
-"""How many threads decode in a `BrandLoader(threads="auto")`? The fewest that feed the training loop, or else reach the
-peak of throughput (Lobster, observation 3).
+"""How many threads decode in a `BrandLoader(num_workers="auto")`? The fewest that feed the training loop, or else reach
+the peak of throughput (Lobster, observation 3).
 
     Ladder   numbers of threads as rungs: what a window of time has shown -> the number for the next window
     Pace     the sums of a `Stages` and the time -> windows for the ladder, and the figures of the last one

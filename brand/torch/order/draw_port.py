@@ -37,9 +37,9 @@ class DrawPort:
         """The client of the node server. The first use decides which server that is."""
         return self.way.client
 
-    def indices_of(self, part: Subset) -> NDArray[np.int64]:
+    def indices_of(self, subset: Subset) -> NDArray[np.int64]:
         """Indices of the samples of a part, ascending."""
-        return np.sort(self.data.indices(np.flatnonzero(part.mask)))
+        return np.sort(self.data.indices(np.flatnonzero(subset.mask)))
 
     def tag_of(self, order: Order) -> int:
         """The tag of an order's tickets. This data set understands it, and so do its copies in later workers."""
@@ -74,7 +74,7 @@ class DrawPort:
         self.client.begin(self._fetcher.order_of(tag), tag, Announcement(epoch, processes=GOES_ON))
 
     def joins(self, order: Order, epoch: int) -> Joins:
-        """Where a run with this order joined others in an epoch (`protocol="shared"`)."""
+        """Where a run with this order joined others in an epoch (`order="shared"`)."""
         return self.client.joins(order, epoch) if order.joins and self.way.settled else Joins()
 
     def learn_joins(self, order: Order, epoch: int, joins: Joins) -> None:

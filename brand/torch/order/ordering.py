@@ -1,6 +1,6 @@
 """In which order is a data set drawn, and how much can its server hold? Its data, memory, storage and nodes decide.
 
-`as_part` says which samples a user means by `part=`: a mask over all samples, or their indices.
+`as_part` says which samples a user means by `subset=`: a mask over all samples, or their indices.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from brand.torch.job.way import ServerResolver
 
 _APART: Final = (
     "jobs with ranks on several nodes share by servers that know each other: start them with `brand launch`, leave out "
-    "server=, or give protocol='stripes'"
+    "server=, or give order='stripes'"
 )
 """Why a job is refused whose nodes have servers of their own."""
 
@@ -33,23 +33,23 @@ _APART: Final = (
 class Ordering:
     """Chooses the orders of one `BrandDataset`. Picklable."""
 
-    def __init__(self, data: StoredDataSet, way: ServerResolver, protocol: OrderOption) -> None:
-        self._data, self._way, self._protocol = data, way, protocol
+    def __init__(self, data: StoredDataSet, way: ServerResolver, order: OrderOption) -> None:
+        self._data, self._way, self._protocol = data, way, order
 
     def __repr__(self) -> str:
         return f"Ordering({self._data.name!r}, {self._protocol!r})"
 
-    def order(self, seed: int, part: ArrayLike | None = None) -> Order:
+    def order(self, seed: int, subset: ArrayLike | None = None) -> Order:
         """The order of all epochs of a run with this seed.
 
-        `part`: the samples that are drawn, as `BrandSampler` takes them; None: all. Raises `UsageError`.
+        `subset`: the samples that are drawn, as `BrandSampler` takes them; None: all. Raises `UsageError`.
         """
-        order, chosen = self._whole(seed), as_part(self._data, part)
+        order, chosen = self._whole(seed), as_part(self._data, subset)
         if chosen is not None and order.policy.no_part is not None:
             raise UsageError(order.policy.no_part)
         if order.policy.one_node and (node_by_launcher() or (0, 1))[1] > 1:
             raise UsageError(BY_ONE_NODE)
-        return replace(order, part=chosen)
+        return replace(order, subset=chosen)
 
     def room(self, order: Order) -> int:
         """About how many samples the node server can hold out of turn, beside those that an order mixes."""
@@ -68,36 +68,40 @@ class Ordering:
                 raise UsageError(_APART)
             return order
         job = self._way.job
-        nodes = Nodes() if job is None else Nodes(job.nodes, find_rank(None, None)[1], options.remote_memory)
+        nodes = Nodes() if job is None else Nodes(job.nodes, find_rank(None, None)[1], options.peer_memory)
         return choose_order(facts, seed, self._protocol, None, options.memory, nodes)
 
 
-def as_part(data: Catalogue, part: Any) -> Subset | None:
-    """The places of `part`: bools for all samples, shape (samples,), or indices, each once. None: all samples.
+def as_part(data: Catalogue, subset: Any) -> Subset | None:
+    """The places of `subset`: bools for all samples, shape (samples,), or indices, each once. None: all samples.
 
     Deleted samples of a collection are in no part; a mask may say anything of them. Raises `UsageError` for anything
     else, and where there is no sample; `DeletedError` where an index is that of a deleted sample.
     """
-    if part is None:
+    if subset is None:
         drawn = data.drawn()
         return None if drawn is None else Subset.of(drawn)
-    wanted, samples = np.asarray(part), len(data)
+    wanted, samples = np.asarray(subset), len(data)
     if wanted.dtype == np.bool_:
         if wanted.shape != (samples,):
-            raise UsageError(f"part= is a mask of shape {wanted.shape}; this data set has {counted(samples, 'sample')}")
+            raise UsageError(
+                f"subset= is a mask of shape {wanted.shape}; this data set has {counted(samples, 'sample')}"
+            )
         wanted = np.flatnonzero(wanted)
         wanted = wanted if data.deleted is None else np.setdiff1d(wanted, data.deleted, assume_unique=True)
     elif wanted.size and (wanted.ndim != 1 or wanted.dtype.kind not in "iu"):
-        raise UsageError(f"part= is a {wanted.dtype} array of shape {wanted.shape}: give one bool a sample, or indices")
+        raise UsageError(
+            f"subset= is a {wanted.dtype} array of shape {wanted.shape}: give one bool a sample, or indices"
+        )
     if not wanted.size:
-        raise UsageError("part= has no sample")
+        raise UsageError("subset= has no sample")
     outside = wanted[(wanted < 0) | (wanted >= samples)]
     if len(outside):
-        raise UsageError(f"part= has sample {outside[0]}; this data set has samples 0 to {samples - 1:,}")
+        raise UsageError(f"subset= has sample {outside[0]}; this data set has samples 0 to {samples - 1:,}")
     mask = np.zeros(data.header.samples, np.bool_)
     mask[data.places(wanted)] = True
     if np.count_nonzero(mask) < len(wanted):
         alike = np.sort(wanted)
         twice = alike[1:][alike[1:] == alike[:-1]][0]
-        raise UsageError(f"part= has sample {twice} twice; give each index once, or a mask as an array of bools")
+        raise UsageError(f"subset= has sample {twice} twice; give each index once, or a mask as an array of bools")
     return None if mask.all() else Subset.of(mask)

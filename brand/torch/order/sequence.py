@@ -19,7 +19,6 @@ from brand.node.wire.drawing import Announcement
 from brand.orders.base.joins import Joins
 from brand.orders.base.part import named
 from brand.orders.base.tickets import tickets
-from brand.orders.joader.growing import pack_drawn, unpack_drawn
 from brand.orders.order import MAX_SEED, Order
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.torch.order.draw_port import DrawPort
@@ -111,10 +110,10 @@ class OfOneSet(AccessSequence):
         """Tickets; indices where it is not random."""
         if self.shuffle:
             return tickets(self.tag, epoch, positions)
-        if self.order.part is None:
+        if self.order.subset is None:
             return positions
         if self._indices is None:
-            self._indices = self._port.indices_of(self.order.part)
+            self._indices = self._port.indices_of(self.order.subset)
         return self._indices[positions]
 
     def begin(
@@ -140,6 +139,8 @@ class OfOneSet(AccessSequence):
         if not self.shuffle or not self.order.shares:
             return {}
         if self.order.grows:
+            from brand.orders.joader.growing import pack_drawn  # a job of another order does without
+
             drawn = self._port.drawn(self.order, epoch, position) if position else np.empty(0, np.int32)
             return {"version": JOINED_VERSION, "drawn": pack_drawn(drawn, self.order.samples)}
         joins = self._port.joins(self.order, epoch)
@@ -158,13 +159,13 @@ class OfOneSet(AccessSequence):
             raise UsageError(other_data_set(str(data_set), self._port.data, self._port.name))
         if facts.get("part") != self._digest:
             there, here = named(facts.get("part")), named(self._digest)
-            raise UsageError(f"the state is of {there}, this sampler draws {here}: give the same part= as before")
+            raise UsageError(f"the state is of {there}, this sampler draws {here}: give the same subset= as before")
         if state["position"] > self.samples:
             raise UsageError(f"this is no state of a BrandSampler: position {state['position']:,} of {self.samples:,}")
         order = self.order
         if state["shuffle"]:
             try:
-                order = Order.from_json(facts, self.order.part)
+                order = Order.from_json(facts, self.order.subset)
             except (ValueError, TypeError) as error:
                 raise UsageError(f"this is no state of a BrandSampler: {error}") from None
             if (order.samples, order.chunk_size) != (self.order.samples, self.order.chunk_size):
@@ -175,7 +176,7 @@ class OfOneSet(AccessSequence):
     @property
     def _digest(self) -> str | None:
         """By what a state names the part; None: all samples are drawn."""
-        return None if self.order.part is None else self.order.part.digest
+        return None if self.order.subset is None else self.order.subset.digest
 
 
 def whole(name: str, value: Any, most: int) -> int:
@@ -196,7 +197,7 @@ def other_data_set(found: str, data: StoredDataSet, name: str) -> str:
     return (
         f"the state is of version {number} of the collection, and this is {name}: open "
         f"'{data.path}@{number}' to go on exactly where it stopped, or begin its epoch anew on this "
-        "version, `load_state_dict(brand.rebase(state, sampler))`"
+        "version, `load_state_dict(brand.migrate_state(state, sampler))`"
     )
 
 
@@ -212,10 +213,12 @@ def _learn_facts(port: DrawPort, order: Order, state: Mapping[str, Any]) -> None
             joins.check_fits(order.samples, order.draws)
             port.learn_joins(order, epoch, joins)
         elif order.grows and position < order.draws:
+            from brand.orders.joader.growing import unpack_drawn
+
             places = unpack_drawn(state["drawn"], order.samples)
             if len(places) != position:
                 raise ValueError(f"{len(places):,} samples were drawn before position {position:,}")
-            if order.part is not None and not order.part.mask[places].all():
+            if order.subset is not None and not order.subset.mask[places].all():
                 raise ValueError("samples were drawn that are not of the part")
             port.load_drawn(order, epoch, places)
     except (KeyError, ValueError) as error:

@@ -68,9 +68,9 @@ def check_lengths(data: Catalogue, lengths: NDArray[Any], drawn: NDArray[np.bool
     if most is not None and length > most:
         raise UsageError(
             f"sample {indices[0]} has length {length}, and a batch holds {most:g}{others}: give a larger batch, or "
-            f"leave such samples out with part=, for example part=lengths <= {most:g}"
+            f"leave such samples out with subset=, for example subset=lengths <= {most:g}"
         )
     raise UsageError(
-        f"sample {indices[0]} has length {length}, which is none{others}: leave it out with part=, for example "
-        "part=lengths >= 0"
+        f"sample {indices[0]} has length {length}, which is none{others}: leave it out with subset=, for example "
+        "subset=lengths >= 0"
     )

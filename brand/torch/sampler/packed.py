@@ -1,4 +1,4 @@
-"""How do documents become tensors of packed rows? `PackedRows`, a `collate_fn` for the batches of a `BatchPlan`."""
+"""How do documents become tensors of packed rows? `PackedRows`, the `collate_fn` of a `PackedBatchSampler`."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class PackedRows:
     Raises `UsageError` where the documents do not fit, because they are longer than the lengths that were planned.
     """
 
-    def __init__(self, data_set: BrandDataset, field: str, row: int, rows: int, pad: int) -> None:
-        names = data_set.fields
-        if field not in data_set.schema or (names is not None and field not in names):
-            there = ", ".join(data_set.schema if names is None else names)
+    def __init__(self, dataset: BrandDataset, field: str, row: int, rows: int, pad: int) -> None:
+        names = dataset.fields
+        if field not in dataset.schema or (names is not None and field not in names):
+            there = ", ".join(dataset.schema if names is None else names)
             raise SchemaError(f"no field {field!r} to pack; samples have {there}")
         self._field, self._row, self._rows, self._pad = field, row, rows, pad
         self._at: int | str = field if names is None else names.index(field)
@@ -62,7 +62,7 @@ class PackedRows:
         if pieces.rows > self._rows:
             raise UsageError(
                 f"{counted(len(documents), 'document')} of {lengths.sum():,} tokens fill {pieces.rows} rows of {row}, "
-                f"and the plan has {self._rows}: the lengths that BatchPlan was given are not those of "
+                f"and a batch has {self._rows}: the lengths that the sampler was given are not those of "
                 f"{self._field!r}. Where a transform adds tokens, give it the lengths with them"
             )
         # In rows that lie one after another, documents and padding are runs of the same kinds in the same order.

@@ -55,7 +55,7 @@ class BrandSampler(DistributedSampler[int]):
     ranks.
 
     Args:
-        data_set: The data set to draw from.
+        dataset: The data set to draw from.
         seed: Fixes the order of every epoch. None: that of a `Mixture`; of a `BrandDataset`, 0.
         num_replicas, rank: Number of ranks, and which one this is; by default from torch.distributed, torchrun or
             Slurm, when the iteration begins.
@@ -65,13 +65,15 @@ class BrandSampler(DistributedSampler[int]):
         locality: On several nodes: split each global batch so that a rank first takes samples that its own node owns.
             The global batches stay the same sets, and few samples cross the network. Needs `batch_size`.
         batch_size: Samples of a batch of each rank, for `locality`; a `BrandLoader` sets it.
-        part: The samples to draw, each once an epoch: a bool for each sample, shape (len(data_set),), for example
-            `data_set.column("label") < 10`, or their indices. None: all.
+        subset: The samples to draw, each once an epoch: a bool for each sample, shape (len(dataset),), for example
+            `dataset.column("label") < 10`, or their indices. None: all.
     """
+
+    dataset: Drawable
 
     def __init__(
         self,
-        data_set: Drawable,
+        dataset: Drawable,
         *,
         seed: int | None = None,
         num_replicas: int | None = None,
@@ -80,28 +82,28 @@ class BrandSampler(DistributedSampler[int]):
         drop_last: bool = False,
         locality: bool = False,
         batch_size: int | None = None,
-        part: ArrayLike | None = None,
+        subset: ArrayLike | None = None,
     ) -> None:
         # DistributedSampler's own __init__ is left out: it needs a process group, and fixes the ranks too early.
-        if not isinstance(data_set, Drawable):
+        if not isinstance(dataset, Drawable):
             raise UsageError(
-                f"BrandSampler draws from a BrandDataset, not from a {type(data_set).__name__}; give it the data set "
+                f"BrandSampler draws from a BrandDataset, not from a {type(dataset).__name__}; give it the data set "
                 "itself. A Subset is read exactly, by any other sampler"
             )
-        self._source = source_of(data_set)
+        self._source = source_of(dataset)
         seed = whole("seed", self._source.seed if seed is None else seed, MAX_SEED)
-        self.data_set, self.drop_last = data_set, drop_last
+        self.dataset, self.drop_last = dataset, drop_last
         self.num_replicas, self.rank = num_replicas, rank  # type: ignore[assignment]
         self.locality = locality
         self.batch_size = None if batch_size is None else max(1, whole("batch_size", batch_size, MAX_POSITIONS))
-        self._sequence: AccessSequence = self._source.sequence(seed, origin_here(), part=part, shuffle=shuffle)
+        self._sequence: AccessSequence = self._source.sequence(seed, origin_here(), subset=subset, shuffle=shuffle)
         """What it draws in all epochs."""
         self._pinned = False
         self._upcoming: Upcoming[Positions] = Upcoming(epochs_hint=_EPOCHS_HINT, turns_hint=_TURNS_HINT)
         """Where the next iteration begins."""
 
     def __repr__(self) -> str:
-        return f"BrandSampler({self.data_set.name!r}, seed={self.seed}, {self._upcoming!r})"
+        return f"BrandSampler({self.dataset.name!r}, seed={self.seed}, {self._upcoming!r})"
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration this epoch, from its beginning, or from the position of a loaded state of this epoch.
@@ -130,7 +132,7 @@ class BrandSampler(DistributedSampler[int]):
         already, by a loader that works ahead, raises a `UsageError`, which names the first one that has not.
         """
         if not isinstance(self._sequence, MixedSequence):
-            raise UsageError(f"a sampler of {self.data_set.name} has no weights; one of a Mixture has")
+            raise UsageError(f"a sampler of {self.dataset.name} has no weights; one of a Mixture has")
         samples = max(0, self._sequence.samples - 1)
         self._sequence.set_weights(weights, whole("epoch", epoch, MAX_EPOCH), whole("position", position, samples))
 
@@ -236,15 +238,15 @@ class BrandSampler(DistributedSampler[int]):
         if skipped and wrapping is None:
             raise UsageError(
                 f"a StatefulDataLoader skips {skipped} batches, to resume a run. A BrandSampler goes on from its "
-                "state, which fits any epoch: use StatefulDataLoader(data_set, batch_size, "
-                "sampler=BrandSampler(data_set)), without batch_sampler= (docs/frameworks.md)"
+                "state, which fits any epoch: use StatefulDataLoader(dataset, batch_size, "
+                "sampler=BrandSampler(dataset)), without batch_sampler= (docs/frameworks.md)"
             )
         if wrapping is None:
             if self._accelerate_deals():
                 raise UsageError(
                     f"Accelerate runs {accelerate_processes()} processes and has not prepared the loader of this "
                     "BrandSampler, so each of them would draw all samples. Call `accelerator.prepare(loader)`, or say "
-                    "which part is drawn here: BrandSampler(data_set, num_replicas=..., rank=...)"
+                    "which share of them is drawn here: BrandSampler(dataset, num_replicas=..., rank=...)"
                 )
             return 1
         if wrapping.skipped:

@@ -1,0 +1,216 @@
+"""Which samples of each rank are prepared next? Those in memory that it draws soonest, in the order of its draws.
+
+Of each live epoch, positions before a cursor need nothing more. From there on, some samples are not in memory yet, so a
+bounded stretch of positions is looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brand.node.decide.decoding.wants import DecodeSpecTable
+from brand.node.decide.epochs.epochs import Epochs, draws_before
+from brand.node.decide.state.epoch import Epoch, reached
+from brand.node.decide.state.lives import Key
+from brand.node.decide.state.states import HELD
+from brand.node.memory.prepared import RAW, DecodedStore, PreparedMemory
+from brand.node.wire.numbers import RunNumber
+
+STEP: Final = 1024
+"""Positions that are looked at together."""
+STEPS: Final = 16
+"""The most steps from the cursor on."""
+FIRST_RATE: Final = 500.0
+"""Draws a second of a run whose rate is not known yet."""
+
+Queue = tuple[RunNumber, int]
+"""A rank of a run."""
+Kept = Callable[[NDArray[Any]], NDArray[np.bool_]]
+"""Says which samples are kept, by place."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NextToDecode:
+    """Samples to prepare: of a want, for a rank of a run, by place."""
+
+    queue: Queue
+    want: int
+    places: NDArray[Any]
+    lead: float
+    """How many draws come before that of the first one."""
+    due_s: float
+    """How long it takes until that is drawn, as fast as the rank draws."""
+
+
+class DecodeAhead:
+    """What ranks of this node still draw of one epoch, and how far that is prepared, by want."""
+
+    def __init__(self, epoch: Epoch) -> None:
+        self.epoch = epoch
+        self._position = np.full(epoch.plan.mapping.samples, -1, np.int32)
+        """Where a rank of this node will draw each place; -1: none will."""
+        self._ranks: set[int] = set()
+        self._start = 0
+        """Positions before this one are given up."""
+        self._cursors: dict[int, int] = {}
+        """By want; where there is none, that is the front of the draws."""
+        self._plan = epoch.plan
+        self.look()
+
+    def __repr__(self) -> str:
+        left = np.count_nonzero(self._position >= 0)
+        return f"DecodeAhead(epoch {self.epoch.number}, {left} to draw, cursors {self._cursors})"
+
+    def look(self) -> None:
+        """Ranks may have come, positions may have been given up, and the run may have joined others anew."""
+        sample_of, progress = self.epoch.plan.sample_of, self.epoch.progress
+        if self.epoch.plan is not self._plan:
+            self._plan = self.epoch.plan
+            left = np.flatnonzero(self._position[sample_of] >= 0)
+            self._position[sample_of[left]] = left
+            self._cursors.clear()
+        for rank in set(self.epoch.here) - self._ranks:
+            positions = self.epoch.division.positions(rank)
+            positions = positions[positions >= progress.front([rank])]
+            self._position[sample_of[positions]] = positions
+            self._ranks.add(rank)
+            self._cursors.clear()
+        if progress.start > self._start:
+            self._position[sample_of[self._start : progress.start]] = -1
+            self._start = progress.start
+
+    def drawn(self, places: NDArray[Any]) -> None:
+        """Ranks have drawn samples."""
+        self._position[places] = -1
+
+    def rewind(self) -> None:
+        """Samples before the cursors may need to be prepared again."""
+        self._cursors.clear()
+
+    def positions(self, places: NDArray[Any]) -> NDArray[np.float64]:
+        """Where a rank of this node will draw each sample; infinity: none will."""
+        positions = self._position[places]
+        return np.where(positions < 0, np.inf, positions)
+
+    def next(self, want: int, shelf: DecodedStore, kept: Kept, most: int) -> dict[int, NDArray[np.int64]]:
+        """Up to `most` positions of each rank of this node whose samples can be prepared, by rank, ascending.
+
+        `kept` says which samples are kept in memory. A rank that has nothing to prepare is left out.
+        """
+        sample_of, states = self.epoch.plan.sample_of, self.epoch.states
+        at = max(self._cursors.get(want, self.epoch.front()), self.epoch.progress.start)
+        found: list[NDArray[np.int64]] = [np.arange(0)]
+        done, looked = True, 0
+        for begin in range(at, len(sample_of), STEP):
+            looked += not done
+            if looked > STEPS:
+                break
+            places = sample_of[begin : begin + STEP]
+            raw = (self._position[places] >= 0) & (shelf.states(places) == RAW)
+            if done:
+                done = not raw.any()
+                at = begin + (len(places) if done else int(raw.argmax()))
+            ready = raw & (states.are(HELD, places) | kept(places))
+            found.append(begin + np.flatnonzero(ready))
+            if sum(map(len, found)) >= most * len(self._ranks):
+                break
+        self._cursors[want] = at
+        positions = np.concatenate(found)
+        ranks = self.epoch.division.ranks_of(positions)
+        return {rank: positions[ranks == rank][:most] for rank in np.unique(ranks).tolist()}
+
+    @property
+    def ranks(self) -> int:
+        """How many ranks of this node draw the epoch."""
+        return len(self._ranks)
+
+
+class DecodeAheadTable:
+    """The live epochs of runs whose clients want something."""
+
+    def __init__(self, epochs: Epochs, wants: DecodeSpecTable) -> None:
+        self._epochs, self._wants = epochs, wants
+        self._aheads: dict[int, tuple[Key, DecodeAhead]] = {}
+        """By number of the epoch."""
+
+    def __repr__(self) -> str:
+        return f"DecodeAheadTable({self._aheads})"
+
+    def look(self) -> None:
+        """Epochs may have begun and ended."""
+        live = {
+            live.epoch.number: (key, live.epoch)
+            for key, live in self._epochs.lives.live()
+            if self._wants.of_run(key[0])
+        }
+        self._aheads = {
+            number: self._aheads.get(number) or (key, DecodeAhead(epoch)) for number, (key, epoch) in live.items()
+        }
+        for _, ahead in self._aheads.values():
+            ahead.look()
+
+    def drawn(self, epoch: Epoch, places: NDArray[Any]) -> None:
+        """Ranks have drawn samples of an epoch. What they draw before the next `look`, its progress tells."""
+        if epoch.number in self._aheads:
+            self._aheads[epoch.number][1].drawn(places)
+
+    def rewind(self) -> None:
+        """Samples that were prepared, or were to be, may need it again."""
+        for _, ahead in self._aheads.values():
+            ahead.rewind()
+
+    def queues(self, memory: PreparedMemory, kept: Kept, few: int, many: int, now_s: float) -> list[NextToDecode]:
+        """Samples to prepare for each rank: of the epoch and want whose next one is drawn after the fewest draws.
+
+        Up to `few` samples where one rank draws, else up to `many` of each.
+        """
+        best, runs = dict[Queue, NextToDecode](), self.counted(now_s)
+        aheads = [(key, ahead) for key, ahead in self._aheads.values() if key[0] in runs]
+        alone = len(runs) == 1 and all(ahead.ranks == 1 for _, ahead in aheads)
+        for key, ahead in aheads:
+            behind, sample_of = self._behind(key, ahead), ahead.epoch.plan.sample_of
+            for want in sorted(self._wants.of_run(key[0])):
+                for rank, positions in ahead.next(want, memory[want], kept, few if alone else many).items():
+                    queue, lead = (key[0], rank), float(positions[0] + behind)
+                    if queue not in best or lead < best[queue].lead:
+                        due_s = self._due_s(key, ahead, rank, int(positions[0]))
+                        best[queue] = NextToDecode(queue, want, sample_of[positions], lead, due_s)
+        return list(best.values())
+
+    def leads(self, want: int, places: NDArray[Any], runs: set[RunNumber]) -> NDArray[np.float64]:
+        """How many draws come before that of each sample, in live epochs of these runs that want it.
+
+        Infinity: no rank of this node will draw it there.
+        """
+        found = np.full(len(places), np.inf)
+        for key, ahead in self._aheads.values():
+            if key[0] in runs and want in self._wants.of_run(key[0]):
+                np.minimum(found, ahead.positions(places) + self._behind(key, ahead), out=found)
+        return found
+
+    def counted(self, now_s: float) -> set[RunNumber]:
+        """Runs that are not idle, or have not begun to draw; all where there is none.
+
+        One rule says what is prepared and what goes, or runs would take each other's room without end.
+        """
+        every = {key[0] for key, _ in self._aheads.values()}
+        runs = {run for run in every if not self._epochs.pacing.idle(run, now_s)}
+        return runs or every
+
+    def _due_s(self, key: Key, ahead: DecodeAhead, rank: int, position: int) -> float:
+        """How long it takes until a rank draws a position of an epoch, at its share of the rate of its run."""
+        live, epoch = self._epochs.get(key), ahead.epoch
+        before = 0 if live is None else draws_before(self._epochs, key, live)
+        draws = (before + position - epoch.progress.last(rank)) / epoch.division.replicas
+        rate = self._epochs.pacing.pulse(key[0]).rate or FIRST_RATE
+        return max(0.0, draws * max(1, ahead.ranks) / rate)
+
+    def _behind(self, key: Key, ahead: DecodeAhead) -> float:
+        """What to add to a position of an epoch for the number of draws that come before it."""
+        live = self._epochs.get(key)
+        return (0 if live is None else draws_before(self._epochs, key, live)) - reached(ahead.epoch)

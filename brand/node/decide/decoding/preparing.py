@@ -1,0 +1,327 @@
+"""What do the preparers of a node do next, and what does a draw get of it?
+
+Samples that a waiting draw lacks come first, then the next ones of each rank (`DecodeAheadTable`), as far ahead as the memory of
+prepared samples reaches. `DecodeQueue` says for which rank a preparer works. A batch goes to a preparer by its raw pages;
+the preparer says how large the samples became; the server takes pages for these and copies them out of the preparer's
+memory.
+
+A draw waits for a sample that will be prepared. It does not wait where none will come: no preparer is left, memory is
+full, the sample cannot be prepared, a preparer has ended over it, or too few runs want it. Its client then prepares the
+sample.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brand.node.decide.decoding.ahead import DecodeAheadTable, NextToDecode, Queue
+from brand.node.decide.decoding.allotting import DecodeQueue
+from brand.node.decide.decoding.clearing import Clearing
+from brand.node.decide.decoding.preparers import DecodeWorkers, Strikes
+from brand.node.decide.decoding.wants import DecodeSpecTable
+from brand.node.decide.epochs.epochs import Epochs
+from brand.node.decide.state.draw import Draw
+from brand.node.decide.state.epoch import Epoch
+from brand.node.decide.state.features import NOTHING, DecodedSamples
+from brand.node.decide.state.tasks import EndPreparer, Fill, Prepare, StartPreparer
+from brand.node.memory.allocator import Allocator
+from brand.node.memory.prepared import MADE, MAKING, RAW, PreparedMemory
+from brand.node.memory.residents import Residents
+from brand.node.wire.messages import Chains
+from brand.node.wire.numbers import ClientNumber, RunNumber
+from brand.node.wire.prepared import DecodeSpec
+from brand.node.wire.preparer import BATCH_S, ENOUGH, MOST_PAGES, UNTRIED, pages_of
+
+BATCH: Final = 16
+"""The most samples of a batch."""
+BATCH_SHARE: Final = 16
+"""A batch of more than one sample takes at most `1 / BATCH_SHARE` of the memory."""
+GUESS: Final = 64
+"""Pages that a sample takes, as long as none of its want is known; less where memory is small."""
+
+ToDo = StartPreparer | EndPreparer | Prepare | Fill
+
+
+@dataclass(slots=True)
+class _DecodeBatch:
+    queue: Queue
+    want: int
+    preparer: int
+    places: NDArray[Any]
+    pages: int
+    """Pages that it will take, as far as is known."""
+    heads: NDArray[np.int32] | None = None
+    """First pages of the samples, once the preparer has said how large they are."""
+    counts: NDArray[Any] | None = None
+
+    def gets(self, places: NDArray[Any], heads: NDArray[np.int32], counts: NDArray[Any]) -> None:
+        """These samples have become so large, and have got pages."""
+        self.places, self.heads, self.counts, self.pages = places, heads, counts, 0
+
+
+@dataclass(slots=True)
+class _Counters:
+    batches: int = 0
+    made: int = 0
+    drawn: int = 0
+    raw: int = 0
+    pages: dict[int, int] = field(default_factory=dict)
+    """Pages of the samples that were made, by want."""
+    samples: dict[int, int] = field(default_factory=dict)
+
+    def makes(self, want: int, pages: NDArray[np.int64]) -> None:
+        """Samples of a want have these sizes."""
+        self.pages[want] = self.pages.get(want, 0) + int(pages.sum())
+        self.samples[want] = self.samples.get(want, 0) + len(pages)
+
+    def answers(self, drawn: int, raw: int) -> None:
+        """A draw is answered, with so many samples that are prepared, and so many that are not."""
+        self.drawn += drawn
+        self.raw += raw
+
+    def fills(self, samples: int) -> None:
+        """Samples are in the second memory."""
+        self.made += samples
+
+    def begins(self) -> int:
+        """A batch begins. Returns its number."""
+        self.batches += 1
+        return self.batches
+
+    def mean(self, want: int, guess: int) -> int:
+        """Pages of a sample, rounded up."""
+        return -(-self.pages[want] // self.samples[want]) if self.samples.get(want) else guess
+
+
+class ServerDecoding:
+    """Preparation at one node, with `memory` for its results, of what at least `least_runs` runs want."""
+
+    def __init__(
+        self,
+        memory: PreparedMemory,
+        preparers: DecodeWorkers,
+        residents: Residents,
+        epochs: Epochs,
+        least_runs: int = 1,
+    ) -> None:
+        self.memory, self.preparers, self._residents, self._epochs = memory, preparers, residents, epochs
+        self.wants = DecodeSpecTable(self._forget, least_runs)
+        self._aheads = DecodeAheadTable(epochs, self.wants)
+        self._clearing = Clearing(memory, self._aheads)
+        self._choices = DecodeQueue(self._aheads, memory, residents)
+        self._batches: dict[int, _DecodeBatch] = {}
+        self._strikes = Strikes()
+        self._full = False
+        """Whether memory has no room for the next sample."""
+        self._counters = _Counters()
+
+    def __repr__(self) -> str:
+        return f"ServerDecoding({self.memory!r}, {self.preparers!r}, {len(self._batches)} batches, {self.wants!r})"
+
+    # -- clients -----------------------------------------------------------------------------------------------------
+
+    def register(self, client: ClientNumber, run: RunNumber, wants: tuple[DecodeSpec, ...]) -> tuple[int, ...] | None:
+        """A client has wants for its draws of a run. Returns their numbers; None where there are too many."""
+        numbers = self.wants.register(client, run, wants)
+        for number in numbers or ():
+            if number not in self.memory:
+                self.memory.add(number)
+        self.news()
+        return numbers
+
+    def news(self) -> None:
+        """Samples may have come into memory, or epochs may have begun."""
+        self._choices.news()
+
+    def waits(self, client: ClientNumber, run: RunNumber, places: NDArray[Any]) -> bool:
+        """Whether a draw of these places waits for one of them to be prepared."""
+        wants = self.wants.of(client, run)
+        if not wants or not self.preparers.hopeful:
+            return False
+        here = places[self._residents.present(places)]
+        for want in self.wants.of_run(run).intersection(wants):
+            state = self.memory[want].states(here)
+            coming = (state == MAKING) | ((state == RAW) & (not self._full))
+            if coming.any() and not self._strikes.over(want, here[coming]).all():
+                return True
+        return False
+
+    def take(self, draw: Draw, epoch: Epoch, here: NDArray[Any]) -> DecodedSamples:
+        """A draw is answered, with these samples from memory. Returns what it gets of the second memory."""
+        self._aheads.drawn(epoch, epoch.plan.sample_of[draw.positions])
+        wants = self.wants.of(draw.client, draw.key[0])
+        if not wants:
+            return NOTHING
+        prepared = np.logical_and.reduce([self.memory[want].states(here) == MADE for want in wants])
+        made = here[prepared]
+        self._counters.answers(len(made), len(here) - len(made))
+        if not len(made):
+            return NOTHING
+        found = [self.memory[want].lease(made) for want in wants]
+        chains = Chains(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
+        return DecodedSamples(prepared, chains, tuple((want, made) for want in wants))
+
+    # -- preparers ---------------------------------------------------------------------------------------------------
+
+    def step(self, now_s: float) -> Iterator[ToDo]:
+        """All that preparers can do now."""
+        for late in self.preparers.late(now_s):
+            self.ended(late, now_s)
+            yield EndPreparer(late)
+        self._full = False
+        if not self.wants.any:
+            return
+        yield from map(StartPreparer, self.preparers.start(now_s))
+        self._aheads.look()
+        while (number := self.preparers.idle()) is not None and (found := self._next(now_s)) is not None:
+            if len(found.places):
+                yield self._prepare(number, found, now_s)
+
+    def sized(self, preparer: int, number: int, sizes: NDArray[np.int64], now_s: float) -> Iterator[Fill]:
+        """A preparer has prepared a batch, to samples of these sizes."""
+        batch, shelf = self._batches[number], self.memory[self._batches[number].want]
+        places, pages = batch.places, pages_of(sizes)
+        self._choices.took(batch.want, places[sizes != UNTRIED], self.preparers.busy_s(preparer, now_s))
+        self._residents.mark_checked(places[sizes > 0])
+        self._residents.let_go(places)
+        self._counters.makes(batch.want, pages[pages > 0])
+        never = (pages > self.memory.largest) | ((pages == 0) & (sizes != UNTRIED))
+        fits = (pages > 0) & ~never
+        if int(pages[fits].sum()) > self.memory.allocator.free:
+            fits &= self._aheads.leads(batch.want, places, self._aheads.counted(now_s)) < np.inf
+            fits &= np.cumsum(np.where(fits, pages, 0)) <= self.memory.allocator.free
+        shelf.stops(places[never], never=True)
+        shelf.stops(places[~never & ~fits])
+        if not (never | fits).all():
+            self._aheads.rewind()
+        if not fits.any():
+            del self._batches[number]
+            self.preparers.is_ready(preparer, now_s)
+            return
+        heads, target = self.memory.allocator.take(pages[fits])
+        batch.gets(places[fits], heads, pages[fits])
+        self.preparers.hands_over(preparer, number, now_s)
+        yield Fill(preparer, number, np.flatnonzero(np.repeat(fits, pages)), target)
+
+    def filled(self, number: int, now_s: float) -> None:
+        """The samples of a batch are in the second memory."""
+        batch = self._batches.pop(number)
+        assert batch.heads is not None
+        assert batch.counts is not None
+        self.memory[batch.want].put(batch.places, batch.heads, batch.counts)
+        self._counters.fills(len(batch.places))
+        self.preparers.is_done(batch.preparer, number, now_s)
+
+    def ended(self, preparer: int, now_s: float) -> None:
+        """A preparer has ended, over the batch that it had."""
+        for number, batch in list(self._batches.items()):
+            if batch.preparer == preparer and batch.heads is None:
+                del self._batches[number]
+                self._residents.let_go(batch.places)
+                self.memory[batch.want].stops(batch.places)
+                self.memory[batch.want].stops(self._strikes.add(batch.want, batch.places), never=True)
+        self._aheads.rewind()
+        self.news()
+        if self.preparers.ended(preparer, now_s):
+            left = "clients prepare for themselves" if not self.preparers.hopeful else "the others go on"
+            why = "has ended too often, or did not start; it is not started again"
+            self._epochs.runs.notice(f"preparer {preparer} {why}, {left}")
+
+    def facts(self) -> dict[str, Any]:
+        """Counters and memory, as plain values."""
+        allocator, counters = self.memory.allocator, self._counters
+        return {
+            "limit": allocator.bytes,
+            "used": (allocator.count - 1 - allocator.free) * allocator.page,
+            "wants": len(self.wants),
+            "made": counters.made,
+            "drawn": counters.drawn,
+            "raw": counters.raw,
+            "preparers": self.preparers.alive,
+            "ended": self.preparers.ended_in_all,
+        }
+
+    def _next(self, now_s: float) -> NextToDecode | None:
+        """What to prepare next, no more than there is room for."""
+        lacking = self._lacking(self._epochs.lives.draws())
+        working = Counter(batch.queue for batch in self._batches.values() if batch.heads is None)
+        choices = self._choices.next(working, self.preparers.alive, BATCH, now_s) if lacking is None else [lacking]
+        for found in choices:
+            places = self._with_room(found, now_s)
+            self._full = not len(places)
+            if not self._full:
+                return replace(found, places=self._alike(found.want, places))
+        return None
+
+    def _with_room(self, found: NextToDecode, now_s: float) -> NDArray[Any]:
+        """The first of these samples, as many as a batch has and as there is room for."""
+        allocator = self.memory.allocator
+        mean = self._counters.mean(found.want, min(GUESS, self.memory.largest))
+        most = min(ENOUGH // allocator.page, allocator.count // BATCH_SHARE)
+        wanted = min(len(found.places), BATCH, max(1, most // mean))
+        under_way = sum(batch.pages for batch in self._batches.values())
+        runs = self._aheads.counted(now_s)
+        lead = float(self._aheads.leads(found.want, found.places[:wanted], runs).max())
+        self._clearing.make_room(under_way + mean * wanted, lead, runs, now_s)
+        return found.places[: max(0, min(wanted, (allocator.free - under_way) // mean))]
+
+    def _lacking(self, draws: Iterable[Draw]) -> NextToDecode | None:
+        """Samples that a waiting draw lacks, of the oldest such draw."""
+        for draw in draws:
+            live = self._epochs.get(draw.key)
+            wants = self.wants.of(draw.client, draw.key[0])
+            for want in self.wants.of_run(draw.key[0]).intersection(wants) if live is not None else ():
+                assert live is not None
+                places = live.epoch.plan.sample_of[np.unique(draw.positions)]
+                places = places[self._residents.present(places)]
+                places = places[self.memory[want].states(places) == RAW]
+                places = places[~self._strikes.over(want, places)]
+                if len(places):
+                    queue = draw.key[0], live.epoch.division.rank_of(int(draw.positions[0]))
+                    return NextToDecode(queue, want, places[:BATCH], 0.0, 0.0)
+        return None
+
+    def _alike(self, want: int, places: NDArray[Any]) -> NDArray[Any]:
+        """The first of these samples, and others that go with it: one over which a preparer has ended goes alone.
+
+        None where the first one is too large for a packet, and so is never prepared.
+        """
+        struck = self._strikes.over(want, places)
+        places = places[:1] if struck[0] else places[~struck]
+        few = np.cumsum(self._residents.pages_of[places].astype(np.int64)) <= MOST_PAGES
+        if not few[0]:
+            self.memory[want].stops(places[:1], never=True)
+        return places[few]
+
+    def _prepare(self, preparer: int, found: NextToDecode, now_s: float) -> Prepare:
+        number = self._counters.begins()
+        places, mean = found.places, self._counters.mean(found.want, min(GUESS, self.memory.largest))
+        self._batches[number] = _DecodeBatch(found.queue, found.want, preparer, places, mean * len(places))
+        self.memory[found.want].starts(places)
+        self._residents.refer(places)
+        self.preparers.takes(preparer, number, now_s)
+        chains = Chains(*self._residents.chains(places))
+        return Prepare(preparer, number, found.want, self.wants.named(found.want), chains)
+
+    def _forget(self, want: int) -> bool:
+        """Forget a want that no client has, unless its samples are in use. Returns whether that was done."""
+        if self.memory[want].used:
+            return False
+        self.memory.remove(want)
+        self._strikes.forget(want)
+        self._choices.forget(want)
+        return True
+
+
+def preparing_in(
+    pages: Allocator, preparers: int, residents: Residents, epochs: Epochs, least_runs: int = 1
+) -> ServerDecoding:
+    """Preparation with so many preparers, of what at least `least_runs` runs want; results go to these pages."""
+    memory = PreparedMemory(pages, len(residents.pages_of))
+    return ServerDecoding(memory, DecodeWorkers(preparers, BATCH_S), residents, epochs, least_runs)

@@ -1,0 +1,73 @@
+"""Which draws wait too long, and what is the cause?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import numpy as np
+
+from brand.node.decide.epochs.epochs import Epochs
+from brand.node.wire.numbers import ClientNumber, NodeNumber
+
+LATE_S: Final = 5.0
+"""Seconds that a draw waits before the log reports it."""
+
+Cause = Literal["read", "memory", "node", "plan"]
+
+
+@dataclass(frozen=True, slots=True)
+class LateDraw:
+    """A draw that waits too long, and the cause."""
+
+    client: ClientNumber
+    since_s: float
+    epoch: int
+    position: int
+    """The first position whose sample is not in memory."""
+    cause: Cause
+    """Cause of the wait.
+
+    `read`: storage has not answered the read of the sample. `memory`: its read has not begun, because other reads are
+    earlier or memory is full. `node`: its owner has not sent it. `plan`: the plan of the epoch is not made yet.
+    """
+    rank: int | None = None
+    """The rank that draws the position. None if the plan is not made."""
+    replicas: int = 1
+    chunk: int | None = None
+    node: NodeNumber | None = None
+    """The owner of the sample."""
+
+
+def late_draws(epochs: Epochs, chunk_size: int, node: NodeNumber, now_s: float) -> Iterator[LateDraw]:
+    """Yield the draws that have waited longer than `LATE_S` on this node."""
+    for draw in epochs.lives.draws():
+        if now_s - draw.since_s < LATE_S:
+            continue
+        live, first = epochs.get(draw.key), int(draw.positions[0])
+        if live is None or not live.epoch.decides(draw.positions):
+            yield LateDraw(draw.client, draw.since_s, draw.key[1], first, "plan")
+            continue
+        epoch = live.epoch
+        places = epoch.plan.sample_of[draw.positions].astype(np.int64)
+        owners = epoch.owner_of(places)
+        waits = epoch.states.waited_for(places)
+        reading = waits & epoch.states.on_the_way(places) & (owners == node)
+        cause: Cause = "read" if reading.any() else "memory" if (waits & (owners == node)).any() else "node"
+        missing = reading if cause == "read" else waits
+        if not missing.any():  # the server answers it in this step of its loop
+            continue
+        at = int(np.flatnonzero(missing)[0])
+        position = int(draw.positions[at])
+        yield LateDraw(
+            draw.client,
+            draw.since_s,
+            draw.key[1],
+            position,
+            cause,
+            epoch.division.rank_of(position),
+            epoch.division.replicas,
+            int(places[at]) // chunk_size,
+            NodeNumber(int(owners[at])),
+        )

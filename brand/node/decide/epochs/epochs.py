@@ -1,0 +1,271 @@
+"""When does an epoch of a run begin, and when is it dropped?
+
+A *run* is one training: an order and a name that all its ranks and workers share, on all nodes. Its readers are the
+ranks of this node and the other nodes. A reader announces that it begins an epoch. When half of an epoch is drawn, the
+node requests the plan of the next one, so that it can read ahead. The node drops an epoch when all readers are past it,
+and all epochs of a run when the run's last client has disconnected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from numpy.typing import NDArray
+
+from brand.node.decide.epochs.makings import EpochBuilder
+from brand.node.decide.epochs.pacing import Pacing
+from brand.node.decide.epochs.plans import Plans
+from brand.node.decide.state.division import Division
+from brand.node.decide.state.epoch import reached
+from brand.node.decide.state.features import Features
+from brand.node.decide.state.limits import SampleLimits
+from brand.node.decide.state.lives import ActiveEpoch, EpochEntry, EpochTable, Key, PlanReady
+from brand.node.decide.state.members import ALONE, Members
+from brand.node.decide.state.runs import EpochReader, EpochStart, Runs
+from brand.node.decide.state.states import HELD
+from brand.node.memory.residents import Residents
+from brand.node.wire.client_messages import ClientBegins
+from brand.node.wire.drawing import Begin
+from brand.node.wire.messages import GOES_ON
+from brand.node.wire.numbers import ClientNumber, NodeNumber, RunNumber
+from brand.orders.base.joins import Join
+from brand.orders.base.plan import EpochPlan
+from brand.orders.order import MAX_EPOCH
+
+RANKS_S: Final = 1.0
+"""Seconds that a planned epoch waits for ranks of other nodes to begin it."""
+
+
+def _none() -> Iterable[NodeNumber]:
+    return ()
+
+
+class Epochs:
+    """The epochs of all runs of a node. `unreachable`: nodes from which this node expects no samples at present."""
+
+    def __init__(
+        self,
+        residents: Residents,
+        limits: SampleLimits,
+        chunk_size: int,
+        members: Members = ALONE,
+        unreachable: Callable[[], Iterable[NodeNumber]] = _none,
+    ) -> None:
+        self._residents, self.limits, self._members = residents, limits, members
+        self.features = Features()
+        self.runs = Runs(len(residents.pages_of), chunk_size)
+        self.lives = EpochTable()
+        self.pacing = Pacing(self.runs, self.lives)
+        self.makings = EpochBuilder(residents, self.runs, self.lives, limits, members, unreachable, self.features)
+        self.plans = Plans(residents, self.runs, self.lives, self.features, self.want)
+        self.changes = 0
+        """Number of changes that this node reports to other nodes."""
+
+    def __repr__(self) -> str:
+        return f"Epochs({self.lives!r})"
+
+    def get(self, key: Key) -> ActiveEpoch | None:
+        """Return the active epoch of this key. None if it is not active."""
+        life = self.lives.get(key)
+        return None if life is None else life.live
+
+    # -- ranks and nodes begin, draw and leave -----------------------------------------------------------------------
+
+    def begin_here(self, said: ClientBegins) -> None:
+        """Note that a rank of this node is about to draw. With `GOES_ON`, it does not begin the epoch once more."""
+        key, announced = said.key, said.announcement
+        run = self.runs[said.run]
+        before = run.readers.get((said.client, None))
+        here = before.begin.times if before is not None and before.epoch == announced.epoch else 0
+        goes_on = announced.processes == GOES_ON
+        if not goes_on:
+            again = before is None or announced.epoch <= before.epoch
+            run.conduct.on_begin(said.drawer, announced.processes, again=again)
+        times = max(here, 1) if goes_on else here + 1
+        start, ranks = min(announced.position, run.order.draws), (announced.rank,)
+        begin = Begin(start, announced.replicas, ranks, announced.batch, self._members.node, times)
+        self.begin(said.client, key, begin)
+        if before is not None and announced.epoch < before.epoch:
+            self._drop_later(key)
+
+    def begin(self, client: ClientNumber, key: Key, begin: Begin) -> None:
+        """Note that ranks of this node or of another one are about to draw."""
+        run, epoch, life = self.runs[key[0]], key[1], self.lives[key]
+        if begin.node != self._members.node:
+            self.limits.learn(begin.node, begin.largest)
+        if begin.times:
+            self.features.begin(key)
+            run.begin(client, EpochReader(epoch, begin), self._members.node)
+        division = Division(run.order.draws, begin.start, begin.replicas, begin.batch)
+        live = life.live
+        if live is None:
+            times = max(begin.times, 0 if life.begin is None else life.begin.times)
+            self.want(key, EpochStart(division, times) if begin.times else None)
+            if isinstance(life.stage, PlanReady):
+                self._make_if_known(key)
+        elif begin.times > live.begun or (begin.times and not division.same_division(live.epoch.division)):
+            self._begin_again(key, live, EpochStart(division, begin.times))
+        else:
+            live.note_start(begin.start)
+            live.epoch.expect(run.ranks(live.epoch.division.replicas), run.fronts(epoch))
+        self._retire(key[0])
+
+    def expect(self, key: Key, first: int) -> EpochEntry:
+        """Return the entry of the epoch that a draw from position `first` on belongs to. Begins the epoch if it is
+        missing.
+
+        An epoch is missing if it was dropped for another run, if the server was replaced, or if a straggler draws from
+        an epoch that is over. For a straggler, the node reads nothing ahead.
+        """
+        life = self.lives[key]
+        if life.live is not None or life.planned:
+            return life
+        run, epoch = self.runs[key[0]], key[1]
+        begins = run.begins(epoch)
+        if begins:
+            begin = begins[0]
+            start = first - (first - begin.start) % (begin.replicas * max(1, begin.batch))
+            division = Division(run.order.draws, max(start, begin.start), begin.replicas, begin.batch)
+            begun = EpochStart(division, begin.times, whole=False)
+        else:
+            begun = EpochStart(Division(run.order.draws, run.order.draws if run.readers else first), 0, whole=False)
+        self.want(key, begun)
+        self._retire(key[0], keep=[(key[0], epoch + more) for more in (-1, 0, 1)])
+        return life
+
+    def forget(self, client: ClientNumber, key: Key, node: NodeNumber) -> None:
+        """Forget an epoch for another node that no longer needs it. `client` is the node's number among the clients."""
+        life, run = self.lives.get(key), self.runs.get(key[0])
+        if life is not None:
+            self._residents.let_go(life.forget(node))
+        if run is not None and run.readers.pop((client, key[1]), None) is not None:
+            self._retire(key[0])
+
+    def remove_client(self, client: ClientNumber, only: RunNumber | None = None) -> None:
+        """Remove a client that has disconnected. With `only`, it has left just the run of this number."""
+        for number, run in [(n, run) for n, run in self.runs.items() if only in (None, n)]:
+            had_readers = run.remove_client(client)
+            if not run.clients:
+                self._retire(number, all_of_it=True)
+                del self.runs[number]
+                self.pacing.forget_ended()
+                self.features.forget_runs()
+            elif had_readers:
+                self._retire(number)
+            else:
+                self.changes += 1
+
+    # -- plans -------------------------------------------------------------------------------------------------------
+
+    def want(self, key: Key, begin: EpochStart | None = None) -> None:
+        """Request a plan for an epoch that has none. `begin`: how ranks have begun the epoch. None if it is read ahead.
+
+        An epoch that is over, whose order is forgotten, is not read ahead: only a rank that begins it gets another
+        order.
+        """
+        self.changes += 1
+        if key[1] <= MAX_EPOCH and not (begin is None and self.features.is_over(key)):
+            self.lives[key].want_plan(begin)
+
+    def on_plan(self, key: Key, plan: EpochPlan, read_of: NDArray[Any] | None, joins: tuple[Join, ...] = ()) -> None:
+        """Take a finished plan with these joins. Does nothing if no epoch wants it any more."""
+        life = self.lives.get(key)
+        if self.features.wants(key, joins):
+            live = None if life is None else life.live
+            if self.features.replans(key, joins, live=live is not None) and live is not None and read_of is not None:
+                live.epoch.replace_plan(plan, read_of)
+            return
+        if life is None or not life.planned or isinstance(life.stage, PlanReady) or joins != self.features.joined(key):
+            return
+        begin = life.wanted_begin
+        if begin is None:  # read ahead, for the ranks that draw now
+            run = self.runs[key[0]]
+            begins = [reader.begin for reader in run.readers.values()]
+            most = max(begins, key=lambda begin: begin.replicas, default=Begin(0, 1, ()))
+            begin = EpochStart(Division(run.order.draws, 0, most.replicas, most.batch), 0)
+        life.set_plan(plan, read_of, begin)
+        self._make_if_known(key)
+
+    def tick(self, now_s: float) -> None:
+        """Begin planned epochs that have waited long enough for ranks of other nodes.
+
+        With `locality`, an epoch continues to wait, because the positions of each rank depend on all ranks.
+        """
+        for key, life in self.lives.items():
+            stage = life.stage
+            if isinstance(stage, PlanReady) and not self.makings.has(key):
+                since_s = life.waiting_since(now_s)
+                if now_s - since_s > RANKS_S and not stage.begin.division.batch:
+                    self.makings.make(key)
+            self.changes += 1
+
+    def drop_idle(self, now_s: float) -> bool:
+        """Drop the samples of runs that draw nothing at present. Return whether there were any.
+
+        The next draw of such a run begins its epoch again.
+        """
+        live = self.lives.live()
+        busy = {run for (run, _), at in live if at.begun and not self.pacing.idle(run, now_s)}
+        busy |= {draw.key[0] for draw in self.lives.draws()}
+        idle = [key for key, at in live if key[0] not in busy and len(at.epoch.states.all(HELD))]
+        for key in idle:
+            self._residents.let_go(self.lives[key].drop())
+        return bool(idle)
+
+    # -- steps -------------------------------------------------------------------------------------------------------
+
+    def _make_if_known(self, key: Key) -> None:
+        """Begin an epoch if all its ranks have begun it, so that one read serves them all."""
+        stage = self.lives[key].stage
+        assert isinstance(stage, PlanReady)
+        division = stage.begin.division
+        waits = self._members.nodes > 1 or division.batch
+        # A rank that is past the epoch counts, too: its node may have been faster than this node's planner.
+        if not waits or len(self.runs[key[0]].known(division.replicas)) >= division.replicas:
+            self.makings.make(key)
+            self.changes += 1
+
+    def _begin_again(self, key: Key, live: ActiveEpoch, begin: EpochStart) -> None:
+        """Note that ranks begin an active epoch: as it was read ahead, or once more."""
+        self.changes += 1
+        epoch, life = live.epoch, self.lives[key]
+        if not live.begun and begin.division.same_as(epoch.division):
+            run = self.runs[key[0]]
+            epoch.expect(run.ranks(epoch.division.replicas), run.fronts(key[1]))
+            live.mark_begun(begin.times)
+            return
+        self._residents.let_go(life.drop())
+        whole = begin.whole and not epoch.progress.drawn  # a draw may overtake its BEGIN
+        life.set_plan(epoch.plan, None, replace(begin, whole=whole))
+        self._make_if_known(key)
+
+    def _drop_later(self, key: Key) -> None:
+        """Drop the later epochs of a rank that has returned to an epoch, as it will draw them again."""
+        at = self.runs[key[0]].at()
+        for (run, epoch), life in self.lives.items():
+            if run == key[0] and epoch > key[1] and epoch not in at and life.live is not None and life.live.begun:
+                self._residents.let_go(life.drop())
+                if life.draws:  # of another worker: no other call begins the epoch for it
+                    self.expect((run, epoch), int(life.draws[0].positions[0]))
+
+    def _retire(self, number: RunNumber, keep: Sequence[Key] = (), *, all_of_it: bool = False) -> None:
+        """Drop the epochs of a run that no reader is in or draws next, and that no draw waits for."""
+        run = self.runs[number]
+        at = run.at()
+        keys = {(number, epoch + more) for epoch in at for more in (0, 1)} | set(keep)
+        for key, life in [item for item in self.lives.items() if item[0][0] == number]:
+            if all_of_it or (key not in keys and not life.draws):
+                if life.live is not None:
+                    life.live.judge(run.conduct, key[1])
+                self._residents.let_go(self.lives.remove(key))
+        self.changes += 1
+
+
+def draws_before(epochs: Epochs, key: Key, live: ActiveEpoch) -> float:
+    """Return the number of draws before an epoch that is read ahead: those left of the previous epoch."""
+    behind = epochs.get((key[0], key[1] - 1))
+    if behind is None or live.begun:
+        return 0
+    return len(behind.epoch.plan.sample_of) - reached(behind.epoch)

@@ -1,0 +1,356 @@
+"""What does a data server do next? All its decisions, as pure functions of a state.
+
+    handle(stimulus, now_s) -> instructions        something has happened
+    step(now_s, unsent) -> instructions            everything that the node can do now
+
+The decisions use no socket, thread, clock or file: the server, tests and simulations execute the instructions in their
+own ways. The same stimuli give the same instructions, so a log of stimuli replays a server
+(`brand.node.serve.recording`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from brand.errors import UsageError
+from brand.node.decide.cache.caching import CacheStart
+from brand.node.decide.core import Core, DecodingStart, epochs_of
+from brand.node.decide.draws.divisions import Divisions
+from brand.node.decide.draws.fetches import Fetches
+from brand.node.decide.epochs.epochs import Epochs
+from brand.node.decide.reads.gaps import NOTHING_KNOWN, StorageFacts
+from brand.node.decide.state.choosing import ChooseCached
+from brand.node.decide.state.features import NO_JOINS, NOT_ONLINE
+from brand.node.decide.state.members import Members
+from brand.node.decide.state.tasks import (
+    Instruction,
+    Joined,
+    MakePlan,
+    Number,
+    Numbers,
+    OrderDecided,
+    Read,
+    ReadFor,
+    Rows,
+)
+from brand.node.decide.stimuli import (
+    ClientBegins,
+    ClientDivides,
+    ClientDraws,
+    ClientFetches,
+    ClientJoins,
+    ClientLeaves,
+    ClientOrders,
+    ClientPrepares,
+    ClientRegisters,
+    ClientReleases,
+    ClientTakes,
+    KeptChosen,
+    NodeRefuses,
+    NodeSays,
+    PlanMade,
+    PreparedFilled,
+    PreparerEnded,
+    PreparerReady,
+    PreparerSized,
+    ReadEnded,
+    ReadForEnded,
+    Stimulus,
+    StreamEnds,
+    StreamOpens,
+    WriteEnded,
+)
+from brand.node.memory.residents import Residents
+from brand.node.wire.messages import MOST_PLACES
+from brand.node.wire.numbers import NodeNumber
+from brand.orders.base.mapping import Mapping as Places
+from brand.orders.order import Order
+
+if TYPE_CHECKING:
+    from brand.node.decide.decoding.preparing import ServerDecoding
+    from brand.node.decide.online.growth import OnlineOrders
+    from brand.node.decide.peers.peering import Peering
+    from brand.node.decide.peers.peers import PeerTable
+    from brand.node.decide.sharing.job_sharing import JobSharing
+
+Preparation = ClientPrepares | PreparerReady | PreparerSized | PreparedFilled | PreparerEnded
+
+AT_ONCE: Final = 8
+"""The most reads ahead that one step starts. Each takes the loop up to a millisecond, in which clients wait."""
+TOO_MANY: Final = "it already decodes for the largest number of decode specs"
+
+
+class NodeState:
+    """The state of one node, and its decisions.
+
+    At most `depth` reads are under way at a time. Other nodes may fill `remote_pages` of the memory. `cache`: the
+    contents of the cache folder; None if there is none. `prepared`: the decoded memory and its decode workers; None if
+    clients decode.
+    """
+
+    def __init__(
+        self,
+        index: Rows,
+        residents: Residents,
+        chunk_size: int,
+        members: Members,
+        depth: int,
+        remote_pages: int = 0,
+        cache: CacheStart | None = None,
+        storage: StorageFacts = NOTHING_KNOWN,
+        prepared: DecodingStart | None = None,
+    ) -> None:
+        self.members, self.depth = members, depth
+        peers = None if members.nodes == 1 else _peers(members)
+        unreachable = list[NodeNumber] if peers is None else peers.unreachable
+        epochs = epochs_of(residents, chunk_size, members, remote_pages, unreachable)
+        self.preparing = None if prepared is None else _preparing(prepared, residents, epochs)
+        self.core = Core(*(index, residents, chunk_size, epochs, members, remote_pages, cache, storage, self.preparing))
+        self.divisions = Divisions(epochs)
+        samples = len(residents.pages_of)
+        by_share = members.owners(Places(samples, chunk_size, 1))
+        passed, has_all = self.core.counters.nodes, members.share_chunks is None
+        self.fetches = Fetches(index, by_share, samples, passed, reads_here=has_all)
+        self.peering = None if peers is None else self._peering(index, peers)
+        """This node among several nodes. None if there is only one."""
+        self.sharing: JobSharing | None = None
+        """Jobs that share reads. None until the first such job is registered."""
+        self.online: OnlineOrders | None = None
+        """Orders that are decided while jobs draw. None until the first such job is registered."""
+        epochs.runs.call_for_orders(self._turn_on_for)
+        self._plans = epochs.plans.of_use()  # an immutable value, because the planner's thread reads it
+        self._starting = False
+        """Whether the last step has started `AT_ONCE` reads. The next step may then start that many as one read."""
+
+    def __repr__(self) -> str:
+        return f"NodeState({self.core!r}, {self.core.epochs.features!r}, {self.divisions!r})"
+
+    @property
+    def idle(self) -> bool:
+        """Whether no client and no other node waits for anything."""
+        waits = self.preparing is not None and self.preparing.preparers.waited_for
+        return self.core.idle and self.divisions.idle and self.fetches.idle and not waits
+
+    @property
+    def hurries(self) -> bool:
+        """Whether there is more to decide without another stimulus."""
+        if self._starting or len(self.core.epochs.makings) > 0:
+            return True
+        return not self.idle and self.core.epochs.features.hurries
+
+    def wants_plan(self, instruction: MakePlan) -> bool:
+        """Return whether the plan that an instruction asks for is still of use. The planner's thread may call this."""
+        return (instruction.key, instruction.joins) in self._plans
+
+    def wants_choice(self, choice: ChooseCached) -> bool:
+        """Return whether a choice is still of use."""
+        return self.core.keeping.is_current(choice.number)
+
+    # -- features are imported and turned on when they are needed -----------------------------------------------------
+
+    def _peering(self, index: Rows, peers: PeerTable) -> Peering:
+        from brand.node.decide.peers.peering import Peering
+        from brand.node.decide.peers.receiving import Receiving
+        from brand.node.decide.peers.sending import Sending
+        from brand.node.decide.peers.telling import Announcements
+
+        core, members, epochs, passed = self.core, self.members, self.core.epochs, self.core.counters.nodes
+        receiving = Receiving(index, core.residents, epochs, members, peers, core.remote_pages, passed)
+        sending, telling = (
+            Sending(core.residents, epochs, passed),
+            Announcements(epochs, peers, members.node, core.on_client_gone),
+        )
+        peering = Peering(members, peers, epochs, receiving, sending, telling, self.fetches, self.depth, self._share)
+        epochs.features.turn_on(peering)
+        return peering
+
+    def _turn_on_for(self, order: Order) -> None:
+        """Turn on the features that a new run needs."""
+        if order.shares:
+            self._share()
+        if order.grows and self.online is None:
+            from brand.node.decide.online.growth import OnlineOrders
+
+            self.online = OnlineOrders(self.core.epochs.runs, self.core.epochs.lives, len(self.core.residents.pages_of))
+            self.core.epochs.features.turn_on(self.online)
+
+    def _share(self) -> None:
+        """Turn on shared reads if they are off."""
+        if self.sharing is not None:
+            return
+        from brand.node.decide.sharing.job_sharing import JobSharing
+
+        core, epochs = self.core, self.core.epochs
+        self.sharing = JobSharing(core.residents, epochs, self.members)
+        epochs.features.turn_on(self.sharing)
+        core.reads.share(self.sharing.early)
+        if self.peering is not None:
+            from brand.node.decide.sharing.joinings import JoinAnnouncements
+
+            peering, sharing = self.peering, self.sharing
+            peering.talk_of(JoinAnnouncements(epochs, peering.peers, peering.telling, sharing.sharing, sharing.leading))
+
+    # -- stimuli -----------------------------------------------------------------------------------------------------
+
+    def handle(self, stimulus: Stimulus, now_s: float) -> list[Instruction]:
+        """Take a stimulus, and return the instructions that follow from it.
+
+        Raises `UsageError` or `ProtocolError` if a request cannot be served. The server then ends that connection.
+        """
+        core, instructions = self.core, list[Instruction]()
+        match stimulus:
+            case ClientRegisters(client, order, name, tag, turn):
+                instructions.append(Number(client, core.epochs.runs.register(client, order, name, tag, turn)))
+            case ClientBegins():
+                core.epochs.begin_here(stimulus)
+            case ClientDraws(client, key, positions, drawer):
+                core.draws.ask(client, key, positions, now_s, drawer)
+            case ClientTakes(_, key, positions, right, drawer):
+                core.draws.taking.record_direct(key, positions, right, now_s, drawer)
+            case ClientReleases(client, lease, checked, wrong):
+                leased = core.draws.leases.release(client, lease, checked=checked)
+                core.caching.forget_wrong(leased[np.isin(leased, wrong)])
+            case ClientDivides(client, key, rank):
+                self.divisions.ask(client, key, rank, now_s)
+            case ClientFetches(client, places):
+                self.fetches.want(client, places, now_s)
+            case ClientJoins(client, key, joins):
+                if self.sharing is None:
+                    raise UsageError(NO_JOINS)
+                instructions.append(Joined(client, self.sharing.learn(key, joins)))
+            case ClientOrders():
+                instructions.append(self._decide_order(stimulus, now_s))
+            case ClientPrepares() | PreparerReady() | PreparerSized() | PreparedFilled() | PreparerEnded():
+                instructions += self._on_decoding(stimulus, now_s)
+            case ClientLeaves(client):
+                core.on_client_gone(client)
+                if self.preparing is not None:
+                    self.preparing.wants.left(client)
+                self.divisions.on_client_gone(client)
+                self.fetches.on_client_gone(client)
+            case PlanMade():
+                core.on_plan(stimulus, now_s)
+            case KeptChosen():
+                core.on_choice(stimulus)
+            case ReadEnded(read, failed, left, chunks):
+                core.on_read_ended(read, failed, left, chunks, now_s)
+            case WriteEnded(write, held, stopped):
+                core.caching.on_write_ended(write, held, stopped)
+            case ReadForEnded(read_for, data, error):
+                if read_for.node == self.members.node:
+                    self.fetches.on_read_ended(read_for, data, error)
+                else:
+                    self._among().have_read(read_for, data)
+            case StreamOpens(node, asks):
+                instructions += self._among().opened(node, now_s, asks=asks)
+            case StreamEnds(node, asks):
+                self._among().ended(node, asks=asks)
+            case NodeRefuses(reason):
+                self._among().telling.disagreements.refuse_all(reason)
+            case NodeSays(node, message):
+                instructions += self._among().heard(node, message, now_s)
+        if self.preparing is not None and not isinstance(stimulus, ClientDraws | ClientTakes | ClientReleases):
+            self.preparing.news()
+        self._plans = core.epochs.plans.of_use()
+        return instructions + list(core.draws.answers())
+
+    def _on_decoding(self, stimulus: Preparation, now_s: float) -> Iterator[Instruction]:
+        """Handle a stimulus of server-side decoding."""
+        preparing = self.preparing
+        assert preparing is not None
+        match stimulus:
+            case ClientPrepares(client, run, wants):
+                numbers = preparing.register(client, run, wants)
+                yield Numbers(client, numbers or (), "" if numbers else TOO_MANY)
+            case PreparerReady(preparer):
+                preparing.preparers.is_ready(preparer, now_s)
+            case PreparerSized(preparer, number, sizes):
+                yield from preparing.sized(preparer, number, sizes, now_s)
+            case PreparedFilled(number):
+                preparing.filled(number, now_s)
+            case PreparerEnded(preparer):
+                preparing.ended(preparer, now_s)
+
+    def _decide_order(self, said: ClientOrders, now_s: float) -> OrderDecided:
+        """Record the samples that a client knows of an online order, and answer with those that are decided.
+
+        Raises `UsageError`.
+        """
+        if self.online is None:
+            if len(said.places):
+                raise UsageError(NOT_ONLINE)
+            return OrderDecided(said.client, 0, np.empty(0, np.int32))
+        if len(said.places):
+            self.online.learns(said.key, said.first, said.places, said.sure, now_s)
+        self.online.want(said.key, said.wanted, now_s)
+        told = self.online.orders.tells(said.key, said.first, MOST_PLACES)
+        return OrderDecided(said.client, self.online.orders.decided(said.key), told)
+
+    def _among(self) -> Peering:
+        """Return this node among the others."""
+        assert self.peering is not None, "a single node gets no message of another node"
+        return self.peering
+
+    # -- steps -------------------------------------------------------------------------------------------------------
+
+    def step(self, now_s: float, unsent: Mapping[NodeNumber, int]) -> list[Instruction]:
+        """Return everything that the node can do now. `unsent`: bytes that each asking node has not received yet, by
+        node.
+        """
+        core, instructions = self.core, list[Instruction]()
+        core.epochs.makings.make_more()
+        instructions += core.epochs.plans.wanted(now_s, core.bridge)
+        core.epochs.features.step(now_s, core.bridge)
+        choice = core.keeping.next_choice()
+        if choice is not None:
+            instructions.append(choice)
+        instructions += self._reads(now_s)
+        instructions += core.caching.instructions()
+        if self.preparing is not None:
+            instructions += self.preparing.step(now_s)
+        core.tend(now_s)
+        instructions += core.draws.answers()
+        if self.peering is not None:
+            instructions += self.peering.say(now_s, unsent, stuck=core.reads.stuck)
+        instructions += self.fetches.done()
+        instructions += core.epochs.features.refusals(now_s)
+        instructions += self.divisions.answers(now_s)
+        self._plans = core.epochs.plans.of_use()
+        return instructions
+
+    def _reads(self, now_s: float) -> Iterator[Read | ReadFor]:
+        """Yield reads to start: first those that clients wait for, then those for other nodes, at most half of all."""
+        reads = self.core.reads
+        yield from self.fetches.reads(self._free)
+        if self.peering is not None:
+            yield from self.peering.answering.reads(self._free)
+        left, together, self._starting = AT_ONCE, AT_ONCE if self._starting else reads.under_way.together(), False
+        while self._free > 0 and not self._starting:
+            read = reads.next(now_s, min(left, self._free, together))
+            if read is not None:
+                left -= read.count
+                self._starting = left == 0
+                yield read
+            elif self.core.idle or not self.core.unblock(now_s):
+                return
+
+    @property
+    def _free(self) -> int:
+        """Number of further reads that may be under way."""
+        others = 0 if self.peering is None else self.peering.answering.on_the_way
+        return self.depth - self.core.reads.under_way.count - others - self.fetches.on_the_way
+
+
+def _peers(members: Members) -> PeerTable:
+    from brand.node.decide.peers.peers import PeerTable
+
+    return PeerTable(members.others)
+
+
+def _preparing(start: DecodingStart, residents: Residents, epochs: Epochs) -> ServerDecoding:
+    from brand.node.decide.decoding.preparing import preparing_in
+
+    return preparing_in(start.allocator, start.preparers, residents, epochs, start.least_runs)

@@ -1,0 +1,241 @@
+"""The hooks through which several nodes take part in each other's steps: they send samples and announce their draws."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brand.errors import ProtocolError
+from brand.node.decide.draws.draws import LONGEST_WAIT_S
+from brand.node.decide.draws.fetches import Fetches
+from brand.node.decide.epochs.epochs import Epochs
+from brand.node.decide.peers.answering import FetchAnswers
+from brand.node.decide.peers.peers import Peer, PeerTable, Reach
+from brand.node.decide.peers.receiving import SILENCE_S, Receiving
+from brand.node.decide.peers.sending import Sending
+from brand.node.decide.peers.telling import Announcements
+from brand.node.decide.state.draw import Draw
+from brand.node.decide.state.epoch import Epoch
+from brand.node.decide.state.features import Feature
+from brand.node.decide.state.members import Members
+from brand.node.decide.state.tasks import ReadFor, Refuse, Say
+from brand.node.wire.joining import JoinVote, LeadingOffset
+from brand.node.wire.numbers import NodeNumber
+from brand.node.wire.peer_messages import (
+    EpochAnnounced,
+    EpochReleased,
+    Fetch,
+    FetchReply,
+    PeerCapacity,
+    Push,
+    Question,
+    Refused,
+    Reply,
+    SampleRequest,
+)
+
+MAX_UNSENT: Final = 16 << 20
+"""A node sends no more samples on a stream that holds this many bytes that the other side has not taken."""
+_FRONT: Final = 64
+"""Approximate bytes of a message in addition to its samples."""
+
+
+class JoinTalk(Protocol):
+    """Messages between nodes about jobs that share."""
+
+    def opened(self, node: NodeNumber) -> None:
+        """Report everything again to a node after a stream to or from it has opened: it may have restarted."""
+        ...
+
+    def take(self, node: NodeNumber, joining: JoinVote, now_s: float) -> None:
+        """Take the joins with which another node would draw an epoch. Raises `UsageError`."""
+        ...
+
+    def take_front(self, node: NodeNumber, front: LeadingOffset, now_s: float) -> None:
+        """Take the progress of another node's ranks. Raises `ProtocolError`."""
+        ...
+
+    def news(self, now_s: float) -> Iterator[tuple[NodeNumber, JoinVote | EpochReleased | LeadingOffset]]:
+        """Yield the changes since the last call, for each reachable node."""
+        ...
+
+
+class Peering(Feature):
+    """The messages and samples that this node exchanges with all other nodes.
+
+    `share` is called before the first message about jobs that share is taken. It has to set `talk`.
+    """
+
+    def __init__(
+        self,
+        members: Members,
+        peers: PeerTable,
+        epochs: Epochs,
+        receiving: Receiving,
+        sending: Sending,
+        telling: Announcements,
+        fetches: Fetches,
+        depth: int,
+        share: Callable[[], None],
+    ) -> None:
+        self._members, self.peers, self._epochs, self._fetches, self._share = members, peers, epochs, fetches, share
+        self.receiving, self.sending, self.telling = receiving, sending, telling
+        self.answering = FetchAnswers(members.others, depth)
+        self._talk: JoinTalk | None = None
+        """Messages about jobs that share. None if no job shares."""
+
+    def __repr__(self) -> str:
+        return f"Peering({self.peers!r}, {self.telling!r}, {self.answering!r})"
+
+    def talk_of(self, talk: JoinTalk) -> None:
+        """Exchange messages about jobs that share from now on."""
+        self._talk = talk
+
+    # -- draws -------------------------------------------------------------------------------------------------------
+
+    def request(self, epoch: Epoch, positions: NDArray[np.int64]) -> None:
+        """Ask the owners for the positions that the plan foresees as requests."""
+        self.receiving.ask(epoch, positions)
+
+    def chase(self, epoch: Epoch, draw: Draw, now_s: float) -> bool:
+        """Ask the owners for samples for which a draw waits. Return whether there was an owner to ask."""
+        return self.receiving.tend(epoch, draw.positions, now_s - draw.asked_s, now_s)
+
+    def agrees(self, draw: Draw, now_s: float) -> bool:
+        """Return whether all ranks have begun the epoch at the same position, or have had long enough to do so.
+
+        If ranks begin at different positions, the server refuses the run before that time is over.
+        """
+        run, epoch = draw.key
+        limit_s = SILENCE_S if self.peers.any_lost else LONGEST_WAIT_S
+        return now_s - draw.since_s > limit_s or self._epochs.runs[run].agreed_on(epoch, self._members.node)
+
+    # -- the loop ----------------------------------------------------------------------------------------------------
+
+    @property
+    def waited_for(self) -> bool:
+        """Whether another node waits for samples that it has requested."""
+        return self.sending.waited_for
+
+    def refusals(self, now_s: float) -> Iterator[Refuse]:
+        """Yield the clients of runs in which nodes disagree."""
+        for client, error in self.telling.disagreements.clients(now_s):
+            yield Refuse(client, error)
+
+    def have_read(self, read: ReadFor, data: bytes) -> None:
+        """Take the result of a read for another node."""
+        self.answering.have_read(read, data)
+
+    # -- other nodes -------------------------------------------------------------------------------------------------
+
+    def opened(self, node: NodeNumber, now_s: float, *, asks: bool) -> Iterator[Say]:
+        """Begin an exchange on a stream that has opened, and yield the first messages.
+
+        `asks`: this node asks on the stream; if False, the other node does.
+        """
+        if self._talk is not None:
+            self._talk.opened(node)
+        if asks:
+            self.receiving.opened(node, now_s)
+            for message in self.telling.begin_anew(node):
+                yield Say(node, asks=True, message=message)
+        else:
+            peer = self.peers[node]
+            peer.greets()
+            self.answering.opened(node, peer.opening)
+
+    def ended(self, node: NodeNumber, *, asks: bool) -> None:
+        """End the exchange on an open stream that has ended."""
+        if asks:
+            self.receiving.lost(node)
+            self._fetches.on_node_lost(node)
+        else:
+            peer = self.peers[node]
+            peer.leaves()
+            self.answering.opened(node, peer.opening + 1)  # answers to reads under way are dropped
+            self.telling.gone(node)
+
+    def heard(self, node: NodeNumber, message: Question | Reply, now_s: float) -> Iterator[Say]:
+        """Take a message of another node, and yield the answers. Raises `ProtocolError`, `UsageError`."""
+        peer = self.peers[node]
+        match message:
+            case EpochAnnounced():
+                refused = self.telling.take_drawing(node, message)
+                if refused is not None:
+                    yield Say(node, asks=False, message=refused)
+            case EpochReleased():
+                self.telling.take_forget(node, message)
+            case JoinVote():
+                self._talking().take(node, message, now_s)
+            case LeadingOffset():
+                self._talking().take_front(node, message, now_s)
+            case PeerCapacity(pages):
+                peer.allows(pages)
+            case SampleRequest(number, room, positions):
+                peer.allows(room)
+                key = self.telling.key_of(node, number)
+                if key is not None:
+                    if positions.min() < 0 or positions.max() >= self.receiving.samples:
+                        raise ProtocolError("positions that the data set does not have")
+                    self._epochs.lives[key].ask(node, positions)
+            case Fetch(_, places):
+                self.answering.ask(node, message, self._fetches.check(places, self._members.node))
+            case Push(number, places, missed, data):
+                live = [live for _, live in self._epochs.lives.live() if live.epoch.number == number]
+                self.receiving.came(node, live[0].epoch if live else None, places, missed, data, now_s)
+            case FetchReply():
+                self._fetches.on_reply(node, message)
+            case Refused(about, reason):
+                self.telling.disagreements.refuse(about.name, about.order, reason)
+
+    def say(self, now_s: float, unsent: Mapping[NodeNumber, int], *, stuck: bool) -> Iterator[Say]:
+        """Yield the messages to other nodes: news, requests, questions, answers and samples.
+
+        `unsent`: bytes that each asking node has not taken yet. `stuck`: this node cannot read anything at present.
+        """
+        for node, news in self._news(now_s):
+            yield Say(node, asks=True, message=news)
+        for asking in self.receiving.requests():
+            room = self.receiving.room_for(asking.node, now=True)
+            yield Say(asking.node, asks=True, message=SampleRequest(asking.number, room or 0, asking.positions))
+        for peer in self.peers:
+            if peer.reach is Reach.OPEN:
+                room = self.receiving.room_for(peer.node)
+                if room is not None:
+                    yield Say(peer.node, asks=True, message=PeerCapacity(room))
+                for question in self._fetches.questions(peer.node):
+                    yield Say(peer.node, asks=True, message=question)
+            if peer.asks:
+                yield from self._replies(peer, unsent.get(peer.node, 0), stuck=stuck)
+        self._fetches.give_up(now_s, self.peers.reachable)
+
+    def _news(
+        self, now_s: float
+    ) -> Iterator[tuple[NodeNumber, EpochAnnounced | EpochReleased | JoinVote | LeadingOffset]]:
+        yield from self.telling.news()
+        if self._talk is not None:
+            yield from self._talk.news(now_s)
+
+    def _replies(self, peer: Peer, unsent: int, *, stuck: bool) -> Iterator[Say]:
+        """Yield answers and samples for a node, as many as its stream takes."""
+        while unsent < MAX_UNSENT:
+            part = self.answering.next_part(peer.node)
+            if part is not None:
+                unsent += _FRONT + len(part.part)
+                yield Say(peer.node, asks=False, message=part)
+                continue
+            batch = self.sending.next(peer, stuck=stuck)
+            if batch is None:
+                return
+            number = self.telling.number_of(peer.node, batch.key)
+            unsent += _FRONT + batch.data.nbytes + 8 * (len(batch.places) + len(batch.missed))
+            yield Say(peer.node, asks=False, message=Push(number, batch.places, batch.missed, batch.data))
+
+    def _talking(self) -> JoinTalk:
+        if self._talk is None:
+            self._share()
+        assert self._talk is not None
+        return self._talk

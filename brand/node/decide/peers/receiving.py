@@ -1,0 +1,195 @@
+"""Where are samples stored that other nodes send, and which samples does this node request from their owners?
+
+Owners send the samples that ranks of this node will draw, up to the capacity that this node reports. A part of memory
+is reserved for these samples (`Reads`). If a draw waits longer than `HURRY_S`, this node asks the owner. If the owner
+sends nothing for `SILENCE_S`, this node stops waiting, and the client reads the sample from storage or fetches it by
+index.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brand.errors import ProtocolError
+from brand.node.decide.epochs.epochs import Epochs
+from brand.node.decide.peers.peers import PeerTable, Reach
+from brand.node.decide.state.counters import NodeCounters
+from brand.node.decide.state.epoch import Epoch
+from brand.node.decide.state.members import Members
+from brand.node.decide.state.tasks import PeerRequest, Rows
+from brand.node.memory.residents import Residents
+from brand.node.wire.numbers import NodeNumber
+
+HURRY_S: Final = 0.2
+"""If a draw has waited for this long, this node asks the owners of the missing samples."""
+SILENCE_S: Final = 2.0
+"""This node does not wait for samples of an owner that has sent nothing for this long."""
+
+
+class Receiving:
+    """Samples that other nodes send to this node. They may fill `room` pages of its memory."""
+
+    def __init__(
+        self,
+        index: Rows,
+        residents: Residents,
+        epochs: Epochs,
+        members: Members,
+        peers: PeerTable,
+        room: int,
+        counters: NodeCounters,
+    ) -> None:
+        self._index, self._residents, self._epochs = index, residents, epochs
+        self._members, self._peers, self._counters = members, peers, counters
+        self.room = room
+        """Pages of the memory that other nodes may fill."""
+        self._requests: deque[PeerRequest] = deque()
+
+    def __repr__(self) -> str:
+        return f"Receiving({self.room} pages, {len(self._requests)} requests to send)"
+
+    @property
+    def samples(self) -> int:
+        """Number of samples of the data set."""
+        return len(self._residents.pages_of)
+
+    # -- received samples --------------------------------------------------------------------------------------------
+
+    def room_for(self, node: NodeNumber, *, now: bool = False) -> int | None:
+        """Return the pages that a node may send in all since its stream was opened; see `Peer.room`."""
+        # A plan with requests accounts for the samples of all nodes together. Without one, nodes get equal shares.
+        foreseen = any(live.epoch.requests is not None for _, live in self._epochs.lives.live())
+        window = self.room if foreseen else self.room // max(1, self._members.nodes - 1)
+        return self._peers[node].room(window, int(self._residents.sent_pages[node]), now=now)
+
+    def opened(self, node: NodeNumber, now_s: float) -> None:
+        """Expect samples from an owner that this node can ask, for the first time or again."""
+        self._peers[node].opens(now_s)
+        for _, live in self._epochs.lives.live():
+            live.epoch.expect_again(node, self._residents.present)
+
+    def lost(self, node: NodeNumber) -> None:
+        """Expect nothing from an owner that this node cannot ask, until it can again. Requests to the owner are
+        dropped.
+        """
+        self._requests = deque(request for request in self._requests if request.node != node)
+        self._peers[node].loses()
+        for _, live in self._epochs.lives.live():
+            live.epoch.lose(node)
+
+    def came(
+        self,
+        node: NodeNumber,
+        epoch: Epoch | None,
+        places: NDArray[np.int64],
+        missed: NDArray[np.int64],
+        data: NDArray[np.uint8],
+        now_s: float,
+    ) -> None:
+        """Take samples that an owner has sent; the arguments are those of `Batch`. Raises `ProtocolError`.
+
+        `epoch` is None if the epoch of the samples is not active any more.
+        """
+        both = np.concatenate((places, missed))
+        samples = len(self._residents.pages_of)
+        if len(both) and (both.min() < 0 or both.max() >= samples):
+            raise ProtocolError("places that the data set does not have")
+        counts = self._residents.pages_of[places].astype(np.int64)
+        if int(counts.sum()) != len(data) or len(np.unique(both)) != len(both):
+            raise ProtocolError("samples that do not fill their pages, or the same sample twice")
+        peer = self._peers[node]
+        peer.receives(len(data), now_s)
+        self._counters.add_received(len(places), data.nbytes)
+        if epoch is None:
+            return
+        if (epoch.owner_of(both) != node).any():
+            raise ProtocolError("samples that the sending node does not own")
+        asked = epoch.states.on_the_way(places)
+        peer.answers(int(self._residents.pages_of[places[asked]].sum()))
+        wanted, there = epoch.states.waited_for(places), self._residents.present(places)
+        new = wanted & ~there
+        self._put(node, places[new], data[np.repeat(new, counts)])
+        self._residents.refer(places[wanted & there])
+        here = places[wanted]
+        arrived = self._residents.present(here)
+        epoch.states.mark_arrived(here[arrived])
+        epoch.states.forget(np.concatenate((here[~arrived], places[~wanted], missed)))
+
+    def _put(self, node: NodeNumber, places: NDArray[np.int64], data: NDArray[np.uint8]) -> None:
+        """Store samples in memory. Do nothing if memory has no space after all."""
+        if len(places) and len(data) <= self._residents.pool.allocator.free:
+            rows = self._index.rows_at(places)  # from this node's index, because rows from a sender could be wrong
+            self._residents.put(places, self._residents.pool.put_in(places, rows, data), node)
+
+    # -- requests to owners ------------------------------------------------------------------------------------------
+
+    def ask(self, epoch: Epoch, positions: NDArray[np.int64]) -> None:
+        """Ask the owners for those of the positions of a draw that the plan foresees as requests."""
+        if epoch.requests is None:
+            return
+        asked = np.unique(positions[np.isin(positions, epoch.requests.positions)])
+        owner = self._owner_to_ask(epoch, epoch.plan.sample_of[asked])
+        for node in [node for node in self._members.others if node not in epoch.lost]:
+            self._counters.add_requested(self._ask(node, epoch, asked[owner == node]), hurried=False)
+
+    def requests(self) -> Iterator[PeerRequest]:
+        """Yield the requests to send to owners now. Requests to a node that was not reached yet wait for it."""
+        for _ in range(len(self._requests)):
+            request = self._requests.popleft()
+            peer = self._peers[request.node]
+            if peer.reach is Reach.OPEN:
+                peer.owes(request.pages)
+                yield request
+            elif peer.reach is Reach.EXPECTED:
+                self._requests.append(request)
+
+    def tend(self, epoch: Epoch, positions: NDArray[np.int64], waited_s: float, now_s: float) -> bool:
+        """Ask for the missing samples of a waiting draw, and later stop waiting for owners that send nothing.
+
+        Returns whether there was an owner to ask.
+        """
+        if waited_s > SILENCE_S:
+            self._give_up(epoch, positions, now_s - SILENCE_S)
+        return waited_s > HURRY_S and self._hurry(epoch, positions)
+
+    def _hurry(self, epoch: Epoch, positions: NDArray[np.int64]) -> bool:
+        positions = np.unique(positions)
+        owner = self._owner_to_ask(epoch, epoch.plan.sample_of[positions])
+        late = [peer.node for peer in self._peers if peer.reach is Reach.OPEN and (owner == peer.node).any()]
+        for node in late:
+            self._counters.add_requested(self._ask(node, epoch, positions[owner == node]), hurried=True)
+        return bool(late)
+
+    def _owner_to_ask(self, epoch: Epoch, places: NDArray[Any]) -> NDArray[np.int32]:
+        """Return the owner to ask for each place, or this node itself if there is none to ask.
+
+        This node asks for each position once: not if the sample has arrived, and not if it has asked before.
+        """
+        return np.where(epoch.states.due(places), epoch.owner_of(places), np.int32(self._members.node))
+
+    def _ask(self, node: NodeNumber, epoch: Epoch, positions: NDArray[np.int64]) -> int:
+        """Queue a request to an owner for positions, all different. Return their number."""
+        if len(positions):
+            places = epoch.plan.sample_of[positions]
+            epoch.states.start(places)
+            pages = int(self._residents.pages_of[places].sum())
+            self._requests.append(PeerRequest(node, epoch.number, positions, pages))
+        return len(positions)
+
+    def _give_up(self, epoch: Epoch, positions: NDArray[np.int64], silent_since_s: float) -> None:
+        places: NDArray[Any] = np.unique(epoch.plan.sample_of[positions])
+        places = places[epoch.states.waited_for(places)]
+        owner = epoch.owner_of(places)
+        for peer in self._peers:
+            late = places[owner == peer.node]
+            if not len(late) or peer.heard_s >= silent_since_s:
+                continue
+            epoch.states.release(late)
+            self._counters.add_late(len(late))
+            if peer.reach is not Reach.OPEN:  # it was never reached, or is gone
+                self.lost(peer.node)

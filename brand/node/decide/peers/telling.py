@@ -1,0 +1,180 @@
+"""What do other nodes know about the draws of this node, and what do they draw themselves?
+
+A node tells every other node which epochs its ranks draw, and from which position on. Two nodes that draw different
+orders under the same name disagree: they refuse the run before they answer its first draw.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from brand.node.decide.epochs.epochs import Epochs
+from brand.node.decide.peers.disagreements import Disagreements, disagreement
+from brand.node.decide.peers.outgoing import Taker
+from brand.node.decide.peers.peers import PeerTable
+from brand.node.decide.state.lives import Key
+from brand.node.decide.state.runs import Run
+from brand.node.wire.drawing import Begin, Drawing
+from brand.node.wire.numbers import ClientNumber, NodeNumber
+from brand.node.wire.peer_messages import EpochAnnounced, EpochReleased, Refused
+
+
+class Announcements:
+    """Announcements of draws that this node (`node`) sends to other nodes and takes from them.
+
+    `left` is called with the number of a node among the clients when the node does not ask any more.
+    """
+
+    def __init__(
+        self, epochs: Epochs, peers: PeerTable, node: NodeNumber, left: Callable[[ClientNumber], None]
+    ) -> None:
+        self._epochs, self._peers, self._node, self._left = epochs, peers, node, left
+        self._drawings: dict[Key, Drawing] = {}
+        self._seen_changes = -1
+        self._told: dict[NodeNumber, dict[Key, tuple[Drawing, bool]]] = {peer.node: {} for peer in peers}
+        """The announcements of this node's draws that each node knows."""
+        self._theirs: dict[tuple[NodeNumber, int], Key] = {}
+        """Epochs that other nodes draw, by node and the node's number of the epoch."""
+        self._numbers: dict[tuple[NodeNumber, Key], int] = {}
+        """Numbers of epochs that other nodes draw, by node and epoch; 0 if the node cannot take samples yet."""
+        self.disagreements = Disagreements(epochs.runs)
+
+    def __repr__(self) -> str:
+        return f"Announcements({len(self._drawings)} epochs drawn here, {self._numbers} there, {self.disagreements!r})"
+
+    @property
+    def draws(self) -> bool:
+        """Whether ranks of this node draw."""
+        return bool(self._drawings)
+
+    # -- to other nodes ----------------------------------------------------------------------------------------------
+
+    def news(self) -> Iterator[tuple[NodeNumber, EpochAnnounced | EpochReleased]]:
+        """Yield the changes since the last call, for each reachable node."""
+        if self._epochs.changes == self._seen_changes:
+            return
+        self._seen_changes = self._epochs.changes
+        self._drawings = self._find_drawings()
+        for peer in self._peers:
+            for message in self._tell(peer.node):
+                yield peer.node, message
+        self.disagreements.look(self._node)
+
+    def begin_anew(self, node: NodeNumber) -> Iterator[EpochAnnounced | EpochReleased]:
+        """Return all announcements for a node that this node can ask, for the first time or again, and that knows
+        nothing.
+        """
+        self.disagreements.solve()
+        self._told[node].clear()
+        return self._tell(node)
+
+    def _tell(self, node: NodeNumber) -> Iterator[EpochAnnounced | EpochReleased]:
+        """Yield the announcements of this node's draws that a node does not know yet."""
+        if not self._peers.reachable(node):
+            return
+        told = self._told[node]
+        for key in [key for key in told if key not in self._drawings]:
+            drawing, _ = told.pop(key)
+            alive = any(other[0] == key[0] for other in self._drawings)
+            yield EpochReleased(drawing.name, drawing.order, drawing.epoch if alive else None)
+        for key, drawing in self._drawings.items():
+            live = self._epochs.get(key)
+            asks = live is not None and live.epoch.requests is not None and node not in live.epoch.lost
+            if told.get(key) != (drawing, asks):
+                told[key] = drawing, asks
+                front = 0 if live is None else live.epoch.front()
+                yield EpochAnnounced(replace(drawing, begin=replace(drawing.begin, front=front)), asks)
+
+    def _find_drawings(self) -> dict[Key, Drawing]:
+        """Return the epochs that the ranks of this node draw or will draw next."""
+        found = {}
+        for number, run in self._epochs.runs.items():
+            begun: dict[int, int] = {}
+            for reader in run.readers.values():
+                if reader.begin.node == self._node:
+                    begun[reader.epoch] = max(reader.begin.times, begun.get(reader.epoch, 0))
+                    begun.setdefault(reader.epoch + 1, 0)
+            for epoch, times in begun.items():
+                drawing = self._drawing(run, (number, epoch), times)
+                if drawing is not None:
+                    found[number, epoch] = drawing
+        return found
+
+    def _drawing(self, run: Run, key: Key, times: int) -> Drawing | None:
+        """Return the description of the draws of this node's ranks in an epoch, or None if they draw nothing."""
+        life = self._epochs.lives.get(key)
+        if life is None or (life.live is None and life.begin is None):
+            return None
+        begun = life.live.begin if life.live is not None else life.begin
+        assert begun is not None
+        division, number = begun.division, 0 if life.live is None else life.live.epoch.number
+        here = tuple(sorted(rank for rank, at in run.ranks(division.replicas).items() if at == self._node))
+        if not here or division.start >= division.samples:
+            return None
+        # An epoch that was evicted for others continues at a later position (`Epochs.expect`). Other nodes need the
+        # position at which its ranks have begun it, because nodes compare these to detect disagreements.
+        said = [begin.start for begin in run.begins(key[1]) if begin.node == self._node and begin.times == times]
+        start = min(said, default=division.start)
+        largest = self._epochs.limits.largest_sent(self._node)
+        begin = Begin(start, division.replicas, here, division.batch, self._node, times, largest=largest)
+        return Drawing(run.name, run.turn, run.order, key[1], begin, number)
+
+    # -- from other nodes --------------------------------------------------------------------------------------------
+
+    def key_of(self, node: NodeNumber, number: int) -> Key | None:
+        """Return the epoch to which a node gave a number, or None if there is none."""
+        return self._theirs.get((node, number))
+
+    def number_of(self, node: NodeNumber, key: Key) -> int:
+        """Return the number that a node gave an epoch; 0 if the node cannot take its samples."""
+        return self._numbers.get((node, key), 0)
+
+    def take_drawing(self, node: NodeNumber, told: EpochAnnounced) -> Refused | None:
+        """Take the announcement of an epoch that a node draws. Return the refusal if this node disagrees. Raises
+        `UsageError`.
+        """
+        drawing, epochs = told.drawing, self._epochs
+        wrong = disagreement(self._node, self._drawings.values(), node, drawing)
+        if wrong is not None:
+            same = (drawing.name, drawing.turn)
+            self.disagreements.note({key[0] for key, d in self._drawings.items() if (d.name, d.turn) == same}, wrong)
+            return Refused(EpochReleased(drawing.name, drawing.order, None), wrong)
+        run = epochs.runs.register(as_client(node), drawing.order, drawing.name, None, drawing.turn)
+        key = run, drawing.epoch
+        before = self._numbers.get((node, key), 0)
+        if before not in (0, drawing.number):  # the node has begun the epoch again
+            self._theirs.pop((node, before), None)
+            epochs.forget(as_client(node), key, node)
+        self._numbers[node, key] = drawing.number
+        epochs.begin(as_client(node), key, drawing.begin)
+        if drawing.number:
+            self._theirs[node, drawing.number] = key
+            epochs.lives[key].take(node, Taker(node, drawing.begin.front, told.asks))
+        return None
+
+    def take_forget(self, node: NodeNumber, forgotten: EpochReleased) -> None:
+        """Forget a node's epoch, or its run, that it has released."""
+        epochs = self._epochs
+        run = epochs.runs.number_of(forgotten.name, forgotten.order)
+        for other, key in list(self._numbers):
+            if other == node and key[0] == run and forgotten.epoch in (None, key[1]):
+                self._forget(node, key)
+        if forgotten.epoch is None and run is not None:
+            epochs.remove_client(as_client(node), run)
+
+    def gone(self, node: NodeNumber) -> None:
+        """Forget all that a node draws after its stream has ended."""
+        for other, key in list(self._numbers):
+            if other == node:
+                self._forget(node, key)
+        self._left(as_client(node))
+
+    def _forget(self, node: NodeNumber, key: Key) -> None:
+        self._theirs.pop((node, self._numbers.pop((node, key))), None)
+        self._epochs.forget(as_client(node), key, node)
+
+
+def as_client(node: NodeNumber) -> ClientNumber:
+    """Return the number of another node among the clients: negative, unlike the numbers of this node's own clients."""
+    return ClientNumber(-1 - node)

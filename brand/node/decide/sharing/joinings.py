@@ -1,0 +1,123 @@
+"""The messages between nodes about the joins of their epochs, and about the progress of these epochs.
+
+A node sends every other node the joins with which it would draw an epoch (`JoinConsensus`), and sends them again after
+each change. If clients of this node draw the run, the other node remembers the run until a message releases it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from brand.node.decide.epochs.epochs import Epochs
+from brand.node.decide.peers.peers import PeerTable
+from brand.node.decide.peers.telling import Announcements, as_client
+from brand.node.decide.sharing.fronts import LeadingOffsets
+from brand.node.decide.sharing.leading import JoinConsensus
+from brand.node.decide.sharing.sharing import JobJoins
+from brand.node.decide.state.lives import Key
+from brand.node.wire.joining import JoinVote, LeadingOffset, Vote
+from brand.node.wire.numbers import NodeNumber, RunNumber
+from brand.node.wire.peer_messages import EpochReleased
+
+
+class JoinAnnouncements:
+    """The joins and leading offsets that this node reports to other nodes, and takes from them."""
+
+    def __init__(
+        self,
+        epochs: Epochs,
+        peers: PeerTable,
+        telling: Announcements,
+        sharing: JobJoins,
+        leading: JoinConsensus,
+    ) -> None:
+        self._epochs, self._peers, self._telling, self._sharing = epochs, peers, telling, sharing
+        self._leading = leading
+        self._fronts = LeadingOffsets(epochs.runs, epochs.lives, epochs.pacing, sharing, peers)
+        self._told: defaultdict[NodeNumber, dict[Key, Vote]] = defaultdict(dict)
+        self._owed: defaultdict[NodeNumber, set[Key]] = defaultdict(set)
+        """Epochs about which each node has asked."""
+        self._shown: defaultdict[NodeNumber, dict[RunNumber, EpochReleased]] = defaultdict(dict)
+        """Runs of clients of this node that each node knows, with the message that releases them there."""
+        self._changes, self._seen = 0, (-1, -1, -1)
+
+    def __repr__(self) -> str:
+        return f"JoinAnnouncements({dict(self._told)}, {dict(self._owed)} owed)"
+
+    # -- other nodes tell --------------------------------------------------------------------------------------------
+
+    def take(self, node: NodeNumber, joining: JoinVote, now_s: float) -> None:
+        """Take the joins with which another node would draw an epoch. Raises `UsageError`."""
+        runs, leading = self._epochs.runs, self._leading
+        number = runs.number_of(joining.name, joining.order)
+        if joining.draws:
+            number = runs.register(as_client(node), joining.order, joining.name, None)
+        if number is None:
+            return
+        key = number, joining.epoch
+        if leading.hears(node, key, joining, now_s):
+            self._epochs.plans.remake(key)
+        if joining.asks or (leading.said(key).stands and not joining.said.stands):
+            self._told[node].pop(key, None)
+            self._owed[node].add(key)
+            self._changes += 1
+
+    def take_front(self, node: NodeNumber, front: LeadingOffset, now_s: float) -> None:
+        """Take the progress of another node's ranks. Raises `ProtocolError`."""
+        key = self._telling.key_of(node, front.number)
+        if key is not None:
+            self._fronts.takes(node, key, front, now_s)
+
+    def opened(self, node: NodeNumber) -> None:
+        """Report everything again to a node after a stream to or from it has opened: it may have restarted."""
+        self._leading.opened(node)
+        self._told[node].clear()
+        self._shown[node].clear()
+        self._changes += 1
+
+    # -- this node tells ---------------------------------------------------------------------------------------------
+
+    def news(self, now_s: float) -> Iterator[tuple[NodeNumber, JoinVote | EpochReleased | LeadingOffset]]:
+        """Yield the changes since the last call, for each reachable node."""
+        for run, reason in self._leading.wrong(now_s):
+            self._telling.disagreements.note([run], reason)
+        yield from self._joinings()
+        yield from self._fronts.news(now_s)
+
+    def _joinings(self) -> Iterator[tuple[NodeNumber, JoinVote | EpochReleased]]:
+        epochs, leading = self._epochs, self._leading
+        changes = epochs.changes, leading.changes, self._changes
+        if self._seen == changes:
+            return
+        self._seen = changes
+        leading.tidy()
+        live = {key: None for key in epochs.lives if leading.decides(key)}
+        for peer in self._peers:
+            if self._peers.reachable(peer.node):
+                shown = self._shown[peer.node]
+                for number in [number for number in shown if not self._draws(number)]:
+                    yield peer.node, shown.pop(number)
+                owed = self._owed.pop(peer.node, set())
+                self._told[peer.node] = {key: said for key, said in self._told[peer.node].items() if key in live}
+                for joining in self._tell(peer.node, [*live, *sorted(owed - live.keys())], live):
+                    yield peer.node, joining
+
+    def _tell(self, node: NodeNumber, keys: list[Key], live: dict[Key, None]) -> Iterator[JoinVote]:
+        """Yield the votes about these epochs that a node does not know yet."""
+        told, epochs, leading = self._told[node], self._epochs, self._leading
+        for key in keys:
+            run, said = epochs.runs.get(key[0]), leading.said(key)
+            if run is None or told.get(key) == said or not (said.rows or key in live):
+                continue
+            if key in live:
+                told[key] = said
+            asks, draws = key in live and not leading.knows(node, key), self._draws(key[0])
+            if draws:
+                self._shown[node][key[0]] = EpochReleased(run.name, run.order, None)
+            yield JoinVote(run.name, run.order, key[1], said, self._sharing.known(key).lap, asks, draws)
+
+    def _draws(self, number: RunNumber) -> bool:
+        """Return whether clients of this node draw a run; runs of other nodes have negative numbers."""
+        run = self._epochs.runs.get(number)
+        return run is not None and max(run.clients, default=-1) >= 0

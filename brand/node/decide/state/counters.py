@@ -1,0 +1,199 @@
+"""Counters of a data server's work, the same for `ds.stats()`, `brand top` and tests."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brand.node.wire.lease import NOT_HELD, Held
+
+
+@dataclass(slots=True)
+class DrawCounters:
+    """Draws of this node's clients, since the server started."""
+
+    draws: int = 0
+    """Drawn samples."""
+    from_memory: int = 0
+    """Drawn samples that were in the server's memory."""
+    taken: int = 0
+    """Samples of `from_memory` that clients copied themselves, without a request."""
+    exact: int = 0
+    """Drawn samples that clients read one by one."""
+    waited: int = 0
+    """Samples whose draw the server could not answer at once."""
+    wait_s: float = 0.0
+    """Seconds that draws waited, added up over all clients."""
+    storage_wait_s: float = 0.0
+    """Seconds of `wait_s` for reads of this node's storage."""
+    node_wait_s: float = 0.0
+    """Seconds of `wait_s` for samples of other nodes."""
+    preparation_wait_s: float = 0.0
+    """Seconds of `wait_s` for decode workers."""
+    server_wait_s: float = 0.0
+    """Seconds of `wait_s` for plans, for ranks that had not begun, and for jobs that share."""
+
+    def waits_by_cause(self) -> dict[str, float]:
+        """Return the seconds that draws waited, by cause."""
+        return {cause: getattr(self, f"{cause}_wait_s") for cause in Held._fields}
+
+    def add_drawn(self, samples: int) -> None:
+        """Count samples that a client draws."""
+        self.draws += samples
+
+    def add_taken(self, samples: int) -> None:
+        """Count samples that a client has copied itself."""
+        self.draws += samples
+        self.from_memory += samples
+        self.taken += samples
+
+    def add_waiting(self, samples: int) -> None:
+        """Count the samples of a draw that waits."""
+        self.waited += samples
+
+    def add_answered(self, from_memory: int, exact: int, wait_s: float, held: Held = NOT_HELD) -> None:
+        """Count the samples of a draw that is answered, and add its wait in seconds."""
+        self.from_memory += from_memory
+        self.exact += exact
+        self.wait_s += wait_s
+        self.storage_wait_s += held.storage
+        self.node_wait_s += held.node
+        self.preparation_wait_s += held.preparation
+        self.server_wait_s += held.server
+
+
+@dataclass(slots=True)
+class ReadCounters:
+    """Large reads, since the server started. Each sample of a bundle counts as one read."""
+
+    reads: int = 0
+    read_bytes: int = 0
+    read_samples: int = 0
+    held_samples: int = 0
+    """Samples that these reads loaded into memory: `held_samples / read_samples` is the mean read utilisation."""
+    failed_reads: int = 0
+
+    def add_started(self, pieces: NDArray[np.void]) -> None:
+        """Count reads that begin: pieces of dtype `PIECE`."""
+        self.reads += len(pieces)
+        self.read_bytes += int(pieces["size"].sum())
+        self.read_samples += int(pieces["span"].sum())
+        self.held_samples += int(pieces["samples"].sum())
+
+    def remove_left(self, pieces: NDArray[np.void]) -> None:
+        """Uncount pieces of begun reads that were not read, because the page cache holds them."""
+        self.reads -= len(pieces)
+        self.read_bytes -= int(pieces["size"].sum())
+        self.read_samples -= int(pieces["span"].sum())
+        self.held_samples -= int(pieces["samples"].sum())
+
+    def add_failed(self, reads: int) -> None:
+        """Count reads that failed or could not begin."""
+        self.failed_reads += reads
+
+
+@dataclass(slots=True)
+class NodeCounters:
+    """Traffic between this node and others, since the server started."""
+
+    sent: int = 0
+    """Samples sent to other nodes."""
+    sent_bytes: int = 0
+    received: int = 0
+    """Samples received from other nodes."""
+    received_bytes: int = 0
+    requests: int = 0
+    """Samples that this node requested from their owners, as the plan of `slots` foresees."""
+    hurried: int = 0
+    """Samples that had not arrived when they were drawn, so that this node requested them from their owners."""
+    late: int = 0
+    """Samples that another node did not send in time."""
+    fetched: int = 0
+    """Late samples that this node's storage does not have, and that this node requested from their owners by index."""
+
+    def add_sent(self, samples: int, size: int) -> None:
+        """Count samples that this node sends, `size` bytes in total."""
+        self.sent += samples
+        self.sent_bytes += size
+
+    def add_received(self, samples: int, size: int) -> None:
+        """Count samples that have arrived, `size` bytes in total."""
+        self.received += samples
+        self.received_bytes += size
+
+    def add_requested(self, samples: int, *, hurried: bool) -> None:
+        """Count samples that this node requests from an owner: as the plan foresees, or because a draw waits
+        (`hurried`).
+        """
+        if hurried:
+            self.hurried += samples
+        else:
+            self.requests += samples
+
+    def add_late(self, samples: int) -> None:
+        """Count samples that this node no longer waits for."""
+        self.late += samples
+
+    def add_fetched(self, samples: int) -> None:
+        """Count samples that this node requests from an owner by index."""
+        self.fetched += samples
+
+
+@dataclass(slots=True)
+class CacheCounters:
+    """Traffic of the cache folder, since the server started."""
+
+    reads: int = 0
+    """Large reads from the folder. None of them counts as a read of the storage."""
+    read_bytes: int = 0
+    written_bytes: int = 0
+    bad: int = 0
+    """Samples of the folder that could not be read from it."""
+
+    def add_started(self, pieces: NDArray[np.void]) -> None:
+        """Count reads that begin: pieces of dtype `PIECE`."""
+        self.reads += len(pieces)
+        self.read_bytes += int(pieces["size"].sum())
+
+    def add_written(self, size: int) -> None:
+        """Count written samples, `size` bytes in total."""
+        self.written_bytes += size
+
+    def add_lost(self, samples: int) -> None:
+        """Count samples that can no longer be read."""
+        self.bad += samples
+
+    def to_json(self) -> dict[str, int]:
+        """Return the counters as plain values."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """All counters of a node."""
+
+    draws: DrawCounters = field(default_factory=DrawCounters)
+    reads: ReadCounters = field(default_factory=ReadCounters)
+    nodes: NodeCounters = field(default_factory=NodeCounters)
+    cache: CacheCounters = field(default_factory=CacheCounters)
+
+    def to_json(self, mean_bytes: float) -> dict[str, Any]:
+        """Return the counters as plain values, with three ratios. `mean_bytes` is the mean size of a stored sample.
+
+        `hit_ratio`: fraction of the draws that were in memory. `fill_rate`: fraction of the read samples that were
+        loaded into memory. `amplification`: bytes read from storage, direct reads included, over bytes drawn here or
+        sent away.
+        """
+        draws, reads, nodes = self.draws, self.reads, self.nodes
+        used = (draws.draws - nodes.received + nodes.sent) * mean_bytes
+        return {
+            **asdict(draws),
+            **asdict(reads),
+            **asdict(nodes),
+            "hit_ratio": draws.from_memory / draws.draws if draws.draws else None,
+            "fill_rate": reads.held_samples / reads.read_samples if reads.read_samples else None,
+            "amplification": (reads.read_bytes + draws.exact * mean_bytes) / used if used > 0 else None,
+        }

@@ -1,0 +1,238 @@
+"""How far is one epoch of one run: which samples are missing, in memory, drawn or sent?
+
+A node reads only the samples that it owns. If a rank of another node draws such a sample, this node sends it to that
+node (`outgoing`). If a rank of this node draws a sample of another node, its owner sends it without a request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brand.node.decide.state.division import Division
+from brand.node.decide.state.limits import SampleLimits
+from brand.node.decide.state.members import Owners
+from brand.node.decide.state.progress import EpochProgress
+from brand.node.decide.state.read_queue import ReadQueue
+from brand.node.decide.state.states import COMING, DUE, UNWANTED, SampleStates
+from brand.node.wire.numbers import NodeNumber
+from brand.orders.base.plan import EpochPlan, PeerRequests, read_of_sample
+from brand.orders.base.random import blocks
+
+
+@dataclass(frozen=True, slots=True)
+class EpochSetting:
+    """Facts about the node that serves an epoch."""
+
+    owners: Owners
+    limits: SampleLimits
+    unreachable: Callable[[], Iterable[NodeNumber]]
+    """Nodes from which this node expects no samples at present."""
+
+
+class ToSend(Protocol):
+    """Samples of an epoch that this node still has to send to one other node."""
+
+    def front(self, samples: int) -> int:
+        """Return the position before which nothing more will be sent. `samples` if nothing at all will be sent."""
+        ...
+
+
+class Epoch:
+    """The progress of one epoch.
+
+    `number` distinguishes it from the same epoch after a restart. `requests` is the plan's table of this node's
+    requests to other nodes. None if they send all samples without requests.
+    """
+
+    def __init__(
+        self,
+        plan: EpochPlan,
+        division: Division,
+        number: int,
+        setting: EpochSetting,
+        requests: PeerRequests | None = None,
+    ) -> None:
+        samples = plan.mapping.samples
+        self.plan, self.division, self.number, self.requests = plan, division, number, requests
+        self._setting = setting
+        owners = setting.owners
+        self.mine = None if owners.of_chunk is None else owners.mine(np.arange(samples))
+        """Whether this node reads each sample itself, shape (samples,). None if it reads all."""
+        self.states = SampleStates(samples)
+        self.reads = ReadQueue(plan)
+        self.progress = EpochProgress(division.start)
+        self.ranks: dict[int, NodeNumber] = {}
+        """Ranks that are known to draw, and the node of each."""
+        self.outgoing: dict[NodeNumber, ToSend] = {}
+        """Samples that this node still has to send, by node."""
+        self.lost = set(setting.unreachable())
+        """Nodes that were lost at some time. This node no longer sends them the planned requests."""
+
+    def __repr__(self) -> str:
+        return f"Epoch({self.number}: {self.progress!r}, {self.states!r}, {self.reads!r})"
+
+    @property
+    def here(self) -> list[int]:
+        """Ranks that draw at this node."""
+        return [rank for rank, node in self.ranks.items() if node == self._setting.owners.node]
+
+    def owner_of(self, places: NDArray[Any]) -> NDArray[np.int32]:
+        """Return the node that owns each place."""
+        return self._setting.owners.of(places)
+
+    def decides(self, positions: NDArray[np.int64]) -> bool:
+        """Return whether the samples at these positions are decided."""
+        del positions
+        return True
+
+    def waits_for_reads(self, positions: NDArray[np.int64]) -> bool:
+        """Return whether any of these positions waits for a read of this node."""
+        places = self.plan.sample_of[positions]
+        waits = self.states.waited_for(places)
+        return bool((waits if self.mine is None else waits & self.mine[places]).any())
+
+    def expect(
+        self, ranks: Mapping[int, NodeNumber], fronts: Mapping[int, int], read_of: NDArray[Any] | None = None
+    ) -> None:
+        """Add ranks that draw, each at its node. `fronts` has the position before which a rank has drawn all its
+        positions.
+
+        `read_of` is `read_of_sample(plan)` if the caller has it.
+        """
+        for _ in self.expecting(ranks, fronts, read_of):
+            pass
+
+    def expecting(
+        self, ranks: Mapping[int, NodeNumber], fronts: Mapping[int, int], read_of: NDArray[Any] | None = None
+    ) -> Iterator[int]:
+        """Do the work of `expect` in steps. Yield the number of samples of each step."""
+        new = {rank: node for rank, node in ranks.items() if rank not in self.ranks}
+        if not new:
+            return
+        self.ranks |= new
+        # The cached samples change whenever a job begins or ends. A job that shares therefore also holds cached samples
+        # until it draws them.
+        limits = self._setting.limits
+        without = np.empty(self.plan.mapping.samples, np.bool_)
+        for part in blocks(len(without)):
+            without[part] = limits.never_held(part) if self.plan.shares else limits.need_no_read(part)
+            yield part.stop - part.start
+        for rank, node in new.items():
+            too_large = None if self.mine is None else limits.too_large(node)
+            for positions in self.division.parts(rank, fronts.get(rank, 0)):
+                places = self.plan.sample_of[positions]
+                if too_large is not None and self.mine is not None:
+                    mine, can = self.mine[places], ~too_large[places]
+                    if node == self._setting.owners.node:
+                        unreachable = np.isin(self.owner_of(places), list(self._setting.unreachable()))
+                        places = places[mine | (can & ~unreachable)]
+                    else:
+                        places = places[mine & can]
+                self.states.expect(places[~without[places]])
+                self.progress.expect(len(places))
+                yield len(positions)
+        found = read_of_sample(self.plan) if read_of is None else read_of
+        yield from self.reads.filling(self.states, found, self.mine)
+
+    def replace_plan(self, plan: EpochPlan, read_of: NDArray[Any]) -> None:
+        """Replace the plan by one that begins with the same draws, as far as ranks have asked."""
+        self.plan, self.reads = plan, ReadQueue(plan)
+        self.reads.fill(self.states, read_of, self.mine)
+
+    def to_send(self, node: NodeNumber) -> NDArray[np.int64]:
+        """Return the positions that the ranks of a node draw and whose samples this node can send to it, ascending."""
+        ranks = [rank for rank, at in self.ranks.items() if at == node]
+        positions = np.sort(np.concatenate([np.arange(0), *(self.division.positions(rank) for rank in ranks)]))
+        places = self.plan.sample_of[positions]
+        assert self.mine is not None
+        can = self.mine[places] & ~self._setting.limits.too_large(node)[places]
+        found: NDArray[np.int64] = positions[can]
+        return found
+
+    def forget(self, node: NodeNumber) -> NDArray[Any]:
+        """Stop sending to a node. Return the places that were held for its ranks."""
+        self.outgoing.pop(node, None)
+        self.progress.elsewhere.pop(node, None)
+        held: list[NDArray[Any]] = [np.arange(0)]
+        for rank in [rank for rank, at in self.ranks.items() if at == node]:
+            del self.ranks[rank]
+            places = _drawn_by(self, rank)
+            places = places if self.mine is None else places[self.mine[places]]
+            self.progress.expect(-len(places))
+            held.append(places[self.states.release(places)])
+        return np.concatenate(held)
+
+    def lose(self, node: NodeNumber) -> None:
+        """Stop expecting samples of a node that is lost."""
+        self.lost.add(node)
+        places = np.concatenate([self.states.all(state) for state in (UNWANTED, DUE, COMING)])
+        self.states.forget(places[self.owner_of(places) == node])
+
+    def expect_again(self, node: NodeNumber, present: Callable[[NDArray[Any]], NDArray[np.bool_]]) -> None:
+        """Expect samples of a node that is reachable again, except those that ranks of this node have asked for
+        already.
+        """
+        can = ~self._setting.limits.too_large(self._setting.owners.node)
+        for rank in self.here:
+            places = _drawn_by(self, rank, self.front())
+            places = places[(self.owner_of(places) == node) & can[places]]
+            self.states.expect(places[~present(places)])
+
+    def front(self) -> int:
+        """Return the position before which the ranks of this node have asked for all that they will ask for."""
+        return self.progress.front(self.here)
+
+    def skipped_before(self, waiting: Iterable[NDArray[np.int64]]) -> int:
+        """Return the position before which no rank asks and nothing is sent. `waiting`: the positions of draws that
+        wait.
+        """
+        samples = len(self.plan.sample_of)
+        fronts = {rank: self.progress.last(rank) for rank in self.here}
+        lowest: dict[int, int] = {}
+        for positions in waiting:
+            rank = self.division.rank_of(int(positions[0]))
+            lowest[rank] = min(lowest.get(rank, samples), int(positions.min()))
+        elsewhere = set(self.ranks.values()) - {self._setting.owners.node}
+        sent = [self.outgoing[node].front(samples) if node in self.outgoing else 0 for node in elsewhere]
+        return min((*(fronts | lowest).values(), *sent))
+
+    def give_up_before(self, position: int) -> NDArray[Any]:
+        """Release the samples before a position, which no rank asks for any more. Return the places that were held."""
+        before = self.plan.sample_of[:position]
+        self.progress.skip_to(position)
+        held: NDArray[Any] = before[self.states.release(before)]
+        return held
+
+    def drop(self) -> NDArray[Any]:
+        """Release all samples, as nothing of the epoch is drawn or sent any more. Return the places that were held."""
+        return np.flatnonzero(self.states.release(slice(None)))
+
+
+def reached(epoch: Epoch) -> float:
+    """Estimate the position that the draws of an epoch have reached."""
+    return epoch.progress.reached(len(epoch.plan.sample_of))
+
+
+def to_read(epoch: Epoch, places: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return a mask of the places that are due and belong to this node."""
+    wanted = epoch.states.due(places)
+    if epoch.mine is not None:
+        wanted &= epoch.mine[places]
+    return wanted
+
+
+def readable(epoch: Epoch, places: NDArray[Any]) -> NDArray[Any]:
+    """Return the places whose samples this node reads itself."""
+    return places if epoch.mine is None else places[epoch.mine[places]]
+
+
+def _drawn_by(epoch: Epoch, rank: int, front: int = 0) -> NDArray[Any]:
+    """Return the places that a rank draws from position `front` on."""
+    positions = epoch.division.positions(rank)
+    places: NDArray[Any] = epoch.plan.sample_of[positions[np.searchsorted(positions, front) :]]
+    return places

@@ -1,0 +1,263 @@
+"""The stage of each epoch of each run.
+
+    PlanWanted    its plan has to be made              `want_plan`
+    PlanUnderWay  the planner makes its plan           `hand_out`
+    PlanReady     it waits for ranks to begin          `set_plan`
+    ActiveEpoch   ranks draw it, or it is read ahead   `activate`
+    EpochDropped  it was dropped to free memory        `drop`; the next draw begins it again
+
+An epoch's entry also has two lists that outlast its stages: the draws that clients wait for, and the nodes that can
+take its samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brand.node.decide.state.account import Account, Conduct
+from brand.node.decide.state.draw import Draw
+from brand.node.decide.state.epoch import Epoch
+from brand.node.decide.state.runs import EpochStart
+from brand.node.wire.numbers import Key as Key
+from brand.node.wire.numbers import NodeNumber
+from brand.orders.base.plan import EpochPlan
+
+
+@dataclass(frozen=True, slots=True)
+class PlanWanted:
+    """The plan of the epoch has to be made."""
+
+    begin: EpochStart | None
+    """How ranks have begun the epoch. None if no rank has."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanUnderWay:
+    """The planner makes the plan of the epoch."""
+
+    begin: EpochStart | None
+    """How ranks have begun the epoch. None if no rank has."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanReady:
+    """The plan is made, and the epoch waits for ranks that have not begun it."""
+
+    plan: EpochPlan
+    read_of: NDArray[Any] | None
+    begin: EpochStart
+    since_s: float | None = None
+    """Start of the wait. None until the first look at the clock."""
+
+
+@dataclass(slots=True)
+class ActiveEpoch:
+    """Ranks draw the epoch, or the node reads it ahead."""
+
+    epoch: Epoch
+    account: Account
+    begin: EpochStart
+    agreed: bool = False
+    """Whether all ranks have begun the epoch in the same way, or their time for it is over."""
+
+    @property
+    def begun(self) -> int:
+        """Number of times that ranks have begun the epoch. 0 if it is read ahead."""
+        return self.begin.times
+
+    def mark_begun(self, times: int) -> None:
+        """Note that ranks begin the epoch as it was read ahead."""
+        self.begin = replace(self.begin, times=times)
+
+    def note_start(self, start: int) -> None:
+        """Note the position at which ranks begin the epoch. If it differs between ranks, the account cannot be
+        judged.
+        """
+        self.begin = replace(self.begin, whole=self.begin.whole and start == self.epoch.division.start)
+
+    def judge(self, conduct: Conduct, epoch: int) -> None:
+        """Refuse the next draws of the training processes if they left out positions of the epoch."""
+        if self.begun and self.begin.whole:
+            conduct.judge(self.account, epoch)
+
+    def mark_agreed(self) -> None:
+        """Note that all ranks have begun the epoch in the same way, or that their time for it is over."""
+        self.agreed = True
+
+
+@dataclass(frozen=True, slots=True)
+class EpochDropped:
+    """The epoch has no samples here: it is new, or it was dropped to free memory for other runs."""
+
+
+Stage = PlanWanted | PlanUnderWay | PlanReady | ActiveEpoch | EpochDropped
+
+
+class SampleTaker(Protocol):
+    """A node that can take samples of an epoch."""
+
+    def starts(self, epoch: Epoch) -> None:
+        """Send samples of an active epoch."""
+        ...
+
+    def ask(self, epoch: Epoch | None, positions: NDArray[np.int64]) -> None:
+        """Note that the node asks for positions of an epoch. `epoch` is None if its plan is not made yet."""
+        ...
+
+
+class EpochEntry:
+    """One epoch of one run, from its first mention to its last."""
+
+    def __init__(self) -> None:
+        self.stage: Stage = EpochDropped()
+        self.draws: list[Draw] = []
+        """Draws that wait, in the order of arrival."""
+        self._takers: dict[NodeNumber, SampleTaker] = {}
+        """Nodes that can take samples of the epoch."""
+
+    def __repr__(self) -> str:
+        return f"EpochEntry({self.stage}, {len(self.draws)} draws wait, nodes {sorted(self._takers)} take)"
+
+    @property
+    def live(self) -> ActiveEpoch | None:
+        """The stage if the epoch is active, otherwise None."""
+        return self.stage if isinstance(self.stage, ActiveEpoch) else None
+
+    @property
+    def planned(self) -> bool:
+        """Whether the plan is wanted or being made, or the epoch waits for ranks."""
+        return isinstance(self.stage, PlanWanted | PlanUnderWay | PlanReady)
+
+    @property
+    def begin(self) -> EpochStart | None:
+        """How ranks have begun the epoch before it is active. None if no rank has."""
+        begin = self.stage.begin if isinstance(self.stage, PlanWanted | PlanUnderWay | PlanReady) else None
+        return begin if begin is not None and begin.times else None
+
+    @property
+    def wanted_begin(self) -> EpochStart | None:
+        """How the epoch will begin once its plan is made. None if it is only read ahead."""
+        return self.stage.begin if isinstance(self.stage, PlanWanted | PlanUnderWay) else None
+
+    def want_plan(self, begin: EpochStart | None = None) -> None:
+        """Want a plan if there is none. `begin`: how ranks have begun the epoch."""
+        match self.stage:
+            case EpochDropped():
+                self.stage = PlanWanted(begin)
+            case PlanWanted() | PlanUnderWay() | PlanReady() if begin is not None:
+                self.stage = replace(self.stage, begin=begin)
+
+    def hand_out(self) -> None:
+        """Note that the planner has the order of the epoch."""
+        assert isinstance(self.stage, PlanWanted)
+        self.stage = PlanUnderWay(self.stage.begin)
+
+    def set_plan(self, plan: EpochPlan, read_of: NDArray[Any] | None, begin: EpochStart) -> None:
+        """Store the plan."""
+        self.stage = PlanReady(plan, read_of, begin)
+
+    def waiting_since(self, now_s: float) -> float:
+        """Return the time since which a planned epoch waits for ranks: the time of the first call."""
+        assert isinstance(self.stage, PlanReady)
+        if self.stage.since_s is None:
+            self.stage = replace(self.stage, since_s=now_s)
+            return now_s
+        return self.stage.since_s
+
+    def activate(self, live: ActiveEpoch) -> None:
+        """Make the epoch active. The nodes that can take its samples get them from now on."""
+        self.stage = live
+        for taker in self._takers.values():
+            taker.starts(live.epoch)
+
+    def discard_plan(self) -> NDArray[Any]:
+        """Discard the plan, and want another. Return the places that were held for it."""
+        held: NDArray[Any] = np.arange(0)
+        match self.stage:
+            case PlanUnderWay(begin) | PlanReady(begin=begin):
+                self.stage = PlanWanted(begin)
+            case ActiveEpoch(epoch=epoch, begin=begin):
+                held = epoch.drop()
+                self.stage = PlanWanted(begin)
+        return held
+
+    def drop(self) -> NDArray[Any]:
+        """Drop the epoch to free its memory. Return the places that were held for it."""
+        held: NDArray[Any] = self.stage.epoch.drop() if isinstance(self.stage, ActiveEpoch) else np.arange(0)
+        self.stage = EpochDropped()
+        return held
+
+    # -- other nodes -------------------------------------------------------------------------------------------------
+
+    def take(self, node: NodeNumber, taker: SampleTaker) -> None:
+        """Add a node that can take samples."""
+        self._takers[node] = taker
+        if self.live is not None:
+            taker.starts(self.live.epoch)
+
+    def ask(self, node: NodeNumber, positions: NDArray[np.int64]) -> None:
+        """Note that a node asks for positions. Does nothing if the node cannot take samples."""
+        taker = self._takers.get(node)
+        if taker is not None:
+            taker.ask(None if self.live is None else self.live.epoch, positions)
+
+    def forget(self, node: NodeNumber) -> NDArray[Any]:
+        """Remove a node that no longer needs the epoch. Return the places that were held for its ranks."""
+        self._takers.pop(node, None)
+        held: NDArray[Any] = np.arange(0) if self.live is None else self.live.epoch.forget(node)
+        return held
+
+
+class EpochTable:
+    """The entries of all epochs, by run and epoch."""
+
+    def __init__(self) -> None:
+        self._lives: dict[Key, EpochEntry] = {}
+        """Sorted by run and epoch."""
+
+    def __repr__(self) -> str:
+        return f"EpochTable({self._lives})"
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(list(self._lives))
+
+    def __getitem__(self, key: Key) -> EpochEntry:
+        """Return the entry of an epoch. Creates it if it is missing."""
+        life = self._lives.get(key)
+        if life is None:
+            life = EpochEntry()
+            self._lives = dict(sorted([*self._lives.items(), (key, life)], key=lambda item: item[0]))
+        return life
+
+    def get(self, key: Key) -> EpochEntry | None:
+        """Return the entry of an epoch. None if it has none."""
+        return self._lives.get(key)
+
+    def items(self) -> list[tuple[Key, EpochEntry]]:
+        """Return all entries, by run and epoch."""
+        return list(self._lives.items())
+
+    def live(self) -> list[tuple[Key, ActiveEpoch]]:
+        """Return all active epochs, by run and epoch."""
+        return [(key, life.stage) for key, life in self._lives.items() if isinstance(life.stage, ActiveEpoch)]
+
+    def waited_for(self, samples: int) -> NDArray[np.bool_]:
+        """Return a mask of the `samples` samples that active epochs still wait for, shape (samples,)."""
+        found = np.zeros(samples, np.bool_)
+        for _, live in self.live():
+            found |= live.epoch.states.waited_for(slice(None))
+        return found
+
+    def draws(self) -> list[Draw]:
+        """Return all draws that wait, in the order of arrival."""
+        waiting = [draw for life in self._lives.values() for draw in life.draws]
+        return sorted(waiting, key=lambda draw: draw.number) if len(waiting) > 1 else waiting
+
+    def remove(self, key: Key) -> NDArray[Any]:
+        """Remove an epoch. Return the places that were held for it."""
+        return self._lives.pop(key).drop()

@@ -1,0 +1,93 @@
+"""Which nodes serve a data set together, which of them is this node, and which node owns which sample?
+
+Groups are formed over the whole data set and then assigned to nodes, so that one plan serves any number of nodes. If
+the data set is partitioned over the nodes' disks, a sample's owner is the node that has its chunk.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brand.node.wire.numbers import FIRST_NODE, NodeNumber
+from brand.orders.base.hashing import rendezvous
+from brand.orders.base.mapping import Mapping
+from brand.orders.base.owners import owner_of_chunk
+from brand.orders.base.policy import Foreseen
+from brand.orders.order import Order
+
+
+@dataclass(frozen=True, slots=True)
+class Owners:
+    """The owners of chunks and places, seen from one node."""
+
+    node: NodeNumber
+    """This node."""
+    of_chunk: NDArray[np.int32] | None
+    """The node that owns each chunk, shape (chunks,). None if there is no other node."""
+    chunk_size: int
+
+    def of(self, places: NDArray[Any]) -> NDArray[np.int32]:
+        """Return the node that owns each place, same shape."""
+        if self.of_chunk is None:
+            return np.full(len(places), self.node, np.int32)
+        found: NDArray[np.int32] = self.of_chunk[places // self.chunk_size]
+        return found
+
+    def near(self, places: NDArray[Any], ranks: dict[int, NodeNumber]) -> NDArray[np.int32]:
+        """Return the node whose ranks should draw each place: its owner, if ranks draw there.
+
+        If no rank draws at the owner, it is a node of the ranks that is the same for all jobs as far as possible, also
+        for jobs on other nodes.
+        """
+        nearest, nodes = self.of(places), sorted(set(ranks.values()))
+        away = ~np.isin(nearest, nodes)
+        if away.any():
+            nearest = nearest.copy()
+            nearest[away] = rendezvous(places[away], nodes)
+        return nearest
+
+    def mine(self, places: NDArray[Any]) -> NDArray[np.bool_]:
+        """Return a mask of the places that this node owns."""
+        owned: NDArray[np.bool_] = self.of(places) == self.node
+        return owned
+
+
+@dataclass(frozen=True, slots=True)
+class Members:
+    """The nodes of a cluster, 0 to `nodes` - 1, seen from one of them."""
+
+    node: NodeNumber = FIRST_NODE
+    """This node."""
+    nodes: int = 1
+    share_chunks: int | None = None
+    """Chunks that are stored together in a partitioned data set (`brand partition`). None if each node has all
+    chunks.
+    """
+
+    @property
+    def others(self) -> list[NodeNumber]:
+        """All nodes except this one."""
+        return [node for node in map(NodeNumber, range(self.nodes)) if node != self.node]
+
+    def foreseen_by(self, order: Order) -> Foreseen | None:
+        """Return the nodes and ranks that the plans of an order foresee.
+
+        Returns None if the plans foresee nothing, or if the actual nodes or owners differ.
+        """
+        foreseen, together = order.policy.foreseen, order.policy.group_chunks
+        if foreseen is None or foreseen.nodes != self.nodes or self.share_chunks not in (None, together):
+            return None
+        return foreseen
+
+    def owners(self, mapping: Mapping) -> Owners:
+        """Return the owners in a run with these groups."""
+        together = mapping.group_chunks if self.share_chunks is None else self.share_chunks
+        of_chunk = owner_of_chunk(mapping.chunks, together, self.nodes) if self.nodes > 1 else None
+        return Owners(self.node, of_chunk, mapping.chunk_size)
+
+
+ALONE: Final = Members()

@@ -1,0 +1,359 @@
+"""Which samples make a batch together, if they differ in length? `LengthBatchSampler`, `PackedBatchSampler`.
+
+Lengths are known before any sample is read, so the batches of an epoch are planned with its order: batches of similar
+length, batches up to a length, or rows packed full (`brand.orders.batches.batching`, `packing`). Each batch is a list
+of tickets, and drawing is as with a `BrandSampler`. A state holds epoch, number of batches, limits and order; any
+number of ranks and workers goes on from it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from torch.utils.data import DistributedSampler
+
+from brand.errors import UsageError, counted
+from brand.orders.base.part import named
+from brand.orders.base.tickets import MAX_POSITIONS
+from brand.orders.batches.batch_limits import BatchLimits, choose_window, samples_of
+from brand.orders.order import MAX_EPOCH, MAX_SEED, Order
+from brand.torch.data.dataset import BrandDataset
+from brand.torch.data.drawable import Drawable, source_of
+from brand.torch.data.set_source import SetSource
+from brand.torch.job.origin import origin_here
+from brand.torch.job.ranks import find_rank
+from brand.torch.order.sequence import other_data_set, whole
+from brand.torch.sampler.dealing import torchdata_skips, wrapping_of
+from brand.torch.sampler.lengths import check_lengths, lengths_of
+from brand.torch.sampler.packed import PackedRows
+from brand.torch.sampler.planned import VERSION, PlannedBatches, PlannedSequence
+from brand.torch.sampler.positions import Dealing, States, rounds
+from brand.torch.sampler.upcoming import Upcoming
+
+_FIELDS: Final = {
+    "batch_size": "size",
+    "batch_length": "most",
+    "tokens_per_row": "row",
+    "rows_per_batch": "rows",
+    "lengths": "lengths",
+}
+"""Parameters -> fields of `BatchLimits`."""
+
+
+class PlannedBatchSampler(DistributedSampler[list[int]]):
+    """The common part of the samplers that plan batches before any sample is read.
+
+    Args:
+        dataset, length, seed, num_replicas, rank, drop_last, subset, window: As users give them.
+        limits: What a batch is: parameters of the two samplers and their values.
+    """
+
+    dataset: BrandDataset
+    shuffle = True
+    """Frameworks read this attribute of a sampler: batches are always drawn in random order."""
+
+    def __init__(
+        self,
+        dataset: BrandDataset,
+        length: ArrayLike | str | None,
+        limits: Mapping[str, Any],
+        *,
+        seed: int,
+        num_replicas: int | None,
+        rank: int | None,
+        drop_last: bool,
+        subset: ArrayLike | None,
+        window: int | None,
+    ) -> None:
+        # DistributedSampler's own __init__ is left out: it needs a process group, and fixes the ranks too early.
+        source = source_of(dataset) if isinstance(dataset, Drawable) else None
+        if not isinstance(source, SetSource):
+            raise UsageError(f"{type(self).__name__} draws from a BrandDataset, not from a {type(dataset).__name__}")
+        for name, value in {**limits, "window": window}.items():
+            optional = name in ("batch_size", "batch_length", "window")
+            if (value is None and optional) or name == "batch_length":  # `BatchLimits` checks it
+                continue
+            if not whole(name, value, MAX_POSITIONS):
+                raise UsageError(f"{name}={value}: at least 1 is needed")
+        self._source = source
+        self.dataset, self.drop_last = dataset, drop_last
+        self.num_replicas, self.rank = num_replicas, rank  # type: ignore[assignment]
+        order = source.ordering.order(whole("seed", seed, MAX_SEED), subset)
+        if order.shares:
+            raise UsageError("with order='shared' jobs decide the order while they draw; batches are planned before")
+        lengths = lengths_of(source.data, length)
+        self._check_length(length, lengths)
+        digest = hashlib.blake2s(lengths.tobytes(), digest_size=16).hexdigest()
+        sizes: dict[str, Any] = dict.fromkeys(("size", "most", "row", "rows"))
+        sizes |= {_FIELDS[name]: value for name, value in limits.items()}
+        try:
+            chosen = BatchLimits(window or 1, digest, **sizes)
+        except ValueError as error:
+            raise UsageError(f"batch_length={limits.get('batch_length')!r}: {error}") from None
+        drawn = None if order.subset is None else order.subset.mask
+        check_lengths(source.data, lengths, drawn, chosen.longest)
+        mean = float((lengths if drawn is None else lengths[drawn]).mean())
+        room = source.ordering.room(order) if window is None else window
+        samples = samples_of(mean, **sizes) if window is None else float(window)
+        best = choose_window(room, order.draws, samples, size=sizes["size"], pack=sizes["row"] is not None)
+        self._sequence = PlannedSequence(source.port, order, replace(chosen, window=best), lengths, origin_here())
+        """The batches of all epochs."""
+        self._upcoming: Upcoming[PlannedBatches] = Upcoming()
+        """Where the next iteration begins."""
+
+    def _check_length(self, length: Any, lengths: NDArray[Any]) -> None:
+        """Raise `UsageError` if batches cannot be planned with these lengths."""
+
+    def __repr__(self) -> str:
+        values = ", ".join((f"window={self.limits.window}", _named(replace(self.limits, lengths=""))))
+        return f"{type(self).__name__}({self.dataset.name!r}, {values}, seed={self.seed}, {self._upcoming.present!r})"
+
+    @property
+    def order(self) -> Order:
+        """The order of all epochs."""
+        return self._sequence.order
+
+    @property
+    def limits(self) -> BatchLimits:
+        """The limits of a batch, which fix the batches of an epoch together with its order."""
+        return self._sequence.limits
+
+    @property
+    def seed(self) -> int:  # type: ignore[override]
+        """Fixes the order of every epoch, and its batches."""
+        return self.order.seed
+
+    @property
+    def epoch(self) -> int:  # type: ignore[override]
+        """The epoch that the next iteration will be, or that the present one is in."""
+        return self._upcoming.epoch
+
+    def __len__(self) -> int:
+        """Batches of a whole epoch for this rank: of the one that is under way, else of the next one.
+
+        Other epochs may have a few more or less, except where `batch_size` alone limits batches.
+        """
+        present = self._upcoming.present
+        under_way = self._upcoming.beginning is None and present is not None and present.yielded < present.count
+        epoch = self.epoch if under_way else self._upcoming.place()[0]
+        return rounds(len(self._sequence.batches_of(epoch)), self._ranks()[1], drop_last=self.drop_last)
+
+    def __iter__(self) -> PlannedBatches:
+        return PlannedBatches(self._upcoming, self._deal, States(self.state_dict, self.load_state_dict))
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make the next iteration this epoch, from its beginning, or from a loaded state of this epoch.
+
+        Raises `UsageError` where a state of a later epoch was loaded, because going back would train samples again.
+        Where a state of an earlier epoch was loaded, the log says how many batches of that epoch are left out.
+        """
+        epoch = whole("epoch", epoch, MAX_EPOCH)
+        batches_of = self._sequence.batches_of
+        self._upcoming.set_epoch(
+            epoch, lambda loaded: counted(len(batches_of(loaded.epoch)) - loaded.at, "batch", "batches")
+        )
+
+    def padding(self, epoch: int) -> float:
+        """The share of an epoch's batches that is padding: 0 where all samples of each batch have one length."""
+        return self._sequence.batches_of(whole("epoch", epoch, MAX_EPOCH)).padding()
+
+    def state_dict(self, *, batches: int | None = None) -> dict[str, Any]:
+        """The state of the run, as plain values.
+
+        With workers a plan runs ahead of training, so say how many `batches` of this rank were trained since the
+        iteration began. None: all that were yielded.
+        """
+        present = self._upcoming.present
+        if present is None or self._upcoming.replaces(present, ended=not batches and present.yielded >= present.count):
+            if batches:
+                raise UsageError(f"{batches} batches cannot have been trained: no iteration has begun")
+            return self._sequence.state_at(*self._upcoming.place())
+        return present.state_dict() if batches is None else present.state(batches)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where a state says. Raises `UsageError` where it is no state, or one of other samples or batches."""
+        try:
+            version, data_set = state["version"], dict(state["order"])["data_set"]
+            epoch, batch = whole("epoch", state["epoch"], MAX_EPOCH), whole("batch", state["batch"], MAX_POSITIONS)
+            if version != VERSION:
+                raise UsageError(f"a state of version {version}; this is version {VERSION}")
+            if data_set != self._source.data.id:
+                raise UsageError(other_data_set(str(data_set), self._source.data, self._source.name))
+            mine = None if self.order.subset is None else self.order.subset.digest
+            if (theirs := state["order"].get("part")) != mine:
+                raise UsageError(f"the state is of {named(theirs)}, this plan of {named(mine)}: give the same subset=")
+            limits, order = BatchLimits.from_json(state["limits"]), Order.from_json(state["order"], self.order.subset)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            if isinstance(error, UsageError):
+                raise
+            raise UsageError(f"{self._no_state}: {error!r}") from None
+        if (order.samples, order.chunk_size) != (self.order.samples, self.order.chunk_size) or order.shares:
+            raise UsageError(f"{self._no_state}: its sizes are not those of the data set")
+        fits = replace(self.limits, window=limits.window) == limits
+        if batch and not fits:
+            raise UsageError(
+                f"the state is inside an epoch of {_named(limits)}, and this plan has {_named(self.limits)}: go on "
+                "with the same lengths and limits; from the beginning of an epoch any will do"
+            )
+        self._sequence = self._sequence.replaced(order, limits if fits else self.limits)
+        if batch and batch >= (count := len(self._sequence.batches_of(epoch))):
+            raise UsageError(f"{self._no_state}: batch {batch:,} of {count:,}")
+        self._upcoming.load(epoch, batch)
+
+    # -- for one iteration -------------------------------------------------------------------------------------------
+
+    @property
+    def _no_state(self) -> str:
+        return f"this is no state of a {type(self).__name__}"
+
+    def _ranks(self) -> tuple[int, int]:
+        """Rank and number of ranks. Raises `UsageError`."""
+        return find_rank(self.rank, self.num_replicas)
+
+    def _deal(self) -> Dealing[PlannedSequence]:
+        """Settle the ranks of an iteration that begins.
+
+        Raises `UsageError` if something else divides these batches, or nodes would have to draw them together.
+        """
+        if torchdata_skips() and wrapping_of(self) is None:
+            raise UsageError(
+                f"batches are skipped, to resume a run: a {type(self).__name__} goes on from its state: load_state_dict"
+            )
+        if wrapping_of(self) is not None:
+            raise UsageError(
+                f"Accelerate deals out the batches of a loader that it has prepared, and a {type(self).__name__} gives "
+                "each rank its own: leave out accelerator.prepare(loader)"
+            )
+        if self._source.port.way.nodes > 1:
+            raise UsageError(
+                "node servers send each other what they foresee that ranks draw, and they do not foresee planned "
+                "batches: train on one node, or draw with a BrandSampler"
+            )
+        rank, replicas = self._ranks()
+        self._source.check_ranks(replicas)
+        return Dealing(rank, replicas, self._sequence, self.drop_last)
+
+
+class LengthBatchSampler(PlannedBatchSampler):
+    """Batches of samples of similar length, planned before any sample is read.
+
+    Give it to a `BrandLoader` or a `DataLoader` as `batch_sampler=`. Every sample is delivered once an epoch, in random
+    order. Samples meet in a batch if they lie in one *window* of the order; a larger window leaves less padding and
+    needs more memory. All ranks get equally many batches: from one batch after another, ranks take theirs in turn.
+
+    Args:
+        dataset: The data set to draw from.
+        length: An `int` or `float` field that holds each sample's length, or an array of all lengths by index. None:
+            the bytes of each sample, uncompressed.
+        batch_size: Samples of a batch; with `batch_length`, at most that many.
+        batch_length: The padded length of a batch, which is its longest sample times its number of samples, at most.
+        seed: Fixes the order of every epoch, and its batches.
+        num_replicas, rank: As for `BrandSampler`.
+        drop_last: If the ranks do not divide the batches: drop the last round of them (True), or fill it up with
+            batches from the beginning of the epoch.
+        subset: The samples to draw, as for `BrandSampler`; None: all.
+        window: Samples of a window; None: as many as memory has room for, and no more than help.
+
+    Raises:
+        UsageError: A sample is longer than a batch; the message names it.
+        SchemaError: `length` is no field that has a column.
+    """
+
+    def __init__(
+        self,
+        dataset: BrandDataset,
+        length: ArrayLike | str | None = None,
+        *,
+        batch_size: int | None = None,
+        batch_length: float | None = None,
+        seed: int = 0,
+        num_replicas: int | None = None,
+        rank: int | None = None,
+        drop_last: bool = False,
+        subset: ArrayLike | None = None,
+        window: int | None = None,
+    ) -> None:
+        if batch_size is None and batch_length is None:
+            raise UsageError("give the limit of a batch: batch_size=, batch_length= or both")
+        super().__init__(
+            dataset,
+            length,
+            {"batch_size": batch_size, "batch_length": batch_length},
+            seed=seed,
+            num_replicas=num_replicas,
+            rank=rank,
+            drop_last=drop_last,
+            subset=subset,
+            window=window,
+        )
+
+
+class PackedBatchSampler(PlannedBatchSampler):
+    """Batches of rows that are packed with whole documents, planned before any document is read.
+
+    Give it to a `BrandLoader` or a `DataLoader` as `batch_sampler=`, with `collate_fn=sampler.collate("tokens")`. Every
+    document is delivered once an epoch, in random order. A document longer than a row continues in the next rows of the
+    same batch. Documents meet in a batch if they lie in one *window* of the order; a larger window leaves less padding
+    and needs more memory. All ranks get equally many batches, as with `LengthBatchSampler`.
+
+    Args:
+        dataset: The data set to draw from.
+        length: An `int` field that holds each document's number of tokens, or an array of them by index.
+        tokens_per_row, rows_per_batch: The size of a batch.
+        seed, num_replicas, rank, drop_last, subset, window: As for `LengthBatchSampler`.
+
+    Raises:
+        UsageError: A document is longer than a batch; the message names it.
+        SchemaError: `length` is no field that has a column.
+    """
+
+    def __init__(
+        self,
+        dataset: BrandDataset,
+        length: ArrayLike | str,
+        *,
+        tokens_per_row: int,
+        rows_per_batch: int,
+        seed: int = 0,
+        num_replicas: int | None = None,
+        rank: int | None = None,
+        drop_last: bool = False,
+        subset: ArrayLike | None = None,
+        window: int | None = None,
+    ) -> None:
+        super().__init__(
+            dataset,
+            length,
+            {"tokens_per_row": tokens_per_row, "rows_per_batch": rows_per_batch},
+            seed=seed,
+            num_replicas=num_replicas,
+            rank=rank,
+            drop_last=drop_last,
+            subset=subset,
+            window=window,
+        )
+        self._rows = tokens_per_row, rows_per_batch
+
+    def _check_length(self, length: Any, lengths: NDArray[Any]) -> None:
+        if length is None or lengths.dtype != np.int64:
+            raise UsageError("length= is the number of tokens of each sample, as whole numbers")
+
+    def collate(self, field: str, *, pad: int = 0) -> PackedRows:
+        """Return a `collate_fn` that makes tensors of packed rows out of a field of tokens. Raises `SchemaError`."""
+        return PackedRows(self.dataset, field, *self._rows, pad)
+
+
+def mean_samples(plan: PlannedBatchSampler) -> int:
+    """Samples of a batch of the present epoch on average, at least 1."""
+    return plan._sequence.batches_of(plan.epoch).mean_samples
+
+
+def _named(limits: BatchLimits) -> str:
+    """Return limits as parameters and their values."""
+    values = limits.to_json()
+    return ", ".join(f"{name}={values[key]}" for name, key in _FIELDS.items() if values.get(key))
