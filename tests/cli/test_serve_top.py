@@ -158,9 +158,9 @@ def test_a_number_up_to_1_is_a_share(memory: str | None, meant: object) -> None:
     ("args", "code", "says"),
     [
         (("nowhere.brand",), 1, "nowhere.brand: there is no such folder"),
-        (("SET", "--memory", "lots"), 2, "'lots' is no size; write it like 2GB, 500MB or 1.5GiB"),
-        (("SET", "--memory", "8G"), 2, "brand: --memory: '8G' is no size; write 8GB"),
-        (("SET", "--peer-memory", "lots"), 2, "brand: --peer-memory: 'lots' is no size"),
+        (("SET", "--memory", "lots"), 2, "'lots' is not a size; write it like 2GB, 500MB or 1.5GiB"),
+        (("SET", "--memory", "8G"), 2, "brand: --memory: '8G' is not a size; write 8GB"),
+        (("SET", "--peer-memory", "lots"), 2, "brand: --peer-memory: 'lots' is not a size"),
         (("SET", "--memory", "0"), 2, "above 0 and at most 1.0"),
         (("SET", "--memory", "-1"), 2, "above 0 and at most 1.0"),
         (("SET", "--memory", "100"), 2, "memory of 100 bytes is too small"),

@@ -2,56 +2,54 @@
 
 from __future__ import annotations
 
+import hypothesis.strategies as st
 import io
 import logging
 import mmap
+import numpy as np
 import os
+import pytest
 import signal
 import socket
 import struct
 import subprocess
 import sys
 import zlib
-from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
-from pathlib import Path
-from typing import Any
-
-import hypothesis.strategies as st
-import numpy as np
-import pytest
-from hypothesis import given
-from PIL import Image
-
-from brand import BrandLoader, DecodeAudio, DecodeImage, pack
-from brand.errors import DecodeError, ProtocolError, UsageError
-from brand.formats.preparation import Preparation, decoders
-from brand.node.client.buffers import Buffers
-from brand.node.client.wants import DecodeSpecs, Pages
-from brand.node.decide.decoding import preparing as decoding
-from brand.node.memory.arena import Arena
-from brand.node.memory.page_memory import ROW_BYTES
-from brand.node.serve import requests
-from brand.node.serve.preparer import BatchDecoder
-from brand.node.serve.server import NodeServer
-from brand.node.setup.preparing import Prepared, for_common
-from brand.node.setup.server_spec import ServerSpec
-from brand.node.wire import client_messages, messages
-from brand.node.wire.client_messages import ClientPrepares, unpack
-from brand.node.wire.connection import socket_name
-from brand.node.wire.messages import HEAD, Chains, Kind
-from brand.node.wire.numbers import NO_CLIENT, RunNumber
-from brand.node.wire.prepared import HEADER, MOST_WANTS, DecodeSpec, pack_values, unpack_chains
-from brand.node.wire.preparer import CANNOT, ENOUGH, PAGE, STAGING, UNTRIED, Setup, pages_of, unpack_sizes
-from brand.node.wire.replies import Numbers
-from brand.storage.dataset.dataset import StoredDataSet
-from brand.storage.io.crew import Crew
-from brand.testing.node import RunningServer, random_address, running, running_server
-from brand.torch import BrandDataset
-from tests.made_orders import order_of
-from tests.node.support import RawClient, greeted
-from tests.rounds import examples
-from tests.support import brand, running_brand, wait_until
+from PIL import (Image)
+from brand import (BrandLoader, DecodeAudio, DecodeImage, pack)
+from brand.errors import (DecodeError, ProtocolError, UsageError)
+from brand.formats.preparation import (Preparation, decoders)
+from brand.node.client.buffers import (Buffers)
+from brand.node.client.wants import (DecodeSpecs, Pages)
+from brand.node.decide.decoding import (preparing as decoding)
+from brand.node.memory.arena import (Arena)
+from brand.node.memory.page_memory import (ROW_BYTES)
+from brand.node.serve import (requests)
+from brand.node.serve.preparer import (BatchDecoder)
+from brand.node.serve.server import (NodeServer)
+from brand.node.setup.preparing import (Prepared, for_common)
+from brand.node.setup.server_spec import (ServerSpec)
+from brand.node.wire import (client_messages, messages)
+from brand.node.wire.client_messages import (ClientPrepares, unpack)
+from brand.node.wire.connection import (socket_name)
+from brand.node.wire.messages import (Chains, HEAD, Kind)
+from brand.node.wire.numbers import (NO_CLIENT, RunNumber)
+from brand.node.wire.prepared import (DecodeSpec, HEADER, MOST_WANTS, pack_values, unpack_chains)
+from brand.node.wire.preparer import (CANNOT, ENOUGH, PAGE, STAGING, Setup, UNTRIED, pages_of, unpack_sizes)
+from brand.node.wire.replies import (Numbers)
+from brand.storage.dataset.dataset import (StoredDataSet)
+from brand.storage.io.crew import (Crew)
+from brand.testing.node import (RunningServer, random_address, running, running_server)
+from brand.torch import (BrandDataset)
+from collections.abc import (Iterator)
+from contextlib import (closing, contextmanager, suppress)
+from hypothesis import (given)
+from pathlib import (Path)
+from tests.made_orders import (order_of)
+from tests.node.support import (RawClient, greeted)
+from tests.rounds import (examples)
+from tests.support import (brand, running_brand, wait_until)
+from typing import (Any)
 
 SMALL = DecodeImage(size=(16, 24))
 
@@ -494,7 +492,7 @@ def test_a_server_that_prepares_what_was_not_asked(pictures: Path) -> None:
     """A client that wants nothing hangs up on it."""
     memory = Arena(3, PAGE)
     chains = Chains(np.array([1], np.uint32), np.array([1], np.int32))
-    with closing(memory), pytest.raises(ProtocolError, match="what was not asked for"):
+    with closing(memory), pytest.raises(ProtocolError, match="fields that were not requested"):
         DecodeSpecs({}).values(
             Pages(memory.pages, Buffers(), Crew(2)), (), chains, np.zeros(1, np.uint64), np.zeros(1, np.intp)
         )
@@ -506,7 +504,7 @@ def test_a_server_that_prepares_what_was_not_asked(pictures: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "says"),
     [
-        (("--decoded-memory", "much"), "'much' is no size"),
+        (("--decoded-memory", "much"), "'much' is not a size"),
         (("--decoded-memory", "100B"), "memory of 100 bytes is too small"),
         (("--decode-workers", "2"), "give it memory with --decoded-memory"),
         (("--decoded-memory", "1MB", "--decode-workers", "0"), "is not in the range x>=1"),
@@ -521,7 +519,7 @@ def test_what_cannot_be_served(pictures: Path, args: tuple[str, ...], says: str)
 
 def test_preparers_are_at_least_one() -> None:
     """Also from Python."""
-    with pytest.raises(UsageError, match="at least one preparer"):
+    with pytest.raises(UsageError, match="at least one decode worker"):
         Prepared("1MB", 0)
     assert Prepared(1 << 20).count >= 1
 

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
-from typing import Protocol
-
-from brand.errors import EndedError, ServerError
-from brand.node.client.launch import start_server
-from brand.node.client.session import Session
-from brand.node.client.taking import Files
-from brand.node.client.wants import DecodeSpecs
-from brand.node.client.welcome import ServerFacts
-from brand.node.setup.member import Member
-from brand.node.setup.server_spec import ServerSpec
-from brand.node.wire.client_messages import PeerAddresses, pack
-from brand.reprs import Reprs
+from brand.errors import (EndedError, ServerError)
+from brand.node.client.launch import (start_server)
+from brand.node.client.session import (Session)
+from brand.node.client.taking import (Files)
+from brand.node.client.wants import (DecodeSpecs)
+from brand.node.client.welcome import (ServerFacts)
+from brand.node.setup.member import (Member)
+from brand.node.setup.server_spec import (ServerSpec)
+from brand.node.wire.client_messages import (PeerAddresses, pack)
+from brand.reprs import (Reprs)
+from dataclasses import (replace)
+from typing import (Protocol)
 
 
 class Cluster(Protocol):
@@ -78,7 +77,7 @@ class Connector(Reprs, shows="_address _attach"):
 
     def given_up(self, error: OSError) -> ServerError:
         """Return the error to raise after the last attempt."""
-        if isinstance(error, ServerError):  # the server could not even be started
+        if isinstance(error, ServerError):  # the server could not be started
             return ServerError(str(error))
         return ServerError(f"the data server at {self._address} does not answer: {error}")
 
@@ -87,10 +86,10 @@ class Connector(Reprs, shows="_address _attach"):
         if self._served is None:
             return f"no data server at {self._address}: start one with `brand serve {self._path}`, or leave out server="
         one = f"node {self._served.node} of {self._served.nodes}" if self._served.nodes > 1 else "this data set"
-        how = self._said or "it was killed or has crashed, and what started it (`brand launch`, `brand serve`) says how"
+        how = self._said or "it was killed or has crashed; see the output of the command that started it"
         return (
             f"the server of {one} at {self._address}, process {self._served.process}, has ended: {how}; "
-            f"start it again (`brand serve {self._path}`), and go on from the last checkpoint"
+            f"start it again (`brand serve {self._path}`), and continue from the last checkpoint"
         )
 
     def _session(self, owner: int, worker: tuple[int, int] | None) -> Session:

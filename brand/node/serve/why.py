@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
-
-from brand.node.wire.looping import HARDLY, LOOP
+from brand.node.wire.looping import (HARDLY, LOOP)
+from collections.abc import (Mapping, Sequence)
+from typing import (Any, Final)
 
 LOOK_S: Final = 10.0
 """The sentence is about this many seconds before the last report of each loop."""
@@ -18,10 +17,10 @@ NAMES: Final = {"storage": "storage", "node": "another node", "preparation": "pr
     LOOP: "nothing",
 }
 HINTS: Final = {
-    "storage": "Storage is at its limit: more memory= keeps more of the data; `brand profile` finds the best length of "
-    "a read.",
-    "node": "Another node sends late: look at its storage, and at the network between the two.",
-    "preparation": "Copying, decoding and transforms set the pace: more num_workers=, decode=, smaller pictures, or a "
+    "storage": "Storage is at its limit: more memory= caches more of the data; `brand profile` measures the best read "
+    "size.",
+    "node": "Another node sends late: check its storage, and the network between the two nodes.",
+    "preparation": "Copying, decoding and transforms set the pace: more num_workers=, decode=, smaller images, or a "
     "cheaper transform.",
     "collate": "Putting batches together sets the pace: a cheaper collate_fn, or more num_workers=.",
     "server": "The data server answers late: its processors are busy, it makes a plan, or other ranks have not begun.",
@@ -43,7 +42,7 @@ def why(loops: Sequence[Loop], draws: Mapping[str, float]) -> dict[str, Any]:
     if recent:
         return _about(*max(recent, key=lambda pair: _share(pair[1])))
     if loops:
-        return {"cause": None, "text": "no rank trains just now", "hint": ""}
+        return {"cause": None, "text": "no rank trains at the moment", "hint": ""}
     return _without_loops(draws)
 
 
@@ -72,7 +71,7 @@ def _without_loops(draws: Mapping[str, float]) -> dict[str, Any]:
     if draws[cause] < 0.001:
         return {"cause": None, "text": "no BrandLoader has reported yet", "hint": ""}
     text = f"no BrandLoader reports; draws waited {_time(sum(draws.values()))}, most of it for {NAMES[cause]}"
-    return {"cause": None, "text": text, "hint": "A plain DataLoader does not say how long its loop waited."}
+    return {"cause": None, "text": text, "hint": "A plain DataLoader does not report how long its loop waited."}
 
 
 def _recent(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
