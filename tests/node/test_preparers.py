@@ -2,54 +2,56 @@
 
 from __future__ import annotations
 
-import hypothesis.strategies as st
 import io
 import logging
 import mmap
-import numpy as np
 import os
-import pytest
 import signal
 import socket
 import struct
 import subprocess
 import sys
 import zlib
-from PIL import (Image)
-from brand import (BrandLoader, DecodeAudio, DecodeImage, pack)
-from brand.errors import (DecodeError, ProtocolError, UsageError)
-from brand.formats.preparation import (Preparation, decoders)
-from brand.node.client.buffers import (Buffers)
-from brand.node.client.wants import (DecodeSpecs, Pages)
-from brand.node.decide.decoding import (preparing as decoding)
-from brand.node.memory.arena import (Arena)
-from brand.node.memory.page_memory import (ROW_BYTES)
-from brand.node.serve import (requests)
-from brand.node.serve.preparer import (BatchDecoder)
-from brand.node.serve.server import (NodeServer)
-from brand.node.setup.preparing import (Prepared, for_common)
-from brand.node.setup.server_spec import (ServerSpec)
-from brand.node.wire import (client_messages, messages)
-from brand.node.wire.client_messages import (ClientPrepares, unpack)
-from brand.node.wire.connection import (socket_name)
-from brand.node.wire.messages import (Chains, HEAD, Kind)
-from brand.node.wire.numbers import (NO_CLIENT, RunNumber)
-from brand.node.wire.prepared import (DecodeSpec, HEADER, MOST_WANTS, pack_values, unpack_chains)
-from brand.node.wire.preparer import (CANNOT, ENOUGH, PAGE, STAGING, Setup, UNTRIED, pages_of, unpack_sizes)
-from brand.node.wire.replies import (Numbers)
-from brand.storage.dataset.dataset import (StoredDataSet)
-from brand.storage.io.crew import (Crew)
-from brand.testing.node import (RunningServer, random_address, running, running_server)
-from brand.torch import (BrandDataset)
-from collections.abc import (Iterator)
-from contextlib import (closing, contextmanager, suppress)
-from hypothesis import (given)
-from pathlib import (Path)
-from tests.made_orders import (order_of)
-from tests.node.support import (RawClient, greeted)
-from tests.rounds import (examples)
-from tests.support import (brand, running_brand, wait_until)
-from typing import (Any)
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given
+from PIL import Image
+
+from brand import BrandLoader, DecodeAudio, DecodeImage, pack
+from brand.errors import DecodeError, ProtocolError, UsageError
+from brand.formats.preparation import Preparation, decoders
+from brand.node.client.buffers import Buffers
+from brand.node.client.wants import DecodeSpecs, Pages
+from brand.node.decide.decoding import preparing as decoding
+from brand.node.memory.arena import Arena
+from brand.node.memory.page_memory import ROW_BYTES
+from brand.node.serve import requests
+from brand.node.serve.preparer import BatchDecoder
+from brand.node.serve.server import NodeServer
+from brand.node.setup.preparing import Prepared, for_common
+from brand.node.setup.server_spec import ServerSpec
+from brand.node.wire import client_messages, messages
+from brand.node.wire.client_messages import ClientPrepares, unpack
+from brand.node.wire.connection import socket_name
+from brand.node.wire.messages import HEAD, Chains, Kind
+from brand.node.wire.numbers import NO_CLIENT, RunNumber
+from brand.node.wire.prepared import HEADER, MOST_WANTS, DecodeSpec, pack_values, unpack_chains
+from brand.node.wire.preparer import CANNOT, ENOUGH, PAGE, STAGING, UNTRIED, Setup, pages_of, unpack_sizes
+from brand.node.wire.replies import Numbers
+from brand.storage.dataset.dataset import StoredDataSet
+from brand.storage.io.crew import Crew
+from brand.testing.node import RunningServer, random_address, running, running_server
+from brand.torch import BrandDataset
+from tests.made_orders import order_of
+from tests.node.support import RawClient, greeted
+from tests.rounds import examples
+from tests.support import brand, running_brand, wait_until
 
 SMALL = DecodeImage(size=(16, 24))
 

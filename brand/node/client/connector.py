@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import os
-from brand.errors import (EndedError, ServerError)
-from brand.node.client.launch import (start_server)
-from brand.node.client.session import (Session)
-from brand.node.client.taking import (Files)
-from brand.node.client.wants import (DecodeSpecs)
-from brand.node.client.welcome import (ServerFacts)
-from brand.node.setup.member import (Member)
-from brand.node.setup.server_spec import (ServerSpec)
-from brand.node.wire.client_messages import (PeerAddresses, pack)
-from brand.reprs import (Reprs)
-from dataclasses import (replace)
-from typing import (Protocol)
+from dataclasses import replace
+from typing import Protocol
+
+from brand.errors import EndedError, ServerError
+from brand.node.client.launch import start_server
+from brand.node.client.session import Session
+from brand.node.client.taking import Files
+from brand.node.client.wants import DecodeSpecs
+from brand.node.client.welcome import ServerFacts
+from brand.node.setup.member import Member
+from brand.node.setup.server_spec import ServerSpec
+from brand.node.wire.client_messages import PeerAddresses, pack
+from brand.reprs import Reprs
 
 
 class Cluster(Protocol):

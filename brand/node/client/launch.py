@@ -12,11 +12,13 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from brand.errors import (ServerDiedError as ServerDiedError, ServerError as ServerError)
-from brand.node.setup.server_spec import (ServerSpec)
-from brand.pythonchild import (child_command)
-from brand.storage.io.files import (no_descriptor_left)
-from typing import (Final)
+from typing import Final
+
+from brand.errors import ServerDiedError as ServerDiedError
+from brand.errors import ServerError as ServerError
+from brand.node.setup.server_spec import ServerSpec
+from brand.pythonchild import child_command
+from brand.storage.io.files import no_descriptor_left
 
 START_LIMIT_S: Final = 60.0
 """Seconds that a server may take until it listens."""

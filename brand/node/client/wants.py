@@ -6,28 +6,30 @@ If the server does not decode, or decoded values are damaged, the client decodes
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
 import numpy as np
-from brand.errors import (MissingExtraError, ProtocolError)
-from brand.formats.constants import (ROW)
-from brand.formats.preparation import (Preparation, decoders)
-from brand.formats.records import (windows)
-from brand.formats.stored import (StoredSamples)
-from brand.native import (CORE)
-from brand.node.client.buffers import (Buffers)
-from brand.node.memory.directory import (pages_of_runs)
-from brand.node.memory.page_memory import (ROW_BYTES)
-from brand.node.wire.client_messages import (ClientPrepares, pack, unpack)
-from brand.node.wire.messages import (Chains)
-from brand.node.wire.numbers import (NO_CLIENT, RunNumber)
-from brand.node.wire.prepared import (DecodeSpec, unpack_chains)
-from brand.node.wire.preparer import (PAGE)
-from brand.node.wire.replies import (Numbers)
-from brand.reprs import (Reprs)
-from brand.storage.io.crew import (Crew)
-from collections.abc import (Callable, Mapping, Sequence)
-from dataclasses import (dataclass)
-from numpy.typing import (NDArray)
-from typing import (Any, Final)
+from numpy.typing import NDArray
+
+from brand.errors import MissingExtraError, ProtocolError
+from brand.formats.constants import ROW
+from brand.formats.preparation import Preparation, decoders
+from brand.formats.records import windows
+from brand.formats.stored import StoredSamples
+from brand.native import CORE
+from brand.node.client.buffers import Buffers
+from brand.node.memory.directory import pages_of_runs
+from brand.node.memory.page_memory import ROW_BYTES
+from brand.node.wire.client_messages import ClientPrepares, pack, unpack
+from brand.node.wire.messages import Chains
+from brand.node.wire.numbers import NO_CLIENT, RunNumber
+from brand.node.wire.prepared import DecodeSpec, unpack_chains
+from brand.node.wire.preparer import PAGE
+from brand.node.wire.replies import Numbers
+from brand.reprs import Reprs
+from brand.storage.io.crew import Crew
 
 log = logging.getLogger("brand.node")
 

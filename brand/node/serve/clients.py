@@ -11,16 +11,17 @@ import logging
 import os
 import selectors
 import socket
-from brand.errors import (BrandError, ProtocolError, ServerError, pack_error)
-from brand.node.wire import (messages)
-from brand.node.wire.connection import (Channel, listen, peer, same_user, second_address)
-from brand.node.wire.messages import (Kind)
-from brand.node.wire.numbers import (ClientNumber)
-from brand.reprs import (Reprs)
-from brand.storage.io.files import (no_descriptor_left)
-from collections.abc import (Callable, Iterator, Sequence)
-from contextlib import (suppress)
-from typing import (Final)
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from typing import Final
+
+from brand.errors import BrandError, ProtocolError, ServerError, pack_error
+from brand.node.wire import messages
+from brand.node.wire.connection import Channel, listen, peer, same_user, second_address
+from brand.node.wire.messages import Kind
+from brand.node.wire.numbers import ClientNumber
+from brand.reprs import Reprs
+from brand.storage.io.files import no_descriptor_left
 
 MAX_CLIENTS: Final = 1024
 MAX_UNSENT: Final = 1 << 20

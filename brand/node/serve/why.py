@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from brand.node.wire.looping import (HARDLY, LOOP)
-from collections.abc import (Mapping, Sequence)
-from typing import (Any, Final)
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from brand.node.wire.looping import HARDLY, LOOP
 
 LOOK_S: Final = 10.0
 """The sentence is about this many seconds before the last report of each loop."""

@@ -13,16 +13,18 @@ from __future__ import annotations
 
 import base64
 import json
-import numpy as np
 import struct
-from brand.errors import (ProtocolError)
-from brand.formats.preparation import (from_json, to_json)
-from brand.formats.schema import (Schema)
-from brand.node.wire.messages import (Chains)
-from brand.node.wire.prepared import (DecodeSpec)
-from dataclasses import (dataclass)
-from numpy.typing import (NDArray)
-from typing import (Any, Final)
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brand.errors import ProtocolError
+from brand.formats.preparation import from_json, to_json
+from brand.formats.schema import Schema
+from brand.node.wire.messages import Chains
+from brand.node.wire.prepared import DecodeSpec
 
 PAGE: Final = 4096
 """Bytes of a page of decoded samples."""
