@@ -211,7 +211,7 @@ def test_without_hope_nothing_waits() -> None:
     world.settle()
     assert prepared(world) == 0
     (notice, last) = world.core.epochs.runs.take_notices()
-    assert notice.endswith("the others go on")
+    assert notice.endswith("the other workers continue")
     assert last.startswith("decode worker 1 has ended too often")
     assert last.endswith("clients decode these samples themselves")
 
