@@ -67,7 +67,8 @@ def look(path: Path, length: str, memory: float, **limits: Any) -> dict[str, Any
     """Padding, limits and shuffling of the first epoch of a plan."""
     data = brand.BrandDataset(path, memory=memory)
     started = time.perf_counter()
-    plan = brand.BatchPlan(data, length, **limits)
+    kind = brand.PackedBatchSampler if "tokens_per_row" in limits else brand.LengthBatchSampler
+    plan = kind(data, length, **limits)
     made = plan._sequence.batches_of(0)
     planned_s = time.perf_counter() - started
     sample_of, batches = plan.order.plan(0).sample_of, made.batches
@@ -105,7 +106,7 @@ def arrays(samples: list[tuple[np.ndarray]]) -> list[np.ndarray]:
 def speeds(path: Path, repeat: int) -> dict[str, Any]:
     """Texts a second, plain and packed in turn."""
     data = brand.BrandDataset(path, fields=("tokens",), memory=1.0)
-    plan = brand.BatchPlan(data, "count", pack=ROW, rows=ROWS)
+    plan = brand.PackedBatchSampler(data, "count", tokens_per_row=ROW, rows_per_batch=ROWS)
     size = plan._sequence.batches_of(0).mean_samples
     loaders = {
         "plain": brand.BrandLoader(data, size, collate_fn=arrays),
@@ -144,7 +145,7 @@ def main() -> None:
     clips, documents = build(args.data, args.work)
     found = [look(clips, "duration", memory, batch_size=BATCH) for memory in MEMORIES]
     found += [look(clips, "duration", memory, batch_length=SECONDS) for memory in MEMORIES]
-    found += [look(documents, "count", memory, pack=ROW, rows=ROWS) for memory in MEMORIES]
+    found += [look(documents, "count", memory, tokens_per_row=ROW, rows_per_batch=ROWS) for memory in MEMORIES]
     for row in found:
         plain, planned = ("  ".join(f"{value:.3f}" for value in row["shuffling"][n]) for n in ("plain", "planned"))
         print(

@@ -3,8 +3,8 @@
     python -m bench.uneven_ranks --data images.brand [--samples N] [--budget N ...] [--load SHARE ...] [--out FILE]
 
 First the seconds are measured that `DecodeImage(shorter=256)` really takes for N random pictures of the data set:
-processor time of one thread, which a busy machine hardly changes. Then ranks train with these seconds, on a clock that is
-computed. Each iteration, rank 0 gets a batch of the quarter that has most bytes, and the others get batches of the
+processor time of one thread, which a busy machine hardly changes. Then ranks train with these seconds, on a clock that
+is computed. Each iteration, rank 0 gets a batch of the quarter that has most bytes, and the others get batches of the
 rest. A part of each batch, between none and half, is there already. Preparers take pieces of a queue as they become
 free. Training takes so long that all pictures together keep the preparers busy for LOAD of the time.
 

@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from brand.node.setup.tls import Tls as Tls
     from brand.storage.dataset.reader import Reader as Reader
     from brand.storage.dataset.reader import open as open  # noqa: A004 - as gzip.open
-    from brand.torch import BatchPlan as BatchPlan
     from brand.torch import BrandDataset as BrandDataset
     from brand.torch import BrandLoader as BrandLoader
     from brand.torch import BrandSampler as BrandSampler
+    from brand.torch import LengthBatchSampler as LengthBatchSampler
     from brand.torch import Mixture as Mixture
-    from brand.torch.sampler.rebase import rebase as rebase
+    from brand.torch import PackedBatchSampler as PackedBatchSampler
+    from brand.torch.sampler.migration import migrate_state as migrate_state
 
 __all__ = [
-    "BatchPlan",
     "BrandDataset",
     "BrandError",
     "BrandLoader",
@@ -36,23 +36,26 @@ __all__ = [
     "Cache",
     "DecodeAudio",
     "DecodeImage",
+    "LengthBatchSampler",
     "Mixture",
+    "PackedBatchSampler",
     "Reader",
     "Tls",
     "Waveform",
     "__version__",
+    "migrate_state",
     "open",
     "pack",
-    "rebase",
 ]
 
 _HOMES: Final = {
-    "BatchPlan": "brand.torch",
     "BrandDataset": "brand.torch",
     "BrandLoader": "brand.torch",
     "BrandSampler": "brand.torch",
     "Cache": "brand.node.setup.caching",
+    "LengthBatchSampler": "brand.torch",
     "Mixture": "brand.torch",
+    "PackedBatchSampler": "brand.torch",
     "DecodeImage": "brand.formats.preparation",
     "Reader": "brand.storage.dataset.reader",
     "DecodeAudio": "brand.formats.preparation",
@@ -60,7 +63,7 @@ _HOMES: Final = {
     "Waveform": "brand.formats.media",
     "open": "brand.storage.dataset.reader",
     "pack": "brand.chunker",
-    "rebase": "brand.torch.sampler.rebase",
+    "migrate_state": "brand.torch.sampler.migration",
 }
 
 

@@ -45,9 +45,11 @@ samples = [
 ]
 brand.pack(samples, target, schema={"tokens": "ndarray", "count": "int"})
 data = brand.BrandDataset(target, fields=("tokens",))
-plan = brand.BatchPlan(data, "count", pack=ROW, rows=ROWS, subset=data.column("count") <= ROW * ROWS)
+sampler = brand.PackedBatchSampler(
+    data, "count", tokens_per_row=ROW, rows_per_batch=ROWS, subset=data.column("count") <= ROW * ROWS
+)
 torch.manual_seed(0)
-loader, model = brand.BrandLoader(data, batch_sampler=plan, collate_fn=plan.collate("tokens")), Model()
+loader, model = brand.BrandLoader(data, batch_sampler=sampler, collate_fn=sampler.collate("tokens")), Model()
 optimizer = torch.optim.AdamW(model.parameters(), 3e-3)
 for epoch in range(3):
     losses = []
@@ -57,4 +59,4 @@ for epoch in range(3):
         optimizer.step()
         optimizer.zero_grad()
         losses.append(loss.item())
-    print(f"epoch {epoch}: {len(losses)} batches, {plan.padding(epoch):.1%} padding, loss {np.mean(losses):.1f}")
+    print(f"epoch {epoch}: {len(losses)} batches, {sampler.padding(epoch):.1%} padding, loss {np.mean(losses):.1f}")

@@ -89,16 +89,16 @@ EXPECTED: dict[str, tuple[Callable[[Path, str, ExitStack], object], str]] = {
         lambda *_: Attendance(["a:1", "b:2", "c:3"], 1),
         "Attendance(peers=['a:1', 'b:2', 'c:3'], missing={0: '', 2: ''}, refusal=None)",
     ),
-    "Lines": (lambda *_: LineBuffer(), "Lines(rest=0 B)"),
-    "Job": (lambda *_: JobNodes("job", 1, 2), "Job('job', node 1 of 2)"),
-    "ReadingHabit": (lambda *_: AccessHint(), "ReadingHabit(0 jumps, 0 single draws)"),
+    "LineBuffer": (lambda *_: LineBuffer(), "LineBuffer(rest=0 B)"),
+    "JobNodes": (lambda *_: JobNodes("job", 1, 2), "JobNodes('job', node 1 of 2)"),
+    "AccessHint": (lambda *_: AccessHint(), "AccessHint(0 jumps, 0 single draws)"),
     "Replacements": (lambda *_: _replaced(), "Replacements(1 counted and not told)"),
     "SampleSeeds": (lambda *_: SampleSeeds(), "SampleSeeds(seed NUMBER)"),
-    "Link": (lambda *_: _link(), "Link(stream=Stream(node=1, asks=True), unsent=3, ended=False)"),
+    "PeerLink": (lambda *_: _link(), "PeerLink(stream=PeerStream(node=1, asks=True), unsent=3, ended=False)"),
     "Streams": (lambda *a: _closed(Streams(), a[2]), "Streams(closed=False, links={}, events=[], held=0)"),
-    "Peers": (
+    "PeerStreams": (
         lambda *a: _closed(PeerStreams(GREETING, SECRET, "127.0.0.1:0"), a[2]),
-        "Peers(node=0, nodes=2, address='127.0.0.1:NUMBER', "
+        "PeerStreams(node=0, nodes=2, address='127.0.0.1:NUMBER', "
         "streams=Streams(closed=False, links={}, events=[], held=0))",
     ),
     "Executor": (
@@ -137,7 +137,7 @@ EXPECTED: dict[str, tuple[Callable[[Path, str, ExitStack], object], str]] = {
         lambda *a: Client(ServerSpec(str(a[0]), a[1]), "id", 1.0, "training", attach=True),
         "Client(path='PATH', address='ADDRESS', run='training', idle=[])",
     ),
-    "Way": (lambda *a: BrandDataset(a[0], server=a[1])._source.port.way, "Way(not settled)"),
+    "ServerResolver": (lambda *a: BrandDataset(a[0], server=a[1])._source.port.way, "ServerResolver(not settled)"),
 }
 
 

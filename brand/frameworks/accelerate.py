@@ -13,8 +13,9 @@ from typing import Any
 from torch.utils.data import DataLoader
 
 from brand.errors import MissingExtraError, UsageError
-from brand.torch import BatchPlan, BrandSampler
+from brand.torch import BrandSampler
 from brand.torch.loader.loader import OwnBatches
+from brand.torch.sampler.batch_samplers import PlannedBatchSampler
 from brand.torch.sampler.sampler import is_announced, pin_ranks, state_of_next
 
 try:
@@ -47,11 +48,12 @@ class PreparedLoader(DataLoaderStateMixin):  # type: ignore[misc]
     """
 
     def __init__(self, loader: DataLoader[Any], accelerator: Accelerator) -> None:
-        if isinstance(loader.sampler, BatchPlan) or isinstance(loader.batch_sampler, BatchPlan):
-            raise UsageError(
-                "a BatchPlan gives each process its own batches: iterate over the loader itself, without preparing it, "
-                "and keep its state_dict() beside the checkpoint"
-            )
+        for sampler in (loader.sampler, loader.batch_sampler):
+            if isinstance(sampler, PlannedBatchSampler):
+                raise UsageError(
+                    f"a {type(sampler).__name__} gives each process its own batches: iterate over the loader itself, "
+                    "without preparing it, and keep its state_dict() next to the checkpoint"
+                )
         if not isinstance(loader.sampler, BrandSampler) or loader.batch_size is None:
             raise UsageError(
                 f"a loader with a {type(loader.sampler).__name__}: give a BrandLoader, or a DataLoader with "

@@ -1,7 +1,7 @@
 """What does a PyTorch training script see? With `brand.frameworks`, the only packages that import torch.
 
 loader      BrandLoader: the DataLoader's contract without worker processes
-sampler     BrandSampler, BatchPlan: which samples a rank draws, in which batches, and the state of a run
+sampler     which samples a rank draws, in which batches, and the state of a run: BrandSampler and two more
 data        BrandDataset, Mixture: map-style data sets that a sampler can draw from
 order       what a sampler draws at each position of each epoch
 fetch       from ints to samples
@@ -22,7 +22,8 @@ except ImportError as error:
 from brand.torch.data.dataset import BrandDataset as BrandDataset
 from brand.torch.data.mixture import Mixture as Mixture
 from brand.torch.loader.loader import BrandLoader as BrandLoader
-from brand.torch.sampler.batch_plan import BatchPlan as BatchPlan
+from brand.torch.sampler.batch_samplers import LengthBatchSampler as LengthBatchSampler
+from brand.torch.sampler.batch_samplers import PackedBatchSampler as PackedBatchSampler
 from brand.torch.sampler.sampler import BrandSampler as BrandSampler
 
-__all__ = ["BatchPlan", "BrandDataset", "BrandLoader", "BrandSampler", "Mixture"]
+__all__ = ["BrandDataset", "BrandLoader", "BrandSampler", "LengthBatchSampler", "Mixture", "PackedBatchSampler"]

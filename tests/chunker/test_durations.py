@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from brand import BatchPlan, BrandDataset
+from brand import BrandDataset, LengthBatchSampler
 from brand.chunker import convert_audio
 from brand.errors import UsageError
 from brand.formats.media import duration
@@ -51,9 +51,9 @@ def test_a_clip_is_measured(folder: Path, tmp_path: Path) -> None:
     assert data.column("duration")[0] == data[0]["audio"].samples.shape[1] / RATE
     assert [error for checked in verify(target) for error in checked.errors] == []
     with pytest.raises(UsageError, match=r"sample 6 has length nan, which is none: leave it out with subset="):
-        BatchPlan(data, "duration", batch_size=2)
+        LengthBatchSampler(data, "duration", batch_size=2)
     seconds = data.column("duration")
-    plan = BatchPlan(data, "duration", batch_size=2, subset=seconds >= 0)
+    plan = LengthBatchSampler(data, "duration", batch_size=2, subset=seconds >= 0)
     assert len(plan) == 3
 
 

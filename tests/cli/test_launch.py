@@ -260,7 +260,7 @@ def wrong(*args: object) -> Outcome:
         (["--local", "2", "--address", "unix:@x"], "nodes on one machine need one each, such as unix:@x-{node}"),
         (["--local", "2", "--token", "on the command line"], "No such option '--token'"),
         (["--local", "2", "--decoded-memory", "100B"], "memory of 100 bytes is too small"),
-        (["--local", "2", "--decode-workers", "2"], "give it memory for that, with --decoded-memory"),
+        (["--local", "2", "--decode-workers", "2"], "give it memory with --decoded-memory"),
     ],
 )
 def test_wrong_use(own_photos_set: Path, tmp_path: Path, args: list[str], says: str) -> None:

@@ -428,4 +428,4 @@ def test_early_tells_itself() -> None:
     world = world_of(8, 1)
     epochs = world.core.epochs
     pacemakers = Pacemakers(epochs.runs, epochs.lives, epochs.pacing)
-    assert "Early(" in repr(EarlyHolds(world.core.residents, epochs, pacemakers))
+    assert "EarlyHolds(" in repr(EarlyHolds(world.core.residents, epochs, pacemakers))

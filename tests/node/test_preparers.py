@@ -28,7 +28,7 @@ from brand.errors import DecodeError, ProtocolError, UsageError
 from brand.formats.preparation import Preparation, decoders
 from brand.node.client.buffers import Buffers
 from brand.node.client.wants import DecodeSpecs, Pages
-from brand.node.decide import core
+from brand.node.decide.decoding import preparing as decoding
 from brand.node.memory.arena import Arena
 from brand.node.memory.page_memory import ROW_BYTES
 from brand.node.serve import requests
@@ -214,7 +214,7 @@ def test_hostile_files_cost_nothing(tmp_path: Path, hostile: bytes) -> None:
 @pytest.mark.slow
 def test_a_preparer_that_hangs_is_ended(pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that is stopped for longer than a batch may take; the epoch goes on and all samples are right."""
-    monkeypatch.setattr(core, "BATCH_S", 0.5)
+    monkeypatch.setattr(decoding, "BATCH_S", 0.5)
     how: dict[str, Preparation] = {"image": SMALL}
     with preparing(pictures, memory="100kB", preparers=1) as server:
         data = BrandDataset(pictures, server=server.address, decode=how, fields=("index", "image"))
@@ -508,7 +508,7 @@ def test_a_server_that_prepares_what_was_not_asked(pictures: Path) -> None:
     [
         (("--decoded-memory", "much"), "'much' is no size"),
         (("--decoded-memory", "100B"), "memory of 100 bytes is too small"),
-        (("--decode-workers", "2"), "give it memory for that, with --decoded-memory"),
+        (("--decode-workers", "2"), "give it memory with --decoded-memory"),
         (("--decoded-memory", "1MB", "--decode-workers", "0"), "is not in the range x>=1"),
     ],
 )

@@ -373,7 +373,7 @@ def test_the_second_memory_holds_as_many_wants_as_it_may() -> None:
     found = [asks(100 + number, 1000 + number) for number in range(MOST + 3)]
     assert found[MOST - 1 :] == [()] * 4
     assert len(set(found[: MOST - 1])) == MOST - 1
-    world.core.left(ClientNumber(100))
+    world.leave(100)
     assert asks(200, 5000) == (MOST + 1,)
 
 

@@ -106,11 +106,11 @@ def test_every_server_process_is_tuned_the_same(texts: Path, tmp_path: Path, way
 _MAKES = """
 before = facts()
 from brand.cluster.greeting import Greeting
-from brand.cluster.peers import Peers
+from brand.cluster.peers import PeerStreams
 from brand.node.serve.server import NodeServer
 from brand.node.setup.server_spec import ServerSpec
 
-peers = Peers(Greeting("set", 0, 2, 4096, None, "0"), "secret" * 8, "127.0.0.1:0")
+peers = PeerStreams(Greeting("set", 0, 2, 4096, None, "0"), "secret" * 8, "127.0.0.1:0")
 server = NodeServer(ServerSpec(sys.argv[1], sys.argv[2]))
 print(json.dumps([before, facts()]), flush=True)
 os._exit(0)

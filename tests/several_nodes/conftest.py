@@ -9,7 +9,7 @@ import pytest
 
 from brand.node.decide.draws import draws
 from brand.node.decide.epochs import epochs
-from brand.node.decide.peers import receiving
+from brand.node.decide.peers import peering, receiving
 from brand.orders.base.owners import owner_of_chunk
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.maintenance.partition import partition
@@ -22,8 +22,9 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """However slow this machine is, no node asks for a sample or gives up on another node because something is slow."""
     monkeypatch.setattr(receiving, "HURRY_S", LIMIT_S)
     monkeypatch.setattr(epochs, "RANKS_S", LIMIT_S)
-    monkeypatch.setattr(draws, "LONGEST_WAIT_S", LIMIT_S)
-    for module in (draws, receiving):
+    for module in (draws, peering):
+        monkeypatch.setattr(module, "LONGEST_WAIT_S", LIMIT_S)
+    for module in (peering, receiving):
         monkeypatch.setattr(module, "SILENCE_S", LIMIT_S)
 
 

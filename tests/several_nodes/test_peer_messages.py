@@ -158,7 +158,7 @@ def test_joins_that_cannot_be_are_refused(field: str, value: Any, said: str) -> 
         del facts["bits"]
     with pytest.raises(ProtocolError, match=said):
         wire.unpack_question(packed[:4] + json.dumps(facts).encode(), ONE)
-    with pytest.raises(ProtocolError, match="a Front of 3 bytes"):
+    with pytest.raises(ProtocolError, match="a LeadingOffset of 3 bytes"):
         wire.unpack_question(wire.pack(LeadingOffset(1, 2, 3))[:7], ONE)
 
 

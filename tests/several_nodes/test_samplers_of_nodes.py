@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from brand.node.decide.draws import draws
+from brand.node.decide.peers import peering
 from tests.several_nodes.support import all_open
 from tests.support import wait_until
 from tests.tools.cluster import running_cluster
@@ -27,7 +28,8 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A rank that never begins is not waited for as long as storage is."""
-    monkeypatch.setattr(draws, "LONGEST_WAIT_S", 1.0)
+    for module in (draws, peering):
+        monkeypatch.setattr(module, "LONGEST_WAIT_S", 1.0)
 
 
 def sampled(path: Path, ranks: Sequence[tuple[str, str]], epochs: int) -> list[Any]:

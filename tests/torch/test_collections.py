@@ -17,7 +17,7 @@ from brand.errors import DeletedError, SchemaError, UsageError
 from brand.orders import Slots
 from brand.orders.baselines import Pool
 from brand.testing.node import running_server
-from brand.torch import BatchPlan, BrandDataset, BrandLoader, BrandSampler, Mixture
+from brand.torch import BrandDataset, BrandLoader, BrandSampler, LengthBatchSampler, Mixture
 from tests.collect.support import grow, samples
 from tests.torch.support import Openings, planned
 
@@ -100,7 +100,7 @@ def test_planned_batches_leave_deleted_samples_out(grown: Path, opened: Openings
     """By a column, by the bytes of each sample, by numbers from the user: deleted samples and holes have no length."""
     data = opened(grown, fields=FIELDS, memory="1MB")
     lengths = np.where(np.isin(np.arange(120), DELETED), 10**6, 1 + np.arange(120) % 7) if length == "given" else length
-    plan = BatchPlan(data, lengths, batch_size=4, seed=3)
+    plan = LengthBatchSampler(data, lengths, batch_size=4, seed=3)
     found = [index for indices, _, _ in BrandLoader(data, batch_sampler=plan) for index in indices.tolist()]
     assert sorted(found) == data.present().tolist()
 
@@ -148,7 +148,9 @@ def test_a_state_is_refused_by_another_version(grown: Path, opened: Openings) ->
     grow(grown, 200, 7)
     data = opened(grown)
     sampler = BrandSampler(data, seed=3)
-    with pytest.raises(UsageError, match=r"is of version 3 .* this is .*@4: open '.*all@3' to go on .*brand\.rebase"):
+    with pytest.raises(
+        UsageError, match=r"is of version 3 .* this is .*@4: open '.*all@3' to go on .*brand\.migrate_state"
+    ):
         sampler.load_state_dict(state)
     BrandSampler(opened(f"{grown}@3"), seed=3).load_state_dict(state)
 
@@ -163,7 +165,7 @@ def test_a_state_of_a_fork_is_refused(tmp_path: Path, opened: Openings) -> None:
     with pytest.raises(UsageError, match="grown from the same beginning"):
         BrandSampler(opened(tmp_path / "other")).load_state_dict(state)
     with pytest.raises(UsageError, match="grown from the same beginning"):
-        brand.rebase(state, BrandSampler(opened(tmp_path / "other")))
+        brand.migrate_state(state, BrandSampler(opened(tmp_path / "other")))
 
 
 @pytest.mark.slow
@@ -174,13 +176,13 @@ def test_a_state_is_rebased(grown: Path, opened: Openings, caplog: pytest.LogCap
     data = opened(grown, fields=FIELDS, memory="1MB")
     sampler = BrandSampler(data, seed=3)
     with caplog.at_level(logging.WARNING, "brand"):
-        new = brand.rebase(state, sampler)
+        new = brand.migrate_state(state, sampler)
     assert "epoch 2 begins anew" in caplog.text
     assert "first 48 samples" in caplog.text
     assert (new["epoch"], new["position"]) == (2, 0)
     sampler.load_state_dict(new)
     assert sorted(drawn(data, sampler, 2)) == data.present().tolist()
-    assert brand.rebase(new, sampler) == new
+    assert brand.migrate_state(new, sampler) == new
 
 
 def test_what_cannot_be_rebased_is_refused(grown: Path, small: Path, opened: Openings) -> None:
@@ -188,14 +190,14 @@ def test_what_cannot_be_rebased_is_refused(grown: Path, small: Path, opened: Ope
     sampler = BrandSampler(opened(grown), seed=3)
     other = BrandSampler(opened(small), seed=3)
     with pytest.raises(UsageError, match="of data set"):
-        brand.rebase(other.state_dict(), sampler)
+        brand.migrate_state(other.state_dict(), sampler)
     with pytest.raises(UsageError, match="of data set"):
-        brand.rebase(sampler.state_dict(), other)
+        brand.migrate_state(sampler.state_dict(), other)
     with pytest.raises(UsageError, match="no state"):
-        brand.rebase({"epoch": 1}, sampler)
+        brand.migrate_state({"epoch": 1}, sampler)
     old = BrandSampler(opened(f"{grown}@2"), seed=4).state_dict()
     with pytest.raises(UsageError, match="seed 4"):
-        brand.rebase(old, sampler)
+        brand.migrate_state(old, sampler)
 
 
 @pytest.mark.slow

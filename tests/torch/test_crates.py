@@ -62,7 +62,7 @@ def test_a_full_crate_is_left_alone_until_it_is_emptied() -> None:
         slips = [stowed(crates, [bytes([number]) * size]) for number in range(MOST_CRATES)]
         assert crates.stow([b"more"], 4) is None
         assert [taken(slip, size) for slip in slips] == [bytes([number]) * size for number in range(MOST_CRATES)]
-    assert repr(crates) == "Crates(4 of 4, open)"
+    assert repr(crates) == "SharedBatches(4 of 4, open)"
 
 
 def test_a_batch_is_taken_out_once() -> None:
@@ -111,8 +111,8 @@ def _refuse(*_: int) -> None:
 
 
 OTHER = """
-from brand.torch.data.crates import Crates, empty_probe
-crates = Crates()
+from brand.torch.data.crates import SharedBatches, empty_probe
+crates = SharedBatches()
 empty_probe(crates.probe)
 process, descriptor, room, token = crates.stow([b"from another process"], 20)
 print(process, descriptor, room, token.hex(), flush=True)

@@ -1,4 +1,4 @@
-"""Where does a `BrandLoader` take its batches from? From a sampler, in batches of one size, or from a `BatchPlan`."""
+"""Where does a `BrandLoader` take its batches from? A sampler, or a sampler of batches."""
 
 from __future__ import annotations
 

@@ -28,7 +28,12 @@ from brand.torch.loader.iteration import Instruments, LoaderIteration, LoaderOpt
 from brand.torch.loader.stages import Stages
 from brand.torch.loader.threads import PaceWindows, ThreadTuner
 from brand.torch.loader.waits import StepWaits
-from brand.torch.sampler.batch_plan import BatchPlan, mean_samples
+from brand.torch.sampler.batch_samplers import (
+    LengthBatchSampler,
+    PackedBatchSampler,
+    PlannedBatchSampler,
+    mean_samples,
+)
 from brand.torch.sampler.sampler import BrandSampler, serve_loader
 
 AHEAD_BYTES: Final = 64 << 20
@@ -57,7 +62,7 @@ class BrandLoader(DataLoader[Any]):
         batch_size: Samples in a batch.
         sampler: Which samples to take; by default a `BrandSampler(dataset)`: every sample once an epoch, in random
             order.
-        batch_sampler: A `BatchPlan`, which says which samples make each batch; in place of `batch_size`, `sampler` and
+        batch_sampler: A `LengthBatchSampler` or `PackedBatchSampler`, in place of `batch_size`, `sampler` and
             `drop_last`.
         drop_last: Whether to leave out a last batch that is not full.
         collate_fn: Makes a batch of a list of samples; PyTorch's `default_collate` by default.
@@ -79,7 +84,7 @@ class BrandLoader(DataLoader[Any]):
         batch_size: int = 1,
         *,
         sampler: Sampler[int] | None = None,
-        batch_sampler: BatchPlan | None = None,
+        batch_sampler: LengthBatchSampler | PackedBatchSampler | None = None,
         drop_last: bool = False,
         collate_fn: Callable[[list[Any]], Any] | None = None,
         pin_memory: bool = False,
@@ -89,8 +94,9 @@ class BrandLoader(DataLoader[Any]):
         batch_size = _count("batch_size", batch_size)
         self._plan = batch_sampler
         """What plans the batches; None: they have one size."""
-        if isinstance(sampler, BatchPlan):
-            raise UsageError("sampler= is a BatchPlan, which makes whole batches: give it as batch_sampler=")
+        if isinstance(sampler, PlannedBatchSampler):
+            kind = type(sampler).__name__
+            raise UsageError(f"sampler= is a {kind}, which makes whole batches: give it as batch_sampler=")
         if batch_sampler is not None:
             _check_plan(batch_sampler, dataset, alone=batch_size == 1 and sampler is None and not drop_last)
             sampler = cast(Sampler[int], batch_sampler)  # to frameworks, it is the sampler
@@ -183,7 +189,8 @@ class BrandLoader(DataLoader[Any]):
 
     def stats(self) -> dict[str, Any]:
         """Seconds by stage and the slowest stage, the threads and their pace, how the training loop waits and why
-        (`docs/waiting.md`), and the node server's counters; with a `BatchPlan`, also the padding (`docs/train-asr.md`).
+        (`docs/waiting.md`), and the node server's counters; with a `batch_sampler=`, also the padding
+        (`docs/train-asr.md`).
         """
         instruments = self._instruments
         waits = {"waits": instruments.waits.to_json(time.monotonic())}
@@ -213,8 +220,8 @@ class BrandLoader(DataLoader[Any]):
         timeline = None if path is None else Timeline(path, f"rank {rank} of {ranks}")
         self._instruments = replace(self._instruments, timeline=timeline)
 
-    def _brand_sampler(self) -> BrandSampler | BatchPlan:
-        if not isinstance(self.sampler, BrandSampler | BatchPlan):
+    def _brand_sampler(self) -> BrandSampler | PlannedBatchSampler:
+        if not isinstance(self.sampler, BrandSampler | PlannedBatchSampler):
             raise UsageError(f"a {type(self.sampler).__name__} has no state; a BrandSampler does")
         return self.sampler
 
@@ -264,14 +271,15 @@ def _enough(source: SampleSource, batch_size: int) -> int:
 
 def _check_plan(plan: Any, dataset: Drawable, *, alone: bool) -> None:
     """Raise `UsageError` unless a plan of this data set alone says what batches are."""
-    if not isinstance(plan, BatchPlan):
+    if not isinstance(plan, PlannedBatchSampler):
         raise UsageError(
-            f"batch_sampler= is a {type(plan).__name__}: a BrandLoader takes a BatchPlan, or batch_size= and sampler="
+            f"batch_sampler= is a {type(plan).__name__}: a BrandLoader takes a LengthBatchSampler or a "
+            "PackedBatchSampler, or batch_size= and sampler="
         )
     if not alone:
         raise UsageError("batch_sampler= says what batches are: leave out batch_size=, sampler= and drop_last=")
     if plan.dataset is not dataset:
-        raise UsageError("the BatchPlan is of another BrandDataset object; give both the same one")
+        raise UsageError("batch_sampler= draws from another BrandDataset object; give both the same one")
 
 
 def _processors() -> int:

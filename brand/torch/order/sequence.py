@@ -197,7 +197,7 @@ def other_data_set(found: str, data: StoredDataSet, name: str) -> str:
     return (
         f"the state is of version {number} of the collection, and this is {name}: open "
         f"'{data.path}@{number}' to go on exactly where it stopped, or begin its epoch anew on this "
-        "version, `load_state_dict(brand.rebase(state, sampler))`"
+        "version, `load_state_dict(brand.migrate_state(state, sampler))`"
     )
 
 

@@ -27,7 +27,7 @@ def lengths_of(data: Catalogue, length: ArrayLike | str | None) -> NDArray[Any]:
     samples, places = len(data), data.header.samples
     if length is None:
         return np.concatenate(
-            [data.rows(subset.start, subset.stop)["raw_size"].astype(np.int64) for subset in blocks(places)]
+            [data.rows(part.start, part.stop)["raw_size"].astype(np.int64) for part in blocks(places)]
         )
     if isinstance(length, str):
         try:
@@ -43,8 +43,8 @@ def lengths_of(data: Catalogue, length: ArrayLike | str | None) -> NDArray[Any]:
             )
     by_place = np.full(places, -1, np.int64 if values.dtype.kind in "iu" else np.float64)
     present = data.present()
-    for subset in blocks(len(present)):
-        indices = present[subset]
+    for part in blocks(len(present)):
+        indices = present[part]
         by_place[data.places(indices)] = values[indices]
     return by_place
 

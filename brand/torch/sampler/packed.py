@@ -1,4 +1,4 @@
-"""How do documents become tensors of packed rows? `PackedRows`, a `collate_fn` for the batches of a `BatchPlan`."""
+"""How do documents become tensors of packed rows? `PackedRows`, the `collate_fn` of a `PackedBatchSampler`."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class PackedRows:
         if pieces.rows > self._rows:
             raise UsageError(
                 f"{counted(len(documents), 'document')} of {lengths.sum():,} tokens fill {pieces.rows} rows of {row}, "
-                f"and the plan has {self._rows}: the lengths that BatchPlan was given are not those of "
+                f"and a batch has {self._rows}: the lengths that the sampler was given are not those of "
                 f"{self._field!r}. Where a transform adds tokens, give it the lengths with them"
             )
         # In rows that lie one after another, documents and padding are runs of the same kinds in the same order.

@@ -1,4 +1,4 @@
-"""One iteration of a `BatchPlan`: which batches does this rank get, what is its state, and how much of them is padding?
+"""One iteration of a sampler of batches: which batches does a rank get, what is its state, and how much is padding?
 
 Batches are numbered through the epoch. From the first one of the iteration on, ranks take them in turn, so all ranks
 get equally many, and any other ranks go on from the number of batches that all of them have trained.

@@ -1,8 +1,8 @@
 """`Upcoming`: where does the next iteration of a sampler begin?
 
 At the epoch after the present iteration's, at the epoch that `set_epoch` named, or where a loaded state says. A
-`BrandSampler` counts places in an epoch as positions, a `BatchPlan` as batches; both keep one `Upcoming`, which owns
-the place and knows the iteration that began last.
+`BrandSampler` counts places in an epoch as positions, a `LengthBatchSampler` as batches; both keep one `Upcoming`,
+which owns the place and knows the iteration that began last.
 """
 
 from __future__ import annotations

@@ -151,7 +151,7 @@ class Peering(Feature):
         """End the exchange on an open stream that has ended."""
         if asks:
             self.receiving.lost(node)
-            self._fetches.lost(node)
+            self._fetches.on_node_lost(node)
         else:
             peer = self.peers[node]
             peer.leaves()
@@ -187,7 +187,7 @@ class Peering(Feature):
                 live = [live for _, live in self._epochs.lives.live() if live.epoch.number == number]
                 self.receiving.came(node, live[0].epoch if live else None, places, missed, data, now_s)
             case FetchReply():
-                self._fetches.came(node, message)
+                self._fetches.on_reply(node, message)
             case Refused(about, reason):
                 self.telling.disagreements.refuse(about.name, about.order, reason)
 

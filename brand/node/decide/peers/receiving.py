@@ -104,7 +104,7 @@ class Receiving:
             raise ProtocolError("samples that do not fill their pages, or the same sample twice")
         peer = self._peers[node]
         peer.receives(len(data), now_s)
-        self._counters.receives(len(places), data.nbytes)
+        self._counters.add_received(len(places), data.nbytes)
         if epoch is None:
             return
         if (epoch.owner_of(both) != node).any():
@@ -117,8 +117,8 @@ class Receiving:
         self._residents.refer(places[wanted & there])
         here = places[wanted]
         arrived = self._residents.present(here)
-        epoch.states.arrives(here[arrived])
-        epoch.states.forgets(np.concatenate((here[~arrived], places[~wanted], missed)))
+        epoch.states.mark_arrived(here[arrived])
+        epoch.states.forget(np.concatenate((here[~arrived], places[~wanted], missed)))
 
     def _put(self, node: NodeNumber, places: NDArray[np.int64], data: NDArray[np.uint8]) -> None:
         """Store samples in memory. Do nothing if memory has no space after all."""
@@ -135,7 +135,7 @@ class Receiving:
         asked = np.unique(positions[np.isin(positions, epoch.requests.positions)])
         owner = self._owner_to_ask(epoch, epoch.plan.sample_of[asked])
         for node in [node for node in self._members.others if node not in epoch.lost]:
-            self._counters.asks(self._ask(node, epoch, asked[owner == node]), hurried=False)
+            self._counters.add_requested(self._ask(node, epoch, asked[owner == node]), hurried=False)
 
     def requests(self) -> Iterator[PeerRequest]:
         """Yield the requests to send to owners now. Requests to a node that was not reached yet wait for it."""
@@ -162,7 +162,7 @@ class Receiving:
         owner = self._owner_to_ask(epoch, epoch.plan.sample_of[positions])
         late = [peer.node for peer in self._peers if peer.reach is Reach.OPEN and (owner == peer.node).any()]
         for node in late:
-            self._counters.asks(self._ask(node, epoch, positions[owner == node]), hurried=True)
+            self._counters.add_requested(self._ask(node, epoch, positions[owner == node]), hurried=True)
         return bool(late)
 
     def _owner_to_ask(self, epoch: Epoch, places: NDArray[Any]) -> NDArray[np.int32]:
@@ -176,7 +176,7 @@ class Receiving:
         """Queue a request to an owner for positions, all different. Return their number."""
         if len(positions):
             places = epoch.plan.sample_of[positions]
-            epoch.states.starts(places)
+            epoch.states.start(places)
             pages = int(self._residents.pages_of[places].sum())
             self._requests.append(PeerRequest(node, epoch.number, positions, pages))
         return len(positions)
@@ -189,7 +189,7 @@ class Receiving:
             late = places[owner == peer.node]
             if not len(late) or peer.heard_s >= silent_since_s:
                 continue
-            epoch.states.leaves(late)
-            self._counters.gives_up(len(late))
-            if peer.reach is not Reach.OPEN:  # the node was never reached, or is lost
+            epoch.states.release(late)
+            self._counters.add_late(len(late))
+            if peer.reach is not Reach.OPEN:  # it was never reached, or is gone
                 self.lost(peer.node)

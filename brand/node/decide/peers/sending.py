@@ -60,7 +60,7 @@ class Sending:
                 continue
             if stuck and outgoing.urgent:
                 waits = epoch.plan.sample_of[positions[: outgoing.urgent]]
-                epoch.states.leaves(waits[epoch.states.due(waits)])
+                epoch.states.release(waits[epoch.states.due(waits)])
             batch = self._take(peer, key, epoch, positions)
             if batch is not None:
                 return batch
@@ -95,10 +95,10 @@ class Sending:
         places, present = places[:fit], present[:fit]
         here = places[present]
         data = self._residents.contents(here)
-        self._residents.let_go(here[epoch.states.leaves(here)])
+        self._residents.let_go(here[epoch.states.release(here)])
         queue_to(epoch, peer.node).advance(fit)
-        epoch.progress.sends(fit)
-        self._epochs.runs[key[0]].serves(fit)
+        epoch.progress.add_sent(fit)
+        self._epochs.runs[key[0]].add_served(fit)
         peer.sends(len(data))
-        self._counters.sends(len(here), data.nbytes)
+        self._counters.add_sent(len(here), data.nbytes)
         return Batch(key, here, places[~present], data)

@@ -161,7 +161,7 @@ class Announcements:
             if other == node and key[0] == run and forgotten.epoch in (None, key[1]):
                 self._forget(node, key)
         if forgotten.epoch is None and run is not None:
-            epochs.left(as_client(node), run)
+            epochs.remove_client(as_client(node), run)
 
     def gone(self, node: NodeNumber) -> None:
         """Forget all that a node draws after its stream has ended."""

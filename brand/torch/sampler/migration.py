@@ -1,7 +1,7 @@
 """What becomes of a state of an older version of a collection? It fits that version exactly, and no other one.
 
 The order of an epoch is one of all samples, so new samples change it: no position of the old order says which samples
-of the new one were drawn. `rebase` therefore begins the epoch of the state anew.
+of the new one were drawn. `migrate_state` therefore begins the epoch of the state anew.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from brand.torch.sampler.sampler import BrandSampler, state_at
 log = logging.getLogger("brand")
 
 
-def rebase(state: Mapping[str, Any], sampler: BrandSampler) -> dict[str, Any]:
+def migrate_state(state: Mapping[str, Any], sampler: BrandSampler) -> dict[str, Any]:
     """The state of a run that goes on with another version of its collection: at the beginning of the state's epoch.
 
     Samples that were drawn in that epoch are drawn again in it; the log says how many. `sampler` draws from the new
@@ -34,7 +34,7 @@ def rebase(state: Mapping[str, Any], sampler: BrandSampler) -> dict[str, Any]:
         raise UsageError(f"this is no state of a BrandSampler: {error!r}") from None
     source = source_of(sampler.dataset)
     if not isinstance(source, SetSource):
-        raise UsageError(f"rebase is for states of a collection, and this sampler draws from {source.name}")
+        raise UsageError(f"migrate_state is for states of a collection, and this sampler draws from {source.name}")
     if found == source.data.id:
         return dict(state)
     version = source.data.version

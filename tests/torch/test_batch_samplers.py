@@ -1,4 +1,4 @@
-"""`BatchPlan`: every sample once an epoch, ranks with equally many batches, and a stop at any batch changes nothing."""
+"""Planned batches: every sample once an epoch, ranks with equally many batches, and a stop changes nothing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from brand import pack
 from brand.errors import SchemaError, UsageError
 from brand.orders.policies.registry import OrderOption
 from brand.testing.node import RunningServer, running_server
-from brand.torch import BatchPlan, BrandDataset, BrandLoader, BrandSampler
+from brand.torch import BrandDataset, BrandLoader, BrandSampler, LengthBatchSampler, PackedBatchSampler
 from tests import places
 from tests.support import LIMIT_S, free_port
 from tests.torch.support import MANY_WORKERS, TORCHDATA, indices_of, stateful_loader
@@ -34,11 +34,12 @@ pytestmark = [
 COUNT, LONGEST = 90, 30
 State = dict[str, Any]
 Batch = list[int]
+Plan = LengthBatchSampler | PackedBatchSampler
 LIMITS: dict[str, dict[str, Any]] = {
     "size": {"batch_size": 4},
     "length": {"batch_length": 60},
     "both": {"batch_length": 60, "batch_size": 3},
-    "packed": {"pack": 12, "rows": 3},
+    "packed": {"tokens_per_row": 12, "rows_per_batch": 3},
 }
 
 
@@ -75,31 +76,38 @@ def data_set(server: RunningServer) -> BrandDataset:
     return opened(server)
 
 
+def planned(data_set: BrandDataset, length: Any = "count", **limits: Any) -> Plan:
+    """Batches of the kind that the limits say."""
+    kind: Any = PackedBatchSampler if {"tokens_per_row", "rows_per_batch"} & set(limits) else LengthBatchSampler
+    found: Plan = kind(data_set, length, **limits)
+    return found
+
+
 def pairs(samples: list[tuple[int, int]]) -> list[tuple[int, int]]:
     """A batch as it is."""
     return samples
 
 
-def loaded(plan: BatchPlan) -> BrandLoader:
+def loaded(plan: Plan) -> BrandLoader:
     """A loader of lists of indices."""
     return BrandLoader(plan.dataset, batch_sampler=plan, collate_fn=lambda samples: [index for index, _ in samples])
 
 
-def expected(plan: BatchPlan, epoch: int) -> list[Batch]:
+def expected(plan: Plan, epoch: int) -> list[Batch]:
     """The indices of all batches of an epoch, out of its plan alone."""
     batches = plan._sequence.batches_of(epoch).batches
     indices = plan.dataset._source.data.indices(plan.order.plan(epoch).sample_of)[batches.positions]
-    return [subset.tolist() for subset in np.split(indices, batches.ends)[:-1]]
+    return [part.tolist() for part in np.split(indices, batches.ends)[:-1]]
 
 
-def ranked(data_set: BrandDataset, ranks: int, **more: Any) -> list[BatchPlan]:
+def ranked(data_set: BrandDataset, ranks: int, **more: Any) -> list[Plan]:
     """The plans of all ranks."""
-    return [BatchPlan(data_set, "count", num_replicas=ranks, rank=rank, **more) for rank in range(ranks)]
+    return [planned(data_set, num_replicas=ranks, rank=rank, **more) for rank in range(ranks)]
 
 
 def dealt(parts: list[list[Batch]]) -> list[Batch]:
     """The batches of all ranks in the order of their numbers."""
-    assert len({len(subset) for subset in parts}) == 1, "ranks have equally many batches"
+    assert len({len(part) for part in parts}) == 1, "ranks have equally many batches"
     return [batch for turn in zip(*parts, strict=True) for batch in turn]
 
 
@@ -117,8 +125,8 @@ def through_json(state: State) -> State:
 def test_every_sample_comes_once_an_epoch(server: RunningServer, limits: dict[str, Any], order: OrderOption) -> None:
     """Batch for batch as planned, with a `BrandLoader` and a `DataLoader`; other batches in the next epoch."""
     data_set = opened(server, order=order)
-    plan = BatchPlan(data_set, "count", **limits)
-    fast, plain = loaded(plan), DataLoader(data_set, batch_sampler=BatchPlan(data_set, "count", **limits))
+    plan = planned(data_set, **limits)
+    fast, plain = loaded(plan), DataLoader(data_set, batch_sampler=planned(data_set, **limits))
     for epoch in range(2):
         wanted = expected(plan, epoch)
         assert sorted(index for batch in wanted for index in batch) == list(range(COUNT))
@@ -131,7 +139,7 @@ def test_every_sample_comes_once_an_epoch(server: RunningServer, limits: dict[st
 @pytest.mark.parametrize("limits", LIMITS.values(), ids=LIMITS)
 def test_no_batch_is_over_its_limit(data_set: BrandDataset, limits: dict[str, Any]) -> None:
     """As samples come, not as they were planned."""
-    loader = BrandLoader(data_set, batch_sampler=BatchPlan(data_set, "count", **limits), collate_fn=pairs)
+    loader = BrandLoader(data_set, batch_sampler=planned(data_set, **limits), collate_fn=pairs)
     for batch in loader:
         counts = [count for _, count in batch]
         assert len(batch) <= limits.get("batch_size", COUNT)
@@ -160,7 +168,7 @@ def test_ranks_have_equally_many_batches(data_set: BrandDataset, ranks: int, dro
 def test_workers_change_nothing(server: RunningServer, workers: int) -> None:
     """Batches come in order from any number of worker processes, also in a second epoch of the same workers."""
     data_set = opened(server)
-    plan = BatchPlan(data_set, "count", batch_length=60)
+    plan = LengthBatchSampler(data_set, "count", batch_length=60)
     loader = DataLoader(data_set, batch_sampler=plan, num_workers=workers, persistent_workers=True)
     for epoch in range(2):
         assert [indices_of([batch]) for batch in loader] == expected(plan, epoch)
@@ -168,11 +176,13 @@ def test_workers_change_nothing(server: RunningServer, workers: int) -> None:
 
 RANK = """
 import json, sys
-from brand import BatchPlan, BrandDataset, BrandLoader
+from brand import LengthBatchSampler, BrandDataset, BrandLoader
 
 data = BrandDataset(sys.argv[1], fields=("index",), memory=0.6)
 loader = BrandLoader(
-    data, batch_sampler=BatchPlan(data, "count", batch_length=60), collate_fn=lambda samples: [i for (i,) in samples]
+    data,
+    batch_sampler=LengthBatchSampler(data, "count", batch_length=60),
+    collate_fn=lambda samples: [i for (i,) in samples],
 )
 print(json.dumps([list(loader) for _ in range(3)]))
 """
@@ -192,7 +202,7 @@ def test_ranks_of_a_job_draw_from_one_server(path: Path) -> None:
         for rank in range(2)
     ]
     found = [json.loads(rank.communicate(timeout=LIMIT_S)[0]) for rank in ranks]
-    plan = BatchPlan(BrandDataset(path, memory=0.6), "count", batch_length=60)
+    plan = LengthBatchSampler(BrandDataset(path, memory=0.6), "count", batch_length=60)
     for epoch in range(3):
         wanted = expected(plan, epoch)
         assert dealt([batches[epoch] for batches in found]) == wanted + wanted[: len(wanted) % 2]
@@ -202,7 +212,7 @@ def test_ranks_of_a_job_draw_from_one_server(path: Path) -> None:
 def test_the_server_does_not_judge_batches_of_one_sample(data_set: BrandDataset) -> None:
     """They come in another order than the positions, so what lies between is not left out. With many seeds."""
     for seed in range(12):
-        plan = BatchPlan(data_set, "count", batch_size=1, seed=seed)
+        plan = LengthBatchSampler(data_set, "count", batch_size=1, seed=seed)
         assert len(list(loaded(plan))) == COUNT
 
 
@@ -211,7 +221,7 @@ def test_hardly_a_sample_is_read_exactly(path: Path) -> None:
     with running_server(path, memory=0.6) as server:
         data_set = opened(server)
         for epoch in range(3):
-            plan = BatchPlan(data_set, "count", batch_size=4)
+            plan = LengthBatchSampler(data_set, "count", batch_size=4)
             plan.set_epoch(epoch)
             assert len(list(loaded(plan))) == len(plan)
         stats = data_set.stats()
@@ -223,7 +233,7 @@ def test_a_part_and_lengths_of_ones_own(data_set: BrandDataset) -> None:
     lengths = data_set.column("seconds").copy()
     lengths[3], lengths[4] = np.nan, 1000
     kept = np.flatnonzero((lengths >= 0) & (lengths < 1000))
-    plan = BatchPlan(data_set, lengths, batch_length=30, subset=kept)
+    plan = LengthBatchSampler(data_set, lengths, batch_length=30, subset=kept)
     found = list(loaded(plan))
     assert sorted(index for batch in found for index in batch) == kept.tolist()
     assert all(lengths[batch].max() * len(batch) <= 30 for batch in found)
@@ -231,7 +241,7 @@ def test_a_part_and_lengths_of_ones_own(data_set: BrandDataset) -> None:
 
 def test_bytes_are_lengths_by_default(data_set: BrandDataset) -> None:
     """All fields of a sample together, as the index has them."""
-    plan = BatchPlan(data_set, batch_size=6)
+    plan = LengthBatchSampler(data_set, batch_size=6)
     lengths = data_set.column("count")
     assert plan.padding(0) < 0.3
     spread = [np.ptp(lengths[batch]) for batch in expected(plan, 0)]
@@ -240,7 +250,7 @@ def test_bytes_are_lengths_by_default(data_set: BrandDataset) -> None:
 
 def test_the_plan_says_how_much_is_padding(data_set: BrandDataset) -> None:
     """For the batches so far and for the epoch, as the samples say it."""
-    plan = BatchPlan(data_set, "count", batch_size=4)
+    plan = LengthBatchSampler(data_set, "count", batch_size=4)
     loader = BrandLoader(data_set, batch_sampler=plan, collate_fn=pairs)
     used = padded = 0
     for number, batch in enumerate(loader, 1):
@@ -267,7 +277,7 @@ def test_a_run_stops_at_every_batch_and_goes_on_with_other_ranks(
     server: RunningServer, limits: dict[str, Any], ranks: int
 ) -> None:
     """Stopped alone, it goes on as several ranks of another seed, and in the epoch after."""
-    plan = BatchPlan(opened(server), "count", seed=3, **limits)
+    plan = planned(opened(server), seed=3, **limits)
     loader = loaded(plan)
     epochs = [expected(plan, epoch) for epoch in range(2)]
     batches, states = iter(loader), [through_json(loader.state_dict())]
@@ -297,21 +307,21 @@ def test_all_ranks_have_the_same_state(data_set: BrandDataset, ranks: int) -> No
         states = [loader.state_dict() for loader in loaders]
         assert all(state == states[0] for state in states)
         if step % 3 == 1 and step * ranks < len(wanted):
-            alone = loaded(BatchPlan(data_set, "count", batch_size=4))
+            alone = loaded(LengthBatchSampler(data_set, "count", batch_size=4))
             alone.load_state_dict(states[0])
             assert list(alone) == wanted[step * ranks :]
 
 
 def test_a_plain_loader_says_how_many_batches_were_trained(data_set: BrandDataset) -> None:
     """With workers the plan runs ahead, so the loop says it."""
-    plan = BatchPlan(data_set, "count", batch_size=4)
+    plan = LengthBatchSampler(data_set, "count", batch_size=4)
     loader = DataLoader(data_set, batch_sampler=plan, num_workers=0)
     assert plan.state_dict()["batch"] == 0
     assert len(list(loader)) == len(plan)
     for trained in (0, 1, len(plan) - 1):
         state = plan.state_dict(batches=trained)
         assert (state["epoch"], state["batch"]) == (0, trained)
-        other = BatchPlan(data_set, "count", batch_size=4)
+        other = LengthBatchSampler(data_set, "count", batch_size=4)
         other.load_state_dict(state)
         rest = [indices_of([batch]) for batch in DataLoader(data_set, batch_sampler=other)]
         assert rest == expected(plan, 0)[trained:]
@@ -323,13 +333,13 @@ def test_a_plain_loader_says_how_many_batches_were_trained(data_set: BrandDatase
 
 def test_torchdata_goes_on_from_its_own_state(data_set: BrandDataset) -> None:
     """A `StatefulDataLoader` keeps the state of the plan's iteration."""
-    plan = BatchPlan(data_set, "count", batch_size=4)
+    plan = LengthBatchSampler(data_set, "count", batch_size=4)
     loader = stateful_loader(data_set, batch_sampler=plan, num_workers=0)
     wanted, batches = expected(plan, 0), iter(loader)
     first = [indices_of([next(batches)]) for _ in range(5)]
     assert first == wanted[:5]
     state = loader.state_dict()
-    again = stateful_loader(data_set, batch_sampler=BatchPlan(data_set, "count", batch_size=4), num_workers=0)
+    again = stateful_loader(data_set, batch_sampler=LengthBatchSampler(data_set, "count", batch_size=4), num_workers=0)
     again.load_state_dict(state)
     assert [indices_of([batch]) for batch in again] == wanted[5:]
 
@@ -337,9 +347,9 @@ def test_torchdata_goes_on_from_its_own_state(data_set: BrandDataset) -> None:
 def test_a_window_that_memory_chose_is_part_of_the_state(server: RunningServer) -> None:
     """A run with other memory goes on with the same batches."""
     data_set = opened(server)
-    plan = BatchPlan(data_set, "count", batch_size=4, window=16)
+    plan = LengthBatchSampler(data_set, "count", batch_size=4, window=16)
     state = plan._sequence.state_at(0, 3)
-    other = BatchPlan(data_set, "count", batch_size=4)
+    other = LengthBatchSampler(data_set, "count", batch_size=4)
     assert other.limits.window != 16
     other.load_state_dict(state)
     assert list(loaded(other)) == expected(plan, 0)[3:]
@@ -347,7 +357,7 @@ def test_a_window_that_memory_chose_is_part_of_the_state(server: RunningServer) 
 
 def test_epochs_are_set_and_not_gone_back_to(data_set: BrandDataset, caplog: pytest.LogCaptureFixture) -> None:
     """As with a `BrandSampler`."""
-    plan = BatchPlan(data_set, "count", batch_size=4)
+    plan = LengthBatchSampler(data_set, "count", batch_size=4)
     loader = loaded(plan)
     loader.set_epoch(5)
     assert list(loader) == expected(plan, 5)
@@ -376,37 +386,37 @@ def test_epochs_are_set_and_not_gone_back_to(data_set: BrandDataset, caplog: pyt
         ({"epoch": "0"}, "epoch='0'"),
         ({"batch": 10**6}, "batch 1,000,000 of 23"),
         ({"batch": True}, "batch=True"),
-        ({"limits": None}, "no state of a BatchPlan"),
-        ({"limits": {"window": 16}}, "no state of a BatchPlan"),
-        ({"order": {}}, "no state of a BatchPlan"),
-        ({"order": 3}, "no state of a BatchPlan"),
+        ({"limits": None}, "no state of a LengthBatchSampler"),
+        ({"limits": {"window": 16}}, "no state of a LengthBatchSampler"),
+        ({"order": {}}, "no state of a LengthBatchSampler"),
+        ({"order": 3}, "no state of a LengthBatchSampler"),
     ],
 )
 def test_a_state_is_distrusted(data_set: BrandDataset, change: State, why: str) -> None:
     """A message says what is wrong."""
-    plan = BatchPlan(data_set, "count", batch_size=4)
+    plan = LengthBatchSampler(data_set, "count", batch_size=4)
     with pytest.raises(UsageError, match=why):
         plan.load_state_dict(plan._sequence.state_at(0, 2) | change)
-    with pytest.raises(UsageError, match="no state of a BatchPlan"):
+    with pytest.raises(UsageError, match="no state of a LengthBatchSampler"):
         plan.load_state_dict({})
-    with pytest.raises(UsageError, match="no state of a BatchPlan"):
+    with pytest.raises(UsageError, match="no state of a LengthBatchSampler"):
         plan.load_state_dict(BrandSampler(data_set).state_dict())
 
 
 def test_another_plan_goes_on_between_epochs_only(data_set: BrandDataset) -> None:
     """Inside an epoch the same limits, lengths and part are needed."""
-    plan = BatchPlan(data_set, "count", batch_size=4)
-    others = {
-        "batch_size=5": BatchPlan(data_set, "count", batch_size=5),
-        "pack=12": BatchPlan(data_set, "count", pack=12, rows=3),
-        "lengths=": BatchPlan(data_set, "seconds", batch_size=4),
+    plan = LengthBatchSampler(data_set, "count", batch_size=4)
+    others: dict[str, Plan] = {
+        "batch_size=5": LengthBatchSampler(data_set, "count", batch_size=5),
+        "tokens_per_row=12": PackedBatchSampler(data_set, "count", tokens_per_row=12, rows_per_batch=3),
+        "lengths=": LengthBatchSampler(data_set, "seconds", batch_size=4),
     }
     for why, other in others.items():
         with pytest.raises(UsageError, match=rf"(?s)batch_size=4.*{why}"):
             other.load_state_dict(plan._sequence.state_at(0, 2))
         other.load_state_dict(plan._sequence.state_at(1, 0))
         assert list(loaded(other)) == expected(other, 1)
-    subset = BatchPlan(data_set, "count", batch_size=4, subset=np.arange(50))
+    subset = LengthBatchSampler(data_set, "count", batch_size=4, subset=np.arange(50))
     with pytest.raises(UsageError, match="give the same subset="):
         subset.load_state_dict(plan._sequence.state_at(0, 2))
 
@@ -418,7 +428,7 @@ def test_another_plan_goes_on_between_epochs_only(data_set: BrandDataset) -> Non
 def test_rows_hold_whole_documents(server: RunningServer, fields: tuple[str, ...] | None) -> None:
     """Tokens, positions, documents and labels, each of them as the documents say."""
     data_set = opened(server, fields=fields)
-    plan = BatchPlan(data_set, "count", pack=12, rows=3)
+    plan = PackedBatchSampler(data_set, "count", tokens_per_row=12, rows_per_batch=3)
     counts = data_set.column("count")
     seen = list[int]()
     for batch in BrandLoader(data_set, batch_sampler=plan, collate_fn=plan.collate("tokens", pad=-7)):
@@ -443,7 +453,7 @@ def test_rows_hold_whole_documents(server: RunningServer, fields: tuple[str, ...
 
 def test_collate_goes_through_a_pickle(data_set: BrandDataset, server: RunningServer) -> None:
     """To workers that are spawned."""
-    plan = BatchPlan(opened(server, fields=("tokens",)), "count", pack=12, rows=3)
+    plan = PackedBatchSampler(opened(server, fields=("tokens",)), "count", tokens_per_row=12, rows_per_batch=3)
     collate = pickle.loads(pickle.dumps(plan.collate("tokens")))
     assert collate([(np.arange(5),)])["input_ids"].shape == (3, 12)
     assert repr(collate) == "PackedRows('tokens', 3 rows of 12)"
@@ -453,16 +463,14 @@ def test_documents_that_do_not_fit_are_refused(server: RunningServer) -> None:
     """Before an epoch where the lengths say so; else in the batch."""
     data_set = opened(server, fields=("tokens",))
     with pytest.raises(UsageError, match=r"sample \d+ has length 26, and a batch holds 24, and \d+ other samples"):
-        BatchPlan(data_set, "count", pack=12, rows=2)
-    plan = BatchPlan(data_set, np.ones(COUNT, np.int64), pack=12, rows=3)
-    with pytest.raises(UsageError, match=r"fill \d+ rows of 12, and the plan has 3: the lengths"):
+        PackedBatchSampler(data_set, "count", tokens_per_row=12, rows_per_batch=2)
+    plan = PackedBatchSampler(data_set, np.ones(COUNT, np.int64), tokens_per_row=12, rows_per_batch=3)
+    with pytest.raises(UsageError, match=r"fill \d+ rows of 12, and a batch has 3: the lengths"):
         list(BrandLoader(data_set, batch_sampler=plan, collate_fn=plan.collate("tokens")))
     with pytest.raises(SchemaError, match="no field 'count' to pack; samples have tokens"):
         plan.collate("count")
     with pytest.raises(UsageError, match="tokens are whole numbers"):
         plan.collate("tokens")([(np.array([0.5]),)])
-    with pytest.raises(UsageError, match="this plan has none"):
-        BatchPlan(data_set, "count", batch_size=4).collate("tokens")
 
 
 # -- wrong use -------------------------------------------------------------------------------------------------------
@@ -471,9 +479,9 @@ def test_documents_that_do_not_fit_are_refused(server: RunningServer) -> None:
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        ({}, "say what a batch is"),
-        ({"pack": 8}, "say what a batch is"),
-        ({"pack": 8, "rows": 4, "batch_size": 2}, "say what a batch is"),
+        ({}, "give the limit of a batch"),
+        ({"tokens_per_row": 8, "rows_per_batch": None}, "rows_per_batch=None"),
+        ({"tokens_per_row": 0, "rows_per_batch": 4}, "tokens_per_row=0: at least 1"),
         ({"batch_size": 0}, "batch_size=0: at least 1"),
         ({"batch_size": 2.5}, "batch_size=2.5: a whole number"),
         ({"batch_length": -3}, "batch_length=-3"),
@@ -487,20 +495,20 @@ def test_documents_that_do_not_fit_are_refused(server: RunningServer) -> None:
         ({"batch_size": 2, "length": np.full(COUNT, np.nan)}, "sample 0 has length nan, which is none"),
         ({"batch_size": 2, "length": np.full(COUNT, -1)}, "sample 0 has length -1, which is none"),
         ({"batch_size": 2, "length": np.full(COUNT, np.inf)}, "sample 0 has length inf"),
-        ({"pack": 40, "rows": 1, "length": "seconds"}, "as whole numbers"),
-        ({"pack": 40, "rows": 1, "length": None}, "pack= needs length="),
+        ({"tokens_per_row": 40, "rows_per_batch": 1, "length": "seconds"}, "as whole numbers"),
+        ({"tokens_per_row": 40, "rows_per_batch": 1, "length": None}, "length= is the number of tokens"),
         ({"batch_size": 2, "rank": 3, "num_replicas": 2}, "rank 3 of 2"),
     ],
 )
 def test_what_is_wrong_is_said(data_set: BrandDataset, arguments: dict[str, Any], why: str) -> None:
     """Each message names the argument or the sample."""
     with pytest.raises(UsageError, match=why):
-        list(BatchPlan(data_set, **({"length": "count"} | arguments)))
+        list(planned(data_set, **arguments))
 
 
 def test_loaders_say_what_does_not_go_with_a_plan(data_set: BrandDataset, server: RunningServer) -> None:
     """Sizes, samplers, other data sets, and a plan in the place of a sampler."""
-    plan: Any = BatchPlan(data_set, "count", batch_size=4)
+    plan: Any = LengthBatchSampler(data_set, "count", batch_size=4)
     with pytest.raises(UsageError, match="leave out batch_size="):
         BrandLoader(data_set, 8, batch_sampler=plan)
     with pytest.raises(UsageError, match="leave out batch_size="):
@@ -509,18 +517,18 @@ def test_loaders_say_what_does_not_go_with_a_plan(data_set: BrandDataset, server
         BrandLoader(data_set, sampler=plan)
     with pytest.raises(UsageError, match="another BrandDataset object"):
         BrandLoader(opened(server), batch_sampler=plan)
-    with pytest.raises(UsageError, match="takes a BatchPlan"):
+    with pytest.raises(UsageError, match="takes a LengthBatchSampler or a PackedBatchSampler"):
         BrandLoader(data_set, batch_sampler=[[1], [2]])  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="not from a list"):
-        BatchPlan([1, 2], batch_size=4)  # type: ignore[arg-type]
+        LengthBatchSampler([1, 2], batch_size=4)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="jobs decide the order while they draw"):
-        BatchPlan(opened(server, order="shared"), "count", batch_size=4)
+        LengthBatchSampler(opened(server, order="shared"), "count", batch_size=4)
 
 
 def test_reprs_tell_the_state(data_set: BrandDataset) -> None:
     """Before and in an iteration."""
-    plan = BatchPlan(data_set, "count", batch_size=4, window=20)
-    assert repr(plan).endswith("window=20, size=4, seed=0, None)")
+    plan = LengthBatchSampler(data_set, "count", batch_size=4, window=20)
+    assert repr(plan).endswith("window=20, batch_size=4, seed=0, None)")
     batches = iter(plan)
     assert repr(batches) == "PlannedBatches(not begun)"
     next(batches)
@@ -532,13 +540,15 @@ PREPARES = """
 import sys
 from accelerate import Accelerator
 from torch.utils.data import DataLoader
-from brand import BatchPlan, BrandDataset, BrandLoader, BrandError
+from brand import LengthBatchSampler, BrandDataset, BrandLoader, BrandError
 from brand.frameworks.accelerate import prepare
 
 accelerator, data = Accelerator(cpu=True), BrandDataset(sys.argv[1], fields=("index",))
 for make in (
-    lambda: prepare(accelerator, BrandLoader(data, batch_sampler=BatchPlan(data, "count", batch_size=4))),
-    lambda: next(iter(accelerator.prepare(DataLoader(data, batch_sampler=BatchPlan(data, "count", batch_size=4))))),
+    lambda: prepare(accelerator, BrandLoader(data, batch_sampler=LengthBatchSampler(data, "count", batch_size=4))),
+    lambda: next(
+        iter(accelerator.prepare(DataLoader(data, batch_sampler=LengthBatchSampler(data, "count", batch_size=4))))
+    ),
 ):
     try:
         make()
@@ -555,5 +565,5 @@ def test_accelerate_does_not_deal_out_the_batches_again(path: Path) -> None:
         [sys.executable, "-c", PREPARES, str(path)], capture_output=True, text=True, check=True, timeout=LIMIT_S
     )
     ours, theirs = done.stdout.splitlines()
-    assert ours.startswith("a BatchPlan gives each process its own batches: iterate over the loader itself")
-    assert theirs.endswith("a BatchPlan gives each rank its own: leave out accelerator.prepare(loader)")
+    assert ours.startswith("a LengthBatchSampler gives each process its own batches: iterate over the loader itself")
+    assert theirs.endswith("a LengthBatchSampler gives each rank its own: leave out accelerator.prepare(loader)")

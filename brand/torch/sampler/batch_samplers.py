@@ -1,4 +1,4 @@
-"""`BatchPlan`: which samples make a batch together, where they differ in length?
+"""Which samples make a batch together, if they differ in length? `LengthBatchSampler`, `PackedBatchSampler`.
 
 Lengths are known before any sample is read, so the batches of an epoch are planned with its order: batches of similar
 length, batches up to a length, or rows packed full (`brand.orders.batches.batching`, `packing`). Each batch is a list
@@ -9,11 +9,12 @@ number of ranks and workers goes on from it.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from torch.utils.data import DistributedSampler
 
 from brand.errors import UsageError, counted
@@ -34,74 +35,51 @@ from brand.torch.sampler.planned import VERSION, PlannedBatches, PlannedSequence
 from brand.torch.sampler.positions import Dealing, States, rounds
 from brand.torch.sampler.upcoming import Upcoming
 
-_NO_STATE: Final = "this is no state of a BatchPlan"
+_FIELDS: Final = {
+    "batch_size": "size",
+    "batch_length": "most",
+    "tokens_per_row": "row",
+    "rows_per_batch": "rows",
+    "lengths": "lengths",
+}
+"""Parameters -> fields of `BatchLimits`."""
 
 
-class BatchPlan(DistributedSampler[list[int]]):
-    """Batches of samples of similar length, or of packed rows, planned before any sample is read.
-
-    Give it to a `BrandLoader` or a `DataLoader` as `batch_sampler=`. Every sample comes once an epoch, in random order.
-    Samples meet in a batch if they lie in one *window* of the order; a larger window leaves less padding and needs more
-    memory. Say in one of three ways what a batch is:
-
-    - `batch_size`: so many samples.
-    - `batch_length`: samples whose padded length, longest times number, is at most so much. With `batch_size`, also at
-      most so many samples.
-    - `pack` and `rows`: rows of `pack` tokens, filled with whole documents; `collate` makes their tensors. A document
-      longer than a row goes on in the next rows of the same batch.
-
-    All ranks get equally many batches: from one batch after another, ranks take theirs in turn.
+class PlannedBatchSampler(DistributedSampler[list[int]]):
+    """The common part of the samplers that plan batches before any sample is read.
 
     Args:
-        dataset: The data set to draw from.
-        length: An `int` or `float` field that holds each sample's length, or an array of all lengths by index. None:
-            the bytes of each sample, uncompressed. `pack` needs the number of tokens.
-        batch_size, batch_length, pack, rows: The limits of a batch, as above.
-        seed: Fixes the order of every epoch, and its batches.
-        num_replicas, rank: As for `BrandSampler`.
-        drop_last: Where the ranks do not divide the batches: drop the last round of them (True), or fill it up with
-            batches from the beginning of the epoch.
-        subset: The samples to draw, as for `BrandSampler`; None: all.
-        window: Samples of a window; None: as many as memory has room for, and no more than help.
-
-    Raises:
-        UsageError: The limits contradict each other, or a sample is longer than a batch; the message names it.
-        SchemaError: `length` is no field that has a column.
+        dataset, length, seed, num_replicas, rank, drop_last, subset, window: As users give them.
+        limits: What a batch is: parameters of the two samplers and their values.
     """
 
     dataset: BrandDataset
     shuffle = True
     """Frameworks read this attribute of a sampler: batches are always drawn in random order."""
 
-    def __init__(  # noqa: PLR0913 - a keyword each
+    def __init__(
         self,
         dataset: BrandDataset,
-        length: ArrayLike | str | None = None,
+        length: ArrayLike | str | None,
+        limits: Mapping[str, Any],
         *,
-        batch_size: int | None = None,
-        batch_length: float | None = None,
-        pack: int | None = None,
-        rows: int | None = None,
-        seed: int = 0,
-        num_replicas: int | None = None,
-        rank: int | None = None,
-        drop_last: bool = False,
-        subset: ArrayLike | None = None,
-        window: int | None = None,
+        seed: int,
+        num_replicas: int | None,
+        rank: int | None,
+        drop_last: bool,
+        subset: ArrayLike | None,
+        window: int | None,
     ) -> None:
         # DistributedSampler's own __init__ is left out: it needs a process group, and fixes the ranks too early.
         source = source_of(dataset) if isinstance(dataset, Drawable) else None
         if not isinstance(source, SetSource):
-            raise UsageError(f"BatchPlan draws from a BrandDataset, not from a {type(dataset).__name__}")
-        asked = {"batch_size": batch_size, "pack": pack, "rows": rows, "window": window}
-        for name, value in asked.items():
-            if value is not None and not whole(name, value, MAX_POSITIONS):
+            raise UsageError(f"{type(self).__name__} draws from a BrandDataset, not from a {type(dataset).__name__}")
+        for name, value in {**limits, "window": window}.items():
+            optional = name in ("batch_size", "batch_length", "window")
+            if (value is None and optional) or name == "batch_length":  # `BatchLimits` checks it
+                continue
+            if not whole(name, value, MAX_POSITIONS):
                 raise UsageError(f"{name}={value}: at least 1 is needed")
-        if (pack is None) != (rows is None) or (pack is None) == (batch_size is None and batch_length is None):
-            raise UsageError(
-                "say what a batch is: batch_size=, batch_length= or both; or pack=, the tokens of a row, with rows=, "
-                "the rows of a batch"
-            )
         self._source = source
         self.dataset, self.drop_last = dataset, drop_last
         self.num_replicas, self.rank = num_replicas, rank  # type: ignore[assignment]
@@ -109,30 +87,31 @@ class BatchPlan(DistributedSampler[list[int]]):
         if order.shares:
             raise UsageError("with order='shared' jobs decide the order while they draw; batches are planned before")
         lengths = lengths_of(source.data, length)
-        if pack is not None and (length is None or lengths.dtype != np.int64):
-            raise UsageError("pack= needs length=, the number of tokens of each sample, as whole numbers")
+        self._check_length(length, lengths)
         digest = hashlib.blake2s(lengths.tobytes(), digest_size=16).hexdigest()
-        sizes = {"size": batch_size, "most": batch_length, "row": pack, "rows": rows}
+        sizes: dict[str, Any] = dict.fromkeys(("size", "most", "row", "rows"))
+        sizes |= {_FIELDS[name]: value for name, value in limits.items()}
         try:
-            limits = BatchLimits(window or 1, digest, **sizes)  # type: ignore[arg-type]
+            chosen = BatchLimits(window or 1, digest, **sizes)
         except ValueError as error:
-            raise UsageError(f"batch_length={batch_length!r}: {error}") from None
+            raise UsageError(f"batch_length={limits.get('batch_length')!r}: {error}") from None
         drawn = None if order.subset is None else order.subset.mask
-        check_lengths(source.data, lengths, drawn, limits.longest)
+        check_lengths(source.data, lengths, drawn, chosen.longest)
         mean = float((lengths if drawn is None else lengths[drawn]).mean())
         room = source.ordering.room(order) if window is None else window
-        samples = samples_of(mean, **sizes) if window is None else float(window)  # type: ignore[arg-type]
-        limits = replace(
-            limits, window=choose_window(room, order.draws, samples, size=batch_size, pack=pack is not None)
-        )
-        self._sequence = PlannedSequence(source.port, order, limits, lengths, origin_here())
+        samples = samples_of(mean, **sizes) if window is None else float(window)
+        best = choose_window(room, order.draws, samples, size=sizes["size"], pack=sizes["row"] is not None)
+        self._sequence = PlannedSequence(source.port, order, replace(chosen, window=best), lengths, origin_here())
         """The batches of all epochs."""
         self._upcoming: Upcoming[PlannedBatches] = Upcoming()
         """Where the next iteration begins."""
 
+    def _check_length(self, length: Any, lengths: NDArray[Any]) -> None:
+        """Raise `UsageError` if batches cannot be planned with these lengths."""
+
     def __repr__(self) -> str:
-        values = ", ".join(f"{name}={value}" for name, value in self.limits.to_json().items() if name != "lengths")
-        return f"BatchPlan({self.dataset.name!r}, {values}, seed={self.seed}, {self._upcoming.present!r})"
+        values = ", ".join((f"window={self.limits.window}", _named(replace(self.limits, lengths=""))))
+        return f"{type(self).__name__}({self.dataset.name!r}, {values}, seed={self.seed}, {self._upcoming.present!r})"
 
     @property
     def order(self) -> Order:
@@ -183,12 +162,6 @@ class BatchPlan(DistributedSampler[list[int]]):
         """The share of an epoch's batches that is padding: 0 where all samples of each batch have one length."""
         return self._sequence.batches_of(whole("epoch", epoch, MAX_EPOCH)).padding()
 
-    def collate(self, field: str, *, pad: int = 0) -> PackedRows:
-        """A `collate_fn` that makes tensors of packed rows out of a field of tokens. Raises `UsageError`."""
-        if self.limits.row is None or self.limits.rows is None:
-            raise UsageError("collate packs rows, and this plan has none: give BatchPlan(..., pack=, rows=)")
-        return PackedRows(self.dataset, field, self.limits.row, self.limits.rows, pad)
-
     def state_dict(self, *, batches: int | None = None) -> dict[str, Any]:
         """The state of the run, as plain values.
 
@@ -218,9 +191,9 @@ class BatchPlan(DistributedSampler[list[int]]):
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             if isinstance(error, UsageError):
                 raise
-            raise UsageError(f"{_NO_STATE}: {error!r}") from None
+            raise UsageError(f"{self._no_state}: {error!r}") from None
         if (order.samples, order.chunk_size) != (self.order.samples, self.order.chunk_size) or order.shares:
-            raise UsageError(f"{_NO_STATE}: its sizes are not those of the data set")
+            raise UsageError(f"{self._no_state}: its sizes are not those of the data set")
         fits = replace(self.limits, window=limits.window) == limits
         if batch and not fits:
             raise UsageError(
@@ -229,10 +202,14 @@ class BatchPlan(DistributedSampler[list[int]]):
             )
         self._sequence = self._sequence.replaced(order, limits if fits else self.limits)
         if batch and batch >= (count := len(self._sequence.batches_of(epoch))):
-            raise UsageError(f"{_NO_STATE}: batch {batch:,} of {count:,}")
+            raise UsageError(f"{self._no_state}: batch {batch:,} of {count:,}")
         self._upcoming.load(epoch, batch)
 
     # -- for one iteration -------------------------------------------------------------------------------------------
+
+    @property
+    def _no_state(self) -> str:
+        return f"this is no state of a {type(self).__name__}"
 
     def _ranks(self) -> tuple[int, int]:
         """Rank and number of ranks. Raises `UsageError`."""
@@ -245,12 +222,12 @@ class BatchPlan(DistributedSampler[list[int]]):
         """
         if torchdata_skips() and wrapping_of(self) is None:
             raise UsageError(
-                "batches are skipped, to resume a run: a BatchPlan goes on from its state (load_state_dict)"
+                f"batches are skipped, to resume a run: a {type(self).__name__} goes on from its state: load_state_dict"
             )
         if wrapping_of(self) is not None:
             raise UsageError(
-                "Accelerate deals out the batches of a loader that it has prepared, and a BatchPlan gives each rank "
-                "its own: leave out accelerator.prepare(loader)"
+                f"Accelerate deals out the batches of a loader that it has prepared, and a {type(self).__name__} gives "
+                "each rank its own: leave out accelerator.prepare(loader)"
             )
         if self._source.port.way.nodes > 1:
             raise UsageError(
@@ -262,12 +239,121 @@ class BatchPlan(DistributedSampler[list[int]]):
         return Dealing(rank, replicas, self._sequence, self.drop_last)
 
 
-def mean_samples(plan: BatchPlan) -> int:
+class LengthBatchSampler(PlannedBatchSampler):
+    """Batches of samples of similar length, planned before any sample is read.
+
+    Give it to a `BrandLoader` or a `DataLoader` as `batch_sampler=`. Every sample is delivered once an epoch, in random
+    order. Samples meet in a batch if they lie in one *window* of the order; a larger window leaves less padding and
+    needs more memory. All ranks get equally many batches: from one batch after another, ranks take theirs in turn.
+
+    Args:
+        dataset: The data set to draw from.
+        length: An `int` or `float` field that holds each sample's length, or an array of all lengths by index. None:
+            the bytes of each sample, uncompressed.
+        batch_size: Samples of a batch; with `batch_length`, at most that many.
+        batch_length: The padded length of a batch, which is its longest sample times its number of samples, at most.
+        seed: Fixes the order of every epoch, and its batches.
+        num_replicas, rank: As for `BrandSampler`.
+        drop_last: If the ranks do not divide the batches: drop the last round of them (True), or fill it up with
+            batches from the beginning of the epoch.
+        subset: The samples to draw, as for `BrandSampler`; None: all.
+        window: Samples of a window; None: as many as memory has room for, and no more than help.
+
+    Raises:
+        UsageError: A sample is longer than a batch; the message names it.
+        SchemaError: `length` is no field that has a column.
+    """
+
+    def __init__(
+        self,
+        dataset: BrandDataset,
+        length: ArrayLike | str | None = None,
+        *,
+        batch_size: int | None = None,
+        batch_length: float | None = None,
+        seed: int = 0,
+        num_replicas: int | None = None,
+        rank: int | None = None,
+        drop_last: bool = False,
+        subset: ArrayLike | None = None,
+        window: int | None = None,
+    ) -> None:
+        if batch_size is None and batch_length is None:
+            raise UsageError("give the limit of a batch: batch_size=, batch_length= or both")
+        super().__init__(
+            dataset,
+            length,
+            {"batch_size": batch_size, "batch_length": batch_length},
+            seed=seed,
+            num_replicas=num_replicas,
+            rank=rank,
+            drop_last=drop_last,
+            subset=subset,
+            window=window,
+        )
+
+
+class PackedBatchSampler(PlannedBatchSampler):
+    """Batches of rows that are packed with whole documents, planned before any document is read.
+
+    Give it to a `BrandLoader` or a `DataLoader` as `batch_sampler=`, with `collate_fn=sampler.collate("tokens")`. Every
+    document is delivered once an epoch, in random order. A document longer than a row continues in the next rows of the
+    same batch. Documents meet in a batch if they lie in one *window* of the order; a larger window leaves less padding
+    and needs more memory. All ranks get equally many batches, as with `LengthBatchSampler`.
+
+    Args:
+        dataset: The data set to draw from.
+        length: An `int` field that holds each document's number of tokens, or an array of them by index.
+        tokens_per_row, rows_per_batch: The size of a batch.
+        seed, num_replicas, rank, drop_last, subset, window: As for `LengthBatchSampler`.
+
+    Raises:
+        UsageError: A document is longer than a batch; the message names it.
+        SchemaError: `length` is no field that has a column.
+    """
+
+    def __init__(
+        self,
+        dataset: BrandDataset,
+        length: ArrayLike | str,
+        *,
+        tokens_per_row: int,
+        rows_per_batch: int,
+        seed: int = 0,
+        num_replicas: int | None = None,
+        rank: int | None = None,
+        drop_last: bool = False,
+        subset: ArrayLike | None = None,
+        window: int | None = None,
+    ) -> None:
+        super().__init__(
+            dataset,
+            length,
+            {"tokens_per_row": tokens_per_row, "rows_per_batch": rows_per_batch},
+            seed=seed,
+            num_replicas=num_replicas,
+            rank=rank,
+            drop_last=drop_last,
+            subset=subset,
+            window=window,
+        )
+        self._rows = tokens_per_row, rows_per_batch
+
+    def _check_length(self, length: Any, lengths: NDArray[Any]) -> None:
+        if length is None or lengths.dtype != np.int64:
+            raise UsageError("length= is the number of tokens of each sample, as whole numbers")
+
+    def collate(self, field: str, *, pad: int = 0) -> PackedRows:
+        """Return a `collate_fn` that makes tensors of packed rows out of a field of tokens. Raises `SchemaError`."""
+        return PackedRows(self.dataset, field, *self._rows, pad)
+
+
+def mean_samples(plan: PlannedBatchSampler) -> int:
     """Samples of a batch of the present epoch on average, at least 1."""
     return plan._sequence.batches_of(plan.epoch).mean_samples
 
 
 def _named(limits: BatchLimits) -> str:
-    """Limits as a text for the user."""
-    names = {"size": "batch_size", "most": "batch_length", "row": "pack", "rows": "rows", "lengths": "lengths"}
-    return ", ".join(f"{names[name]}={value}" for name, value in limits.to_json().items() if name in names)
+    """Return limits as parameters and their values."""
+    values = limits.to_json()
+    return ", ".join(f"{name}={values[key]}" for name, key in _FIELDS.items() if values.get(key))
