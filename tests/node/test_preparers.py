@@ -246,7 +246,7 @@ def test_preparers_that_are_killed_cost_no_sample(pictures: Path, caplog: pytest
             assert same(found, expected)
         data._source.port.client.close()
         assert server.facts()["prepared"]["ended"] == 6
-    assert "clients prepare for themselves" in caplog.text
+    assert "clients decode these samples themselves" in caplog.text
 
 
 @pytest.mark.slow

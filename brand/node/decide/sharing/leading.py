@@ -14,16 +14,15 @@ has no clock: times are arguments. `JoinConsensus` owns the votes; `JobJoins` ow
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Final
-
-from brand.node.decide.sharing.sharing import JobJoins
-from brand.node.decide.state.lives import EpochTable, Key
-from brand.node.decide.state.members import Members
-from brand.node.decide.state.runs import Run, Runs
-from brand.node.wire.joining import JoinVote, Vote
-from brand.node.wire.numbers import FIRST_NODE, NodeNumber, RunNumber
-from brand.orders.base.joins import Join, Joins
+from brand.node.decide.sharing.sharing import (JobJoins)
+from brand.node.decide.state.lives import (EpochTable, Key)
+from brand.node.decide.state.members import (Members)
+from brand.node.decide.state.runs import (Run, Runs)
+from brand.node.wire.joining import (JoinVote, Vote)
+from brand.node.wire.numbers import (FIRST_NODE, NodeNumber, RunNumber)
+from brand.orders.base.joins import (Join, Joins)
+from collections.abc import (Iterator)
+from typing import (Final)
 
 LEADER: Final = FIRST_NODE
 ANSWER_S: Final = 2.0
@@ -56,9 +55,9 @@ class JoinConsensus:
         """Number of changes that this node reports to other nodes."""
 
     def __repr__(self) -> str:
-        return f"JoinConsensus({len(self._standing)} epochs stand, {self._theirs})"
+        return f"JoinConsensus({len(self._standing)} epochs committed, {self._theirs})"
 
-    # -- questions ---------------------------------------------------------------------------------------------------
+    # -- queries -----------------------------------------------------------------------------------------------------
 
     def decides(self, key: Key) -> bool:
         """Return whether nodes have to agree on the joins of an epoch."""
@@ -100,7 +99,7 @@ class JoinConsensus:
             return self._sharing.decide(key, now_s)
         if now_s - self._since_s.setdefault(key, now_s) > ANSWER_S and self._takes_its_place(key):
             self._runs.notice(
-                f"node {LEADER} does not answer: job {self._runs[key[0]].name} draws epoch {key[1]} without others"
+                f"node {LEADER} does not answer: job {self._runs[key[0]].name} draws epoch {key[1]} without other jobs"
             )
             self.changes += 1
             return self._sharing.decide(key, now_s, with_others=False)
@@ -115,11 +114,11 @@ class JoinConsensus:
                 silent = ", ".join(map(str, self._silent(draw.key) or [LEADER]))
                 yield (
                     run,
-                    f"nodes have not agreed within {LIMIT_S:.0f} s where job {self._runs[run].name} joins others in "
-                    f"epoch {epoch}: nothing from node {silent}; start its server again, or give order='stripes'",
+                    f"nodes have not agreed within {LIMIT_S:.0f} s how job {self._runs[run].name} joins other jobs in "
+                    f"epoch {epoch}: no vote from node {silent}; restart its server, or use order='stripes'",
                 )
 
-    # -- clients and other nodes say ---------------------------------------------------------------------------------
+    # -- from clients and other nodes --------------------------------------------------------------------------------
 
     def learns(self, key: Key, said: Joins) -> bool:
         """Commit the joins that a client knows of an epoch, from another server or from a loader state.
@@ -148,7 +147,7 @@ class JoinConsensus:
         self._theirs[node, key] = theirs
         if mine.stands and theirs.stands and mine.rows != theirs.rows:
             self._wrong[key[0]] = (
-                f"nodes {self._members.node} and {node} disagree where job {joining.name} joined others in epoch "
+                f"nodes {self._members.node} and {node} disagree how job {joining.name} joined other jobs in epoch "
                 f"{key[1]}: give all ranks the same state"
             )
         if mine.stands or theirs <= mine:
@@ -178,7 +177,7 @@ class JoinConsensus:
         self._unseen = {key for key in self._unseen if self._lives.get(key) is None}
         self._since_s = {key: since_s for key, since_s in self._since_s.items() if self._lives.get(key) is not None}
 
-    # -- steps -------------------------------------------------------------------------------------------------------
+    # -- helpers -----------------------------------------------------------------------------------------------------
 
     def _silent(self, key: Key) -> list[NodeNumber]:
         """Return the nodes that may have ranks of the run and have not voted as this node on an epoch."""
