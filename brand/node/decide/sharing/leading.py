@@ -14,15 +14,16 @@ has no clock: times are arguments. `JoinConsensus` owns the votes; `JobJoins` ow
 
 from __future__ import annotations
 
-from brand.node.decide.sharing.sharing import (JobJoins)
-from brand.node.decide.state.lives import (EpochTable, Key)
-from brand.node.decide.state.members import (Members)
-from brand.node.decide.state.runs import (Run, Runs)
-from brand.node.wire.joining import (JoinVote, Vote)
-from brand.node.wire.numbers import (FIRST_NODE, NodeNumber, RunNumber)
-from brand.orders.base.joins import (Join, Joins)
-from collections.abc import (Iterator)
-from typing import (Final)
+from collections.abc import Iterator
+from typing import Final
+
+from brand.node.decide.sharing.sharing import JobJoins
+from brand.node.decide.state.lives import EpochTable, Key
+from brand.node.decide.state.members import Members
+from brand.node.decide.state.runs import Run, Runs
+from brand.node.wire.joining import JoinVote, Vote
+from brand.node.wire.numbers import FIRST_NODE, NodeNumber, RunNumber
+from brand.orders.base.joins import Join, Joins
 
 LEADER: Final = FIRST_NODE
 ANSWER_S: Final = 2.0
