@@ -147,9 +147,9 @@ def test_its_memory_is_the_limit(own_photos_set: Path) -> None:
 
 @pytest.mark.parametrize(
     ("memory", "meant"),
-    [(None, None), ("0.25", 0.25), ("1", 1.0), ("1.0", 1.0), ("2GB", "2GB"), ("1.5 GiB", "1.5 GiB"), ("4096", "4096")],
+    [(None, None), ("0.25", 0.25), ("1", "1"), ("1.0", 1.0), ("2GB", "2GB"), ("1.5 GiB", "1.5 GiB"), ("4096", "4096")],
 )
-def test_a_number_up_to_1_is_a_share(memory: str | None, meant: object) -> None:
+def test_a_number_with_a_point_is_a_share(memory: str | None, meant: object) -> None:
     """Other numbers are bytes, and texts sizes."""
     assert as_memory(memory) == meant
 
@@ -161,9 +161,17 @@ def test_a_number_up_to_1_is_a_share(memory: str | None, meant: object) -> None:
         (("SET", "--memory", "lots"), 2, "'lots' is no size; write it like 2GB, 500MB or 1.5GiB"),
         (("SET", "--memory", "8G"), 2, "brand: --memory: '8G' is no size; write 8GB"),
         (("SET", "--peer-memory", "lots"), 2, "brand: --peer-memory: 'lots' is no size"),
-        (("SET", "--memory", "0"), 2, "above 0 and at most 1.0"),
-        (("SET", "--memory", "-1"), 2, "above 0 and at most 1.0"),
-        (("SET", "--memory", "100"), 2, "memory of 100 bytes is too small"),
+        (
+            ("SET", "--memory", "0"),
+            2,
+            "--memory 0 has no unit: give a size such as '8GB', or a share such as 0.25 (1.0 is all)",
+        ),
+        (("SET", "--memory", "1"), 2, "--memory 1 has no unit: give a size"),
+        (("SET", "--memory", "1.5"), 2, "above 0 and at most 1.0"),
+        (("SET", "--memory", "100B"), 2, "memory of 100 bytes is too small"),
+        (("SET", "--peer-memory", "1"), 2, "--peer-memory 1 has no unit"),
+        (("SET", "--decoded-memory", "2"), 2, "--decoded-memory 2 has no unit: give a size such as '8GB'"),
+        (("SET", "--cache", "here:100"), 2, "--cache: size='100' of a cache has no unit: give a size such as"),
         (("SET", "--address", "here"), 2, "an address looks like 'unix:@name'"),
         (("SET", "--address", "unix:/tmp/socket"), 2, "an address looks like 'unix:@name'"),
         ((), 2, "Missing argument 'DST'"),

@@ -61,8 +61,8 @@ class BrandDataset(Drawable):
             bytes. A dict `{field: DecodeImage(...)}` or `{field: DecodeAudio(...)}`: these fields become arrays of the
             size or rate that the model needs, before `transform`, and other fields are decoded as with True. A JPEG is
             then decoded at a fraction of its size if that is enough.
-        memory: How much of the data the node server may hold: `"2GB"`, a number of bytes, or a fraction of the data
-            as a float; None: a quarter of what this process may still use.
+        memory: How much of the data the node server may hold: `"2GB"`, or a share of the data as a float, such as
+            0.25 (1.0 is all of it); None: a quarter of what this process may still use. An int is bytes, at least 1 MiB.
         order: `"stripes"`, `"slots"` (the paper's), `"uniform"` (each order equally likely), or `Stripes(...)`,
             `Slots(...)` with their options, `Uniform()`; `"shared"` where several jobs train on the data set at a time;
             to compare, `brand.orders.baselines`.
@@ -112,7 +112,7 @@ class BrandDataset(Drawable):
         if on_error not in ("raise", "skip"):
             raise UsageError(f"on_error={on_error!r}: give 'raise' or 'skip'")
         check_memory(memory)
-        check_memory(peer_memory)
+        check_memory(peer_memory, "peer_memory")
         if cache is not None and server not in (None, COMMON):
             raise UsageError(f"cache= is the server's: start it with `brand serve {name} --cache FOLDER`")
         if job is not None and (server is None or not 0 < len(job) <= MAX_NAME):
