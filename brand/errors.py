@@ -159,7 +159,7 @@ class DeletedError(BrandError, LookupError):
         self.name, self.sample = name, sample
         super().__init__(
             printable(
-                f"{name}: sample {sample} was deleted. `BrandSampler` leaves deleted samples out; "
+                f"{name}: sample {sample} was deleted. `BrandSampler` skips deleted samples; "
                 "`data_set.present()` has the indices of the others"
             )
         )

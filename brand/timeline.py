@@ -75,7 +75,11 @@ class Timeline(Reprs, shows="_path _tracks _left"):
         line = json.dumps(event | {"pid": os.getpid()}).encode() + b",\n"
         if len(line) > self._left:
             if self._left:
-                log.warning("the trace %s has no room for more events of process %d", self._path, os.getpid())
+                log.warning(
+                    "the trace %s has reached its size limit: it records no more events of process %d",
+                    self._path,
+                    os.getpid(),
+                )
             self._left = 0
             return
         self._left -= len(line)
@@ -89,7 +93,7 @@ class Timeline(Reprs, shows="_path _tracks _left"):
         try:
             if lines and self._file >= 0:
                 os.write(self._file, b"".join(lines))
-        except OSError as error:  # what is traced goes on
+        except OSError as error:  # a failed trace must not stop the training
             self._left = 0
             log.warning("the trace %s ends here: %s", self._path, error.strerror)
 
@@ -100,11 +104,11 @@ def _begin(path: Path) -> None:
         descriptor, made = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
             os.write(descriptor, _BEGINNING)
-            with suppress(FileExistsError):  # another process was faster
+            with suppress(FileExistsError):  # another process has just made the file
                 os.link(made, path)
         finally:
             os.close(descriptor)
             Path(made).unlink()
     with path.open("rb") as file:
         if file.read(len(_BEGINNING)) != _BEGINNING:
-            raise UsageError(f"{path} is there, and is no trace: give another name")
+            raise UsageError(f"{path} exists, and is not a trace: choose another name")

@@ -17,10 +17,10 @@ def user_cache(part: str) -> Path:
     The folder may not exist yet.
     """
     base = Path(os.path.expandvars("${XDG_CACHE_HOME}"))
-    if not base.is_absolute():  # not set, or not what the specification allows
+    if not base.is_absolute():  # not set, or relative, which the specification does not allow
         base = Path(os.path.expanduser("~"), ".cache")
     if not base.is_absolute():
-        raise StorageError(f"there is no folder for {part}: neither HOME nor XDG_CACHE_HOME names one")
+        raise StorageError(f"there is no folder for {part}: neither HOME nor XDG_CACHE_HOME is an absolute path")
     return base / "brand" / part
 
 
@@ -36,5 +36,7 @@ def own_folder(part: str, name: str) -> Path:
         found = each.lstat()
         others = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
         if found.st_uid != os.geteuid() or others or not stat.S_ISDIR(found.st_mode):
-            raise StorageError(f"{each} is not this user's alone: remove it, or set XDG_CACHE_HOME to another folder")
+            raise StorageError(
+                f"{each} can be changed by another user: remove it, or set XDG_CACHE_HOME to another folder"
+            )
     return folder

@@ -44,7 +44,6 @@ DOCS = ROOT / "docs"
 DOCUMENTS = sorted(path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md") if "_build" not in path.parts)
 TIMED = ("statistics.md", "top.md")
 """Pages whose counters depend on timing."""
-LINES = 149
 """The most lines of a page: a page that needs more answers two questions."""
 EXAMPLES = sorted(path.name for path in (ROOT / "examples").glob("*.py"))
 
@@ -263,12 +262,6 @@ def _anchors(page: Path) -> set[str]:
     """Names of a page's headings, as GitHub and MyST make them."""
     headings = re.findall(r"^#+ (.*)$", _without_code(page.read_text(encoding="utf-8")), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
-
-
-@pytest.mark.parametrize("name", DOCUMENTS)
-def test_a_page_is_short(name: str) -> None:
-    """A page answers one question, in at most 149 lines."""
-    assert len((DOCS / name).read_text(encoding="utf-8").splitlines()) <= LINES
 
 
 def test_every_page_is_in_the_index() -> None:

@@ -80,7 +80,7 @@ def test_a_trace_has_a_limit(tmp_path: Path, caplog: pytest.LogCaptureFixture) -
     timeline.close()
     assert path.stat().st_size <= 1000 + 2
     assert 2 < len(events(path)) < 20
-    assert [record.message for record in caplog.records if "no room" in record.message] != []
+    assert [record.message for record in caplog.records if "size limit" in record.message] != []
     assert len(caplog.records) == 1
 
 
@@ -90,7 +90,7 @@ def test_what_cannot_be_a_trace(tmp_path: Path) -> None:
         Timeline(tmp_path / "none" / "trace.json", "rank 0")
     other = tmp_path / "other"
     other.write_text("{}")
-    with pytest.raises(UsageError, match="is no trace"):
+    with pytest.raises(UsageError, match="is not a trace"):
         Timeline(other, "rank 0")
     assert other.read_text() == "{}"
 

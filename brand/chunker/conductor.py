@@ -81,8 +81,9 @@ class Conversion:
         return self._report(plan, manifest.stored_bytes, found, time.monotonic() - started)
 
     def _write_chunks(self, plan: ChunkPlan, builder: IndexBuilder) -> int:
-        """Make all chunks in workers; publish and index each as it is finished. Return how many an earlier run had
-        made.
+        """Make all chunks in workers; publish and index each as it is finished.
+
+        Returns how many chunks an earlier run had made.
         """
         packer = Packer(plan, self.source, self.work.earlier(plan), self.work.folder)
         processes = self.options.processes
@@ -108,8 +109,9 @@ class Conversion:
         return found
 
     def _compare(self, builder: IndexBuilder) -> None:
-        """Compare the contents of the chunks with what was read, if the source has counted it. Raises `SourceError` if
-        they differ.
+        """Compare the contents of the chunks with what was read, if the source has counted it.
+
+        Raises `SourceError` if they differ.
         """
         if isinstance(self.source, SpoolSource):
             read, written = (len(self.source), self.source.raw_bytes), (builder.samples, builder.raw_bytes)

@@ -88,11 +88,11 @@ def convert_from(
     """
     options, started = options or Options(), time.monotonic()
     if options.dry_run:
-        raise UsageError("a dry run would read all of the source: it is for folders of files only")
+        raise UsageError("a dry run would read all of the source: dry runs are for folders of files only")
     if kind not in FORMATS:
-        raise UsageError(f"{kind!r} is no format that is converted; there are {', '.join(FORMATS)}")
+        raise UsageError(f"{kind!r} is not a format that is converted; the formats are {', '.join(FORMATS)}")
     if not is_url(src) and not is_url(dst) and Path(dst).resolve().is_relative_to(Path(src).resolve()):
-        raise UsageError(f"{os.fspath(dst)} lies inside {os.fspath(src)}: choose a target outside of the source")
+        raise UsageError(f"{os.fspath(dst)} is inside {os.fspath(src)}: choose a target outside of the source")
     source: Shards = open_shards(kind, src, choice or FieldMapping())
     if options.like is not None:  # before all of it is read
         options.like.check(source.schema, source.classes)
@@ -170,7 +170,7 @@ def pack_samples(
     """Do the work of `pack`, with the options of a conversion."""
     table = table_of(samples, schema)
     if table is None and schema is None:
-        raise UsageError("the schema is missing: it names each field and its codec. Only tables do without")
+        raise UsageError("the schema is missing: it names each field and its codec. Only tables need none")
     parsed = Schema.parse(schema or {}) if table is None else table.fields.schema
     names = tuple(classes) if classes is not None else table.classes if table is not None else None
     if names is not None and ("label", "int") not in parsed.fields:

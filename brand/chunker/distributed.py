@@ -56,11 +56,11 @@ def plan_audio(
 
 def _plan(request: FolderRequest, dst: Target, parts: int, on_progress: OnProgress) -> Job:
     if request.options.dry_run:
-        raise UsageError("a dry run is of the whole conversion, in one process: leave the parts out")
+        raise UsageError("a dry run is of the whole conversion, in one process: leave out the division into tasks")
     folder = folder_of(dst)
     if folder is None:
         raise UsageError(
-            f"{os.fspath(dst)}: parts are made in a folder that all machines see. Convert into a folder, and copy the"
+            f"{os.fspath(dst)}: tasks write to a folder that all machines see. Convert into a folder, and copy the"
             f" data set then: `brand copy FOLDER {os.fspath(dst)}`"
         )
     return plan(request, folder, parts, on_progress)

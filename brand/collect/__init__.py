@@ -1,13 +1,14 @@
-"""Data sets that grow: what adds to a collection, and what takes away from it (docs/format.md, section 11).
+"""Data sets that grow: functions that add to a collection, and that remove from it.
 
-    append     a folder, data of another tool, samples from Python, or a data set becomes a part
-    overlay    a column of numbers for all samples, in no part
-    delete     samples are no longer read or drawn; their bytes stay, and `undelete` takes it back
-    compact    parts are written again without their deleted samples
+    append     a folder, data of another tool, samples from Python, or a data set becomes a segment
+    overlay    a column of numbers for all samples, in no segment
+    delete     samples are no longer read or fetched; their bytes remain, and `undelete` restores the samples
+    compact    segments are written again without their deleted samples
     redact     delete, compact, and the old files are removed, with a report
 
-Each makes a new version; `home` publishes it, whole or not at all. `finding` says which samples keys and indices name,
-`rewriting` writes a part without some samples, and `destroying` removes versions with their files.
+Each makes a new version (docs/format.md, section 11); `home` publishes it, whole or not at all. `finding` finds the
+samples of keys and indices, `rewriting` writes a segment without some samples, and `destroying` removes versions with
+their files.
 """
 
 from brand.collect.append import append_audio as append_audio

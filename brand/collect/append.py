@@ -1,9 +1,9 @@
-"""How do new samples get into a collection? They become a part of their own, behind all others.
+"""How are new samples added to a collection? They become a segment of their own, after all others.
 
 A source is converted below `staging/` with the fields, the chunk size, the dictionary and the class numbers of the
-collection (`Like`), which is long work and takes no lock of the collection. Then the finished data set becomes a part,
-and a version names it. A conversion that was stopped stays in its staged folder, and the same call continues it. A part
-remembers the checksums of the samples that were added, so these are not added twice.
+collection (`Like`), which is long work and takes no lock of the collection. Then the finished data set becomes a
+segment, and a version names it. A conversion that was stopped keeps its staged folder, and the same call continues it.
+A segment remembers the checksums of the samples that were added, so these are not added twice.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ def append_images(
 ) -> Report:
     """Add an image folder to a collection, or begin one with it. Raises as `convert_images`, and as `append_data_set`.
 
-    Where the collection is there, it decides chunk size, compression and classes: folders of the same name get the
-    label that they have had, new ones the next labels.
+    If the collection exists, it decides chunk size, compression and classes: folders with a known name get the label
+    that they have had, new ones the next labels.
     """
     return _converted(
         collection, "images", src, options, lambda to, o: convert_images(src, to, o, on_progress=on_progress)
@@ -101,7 +101,7 @@ def append_samples(
 ) -> Report:
     """Add samples from Python to a collection, or begin one with them; the arguments are those of `brand.pack`.
 
-    A call that was stopped begins anew. `schema` may be left out where the collection is there.
+    A call that was stopped starts from the beginning. `schema` may be left out if the collection exists.
     """
     folder = collection_folder(collection, new=True)
     if schema is None and _has_versions(folder):
@@ -116,19 +116,19 @@ def append_samples(
 def append_data_set(
     path: Target, collection: Target, *, copy: bool = False, on_chunk: progress.OnChunk = progress.silent
 ) -> Version:
-    """Add a finished data set to a collection, or begin one with it. Its files become hard links where they can.
+    """Add a finished data set to a collection, or begin one with it. Its files become hard links if possible.
 
     Raises:
-        UsageError: It is a share or a collection, or its samples are in the collection already.
+        UsageError: It is a partition or a collection, or its samples are in the collection already.
         SchemaError: Its fields, chunk size, dictionary or classes are not those of the collection.
         FormatError: It lacks a file, or a file is damaged.
-        StorageError: The storage refused.
+        StorageError: The storage refused a read or a write.
     """
     location = located(path)
     data = StoredDataSet(location)
     if not isinstance(location, FolderLocation) or data.share is not None:
         what = "a collection" if data.version is not None else "a share" if data.share is not None else "in a store"
-        raise UsageError(f"{os.fspath(path)} is {what}: only a whole data set in a folder becomes a part")
+        raise UsageError(f"{os.fspath(path)} is {what}: only a whole data set in a folder becomes a segment")
     folder = collection_folder(collection, new=True)
     if _has_versions(folder):
         _check_fits(folder, data)
@@ -153,13 +153,13 @@ def _converted(collection: Target, kind: str, src: Target, options: Options | No
         report = convert(os.fspath(place), chosen)
         try:
             return replace(_publish(folder, place, report, f"{kind} {printable(named)}"), target=os.fspath(collection))
-        except UsageError:  # it is there already, or does not fit: nothing is left to go on with
+        except UsageError:  # it is there already, or does not fit: nothing is left to continue
             shutil.rmtree(place)
             raise
 
 
 def _publish(folder: Path, made: Path, report: Report, note: str) -> Report:
-    """Make a finished data set a part. The report says which indices its samples have."""
+    """Make a finished data set a segment. The report contains the indices of its samples."""
     with writing(folder) as writer:
         version = _add(writer, made, note)
     part = version.parts[-1]
@@ -175,7 +175,7 @@ def _unknown(name: str, part: PartOf) -> str:
 
 
 def _add(writer: Writer, made: Path, note: str) -> Version:
-    """Take a finished data set as the next part, and publish. Raises `UsageError` where it is there already."""
+    """Make a finished data set the next segment, and publish. Raises `UsageError` if it is one already."""
     manifest = read_manifest(made)
     part, known = manifest.data_set_id.hex(), writer.version
     origin = _origin(StoredDataSet(made))
@@ -196,7 +196,7 @@ def _add(writer: Writer, made: Path, note: str) -> Version:
 
 
 def _origin(data: StoredDataSet) -> str:
-    """What tells these samples from others, whatever their order on storage and the names of later classes."""
+    """Return a text that identifies these samples, whatever their order on storage and the names of later classes."""
     rows = data.rows(0, len(data))
     by_index = np.empty(len(rows), "<u8")
     by_index[rows["index"]] = rows["checksum"]
@@ -208,7 +208,7 @@ def _has_versions(folder: Path) -> bool:
 
 
 def _options(folder: Path, options: Options | None) -> Options:
-    """The options of a conversion whose result joins a collection."""
+    """Return the options of a conversion whose result joins a collection."""
     options = options or Options()
     if not _has_versions(folder):
         return options
@@ -231,13 +231,13 @@ def _check_fits(folder: Path, data: StoredDataSet) -> None:
 
 
 def _check_alike(known: StoredDataSet, data: StoredDataSet) -> None:
-    """Raise `SchemaError` where a data set cannot be a part beside those that are there."""
+    """Raise `SchemaError` if a data set cannot be a segment next to the existing ones."""
     like = _like(known)
     like.check(data.header.schema, data.header.classes)
     again = "Convert its source with `brand append`, which takes them from the collection"
     if data.header.chunk_size != like.chunk_size:
         raise SchemaError(
-            f"{data.name} has {data.header.chunk_size:,} samples a chunk, and the collection {like.chunk_size:,}. "
+            f"{data.name} has {data.header.chunk_size:,} samples per chunk, and the collection {like.chunk_size:,}. "
             f"{again}, or with --chunk-size {like.chunk_size}"
         )
     if data.dictionary != like.compression.dictionary:

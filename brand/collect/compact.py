@@ -1,8 +1,8 @@
 """How are the bytes of deleted samples left out of the present version?
 
-Each part with enough deleted samples is written again without them (`rewriting`), below `staging/` and without a lock.
-Then one version names all new parts. Older versions name the old ones, so these stay, and so does their disk space,
-until `forget` removes the versions. Indices do not change: deleted ones stay deleted for ever.
+Each segment with enough deleted samples is written again without them (`rewriting`), below `staging/` and without a
+lock. Then one version names all new segments. Older versions name the old ones, so these remain, and so does their disk
+space, until `forget` removes the versions. Indices do not change: deleted ones remain deleted for ever.
 """
 
 from __future__ import annotations
@@ -31,42 +31,42 @@ from brand.storage.maintenance.progress import OnChunk, silent
 
 @dataclass(frozen=True)
 class Rewritten:
-    """A part that was written again."""
+    """A segment that was written again."""
 
     old: PartOf
     part: str | None
-    """Its new id; None where no sample is left."""
+    """Its new id; None if no sample is left."""
     left_out: NDArray[np.int64]
-    """Public indices of the samples that the old part holds and the new one does not."""
+    """Public indices of the samples that the old segment holds and the new one does not."""
     staged: Path
 
 
 @dataclass(frozen=True)
 class Compacted:
-    """What a compaction did."""
+    """The result of a compaction."""
 
     version: Version
     parts: int
-    """Parts that were written again."""
+    """Segments that were written again."""
     samples: int
     """Deleted samples that they no longer hold."""
     bytes: int
     """Stored bytes of these samples."""
     freed: int
-    """Bytes that were given back, because versions were forgotten."""
+    """Bytes that were freed, because versions were forgotten."""
 
 
 def compact(
     collection: Target, *, above: float = 0.0, forget: bool = False, on_chunk: OnChunk = silent
 ) -> Compacted | None:
-    """Write parts again without their deleted samples, where these are more than the share `above` of a part.
+    """Write segments again without their deleted samples, if these are more than the fraction `above` of a segment.
 
     `forget` removes all older versions, with the files that only they need; a training that has one of them open, and a
-    state of one, cannot go on then. Returns None where nothing had to be done. Raises `UsageError`, `FormatError`,
-    `StorageError`.
+    loader state of one, cannot continue then. Returns None if there was nothing to do. Raises `UsageError`,
+    `FormatError`, `StorageError`.
     """
     if not 0 <= above < 1:
-        raise UsageError(f"above={above}: a share from 0 to 1 is needed, for example 0.2")
+        raise UsageError(f"above={above}: a fraction from 0 to 1 is needed, for example 0.2")
     folder = collection_folder(collection)
     index = joined(folder)
     version = index.version
@@ -89,14 +89,14 @@ def compact(
 
 
 def deleted_in(index: JoinedIndex, part: PartIndex) -> NDArray[np.int64]:
-    """Public indices of the deleted samples whose bytes a part holds, ascending."""
+    """Return public indices of the deleted samples whose bytes a segment holds, ascending."""
     deleted = index.deleted
     run = deleted[(deleted >= part.part.first) & (deleted < part.part.end)]
     return run[part.local(run) >= 0]
 
 
 def rewrite_parts(index: JoinedIndex, todo: Sequence[PartIndex], work: Path, on_chunk: OnChunk) -> list[Rewritten]:
-    """Write parts again below `work`, each without its deleted samples. Raises `FormatError`, OSError."""
+    """Write segments again below `work`, each without its deleted samples. Raises `FormatError`, OSError."""
     chunks, before, done = sum(part.header.chunks for part in todo), 0, []
     for number, part in enumerate(todo):
         gone = deleted_in(index, part)
@@ -124,13 +124,13 @@ def publish_rewritten(
     more_deleted: NDArray[np.int64] | None = None,
     overlays: Mapping[str, Overlay] | None = None,
 ) -> Version:
-    """A version with the new parts in place of the old ones. `overlays`: None for those that are there.
+    """Publish a version with the new segments in place of the old ones. `overlays`: None to keep the existing ones.
 
     Raises `StorageError`.
     """
     before, by_id = writer.present, {each.old.id: each for each in done}
     if not set(by_id) <= {part.id for part in before.parts}:
-        raise StorageError(f"{writer.folder}: another command has changed these parts meanwhile. Run it again")
+        raise StorageError(f"{writer.folder}: another command has changed these segments meanwhile. Run it again")
     parts = []
     for part in before.parts:
         if (new := by_id.get(part.id)) is None or part.id is None:

@@ -1,7 +1,7 @@
-"""How are samples deleted? The next version names their indices: no read and no draw brings them from then on.
+"""How are samples deleted? The next version names their indices: no read and no fetch returns them from then on.
 
-Their bytes stay in the parts, and older versions read them. So it can be taken back, until `compact` writes the parts
-without them.
+Their bytes remain in the segments, and older versions read them. So a deletion can be undone, until `compact` writes
+the segments without them.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from brand.storage.maintenance.progress import OnChunk, silent
 
 
 def delete(collection: Target, wanted: NamedSamples, *, on_chunk: OnChunk = silent) -> tuple[Version, FoundSamples]:
-    """Delete samples. Returns the new version, and what was deleted. Raises `UsageError`, `FormatError`,
-    `StorageError`.
+    """Delete samples. Returns the new version, and the deleted samples.
+
+    Raises `UsageError`, `FormatError`, `StorageError`.
     """
     folder = collection_folder(collection)
     found = find(joined(folder), wanted, on_chunk)
@@ -36,7 +37,7 @@ def delete(collection: Target, wanted: NamedSamples, *, on_chunk: OnChunk = sile
 
 
 def undelete(collection: Target, indices: list[int]) -> Version:
-    """Take deletions back. Raises `UsageError` where a sample is not deleted, or its bytes are gone."""
+    """Undo deletions. Raises `UsageError` if a sample is not deleted, or its bytes are no longer stored."""
     folder = collection_folder(collection)
     with writing(folder) as writer:
         before = writer.present
@@ -47,7 +48,7 @@ def undelete(collection: Target, indices: list[int]) -> Version:
             raise UsageError(f"sample {other[0]} is not deleted: nothing was done")
         if len(lost := np.intersect1d(wanted, np.concatenate(gone))):
             raise UsageError(
-                f"the bytes of sample {lost[0]} are no longer in this version: `brand compact` took them out. An older "
+                f"the bytes of sample {lost[0]} are no longer in this version: `brand compact` removed them. An older "
                 "version may have them (`brand versions`)"
             )
         left = writer.put_indices(np.setdiff1d(deleted, wanted))

@@ -1,8 +1,8 @@
 """How are versions removed, with the files that only they need?
 
 `forget_before` does it for `compact --forget`. For `redact`, an intent in `staging/redact.json` is written before its
-version is published, and each writer finishes what it says (`finish_destroying`): so a kill between the two leaves no
-bytes behind that a report calls destroyed.
+version is published, and each later writer carries it out (`finish_destroying`): so a kill between the two leaves no
+bytes that a report calls destroyed.
 """
 
 from __future__ import annotations
@@ -22,21 +22,24 @@ INTENT_NAME: Final = "staging/redact.json"
 
 
 def forget_before(folder: Path, version: Version) -> int:
-    """Remove all older versions, and what only they name. Returns the bytes given back. The caller has the lock."""
+    """Remove all older versions, and the files that only they name.
+
+    Returns the bytes freed. The caller has the lock.
+    """
     older = [number for number in numbers(folder) if number < version.number]
     return _remove(folder, [read_version(folder, number) for number in older], [version])
 
 
 def write_intent(folder: Path, report: dict[str, Any], versions: Sequence[int], to: Path) -> None:
-    """Say which versions are to be removed once the version of the report is published."""
+    """Record the versions to remove after the version of the report is published."""
     intent = {"report": report, "version": report["version"], "versions": list(versions), "to": str(to)}
     publish_bytes(folder / INTENT_NAME, json.dumps(intent, ensure_ascii=False).encode())
 
 
 def finish_destroying(folder: Path) -> dict[str, Any] | None:
-    """Do what an intent says, if there is one. Returns the report of the redaction. The caller has the lock.
+    """Carry out an intent, if there is one. Returns the report of the redaction. The caller has the lock.
 
-    Where the version of the redaction was not published, nothing happened, and the intent is removed.
+    If the version of the redaction was not published, nothing happened, and the intent is removed.
     """
     path = folder / INTENT_NAME
     if not path.exists():
@@ -53,7 +56,7 @@ def finish_destroying(folder: Path) -> dict[str, Any] | None:
         return None
     versions = [read_version(folder, number) for number in known]
     _remove(folder, [each for each in versions if each.number in old], [v for v in versions if v.number not in old])
-    for each in report["parts"]:  # where an earlier attempt was killed behind the versions
+    for each in report["parts"]:  # if an earlier attempt was killed after the versions
         shutil.rmtree(folder / part_name(each["destroyed"]), ignore_errors=True)
     report |= {"finished": True}
     publish_bytes(to, json.dumps(report, indent=1, ensure_ascii=False).encode() + b"\n")
@@ -62,7 +65,7 @@ def finish_destroying(folder: Path) -> dict[str, Any] | None:
 
 
 def _remove(folder: Path, old: Sequence[Version], left: Sequence[Version]) -> int:
-    """Remove versions, then the parts and lists that none of those left names. Returns their size in bytes."""
+    """Remove versions, then the segments and lists that no remaining version names. Returns their size in bytes."""
     parts = {part.id for version in left for part in version.parts}
     lists = {listed.name for version in left for listed in version.lists}
     for version in old:

@@ -1,7 +1,7 @@
 """Which samples does a user mean by keys and indices?
 
-Keys are in the samples and in no index, so all chunks are read once, whatever the number of keys. A key that ends with
-`/` means all keys that begin with it: all files of a folder.
+Keys are stored in the samples and in no index, so all chunks are read once, whatever the number of keys. A key that
+ends with `/` means all keys that begin with it: all files of a folder.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class NamedSamples:
     """The samples that a user names."""
 
     keys: Sequence[str] = ()
-    """Each a whole key, or the beginning of keys, up to a `/` at its end."""
+    """Whole keys, or beginnings of keys, up to a `/` at the end."""
     indices: Sequence[int] = ()
 
 
@@ -42,9 +42,9 @@ class FoundSamples:
 
 
 def find(index: JoinedIndex, wanted: NamedSamples, on_chunk: OnChunk, *, deleted: bool = False) -> FoundSamples:
-    """The samples that are wanted; with `deleted`, also deleted ones.
+    """Return the samples that are wanted; with `deleted`, also deleted ones.
 
-    Raises `UsageError` where a key or an index names none, or a deleted sample; `FormatError`.
+    Raises `UsageError` if a key or an index names none, or a deleted sample; `FormatError`.
     """
     if not wanted.keys and not wanted.indices:
         raise UsageError("no sample is named: give keys or indices")
@@ -60,7 +60,7 @@ def find(index: JoinedIndex, wanted: NamedSamples, on_chunk: OnChunk, *, deleted
 
 
 def _by_key(index: JoinedIndex, wanted: Sequence[str], on_chunk: OnChunk, *, deleted: bool) -> dict[int, str]:
-    """Index -> key of the samples that keys name."""
+    """Return index -> key of the samples that keys name."""
     whole = {key for key in wanted if not key.endswith("/")}
     folders = tuple({key for key in wanted if key.endswith("/")})
     found: dict[int, str] = {}
@@ -83,7 +83,7 @@ def _by_key(index: JoinedIndex, wanted: Sequence[str], on_chunk: OnChunk, *, del
 
 
 def keys_of(index: JoinedIndex, on_chunk: OnChunk, *, deleted: bool) -> Iterator[tuple[int, str]]:
-    """Index and key of each sample, chunk by chunk; with `deleted`, also of deleted ones whose bytes are there.
+    """Yield index and key of each sample, chunk by chunk; with `deleted`, also of deleted ones whose bytes are stored.
 
     Raises `FormatError`.
     """

@@ -1,8 +1,8 @@
 """How does a collection get a new version, whole or not at all, whatever ends the writer?
 
-    with writing(folder) as writer:          one writer at a time; what earlier ones have left is removed
-        listed = writer.put(values)          a list, in its place and on the device
-        writer.take(staged, part_id)         a finished data set becomes a part
+    with writing(folder) as writer:          one writer at a time; leftovers of earlier ones are removed
+        listed = writer.put(values)          a list, at its place and on the device
+        writer.take(staged, part_id)         a finished data set becomes a segment
         writer.publish(...)                  the next version, which names them
 
 A version is linked to its name last, and link(2) refuses a name that is taken. So a kill at any moment leaves the old
@@ -47,18 +47,21 @@ from brand.storage.io.versions import is_collection, named_version, numbers, pre
 from brand.stores.url import is_url
 
 MOST_PARTS: Final = 256
-"""Parts that hold samples: each takes two descriptors of every process that reads."""
+"""Segments that hold samples: each needs two descriptors of every process that reads."""
 WAIT_S: Final = 60.0
-"""How long a writer waits for another one, which does no more than to rename and to link."""
+"""Seconds that a writer waits for another one, which only renames and links."""
 STAGING: Final = "staging"
 KEPT: Final = "append-"
-"""Staged folders that are not removed: conversions that were stopped, which the same command continues."""
+"""Prefix of staged folders that are not removed: conversions that were stopped, which the same command continues."""
 _POLL_S: Final = 0.05
 _FOLDERS: Final = (VERSIONS_NAME, "parts", "lists", STAGING)
 
 
 def collection_folder(where: str | os.PathLike[str], *, new: bool = False) -> Path:
-    """The folder of a collection that is changed; with `new`, it may be missing or empty. Raises `UsageError`."""
+    """Return the folder of a collection that is changed; with `new`, it may be missing or empty.
+
+    Raises `UsageError` if the path is something else.
+    """
     text = os.fspath(where)
     if is_url(text):
         raise UsageError(
@@ -76,33 +79,33 @@ def collection_folder(where: str | os.PathLike[str], *, new: bool = False) -> Pa
     if (found := named_version(folder)) is not None:
         raise UsageError(f"{text} names a version, and versions do not change: name the collection, {found[0]}")
     if not new:
-        raise UsageError(f"{text} is no collection: `brand append` makes one")
+        raise UsageError(f"{text} is not a collection: `brand append` makes one")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(f"{text} is neither a collection nor empty: choose another folder")
     return folder
 
 
 def joined(folder: Path) -> JoinedIndex:
-    """The index of the present version. Raises a `FormatError`."""
+    """Return the index of the present version. Raises a `FormatError`."""
     version = present_version(folder)
     return JoinedIndex(Collected(folder, version), version)
 
 
 def make_folder(folder: Path) -> None:
-    """Make the folders of a collection, where they are missing. Raises `StorageError`."""
+    """Make the folders of a collection, if they are missing. Raises `StorageError`."""
     with storage_errors(folder, "cannot make the collection in"):
         for name in _FOLDERS:
             (folder / name).mkdir(parents=True, exist_ok=True)
 
 
 class Writer:
-    """Changes a collection, while it has its lock. `version` is the present one; None: there is none as yet."""
+    """Changes a collection, while it has its lock. `version` is the present one; None if there is none yet."""
 
     def __init__(self, folder: Path, version: Version | None) -> None:
         self.folder, self.version = folder, version
 
     def put(self, values: NDArray[Any]) -> Listed | None:
-        """Give a list its place, and flush it. None for an empty one."""
+        """Write a list to its place, and flush it. Returns None for an empty one."""
         if not len(values):
             return None
         listed, data = npy_list(values)
@@ -111,11 +114,11 @@ class Writer:
         return listed
 
     def put_indices(self, indices: NDArray[np.integer[Any]]) -> Listed | None:
-        """As `put`, for indices, ascending."""
+        """Write a list of indices, ascending, as `put` does."""
         return self.put(indices.astype("<u8"))
 
     def take(self, staged: Path, part: str) -> None:
-        """Move a finished data set from `staging/` to its place as a part."""
+        """Move a finished data set from `staging/` to its place as a segment."""
         staged.rename(self.folder / part_name(part))
         sync_folder(self.folder / "parts")
 
@@ -137,8 +140,8 @@ class Writer:
         held = sum(part.id is not None for part in parts)
         if held > MOST_PARTS:
             raise UsageError(
-                f"{self.folder} would have {counted(held, 'part')}, and {MOST_PARTS} are the most. Convert all of it "
-                "anew, or append less often"
+                f"{self.folder} would have {counted(held, 'segment')}, and {MOST_PARTS} are the most. Convert all "
+                "data again, or append less often"
             )
         version = make_version(collection, number, parts, deleted, overlays, parent, note)
         _link(self.folder, version)
@@ -148,22 +151,22 @@ class Writer:
 
 @contextmanager
 def writing(folder: Path) -> Iterator[Writer]:
-    """The collection, for this writer alone. Removes what earlier writers have left. Raises `StorageError`."""
+    """Open the collection for this writer only. Removes leftovers of earlier writers. Raises `StorageError`."""
     make_folder(folder)  # a copy that was made with other tools may lack empty folders
     with storage_errors(folder, "cannot change the collection in"), _locked(folder):
         known = numbers(folder)
         _remove_unnamed(folder, [read_version(folder, number) for number in known])
         finish_destroying(folder)
-        known = numbers(folder)
+        known = numbers(folder)  # an interrupted redaction has removed some
         yield Writer(folder, read_version(folder, known[-1]) if known else None)
 
 
 @contextmanager
 def staged(folder: Path, name: str) -> Iterator[Path]:
-    """A folder below `staging/` for the work of this process alone; removed at the end. Raises `StorageError`."""
+    """Make a folder below `staging/` for the work of this process only; removed at the end. Raises `StorageError`."""
     place = folder / STAGING / f"{name}-{secrets.token_hex(4)}"
     make_folder(folder)
-    with storage_errors(folder, "cannot write to"), _locked(folder):  # else a writer could take it for a left-over
+    with storage_errors(folder, "cannot write to"), _locked(folder):  # else a writer could remove it as a leftover
         place.mkdir()
         lock = os.open(place / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -176,9 +179,9 @@ def staged(folder: Path, name: str) -> Iterator[Path]:
 
 @contextmanager
 def kept(folder: Path, name: str) -> Iterator[Path]:
-    """A place below `staging/` for the conversion of one source, which stays where it is stopped. It may be missing.
+    """Open a place below `staging/` for the conversion of one source, which remains if it is stopped.
 
-    Raises `UsageError` where another process converts the same source, `StorageError`.
+    It may be missing. Raises `UsageError` if another process converts this source, `StorageError`.
     """
     place = folder / STAGING / f"{KEPT}{name}"
     path = place.with_name(f"{place.name}.lock")
@@ -188,9 +191,10 @@ def kept(folder: Path, name: str) -> Iterator[Path]:
     try:
         with suppress(BlockingIOError):
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # The previous owner removes the file before it releases the lock: the name may be that of another file.
             ours = path.exists() and os.path.samestat(path.stat(), os.fstat(lock))
         if not ours:
-            raise UsageError(f"{folder}: another process appends this source right now: nothing was done")
+            raise UsageError(f"{folder}: another process is appending this source: nothing was done")
         yield place
     finally:
         if ours:
@@ -221,7 +225,7 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def _link(folder: Path, version: Version) -> None:
-    """Give a version its name, unless that is taken: then nothing is done. Raises `StorageError`."""
+    """Link a version to its name, unless that is taken: then nothing is done. Raises `StorageError`."""
     final = folder / version_name(version.number)
     temporary = final.with_name(f".{version.id}.tmp")
     with temporary.open("wb") as file:
@@ -229,7 +233,7 @@ def _link(folder: Path, version: Version) -> None:
         file.flush()
         os.fsync(file.fileno())
     try:
-        os.link(temporary, final)
+        os.link(temporary, final)  # a rename would replace a version that another process has published
     except FileExistsError:
         raise StorageError(
             f"{folder}: another process has published version {version.number} meanwhile, so nothing was changed. Run "
@@ -241,7 +245,7 @@ def _link(folder: Path, version: Version) -> None:
 
 
 def _remove_unnamed(folder: Path, versions: Sequence[Version]) -> None:
-    """Remove what no version names: writers that ended early have left it."""
+    """Remove files that no version names: writers that ended early have left them."""
     parts = {part.id for version in versions for part in version.parts}
     lists = {listed.name for version in versions for listed in version.lists}
     for each in (folder / "parts").iterdir():
@@ -260,7 +264,7 @@ def _remove_unnamed(folder: Path, versions: Sequence[Version]) -> None:
 
 
 def _in_use(path: Path) -> bool:
-    """Whether a process has a lock."""
+    """Return whether a process has a lock."""
     with suppress(OSError):
         lock = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:

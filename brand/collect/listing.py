@@ -1,4 +1,4 @@
-"""What has happened to a collection, version by version?"""
+"""The history of a collection, version by version."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ class Line:
     present: int
     """Samples that are not deleted."""
     parts: int
-    """Parts that hold samples."""
+    """Segments that hold samples."""
     stored_bytes: int
-    """Stored bytes of its parts, deleted samples included."""
+    """Stored bytes of its segments, deleted samples included."""
     columns: tuple[str, ...]
-    """Overlays."""
+    """Names of the overlays."""
     note: str
 
     def to_json(self) -> dict[str, Any]:
-        """The facts as plain values."""
+        """Return the facts as plain values."""
         return asdict(self)
 
 
 def versions(collection: Target) -> list[Line]:
-    """All versions, the present one last. Raises `UsageError`, `FormatError`."""
+    """Return all versions, the present one last. Raises `UsageError`, `FormatError`."""
     folder = collection_folder(collection)
     sizes: dict[str, int] = {}
     return [_line(folder, read_version(folder, number), sizes) for number in numbers(folder)]
 
 
 def unfinished(collection: Target) -> list[Path]:
-    """Folders of conversions that were stopped before they became a part. Raises `UsageError`."""
+    """Return the folders of conversions that were stopped before they became a segment. Raises `UsageError`."""
     folder = collection_folder(collection)
     return sorted(path for path in (folder / STAGING).glob(f"{KEPT}*") if path.is_dir())
 

@@ -1,6 +1,7 @@
-"""How does a collection get a column for all its samples, without a part being touched? As a list that a version names.
+"""How does a collection get a column for all its samples without a change of any segment?
 
-A later overlay of the same name takes its place. Samples that are appended afterwards have no value in it.
+As a list that a version names. A later overlay with the name replaces it. Samples that are appended afterwards have no
+value in it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from brand.storage.dataset.partindex import NOTHING
 def overlay(collection: Target, name: str, values: ArrayLike | None) -> Version:
     """Give all samples a value, by index: whole numbers or floats of shape (samples,). None removes the column.
 
-    Raises `SchemaError` for a name or values that do not fit, `UsageError`, `StorageError`.
+    Raises `SchemaError` if the name or the values do not fit, `UsageError`, `StorageError`.
     """
     folder = collection_folder(collection)
     if values is not None:
@@ -45,11 +46,11 @@ def overlay(collection: Target, name: str, values: ArrayLike | None) -> Version:
 
 
 def read_column(path: Path) -> NDArray[Any]:
-    """The values in a .npy file. Raises `UsageError`."""
+    """Return the values in a .npy file. Raises `UsageError` if it cannot be read."""
     try:
         found = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
-        raise UsageError(f"{path} is no .npy file of numbers: {error}") from error
+        raise UsageError(f"{path} is not a .npy file of numbers: {error}") from error
     if not isinstance(found, np.ndarray):
         raise UsageError(f"{path} holds several arrays: save one with numpy.save")
     return found
@@ -66,7 +67,7 @@ def _checked(name: str, values: NDArray[Any], samples: int) -> tuple[str, NDArra
     if values.dtype.kind == "f":
         return "float", values.astype("<f8")
     if values.dtype.kind == "u" and len(values) and int(values.max()) > np.iinfo(np.int64).max:
-        raise SchemaError(f"column {name!r} has the value {values.max()}, and 2^63 - 1 is the most")
+        raise SchemaError(f"column {name!r} has the value {values.max()}, and the largest is 2^63 - 1")
     if values.dtype.kind == "i" and (values == NOTHING["int"]).any():
-        raise SchemaError(f"column {name!r} has the value -2^63, which stands for no value")
+        raise SchemaError(f"column {name!r} has the value -2^63, which means a missing value")
     return "int", values.astype("<i8")

@@ -1,9 +1,9 @@
-"""How do samples leave a collection for good, with a report of what was done?
+"""How are samples removed from a collection for good, with a report?
 
-    find                 the samples, deleted ones included, and every part of any version that holds one of them
-    rewrite              those parts of the present version without them, and without all other deleted samples
-    intent, publish      what will be destroyed; then the new version
-    destroy, report      the versions that name an old part, the old parts, the old values in columns
+    find                 the samples, deleted ones included, and every segment of any version that holds one of them
+    rewrite              those segments of the present version without them, and without all other deleted samples
+    intent, publish      the list of files to destroy; then the new version
+    destroy, report      the versions that name an old segment, the old segments, the old values in columns
 
 A kill before the version changes nothing. After it, the next command that changes the collection finishes the rest.
 """
@@ -43,25 +43,25 @@ REMAINS: Final = (
     "blocks of the device until it reuses them, where the device is not encrypted",
     "models, features and checkpoints that were made from the samples",
 )
-"""What Brand cannot destroy."""
+"""Data that Brand cannot destroy."""
 
 
 def redact(collection: Target, wanted: NamedSamples, report: Target, *, on_chunk: OnChunk = silent) -> dict[str, Any]:
     """Destroy samples: no file of the collection holds their bytes afterwards. Writes the report to a new file.
 
-    Every version that names a part with one of the samples is removed. A training that has such a version open fails at
-    its next read. Returns the report.
+    Every version that names a segment with one of the samples is removed. A training that has such a version open fails
+    at its next read. Returns the report.
 
     Raises:
         UsageError: A key or an index names no sample, no sample would be left, or the report exists.
-        FormatError: A sample that stays is damaged; nothing was done.
-        StorageError: The storage refused.
+        FormatError: A sample that remains is damaged; nothing was done.
+        StorageError: The storage refused a read or a write.
     """
     folder, to = collection_folder(collection), Path(report).absolute()
     if to.exists() or not to.parent.is_dir():
-        raise UsageError(f"{report}: the report becomes a new file in a folder that is there")
+        raise UsageError(f"{report}: give a new file in an existing folder")
     if to.is_relative_to(folder):
-        raise UsageError(f"{report}: the report names the samples, so it lies outside of the collection")
+        raise UsageError(f"{report}: the report names the samples, so give a file outside of the collection")
     index = joined(folder)
     found = find(index, wanted, on_chunk, deleted=True)
     if len(np.union1d(index.deleted, found.indices)) == index.samples:
@@ -86,14 +86,15 @@ def redact(collection: Target, wanted: NamedSamples, report: Target, *, on_chunk
 
 
 def _held(part: PartIndex, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Those of the indices whose bytes a part holds."""
+    """Return the indices whose bytes a segment holds."""
     run = indices[(indices >= part.part.first) & (indices < part.part.end)]
     return run[part.local(run) >= 0]
 
 
 def _old_parts(folder: Path, indices: NDArray[np.int64]) -> tuple[dict[str, PartIndex], list[int]]:
-    """Every part of any version that holds one of the samples, by id; and the versions that name one of these, or a
-    column with a value for a sample.
+    """Return every segment of any version that holds one of the samples, by id, and the versions to remove.
+
+    These are the versions that name one of the segments, or a column with a value for a sample.
     """
     parts: dict[str, PartIndex] = {}
     named: list[tuple[int, set[str], bool]] = []
@@ -107,7 +108,7 @@ def _old_parts(folder: Path, indices: NDArray[np.int64]) -> tuple[dict[str, Part
 
 
 def _without(writer: Writer, indices: NDArray[np.int64]) -> dict[str, Overlay]:
-    """The overlays without the values of these samples."""
+    """Return the overlays without the values of these samples."""
     overlays = {}
     for name, each in writer.present.overlays.items():
         values = read_values(writer.folder, each.values, each.dtype).copy()
@@ -119,7 +120,7 @@ def _without(writer: Writer, indices: NDArray[np.int64]) -> dict[str, Overlay]:
 
 
 def _files(part: Path, name: str) -> list[dict[str, Any]]:
-    """All files of a part; `name` is its path in the collection."""
+    """Return all files of a segment; `name` is its path in the collection."""
     found = []
     for path in sorted(path for path in part.rglob("*") if path.is_file()):
         size, digest = file_digest(path)
@@ -164,7 +165,7 @@ def _report(
 
 
 def _alike(index: JoinedIndex, indices: NDArray[np.int64], checksums: set[int]) -> list[int]:
-    """Other samples of the version with the same stored bytes: the same record was appended twice."""
+    """Return other samples of the version with the same stored bytes: a record that was appended twice."""
     wanted, found = np.array(sorted(checksums), np.uint64), [np.empty(0, np.int64)]
     for part in index.parts:
         rows = part.own.rows.all()

@@ -1,8 +1,8 @@
-"""How is a part written again without some of its samples?
+"""How is a segment written again without some of its samples?
 
-The samples that stay keep their stored bytes, their order on storage, and so their indices of the collection; the
-places close up. Nothing is unpacked. The new data set's id follows from the old one and what was left out, so a stopped
-rewrite that begins anew makes the same bytes.
+The remaining samples keep their stored bytes, their order on storage, and so their indices of the collection; the
+places close up. Nothing is decompressed. The new data set's id follows from the old one and the left-out samples, so a
+stopped rewrite that starts again makes equal bytes.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from brand.storage.maintenance.progress import OnChunk
 
 
 def new_id(part: str, left_out: NDArray[np.integer[Any]]) -> str:
-    """The id of a part without the samples with these local indices, ascending."""
+    """Return the id of a segment without the samples with these local indices, ascending."""
     digest = xxhash.xxh3_128_hexdigest(left_out.astype("<u8").tobytes())
     return xxhash.xxh3_128_hexdigest(canonical_json({"of": part, "without": digest}))
 
 
 def rewrite(data: StoredDataSet, left_out: NDArray[np.int64], out: Path, work: Path, on_chunk: OnChunk) -> str:
-    """Write a part to `out` without the samples with these local indices, ascending. Returns its id.
+    """Write a segment to `out` without the samples with these local indices, ascending. Returns its id.
 
-    At least one sample stays. `work` is a folder for unfinished files. Raises `FormatError` where a sample that stays
+    At least one sample remains. `work` is a folder for unfinished files. Raises `FormatError` if a sample that remains
     is damaged, OSError.
     """
     part, kept = new_id(data.id, left_out), _places_left(data, left_out)
@@ -68,14 +68,14 @@ def rewrite(data: StoredDataSet, left_out: NDArray[np.int64], out: Path, work: P
 
 
 def _places_left(data: StoredDataSet, left_out: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The places of the samples that stay, ascending."""
+    """Return the places of the samples that remain, ascending."""
     stays = np.ones(len(data), np.bool_)
     stays[data.places(left_out)] = False
     return np.flatnonzero(stays)
 
 
 def _fixed(header: Header, columns: dict[str, NDArray[Any]], indices: NDArray[np.int64]) -> NDArray[np.void]:
-    """The fixed fields of samples, one structured row each."""
+    """Return the fixed fields of samples, one structured row each."""
     found = np.empty(len(indices), fixed_dtype(header.schema))
     for name, values in columns.items():
         found[name] = values[indices]

@@ -57,11 +57,11 @@ def _file_system(folder: Path, chunk: str) -> Iterator[CheckResult]:
     try:
         mount = mount_of(folder)
     except BrandError as error:
-        yield CheckResult(PART, "file system", "missing", f"its name, so no profile of it is kept: {error}")
+        yield CheckResult(PART, "file system", "missing", f"its name, so its profile cannot be stored: {error}")
     else:
-        note = ", which is memory: no storage lies below it" if mount.type in IN_MEMORY else ""
+        note = ", which is memory and not a storage device" if mount.type in IN_MEMORY else ""
         yield CheckResult(PART, "file system", "ok", device_name(mount) + note)
-    with suppress(OSError):  # of a chunk that cannot be read, `_samples` has said so
+    with suppress(OSError):  # `_samples` has reported a chunk that cannot be read
         with open(chunk, "rb") as file:
             yield page_cache(PART, file.fileno(), os.fstat(file.fileno()).st_size)
         yield _direct(chunk)

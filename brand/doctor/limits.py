@@ -40,9 +40,11 @@ def judge_memory(free: int, group: int | None) -> CheckResult:
     """Judge the memory that this process may still take, and the limit of its control group (None: no limit)."""
     told = f"{size(free)} are free, and BrandDataset takes at most {size(int(free * DEFAULT_SHARE))} by default"
     if group is not None:
-        told = f"the control group may have {size(group)}; {told}"
+        told = f"the control group may use {size(group)}; {told}"
     if free < LEAST_BYTES:
-        return CheckResult(PART, "memory", "problem", told, f"give this job {size(LEAST_BYTES)} more, or end others")
+        return CheckResult(
+            PART, "memory", "problem", told, f"give this job {size(LEAST_BYTES)} more memory, or end other processes"
+        )
     return CheckResult(PART, "memory", "ok", told)
 
 
@@ -50,7 +52,7 @@ def judge_processors(mine: int, machine: int, allowed: float | None) -> CheckRes
     """Judge the processors that this process may run on, those of the machine, and the quota of its control group."""
     told = f"this process may use {mine} of {counted(machine, 'processor')}"
     if allowed is not None and allowed < mine:
-        told += f", and its control group the time of {allowed:g}"
+        told += f", and its control group the time of {allowed:g} processors"
         return CheckResult(
             PART, "processors", "ok", told, f"BrandLoader(num_workers={max(1, int(allowed))}) fits better"
         )
@@ -73,7 +75,7 @@ def judge_storage(limits: list[str]) -> CheckResult:
     """Judge the read limits of the control groups."""
     if limits:
         told = f"the control group limits reads: {', '.join(limits)}"
-        return CheckResult(PART, "storage", "ok", told, "`brand profile DST` measures what is left")
+        return CheckResult(PART, "storage", "ok", told, "`brand profile DST` measures the remaining bandwidth")
     return CheckResult(PART, "storage", "ok", "no control group limits reads")
 
 
@@ -91,9 +93,11 @@ def _cache_folder() -> CheckResult:
     try:
         folder = user_cache("storage")
     except BrandError as error:
-        return CheckResult(PART, "cache", "missing", str(error), "set XDG_CACHE_HOME, to keep profiles of storages")
+        return CheckResult(
+            PART, "cache", "missing", str(error), "set XDG_CACHE_HOME, so that storage profiles can be stored"
+        )
     there = next(each for each in (folder, *folder.parents) if each.exists())
     if not os.access(there, os.W_OK):
-        told = f"{there} cannot be written, so no profile of a storage and no copy of an index is kept"
-        return CheckResult(PART, "cache", "missing", told, "set XDG_CACHE_HOME to a folder of yours")
+        told = f"{there} is not writable, so storage profiles and copies of indices cannot be stored"
+        return CheckResult(PART, "cache", "missing", told, "set XDG_CACHE_HOME to a folder of your own")
     return CheckResult(PART, "cache", "ok", str(folder.parent))

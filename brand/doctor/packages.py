@@ -100,7 +100,7 @@ def _numbers(version: str) -> tuple[int, ...]:
 def judge(
     needed: Sequence[Requirement], versions: Mapping[str, str], faults: Mapping[str, str]
 ) -> Iterable[CheckResult]:
-    """Return a result for Brand's own packages and one for each extra.
+    """Yield a result for Brand's own packages and one for each extra.
 
     `versions` has the distributions that are installed, `faults` the packages whose import failed, and the reason.
     Pure.
@@ -122,7 +122,7 @@ def _of_extra(
     broken = [each for each in members if each.name in faults]
     if broken:
         first = broken[0]
-        told = f"{first.name} {versions[first.name]} is installed and cannot be imported: {faults[first.name]}"
+        told = f"{first.name} {versions[first.name]} is installed but cannot be imported: {faults[first.name]}"
         return CheckResult(PART, name, "problem", told, f"pip install --force-reinstall '{_spec(first)}'")
     if old:
         told = ", ".join(f"{each.name} {versions[each.name]} is older than {each.least}" for each in old)
@@ -194,7 +194,7 @@ def _imported(modules: Sequence[str], limit_s: float) -> tuple[list[str], str]:
     with started as process:
         try:
             said, _ = process.communicate(json.dumps(modules), limit_s)
-            ending = f"it ends the process, with code {process.returncode}"
+            ending = f"its import ended the process, with code {process.returncode}"
         except subprocess.TimeoutExpired:
             process.kill()
             said, _ = process.communicate()

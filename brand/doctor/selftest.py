@@ -53,7 +53,7 @@ def _run(folder: str, on_step: OnStep, limit_s: float) -> tuple[list[dict[str, A
                 lines.append(json.loads(line))
                 on_step(len(lines), len(STEPS))
         if time.monotonic() - begun >= limit_s:
-            return lines, f"it was not over after {counted(round(limit_s), 'second')}"
+            return lines, f"it did not finish within {counted(round(limit_s), 'second')}"
         errors.seek(0)
         last = errors.read().decode(errors="replace").strip().splitlines()[-1:]
     return lines, ": ".join([f"the process ended with code {process.returncode}", *last])
@@ -76,7 +76,7 @@ def _ended_after(limit_s: float, process: subprocess.Popen[str]) -> Iterator[Non
 
 
 def judge(lines: list[dict[str, Any]], ending: str) -> Iterator[CheckResult]:
-    """Return a result for each completed step, and one for the step at which the process ended too early. Pure."""
+    """Yield a result for each completed step, and one for the step at which the process ended too early. Pure."""
     for line in lines:
         if "missing" in line:
             yield CheckResult(PART, line["step"], "missing", *_advice(line["missing"]))

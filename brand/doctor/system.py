@@ -26,7 +26,7 @@ from brand.node.memory.arena import Arena
 from brand.storage.io.pagecache import CachedFile
 
 PART: Final = "system"
-_NEEDS: Final = "draws need Linux 5.3 or newer; conversions and exact reads need less"
+_NEEDS: Final = "training needs Linux 5.3 or newer; conversion and random access do not"
 _FUTURE_WRITE: Final = getattr(fcntl, "F_SEAL_FUTURE_WRITE", 0x10)
 _BYTES: Final = 1 << 16
 
@@ -49,13 +49,17 @@ def compiled(xxh3: Sequence[int], zstd: Sequence[int], *, built: bool, wanted: b
     """Check the compiled loops over samples, and the functions of other libraries that they call."""
     name = "compiled"
     if not wanted:
-        return CheckResult(PART, name, "missing", "BRAND_NATIVE=0 says to do without the compiled loops", "unset it")
+        return CheckResult(PART, name, "missing", "BRAND_NATIVE=0 disables the compiled loops", "unset BRAND_NATIVE")
     if not built:
-        told = "the loops over samples were not built: small samples come slower"
-        return CheckResult(PART, name, "missing", told, "install a C compiler and Python's headers, then Brand anew")
+        told = "the loops over samples were not built: small samples are slower to read"
+        return CheckResult(
+            PART, name, "missing", told, "install a C compiler and Python's headers, then reinstall Brand"
+        )
     lacking = [package for package, lent in (("xxhash", xxh3), ("zstandard", zstd)) if not lent]
     if lacking:
-        told = f"loops over samples, without the functions of {' and '.join(lacking)}, which this build of it hides"
+        told = (
+            f"loops over samples, but without the functions of {' and '.join(lacking)}: this build does not export them"
+        )
         return CheckResult(PART, name, "missing", told, f"pip install --force-reinstall {' '.join(lacking)}")
     return CheckResult(PART, name, "ok", "loops over samples")
 
@@ -83,7 +87,7 @@ def _shared_memory() -> CheckResult:
         arena.close()
     if not sealed:
         return CheckResult(
-            PART, name, "missing", "a client could write to the server's samples", "Linux 5.1 can forbid it"
+            PART, name, "missing", "a client could write to the server's samples", "Linux 5.1 or newer prevents it"
         )
     return CheckResult(PART, name, "ok", "anonymous and sealed (memfd)")
 
@@ -93,9 +97,9 @@ def _sockets() -> CheckResult:
     try:
         _hand_over()
     except OSError as error:
-        told = f"a file cannot be handed over an abstract Unix socket: {error.strerror or error}"
+        told = f"a file cannot be passed over an abstract Unix socket: {error.strerror or error}"
         return CheckResult(PART, name, "problem", told, "allow Unix sockets and SCM_RIGHTS in this sandbox")
-    return CheckResult(PART, name, "ok", "a server can hand its memory to clients (SCM_RIGHTS)")
+    return CheckResult(PART, name, "ok", "a server can share its memory with clients (SCM_RIGHTS)")
 
 
 def _hand_over() -> None:
@@ -133,6 +137,6 @@ def page_cache(part: str, descriptor: int, size: int) -> CheckResult:
     except OSError:
         faults.append("RWF_NOWAIT")
     if faults:
-        told = f"without {' and '.join(faults)} here, clients do not copy what it holds: slower, never wrong"
+        told = f"without {' and '.join(faults)}, clients cannot copy samples from the page cache: reads are slower"
         return CheckResult(part, name, "missing", told)
-    return CheckResult(part, name, "ok", "clients can copy what it holds (mincore, RWF_NOWAIT)")
+    return CheckResult(part, name, "ok", "clients can copy samples from the page cache (mincore, RWF_NOWAIT)")

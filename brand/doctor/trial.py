@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 SAMPLES: Final = 2000
 BATCH: Final = 50
-STEPS: Final = ("pack", "exact reads", "load PyTorch", "an epoch", "resume")
+STEPS: Final = ("pack", "random access", "load PyTorch", "an epoch", "resume")
 _CHUNK: Final = 32
 _SEED: Final = 1
 
@@ -84,7 +84,7 @@ class _Trial:
         order = list(range(SAMPLES))
         random.Random(_SEED).shuffle(order)
         for sample, index in zip(StoredDataSet(self._target).samples(order), order, strict=True):
-            _check(sample["number"] == index and sample["data"] == _bytes(index), f"sample {index} is another one")
+            _check(sample["number"] == index and sample["data"] == _bytes(index), f"sample {index} is a different one")
 
     def load(self) -> None:
         """Import PyTorch, and open the data set for a training."""
@@ -97,10 +97,10 @@ class _Trial:
         """Fetch an epoch from a data server: each sample once, with its own bytes, in random order."""
         for numbers, data in self._loader:
             for number, found in zip(numbers.tolist(), data, strict=True):
-                _check(bytes(found) == _bytes(number), f"a draw of sample {number} brought other bytes")
+                _check(bytes(found) == _bytes(number), f"sample {number} was delivered with other bytes")
             self._epoch += numbers.tolist()
-        _check(sorted(self._epoch) == list(range(SAMPLES)), "an epoch did not bring each sample once")
-        _check(self._epoch != sorted(self._epoch), "an epoch came in the order of the source")
+        _check(sorted(self._epoch) == list(range(SAMPLES)), "an epoch did not deliver each sample once")
+        _check(self._epoch != sorted(self._epoch), "an epoch was delivered in the order of the source")
 
     def resume(self) -> None:
         """Stop the same epoch half-way, and resume it from its state as JSON."""

@@ -1,8 +1,8 @@
 """A conversion on a Ray cluster: one plain task for each chunk.
 
 A task is `brand.chunker.distributed.run`: it publishes its chunk itself, and a repeated task changes nothing. So Ray
-may repeat a task when a worker or a node dies, results are a few numbers for the progress, and if this process dies,
-the same command goes on. At most a few tasks for each core wait at a time.
+may repeat a task if a worker or a node dies, results are a few numbers for the progress, and if this process dies,
+the same command continues. At most a few tasks for each core wait at a time.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ except ImportError as error:
     raise MissingExtraError("--engine ray needs the package ray: pip install 'brand-data[ray]'") from error
 
 RETRIES: Final = 10
-"""How often a task is run again whose worker has died; an error of the conversion itself is final."""
+"""The most repetitions of a task whose worker has died; an error of the conversion itself is final."""
 CONNECT_S: Final = 10.0
-"""How long a connection to the cluster may take."""
+"""The most seconds that a connection to the cluster may take."""
 STILL_S: Final = 3600.0
-"""How long no chunk may be finished: nodes may have to start first."""
+"""The most seconds without a finished chunk: nodes may have to start first."""
 _IN_FLIGHT: Final = 4
-"""Tasks for each core of the cluster that wait or run, unless the caller says how many."""
+"""Tasks for each core of the cluster that wait or run, unless the caller sets the number."""
 
 
 def make_chunks(
@@ -50,7 +50,7 @@ def make_chunks(
     Raises:
         UsageError: There is no cluster at the address.
         InterruptedConversionError: Workers died again and again, or nothing was finished for an hour.
-        BrandError: What `run` raises.
+        BrandError: The errors of `run`.
     """
     with joined(Path(job.target)) as folder, _connected(address):
         total = read_decided(folder / SHARED_PLAN_NAME).plan.header.samples
@@ -80,7 +80,7 @@ def _connected(address: str | None) -> Iterator[None]:
 
 
 def _check_reached(address: str | None) -> None:
-    """Raise `UsageError` where no process listens at `host:port`: Ray itself tries for a quarter of an hour."""
+    """Raise `UsageError` if no process listens at `host:port`: Ray itself tries for a quarter of an hour."""
     match = re.fullmatch(r"(?:ray://)?\[?([^\[\]]+)\]?:(\d{1,5})", address or "")
     if match is None:  # "auto", or none
         return
@@ -91,7 +91,7 @@ def _check_reached(address: str | None) -> None:
 
 
 def _results(job: Job, bound: int) -> Iterator[PublishedChunk]:
-    """What the tasks say, as they end; at most `bound` of them at a time."""
+    """Yield the results of the tasks, as they end; at most `bound` of them at a time."""
     task = ray.remote(num_cpus=1, max_retries=RETRIES)(run)
     numbers, running = iter(range(job.chunks)), list[Any]()
     try:
@@ -102,8 +102,8 @@ def _results(job: Job, bound: int) -> Iterator[PublishedChunk]:
             ready, running = ray.wait(running, timeout=STILL_S)
             if not ready:
                 raise InterruptedConversionError(
-                    f"the Ray cluster has finished no chunk for {STILL_S / 60:.0f} minutes: `ray status` says why."
-                    " What is finished is kept; run the same command again and it goes on"
+                    f"the Ray cluster has finished no chunk for {STILL_S / 60:.0f} minutes: see `ray status`."
+                    " What is finished is kept; run the same command again to continue"
                 )
             yield from map(_result, ready)
     finally:
@@ -121,6 +121,6 @@ def _result(reference: Any) -> PublishedChunk:
         told = f"{type(cause).__name__}: {cause}" if cause is not None else str(error)
         raise InterruptedConversionError(
             f"a worker of the Ray cluster failed or died again and again: {told.splitlines()[0]}. Each node needs the"
-            " same versions of Brand. What is finished is kept; run the same command again and it goes on"
+            " same versions of Brand. What is finished is kept; run the same command again to continue"
         ) from error
     return made

@@ -39,7 +39,7 @@ class ArrayFile:
 
     def __init__(self, file: int, path: Path, dtype: np.dtype[Any], start: int, length: int, hint: str = "") -> None:
         self.path, self.dtype, self._start, self._length, self._hint = path, dtype, start, length, hint
-        self._file = -1  # for `__del__`, where the next line fails
+        self._file = -1  # for `__del__`, if the next line fails
         self._file = os.dup(file)
         self._mapping = mmap.mmap(self._file, start + length * dtype.itemsize, prot=mmap.PROT_READ)
         self._address = np.frombuffer(self._mapping, np.uint8).ctypes.data + start
@@ -115,7 +115,7 @@ class _Landing:
         self._vector = np.empty(_PIECES, _IOVEC)
 
     def __del__(self) -> None:
-        if self._file >= 0:  # -1 where the process had no descriptor left
+        if self._file >= 0:  # -1 if the process had no descriptor left
             os.close(self._file)
 
     def copy_all(self, address: int, numbers: NDArray[np.uint64], size: int, out: NDArray[np.uint8]) -> bool:

@@ -187,7 +187,7 @@ def _check_length(preamble: Preamble, actual: int, path: str | Path) -> None:
 def _check_place(preamble: Preamble, header: Header, path: str | Path) -> None:
     if preamble.number >= header.chunks or preamble.samples != header.chunk_samples(preamble.number):
         raise LayoutError(
-            f"chunk {preamble.number} with {preamble.samples} samples is no part of a data set"
+            f"chunk {preamble.number} with {preamble.samples} samples cannot belong to a data set"
             f" of {header.samples} samples in chunks of {header.chunk_size}",
             path=path,
             chunk=preamble.number,

@@ -109,6 +109,7 @@ class Decompressor:
         try:
             if zstandard.frame_content_size(stored) != raw_size:
                 raise ValueError(f"the zstd frame does not hold {raw_size} bytes")
+            # A damaged size must not allocate gigabytes.
             if raw_size > _TRUSTED_BYTES + _TRUSTED_RATIO * len(stored):
                 return self._unpack_in_steps(stored, raw_size)
             return self._zstd.decompress(stored, allow_extra_data=False)
@@ -202,8 +203,9 @@ def _keep_freed_memory() -> None:
 
 
 def choose(mode: Mode, probe: Sequence[bytes], samples: int, chunks: int) -> Compression:
-    """Choose the compression from a probe of records; `samples` and `chunks` weigh the dictionary, stored in every
-    chunk.
+    """Choose the compression from a probe of records.
+
+    `samples` and `chunks` weigh the dictionary, which is stored in every chunk.
     """
     if mode not in MODES:
         raise UsageError(f"compression {mode!r}: there are {', '.join(MODES)}")
@@ -211,6 +213,7 @@ def choose(mode: Mode, probe: Sequence[bytes], samples: int, chunks: int) -> Com
     if mode == "none" or raw == 0:
         return Compression("none")
     worth = WORTH if mode == "auto" else 1.0
+    # Judged on records that the dictionary was not trained on, which would flatter it.
     learn, judge = probe[::2], probe[1::2] or probe
     dictionary = _train(learn) if raw / len(probe) < SMALL_SAMPLE_BYTES else b""
     candidates = [Compression("zstd", d, worth, _ratio(d, worth, judge)) for d in dict.fromkeys((b"", dictionary))]
@@ -245,7 +248,7 @@ def _frames(zstd: zstandard.ZstdCompressor, records: Records) -> list[Any]:
 def _train(records: Sequence[bytes]) -> bytes:
     try:
         return zstandard.train_dictionary(DICTIONARY_BYTES, list(records), k=256, d=8, level=LEVEL).as_bytes()
-    except zstandard.ZstdError:  # too few or too uniform samples to learn from
+    except zstandard.ZstdError:  # too few or too uniform samples to train a dictionary
         return b""
 
 

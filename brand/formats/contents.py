@@ -71,7 +71,10 @@ def read_fixed(file: BinaryIO, front: ChunkFront, path: str | Path) -> NDArray[n
         if isinstance(record, FormatError):
             raise record
         if len(record) < size:
-            what, sample = f"a record of {len(record)} bytes has no room for {size} bytes of numbers", int(row["index"])
+            what, sample = (
+                f"a record of {len(record)} bytes is too short for {size} bytes of numbers",
+                int(row["index"]),
+            )
             raise DecodeError(what, path=path, chunk=front.preamble.number, sample=sample)
         heads.append(bytes(record[:size]))
     return fixed_columns(front.header.schema, Records.of(heads))

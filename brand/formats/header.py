@@ -70,9 +70,9 @@ class Header:
             raise LayoutError("the header is malformed", path=path, expected="none or zstd", found=header.compression)
         file_field = header.source.get("file_field")
         if file_field is not None and (file_field, file_field) not in header.schema.fields:
-            raise LayoutError(f"the header's file field {file_field!r} is no image or audio field", path=path)
+            raise LayoutError(f"the header's file field {file_field!r} is not an image or audio field", path=path)
         if header.samples > MAX_SAMPLES or header.chunk_size > MAX_CHUNK_SAMPLES or header.chunks > MAX_CHUNKS:
-            raise OversizedError("the header claims more than the format allows", path=path)
+            raise OversizedError("the header exceeds a limit of the format", path=path)
         return header
 
 

@@ -37,7 +37,7 @@ from brand.formats.publish import Target, file_digest
 _NPY_START: Final = 10
 """Magic, version and size of the text that follows."""
 
-_HINT: Final = "`brand reindex` makes it again from the chunks"
+_HINT: Final = "`brand reindex` rebuilds it from the chunks"
 
 
 def place_dtype(samples: int) -> np.dtype[Any]:
@@ -89,11 +89,11 @@ class IndexBuilder:
         place = self._arrays[PLACE_NAME]
         taken = gather(place, indices) != self._unknown
         scatter(place, indices, places)
-        taken |= gather(place, indices) != places  # an index that stands twice in this chunk keeps one place only
+        taken |= gather(place, indices) != places  # an index that occurs twice in this chunk keeps one place only
         if taken.any():
             twice = int(indices[np.flatnonzero(taken)[0]])
             path = f"{self.target}/{chunk_name(number)}"
-            raise LayoutError("a sample stands in two places", path=path, chunk=number, sample=twice)
+            raise LayoutError("a sample has two places", path=path, chunk=number, sample=twice)
         self._arrays[SAMPLES_NAME][first : first + len(rows)] = rows
         file_size = int(rows["offset"][-1]) + int(rows["size"][-1])
         self._arrays[CHUNKS_NAME][number] = (file_size, checksum)

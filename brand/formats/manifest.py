@@ -30,7 +30,7 @@ from brand.formats.signed import identity, natural, pack_signed, parse_signed
 
 _MARKER: Final = "brand"
 
-# A newer minor version may add files, so unknown names pass; paths that lead elsewhere do not.
+# A newer minor version may add files, so unknown names are accepted; paths outside the data set are not.
 _FILE: Final = re.compile(r"(index|columns)/[A-Za-z0-9_]+\.npy")
 _COMPANION: Final = re.compile(r"[a-z]+\.(zip|tsv)")
 
@@ -94,7 +94,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 def parse_manifest(data: bytes, path: str | Path) -> Manifest:
     """Check and parse the bytes of a manifest."""
-    hint = "`brand reindex` makes it again from the chunks"
+    hint = "`brand reindex` rebuilds it from the chunks"
     value = parse_signed(data, path, marker=_MARKER, name="manifest", hint=hint)
     try:
         manifest = Manifest(
@@ -114,13 +114,13 @@ def parse_manifest(data: bytes, path: str | Path) -> Manifest:
         strange = [n for n in manifest.files if not _FILE.fullmatch(n)]
         strange += [n for n in manifest.companions if not _COMPANION.fullmatch(n)]
         if strange:
-            raise ValueError(f"{strange[0]!r} is no file of a data set")
+            raise ValueError(f"{strange[0]!r} is not a file of a data set")
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise LayoutError(f"the manifest is malformed: {error!r}", path=path, hint=hint) from error
     most = MAX_SAMPLES * MAX_SAMPLE
     claims = (manifest.stored_bytes, most), (manifest.raw_bytes, most), (manifest.largest_sample, MAX_SAMPLE)
     if any(claim > limit for claim, limit in (*claims, (manifest.dictionary_size, MAX_DICTIONARY))):
-        raise OversizedError("the manifest claims more than the format allows", path=path, hint=hint)
+        raise OversizedError("the manifest exceeds a limit of the format", path=path, hint=hint)
     return manifest
 
 
@@ -133,19 +133,24 @@ def _why_not(folder: Path) -> str:
     if not folder.exists():
         return "there is no such folder"
     if (folder / VERSIONS_NAME).is_dir():
-        return f"a collection, and this takes a single data set: name one of its parts, the folders in {folder}/parts"
+        return (
+            f"a collection, but a single data set is required: name one of its segments, the folders in {folder}/parts"
+        )
     if (folder / WORK_NAME / SHARED_PLAN_NAME).exists():
-        return "this conversion in parts is not finished: `brand seal` finishes it, or says which parts are missing"
+        return "this conversion in tasks is not finished: `brand seal` finishes it, or lists the missing tasks"
     if (folder / WORK_NAME).exists():
         return (
-            "this conversion is not finished: run the same `brand convert` command again, it goes on where it stopped"
+            "this conversion is not finished: run the same `brand convert` command again, it continues where it stopped"
         )
     if (folder / COPY_WORK_NAME).exists():
-        return "this copy is not finished: run the same `brand copy` command again, it goes on where it stopped"
+        return "this copy is not finished: run the same `brand copy` command again, it continues where it stopped"
     if (folder / SHARE_NAME).exists():
-        return "this share is not finished: run the same `brand partition` command again, it goes on where it stopped"
+        return (
+            "this partition is not finished: run the same `brand partition` command again,"
+            " it continues where it stopped"
+        )
     if (folder / "chunks").is_dir():
-        return "the manifest brand.json is missing: `brand reindex` makes it again from the chunks"
+        return "the manifest brand.json is missing: `brand reindex` rebuilds it from the chunks"
     return "not a data set: there is no brand.json in it. Make one with `brand convert images` or `brand convert audio`"
 
 

@@ -142,7 +142,7 @@ def pillow_errors() -> Iterator[None]:
     try:
         yield
     except UnidentifiedImageError as error:  # the error's own text holds a memory address
-        raise ValueError("Pillow cannot decode it: no kind of image it knows") from error
+        raise ValueError("Pillow cannot decode it: the image format is unknown") from error
     except (Image.DecompressionBombError, MemoryError) as error:
         raise ValueError(f"Pillow refuses it: {error}") from error
     except (

@@ -110,7 +110,10 @@ class DecodeImage:
 
             width, height = (-(-side // factor) for side in size)
             pixels = simplejpeg.decode_jpeg(data, "RGB", min_height=height, min_width=width)
-        except (ImportError, ValueError):  # Pillow takes some files that it does not take, and says what is wrong
+        except (
+            ImportError,
+            ValueError,
+        ):  # Pillow decodes some files that simplejpeg refuses, and its error names the fault
             return None
         made = Image.fromarray(pixels)
         return made if self.mode == "RGB" else made.convert("L")
@@ -151,9 +154,10 @@ Preparation = DecodeImage | DecodeAudio
 def checked(
     decode: Mapping[str, Preparation], schema: Schema, fields: Collection[str] | None
 ) -> dict[str, Preparation]:
-    """Check decode specs of fields, which must exist, have the right codec, and be among `fields` (None: all).
+    """Check decode specs of fields.
 
-    Raises `SchemaError`, `UsageError`.
+    The fields must exist, be decoded, have the right codec, and be among `fields` (None: all). Raises `SchemaError`,
+    `UsageError`.
     """
     kinds = dict(schema.fields)
     for name, how in decode.items():
@@ -193,7 +197,7 @@ def decoders(codec: str) -> dict[str, str]:
     if codec == DecodeAudio.codec:
         try:
             rates = _soxr().__version__
-        except MissingExtraError:  # clips that keep their rate need none
+        except MissingExtraError:  # audio that keeps its rate needs no resampler
             rates = None
         versions = {"libsndfile": soundfile().__libsndfile_version__, "soxr": rates, "numpy": np.__version__}
         return {name: str(version) for name, version in versions.items()}

@@ -33,9 +33,7 @@ _REASONS: Final = {
 
 
 class Target(Protocol):
-    """The place that receives the finished files of a data set. Any number of threads may use it. All methods raise
-    OSError.
-    """
+    """The place for finished files of a data set. Any number of threads may use it. All methods raise OSError."""
 
     def publish(self, temporary: Path, name: str) -> None:
         """Move a finished local file into the data set, below which it is `name`. `temporary` is gone afterwards."""
@@ -74,9 +72,9 @@ def storage_errors(path: str | Path, what: str) -> Iterator[None]:
     except OSError as error:
         reason, hint = storage_reason(error), ""
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            hint = ". Free some space and run the same command again: it goes on where it stopped"
+            hint = ". Free some space and run the same command again: it continues where it stopped"
         elif "://" in str(error.filename):
-            hint = ". Run the same command again when that is mended: it goes on where it stopped"
+            hint = ". Run the same command again when this is repaired: it continues where it stopped"
         raise StorageError(f"{what} {error.filename or path}: {reason}{hint}") from error
 
 
@@ -84,7 +82,7 @@ def storage_reason(error: OSError) -> str:
     """Return in words why the storage refused."""
     number = error.errno or 0
     if error.strerror not in (None, os.strerror(number)):
-        return str(error.strerror)  # words of Brand's own, as those of a store
+        return str(error.strerror)  # Brand's own words, such as those about a store
     return _REASONS.get(number, error.strerror or str(error))
 
 

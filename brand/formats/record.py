@@ -97,8 +97,7 @@ def _side_by_side(head: _Piece, columns: Sequence[Sequence[_Piece]], count: int)
 
 
 def _texts_together(columns: Sequence[Sequence[Any]], head: int) -> tuple[bytearray, list[NDArray[np.int64]]] | None:
-    """Return records of `str` fields, with zeros for the heads, and the sizes of each field. None if a value is not a
-    str.
+    """Return records of `str` fields, with zeros for the heads, and the sizes of each field. None if any is not text.
 
     One call encodes all values. The sizes in bytes follow from the positions at which characters begin.
     """
@@ -126,9 +125,7 @@ def _heads(schema: Schema, fixed: Sequence[Any], sizes_of: Sequence[NDArray[np.i
 
 
 def record_parts(schema: Schema, fixed: Sequence[int | float], payloads: Sequence[bytes]) -> tuple[bytes, ...]:
-    """Return the record of one sample in pieces, from its fixed fields and finished payloads, both in the schema's
-    order.
-    """
+    """Return the record of one sample in pieces, given its fixed fields and finished payloads in the schema's order."""
     return head_struct(schema).pack(*fixed, *map(len, payloads)), *payloads
 
 
@@ -154,14 +151,12 @@ class RecordDecoder:
         return partial(RecordDecoder, views=bool(self._views)), (self.schema, self.names)
 
     def __call__(self, record: Buffer) -> dict[str, Any]:
-        """Return values by name, in the requested order. Raises ValueError if the bytes are not a record of this
-        schema.
-        """
+        """Return values by name, in the requested order. Raises ValueError if the bytes do not fit the schema."""
         try:
             numbers = self._head.unpack_from(record)
         except struct.error as error:
             raise ValueError(
-                f"a record of {len(record)} bytes has no room for its head of {self._head.size}"
+                f"a record of {len(record)} bytes is too short for its head of {self._head.size}"
             ) from error
         values: dict[str, Any] = dict(zip(self._fixed, numbers, strict=False))
         start = self._head.size
@@ -184,7 +179,7 @@ class RecordDecoder:
         """
         size = self._head.size
         if len(sizes) and int(sizes.min()) < size:
-            raise ValueError(f"a record of {int(sizes.min())} bytes has no room for its head of {size}")
+            raise ValueError(f"a record of {int(sizes.min())} bytes is too short for its head of {size}")
         layout = _head_dtype(self.schema)
         heads = windows(memory, size)[starts].view(layout) if size and len(starts) else None
         made: dict[str, NDArray[Any] | list[Any]] = {}

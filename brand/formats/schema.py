@@ -46,9 +46,9 @@ class Schema:
             if not isinstance(name, str) or not is_field_name(name):
                 raise SchemaError(f"field name {name!r}: use letters, digits and '_', at most 63, not a digit first")
             if name in seen:
-                raise SchemaError(f"field {name!r} stands twice in the schema")
+                raise SchemaError(f"field {name!r} occurs twice in the schema")
             if name == "index":
-                raise SchemaError("field name 'index' is reserved: every sample has its index without asking")
+                raise SchemaError("field name 'index' is reserved: every sample has its index automatically")
             if codec not in CODECS:
                 raise SchemaError(f"field {name!r}: unknown codec {codec!r}; there are {', '.join(CODECS)}")
             if name == "key" and codec != "str":

@@ -22,7 +22,7 @@ from brand.formats.manifest import Manifest
 from brand.formats.signed import identity, natural, pack_signed, parse_signed
 
 _MARKER: Final = "brand-share"
-_HINT: Final = "Make the share again with `brand partition`"
+_HINT: Final = "Make the partition again with `brand partition`"
 
 
 @dataclass(frozen=True)
@@ -85,8 +85,8 @@ def read_share(folder: Path, manifest: Manifest) -> Share | None:
         )
     share = parse_share(data, path)
     for what, expected, found in (
-        ("a share of another data set", manifest.data_set_id.hex(), share.data_set_id.hex()),
-        ("a share of another number of chunks", manifest.header.chunks, share.cuts[-1]),
+        ("a partition of another data set", manifest.data_set_id.hex(), share.data_set_id.hex()),
+        ("a partition of another number of chunks", manifest.header.chunks, share.cuts[-1]),
     ):
         if expected != found:
             raise ForeignFileError(what, path=path, expected=expected, found=found, hint=_HINT)
@@ -94,9 +94,7 @@ def read_share(folder: Path, manifest: Manifest) -> Share | None:
 
 
 def parse_share(data: bytes, path: Path) -> Share:
-    """Check and parse the bytes of a `share.json`. Raises `LayoutError`, `VersionError`, `ChecksumError`,
-    `OversizedError`.
-    """
+    """Parse and check a `share.json`. Raises `LayoutError`, `VersionError`, `ChecksumError`, `OversizedError`."""
     value = parse_signed(data, path, marker=_MARKER, name="share file", hint=_HINT)
     try:
         share = Share(
@@ -108,7 +106,7 @@ def parse_share(data: bytes, path: Path) -> Share:
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise LayoutError(f"the share file is malformed: {error!r}", path=path, hint=_HINT) from error
     if share.nodes > MAX_NODES or max(share.group_chunks, *share.cuts, 0) > MAX_CHUNKS:
-        raise OversizedError("the share file claims more than the format allows", path=path, hint=_HINT)
+        raise OversizedError("the share file exceeds a limit of the format", path=path, hint=_HINT)
     if (fault := _fault(share)) is not None:
         raise LayoutError(f"the share file is malformed: {fault}", path=path, hint=_HINT)
     return share

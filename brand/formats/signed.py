@@ -35,7 +35,7 @@ def parse_signed(data: bytes, path: str | Path, *, marker: str, name: str, hint:
         value: dict[str, Any] = json.loads(data, parse_constant=_refuse)
         version = value["version"]
         if value["format"] != marker or type(version[0]) is not int:
-            raise ValueError(f"no {name} of Brand")
+            raise ValueError(f"not a {name} of Brand")
     except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
         raise LayoutError(f"the {name} is not readable: {error}", path=path, hint=hint) from error
     if version[0] != VERSION_MAJOR:

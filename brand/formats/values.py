@@ -152,7 +152,9 @@ def file_of(image: Any) -> bytes:
     if contents is not None:
         return contents
     if image.mode not in _PNG_MODES:
-        raise TypeError(f"PNG has no pixels of mode {image.mode}: give image.convert('RGB'), or the bytes of a file")
+        raise TypeError(
+            f"PNG cannot store pixels of mode {image.mode}: give image.convert('RGB'), or the bytes of a file"
+        )
     buffer = io.BytesIO()
     image.save(buffer, "PNG")
     return buffer.getvalue()

@@ -196,7 +196,7 @@ def read_version(folder: Path, number: int) -> Version:
         raise OversizedError(what, path=path, expected=expected, found=f"> {MAX_MANIFEST}")
     version = parse_version(data, path)
     if version.number != number:
-        what = "a version under the name of another one"
+        what = "a version with the name of another version"
         raise LayoutError(what, path=path, expected=number, found=version.number, hint=_HINT)
     return version
 
@@ -209,7 +209,7 @@ def parse_version(data: bytes, path: Path) -> Version:
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise LayoutError(f"the version is malformed: {error!r}", path=path, hint=_HINT) from error
     if version.samples > MAX_SAMPLES or len(version.parts) > MAX_PARTS or version.number > MAX_VERSIONS:
-        raise OversizedError("the version claims more than the format allows", path=path, hint=_HINT)
+        raise OversizedError("the version exceeds a limit of the format", path=path, hint=_HINT)
     if (fault := _fault(version, _seal(_facts(version)))) is not None:
         raise LayoutError(f"the version is malformed: {fault}", path=path, hint=_HINT)
     return version
@@ -252,12 +252,12 @@ def _parsed(value: Mapping[str, Any]) -> Version:
         parts.append(PartOf(part_id, first, end, samples, identity(each["origin"]).hex(), _listed(each["absent"])))
         first = end
     if not parts:
-        raise ValueError("it has no part")
+        raise ValueError("it has no segment")
     overlays = {}
     for name, (codec, *values) in value["overlays"].items():
         listed = _listed(values)
         if not is_field_name(name) or codec not in ("int", "float") or listed is None:
-            raise ValueError(f"{name!r} is no column of {codec!r}")
+            raise ValueError(f"{name!r} is not a column of {codec!r}")
         overlays[name] = Overlay(codec, listed)
     parent = None if value["parent"] is None else identity(value["parent"]).hex()
     return Version(
@@ -270,7 +270,7 @@ def _listed(value: Any) -> Listed | None:
         return None
     count, digest = value
     if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
-        raise ValueError(f"{digest!r} is no digest")
+        raise ValueError(f"{digest!r} is not a digest")
     return Listed(natural(count, "count"), digest)
 
 
@@ -283,12 +283,12 @@ def _fault(version: Version, seal: str) -> str | None:
     for part in version.parts:
         absent = 0 if part.absent is None else part.absent.count
         if part.end <= part.first or part.samples != part.end - part.first - absent:
-            return f"a part of {part.samples} samples for the indices {part.first} to {part.end - 1}"
+            return f"a segment of {part.samples} samples for the indices {part.first} to {part.end - 1}"
         if (part.id is None) != (part.samples == 0):
-            return "a part without samples, and with an id"
+            return "a segment without samples, but with an id"
     ids = [part.id for part in version.parts if part.id is not None]
     if len(set(ids)) < len(ids):
-        return "a part twice"
+        return "a segment twice"
     if version.deleted is not None and version.deleted.count > version.samples:
         return "more deleted indices than there are"
     return None

@@ -78,8 +78,7 @@ class NextUse:
         return bool(missing)
 
     def key(self, epoch: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Return the epochs until each unit is drawn again after `epoch`, and whether it is drawn within the range of
-        tables.
+        """Return the epochs until each unit is drawn again after `epoch`, and whether the tables contain such a draw.
 
         Both have the shape (units,).
         """

@@ -1,10 +1,10 @@
-"""How much is read for each draw, where jobs follow each other?
+"""How much is read for each draw, if jobs follow each other?
 
-What one job has drawn serves the next one that draws it, if memory holds it until then. A server holds a sample as long
-as a job will still draw it in an epoch that has begun. Where memory is short, it gives back first what is drawn last.
-So a draw is *served* where no moment between it and the draw before had as many samples that were wanted sooner as
-memory holds. Draws are counted by the moments, of which there are `MOMENTS`, in which a sample came and was drawn;
-memory is asked moment by moment.
+A sample that one job has drawn serves the next job that draws it, if memory holds it until then. A server holds a
+sample as long as a job will still draw it in an epoch that has begun. If memory is short, it first releases the samples
+that are drawn last. So a draw is *served* unless, at some moment between it and the previous draw, the samples that
+were wanted sooner filled the memory. Draws are counted by the moments, of which there are `MOMENTS`, of the previous
+draw and of the draw itself; memory is checked moment by moment.
 
 Time is counted in draws of a job whose speed is 1, as in `joining`.
 """
@@ -28,20 +28,23 @@ MOMENTS: Final = 4096
 
 @dataclass(frozen=True, eq=False)
 class ReadTally:
-    """What several jobs drew in a while. Arrays without a shape have that of all draws, by sample and then by time."""
+    """The draws of several jobs in a time interval.
+
+    Arrays without a shape have that of all draws, by sample, then by time.
+    """
 
     came: NDArray[np.int16]
-    """The moment of the draw before, by which the sample came; -1: no memory can have it."""
+    """The moment of the previous draw, by which the sample was read; -1 if no memory can have it."""
     drawn: NDArray[np.int16]
     """The moment of the draw."""
     read: NDArray[np.int32]
-    """The read that would bring it: a number for each job, epoch and stripe."""
+    """The read that would deliver it: a number for each job, epoch and stripe."""
     counted: NDArray[np.bool_]
     """Whether the draw counts."""
     job_of: NDArray[np.int32]
     """The job of each read, shape (reads,)."""
     members: NDArray[np.int32]
-    """Draws of each read, shape (reads,); 0: no read is needed, as the part has no sample of the stripe."""
+    """Draws of each read, shape (reads,); 0: no read is needed, because the subset has no sample of the stripe."""
     jobs: int
 
     @cached_property
@@ -62,7 +65,7 @@ class ReadTally:
         return int((np.cumsum(self._waiting.sum(axis=1, dtype=np.int64)) - ends).max())
 
     def missed(self, room: float) -> NDArray[np.bool_]:
-        """Which draws memory does not serve, with room for so many samples."""
+        """Return a mask of the draws that a memory of `room` samples does not serve."""
         served = np.zeros((MOMENTS, MOMENTS), np.bool_)
         last, held, moments = np.empty(MOMENTS, np.int64), np.zeros(MOMENTS, np.int64), np.arange(MOMENTS)
         for now in range(MOMENTS):
@@ -76,13 +79,16 @@ class ReadTally:
         return ~((self.came >= 0) & served[self.came, self.drawn])
 
     def reads(self, missed: NDArray[np.bool_]) -> NDArray[np.float64]:
-        """Samples that each job reads, shape (jobs,). Draws that one read serves have even parts of it."""
+        """Return the samples that each job reads, shape (jobs,). A read that serves several draws is divided evenly."""
         read = np.cumsum(missed) - 1  # the first draw of each sample is missed
         part = 1 / np.bincount(read)[read]
         return _sums(self.job_of[self.read[self.counted]], part[self.counted], self.jobs)
 
     def operations(self, missed: NDArray[np.bool_]) -> NDArray[np.float64]:
-        """Stripes of which each job reads something, shape (jobs,). One of which some draws count is a part of one."""
+        """Return the stripes of which each job reads something, shape (jobs,).
+
+        A stripe that serves draws of which only some count is a fraction of one.
+        """
         counted = np.bincount(self.read[self.counted], minlength=len(self.job_of))
         counted[np.bincount(self.read[missed], minlength=len(self.job_of)) == 0] = 0
         return _sums(self.job_of, counted / np.maximum(self.members, 1), self.jobs)
@@ -97,7 +103,7 @@ def tally(
     after: float,
     until: float,
 ) -> ReadTally:
-    """Count the draws of `draws_together`, which are all before `until`; those from `after` on count."""
+    """Count the draws of `draws_together`, which are all before `until`; draws from `after` on count."""
     epochs, columns = dict[tuple[int, float], int](), list[tuple[NDArray[Any], ...]]()
     for some in whiles:
         order = np.argsort(np.concatenate([each.times for each in some]), kind="stable")
@@ -126,10 +132,10 @@ def tally(
 
 
 def _before(places: NDArray[np.int32], times: NDArray[np.float64], began: NDArray[np.float64]) -> NDArray[np.float64]:
-    """When each sample was drawn before, and has been wanted since; -1: it is new. By sample and then by time.
+    """Return the time at which each sample was drawn before, if it was wanted since; -1 if it is new.
 
-    `began`: when the epochs of the draws began. A sample is wanted where this or a later draw is one of an epoch that
-    had begun at the draw before. All have the same shape.
+    The draws are by sample, then by time. `began`: the times at which the epochs of the draws began. A sample is wanted
+    if this or a later draw is one of an epoch that had begun at the previous draw. All have the same shape.
     """
     begins, rank = np.unique(began, return_inverse=True)
     behind = places * np.int64(len(begins)) + rank  # samples behind have larger numbers, so they do not lower these

@@ -1,9 +1,9 @@
-"""When does each of several jobs draw which sample, where they follow each other at constant speeds?
+"""When does each of several jobs draw which sample, if they follow each other at constant speeds?
 
-A run of the simulation goes from event to event: a job begins an epoch, or ends its last one. There the pacemaker is
-elected: the fastest job, until it ends or another is a tenth faster. A job that begins an epoch joins the front. Where
-another job becomes the pacemaker, all others join anew, in the middle of their epochs. What a job draws follows from
-its joins (`brand.orders.policies.following`). Time is counted in draws of a job whose speed is 1.
+A run of the simulation steps from event to event: a job begins an epoch, or ends its last one. At each event the
+pacemaker is elected: the fastest job, until it ends or another is a tenth faster. A job that begins an epoch joins the
+front. If another job becomes the pacemaker, all others join again, in the middle of their epochs. The draws of a job
+follow from its joins (`brand.orders.policies.following`). Time is counted in draws of a job whose speed is 1.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from brand.orders.policies.following import UNIT, JobDraws, Lap, follow, lap_of
 from brand.orders.policies.stripes import plan_stripes
 
 FASTER: Final = 1.1
-"""A job that is so many times as fast as the pacemaker takes its place."""
+"""A job that is this many times as fast as the pacemaker replaces it."""
 LAST: Final = 0.98
-"""A pacemaker that begins an epoch behind this share of a lap begins with a new one."""
+"""A pacemaker that begins an epoch after this fraction of a lap begins with a new lap."""
 _LAPS: Final = 4
-"""Laps that are held at a time: a follower plans ahead, then the pacemaker comes to the same ones."""
+"""Laps that are held at a time: a follower plans ahead, then the pacemaker reaches the same laps."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,13 +35,13 @@ class Runner:
     """A job of the simulation."""
 
     start: float
-    """When it begins."""
+    """Time at which it begins."""
     speed: float
-    """Draws in a unit of time, above 0."""
+    """Draws per unit of time, above 0."""
     part: NDArray[np.bool_]
-    """Which places it draws in each epoch, shape (samples,). At least one."""
+    """Mask of the places that it draws in each epoch, shape (samples,). At least one."""
     epochs: float = math.inf
-    """How many epochs it draws."""
+    """Number of epochs that it draws."""
 
     @property
     def draws(self) -> int:
@@ -50,18 +50,18 @@ class Runner:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DrawRun:
-    """Some draws of one job, one after the other, within one epoch. Arrays have the shape (draws,)."""
+    """Consecutive draws of one job within one epoch. Arrays have the shape (draws,)."""
 
     runner: int
     began: float
-    """When the epoch began."""
+    """Time at which the epoch began."""
     places: NDArray[np.int32]
     times: NDArray[np.float64]
 
 
 @dataclass(slots=True, eq=False)
 class _Epoch:
-    """What a job draws in its current epoch."""
+    """The draws of a job in its current epoch."""
 
     began: float
     times: NDArray[np.float64]
@@ -70,18 +70,18 @@ class _Epoch:
     joins: list[Join] = field(default_factory=list)
     drawn: JobDraws = field(default_factory=lambda: JobDraws(np.empty(0, np.int64), np.empty(0, np.int64)))
     done: int = 0
-    """Draws of it that are over."""
+    """Draws of the epoch that are over."""
 
 
 def draws_together(
     mapping: Mapping, stripe: int, seed: int, runners: Sequence[Runner], until: float = math.inf
 ) -> Iterator[list[DrawRun]]:
-    """The draws of all jobs before a time, from event to event."""
+    """Yield the draws of all jobs before a time, from event to event."""
     yield from _Together(mapping, stripe, seed, runners).run(until)
 
 
 class _Together:
-    """Owns where each job is, and where the front is."""
+    """Owns the positions of the jobs and of the front."""
 
     def __init__(self, mapping: Mapping, stripe: int, seed: int, runners: Sequence[Runner]) -> None:
         self._mapping, self._stripe, self._seed, self._runners = mapping, stripe, seed, runners
@@ -99,7 +99,7 @@ class _Together:
         self._laps = laps
 
     def run(self, until: float) -> Iterator[list[DrawRun]]:
-        """The draws before a time."""
+        """Yield the draws before a time."""
         waiting = sorted(range(len(self._runners)), key=lambda at: self._runners[at].start)
         now = self._runners[waiting[0]].start
         while now < until and (waiting or self._epochs):
@@ -119,7 +119,7 @@ class _Together:
         return epoch.began + len(epoch.times) / self._runners[at].speed
 
     def _ends(self, at: int) -> bool:
-        """Take a job away whose last epoch is over; returns whether it was."""
+        """Remove a job whose last epoch is over; return whether it was."""
         if self._epochs[at].number + 1 < self._runners[at].epochs:
             return False
         self._move_front()
@@ -127,14 +127,14 @@ class _Together:
         return True
 
     def _draw(self, at: int, epoch: _Epoch, end: float) -> DrawRun:
-        """The draws of a job from where it is to a time."""
+        """Return the draws of a job from its position to a time."""
         first = epoch.done
         epoch.done = int(np.searchsorted(epoch.times, end))
         some = slice(first, epoch.done)
         return DrawRun(at, epoch.began, epoch.drawn.places[some].astype(np.int32), epoch.times[some])
 
     def _move_front(self) -> None:
-        """The front is where the pacemaker draws next."""
+        """Move the front to the next draw of the pacemaker."""
         epoch = self._epochs.get(-1 if self._pacemaker is None else self._pacemaker)
         if epoch is not None and epoch.done < len(epoch.times):
             self._front = int(epoch.drawn.coordinates[epoch.done])
@@ -142,7 +142,7 @@ class _Together:
             self._front = int(epoch.drawn.coordinates[-1]) + 1
 
     def _elect(self, begin: list[int], now: float) -> None:
-        """Some jobs begin an epoch, or one has left: find who sets the pace, and let the jobs join."""
+        """Elect the pacemaker and let the jobs join, when some jobs begin an epoch or one has left."""
         self._move_front()
         before = self._pacemaker
         for at in begin:
@@ -162,7 +162,7 @@ class _Together:
             self._join(at, self._epochs[at])
 
     def _fastest(self) -> int:
-        """The pacemaker: of equally fast jobs the one with the larger part, then the earlier one."""
+        """Return the fastest job; if several are equally fast, the job with the larger subset, then the earlier one."""
         runners, now = self._runners, self._pacemaker
         best = max(self._epochs, key=lambda at: (runners[at].speed, runners[at].draws, -runners[at].start, -at))
         if now in self._epochs and now is not None and runners[best].speed < FASTER * runners[now].speed:
@@ -170,7 +170,7 @@ class _Together:
         return best
 
     def _join(self, at: int, epoch: _Epoch) -> None:
-        """A job joins the front from its next draw on."""
+        """Let a job join the front from its next draw on."""
         runner, samples = self._runners[at], self._mapping.samples
         if epoch.done == len(epoch.times):
             return

@@ -1,17 +1,17 @@
 """How long does each epoch of a run take? A clock over the work of its nodes.
 
-Storage, cache folders, network, decoding and training go on side by side, each in the order of iterations (a batch of
+Storage, cache folders, network, decoding and training run in parallel, each in the order of iterations (a batch of
 each rank):
 
     read[h]  = read[h-1] + seconds(reads due at h), each as soon as draws have freed its pages; so for either source
     sent[h]  = max(sent[h-1] + seconds(bytes from other nodes at h), read[h] of both sources)
-    drawn[h] = max(sent[h], decoded[h-1], trained[h-1-AHEAD]) + seconds(exact reads at h)
+    drawn[h] = max(sent[h], decoded[h-1], trained[h-1-AHEAD]) + seconds(direct reads at h)
     decoded[h] = drawn[h] + seconds(decoding a batch of each rank of a node)
     trained[h] = max(trained[h-1], decoded[h]) + seconds(training a batch)
 
 All nodes share the storage; each has a disk of its own for its cache folder. No rank begins an iteration before all
-ranks have ended the one before (as in distributed training). When pages are free is exact: it follows from the pages of
-the reads and of the draws.
+ranks have ended the previous one (as in distributed training). The moments at which pages are free are exact: they
+follow from the pages of the reads and of the draws.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ AHEAD: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What the nodes run on."""
+    """The hardware of the nodes."""
 
     storage: Storage
     cache: Storage = BUILT_IN["nvme"]
-    """What the cache folder of a node lies on."""
+    """Storage of the cache folder of a node."""
     network_bytes_per_s: float = 1.25e9
-    """Of each node."""
+    """Bandwidth of each node."""
     train_per_s: float = math.inf
-    """Samples that one rank trains in a second, if it never waits."""
+    """Samples that one rank trains per second, if it never waits."""
     decode_s: float = 0.0
     """Seconds of one thread for decoding a sample."""
     threads: int = 1
@@ -53,7 +53,7 @@ class EpochTimes:
     """The times of one epoch in seconds."""
 
     seconds: float
-    """From the end of the epoch before to the end of this one."""
+    """From the end of the previous epoch to the end of this one."""
     storage: float
     """Time that the storage needs for the epoch's reads."""
     cache: float
@@ -65,19 +65,19 @@ class EpochTimes:
 
     @property
     def waits(self) -> float:
-        """Share of the time in which training waits; 0 where its speed is not known."""
+        """Fraction of the time in which training waits; 0 if its speed is not known."""
         return max(0.0, 1 - self.training / self.seconds) if self.training and self.seconds else 0.0
 
     @property
     def sets_the_pace(self) -> str:
-        """What takes the longest."""
+        """The name of the slowest component."""
         parts = {"training": self.training, "storage": self.storage}
         parts |= {"cache": self.cache, "network": self.network, "decoding": self.decoding}
         return max(parts, key=lambda part: parts[part])
 
 
 def pace(run: SimulatedRun, epochs: Sequence[Sequence[EpochWork]], machine: Machine) -> list[EpochTimes]:
-    """The times of each epoch. `epochs`: the work of each node of the run, epoch by epoch, as `work_of` gives it."""
+    """Return the times of each epoch. `epochs`: the work of each node of the run, epoch by epoch, from `work_of`."""
     nodes, per_epoch = run.nodes, run.iterations
     iterations = per_epoch * len(epochs)
     came = np.zeros(iterations)
@@ -114,7 +114,7 @@ class _Reads:
     due: NDArray[np.int64]
     """The iteration that needs them."""
     after: NDArray[np.int64]
-    """The iteration whose draws free their pages; -1: they are free."""
+    """The iteration whose draws free their pages; -1 if they are free."""
     size: NDArray[np.float64]
     """Bytes."""
     operations: NDArray[np.float64]
@@ -130,10 +130,10 @@ def _clock(
     decode_s: NDArray[np.float64],
     train_s: NDArray[np.float64],
 ) -> NDArray[np.float64]:
-    """When each iteration has been trained, shape (iterations,).
+    """Return the time at which each iteration has been trained, shape (iterations,).
 
-    `sources`: the reads of each source in their order: the iteration that needs them, the one whose draws free their
-    pages (-1: they are free), and seconds.
+    `sources`: the reads of each source in their order: the iteration that needs them, the iteration whose draws free
+    their pages (-1: they are free), and seconds.
     """
     drawn, trained = [0.0] * (len(exact_s) + 1), [0.0] * (len(exact_s) + AHEAD + 1)  # entry 0: before the first
     sent = decoded = 0.0
@@ -154,7 +154,7 @@ def _clock(
 
 
 def _together(nodes: Sequence[Sequence[EpochWork]], per_epoch: int) -> tuple[_Reads, _Reads]:
-    """The reads of all nodes from the storage, and from the cache folders."""
+    """Return the reads of all nodes from the storage, and from the cache folders."""
     dues, afters = [], []
     for works in nodes:
         due = np.concatenate([work.due + number * per_epoch for number, work in enumerate(works)])
@@ -163,7 +163,7 @@ def _together(nodes: Sequence[Sequence[EpochWork]], per_epoch: int) -> tuple[_Re
         after = np.searchsorted(freed, taken - works[0].room_pages)
         after[taken <= works[0].room_pages] = -1
         dues.append(due)
-        # A server never waits for draws that wait for it: it makes room, or leaves samples to exact reads.
+        # A server never waits for draws that wait for it: it frees memory, or leaves samples to direct reads.
         afters.append(np.minimum(after, due - 1))
     due, after = np.concatenate(dues), np.concatenate(afters)
     size = np.concatenate([work.read_sizes for works in nodes for work in works])

@@ -1,8 +1,8 @@
 """How much do several jobs read that draw by JOADER's rule, each at its own speed, epoch after epoch?
 
 A round is the time of one draw of the fastest job. In a round the jobs draw that are due (partial sampling,
-`brand.orders.joader.dependent`). Memory holds single elements; without room, the one leaves that the fewest jobs still
-need in their epochs. A job that begins an epoch needs all elements of its part again.
+`brand.orders.joader.dependent`). Memory holds single elements; if it is full, the element that the fewest jobs still
+need in their epochs is evicted. A job that begins an epoch needs all elements of its subset again.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ from brand.simulate.joining import Runner
 from brand.simulate.sharing import Counted
 
 _ROUNDS: Final = 256
-"""Rounds that are looked ahead for jobs that are due together."""
+"""Rounds that are planned ahead for jobs that are due together."""
 
 
 def drawn_and_read(
     runners: Sequence[Runner], slots: int, seed: int, after: float, until: float
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """What each job draws and what it reads between two times, each shape (jobs,), with room for so many elements.
+    """Return the draws and the reads of each job between two times, each shape (jobs,).
 
-    Times are in draws of a job of speed 1, and no job is faster. Draws that one read serves have even parts of it.
+    The memory has `slots` elements. Times are in draws of a job of speed 1, and no job is faster. A read that serves
+    several draws is divided evenly.
     """
     elements = len(runners[0].part)
     tree, words = Tree(elements), Words(seed, RandomStream.ROUNDS)
@@ -58,32 +59,32 @@ def drawn_and_read(
 
 
 class _Count:
-    """Which draws the last read of each element served."""
+    """The draws that the last read of each element served."""
 
     def __init__(self, jobs: int) -> None:
         self._drawn, self._read = [0] * jobs, [0.0] * jobs
         self._served = dict[int, list[tuple[int, bool]]]()
 
     def read(self, element: int) -> None:
-        """The element is read."""
+        """Note that an element is read."""
         served = self._served.pop(element, [])
         for job, counts in served:
             self._read[job] += counts / len(served)
 
     def drawn(self, element: int, job: int, *, counts: bool) -> None:
-        """A job draws the element."""
+        """Note that a job draws an element."""
         self._drawn[job] += counts
         self._served.setdefault(element, []).append((job, counts))
 
     def result(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """The draws and the reads of each job."""
+        """Return the draws and the reads of each job."""
         for element in list(self._served):
             self.read(element)
         return np.array(self._drawn), np.array(self._read)
 
 
 def _due(runners: Sequence[Runner], until: float) -> Iterator[tuple[int, list[int], int]]:
-    """Times, the jobs that draw from then on, and for how many rounds."""
+    """Yield times, the jobs that draw from then on, and for how many rounds."""
     now = int(min(runner.start for runner in runners))
     while now < until:
         rounds = np.arange(now, min(now + _ROUNDS, int(np.ceil(until))) + 1)

@@ -1,4 +1,4 @@
-"""What does each node of a run read, keep and send, epoch by epoch? The server's own decisions say it, without a byte.
+"""What does each node of a run read, cache and send, epoch by epoch? The server's own decisions, without any bytes.
 
 Each node is a `NodeState`, as in a server. Its ranks begin the epoch, the plan is made, the kept samples are chosen; no read
 may start (`depth` 0). What the epoch then has in its queue of reads is what a server would read. So the counts are
@@ -6,10 +6,10 @@ those of `ds.stats()` after a run without failures. From the second epoch on, a 
 folder does not go to the storage. Where misses read whole units, they do so in the first epoch, and what comes early is
 read from the folder when it is due. Three things depend on time, and are left out:
 
-- At the end of an epoch a server reads ahead for the next one. A read whose samples all still lie in memory is left
+- At the end of an epoch a server reads ahead for the next one. A read whose samples are all still in memory is left
   out there, so with stripes of one or two samples a run may read a little less.
 - A draw that waits long for another node asks for its samples again (`hurried`).
-- The first reads of a training begin before it is chosen what the cache folder holds, and no unit is read as a whole
+- The first reads of a training begin before the contents of the cache folder are chosen, and no unit is read as a whole
   while the folder's disk is behind.
 """
 
@@ -30,14 +30,7 @@ from brand.node.decide.state.epoch import Epoch
 from brand.node.decide.state.lives import Key
 from brand.node.decide.state.members import Members
 from brand.node.decide.state.tasks import Instruction, MakePlan, Number
-from brand.node.decide.stimuli import (
-    ClientBegins,
-    ClientRegisters,
-    KeptChosen,
-    NodeSays,
-    PlanMade,
-    StreamOpens,
-)
+from brand.node.decide.stimuli import ClientBegins, ClientRegisters, KeptChosen, NodeSays, PlanMade, StreamOpens
 from brand.node.memory.page_memory import NoMemory
 from brand.node.memory.pool import PagePool
 from brand.node.memory.residents import Residents
@@ -64,16 +57,16 @@ class SimulatedRun:
     """Stored size of each place's sample in bytes, shape (samples,)."""
     order: Order
     memory: Memory
-    """Memory of each node, as `memory=` of a data set."""
+    """Memory of each node, in the form of `memory=` of a data set."""
     peer_memory: Memory = None
     """How much of it other nodes may fill."""
     nodes: int = 1
     ranks: int = 1
-    """On all nodes together, equally many on each."""
+    """Ranks on all nodes together, the same number on each."""
     batch: int = 256
     """Samples of a batch of each rank."""
     cache_bytes: int = 0
-    """Room of each node's cache folder. The first epoch fills it."""
+    """Capacity of each node's cache folder. The first epoch fills it."""
     whole_unit: int = 1
     """Samples that the storage reads faster at once than one by one (`choose_whole_unit`)."""
     busy_bytes: int = 0
@@ -89,14 +82,14 @@ class SimulatedRun:
 
 @dataclass(frozen=True, slots=True)
 class EpochWork:
-    """What one node does for one epoch. Arrays by read are in the order in which the reads start."""
+    """The work of one node for one epoch. Arrays by read are in the order in which the reads start."""
 
     read_sizes: NDArray[np.int64]
     """Bytes of each read, shape (reads,)."""
     read_pages: NDArray[np.int64]
     """Pages that each read takes, shape (reads,)."""
     from_cache: NDArray[np.bool_]
-    """Whether each read comes from the cache folder, shape (reads,)."""
+    """Whether each read is a read of the cache folder, shape (reads,)."""
     due: NDArray[np.int64]
     """The iteration that first needs each read, shape (reads,)."""
     freed_pages: NDArray[np.int64]
@@ -104,28 +97,28 @@ class EpochWork:
     received_bytes: NDArray[np.int64]
     """Bytes that other nodes send for each iteration, shape (iterations,)."""
     exact_bytes: NDArray[np.int64]
-    """Bytes that clients read exactly for each iteration, shape (iterations,)."""
+    """Bytes of direct reads of clients for each iteration, shape (iterations,)."""
     exact_reads: NDArray[np.int64]
     """Samples that clients read one by one for each iteration, shape (iterations,)."""
     room_pages: int
-    """Pages for the samples that the node reads, kept samples included."""
+    """Pages for the samples that the node reads, cached samples included."""
     memory_bytes: int
     """Memory of the node."""
     kept_bytes: int
-    """Memory of the samples that the node has kept before the epoch."""
+    """Memory of the samples that the node has cached before the epoch."""
     cached_bytes: int
-    """What the cache folder has held before the epoch, of what memory does not keep."""
+    """Bytes in the cache folder before the epoch, without samples that memory caches."""
     read_samples: int
     """Samples that large reads read from the storage."""
     held_samples: int
-    """Those of them that come into memory."""
+    """Samples of these reads that are stored in memory."""
     sent: int
-    """Samples that the node sends to others."""
+    """Samples that the node sends to other nodes."""
     sent_bytes: int
     received: int
     """Samples that other nodes send."""
     requests: int
-    """Samples for which the node asks their owners, as the plan of `slots` foresees."""
+    """Samples for which the node asks their owners, according to the plan of `slots`."""
 
     @property
     def reads(self) -> int:
@@ -150,7 +143,7 @@ class EpochWork:
 
 
 def work_of(run: SimulatedRun, epochs: Iterable[int]) -> Iterator[list[EpochWork]]:
-    """The work of each node, for epochs that follow each other. Raises `UsageError` where the memory is too small."""
+    """Yield the work of each node, for consecutive epochs. Raises `UsageError` if the memory is too small."""
     nodes = [_Node(run, NodeNumber(node)) for node in range(run.nodes)]
     for epoch in epochs:
         for node in nodes:
@@ -159,7 +152,7 @@ def work_of(run: SimulatedRun, epochs: Iterable[int]) -> Iterator[list[EpochWork
 
 
 def _work(run: SimulatedRun, nodes: list[_Node], epoch: int) -> list[EpochWork]:
-    """The work of each node for an epoch that has begun. Nothing of a plan is left when the next one is made."""
+    """Return the work of each node for an epoch that has begun. A plan is released before the next one is made."""
     plan = run.order.plan(epoch)
     read_of = read_of_sample(plan)
     return [node.work(plan, read_of, epoch) for node in nodes]
@@ -188,14 +181,16 @@ class _Node:
         self._placed = np.zeros(len(run.sizes), np.bool_)
         """Whether each sample has a place in the cache folder, shape (samples,)."""
         self._cached: NDArray[np.bool_] | None = None
-        """Which of them the folder holds and memory does not keep; None: there is no folder, or it is empty yet."""
+        """Whether the folder holds each sample and memory does not; None if there is no folder, or it is still
+        empty.
+        """
         for rank in run.ranks_of(node):
             (said,) = self._turn.handle(ClientRegisters(ClientNumber(rank + 1), run.order, _NAME, turn=0), 0.0)
             assert isinstance(said, Number)
             self._number = said.run
 
     def begin(self, epoch: int, nodes: list[_Node]) -> None:
-        """All ranks begin an epoch."""
+        """Begin an epoch with all ranks."""
         run, here = self._run, self._members.node
         for rank in run.ranks_of(here):
             announcement = Announcement(epoch, 0, rank, run.ranks)
@@ -209,12 +204,12 @@ class _Node:
                 self._turn.handle(NodeSays(other, told), 0.0)
 
     def work(self, plan: EpochPlan, read_of: NDArray[Any], epoch: int) -> EpochWork:
-        """The plan of the epoch is made: what the node does for it. Afterwards its kept samples are in memory."""
+        """Return the work of the node for an epoch whose plan is made. Afterwards its cached samples are in memory."""
         kept_pages = self._residents.kept_pages
         self._execute(self._turn.step(0.0, {}), plan, read_of)  # the plan is made
-        while self._turn.hurries:  # the epoch begins, a part at a time
+        while self._turn.hurries:  # the epoch begins, in several steps
             self._execute(self._turn.step(0.0, {}), plan, read_of)
-        self._execute(self._turn.step(0.0, {}), plan, read_of)  # the kept samples are chosen
+        self._execute(self._turn.step(0.0, {}), plan, read_of)  # the cached samples are chosen
         live = self._turn.core.epochs.get(self._key(epoch))
         assert live is not None, "all ranks have begun the epoch, and its plan is made"
         work = self._count(live.epoch, plan, read_of, kept_pages)
@@ -227,7 +222,7 @@ class _Node:
         return self._number, epoch
 
     def _execute(self, instructions: list[Instruction], plan: EpochPlan, read_of: NDArray[Any]) -> None:
-        """Do what the planner of a server does. There is nothing to read and no node to tell."""
+        """Do the work of a server's planner. There is nothing to read and no node to notify."""
         for instruction in instructions:
             match instruction:
                 case MakePlan(key):
@@ -242,7 +237,7 @@ class _Node:
                     pass
 
     def _fill(self, epoch: Epoch) -> None:
-        """The epoch is over: those samples are in memory that it has read and was to keep."""
+        """End the epoch: the samples that it has read and was to cache are now in memory."""
         residents, limits = self._residents, self._turn.core.epochs.limits
         never_held = limits.need_no_read() & ~residents.kept()
         for part in blocks(len(self._run.sizes)):
@@ -281,7 +276,7 @@ class _Node:
         )
 
     def _reads(self, epoch: Epoch, plan: EpochPlan, held: _Held) -> WholeReads:
-        """The reads that the node starts for an epoch, in their order."""
+        """Return the reads that the node starts for an epoch, in their order."""
         numbers = epoch.reads.rest()
         table, samples = plan.reads_at(numbers), held.samples[numbers]
         from_cache = (held.cached == held.samples)[numbers]
@@ -295,14 +290,14 @@ class _Node:
         return first_reads(found, unit_at(plan.mapping, unit, places), self._placed[places], keeps)
 
     def _sizes(self, reads: NDArray[np.void]) -> NDArray[np.int64]:
-        """Bytes of each read."""
+        """Return the bytes of each read."""
         ends = np.concatenate(([0], np.cumsum(self._run.sizes, dtype=np.int64)))
         first = reads["chunk"].astype(np.int64) * self._run.order.chunk_size + reads["first"]
         sizes: NDArray[np.int64] = ends[first + reads["count"]] - ends[first]
         return sizes
 
     def _held(self, epoch: Epoch, plan: EpochPlan, read_of: NDArray[Any]) -> _Held:
-        """What each read of the plan brings into memory."""
+        """Return the samples of each read of the plan that are stored in memory."""
         pages, (held, cached) = np.zeros(plan.read_count, np.int64), np.zeros((2, plan.read_count), np.int32)
         for part in blocks(len(self._run.sizes)):
             places = np.arange(part.start, part.stop)
@@ -315,7 +310,7 @@ class _Node:
         return _Held(pages, held, cached)
 
     def _draws(self, epoch: Epoch, plan: EpochPlan) -> _Draws:
-        """What the draws of the plan free, send, receive and read exactly."""
+        """Return the pages and bytes that the draws of the plan free, send, receive and read directly."""
         run, here, limits = self._run, self._members.node, self._turn.core.epochs.limits
         found = _Draws(*np.zeros((4, run.iterations), np.int64))
         too_large = {node: limits.too_large(node) for node in [*self._members.others, here]} if run.nodes > 1 else {}
@@ -351,17 +346,17 @@ class _Node:
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """What reads bring into memory. Arrays have the shape (reads of the plan,)."""
+    """The samples of reads that are stored in memory. Arrays have the shape (reads of the plan,)."""
 
     pages: NDArray[np.int64]
     samples: NDArray[np.int32]
     cached: NDArray[np.int32]
-    """Those of the samples that the cache folder holds."""
+    """Samples that the cache folder holds."""
 
 
 @dataclass(slots=True)
 class _Draws:
-    """What draws cost. Arrays have the shape (iterations,)."""
+    """The costs of draws. Arrays have the shape (iterations,)."""
 
     freed_pages: NDArray[np.int64]
     received_pages: NDArray[np.int64]
@@ -373,7 +368,7 @@ class _Draws:
 
 
 class _NoIndex:
-    """No read starts, so no row of the index is asked for."""
+    """An index without rows: no read starts, so none is needed."""
 
     def rows(self, first: int, end: int) -> NDArray[np.void]:
         raise AssertionError(f"rows {first} to {end}")

@@ -1,11 +1,11 @@
 """How many elements are read for several jobs that share a cache? (JOADER, appendix A.2)
 
-Each job draws every element of its own set once. In a round, each job that is not done draws one element; what several
-jobs draw in one round is read at most once. An element that lies in the cache is not read. `dependent` jobs draw by
-JOADER's rule (`brand.orders.joader.dependent`), `independent` ones shuffle for themselves.
+Each job draws every element of its own set once. In a round, each job that is not done draws one element; an element
+that several jobs draw in one round is read at most once. An element that is in the cache is not read. `dependent` jobs
+draw by JOADER's rule (`brand.orders.joader.dependent`), `independent` ones shuffle for themselves.
 
-Caches: `lru`, `fifo`, `random`; `refcnt` (JOADER, 4.4) first drops what the fewest jobs still need, then what came
-first, and drops at once what no job needs.
+Caches: `lru`, `fifo`, `random`; `refcnt` (JOADER, 4.4) first drops the elements that the fewest jobs still need, then
+the oldest, and drops at once an element that no job needs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ _ROUNDS: Final = 256
 
 
 def misses(sets: Sequence[NDArray[np.integer]], slots: int, sampling: Sampling, policy: Policy, seed: int = 0) -> int:
-    """Elements that are read, with a cache of so many elements. `sets`: what each job draws, each shape (draws,)."""
+    """Return the number of elements that are read, with a cache of `slots` elements. `sets`: the draws of each job.
+
+    Each set has the shape (draws,).
+    """
     elements = 1 + max(int(each.max()) for each in sets)
     wanted = np.bincount(np.concatenate(sets), minlength=elements)
     cache, read = _cache(policy, slots, wanted.tolist(), seed), 0
@@ -58,14 +61,14 @@ def _independent(sets: Sequence[NDArray[np.integer]], seed: int) -> Iterator[lis
 
 class _Cache(Protocol):
     def miss(self, element: int) -> bool:
-        """An element is used. Returns whether it has to be read; then it comes in."""
+        """Use an element. Return whether it must be read; then it is cached."""
 
     def drawn(self, element: int, jobs: int) -> None:
-        """So many jobs have drawn it."""
+        """Note that `jobs` jobs have drawn an element."""
 
 
 class _Queue:
-    """`lru`, `fifo` and `random`."""
+    """A cache with eviction `lru`, `fifo` or `random`."""
 
     def __init__(self, policy: Policy, slots: int, seed: int) -> None:
         self._policy, self._slots, self._held = policy, slots, OrderedDict[int, None]()
@@ -91,25 +94,25 @@ class _Queue:
         del self._held[self._list.pop()]
 
     def drawn(self, element: int, jobs: int) -> None:
-        """It does not matter."""
+        """Do nothing: draws do not matter here."""
 
 
 class Counted:
-    """`refcnt`. `wanted`: how many jobs need each element."""
+    """A cache with eviction `refcnt`. `wanted`: how many jobs need each element."""
 
     def __init__(self, slots: int, wanted: list[int]) -> None:
         self._slots, self._wanted, self._held = slots, wanted, dict[int, int]()
         self._heap, self._came = list[tuple[int, int, int]](), 0
 
     def want(self, elements: Iterable[int]) -> None:
-        """One more job needs each of these."""
+        """Note that one more job needs each of these."""
         for element in elements:
             self._wanted[element] += 1
             if element in self._held:
                 heapq.heappush(self._heap, (self._wanted[element], self._held[element], element))
 
     def miss(self, element: int) -> bool:
-        """An element is used. Returns whether it has to be read; then it comes in."""
+        """Use an element. Return whether it must be read; then it is cached."""
         if element in self._held:
             return False
         if len(self._held) == self._slots:
@@ -126,7 +129,7 @@ class Counted:
                 return
 
     def drawn(self, element: int, jobs: int) -> None:
-        """So many jobs have drawn it."""
+        """Note that `jobs` jobs have drawn an element."""
         self._wanted[element] -= jobs
         if not self._wanted[element]:
             del self._held[element]

@@ -1,8 +1,8 @@
-"""How long does a storage take to read so many bytes in so many operations?
+"""How long does a storage take to read a number of bytes in a number of operations?
 
-Built-in storages have two numbers: bytes and operations a second, for all nodes together. A measured profile (`brand
-profile`) has a curve over the size of a read. Small reads of a few built-in storages cost as much as large ones, which
-is what makes plain random reading slow.
+Built-in storages have two limits: bytes and operations per second, for all nodes together. A measured profile (`brand
+profile`) has a curve over the size of a read. In a few built-in storages small reads cost as much as large ones, which
+makes plain random reading slow.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Storage(Protocol):
 
     @property
     def name(self) -> str:
-        """What the user calls it."""
+        """The name in options and tables."""
         ...
 
     @property
@@ -44,17 +44,17 @@ class Storage(Protocol):
 
     @property
     def busy_bytes(self) -> int:
-        """Bytes in flight that keep it busy; 0: nothing is known."""
+        """Bytes in flight that keep it busy; 0 if that is not known."""
         ...
 
     def seconds(self, size: NDArray[np.float64], operations: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Seconds for `size` bytes in so many operations, many in flight, same shape."""
+        """Return the seconds for `size` bytes in `operations` operations, many in flight, same shape."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class StorageLimits:
-    """A storage with two limits. Brand knows nothing of it, so it reads stripes of the default length."""
+    """A storage with two limits. Nothing was measured, so Brand reads stripes of the default length."""
 
     name: str
     bytes_per_s: float
@@ -66,11 +66,11 @@ class StorageLimits:
 
     @property
     def busy_bytes(self) -> int:
-        """Nothing is known."""
+        """0, because nothing was measured."""
         return 0
 
     def seconds(self, size: NDArray[np.float64], operations: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The longer of the times for the bytes and for the operations."""
+        """Return the longer of the times for the bytes and for the operations."""
         return np.maximum(size / self.bytes_per_s, operations / self.operations_per_s)
 
 
@@ -88,11 +88,11 @@ class Measured:
 
     @property
     def busy_bytes(self) -> int:
-        """As many reads of that size as it rewards."""
+        """Bytes of the largest number of parallel reads of that size that still adds bandwidth."""
         return busy_bytes(self.profile)
 
     def seconds(self, size: NDArray[np.float64], operations: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The time for reads of the mean size."""
+        """Return the time for reads of the mean size."""
         return size / bandwidth(self.profile, size / np.maximum(operations, 1.0))
 
 
@@ -105,16 +105,18 @@ BUILT_IN: Final[dict[str, Storage]] = {
         StorageLimits("s3", 1.2e9, 5_500),
     )
 }
-"""Bytes and operations a second: a good local SSD, a NAS behind 1 Gbit/s, a disk, one prefix of an object store."""
+"""Bytes and operations per second: a good local SSD, a NAS with a link of 1 Gbit/s, a disk, one prefix of an object
+store.
+"""
 DEFAULT: Final = "nas"
 ASSUMED_STORE: Final = "store (assumed)"
-"""What a store is called that nobody has measured."""
+"""The name of a store that nobody has measured."""
 
 
 def storage_named(text: str, option: str) -> Storage:
-    """A storage as the user gives it to an option: a built-in name, MB/s, `MB/s:operations/s`, or a profile's file.
+    """Return the storage that the user names in an option.
 
-    Raises `UsageError`.
+    A built-in name, MB/s, `MB/s:operations/s`, or a profile's file. Raises `UsageError` if it is none of these.
     """
     if text in BUILT_IN:
         return BUILT_IN[text]
@@ -131,9 +133,9 @@ def storage_named(text: str, option: str) -> Storage:
 
 
 def storage_below(where: Path | str) -> Storage | None:
-    """The storage that a data set lies on, where `brand profile` has measured it; else None.
+    """Return the storage that holds a data set, if `brand profile` has measured it; else None.
 
-    `where`: its path, or its URL. A store that nobody has measured is one as most are.
+    `where`: its path, or its URL. A store that nobody has measured is assumed to be a typical one.
     """
     profile = load_profile(where)
     if profile is None:

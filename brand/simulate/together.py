@@ -1,14 +1,14 @@
-"""What would several jobs read that share a node server? One answer for each policy and memory.
+"""How much would several jobs read that share a data server? One answer for each policy and memory.
 
-- `follow`: each job draws what passes it (`following`). Memory mixes, then holds what a job will still draw, up to
-  `FOLLOWER` for each; what is left keeps samples for good.
-- `joader`: JOADER's dependent sampling, one sample a read (`rounds`). All memory is its cache.
+- `follow`: each job draws the samples that pass it (`following`). Memory buffers, then holds the samples that a job
+  will still draw, up to `FOLLOWER` for each; the rest caches samples over epochs.
+- `joader`: JOADER's dependent sampling, one sample per read (`rounds`). All memory is its cache.
 - `coordl`: CoorDL. All jobs draw the same samples at the same time, so they run at the speed of the slowest. Memory
-  keeps samples for good, beside the window within which jobs may be apart.
-- `alone`: each job draws for itself, and memory keeps samples for good.
+  caches samples over epochs, in addition to the window within which jobs may be apart.
+- `alone`: each job draws for itself, and memory caches samples over epochs.
 
-A large data set is answered by a part of it, with the same shares of memory, so that the answer takes seconds. A part
-of a job is a random one.
+For a large data set, a section of it is simulated, with the same fractions of memory, so that the answer takes
+seconds. The subset of a job is a random one.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ MOST_JOBS: Final = 64
 MOST_EPOCHS: Final = 64
 """Epochs of the fastest job that are simulated."""
 FOLLOWER: Final = 0.043
-"""Memory that each job but one needs to find what passes, as a share of all samples. What is left keeps samples."""
+"""Memory that each job but one needs to find passing samples, as a fraction of all samples. The rest caches samples."""
 WINDOW: Final = 2048
 """Samples within which jobs of `coordl` may be apart."""
 _MOST_DRAWS: Final = 1 << 21
-"""So many draws are simulated, if all jobs were as fast as the fastest one."""
+"""The most draws that are simulated, if all jobs were as fast as the fastest one."""
 _LEAST_SAMPLES: Final = 1 << 14
 _LEAST_CHUNKS: Final = 16
-"""But no fewer samples and chunks than these."""
+"""The fewest chunks that are simulated in any case."""
 _MOST_ROUNDS: Final = 20_000
-"""`joader`: so many draws of the fastest job are simulated."""
+"""`joader`: the most draws of the fastest job that are simulated."""
 _LEAST_ELEMENTS: Final = 512
 _MOST_ELEMENTS: Final = 4096
 
@@ -58,19 +58,21 @@ class PlannedJob:
     """A job that a user plans."""
 
     speed: float = 1.0
-    """Samples a second, or any other unit that all jobs have in common."""
+    """Samples per second, or any other unit that all jobs have in common."""
     start: float = 0.0
-    """When it begins, in epochs of all samples at the speed of the fastest job."""
+    """Time at which it begins, in epochs of all samples at the speed of the fastest job."""
     subset: float = 1.0
     """Share of the samples that it draws."""
     epochs: int | None = None
-    """None: it goes on."""
+    """Number of epochs; None if it does not end."""
 
 
 @dataclass(frozen=True, slots=True)
 class SharedReads:
-    """What jobs draw and read with a policy, where they end: from the first draw to the last. Else: in the time of one
-    epoch of all samples at the speed of the fastest job. Samples are shares of the data set.
+    """The draws and reads of jobs with a policy. Numbers of samples are fractions of the data set.
+
+    If the jobs end, they count from the first draw to the last; else in the time of one epoch of all samples at the
+    speed of the fastest job.
     """
 
     epochs: list[float]
@@ -78,11 +80,11 @@ class SharedReads:
     draws: list[float]
     """Samples that each job draws."""
     reads: list[float]
-    """Samples that are read for each job. Draws that one read serves have even parts of it."""
+    """Samples that are read for each job. A read that serves several draws is divided evenly."""
     operations: float
     """Reads of the storage."""
     prepared: float
-    """Samples that are prepared."""
+    """Samples that are decoded."""
 
     @property
     def per_draw(self) -> float:
@@ -94,19 +96,21 @@ class SharedReads:
 
 
 class Together:
-    """Some jobs over one data set. Raises `UsageError`.
+    """Some jobs over one data set. Raises `UsageError` if they do not fit together.
 
     Args:
-        facts: Of the data set.
+        facts: Facts of the data set.
         jobs: One or more. Each of them ends, or none.
-        epochs: For how many epochs of the slowest job figures are counted, where the jobs go on.
+        epochs: Epochs of the slowest job for which figures are counted, if the jobs do not end.
     """
 
     def __init__(self, facts: Facts, jobs: Sequence[PlannedJob], epochs: int) -> None:
         if not 1 <= len(jobs) <= MOST_JOBS:
             raise UsageError(f"{len(jobs)} jobs: give 1 to {MOST_JOBS}")
         if len({job.epochs is None for job in jobs}) > 1:
-            raise UsageError("some jobs have a number of epochs and others go on: give each of them one, or none")
+            raise UsageError(
+                "some jobs have a number of epochs and others do not end: give each of them a number, or none"
+            )
         fastest = max(job.speed for job in jobs)
         self._jobs = [replace(job, speed=job.speed / fastest) for job in jobs]
         self._ends = jobs[0].epochs is not None
@@ -121,16 +125,16 @@ class Together:
             self._until = self._after + math.ceil(epochs * max(self._lasts))
         if self._until > MOST_EPOCHS:
             many = f"that takes {math.ceil(self._until)} epochs of the fastest job, and {MOST_EPOCHS} are simulated"
-            raise UsageError(f"{many}: give fewer epochs, which are much alike, or leave out the slowest job")
+            raise UsageError(f"{many}: give fewer epochs, which differ little, or leave out the slowest job")
         self._facts, self._all = _piece(facts, self._until * len(jobs)), facts.samples
         self._tallied: tuple[StripePolicy, ReadTally] | None = None
         self._runners = self._over(self._facts.samples)
 
     def sharing(self, policy: Policy, memory: float, prepared: float | None = None) -> SharedReads:
-        """The answer for a policy. Raises `UsageError`.
+        """Return the answer for a policy. Raises `UsageError` if the memory is too small.
 
-        `memory`: samples that fit into it, as a share of all. `prepared`: prepared samples that fit into the memory for
-        these; None: there is no such memory, and each job prepares what it draws.
+        `memory`: samples that fit into it, as a fraction of all. `prepared`: decoded samples that fit into the memory
+        for these; None if there is no such memory, and each job decodes its own samples.
         """
         answers = {"follow": self._follow, "joader": self._joader, "coordl": self._coordl, "alone": self._alone}
         return answers[policy](min(memory, 1.0), prepared)
@@ -141,7 +145,7 @@ class Together:
         return 1.0 if self._ends else self._until - self._after
 
     def _over(self, samples: int) -> list[Runner]:
-        """The jobs, over so many samples."""
+        """Return the jobs, over a data set of `samples` samples."""
         runners = []
         for number, job in enumerate(self._jobs):
             part = np.zeros(samples, np.bool_)
@@ -151,7 +155,10 @@ class Together:
         return runners
 
     def _first(self) -> _Shares:
-        """What each job reads first of all jobs: that has to be read even where memory keeps it. 0 where jobs go on."""
+        """Return the samples that each job reads before all other jobs, which are read even if memory caches them.
+
+        0 if jobs do not end.
+        """
         first, seen = np.zeros(len(self._jobs)), np.zeros(self._facts.samples, np.bool_)
         if self._ends:
             for at in sorted(range(len(self._jobs)), key=lambda at: self._jobs[at].start):
@@ -170,7 +177,7 @@ class Together:
         if self._tallied is None or self._tallied[0] != policy:
             after, until = self._after * samples, self._until * samples
             whiles = draws_together(mapping, policy.stripe, 0, self._runners, until)
-            self._tallied = None  # the old one goes before there is a new one
+            self._tallied = None  # free the old one before a new one is made
             self._tallied = policy, tally(mapping, policy.stripe, self._runners, whiles, after=after, until=until)
         found = self._tallied[1]
         spare = min(FOLLOWER * (len(self._jobs) - 1), found.most_held / samples)
@@ -225,8 +232,9 @@ class Together:
 
 
 def _running(jobs: Sequence[PlannedJob], lasts: Sequence[float]) -> list[PlannedJob]:
-    """The jobs as they are when all of them have run for a while: the fastest one begins an epoch at 0, and each other
-    one at its first epoch from then on.
+    """Return the jobs as they are when all of them have run for a while.
+
+    The fastest job begins an epoch at 0, and each other job at its first epoch from then on.
     """
     fastest = max(range(len(jobs)), key=lambda at: (jobs[at].speed, jobs[at].subset))
     now = jobs[fastest].start
@@ -237,6 +245,6 @@ def _running(jobs: Sequence[PlannedJob], lasts: Sequence[float]) -> list[Planned
 
 
 def _piece(facts: Facts, times: float) -> Facts:
-    """The data set, or the piece of it that is simulated where each sample is drawn so many times."""
+    """Return the data set, or the section of it that is simulated if each sample is drawn `times` times."""
     least = max(_LEAST_SAMPLES, _LEAST_CHUNKS * facts.chunk_size)
     return replace(facts, samples=min(facts.samples, max(least, int(_MOST_DRAWS / times))))

@@ -1,9 +1,9 @@
-"""What will a run cost with another memory, storage, protocol or number of nodes? One answer for each case.
+"""What will a run cost with another memory, storage, order or number of nodes? One answer for each case.
 
 A case becomes the order that Brand would choose for it, the order becomes the work of each node (`running`), and a
-clock turns the work into time (`pace`). A data set of more than `MOST` samples whose sizes are not known is answered by
-a part of it: as many nodes, ranks and samples a chunk, with the same share of memory and of the chunks of a pool. Its
-figures are multiplied.
+clock turns the work into time (`pace`). For a data set of more than `MOST` samples whose sizes are not known, a section
+is simulated: with equal numbers of nodes, ranks and samples per chunk, and equal fractions of memory and of the chunks
+of a pool. Its figures are multiplied.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from brand.simulate.running import EpochWork, SimulatedRun, work_of
 from brand.storage.dataset.dataset import StoredDataSet
 
 MOST: Final = 1 << 25
-"""The most samples that are planned one by one where all count as the mean size."""
+"""The most samples that are planned one by one, if all count as the mean size."""
 
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """A data set: one that is there, or one that may come."""
+    """A data set that exists, or an imagined one."""
 
     facts: Facts
     sizes: NDArray[np.uint32]
     """Stored sizes by place, shape (samples,)."""
     samples: int
-    """Samples of the data set. Where it has more than `sizes`, these stand for equal parts of it."""
+    """Samples of the data set. If it has more than `sizes`, these represent equal sections of it."""
 
     @property
     def parts(self) -> float:
@@ -49,17 +49,21 @@ class Data:
 
 
 def data_of(stored: StoredDataSet) -> Data:
-    """A data set that is there. Raises `FormatError`, and `UsageError` where it is the share of one node."""
+    """Return the facts of an existing data set.
+
+    Raises `FormatError`, and `UsageError` if it is the partition of one node.
+    """
     if stored.share is not None:
         whole = "simulate the whole data set with as many nodes, or describe it by --samples and --mean-bytes"
-        raise UsageError(f"{stored.name} is the share of node {stored.share.node} of {stored.share.nodes}: {whole}")
+        raise UsageError(f"{stored.name} is the partition of node {stored.share.node} of {stored.share.nodes}: {whole}")
     return Data(facts_of(stored), stored_sizes(stored), len(stored))
 
 
 def imagine(samples: int, mean_bytes: float, sigma: float, chunk_size: int) -> Data:
-    """A data set that is not there: sizes around a mean, with the standard deviation `sigma` (both in bytes).
+    """Return an imagined data set: sizes around a mean, with the standard deviation `sigma` (both in bytes).
 
-    Sizes are normal and at least 1. With `sigma` 0 all are equal, and a large data set is one of several equal parts.
+    Sizes are normal and at least 1. With `sigma` 0 all are equal, and a large data set is one of several equal
+    sections.
     """
     parts = -(-samples // MOST) if not sigma else 1
     here = -(-samples // parts)
@@ -82,11 +86,13 @@ class Case:
     """Memory of each node."""
     peer_memory: Memory = None
     cache: Memory = None
-    """Room of each node's cache folder, in stored bytes or as a share of the data; None: there is no folder."""
+    """Capacity of each node's cache folder, in stored bytes or as a fraction of the data; None if there is no
+    folder.
+    """
     order: OrderOption = "stripes"
     nodes: int = 1
     ranks: int = 1
-    """Of each node."""
+    """Ranks of each node."""
     batch: int = 256
     epochs: int = 3
     seed: int = 0
@@ -94,7 +100,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What all nodes together do for one epoch."""
+    """The work of all nodes together for one epoch."""
 
     reads: int
     """Large reads from the storage."""
@@ -117,15 +123,15 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What a case costs, epoch by epoch."""
+    """The costs of a case, epoch by epoch."""
 
     order: Order
     memory_bytes: int
     """Memory of each node."""
     kept_bytes: int
-    """What all nodes together keep in memory after the first epoch."""
+    """Bytes that all nodes together cache in memory after the first epoch."""
     cached_bytes: int
-    """What their cache folders hold then."""
+    """Bytes in their cache folders after the first epoch."""
     counts: list[Counts]
     paces: list[EpochTimes]
 
@@ -137,7 +143,7 @@ class Prediction:
         return EpochTimes(**{name: sum(getattr(each, name) for each in rest) / len(rest) for name in names})
 
     def cost(self, price: Price, nodes: int) -> float:
-        """The price of a later epoch."""
+        """Return the price of a later epoch."""
         counts, hours = self.counts[-1], self.later.seconds / 3600
         operations = (counts.reads + counts.exact) / 1000
         return operations * price.thousand_reads + counts.read_bytes / 1e9 * price.gigabyte + hours * nodes * price.hour
@@ -145,22 +151,22 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """What things cost, in one currency."""
+    """Prices in one currency."""
 
     thousand_reads: float = 0.0
     gigabyte: float = 0.0
-    """1e9 bytes read."""
+    """Price of 1e9 bytes read."""
     hour: float = 0.0
-    """Of one node."""
+    """Price of an hour of one node."""
 
     @property
     def known(self) -> bool:
-        """Whether anything costs something."""
+        """Whether any price is above 0."""
         return any((self.thousand_reads, self.gigabyte, self.hour))
 
 
 def answer(data: Data, case: Case) -> Prediction:
-    """What a case costs for a data set. Raises `UsageError`."""
+    """Return the costs of a case for a data set. Raises `UsageError` if the case is impossible."""
     if case.epochs < 2:
         raise UsageError("at least two epochs are simulated: the first one and a later one differ")
     ranks = case.nodes * case.ranks
@@ -187,7 +193,10 @@ def answer(data: Data, case: Case) -> Prediction:
 
 
 def _cache_bytes(data: Data, case: Case, order: Order) -> int:
-    """Room of a node's cache folder for one part of the data; 0 where the folder is no faster than the storage."""
+    """Return the capacity of a node's cache folder for one section of the data.
+
+    0 if the folder is no faster than the storage.
+    """
     if case.cache is None:
         return 0
     unit = order.policy.kept_unit or order.chunk_size
@@ -199,7 +208,7 @@ def _cache_bytes(data: Data, case: Case, order: Order) -> int:
 
 
 def _whole_unit(facts: Facts, case: Case) -> int:
-    """Samples that the storage reads faster at once than one by one."""
+    """Return the samples that the storage reads faster at once than one by one."""
 
     def seconds(size: float, reads: int) -> float:
         return float(case.machine.storage.seconds(np.array([size]), np.array([float(reads)]))[0])
@@ -208,7 +217,7 @@ def _whole_unit(facts: Facts, case: Case) -> int:
 
 
 def _of_part(memory: Memory, data: Data) -> Memory:
-    """The memory for one part of the data. A share of the data is the same share of a part."""
+    """Return the memory for one section of the data. A fraction of the data is the same fraction of a section."""
     if data.parts == 1 or isinstance(memory, float):
         return memory
     return max(1, round(memory_bytes(memory, data.stored_bytes) / data.parts))

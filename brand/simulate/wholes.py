@@ -1,7 +1,7 @@
-"""Which reads does a first epoch make where misses read whole units for the cache folder?
+"""Which reads does a first epoch make if misses read whole units for the cache folder?
 
-The first miss of a unit with a place in the folder brings all of it. The others come from the folder when they are due,
-or lie in memory, if it keeps them.
+The first miss of a unit with a place in the folder reads all of it. The other samples are read from the folder when
+they are due, or are in memory, if it caches them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class WholeReads:
     spans: NDArray[np.int64]
     """Samples that are read."""
     samples: NDArray[np.int32]
-    """Those of them that come into memory."""
+    """Samples of these reads that are stored in memory."""
     deadlines: NDArray[np.int64]
     from_cache: NDArray[np.bool_]
 
@@ -35,9 +35,9 @@ class WholeReads:
 def first_reads(
     alone: WholeReads, unit_of: NDArray[Any], placed: NDArray[np.bool_], keeps: NDArray[np.bool_]
 ) -> WholeReads:
-    """The reads of a first epoch, made of reads of single samples, all of which are due.
+    """Return the reads of a first epoch, made of reads of single samples, all of which are due.
 
-    All arrays are by read: its unit, whether its sample has a place in the folder, and whether memory keeps it.
+    All arrays are by read: its unit, whether its sample has a place in the folder, and whether memory caches it.
     """
     has_place = np.isin(unit_of, unit_of[placed])
     whole = np.flatnonzero(has_place & (placed | keeps))

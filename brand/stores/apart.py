@@ -55,7 +55,7 @@ class StoreProcess:
             try:
                 self._process = start_helper("brand.stores.apart", numbers, self.url, *numbers)
             except OSError as error:
-                raise StorageError(f"{self.url}: no process can be started that speaks to it: {error}") from None
+                raise StorageError(f"{self.url}: no process can be started that accesses it: {error}") from None
 
     def __repr__(self) -> str:
         return f"StoreProcess({self.url}, {self._idle.qsize()} lines idle, process {self._process.pid})"
@@ -65,7 +65,7 @@ class StoreProcess:
 
     def __exit__(self, *_: object) -> None:
         self._life.close()
-        self._process.kill()  # all that it has answered is done
+        self._process.kill()  # safe: every request that it has answered is complete
         self._process.wait(_END_S)
         while not self._idle.empty():
             with contextlib.suppress(BrokenPipeError):
@@ -100,7 +100,9 @@ class StoreProcess:
             _send(line, question, data)
             answer, found = _receive(line)
         except (OSError, EOFError):
-            raise StorageError(f"{self.url}: the process that speaks to it has ended; run the same again") from None
+            raise StorageError(
+                f"{self.url}: the process that accesses it has ended; run the same command again"
+            ) from None
         finally:
             self._idle.put(line)
         if "refused" in answer:
@@ -124,6 +126,7 @@ def main() -> None:
         threading.Thread(target=_serve, args=(store, line), daemon=True).start()
     with socket.socket(fileno=int(life)) as end:
         end.recv(1)
+    # At once, because threads may still wait for the store.
     os._exit(0)
 
 

@@ -46,7 +46,7 @@ _PART: Final = 64 << 20
 """Larger objects are written in parts of this many bytes."""
 _PARTS_AT_ONCE: Final = 2
 """Parts of one object that are sent, and in memory, at the same time."""
-_THERE: Final = "the object is there already"
+_THERE: Final = "the object exists already"
 _NOWHERE: Final = "http://127.0.0.1:9"
 """A proxy that does not exist: requests to any host that is not excepted fail there. So no redirect leads elsewhere."""
 _PROXIES: Final = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy")
@@ -76,8 +76,9 @@ _ENDPOINTS: Final = (
 def open_cloud(
     url: Url, patience_s: float | None = None, headers: Mapping[str, str] | None = None, hosts: tuple[str, ...] = ()
 ) -> CloudStore:
-    """Return the store of a URL. `headers` are sent with each request; redirects may lead to `hosts`. Raises
-    `UsageError`.
+    """Return the store of a URL. Raises `UsageError`.
+
+    `headers` are sent with each request; redirects may lead to `hosts`.
     """
     try:
         from obstore import store as stores
@@ -86,10 +87,11 @@ def open_cloud(
     options: dict[str, Any] = {
         "connect_timeout": timedelta(seconds=_CONNECT_S),
         "timeout": timedelta(seconds=_REQUEST_S),
-        "allow_http": True,  # the user writes http:// into the URL or the endpoint, or does not
+        "allow_http": True,  # whether http:// is used depends on the URL or the endpoint that the user gives
     }
     if headers:
         options["default_headers"] = dict(headers)
+    # A proxy that the user has set must not be replaced.
     if not any(os.environ.get(name) for name in _PROXIES):
         allowed = {*_HOSTS.get(url.scheme, ()), *_endpoints(url), *hosts}
         options |= {"proxy_url": _NOWHERE, "proxy_excludes": ",".join(sorted(allowed))}
@@ -167,6 +169,7 @@ class CloudStore(Reprs, shows="url _versions"):
         """Send one request, with the retries of obstore. Raises OSError."""
         options: dict[str, Any] = {"range": (offset, offset + size)}
         known = self._versions.get(name)
+        # With the known ETag, the store itself refuses the read of a replaced object.
         if known is not None:
             options["if_match"] = known
         done = 0
@@ -193,7 +196,7 @@ class CloudStore(Reprs, shows="url _versions"):
         size = len(data) if isinstance(data, bytes) else data.stat().st_size
         parts = {"use_multipart": size > _PART, "chunk_size": _PART, "max_concurrency": _PARTS_AT_ONCE}
         with self._asking(name):
-            if new and self.url.scheme in ("http", "https"):  # a web server cannot write create-only: look first
+            if new and self.url.scheme in ("http", "https"):  # a web server cannot write create-only, so check first
                 with suppress(FileNotFoundError):
                     self._client.head(self.url.key(name))
                     raise FileExistsError(errno.EEXIST, _THERE, self.url.child(name))
@@ -201,7 +204,7 @@ class CloudStore(Reprs, shows="url _versions"):
             self._client.put(self.url.key(name), data, mode="create" if new else "overwrite", **parts)
         with self._lock:
             self._sizes.pop(name, None)
-            self._versions.pop(name, None)  # what was read before is no more; this process knows that
+            self._versions.pop(name, None)  # this process replaces the object itself, so a new ETag is no error
 
     def names(self, folder: str) -> Iterator[tuple[str, int]]:
         """See `Store`."""
@@ -258,7 +261,7 @@ def _endpoints(url: Url) -> set[str]:
 
 def _s3(url: Url) -> dict[str, Any]:
     """Return options of an S3 store that obstore does not take from the environment. Raises `UsageError`."""
-    found: dict[str, Any] = {"checksum_algorithm": "SHA256"}  # so the store compares the bytes that it gets
+    found: dict[str, Any] = {"checksum_algorithm": "SHA256"}  # so the store verifies the bytes that it receives
     given = os.environ
     if "AWS_REGION" not in given and "AWS_DEFAULT_REGION" not in given:
         found["region"] = "us-east-1"

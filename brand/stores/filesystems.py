@@ -70,7 +70,7 @@ class FileSystemStore(Reprs, shows="url"):
         """See `Store`. These libraries cannot write create-only, so `new` checks first whether the object exists."""
         with self._asking(name):
             if new and self._system.exists(self._path(name)):
-                raise FileExistsError(errno.EEXIST, "the object is there already", self.url.child(name))
+                raise FileExistsError(errno.EEXIST, "the object exists already", self.url.child(name))
             if isinstance(data, bytes):
                 self._system.pipe_file(self._path(name), data)
             else:

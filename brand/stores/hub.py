@@ -30,7 +30,9 @@ def open_hub(url: Url, patience_s: float | None = None) -> CloudStore:
     try:
         commit = HfApi().repo_info(repository, repo_type=kind, revision=revision, timeout=30).sha
     except Exception as error:  # noqa: BLE001 - the library raises those of several others
-        raise UsageError(f"{url}: the Hub does not know it, or does not answer: {failed(error, '').strerror}") from None
+        raise UsageError(
+            f"{url}: it is not on the Hub, or the Hub does not answer: {failed(error, '').strerror}"
+        ) from None
     prefix = "" if kind == "model" else f"{url.host}/"
     token = get_token()
     headers = {"authorization": f"Bearer {token}"} if token else {}
@@ -53,7 +55,9 @@ def download(url: Url, names: str) -> Path:
             repository, repo_type=kind, revision=revision, allow_patterns=f"{folder}/*{names}" if folder else names
         )
     except Exception as error:  # noqa: BLE001 - the library raises those of several others
-        raise UsageError(f"{url}: the Hub does not know it, or does not answer: {failed(error, '').strerror}") from None
+        raise UsageError(
+            f"{url}: it is not on the Hub, or the Hub does not answer: {failed(error, '').strerror}"
+        ) from None
     return Path(root, folder)
 
 

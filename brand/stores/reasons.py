@@ -17,12 +17,14 @@ _STATUS: Final = re.compile(r"status code: (\d{3}[A-Za-z ]{0,40})")
 _MOST: Final = 300
 
 _CODES: Final = {
-    "ExpiredToken": "the credentials have expired: renew them and run the same again, it goes on from its checkpoint",
-    "InvalidAccessKeyId": "the store does not know the access key",
+    "ExpiredToken": (
+        "the credentials have expired: renew them and run the command again, it continues from its checkpoint"
+    ),
+    "InvalidAccessKeyId": "the access key is unknown to the store",
     "SignatureDoesNotMatch": "the secret key is wrong, or a proxy has changed the request",
     "RequestTimeTooSkewed": "the clock of this machine is wrong: set it, for example with NTP",
     "NoSuchBucket": "there is no such bucket",
-    "AccessDenied": "these credentials may not do that",
+    "AccessDenied": "these credentials do not permit this request",
     "PermanentRedirect": "the bucket is in another region: set AWS_REGION to the region of the bucket",
     "AuthorizationHeaderMalformed": "the bucket is in another region: set AWS_REGION to the region of the bucket",
     "InvalidRange": "the object ends before this range: it was replaced, or the index is of another data set",
@@ -30,7 +32,7 @@ _CODES: Final = {
 """Error codes of stores that a user can act on."""
 
 _NUMBERS: Final = {"InvalidRange": errno.ENODATA, "ExpiredToken": errno.EACCES}
-"""HTTP status codes that do not mean a fault of the store."""
+"""Error numbers of codes that do not mean a fault of the store."""
 
 _HINTS: Final = (
     ("redirect without LOCATION", _CODES["PermanentRedirect"]),
@@ -38,8 +40,8 @@ _HINTS: Final = (
     ("dns error", "the name of the host is not known: check it, and the network"),
     ("error trying to connect", "no connection could be made: check host, port, network and proxy"),
     ("operation timed out", "the store did not answer in time"),
-    ("Token", "no credentials were found where the provider's tools look for them"),
-    ("credential", "no credentials were found where the provider's tools look for them"),
+    ("Token", "no credentials were found in the places that the provider's tools use"),
+    ("credential", "no credentials were found in the places that the provider's tools use"),
 )
 
 

@@ -49,12 +49,13 @@ class StoreTarget(Reprs, shows="_store"):
             try:
                 self._store.write(name, data, new=True)
             except FileExistsError:
-                return is_right()  # it may be there because the answer to an earlier try was lost
+                return is_right()  # the object may exist because the answer to an earlier try was lost
             except BrandError:
                 raise
             except OSError as error:
                 if pause_s is None or error.errno in _HOPELESS:
                     raise
+                # Random, so that several writers do not retry at the same moment.
                 time.sleep(pause_s * random.uniform(0.5, 1.5))
             else:
                 return True

@@ -16,7 +16,7 @@ from brand.printable import printable
 
 _SCHEME: Final = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
 _LONGEST: Final = 4096
-_ENVIRONMENT: Final = "credentials come from the environment (docs/stores.md), so that no log shows them"
+_ENVIRONMENT: Final = "credentials are read from the environment (docs/stores.md), so that no log shows them"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,19 +56,21 @@ def parse_url(text: str) -> Url:
     """Return the folder that a URL names. Raises `UsageError`."""
     shown = printable(re.split("[?#]", text, maxsplit=1)[0])
     if len(text) > _LONGEST:
-        raise UsageError(f"a URL of {len(text):,} characters; {_LONGEST:,} are the most")
+        raise UsageError(f"a URL of {len(text):,} characters; {_LONGEST:,} are allowed")
     try:
         parts = urlsplit(text)
         _ = parts.port
     except ValueError as error:
-        raise UsageError(f"{shown} is no URL: {error}") from None
+        raise UsageError(f"{shown} is not a URL: {error}") from None
     if "@" in parts.netloc:
-        raise UsageError(f"{parts.scheme}://...@{parts.hostname}: a URL may hold no user or password; {_ENVIRONMENT}")
+        raise UsageError(
+            f"{parts.scheme}://...@{parts.hostname}: a URL must not hold a user or password; {_ENVIRONMENT}"
+        )
     if parts.query or parts.fragment:
-        raise UsageError(f"{shown}: a URL may hold no query (`?...`) and no fragment (`#...`); {_ENVIRONMENT}")
+        raise UsageError(f"{shown}: a URL must not hold a query (`?...`) or a fragment (`#...`); {_ENVIRONMENT}")
     if not parts.netloc and parts.scheme != "file":
         raise UsageError(f"{shown} names no bucket or host: write {parts.scheme}://bucket/folder")
     path = parts.path.strip("/")
     if any(part in ("", ".", "..") for part in unquote(path).split("/")) and path:
-        raise UsageError(f"{shown}: the parts of a path may not be empty, `.` or `..`")
+        raise UsageError(f"{shown}: the components of a path must not be empty, `.` or `..`")
     return Url(parts.scheme.lower(), parts.netloc, path)

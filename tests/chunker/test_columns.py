@@ -22,7 +22,7 @@ ROWS = {
     "b/1.wav": ("un", "", "J", "", ""),
 }
 """Text, language, initial, speaker, number of each clip but the last, which the table does not name."""
-NAMED = "The columns lang, speaker name, speaker, label of t.tsv are not taken; --columns lang,speaker takes them"
+NAMED = "The columns lang, speaker name, speaker, label of t.tsv are not read; --columns lang,speaker adds them"
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def test_columns_become_fields_of_text(speech: Path) -> None:
     ]
     told = {key: (row[0], row[1], row[3]) for key, row in ROWS.items()} | {"b/2.wav": ("", "", "")}
     assert values(target, "text", "lang", "speaker") == told
-    assert "The columns speaker name, label of t.tsv are not taken" in report.notes
+    assert "The columns speaker name, label of t.tsv are not read" in report.notes
     assert not [error for step in verify(target) for error in step.errors]
     unpack(target, speech.parent / "back")
     assert files_below(speech.parent / "back") == files_below(speech)
@@ -73,7 +73,7 @@ def test_columns_become_fields_of_text(speech: Path) -> None:
 def test_columns_that_are_left_are_told(speech: Path) -> None:
     """With what takes them; without the option a data set is as it always was."""
     report = convert(speech)
-    assert list(report.notes) == [NAMED, "1 clip without a transcript; the text is empty there"]
+    assert list(report.notes) == [NAMED, "1 audio file without a transcript; the text is empty there"]
     assert "lang" not in BrandDataset(speech.parent / "set").schema
     (speech.parent / "t.tsv").write_text(
         "".join(f"{line.split(chr(9))[0]}\t{line.split(chr(9))[1]}\n" for line in (HEAD, *table_lines(speech)))
@@ -90,7 +90,7 @@ def table_lines(speech: Path) -> list[str]:
 def test_one_column_that_is_left(speech: Path) -> None:
     """One is no plural."""
     (speech.parent / "t.tsv").write_text("path\ttext\tlang\na/1.wav\tuno\tit\n")
-    assert convert(speech).notes[0] == "The column lang of t.tsv is not taken; --columns lang takes it"
+    assert convert(speech).notes[0] == "The column lang of t.tsv is not read; --columns lang adds it"
 
 
 def test_columns_stay_with_their_clips_where_others_are_left_out(speech: Path) -> None:
@@ -136,7 +136,7 @@ def test_columns_that_cannot_be_taken(speech: Path, columns: list[str], says: st
 
 def test_columns_need_a_table_that_names_them(speech: Path) -> None:
     """Neither a folder without a table nor a table without a head has columns."""
-    with pytest.raises(UsageError, match="say with --transcripts which it is"):
+    with pytest.raises(UsageError, match="give the table with --transcripts"):
         convert_audio(speech, speech.parent / "set", options(), columns=["lang"])
     (speech.parent / "t.tsv").write_text("a/1.wav\tuno\n")
     with pytest.raises(UsageError, match="its first row does not name its columns"):
@@ -147,6 +147,6 @@ def test_the_verb_takes_columns(speech: Path) -> None:
     """Separated by commas; `brand cat` shows them."""
     table, target = speech.parent / "t.tsv", speech.parent / "set"
     told = brand("convert", "audio", speech, target, "--transcripts", table, "--columns", "lang, speaker")
-    assert (told.code, "not taken" in told.out) == (0, True)
+    assert (told.code, "not read" in told.out) == (0, True)
     assert "  speaker  Carlo" in brand("cat", target, 0).out
     assert brand("convert", "audio", speech, speech.parent / "b", "--columns", "lang").code == 2

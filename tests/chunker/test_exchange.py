@@ -226,7 +226,7 @@ def test_a_sample_that_is_not_the_one_that_was_read_is_named(damage: Any, compre
         if progress.stage == "spool" and progress.total is not None:
             damage(target / ".brand-work")
 
-    with pytest.raises(SourceError, match=r"000000.records: sample \d is not what was read from the source"):
+    with pytest.raises(SourceError, match=r"000000.records: sample \d differs from that of the source"):
         convert_from("jsonl", path, target, options, on_progress=meddle)
     assert not (target / "brand.json").exists()
     convert_from("jsonl", path, target, options)
@@ -250,7 +250,7 @@ def test_a_step_that_goes_wrong_is_found(step: str, tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr(where, step, joined if step == "joined" else places)
     source, _, _ = exchange(Texts(texts), Options(jobs=1), tmp_path, silent)
-    with pytest.raises(SourceError, match="is not what was read from the source"):
+    with pytest.raises(SourceError, match="differs from that of the source"):
         source.records(np.arange(len(source)))
 
 

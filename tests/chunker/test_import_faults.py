@@ -48,9 +48,9 @@ WHOLE = tar_of({"a.png": PNG, "a.cls": b"1", "b.png": PNG, "b.cls": b"2", "c.png
 @pytest.mark.parametrize(
     ("data", "says"),
     [
-        (WHOLE[:2048], "x.tar: it ends without the mark of its end: it is cut short"),
-        (WHOLE[:2052], "x.tar: a header in it is damaged: it is cut short"),
-        (WHOLE[:530], "x.tar: it is cut short within 'a.png'"),
+        (WHOLE[:2048], "x.tar: it ends without the mark of its end: it is truncated"),
+        (WHOLE[:2052], "x.tar: a header in it is damaged: it is truncated"),
+        (WHOLE[:530], "x.tar: it is truncated within 'a.png'"),
         (WHOLE[:1024] + b"?" * 512 + WHOLE[1536:], "x.tar: a header in it is damaged"),
         (b"", "x.tar: it ends without the mark of its end"),
         (b"no tar at all" * 100, "x.tar: a header in it is damaged"),
@@ -64,7 +64,7 @@ WHOLE = tar_of({"a.png": PNG, "a.cls": b"1", "b.png": PNG, "b.cls": b"2", "c.png
         (tar_of([("a.txt", b"x"), ("a.txt", b"y")]), "x.tar: sample 'a' has two files .txt: it was written twice"),
         (
             tar_of({"a.png": PNG, "a.cls": b"1", "b.png": PNG}),
-            "sample 'b': it has no file for the field 'label', which other samples have. --null label=VALUE puts",
+            "sample 'b': it has no file for the field 'label', which other samples have. --null label=VALUE replaces",
         ),
     ],
 )
@@ -115,7 +115,7 @@ def test_a_file_that_the_first_samples_have_not_is_refused(tmp_path: Path) -> No
     (tmp_path / "x.tar").write_bytes(tar_of(many | {"070.txt": b"x", "070.cls": b"1"}))
     told = imported("webdataset", tmp_path / "x.tar", tmp_path / "set")
     assert (
-        "sample '070': it has a file .cls, and the first samples have none. --columns text,key takes no others"
+        "sample '070': it has a file .cls, and the first samples have none. --columns text,key reads no others"
         in told.err
     )
     assert imported("webdataset", tmp_path / "x.tar", tmp_path / "set", "--columns", "text,key").code == 0
@@ -142,13 +142,13 @@ def test_endings_of_one_kind_are_one_field_and_two_in_a_sample_are_two(tmp_path:
             "field 'b': expected int, found NoneType (None); for a missing number give a",
         ),
         ("jsonl", '{"a": 1}\n{"a": null}\n', "x.jsonl: line 2, field 'a': expected int, found NoneType"),
-        ("jsonl", '{"a": 1}\n{}\n', "--null a=VALUE puts a value in the place of each one that is missing"),
+        ("jsonl", '{"a": 1}\n{}\n', "--null a=VALUE replaces each missing value"),
         (
             "jsonl",
             '{"a": "x"}\n{"a": 1}\n',
-            "'a' is str in x.jsonl, line 1, and int in x.jsonl, line 2: say --field a=json",
+            "'a' is str in x.jsonl, line 1, and int in x.jsonl, line 2: give --field a=json",
         ),
-        ("jsonl", '{"a": null}\n', "column 'a' has no values where it was looked at"),
+        ("jsonl", '{"a": null}\n', "column 'a' has no values in the rows that were read"),
         ("jsonl", '{"a": 1e400, "b": NaN}\n{"a": [NaN], "b": 1}\n', "'a' is float in x.jsonl, line 1, and json"),
         ("jsonl", "\n\n", "there are no samples: every file is empty"),
         ("jsonl", '{"a": 1}\n{"a": 99999999999999999999}\n', "99999999999999999999 does not fit 64 bits"),
@@ -234,7 +234,7 @@ def _set(where: list[Any], value: Any) -> Callable[[Any], None]:
         (
             "mds",
             _set(["shards", 1, "samples"], 4),
-            "shard.00001.mds: it says that it holds 5 samples, and the index says 4",
+            "shard.00001.mds: it states 5 samples, and the index 4",
         ),
         (
             "mds",
@@ -253,10 +253,10 @@ def _set(where: list[Any], value: Any) -> Callable[[Any], None]:
             "shard.00001.mds: its columns are not those of shard.00000",
         ),
         ("mds", _set(["shards"], []), "it lists no shards"),
-        ("mds", _set(["shards", 0], {}), "it is no index of MDS shards"),
-        ("litdata", _set(["chunks", 1, "chunk_size"], 4), "chunk-0-1.bin: it says that it holds 5 samples"),
+        ("mds", _set(["shards", 0], {}), "it is not an index of MDS shards"),
+        ("litdata", _set(["chunks", 1, "chunk_size"], 4), "chunk-0-1.bin: it states 5 samples"),
         ("litdata", _set(["config", "encryption"], {"algorithm": "fernet"}), "the chunks are encrypted"),
-        ("litdata", _set(["config", "item_loader"], "ParquetLoader"), "`brand convert parquet` takes them"),
+        ("litdata", _set(["config", "item_loader"], "ParquetLoader"), "`brand convert parquet` reads them"),
         (
             "litdata",
             _set(["config", "data_format", 8], "pickle"),
@@ -367,9 +367,9 @@ def test_nulls_of_parquet_are_named_by_file_and_row(tmp_path: Path) -> None:
     ("more", "says"),
     [
         (("--columns", "nope"), "the source has no column 'nope'; there are n, t"),
-        (("--field", "n=integer"), "there is no such codec; there are int, float"),
+        (("--field", "n=integer"), "there is no such codec; the codecs are int, float"),
         (("--field", "n"), "write --field NAME=CODEC"),
-        (("--null", "n=x"), "--null n=x: that is no value for a field of codec int"),
+        (("--null", "n=x"), "--null n=x: that is not a value for a field of codec int"),
         (("--field", "t=ndarray"), "row 0, field 't' (ndarray): arrays of dtype"),
     ],
 )
@@ -388,12 +388,12 @@ def test_splits_are_converted_one_by_one(tmp_path: Path) -> None:
         parquet(tmp_path / "hub" / "data" / f"{name}.parquet", n=[1])
     told = imported("hf", tmp_path / "hub", tmp_path / "set")
     assert told.code == 2
-    assert "has the splits test, train: convert each by itself, as" in told.err
+    assert "has the splits test, train: convert each of them, as" in told.err
     assert imported("hf", tmp_path / "hub/data/train-*.parquet", tmp_path / "set").code == 0
     (tmp_path / "saved" / "train").mkdir(parents=True)
     (tmp_path / "saved" / "dataset_dict.json").write_text('{"splits": ["train"]}')
     (tmp_path / "saved" / "train" / "state.json").write_text("{}")
-    assert "has the splits train: convert each by itself, as" in imported("hf", tmp_path / "saved", tmp_path / "x").err
+    assert "has the splits train: convert each of them, as" in imported("hf", tmp_path / "saved", tmp_path / "x").err
 
 
 def test_a_frame_of_zstd_that_is_cut_short_is_no_end(tmp_path: Path) -> None:
@@ -402,7 +402,7 @@ def test_a_frame_of_zstd_that_is_cut_short_is_no_end(tmp_path: Path) -> None:
     packed = zstandard.compress(lines)
     (tmp_path / "x.jsonl.zst").write_bytes(packed[: len(packed) // 2])
     told = imported("jsonl", tmp_path / "x.jsonl.zst", tmp_path / "set")
-    assert "x.jsonl.zst: its compressed bytes are damaged or cut short: the last zstd frame" in told.err
+    assert "x.jsonl.zst: its compressed bytes are damaged or truncated: the last zstd frame" in told.err
 
 
 LIES = [

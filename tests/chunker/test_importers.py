@@ -258,7 +258,7 @@ def test_a_data_set_of_the_hub_is_taken_from_its_cache(tmp_path: Path) -> None:
         assert [StoredDataSet(target).sample(i)["key"] for i in range(12)] == [sample["key"] for sample in SAMPLES]
     told = brand_process("convert", "hf", "hf://datasets/owner/other", tmp_path / "x", env=environment)
     assert told.code == 2
-    assert "hf://datasets/owner/other: the Hub does not know it, or does not answer" in told.err
+    assert "hf://datasets/owner/other: it is not on the Hub, or the Hub does not answer" in told.err
 
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)

@@ -14,10 +14,10 @@ from tests.support import options
 @pytest.mark.parametrize("how", [{}, {"skip_errors": True}, {"validate": True}], ids=["fail", "skip", "validate"])
 def test_the_other_verb_is_named(photos: Path, clips: Path, tmp_path: Path, how: dict[str, bool]) -> None:
     """Sound files for pictures, and pictures for sound files; no word of leaving files out one by one."""
-    with pytest.raises(SourceError, match=r"none of the 31 files is a sound file: `brand convert images`") as failed:
+    with pytest.raises(SourceError, match=r"none of the 31 files is an audio file: `brand convert images`") as failed:
         convert_audio(photos, tmp_path / "set", options(**how))
     assert "--on-error" not in str(failed.value)
-    with pytest.raises(SourceError, match=r"none of the \d+ files is a picture: `brand convert audio`"):
+    with pytest.raises(SourceError, match=r"none of the \d+ files is an image: `brand convert audio`"):
         convert_images(clips, tmp_path / "set", options(labels=False, **how))
     assert not (tmp_path / "set").exists()
 
@@ -28,7 +28,7 @@ def test_neither_pictures_nor_sound(tmp_path: Path, skip: bool) -> None:
     (tmp_path / "src").mkdir()
     for number in range(100):
         (tmp_path / "src" / f"{number}.txt").write_text("a text")
-    with pytest.raises(SourceError, match=r"not an image file: .* none of 64 files looked at is a picture: brand.pack"):
+    with pytest.raises(SourceError, match=r"not an image file: .* none of 64 inspected files is an image: brand.pack"):
         convert_images(tmp_path / "src", tmp_path / "set", options(skip_errors=skip))
 
 

@@ -226,7 +226,7 @@ def test_other_options_are_refused_by_name(fashion: Path, tmp_path: Path, more: 
     told = part(fashion / "test", target, "1/2", *more)
     assert told.code == 2
     assert named in told.err
-    assert "Give all parts the same options" in told.err
+    assert "Give all tasks the same options" in told.err
     assert part(fashion / "test", target, "1/2").code == 0
 
 
@@ -257,7 +257,7 @@ def test_a_conversion_in_one_process_is_claimed_with_versions_too(fashion: Path,
     claim = json.loads((work / "plan" / "plan.json").read_bytes())
     shutil.rmtree(work / "plan")
     (work / "plan.json").write_text(json.dumps(claim | {"made_with": {"Brand": "0.0.1"}}))
-    with pytest.raises(TargetExistsError, match=r"begun with Brand 0\.0\.1\. Here are Brand"):
+    with pytest.raises(TargetExistsError, match=r"begun with Brand 0\.0\.1\. Installed are Brand"):
         convert_images(fashion / "test", target, PLAIN)
     (work / "plan.json").write_text(json.dumps(claim))
     convert_images(fashion / "test", target, PLAIN)
@@ -300,12 +300,12 @@ def test_while_a_part_works_no_other_conversion_begins(fashion: Path, tmp_path: 
         fcntl.flock(lock, fcntl.LOCK_SH)
         told = brand("convert", "images", fashion / "test", target, "--chunk-size", 8)
         assert told.code == 2
-        assert "another conversion is writing there right now" in told.err
+        assert "another conversion is writing there" in told.err
         assert part(fashion / "test", target, "1/2").code == 0
         fcntl.flock(lock, fcntl.LOCK_EX)
         told = part(fashion / "test", target, "1/2")
         assert told.code == 2
-        assert "another conversion is writing there right now" in told.err
+        assert "another conversion is writing there" in told.err
     seal(target)
 
 
@@ -361,10 +361,10 @@ def test_a_plan_that_was_removed_or_replaced_is_noticed(fashion: Path, tmp_path:
     job = plan_images(fashion / "test", target, PLAIN)
     run(job, 0)
     shutil.rmtree(target)
-    with pytest.raises(InterruptedConversionError, match="the plan of this conversion is gone"):
+    with pytest.raises(InterruptedConversionError, match="the plan of this conversion is missing"):
         run(job, 1)
     other = plan_images(fashion / "test", target, Options(seed=3, chunk_size=8))
-    with pytest.raises(InterruptedConversionError, match="or there is another one"):
+    with pytest.raises(InterruptedConversionError, match="is missing or was replaced"):
         run(job, 1)
     for number in range(other.chunks):
         run(other, number)
@@ -387,7 +387,7 @@ def test_a_damaged_plan_is_refused(fashion: Path, tmp_path: Path) -> None:
     told = part(fashion / "test", target, "0/2")
     assert told.code == 1
     assert "checksum of the plan" in told.err
-    assert "to begin anew" in told.err
+    assert "to start again" in told.err
 
 
 def test_a_lost_list_of_files_is_noticed(fashion: Path, tmp_path: Path) -> None:
@@ -407,9 +407,9 @@ def test_a_lost_list_of_files_is_noticed(fashion: Path, tmp_path: Path) -> None:
     [
         ("3", "as 0/8 for the first of eight"),
         ("-1/8", "as 0/8 for the first of eight"),
-        ("8/8", "parts are counted from 0, so they are 0/8 to 7/8"),
-        ("0/0", "1 to 100,000 parts"),
-        ("1/999999", "1 to 100,000 parts"),
+        ("8/8", "tasks are counted from 0, so they are 0/8 to 7/8"),
+        ("0/0", "1 to 100,000 tasks"),
+        ("1/999999", "1 to 100,000 tasks"),
         ("a/b", "as 0/8 for the first of eight"),
     ],
 )
@@ -424,7 +424,7 @@ def test_a_wrong_part_is_wrong_use(fashion: Path, tmp_path: Path, text: str, mes
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["--dry-run"], "leave the parts out"),
+        (["--dry-run"], "leave out the division into tasks"),
         (["--engine", "ray"], "give one of the two"),
         (["--address", "10.0.0.1:6379"], "--address is for --engine ray"),
     ],

@@ -206,7 +206,7 @@ def test_while_a_part_works_nothing_is_sealed(target: Path, monkeypatch: pytest.
     monkeypatch.setattr("brand.chunker.tasks.sealing.LOCK_WAIT_S", 0.0)
     with (target / ".brand-work" / "lock").open("rb") as lock:
         fcntl.flock(lock, fcntl.LOCK_SH)
-        with pytest.raises(TargetExistsError, match="writing there right now"):
+        with pytest.raises(TargetExistsError, match="another conversion is writing there"):
             seal(target)
     seal(target)
 
@@ -220,7 +220,7 @@ def test_a_companion_that_was_removed_is_missed(photos: Path, tmp_path: Path) ->
     for number in range(job.chunks):
         run(job, number)
     (place / ".brand-work" / "plan" / "extras.zip").unlink()
-    with pytest.raises(MissingFileError, match="gone"):
+    with pytest.raises(MissingFileError, match="is missing"):
         seal(place)
 
 

@@ -158,7 +158,7 @@ def test_a_taken_target_is_wrong_use_and_stays_as_it_is(
     told = brand("convert", "images", photos, target)
     assert told.code == 2
     assert str(target) in told.err
-    assert "remove it" in told.err or "remove what is in it" in told.err
+    assert "remove it" in told.err or "empty it" in told.err
     assert files_below(tmp_path) == before
     with pytest.raises(TargetExistsError):
         convert_images(photos, target)

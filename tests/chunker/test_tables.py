@@ -179,11 +179,11 @@ def foreign(library: str, name: str) -> Any:
         (foreign("polars", "DataFrame"), r"samples is a DataFrame of polars: give table.to_arrow\(\)"),
         (foreign("polars", "LazyFrame"), r"give table.collect\(\).to_arrow\(\)"),
         ({"a": [1, 2], "b": [3, 4]}, r"for row in zip\(\*columns.values\(\)\)"),
-        ("folder", "`brand convert`, for pictures, clips, tar files, Parquet"),
+        ("folder", "`brand convert`, for images, audio, tar files, Parquet"),
         (Path("folder"), "is a path, and pack takes an iterable of dicts"),
         (pd.DataFrame({1: [2]}), "the names of the table's columns must be texts"),
         (pd.DataFrame({"a": [1, "x"]}), r"column 'a' holds values of several kinds \(int, str\)"),
-        (pd.DataFrame({"a": [None]}), "column 'a' has no values where it was looked at"),
+        (pd.DataFrame({"a": [None]}), "column 'a' has no values in the rows that were read"),
         (pa.table({"a b": [1], "a_b": [2]}), "would both be field 'a_b'"),
     ],
 )

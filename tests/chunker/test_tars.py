@@ -77,7 +77,7 @@ def test_an_archive_that_is_cut_short_is_an_error(
     whole = written(entries, form)
     end = len(whole.rstrip(b"\0"))
     at = data.draw(st.integers(0, end))
-    with pytest.raises(SourceError, match=r"^x\.tar: .*(cut short|damaged)"):
+    with pytest.raises(SourceError, match=r"^x\.tar: .*(truncated|damaged)"):
         found(whole[:at])
 
 
@@ -139,25 +139,25 @@ END = bytes(1024)
         (summed(head_of(), 124, b"\x80" + b"\xff" * 11) + END, "bytes follow it, and the limit is"),
         (summed(head_of(), 124, b"\x80" + bytes(6) + b"\xff" + bytes(4)) + END, "bytes follow it, and the limit is"),
         (summed(head_of(), 124, b"77777777777\0") + END, "bytes follow it, and the limit is"),
-        (summed(head_of(), 124, b"07777777777\0") + END, "it is cut short within 'a.txt'"),
-        (head_of()[:148] + b"        " + head_of()[156:] + END, "its checksum is another"),
+        (summed(head_of(), 124, b"07777777777\0") + END, "it is truncated within 'a.txt'"),
+        (head_of()[:148] + b"        " + head_of()[156:] + END, "its checksum differs"),
         (head_of()[:148] + b"12x456\0 " + head_of()[156:] + END, "for a number"),
         (head_of(type=tarfile.GNUTYPE_SPARSE) + END, "a sparse or a special file"),
         (head_of(type=tarfile.LNKTYPE) + END, "is a link"),
         (head_of(type=b"?") + END, "a special file"),
-        (head_of("long", 5, type=b"L") + b"a.txt".ljust(512, b"\0") + END, "the one that belongs to the last one"),
+        (head_of("long", 5, type=b"L") + b"a.txt".ljust(512, b"\0") + END, "the header that follows it"),
         (head_of("long", 5, type=b"L") + b"a.txt".ljust(512, b"\0"), "without the mark of its end"),
         (head_of("long", 1 << 21, type=b"L") + bytes(1 << 21) + END, "bytes follow it, and the limit is"),
         (pax(record("GNU.sparse.major", "1")), "sparse"),
-        (pax(record("path", "b.txt"), b"g"), "it tells the path of all files"),
+        (pax(record("path", "b.txt"), b"g"), "it sets the path of all files"),
         (pax(record("size", "x")), "for a number"),
         (pax(record("size", "-1")), "for a number"),
         (pax(record("size", "9" * 5000)), "for a number"),
-        (pax(record("size", "99999")), "cut short within 'a.txt'"),
-        (pax(b"0 path=b\n"), "a record of it is none"),
-        (pax(b"99 path=b\n"), "a record of it is none"),
-        (pax(b"8 path=b\n"), "a record of it is none"),
-        (pax(b"10 path b.\n"), "a record of it is none"),
+        (pax(record("size", "99999")), "truncated within 'a.txt'"),
+        (pax(b"0 path=b\n"), "a record of it is malformed"),
+        (pax(b"99 path=b\n"), "a record of it is malformed"),
+        (pax(b"8 path=b\n"), "a record of it is malformed"),
+        (pax(b"10 path b.\n"), "a record of it is malformed"),
         (pax(b"x path=b\n"), "for a number"),
     ],
 )

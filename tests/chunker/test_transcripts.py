@@ -163,7 +163,7 @@ def test_clips_without_a_row_are_counted(folder: Path) -> None:
     (folder.parent / "t.tsv").write_text("a/digits__1.wav\tuno\n")
     report = convert_audio(folder, folder.parent / "out", options(), transcripts=folder.parent / "t.tsv")
     assert report.samples == 4
-    assert any(note.startswith("3 clips without a transcript") for note in report.notes)
+    assert any(note.startswith("3 audio files without a transcript") for note in report.notes)
 
 
 def sidecars(folder: Path, contents: dict[str, str | bytes]) -> None:

@@ -98,7 +98,7 @@ def test_samples_are_deleted_and_come_back(made: Path, tmp_path: Path) -> None:
         (["delete", "--key-file", "missing.txt"], "missing.txt: the keys cannot be read"),
         (["delete", "--undo", "--key", "a/3"], "--undo takes --index"),
         (["overlay", "score"], "write NAME=FILE.npy"),
-        (["overlay", "score=missing.npy"], "missing.npy is no .npy file of numbers"),
+        (["overlay", "score=missing.npy"], "missing.npy is not a .npy file of numbers"),
         (["overlay", "score="], "no column 'score'"),
         (["compact", "--above", "2"], "--above"),
         (["redact", "--index", "3"], "--report"),
@@ -130,7 +130,7 @@ def test_only_a_collection_is_changed(verb: str, made: Path, tmp_path: Path) -> 
     np.save("y.npy", np.zeros(3))
     (part, *_) = (made / "parts").iterdir()
     assert "brand append dataset" in brand(verb, part, *more.get(verb, [])).err
-    assert "is no collection: `brand append` makes one" in brand(verb, tmp_path / "none", *more.get(verb, [])).err
+    assert "is not a collection: `brand append` makes one" in brand(verb, tmp_path / "none", *more.get(verb, [])).err
     assert "versions do not change" in brand(verb, f"{made}@1", *more.get(verb, [])).err
 
 

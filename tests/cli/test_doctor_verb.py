@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def no_pytorch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """PyTorch is installed and cannot be imported: then the verb is quick."""
+    """PyTorch is installed but cannot be imported: then the verb is quick."""
     (tmp_path / "torch.py").write_text("raise ImportError('libcudart.so.13: cannot open shared object file')")
     monkeypatch.syspath_prepend(tmp_path)
 

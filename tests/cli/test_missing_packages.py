@@ -63,7 +63,7 @@ def test_what_cannot_be_imported_is_named_with_the_reason(tmp_path: Path) -> Non
     (folder / info.name).symlink_to(info)
     code, err = told(folder, "doctor")
     assert code == 1
-    assert "is installed and cannot be imported: ImportError: libzstd.so.1: cannot open" in err
+    assert "is installed but cannot be imported: ImportError: libzstd.so.1: cannot open" in err
     assert "  pip install --force-reinstall 'zstandard>=" in err
 
 

@@ -125,16 +125,16 @@ def test_cat_of_a_sample_that_is_elsewhere_says_where(shares: Path) -> None:
     index = int(data_set.indices(np.array([30]))[0])
     assert brand("cat", shares / "2", index).code == 0
     told = brand("cat", shares / "0", index)
-    assert_refused(told, 1, f"chunk 3, sample {index}", "share of node 2", "undivided data set")
+    assert_refused(told, 1, f"chunk 3, sample {index}", "partition of node 2", "undivided data set")
     assert brand("cat", shares / "0", index, "--json").json["error"]["type"] == "ElsewhereError"
 
 
 @pytest.mark.parametrize(
     ("verb", "words"),
     [
-        ("unpack", ("share 1 of 3", "undivided")),
-        ("reindex", ("is a share", "another share")),
-        ("partition", ("share 1 of 3", "undivided")),
+        ("unpack", ("partition 1 of 3", "undivided")),
+        ("reindex", ("is a partition", "another partition")),
+        ("partition", ("partition 1 of 3", "undivided")),
         ("convert", ("finished data set", "another target")),
     ],
 )
@@ -158,7 +158,7 @@ def test_verbs_that_cannot_use_a_share_say_so(
 def test_more_nodes_than_chunks_are_wrong_use(photos_set: Path, tmp_path: Path) -> None:
     """The message says how many there can be."""
     told = brand("partition", photos_set, "--nodes", 5, tmp_path / "{node}")
-    assert_refused(told, 2, "4 chunks", "4 nodes at the most, not for 5")
+    assert_refused(told, 2, "4 chunks", "at most 4 nodes, not over 5")
     assert list(tmp_path.iterdir()) == []
 
 

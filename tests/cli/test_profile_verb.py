@@ -175,7 +175,7 @@ def test_too_little_to_measure(photos_set: Path) -> None:
     """Wrong use, and what is needed."""
     told = brand("profile", photos_set)
     assert (told.code, told.out) == (2, "")
-    assert "too little to measure a storage with: 64 MiB" in told.err
+    assert "too small to measure a storage: 64 MiB" in told.err
 
 
 @pytest.mark.parametrize("seconds", ["0", "-1", "soon"])

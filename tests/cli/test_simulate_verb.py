@@ -157,4 +157,4 @@ def test_the_share_of_a_node_is_refused(photos_set: Path, tmp_path: Path) -> Non
     assert brand("partition", photos_set, *shares, "--nodes", "2").code == 0
     found = brand("simulate", shares[0])
     assert found.code == 2
-    assert "is the share of node 0 of 2: simulate the whole data set" in found.err
+    assert "is the partition of node 0 of 2: simulate the whole data set" in found.err

@@ -199,7 +199,7 @@ def test_where_there_is_no_data_set_the_url_is_named(s3: Shop, tmp_path: Path) -
     for args in (("info", nowhere), ("cat", nowhere, 0), ("verify", nowhere), ("serve", nowhere)):
         told = brand(*args)
         assert told.code == 1
-        assert told.err.startswith(f"brand: {nowhere}: no data set: there is no brand.json"), told.err
+        assert told.err.startswith(f"brand: {nowhere}: not a data set: there is no brand.json"), told.err
     error = brand("verify", nowhere, "--json").json["error"]
     assert error["type"] == "NotADataSetError"
 

@@ -106,7 +106,7 @@ def test_convert_audio_takes_a_table(clips: Path, tmp_path: Path) -> None:
     table = clips / "transcripts.tsv"
     told = ok(brand("convert", "audio", clips, tmp_path / "set", "--transcripts", table, "-j", 2))
     assert "41 samples in 6 classes" in told.out
-    assert "5 clips without a transcript" in told.out
+    assert "5 audio files without a transcript" in told.out
 
 
 @pytest.mark.parametrize(

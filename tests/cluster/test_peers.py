@@ -278,9 +278,9 @@ def test_calls_after_closing(pair: Pair) -> None:
 
 OTHER = """
 import sys
-from brand.cluster.peers import Peers
+from brand.cluster.peers import PeerStreams
 from tests.cluster.support import ANY, TOKEN, greeting
-peers = Peers(greeting(1), TOKEN, ANY)
+peers = PeerStreams(greeting(1), TOKEN, ANY)
 print(peers.address, flush=True)
 sys.stdin.read()
 """

@@ -106,7 +106,10 @@ def test_one_source_is_appended_by_one_process_at_a_time(photos: Path) -> None:
     """The other one is told, and disturbs nothing."""
     append_images(photos / "march", photos / "all", ONE)
     name = hashlib.blake2s(str(photos / "april").encode()).hexdigest()[:8]
-    with kept(photos / "all", f"images-{name}"), pytest.raises(UsageError, match="another process appends this source"):
+    with (
+        kept(photos / "all", f"images-{name}"),
+        pytest.raises(UsageError, match="another process is appending this source"),
+    ):
         append_images(photos / "april", photos / "all", ONE)
     append_images(photos / "april", photos / "all", ONE)
     tidy(photos / "all")
@@ -130,7 +133,7 @@ def test_a_data_set_that_does_not_fit_is_refused(photos: Path) -> None:
     grow(photos / "all", 0, 20)
     plain = {"compression": "none", "jobs": 1}
     brand.pack(samples(50, 9), photos / "sized.brand", SCHEMA, chunk_size=4, **plain)  # type: ignore[arg-type]
-    with pytest.raises(SchemaError, match=r"4 samples a chunk, and the collection 8.*--chunk-size 8"):
+    with pytest.raises(SchemaError, match=r"4 samples per chunk, and the collection 8.*--chunk-size 8"):
         append_data_set(photos / "sized.brand", photos / "all")
     brand.pack([{"x": 1}], photos / "other.brand", {"x": "int"}, chunk_size=8, **plain)  # type: ignore[arg-type]
     with pytest.raises(SchemaError, match="they have no field 'number'"):
@@ -313,7 +316,7 @@ def test_parts_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(home_module, "MOST_PARTS", 2)
     grow(tmp_path / "all", 0, 3)
     grow(tmp_path / "all", 3, 3)
-    with pytest.raises(BrandError, match="would have 3 parts, and 2 are the most"):
+    with pytest.raises(BrandError, match="would have 3 segments, and 2 are the most"):
         grow(tmp_path / "all", 6, 3)
     with writing(tmp_path / "all"):
         pass

@@ -90,8 +90,8 @@ def test_a_column_is_checked(made: Path) -> None:
         ("score", np.zeros(34), "shape .34,."),
         ("score", np.zeros((35, 1)), "one value for each index"),
         ("score", np.array(["x"] * 35), "whole numbers or floats"),
-        ("score", np.full(35, 1 << 63, np.uint64), "2\\^63 - 1 is the most"),
-        ("score", np.full(35, -(1 << 63)), "stands for no value"),
+        ("score", np.full(35, 1 << 63, np.uint64), "the largest is 2\\^63 - 1"),
+        ("score", np.full(35, -(1 << 63)), "means a missing value"),
         ("a b", np.zeros(35), "a b"),
         ("index", np.zeros(35), "index"),
     ):
@@ -168,7 +168,7 @@ def test_few_deleted_samples_are_not_worth_it(made: Path) -> None:
     assert done is not None
     assert (done.parts, done.samples) == (1, 2)
     for above in (-0.1, 1.0):
-        with pytest.raises(UsageError, match="a share"):
+        with pytest.raises(UsageError, match="a fraction"):
             compact(made, above=above)
 
 

@@ -98,7 +98,7 @@ def test_what_is_wrong_changes_nothing(made: Path, tmp_path: Path) -> None:
         (NamedSamples(keys=["nobody"]), report, "no sample for 1 key"),
         (NamedSamples(keys=["of-ada/", "of-bob/"]), report, "no sample would be left"),
         (NamedSamples(indices=[0]), tmp_path / "there.json", "a new file"),
-        (NamedSamples(indices=[0]), tmp_path / "no" / "r.json", "a folder that is there"),
+        (NamedSamples(indices=[0]), tmp_path / "no" / "r.json", "in an existing folder"),
         (NamedSamples(indices=[0]), made / "r.json", "outside of the collection"),
     ):
         with pytest.raises(UsageError, match=told):

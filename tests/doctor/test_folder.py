@@ -91,5 +91,5 @@ def test_a_file_system_in_memory_is_named(photos_set: Path, disk: Disk) -> None:
     disk.mount("size=8m")
     shutil.copytree(photos_set, disk.folder / "set")
     found = findings(disk.folder / "set")
-    assert found["file system"].told == f"tmpfs on tmpfs at {disk.folder}, which is memory: no storage lies below it"
+    assert found["file system"].told == f"tmpfs on tmpfs at {disk.folder}, which is memory and not a storage device"
     assert [name for name, each in found.items() if each.state == "problem"] == []

@@ -27,7 +27,7 @@ def test_the_memory_of_a_control_group_is_told() -> None:
     found = judge_memory(4 * GB, 6 * GB)
     assert found.state == "ok"
     assert found.told == (
-        "the control group may have 6.0 GB; 4.0 GB are free, and BrandDataset takes at most 1.0 GB by default"
+        "the control group may use 6.0 GB; 4.0 GB are free, and BrandDataset takes at most 1.0 GB by default"
     )
     assert "control group" not in judge_memory(4 * GB, None).told
 
@@ -43,7 +43,7 @@ def test_less_time_than_processors_needs_fewer_threads() -> None:
     assert judge_processors(8, 64, None).told == "this process may use 8 of 64 processors"
     found = judge_processors(8, 64, 2.5)
     assert found.state == "ok"
-    assert found.told.endswith("and its control group the time of 2.5")
+    assert found.told.endswith("and its control group the time of 2.5 processors")
     assert found.cure == "BrandLoader(num_workers=2) fits better"
     assert judge_processors(2, 2, 4.0).cure == ""
     assert "num_workers=1" in judge_processors(2, 2, 0.25).cure
@@ -90,4 +90,4 @@ def test_a_cache_that_cannot_be_written_is_missing(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     found = {each.name: each for each in limits.look()}["cache"]
     assert found.state == "missing"
-    assert f"{tmp_path} cannot be written" in found.told
+    assert f"{tmp_path} is not writable" in found.told

@@ -105,7 +105,7 @@ def test_a_package_that_does_not_import_is_a_problem() -> None:
     """The error of the import is told."""
     found = findings(THERE, {"torch": "OSError: libcudart.so.13: cannot open shared object file"})["train"]
     assert found.state == "problem"
-    assert "torch 2.13.0+cpu is installed and cannot be imported: OSError: libcudart.so.13" in found.told
+    assert "torch 2.13.0+cpu is installed but cannot be imported: OSError: libcudart.so.13" in found.told
     assert found.cure == "pip install --force-reinstall 'torch>=2.3'"
 
 
@@ -134,7 +134,7 @@ def test_imports_that_fail_are_told_apart(tmp_path: Path, monkeypatch: pytest.Mo
     steps: list[tuple[int, int]] = []
     assert import_faults(names, lambda done, total: steps.append((done, total))) == {
         "told_error": "OSError: libfoo.so: cannot open",
-        "told_crash": "it ends the process, with code 7",
+        "told_crash": "its import ended the process, with code 7",
     }
     assert steps == [(4, 5), (5, 5)]
 

@@ -43,7 +43,7 @@ def test_without_pytorch_it_packs_and_reads(tmp_path: Path, monkeypatch: pytest.
     (tmp_path / "torch.py").write_text("raise ImportError('there is none')")
     monkeypatch.syspath_prepend(tmp_path)
     *before, last = run()
-    assert [(each.name, each.state) for each in before] == [("pack", "ok"), ("exact reads", "ok")]
+    assert [(each.name, each.state) for each in before] == [("pack", "ok"), ("random access", "ok")]
     assert (last.name, last.state) == ("load PyTorch", "missing")
     assert (last.told, last.cure) == ("brand.torch needs PyTorch", "pip install 'brand-data[train]'")
 
@@ -65,16 +65,16 @@ def test_what_takes_too_long_is_ended(tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "torch.py").write_text("import threading; threading.Event().wait()")
     monkeypatch.syspath_prepend(tmp_path)
     last = run(limit_s=2)[-1]
-    assert (last.state, last.told) == ("problem", "it was not over after 2 seconds")
+    assert (last.state, last.told) == ("problem", "it did not finish within 2 seconds")
 
 
 def test_a_wrong_result_is_a_problem() -> None:
     """The steps behind it are not taken."""
     lines: list[dict[str, Any]] = [
         {"step": "pack", "seconds": 0.5},
-        {"step": "exact reads", "error": "sample 3 is another one"},
+        {"step": "random access", "error": "sample 3 is a different one"},
     ]
     assert list(selftest.judge(lines, "the process ended with code 0")) == [
         CheckResult("self-test", "pack", "ok", "", seconds=0.5),
-        CheckResult("self-test", "exact reads", "problem", "sample 3 is another one", selftest._REPORT),
+        CheckResult("self-test", "random access", "problem", "sample 3 is a different one", selftest._REPORT),
     ]

@@ -87,7 +87,7 @@ def test_modes_that_png_holds_lose_nothing(mode: str) -> None:
 @pytest.mark.parametrize("mode", ["CMYK", "HSV", "F", "I", "YCbCr"])
 def test_modes_that_png_does_not_hold_are_refused(mode: str) -> None:
     """With what to give instead."""
-    with pytest.raises(TypeError, match=rf"no pixels of mode {mode}: give image.convert\('RGB'\)"):
+    with pytest.raises(TypeError, match=rf"cannot store pixels of mode {mode}: give image.convert\('RGB'\)"):
         file_of(Image.new(mode, (4, 4)))
 
 

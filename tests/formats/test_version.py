@@ -182,7 +182,7 @@ def test_a_version_is_read_by_its_number(tmp_path: Path) -> None:
     (tmp_path / version_name(7)).write_bytes(pack_version(version()))
     assert read_version(tmp_path, 7) == version()
     (tmp_path / version_name(8)).write_bytes(pack_version(version()))
-    with pytest.raises(LayoutError, match="another one"):
+    with pytest.raises(LayoutError, match="another version"):
         read_version(tmp_path, 8)
     with pytest.raises(MissingFileError, match="brand versions"):
         read_version(tmp_path, 9)

@@ -92,7 +92,7 @@ def test_two_processes_that_draw_the_same_are_told_of_once() -> None:
     notices: list[str] = []
     conduct, account = Conduct(notices), Account(Division(40))
     for training in (1, 2):
-        conduct.begins(Drawer(training), 1, again=True)
+        conduct.on_begin(Drawer(training), 1, again=True)
     for batch in range(10):
         for training in (1, 2):
             conduct.note(account, Drawer(training), positions(0, 1, batch))
@@ -106,7 +106,7 @@ def test_what_is_drawn_by_others_is_not_judged() -> None:
     """A process that has not begun draws some of the positions: what is missing may be with it."""
     notices: list[str] = []
     conduct, account = Conduct(notices), Account(Division(40))
-    conduct.begins(Drawer(1), 1, again=True)
+    conduct.on_begin(Drawer(1), 1, again=True)
     conduct.note(account, Drawer(9), positions(0, 1, 0))
     for batch in range(1, 9):
         conduct.note(account, Drawer(1), positions(0, 1, batch))
@@ -119,7 +119,7 @@ def test_planned_batches_are_not_judged() -> None:
     for processes in (UNTOLD, 1):
         notices: list[str] = []
         conduct, account = Conduct(notices), Account(Division(40))
-        conduct.begins(Drawer(1), processes, again=True)
+        conduct.on_begin(Drawer(1), processes, again=True)
         for batch in (1, 3, 5, 7):
             conduct.note(account, Drawer(1), positions(0, 1, batch))
         conduct.judge(account, 0)

@@ -212,7 +212,7 @@ def test_a_full_disk_is_told_and_training_goes_on(texts: Path, disk: Disk, caplo
     assert facts["state"] == "full"
     assert 0 < facts["used"] < 200_000
     assert facts["read_bytes"] > 0
-    assert caplog.text.count("nothing more is written to the cache") == 1
+    assert caplog.text.count("no more samples are written to the cache") == 1
 
 
 def test_a_folder_that_others_may_write_stops_the_server(texts: Path, tmp_path: Path) -> None:

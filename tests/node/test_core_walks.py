@@ -226,18 +226,18 @@ def test_walks_come_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     count(Core, "_give_up_skipped", lambda self, args, result: result)
     count(Residents, "keep_less", lambda self, args, result: result)
     count(EarlyHolds, "give_back", lambda self, args, result: result)
-    count(Epoch, "goes_on", lambda self, args, _: coming(self))
+    count(Epoch, "replace_plan", lambda self, args, _: coming(self))
     count(World, "take", lambda self, args, result: result)
-    count(Core, "read_done", lambda self, args, _: self.residents.present(args[0].places).any())
+    count(Core, "on_read_ended", lambda self, args, _: self.residents.present(args[0].places).any())
     wanted = {
         "give_back",
-        "goes_on",
+        "replace_plan",
         "expect",
         "drop",
         "drop_idle",
         "_give_up_skipped",
         "keep_less",
-        "read_done",
+        "on_read_ended",
         "take",
     }
     for seed in range(ROUNDS * WALKS):

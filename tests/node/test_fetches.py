@@ -64,10 +64,10 @@ def test_two_owners_answer_in_parts() -> None:
     assert (zero.places.tolist(), two.places.tolist()) == ([1, 2], [39])
     assert not list(some.questions(ZERO))
     data = answer(1, 2)
-    some.came(ZERO, FetchReply(zero.number, len(data), 0, data[:3]))
-    some.came(TWO, FetchReply(two.number, len(answer(39)), 0, answer(39)))
+    some.on_reply(ZERO, FetchReply(zero.number, len(data), 0, data[:3]))
+    some.on_reply(TWO, FetchReply(two.number, len(answer(39)), 0, answer(39)))
     assert some.done() == []
-    some.came(ZERO, FetchReply(zero.number, len(data), 3, data[3:]))
+    some.on_reply(ZERO, FetchReply(zero.number, len(data), 3, data[3:]))
     expected = pack_samples([bytes([place]) * SIZES[place] for place in (39, 2, 39, 1)])
     assert some.done() == [Deliver(CLIENT, expected)]
     assert some.idle
@@ -82,9 +82,9 @@ def test_what_no_owner_should_say() -> None:
     data = answer(1, 2)
     for node, size, offset in ((TWO, len(data), 0), (ZERO, len(data), 1), (ZERO, 1 << 40, 0)):
         with pytest.raises(ProtocolError):
-            some.came(node, FetchReply(number, size, offset, data))
-    some.came(ZERO, FetchReply(number + 1, len(data), 0, data))
-    some.came(ZERO, FetchReply(number, len(data), 0, data))
+            some.on_reply(node, FetchReply(number, size, offset, data))
+    some.on_reply(ZERO, FetchReply(number + 1, len(data), 0, data))
+    some.on_reply(ZERO, FetchReply(number, len(data), 0, data))
     assert len(some.done()) == 1
 
 
@@ -100,7 +100,7 @@ def test_a_node_that_does_not_answer() -> None:
     some = made()
     some.want(CLIENT, array(1), 0.0)
     assert len(list(some.questions(ZERO))) == 1
-    some.lost(ZERO)
+    some.on_node_lost(ZERO)
     assert len(list(some.questions(ZERO))) == 1
     some.give_up(fetches.LIMIT_S - 1, lambda node: True)
     assert some.done() == []
@@ -111,6 +111,6 @@ def test_a_node_that_does_not_answer() -> None:
     assert isinstance(refused.error, UnreachableError)
     assert str(refused.error) == "node 0 cannot be reached, and no other node has chunk 0 (place 1)"
     some.want(ClientNumber(6), array(1), 0.0)
-    some.left(ClientNumber(6))
+    some.on_client_gone(ClientNumber(6))
     assert some.idle
     assert not list(some.questions(ZERO))

@@ -21,19 +21,19 @@ def test_each_moment_counts_for_one_cause() -> None:
     """A draw that waits for one thing, then another, then the first again."""
     draw = some_draw()
     for cause, now_s in (("server", 10.0), ("storage", 12.0), ("storage", 13.0), ("node", 15.0), ("storage", 16.0)):
-        draw.waits(cause, now_s)  # type: ignore[arg-type]
+        draw.wait_for(cause, now_s)  # type: ignore[arg-type]
     assert draw.waits_for == "storage"
-    draw.waits(None, 20.0)
+    draw.wait_for(None, 20.0)
     assert draw.held == Held(storage=7.0, node=1.0, server=2.0)
     assert sum(draw.held) == 20.0 - draw.since_s
-    draw.waits(None, 30.0)
+    draw.wait_for(None, 30.0)
     assert sum(draw.held) == 10.0
 
 
 def test_a_draw_that_is_answered_at_once_was_not_held() -> None:
     """Nothing is told of it."""
     draw = some_draw()
-    draw.waits(None, 10.0)
+    draw.wait_for(None, 10.0)
     assert draw.held == Held()
 
 

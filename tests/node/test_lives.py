@@ -65,24 +65,24 @@ def test_one_stage_after_the_other(plan: EpochPlan) -> None:
     life, begin = EpochEntry(), EpochStart(DIVISION, 2)
     assert isinstance(stage_of(life), EpochDropped)
     assert not life.planned
-    life.wants()
+    life.want_plan()
     assert stage_of(life) == PlanWanted(None)
     assert life.begin is None
-    life.wants(begin)
+    life.want_plan(begin)
     assert stage_of(life) == PlanWanted(begin)
     assert life.begin == life.wanted_begin == begin
-    life.wants()
+    life.want_plan()
     assert life.begin == begin, "a plan that is wanted again takes nothing back"
     life.hand_out()
     assert (stage_of(life), life.planned) == (PlanUnderWay(begin), True)
-    life.is_planned(plan, None, begin)
+    life.set_plan(plan, None, begin)
     assert isinstance(stage_of(life), PlanReady)
-    assert [life.waits_since(5.0), life.waits_since(9.0)] == [5.0, 5.0]
+    assert [life.waiting_since(5.0), life.waiting_since(9.0)] == [5.0, 5.0]
     made = live(plan)
-    life.starts(made)
+    life.activate(made)
     assert (life.live, life.planned, life.begin) == (made, False, None)
-    made.epoch.states.finds(np.array([0]))
-    assert life.drops().tolist() == [0]
+    made.epoch.states.mark_present(np.array([0]))
+    assert life.drop().tolist() == [0]
     assert isinstance(stage_of(life), EpochDropped)
     assert not len(made.epoch.states.all(HELD))
 
@@ -90,23 +90,23 @@ def test_one_stage_after_the_other(plan: EpochPlan) -> None:
 def test_what_is_read_ahead_was_begun_by_no_rank(plan: EpochPlan) -> None:
     """Other nodes are told nothing of it."""
     life = EpochEntry()
-    life.wants()
+    life.want_plan()
     life.hand_out()
-    life.is_planned(plan, None, EpochStart(DIVISION, 0))
+    life.set_plan(plan, None, EpochStart(DIVISION, 0))
     assert life.begin is None
 
 
 def test_a_node_that_asks_before_there_is_a_plan_is_answered_once_there_is(plan: EpochPlan) -> None:
     """Its positions come first; a node that never said that it can take samples is sent none."""
     life = EpochEntry()
-    life.wants()
+    life.want_plan()
     life.take(ONE, Taker(ONE, 0, True))
     made = live(plan)
     owned = made.epoch.owner_of(plan.sample_of) == 0
     theirs = np.flatnonzero(owned & (np.arange(SAMPLES) % 2 == 1))[:2].astype(np.int64)
     life.ask(ONE, theirs)
     life.ask(NodeNumber(5), theirs)
-    life.starts(made)
+    life.activate(made)
     assert list(made.epoch.outgoing) == [1]
     assert queue_to(made.epoch, ONE).unanswered.tolist() == theirs.tolist()
 
@@ -117,22 +117,22 @@ def test_what_is_asked_for_too_early_has_a_bound(plan: EpochPlan) -> None:
     life.take(ONE, Taker(ONE, 0, True))
     for _ in range(3):
         life.ask(ONE, np.zeros(MAX_EARLY // 2, np.int64))
-    life.wants()
+    life.want_plan()
     made = live(plan)
-    life.starts(made)
+    life.activate(made)
     assert len(queue_to(made.epoch, ONE).unanswered) <= MAX_EARLY
 
 
 def test_the_takers_of_an_epoch_outlast_its_being_dropped(plan: EpochPlan) -> None:
     """It made room, and goes on later; a node that has no use for it any more is forgotten."""
     life = EpochEntry()
-    life.wants()
-    life.starts(live(plan))
+    life.want_plan()
+    life.activate(live(plan))
     life.take(ONE, Taker(ONE, 0, False))
-    life.drops()
-    life.wants()
+    life.drop()
+    life.want_plan()
     again = live(plan, 2)
-    life.starts(again)
+    life.activate(again)
     assert list(again.epoch.outgoing) == [1]
     life.forget(ONE)
     assert list(again.epoch.outgoing) == []
@@ -144,9 +144,9 @@ def test_lives_are_told_in_the_order_of_runs_and_epochs(plan: EpochPlan) -> None
     one, two = RunNumber(1), RunNumber(2)
     assert lives.get((one, 0)) is None
     for key in [(two, 0), (one, 1), (one, 0)]:
-        lives[key].wants()
-    lives[one, 1].starts(live(plan))
-    lives[one, 0].starts(live(plan, 2))
+        lives[key].want_plan()
+    lives[one, 1].activate(live(plan))
+    lives[one, 0].activate(live(plan, 2))
     assert list(lives) == [(1, 0), (1, 1), (2, 0)]
     assert [key for key, _ in lives.live()] == [(1, 0), (1, 1)]
     lives.remove((one, 0))

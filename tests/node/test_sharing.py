@@ -329,7 +329,7 @@ def test_what_is_prepared_next_follows_a_new_join() -> None:
     plan = order.plan(0, (*alone(0), Join(64, 0, 200, 2 * UNIT)))
     assert plan.sample_of[:64].tolist() == epoch.plan.sample_of[:64].tolist()
     assert plan.sample_of.tolist() != epoch.plan.sample_of.tolist()
-    epoch.goes_on(plan, read_of_sample(plan))
+    epoch.replace_plan(plan, read_of_sample(plan))
     ahead.look()
     assert ahead.positions(plan.sample_of[job.position :]).tolist() == list(range(job.position, SAMPLES))
     assert np.isinf(ahead.positions(plan.sample_of[: job.position])).all()

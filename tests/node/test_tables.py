@@ -169,7 +169,7 @@ def test_reads_to_start_come_in_order(wanted: set[int], data: st.DataObject) -> 
     count = 3 * FOUND + 1
     plan = EpochPlan(Mapping(count, CHUNK, 1), np.arange(count, dtype=np.int32), None)
     states, queue = SampleStates(count), ReadQueue(plan)
-    states.expects(np.array(sorted(wanted), np.int64))
+    states.expect(np.array(sorted(wanted), np.int64))
     queue.fill(states, np.arange(count), None)
     left = sorted(wanted)
     while True:

@@ -158,7 +158,7 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (STRIPED, {"protocol": "strips"}, "order 'strips' is none of 'stripes', 'slots'"),
     (STRIPED, {"refill": "best"}, "refill='best'"),
     (STRIPED, {"nodes": 2, "ranks": 2}, "nodes=2|ranks=2"),
-    (STRIPED, {"ranks": 2}, "ranks=2 of an order of stripes, which do not depend on it"),
+    (STRIPED, {"ranks": 2}, "ranks=2 of an order of stripes, which does not depend on it"),
     (STRIPED, {"window": 1}, "window=1 of an order of stripes"),
     (STRIPED, {"remote": 1}, "remote=1 of an order of stripes"),
     (POOLED, {"pool": 0}, "pool=0"),

@@ -429,7 +429,7 @@ def test_another_error_ends_writing_too(some_set: Path, tmp_path: Path, caplog: 
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
         assert found.stopped == "failed: the file would be larger than allowed here"
         assert found.held.tolist() == [True] * 8 + [False] * (SAMPLES - 8)
-    assert caplog.text.count("nothing more is written") == 1
+    assert caplog.text.count("no more samples are written") == 1
 
 
 # -- whose it is -----------------------------------------------------------------------------------------------------
@@ -527,7 +527,7 @@ def test_a_folder_that_others_may_write_is_refused(some_set: Path, tmp_path: Pat
         pass
     bad = folder / inner.replace("ID", data.id)
     bad.chmod(mode)
-    assert f"other users may write {bad}" in refused(folder, data)
+    assert f"other users may write to {bad}" in refused(folder, data)
 
 
 def test_a_folder_for_all_users_is_none_of_theirs(some_set: Path, tmp_path: Path) -> None:

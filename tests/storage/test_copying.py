@@ -191,11 +191,11 @@ def test_a_copy_onto_itself_is_refused(photos_set: Path, tmp_path: Path, there: 
     shutil.copytree(photos_set, source)
     (tmp_path / "link").symlink_to(source)
     target = {"same": tmp_path / "link", "inside": tmp_path / "link" / "copy", "around": tmp_path / "a"}[place]
-    with pytest.raises(UsageError, match="beside it"):
+    with pytest.raises(UsageError, match="outside of it"):
         copy(source, target)
     shutil.copytree(photos_set, there.place("a/set"))
     name = {"same": "a/set", "inside": "a/set/copy", "around": "a"}[place]
-    with pytest.raises(UsageError, match="beside it"):
+    with pytest.raises(UsageError, match="outside of it"):
         copy(there.url("a/set"), there.url(name))
 
 
@@ -206,7 +206,7 @@ def test_a_share_is_refused_with_the_cure(photos_set: Path, tmp_path: Path, ther
     for source in (tmp_path / "0", there.url("share")):
         with pytest.raises(UsageError, match="copy the undivided data set"):
             copy(source, tmp_path / "target")
-    with pytest.raises(TargetExistsError, match="share of a node"):
+    with pytest.raises(TargetExistsError, match="partition of a node"):
         copy(photos_set, tmp_path / "0")
 
 

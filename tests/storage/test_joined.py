@@ -239,7 +239,7 @@ def test_a_part_under_anothers_name_is_refused(own: Path) -> None:
     one.rename(own / "x")
     two.rename(one)
     (own / "x").rename(two)
-    with pytest.raises(ForeignFileError, match="under another's name"):
+    with pytest.raises(ForeignFileError, match="with the name of another segment"):
         StoredDataSet(f"{own}@1")
 
 

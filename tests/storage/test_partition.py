@@ -140,7 +140,7 @@ def test_an_error_about_another_share_says_who_and_what_to_do(seven: Path, tmp_p
     with pytest.raises(ElsewhereError) as caught:
         data_set.sample(index)
     text = str(caught.value)
-    assert f"chunk 6, sample {index}: it is in the share of node 2" in text
+    assert f"chunk 6, sample {index}: it is in the partition of node 2" in text
     assert "undivided data set" in text
     assert not isinstance(caught.value, FormatError)
     again = pickle.loads(pickle.dumps(caught.value))
@@ -272,7 +272,7 @@ def test_an_unfinished_share_is_not_reindexed_or_converted_into(seven: Path, tmp
     broken_off(seven, tmp_path, copy=False)
     second = outs(tmp_path, 2)[1]
     before = files_below(second)
-    with pytest.raises(UsageError, match="share"):
+    with pytest.raises(UsageError, match="is a partition"):
         reindex(second)
     with pytest.raises(TargetExistsError):
         brand.pack(SAMPLES, second, SCHEMA, jobs=1)
@@ -362,10 +362,10 @@ def test_an_empty_folder_is_a_target_and_so_is_a_link_to_one(seven: Path, tmp_pa
     [
         (("a", "a"), "named twice"),
         (("a", "./b/../a"), "named twice"),
-        (("a", "a/b"), "inside of"),
-        (("a/b/c", "a"), "inside of"),
-        (("seven.brand/a", "b"), "inside of"),
-        (("a", "."), "inside of"),
+        (("a", "a/b"), "is inside"),
+        (("a/b/c", "a"), "is inside"),
+        (("seven.brand/a", "b"), "is inside"),
+        (("a", "."), "is inside"),
     ],
 )
 def test_folders_lie_apart(seven: Path, tmp_path: Path, names: tuple[str, ...], message: str) -> None:
@@ -382,7 +382,9 @@ def test_a_data_set_is_not_its_own_share(seven: Path) -> None:
         divide(seven, [seven])
 
 
-@pytest.mark.parametrize(("group_chunks", "most"), [(1, "7 nodes"), (2, "4 groups of 2.*4 nodes"), (7, "1 node ")])
+@pytest.mark.parametrize(
+    ("group_chunks", "most"), [(1, "7 nodes"), (2, "4 groups of 2.*4 nodes"), (7, "at most 1 node,")]
+)
 def test_more_nodes_than_groups_are_refused(seven: Path, tmp_path: Path, group_chunks: int, most: str) -> None:
     """The message says how many there can be, and with so many it works."""
     groups = -(-7 // group_chunks)
@@ -395,9 +397,9 @@ def test_more_nodes_than_groups_are_refused(seven: Path, tmp_path: Path, group_c
 @pytest.mark.parametrize(
     ("use", "next_step"),
     [
-        (lambda share, out: divide(share, [out]), "Partition the undivided one"),
+        (lambda share, out: divide(share, [out]), "Partition the undivided data set"),
         (lambda share, out: unpack(share, out), "Unpack the undivided data set"),
-        (lambda share, _: reindex(share), "from another share"),
+        (lambda share, _: reindex(share), "from another partition"),
     ],
 )
 def test_what_needs_all_chunks_refuses_a_share(

@@ -723,7 +723,7 @@ def test_reads_are_announced_done_and_dropped(fashion: Path, tmp_path: Path, mon
 def test_files_that_stay_in_memory_are_not_measured(photos_set: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It says so; a file system that does not tell what it holds is believed."""
     monkeypatch.setattr(CachedFile, "holds", lambda *_: True)
-    with pytest.raises(StorageError, match="the page cache answered, not the storage"):
+    with pytest.raises(StorageError, match="served by the page cache, not by the storage"):
         measure(photos_set, seconds=60)
     monkeypatch.setattr(CachedFile, "holds", lambda *_: None)
     assert measure(photos_set, seconds=60).sequential > 0

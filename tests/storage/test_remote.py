@@ -127,7 +127,7 @@ print(len(data), "obstore" in sys.modules, threading.active_count(), data.column
 
 def test_where_there_is_no_data_set(store: Bucket) -> None:
     """The URL is named, and what to look at."""
-    with pytest.raises(NotADataSetError, match=r"s3://bucket/none: no data set.*Is the URL right"):
+    with pytest.raises(NotADataSetError, match=r"s3://bucket/none: not a data set.*Is the URL right"):
         StoredDataSet("s3://bucket/none")
 
 

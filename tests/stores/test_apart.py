@@ -61,7 +61,10 @@ def test_errors_come_back_as_they_are(store: StoreProcess, there: Bucket) -> Non
         store.read("a", 5)
     with StoreProcess("nothing://x/y", 1) as unknown, pytest.raises(UsageError, match="nothing://x"):
         unknown.read("a", 5)
-    with pytest.raises(UsageError, match="no user or password"), StoreProcess("s3://key:secret@bucket/set", 1):
+    with (
+        pytest.raises(UsageError, match="must not hold a user or password"),
+        StoreProcess("s3://key:secret@bucket/set", 1),
+    ):
         pass
 
 
@@ -90,14 +93,14 @@ def test_a_process_that_was_killed_is_an_error(store: StoreProcess) -> None:
     process.send_signal(signal.SIGKILL)
     process.wait()
     for _ in range(2):
-        with pytest.raises(StorageError, match="the process that speaks to it has ended"):
+        with pytest.raises(StorageError, match="the process that accesses it has ended"):
             store.read("a", 1)
 
 
 CHILD = """
 import os, sys, time
-from brand.stores.apart import StoreApart
-with StoreApart(sys.argv[1], 2) as store:
+from brand.stores.apart import StoreProcess
+with StoreProcess(sys.argv[1], 2) as store:
     try:
         store.read("none", 1)
     except FileNotFoundError:
@@ -131,4 +134,4 @@ def test_it_ends_with_its_parent(there: Bucket, repository: Path, number: signal
 
 def test_it_says_its_state(store: StoreProcess) -> None:
     """Without a secret."""
-    assert repr(store) == f"StoreApart(s3://bucket/set, 3 lines idle, process {store._process.pid})"
+    assert repr(store) == f"StoreProcess(s3://bucket/set, 3 lines idle, process {store._process.pid})"

@@ -184,7 +184,7 @@ def test_an_object_that_was_cut_is_an_error(any_bucket: Bucket) -> None:
     ("name", "value", "told"),
     [
         ("AWS_SECRET_ACCESS_KEY", "a-secret", "the secret key is wrong"),
-        ("AWS_ACCESS_KEY_ID", "a-secret", "does not know the access key"),
+        ("AWS_ACCESS_KEY_ID", "a-secret", "the access key is unknown to the store"),
     ],
 )
 def test_wrong_credentials(s3: Bucket, name: str, value: str, told: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -88,7 +88,7 @@ def test_a_revision_is_read_as_the_commit_that_it_names(server: Hub, revision: s
 
 def test_a_data_set_that_the_hub_does_not_know(server: Hub) -> None:
     """Is named; the token is not."""
-    with pytest.raises(UsageError, match="hf://datasets/owner/other: the Hub does not know it") as caught:
+    with pytest.raises(UsageError, match="hf://datasets/owner/other: it is not on the Hub") as caught:
         open_store("hf://datasets/owner/other")
     assert TOKEN not in str(caught.value)
 

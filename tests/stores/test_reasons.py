@@ -16,7 +16,7 @@ ANSWER = "Generic S3 error: Server returned non-2xx status code: 403 Forbidden: 
     [
         (ANSWER.format("ExpiredToken"), "the credentials have expired: renew them"),
         (ANSWER.format("RequestTimeTooSkewed"), "the clock of this machine is wrong"),
-        (ANSWER.format("AccessDenied"), "these credentials may not do that (403 Forbidden)"),
+        (ANSWER.format("AccessDenied"), "these credentials do not permit this request (403 Forbidden)"),
         (ANSWER.format("Unheard"), "the store answers Unheard (403 Forbidden)"),
         (
             "Received redirect without LOCATION, this normally indicates ...",

@@ -38,15 +38,15 @@ def test_what_is_no_url_is_a_path(text: object) -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("s3://key:secret@bucket/x", "a URL may hold no user or password"),
-        ("https://secret@host/x", "a URL may hold no user or password"),
-        ("https://host/x?sig=secret", "a URL may hold no query"),
-        ("az://container/x#secret", "no fragment"),
+        ("s3://key:secret@bucket/x", "a URL must not hold a user or password"),
+        ("https://secret@host/x", "a URL must not hold a user or password"),
+        ("https://host/x?sig=secret", "a URL must not hold a query"),
+        ("az://container/x#secret", "or a fragment"),
         ("s3:///x", "names no bucket or host"),
-        ("s3://bucket/../other", "may not be empty"),
-        ("s3://bucket/a//b", "may not be empty"),
-        ("s3://bucket/%2e%2e/b", "may not be empty"),
-        ("http://host:port/x", "is no URL"),
+        ("s3://bucket/../other", "must not be empty"),
+        ("s3://bucket/a//b", "must not be empty"),
+        ("s3://bucket/%2e%2e/b", "must not be empty"),
+        ("http://host:port/x", "is not a URL"),
         ("s3://" + 5000 * "x", "5,005 characters"),
     ],
 )

@@ -111,8 +111,8 @@ def _refuse(*_: int) -> None:
 
 
 OTHER = """
-from brand.torch.data.crates import Crates, empty_probe
-crates = Crates()
+from brand.torch.data.crates import SharedBatches, empty_probe
+crates = SharedBatches()
 empty_probe(crates.probe)
 process, descriptor, room, token = crates.stow([b"from another process"], 20)
 print(process, descriptor, room, token.hex(), flush=True)

@@ -125,7 +125,8 @@ def test_before_the_process_group_each_node_is_alone(caplog: pytest.LogCaptureFi
 
 ALONE = """
 import os, pickle, sys, torch.distributed
-from brand.torch import BrandDataset, discovery
+from brand.torch import BrandDataset
+from brand.torch.job import discovery
 
 lives, life = os.pipe()
 child = os.fork()
@@ -159,14 +160,14 @@ def test_a_data_set_waits_for_other_ranks_when_it_draws_and_not_before(small: Pa
 
 FORKED = """
 import os, sys, torch.distributed
-from brand.torch.job.discovery import Job
+from brand.torch.job.discovery import JobNodes
 
 store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
-token = Job("job", 0, 2).member().token
+token = JobNodes("job", 0, 2).member().token
 
 def ask():
-    assert all(Job("job", 0, 2).member().token == token for _ in range(20))
+    assert all(JobNodes("job", 0, 2).member().token == token for _ in range(20))
 
 children, (waits, go) = [], os.pipe()
 for _ in range(4):

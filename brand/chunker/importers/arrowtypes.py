@@ -80,7 +80,7 @@ def values_of(column: Any, way: str, codec: str, natural: str) -> Any:
     if way != "tensor" and isinstance(column, arrow().ExtensionArray):
         column = column.storage
     if way == "file" and codec != "json":
-        # A file that lies elsewhere is only named. Its name is refused, with a message that says so.
+        # A file that is stored elsewhere is only named. Its name is refused, with a message that explains it.
         return [value and (value["path"] if value["bytes"] is None else value["bytes"]) for value in column.to_pylist()]
     if column.null_count == 0 and codec == natural:
         if way == "number":

@@ -47,7 +47,7 @@ class FieldMapping:
     def __post_init__(self) -> None:
         for name, codec in self.codecs.items():
             if codec not in CODECS:
-                raise UsageError(f"--field {name}={codec}: there is no such codec; there are {', '.join(CODECS)}")
+                raise UsageError(f"--field {name}={codec}: there is no such codec; the codecs are {', '.join(CODECS)}")
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ def choose(columns: Iterable[tuple[str, str]], choice: FieldMapping) -> Fields:
     for column, name, codec in chosen:
         if codec == "null":
             raise UsageError(
-                f"column {column!r} has no values where it was looked at, so its codec is unknown: say --field"
+                f"column {column!r} has no values in the rows that were read, so its codec is unknown: give --field"
                 f" {name}=CODEC with --null {name}=VALUE, or leave it out with --columns"
             )
     schema = Schema.parse([(name, codec) for _, name, codec in chosen])
@@ -192,7 +192,7 @@ def _parsed(name: str, codec: str, text: str) -> Any:
             return np.asarray(json.loads(text))
         return _PARSERS[codec](text)
     except ValueError:
-        raise UsageError(f"--null {name}={text}: that is no value for a field of codec {codec}") from None
+        raise UsageError(f"--null {name}={text}: that is not a value for a field of codec {codec}") from None
 
 
 def _as_text(value: Any) -> Any:

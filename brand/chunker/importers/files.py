@@ -85,7 +85,7 @@ def _matching(pattern: str) -> list[str]:
         return sorted(name for name in glob.glob(pattern, recursive=True) if Path(name).is_file())
     first, last, width = int(braces[1]), int(braces[2]), len(braces[1])
     if last - first >= _MOST_OF_BRACES:
-        raise SourceError(pattern, f"it names more than {_MOST_OF_BRACES:,} files")
+        raise SourceError(pattern, f"the pattern names more than {_MOST_OF_BRACES:,} files")
     names = [f"{pattern[: braces.start()]}{n:0{width}d}{pattern[braces.end() :]}" for n in range(first, last + 1)]
     missing = [name for name in names if not glob.glob(name)]
     if missing:
@@ -109,7 +109,7 @@ def reading(path: Path, name: str, *, packed: str | None = None) -> Iterator[Bin
     except OSError as error:
         raise SourceError(name, f"cannot be read: {error.strerror or error}") from error
     except _DAMAGED as error:
-        raise SourceError(name, f"its compressed bytes are damaged or cut short: {error}") from error
+        raise SourceError(name, f"its compressed bytes are damaged or truncated: {error}") from error
 
 
 def _unpacked(suffix: str, file: BinaryIO) -> AbstractContextManager[Any]:

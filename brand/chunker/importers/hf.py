@@ -95,7 +95,7 @@ def open_hf(src: str | os.PathLike[str], choice: FieldMapping) -> Saved | Parque
     if (root / "dataset_dict.json").exists():
         splits = sorted(path.parent.name for path in root.glob("*/state.json"))
         raise UsageError(
-            f"{os.fspath(src)} has the splits {', '.join(splits)}: convert each by itself, as {root / splits[0]}"
+            f"{os.fspath(src)} has the splits {', '.join(splits)}: convert each of them, as {root / splits[0]}"
             if splits
             else f"{os.fspath(src)} has no splits"
         )
@@ -120,7 +120,7 @@ def _refuse_splits(src: str, root: Path) -> None:
         first = next(iter(found.values()))
         pattern = re.sub(r"-\d{5}-of-\d{5}", "-*", first)
         raise UsageError(
-            f"{src} has the splits {', '.join(sorted(found))}: convert each by itself, as '{src.rstrip('/')}/{pattern}'"
+            f"{src} has the splits {', '.join(sorted(found))}: convert each of them, as '{src.rstrip('/')}/{pattern}'"
         )
 
 
@@ -129,7 +129,7 @@ def _stream(file: ImportFile, stream: Any) -> Any:
     try:
         return library.ipc.open_stream(stream)
     except (library.ArrowException, OSError) as error:
-        raise SourceError(file.name, f"it is no Arrow stream: {error}") from error
+        raise SourceError(file.name, f"it is not an Arrow stream: {error}") from error
 
 
 def _next(file: ImportFile, reader: Any) -> Any:
@@ -138,4 +138,4 @@ def _next(file: ImportFile, reader: Any) -> Any:
     except StopIteration:
         return None
     except (arrow().ArrowException, OSError) as error:
-        raise SourceError(file.name, f"it is damaged or cut short: {error}") from error
+        raise SourceError(file.name, f"it is damaged or truncated: {error}") from error

@@ -149,7 +149,7 @@ def _columns(files: Sequence[ImportFile], choice: FieldMapping) -> list[tuple[st
         if common is None and name not in choice.codecs and is_taken(name, choice):
             (one, here), (other, there), *_ = [item for item in codecs.items() if item[0] != "null"]
             raise UsageError(
-                f"{name!r} is {one} in {here}, and {other} in {there}: say --field {name}=json, which holds both, or"
+                f"{name!r} is {one} in {here}, and {other} in {there}: give --field {name}=json, which holds both, or"
                 f" --field {name}=str"
             )
         natural.append((name, common or "json"))

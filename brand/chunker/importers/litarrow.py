@@ -85,7 +85,7 @@ class LitDataRows:
                 reader = library.ipc.open_file(rows)
                 yield from map(reader.get_batch, range(reader.num_record_batches))
         except (library.ArrowException, OSError, ValueError, struct.error, IndexError) as error:
-            raise SourceError(name, f"it is damaged or cut short: {error}") from error
+            raise SourceError(name, f"it is damaged or truncated: {error}") from error
 
 
 def open_litdata(src: str | os.PathLike[str], choice: FieldMapping) -> LitData | LitDataRows:

@@ -119,9 +119,9 @@ def refuse(config: Mapping[str, Any]) -> None:
     if config.get("encryption"):
         raise UsageError("the chunks are encrypted: write them with LitData again, without encryption")
     if loader == "ParquetLoader":
-        raise UsageError("the chunks are Parquet files: `brand convert parquet` takes them")
+        raise UsageError("the chunks are Parquet files: `brand convert parquet` reads them")
     if loader not in (None, "PyTreeLoader"):
-        raise UsageError(f"the chunks are for LitData's {loader}, and those for its PyTreeLoader are read")
+        raise UsageError(f"the chunks are for LitData's {loader}, and only those for its PyTreeLoader are read")
     level = config.get("compression_level") or "chunk"
     if packed and (not str(packed).startswith("zstd") or level != "chunk"):
         raise UsageError(f"the chunks are compressed ({packed}, {level}): write them with compression_level='chunk'")
@@ -156,17 +156,17 @@ def _reader(name: str, kind: str) -> tuple[str, Callable[[bytes], Any]]:
         return _READERS[base]
     if base in _FLAT:
         return "ndarray", partial(np.frombuffer, dtype=_dtype(_FLAT[base], int(number)))
-    why = "a pickle, and reading one can run any program" if base == "pickle" else "nothing that a field holds"
+    why = "a pickle, and reading one can run any program" if base == "pickle" else "not a value that a field holds"
     raise UsageError(
-        f"{name!r} has the format {kind!r}, which is {why}: leave it out (--columns names those to take), or write it"
-        " anew as text, number, array or bytes"
+        f"{name!r} has the format {kind!r}, which is {why}: leave it out (--columns names those to read), or write it"
+        " again as text, number, array or bytes"
     )
 
 
 def _dtype(names: str, number: int) -> np.dtype[Any]:
     name = names.split(",")[number]
     if name == "bf16":
-        raise UsageError("a tensor of bfloat16: NumPy has no such numbers; write it anew as float32")
+        raise UsageError("a tensor of bfloat16: NumPy has no such numbers; write it again as float32")
     return np.dtype(name).newbyteorder("<")
 
 

@@ -113,7 +113,7 @@ class _ShardFacts:
     def __init__(self, root: Path, told: Mapping[str, Any]) -> None:
         if told["format"] != "mds" or told["version"] != 2:
             raise ValueError(
-                f"a shard has the format {told['format']!r}, version {told['version']!r}, and MDS 2 is read"
+                f"a shard has the format {told['format']!r}, version {told['version']!r}, and only MDS 2 is read"
             )
         raw, packed = told["raw_data"], told.get("zip_data")
         self.name = str(raw["basename"])
@@ -124,7 +124,7 @@ class _ShardFacts:
             kind = str(told["compression"]).partition(":")[0]
             self.packed = _SUFFIXES.get(kind, "")
             if not self.packed:
-                raise ValueError(f"shards compressed with {kind!r} are not read; {', '.join(_SUFFIXES)} are")
+                raise ValueError(f"shards compressed with {kind!r} are not read; those with {', '.join(_SUFFIXES)} are")
         self.raw_bytes, self.bytes, self.samples = int(raw["bytes"]), int(facts["bytes"]), int(told["samples"])
         self.encodings: dict[str, str] = dict(zip(told["column_names"], told["column_encodings"], strict=True))
         self.sizes: Sequence[int | None] = [None if not size else int(size) for size in told["column_sizes"]]
@@ -135,7 +135,7 @@ class _ShardFacts:
             raise SourceError(self.name, f"cannot be read: {error.strerror}; index.json lists it") from error
         if found.st_size != self.bytes:
             what = f"it has {found.st_size:,} bytes, and index.json says {self.bytes:,}"
-            raise SourceError(self.name, what, hint="The shard is cut short, or another one")
+            raise SourceError(self.name, what, hint="The shard is truncated, or another one")
         self.mark = f"{found.st_size} {found.st_mtime_ns}"
 
 
@@ -150,7 +150,7 @@ def _reader(column: str, encoding: str) -> tuple[str, Callable[[bytes], Any]]:
         dtype_name, _, shape = more.partition(":")
         known = tuple(map(int, shape.split(","))) if shape else None
         return "ndarray", _Array(np.dtype(dtype_name).newbyteorder("<") if dtype_name else None, known)
-    others = f"leave it out: --columns names those to take. Or write {column!r} anew with the encoding bytes"
+    others = f"leave it out: --columns names the columns to read. Or write {column!r} again with the encoding bytes"
     why = "a pickle, and reading one can run any program" if kind == "pkl" else "not one value that a field holds"
     raise UsageError(f"column {column!r} has the encoding {encoding!r}, which is {why}; {others}")
 

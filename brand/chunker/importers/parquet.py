@@ -50,7 +50,7 @@ class Parquet:
                     self._stretches.append((file, groups))
                     shards.append(Shard(file.name, size, f"{file.mark} {groups[0]} {groups[-1]}", samples))
         if columns is None or not shards:
-            raise SourceError(files[0].name, "there are no rows in it, and in no other file")
+            raise SourceError(files[0].name, "there are no rows in it, nor in any other file")
         self._columns, self.shards, self.classes = columns, tuple(shards), columns.classes
         self.schema, self.choice = columns.fields.schema, columns.fields.choice
 
@@ -80,7 +80,7 @@ def _opened(file: ImportFile) -> Any:
     try:
         return library.parquet.ParquetFile(file.path, buffer_size=_READ_BYTES, pre_buffer=False)
     except (library.ArrowException, OSError) as error:
-        raise SourceError(file.name, f"it is no whole Parquet file: {error}") from error
+        raise SourceError(file.name, f"it is not a whole Parquet file: {error}") from error
 
 
 def _next(file: ImportFile, batches: Iterator[Any]) -> Any:

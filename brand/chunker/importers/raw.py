@@ -1,5 +1,6 @@
-"""The common part of MDS and LitData: samples after a table of offsets, columns of bytes whose contents the index
-does not declare, and raw pixels.
+"""The common part of MDS and LitData.
+
+Samples after a table of offsets, columns of bytes whose contents the index does not declare, and raw pixels.
 """
 
 from __future__ import annotations
@@ -48,12 +49,12 @@ def at_offsets(file: BinaryIO, samples: int, size: int | None) -> Iterator[bytes
     """
     (found,) = _U32.unpack(_exactly(file, _U32.size))
     if found != samples:
-        raise EOFError(f"it says that it holds {found:,} samples, and the index says {samples:,}")
+        raise EOFError(f"it states {found:,} samples, and the index {samples:,}")
     offsets = np.frombuffer(_exactly(file, 4 * (samples + 1)), "<u4").astype(np.int64)
     at = 4 * (samples + 2)
     ends = int(offsets[-1]) if size is None else size
     if int(offsets[0]) < at or (np.diff(offsets) < 0).any() or int(offsets[-1]) != ends:
-        raise EOFError("the places of its samples contradict each other, or its size")
+        raise EOFError("the offsets of its samples contradict each other, or its size")
     _exactly(file, int(offsets[0]) - at)
     for length in np.diff(offsets).tolist():
         yield _exactly(file, length)
@@ -64,7 +65,7 @@ def _exactly(file: BinaryIO, size: int) -> bytes:
         raise EOFError(f"a sample of {size:,} bytes; the limit is {MAX_SAMPLE:,}")
     data = file.read(size)
     if len(data) != size:
-        raise EOFError("it is cut short")
+        raise EOFError("it is truncated")
     return data
 
 
@@ -92,4 +93,4 @@ def folder_error(path: Path, error: Exception, what: str) -> SourceError:
     """Return the error for the index of a folder that cannot be read, or is invalid."""
     if isinstance(error, FileNotFoundError):
         return SourceError(str(path), "there is no such file; it lists the files of the folder")
-    return SourceError(str(path), f"it is no index of {what}: {error}")
+    return SourceError(str(path), f"it is not an index of {what}: {error}")

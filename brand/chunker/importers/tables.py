@@ -56,10 +56,9 @@ class Table:
 
 
 def table_of(samples: Any, schema: Mapping[str, str] | None) -> Table | None:
-    """Return the table that `pack` was given, with the fields of a schema or with all columns; None if it is not a
-    table.
+    """Return the table that `pack` was given, with the fields of a schema or with all columns.
 
-    Raises `SchemaError`, `UsageError`, `MissingExtraError`.
+    Returns None if it is not a table. Raises `SchemaError`, `UsageError`, `MissingExtraError`.
     """
     kinds = {(kind.__module__.partition(".")[0], kind.__name__) for kind in type(samples).__mro__}
     if ("pandas", "DataFrame") in kinds:
@@ -195,11 +194,11 @@ def _refuse(samples: Any, kinds: set[tuple[str, str]]) -> None:
         raise UsageError(f"samples is a {name} of {library}: give {_ROWS[library, name]}, where table is what you gave")
     if isinstance(samples, Mapping):
         raise UsageError(
-            "samples is a dict, and pack takes an iterable of dicts, one for each sample; of a dict of columns make"
+            "samples is a dict, and pack takes an iterable of dicts, one for each sample; turn a dict of columns into"
             " (dict(zip(columns, row)) for row in zip(*columns.values()))"
         )
     if isinstance(samples, str | bytes | os.PathLike):
         raise UsageError(
             f"samples={samples!r} is a path, and pack takes an iterable of dicts; for a folder of files there is"
-            " `brand convert`, for pictures, clips, tar files, Parquet, MDS, JSONL and others"
+            " `brand convert`, for images, audio, tar files, Parquet, MDS, JSONL and others"
         )

@@ -90,7 +90,7 @@ class _Walk:
             head = self.at
             if not data[head] and data[head : head + _BLOCK] == _ZEROS:
                 if self._told is not None:
-                    raise ValueError(f"{_DAMAGED}: the one that belongs to the last one is missing")
+                    raise ValueError(f"{_DAMAGED}: the header that follows it is missing")
                 self.at, self._ended = self.at + _BLOCK, True
                 continue
             heads.append(head)
@@ -117,11 +117,11 @@ class _Walk:
     def end(self, data: bytes) -> None:
         """Check that nothing is missing after the last stretch. Raises ValueError if the archive is not at its end."""
         if self.missing:
-            raise ValueError(f"it is cut short within {self._within!r}")
+            raise ValueError(f"it is truncated within {self._within!r}")
         if self.at < len(data):
-            raise ValueError(f"{_DAMAGED}: it is cut short")
+            raise ValueError(f"{_DAMAGED}: it is truncated")
         if self._told is not None or not self._ended:
-            raise ValueError("it ends without the mark of its end: it is cut short")
+            raise ValueError("it ends without the mark of its end: it is truncated")
 
     def _hear(self, kind: bytes, data: bytes) -> None:
         """Read a header before a header. If several state the same thing, the first one is right."""
@@ -133,7 +133,7 @@ class _Walk:
             if any(key.startswith("GNU.sparse") for key in told):
                 raise ValueError("it holds a sparse file, and only whole files can be samples")
             if told and kind == _FOR_ALL:
-                raise ValueError(f"{_DAMAGED}: it tells the {next(iter(told))} of all files")
+                raise ValueError(f"{_DAMAGED}: it sets the {next(iter(told))} of all files")
         self._told = told | (self._told or {})
 
 
@@ -146,12 +146,13 @@ def _check(data: bytes, heads: list[int]) -> None:
     blocks[:, _CHECKSUM] = ord(" ")
     sums, signed = (blocks.view(kind).sum(axis=1, dtype=np.int64) for kind in (np.uint8, np.int8))
     if not np.all((sums == told) | (signed == told)):
-        raise ValueError(f"{_DAMAGED}: its checksum is another")
+        raise ValueError(f"{_DAMAGED}: its checksum differs")
 
 
 def _name(data: bytes, head: int) -> str:
-    """Return the name in a header. The space that holds the front of a long name in `ustar` has another use in GNU's
-    headers.
+    """Return the name in a header.
+
+    The space that holds the front of a long name in `ustar` has another use in GNU's headers.
     """
     name = _text(data[head : head + 100])
     has_front = data[head + 345] and data[head + 257 : head + 263] == b"ustar\0"
@@ -194,6 +195,6 @@ def _pax(data: bytes) -> Iterator[tuple[str, str]]:
         end = at + _whole(digits, 10)
         key, equals, value = data[at + len(digits) + 1 : end - 1].partition(b"=")
         if not equals or not key or end > len(data) or data[end - 1 : end] != b"\n":
-            raise ValueError(f"{_DAMAGED}: a record of it is none")
+            raise ValueError(f"{_DAMAGED}: a record of it is malformed")
         yield _text(key), value.decode("utf-8", "surrogateescape")
         at = end

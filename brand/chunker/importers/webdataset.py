@@ -123,7 +123,7 @@ class WebDataset:
                 return Bad(
                     called,
                     f"it has a file .{ending}, and the first samples have none",
-                    f"--columns {names} takes no others",
+                    f"--columns {names} reads no others",
                 )
         for column, (name, codec) in zip(self._fields.columns, self.schema.fields, strict=True):
             if column in row and column != "key":
@@ -134,7 +134,7 @@ class WebDataset:
                         called, f"field {name!r} ({codec}): {error}", f"--field {name}=bytes stores what is there"
                     )
             elif column not in row and name not in self._fields.nulls:
-                hint = f"--null {name}=VALUE puts a value in the place of each one that is missing"
+                hint = f"--null {name}=VALUE replaces each missing value"
                 return Bad(called, f"it has no file for the field {name!r}, which other samples have", hint)
         return row
 

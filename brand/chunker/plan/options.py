@@ -18,10 +18,10 @@ def default_jobs() -> int:
 
 @dataclass(frozen=True)
 class Options:
-    """The options of a conversion. The first group determines the bytes that are written, the second how the work is
-    done.
+    """The options of a conversion.
 
-    Raises `UsageError` if a value is out of range.
+    The first group determines the bytes that are written, the second how the work is done. Raises `UsageError` if a
+    value is out of range.
     """
 
     seed: int = 0
@@ -54,7 +54,7 @@ class Options:
         if not 0 <= self.seed < 1 << 64:
             raise UsageError(f"seed {self.seed}: a seed is a whole number from 0 to 2^64 - 1")
         if self.compression not in MODES:
-            raise UsageError(f"compression {self.compression!r}: there are {', '.join(MODES)}")
+            raise UsageError(f"compression {self.compression!r}: give one of {', '.join(MODES)}")
         _ = self.layout
 
     @property

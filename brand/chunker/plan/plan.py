@@ -24,8 +24,9 @@ _MARGIN: Final = 0.97
 
 @dataclass(frozen=True)
 class Layout:
-    """The size of chunks that a user asks for: in samples or in bytes, or neither. Raises `UsageError` if both are
-    given.
+    """The size of chunks that a user asks for: in samples or in bytes, or neither.
+
+    Raises `UsageError` if both are given.
     """
 
     chunk_size: int | None = None
@@ -37,7 +38,7 @@ class Layout:
         if self.chunk_size is not None and self.chunk_bytes is not None:
             raise UsageError("give a chunk size in samples or in bytes, not both")
         if self.chunk_size is not None and not 1 <= self.chunk_size <= MAX_CHUNK_SAMPLES:
-            raise UsageError(f"chunk size {self.chunk_size}: there are 1 to {MAX_CHUNK_SAMPLES:,} samples a chunk")
+            raise UsageError(f"chunk size {self.chunk_size}: a chunk has 1 to {MAX_CHUNK_SAMPLES:,} samples")
         if self.chunk_bytes is not None and self.chunk_bytes < 1:
             raise UsageError(f"chunk bytes {self.chunk_bytes}: a chunk has at least one byte")
 

@@ -24,7 +24,7 @@ SKIP_HINT: Final = "--on-error skip leaves such files out and lists them"
 _FILES_A_TASK: Final = 32
 _LOOKED_AT: Final = 64
 """Number of inspected files, evenly spread over the folder."""
-_VERBS: Final = {"image": "`brand convert images` is for pictures", "audio": "`brand convert audio` is for sound files"}
+_VERBS: Final = {"image": "`brand convert images` is for images", "audio": "`brand convert audio` is for audio files"}
 
 Bad = list[tuple[int, str]]
 """(index, reason) of files that do not decode."""
@@ -60,7 +60,7 @@ def leave_out_unusable(
             source.listing = source.listing.without(mask)
     if alone:
         alone.difference_update(source.all_sidecars())
-        problems += [Problem.of(name, "the clip that it belongs to was left out") for name in sorted(alone)]
+        problems += [Problem.of(name, "the audio file that it belongs to was left out") for name in sorted(alone)]
     if problems and not options.skip_errors:
         more = f"{counted(len(problems) - 1, 'more file')} cannot be used either. " if len(problems) > 1 else ""
         raise SourceError(problems[0].path, problems[0].reason, hint=misfit or more + SKIP_HINT)
@@ -112,7 +112,7 @@ def misfit_hint(source: FolderSource) -> str:
             continue
     if source.file_field in kinds or not kinds:
         return ""
-    what = {"image": "a picture", "audio": "a sound file"}[source.file_field]
-    which = f"none of the {counted(total, 'file')}" if looked_at == total else f"none of {looked_at} files looked at"
+    what = {"image": "an image", "audio": "an audio file"}[source.file_field]
+    which = f"none of the {counted(total, 'file')}" if looked_at == total else f"none of {looked_at} inspected files"
     how = next((verb for kind, verb in _VERBS.items() if kind in kinds), "brand.pack takes samples of any kind")
     return f"In this folder {which} is {what}: {how}"

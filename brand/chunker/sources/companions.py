@@ -17,7 +17,7 @@ from brand.formats.constants import EXTRAS_NAME, SKIPPED_NAME
 from brand.formats.extras import most_unpacked
 from brand.formats.publish import storage_errors
 
-_DATE = (1980, 1, 1, 0, 0, 0)  # the same bytes on every run
+_DATE = (1980, 1, 1, 0, 0, 0)  # so that every run writes equal bytes
 
 
 def write_skipped(into: Path, problems: Iterable[Problem]) -> str | None:

@@ -174,14 +174,14 @@ def _hint_for(source: Shards, block: Block) -> str:
     """Return advice for a single sample that does not fit the schema."""
     for name, codec in source.schema.fields:
         if block.columns[name][0] is None and codec != "json":
-            return f"--null {name}=VALUE puts a value in the place of each one that is missing"
+            return f"--null {name}=VALUE replaces each missing value"
     return "--field NAME=CODEC stores a field with another codec"
 
 
 def _compare(shard: Shard, found: int) -> None:
     if shard.samples is not None and shard.samples != found:
         what = f"it holds {counted(found, 'sample')}, and its index says {shard.samples:,}"
-        raise SourceError(shard.name, what, hint="The file is cut short, or belongs to another version of the source")
+        raise SourceError(shard.name, what, hint="The file is truncated, or belongs to another version of the source")
 
 
 def _remove_others(plan: ExchangeContext) -> None:

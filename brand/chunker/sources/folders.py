@@ -61,7 +61,7 @@ def check_folder(root: Path) -> None:
     if (root / VERSIONS_NAME).is_dir() and not (root / MANIFEST_NAME).exists() and (root / "parts").is_dir():
         raise UsageError(f"{root} is a collection, which is converted already: BrandDataset reads it")
     if (root / MANIFEST_NAME).is_file():
-        how = "BrandDataset reads it, and `brand unpack` gives back the folder that it was made from"
+        how = "BrandDataset reads it, and `brand unpack` restores the folder that it was made from"
         raise UsageError(f"{root} is a converted data set already: {how}")
 
 
@@ -117,9 +117,9 @@ def _class_folders(scan: _Scan) -> list[str]:
     tables = [name for name in files if name.lower().endswith((".tsv", ".csv"))]
     if files:
         raise UsageError(
-            f"{scan.root}: {counted(len(files), 'file')} beside the class folders (the first is {min(files)!r})."
-            " Move them into a folder of their own, or pass --no-labels to take all files without classes"
-            + (f"; {counted(links, 'link')} to folders, which --follow-links takes as classes" if links else "")
+            f"{scan.root}: {counted(len(files), 'file')} next to the class folders (the first is {min(files)!r})."
+            " Move them into a folder of their own, or pass --no-labels to read all files without classes"
+            + (f"; {counted(links, 'link')} to folders, which --follow-links reads as classes" if links else "")
             + (". Is it the table of transcripts? --transcripts names it" if scan.sidecars and tables else "")
         )
     for name in folders:
@@ -214,7 +214,7 @@ def _entries(scan: _Scan, folder: str) -> Iterator[os.DirEntry[str]]:
 def _is_folder(scan: _Scan, entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir(follow_symlinks=scan.follow_links)
-    except OSError:  # links that lead in a circle
+    except OSError:  # links that form a circle
         return False
 
 

@@ -54,10 +54,10 @@ def make_request(
     if isinstance(columns, str):
         raise UsageError(f"columns={columns!r}: give a tuple of names, ({columns!r},)")
     if columns and table is None:
-        raise UsageError("--columns names columns of a table: say with --transcripts which it is")
+        raise UsageError("--columns names columns of a table: give the table with --transcripts")
     root = Path(os.path.normpath(os.fspath(src)))
     if not is_url(dst) and Path(dst).resolve().is_relative_to(root.resolve()):
-        raise UsageError(f"{os.fspath(dst)} lies inside {root}: choose a target outside of the source")
+        raise UsageError(f"{os.fspath(dst)} is inside {root}: choose a target outside of the source")
     check_folder(root)
     return FolderRequest(root, kind, None if table is None else Path(table), tuple(columns), options or Options())
 
@@ -111,11 +111,13 @@ def find(request: FolderRequest, scratch: Path, memo: Memo, on_progress: OnProgr
         told, left = join_table(table, request.root, folder.listing, unusable, request.columns)
         notes += [not_taken(table, left)] if left else []
         without = len(folder.listing) - told
-        notes += [f"{counted(without, 'clip')} without a transcript; the text is empty there"] if without else []
+        notes += [f"{counted(without, 'audio file')} without a transcript; the text is empty there"] if without else []
     with_text = table is not None or bool(folder.listing.entries["sidecar"].any())
     with_duration = request.kind == "audio" and has_soundfile()
     if request.kind == "audio" and not with_duration:
-        notes.append("No field `duration`: pip install 'brand-data[audio]' before converting, to have clips measured")
+        notes.append(
+            "No field `duration`: pip install 'brand-data[audio]' before converting, to measure the audio files"
+        )
     source = FolderSource(folder, FIELDS[request.kind], with_text=with_text, with_duration=with_duration)
     problems = leave_out_unusable(memo, folder, source, options, on_progress)
     return FoundFiles(folder, source, table, tuple(sorted(problems, key=lambda problem: problem.path)), tuple(notes))

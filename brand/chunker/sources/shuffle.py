@@ -48,8 +48,9 @@ def sorted_places(keys: NDArray[np.uint64]) -> NDArray[np.intp]:
 
 
 def write_order(path: Path, stretches: Sequence[int], seed: int, *, block: int = BLOCK) -> None:
-    """Write the order of a source whose stretches have these numbers of samples: the index at each place, little-endian
-    u64.
+    """Write the order of a source whose stretches have these numbers of samples.
+
+    The file holds the index at each place, little-endian u64.
     """
     samples = sum(stretches)
     order = map_array(path, _INDEX, "w+", samples)

@@ -64,8 +64,9 @@ class Source(Protocol):
         """Return records of these samples. Raises `SourceError` or `SchemaError`, which names the sample at fault."""
 
     def fingerprint(self, *, times: bool) -> str:
-        """Return the identity of the contents, as far as it is known before reading; with `times` also of the files'
-        dates.
+        """Return the identity of the contents, as far as it is known before reading.
+
+        With `times`, it depends on the files' dates, too.
         """
 
     def release(self) -> None:
@@ -186,7 +187,7 @@ class FolderSource:
     def _read_whole(self, index: int, descriptor: int) -> bytes:
         entry, facts = self.listing.entries[index], os.fstat(descriptor)
         size = int(entry["size"])
-        if facts.st_mtime_ns != entry["modified_ns"]:  # written anew, perhaps with as many bytes
+        if facts.st_mtime_ns != entry["modified_ns"]:  # written again, perhaps with equally many bytes
             raise SourceError(self.listing.key(index), "the file changed while it was being converted")
         data = os.read(descriptor, size + 1)
         while 0 < len(data) < size:  # Linux reads at most 2 GiB at once

@@ -82,8 +82,8 @@ class SpoolSource:
         if len(wrong):
             part = int(np.searchsorted(self._bases, begins[wrong[0]], "right")) - 1
             path, _ = part_files(self.folder / PARTS_NAME, part)
-            what = f"sample {int(indices[wrong[0]])} is not what was read from the source: the file is damaged"
-            raise SourceError(str(path), what, hint="Convert again: what is damaged is read from the source again")
+            what = f"sample {int(indices[wrong[0]])} differs from that of the source: the file is damaged"
+            raise SourceError(str(path), what, hint="Convert again: damaged samples are read from the source again")
         return records
 
     def _read(
@@ -118,7 +118,7 @@ def _read_whole(file: Any, memory: memoryview, path: Path) -> None:
     while memory:
         count = file.readinto(memory)
         if not count:
-            raise SourceError(str(path), "the file was cut short while it was in use")
+            raise SourceError(str(path), "the file was truncated while it was in use")
         memory = memory[count:]
 
 

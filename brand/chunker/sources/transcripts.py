@@ -1,5 +1,6 @@
-"""Which text belongs to which audio file? A table (TSV or CSV of path and text) is joined to the listing by hashed
-path.
+"""Which text belongs to which audio file?
+
+A table (TSV or CSV of path and text) is joined to the listing by hashed path.
 
 The table is read once, row by row. Texts are written to `texts.bin`, and their offsets into the listing's entries. The
 values of a file in the other wanted columns follow its text, and their sizes are in the listing's columns. This takes
@@ -59,9 +60,9 @@ def join_table(
                 if escaped(key) in unusable:
                     continue
                 hint = "Paths are relative to the audio folder"
-                raise SourceError(f"{table}, line {line}", f"there is no clip {path!r} in the folder", hint=hint)
+                raise SourceError(f"{table}, line {line}", f"there is no audio file {path!r} in the folder", hint=hint)
             if told[index]:
-                raise SourceError(f"{table}, line {line}", f"clip {path!r} is named a second time")
+                raise SourceError(f"{table}, line {line}", f"audio file {path!r} is named a second time")
             data = text.strip().encode()
             entries["text_at"][index], entries["text_size"][index] = texts.tell(), len(data)
             texts.write(data)
@@ -79,10 +80,10 @@ def not_taken(table: Path, left: Sequence[str]) -> str:
     """Return a note that names the columns which were not chosen, and the option that chooses them."""
     can = ",".join(name for name in left if is_field_name(name) and name not in RESERVED)
     if len(left) == 1:
-        what, them = f"The column {left[0]} of {table.name} is not taken", "it"
+        what, them = f"The column {left[0]} of {table.name} is not read", "it"
     else:
-        what, them = f"The columns {', '.join(left)} of {table.name} are not taken", "them"
-    return what + (f"; --columns {can} takes {them}" if can else "")
+        what, them = f"The columns {', '.join(left)} of {table.name} are not read", "them"
+    return what + (f"; --columns {can} adds {them}" if can else "")
 
 
 class _Finder:
@@ -158,7 +159,7 @@ def _columns(table: Path, first: list[str]) -> tuple[int, int, bool]:
         return 0, 1, False
     raise UsageError(
         f"{table}: expected a column of paths ({', '.join(PATH_NAMES)}) and one of texts ({', '.join(TEXT_NAMES)}),"
-        f" or exactly two columns without a head; found {', '.join(first) or 'nothing'}"
+        f" or exactly two columns without a header; found {', '.join(first) or 'nothing'}"
     )
 
 

@@ -48,8 +48,8 @@ def run_tasks(
         yield from _feed(pool, function, iter(tasks), jobs * _IN_FLIGHT)
     except BrokenProcessPool as error:
         raise InterruptedConversionError(
-            "a worker process died (killed, perhaps for want of memory: try fewer with -j)."
-            " What is finished is kept; run the same command again and it goes on"
+            "a worker process died (killed, perhaps for lack of memory: try fewer with -j)."
+            " What is finished is kept; run the same command again to continue"
         ) from error
     finally:
         _end(pool)
@@ -68,6 +68,7 @@ def _feed(
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 yield running.pop(future), future.result()
     finally:
+        # A running task cannot be cancelled, and its worker is killed afterwards: let it finish its files.
         wait([future for future in running if not future.cancel()])
 
 
@@ -95,6 +96,6 @@ def _start(context: Any, parent: int) -> None:
 
 
 def _end_with_parent(parent: int) -> None:
-    while os.getppid() == parent:
+    while os.getppid() == parent:  # an orphan gets another parent
         time.sleep(0.2)
     os._exit(1)

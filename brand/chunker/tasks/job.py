@@ -32,7 +32,7 @@ from brand.formats.signed import identity, natural, pack_signed, parse_signed
 
 JOB_NAME: Final = "job.json"
 _MARKER: Final = "brand-job"
-_HINT: Final = "Remove the data set's folder to begin anew"
+_HINT: Final = "Remove the data set's folder to start again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,9 +135,9 @@ def parse_decided(data: bytes, path: Path) -> JobDecisions:
             companions=tuple(map(str, value["companions"])),
         )
         if "/" in decided.entries or not set(decided.companions) <= {EXTRAS_NAME, SKIPPED_NAME}:
-            raise ValueError("a file name that no plan has")
+            raise ValueError("an invalid file name")
         if len(dictionary) > MAX_DICTIONARY or "file_field" not in header.source:
-            raise ValueError("a dictionary or a source that no plan has")
+            raise ValueError("an invalid dictionary or source")
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise LayoutError(f"the plan is malformed: {error!r}", path=path, hint=_HINT) from error
     return decided
@@ -149,5 +149,5 @@ def read_decided(folder: Path) -> JobDecisions:
     try:
         data = path.read_bytes()
     except FileNotFoundError:
-        raise NotADataSetError("there is no plan of parts here", path=path, hint=_HINT) from None
+        raise NotADataSetError("there is no plan of tasks here", path=path, hint=_HINT) from None
     return parse_decided(data, path)

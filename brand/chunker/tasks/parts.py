@@ -35,10 +35,10 @@ class Task:
 
     def __post_init__(self) -> None:
         if not 1 <= self.of <= MAX_PARTS:
-            raise UsageError(f"part {self}: a conversion has 1 to {MAX_PARTS:,} parts")
+            raise UsageError(f"task {self}: a conversion has 1 to {MAX_PARTS:,} tasks")
         if not 0 <= self.number < self.of:
             raise UsageError(
-                f"part {self}: parts are counted from 0, so they are 0/{self.of} to {self.of - 1}/{self.of}"
+                f"task {self}: tasks are counted from 0, so they are 0/{self.of} to {self.of - 1}/{self.of}"
             )
 
     def __str__(self) -> str:
@@ -49,7 +49,7 @@ class Task:
         """Return the task that a user means by `3/8`."""
         match = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text.strip(), re.ASCII)
         if match is None:
-            raise UsageError(f"part {text!r}: write number and count, as 0/8 for the first of eight")
+            raise UsageError(f"task {text!r}: write number and count, as 0/8 for the first of eight")
         return cls(int(match[1]), int(match[2]))
 
     def chunks(self, count: int) -> range:

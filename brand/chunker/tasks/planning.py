@@ -75,16 +75,15 @@ def joined(place: Path) -> Iterator[Path]:
 
 
 def is_planned(folder: Path) -> bool:
-    """Return whether a work folder has a shared plan. It is listed, because a network file system may cache a missing
-    name.
-    """
+    """Return whether a work folder has a shared plan."""
+    # Listed, because a network file system may cache that a name is missing.
     return SHARED_PLAN_NAME in os.listdir(folder)
 
 
 def _check_free(place: Path) -> None:
     check_folder_target(place)
     if (place / MANIFEST_NAME).exists():
-        raise TargetExistsError(f"{place} is a finished data set already. `brand seal {place}` tidies it up")
+        raise TargetExistsError(f"{place} is a finished data set already. `brand seal {place}` removes its work folder")
 
 
 def _make(request: FolderRequest, place: Path, folder: Path, parts: int, on_progress: OnProgress) -> None:
@@ -131,7 +130,7 @@ def _publish(scratch: Path, final: Path) -> None:
     sync_folder(scratch)
     try:
         scratch.rename(final)
-    except OSError:
+    except OSError:  # also if another machine was faster: a folder with contents cannot be replaced
         if not is_planned(final.parent):
             raise
     sync_folder(final.parent)
@@ -149,14 +148,14 @@ def _load(request: FolderRequest, place: Path, folder: Path) -> Job:
             f"{name} is {_said(asked.get(name))}, and was {_said(decided.asked[name])}" for name in other
         )
         raise TargetExistsError(
-            f"{place} holds an unfinished conversion with other options: {told}. Give all parts the same options, or"
-            f" remove {place} to begin anew"
+            f"{place} holds an unfinished conversion with other options: {told}. Give all tasks the same options, or"
+            f" remove {place} to start again"
         )
     source = decided.source(shared, request.root)
     if claim is None or claim != Claim(decided.plan.data_set_id, source.fingerprint(times=True)):
         raise TargetExistsError(
             f"{place} holds an unfinished conversion of another source, or its transcripts have changed since."
-            f" Remove {place} to begin anew"
+            f" Remove {place} to start again"
         )
     header = decided.plan.header
     return Job(os.path.abspath(request.root), os.path.abspath(place), decided.plan.data_set_id, header.chunks)
@@ -205,7 +204,7 @@ def _alone(path: Path, place: Path, on_progress: OnProgress) -> Iterator[None]:
                 if waited_s > PLAN_WAIT_S:
                     raise InterruptedConversionError(
                         f"{place}: another machine has been planning this conversion for {waited_s / 3600:.0f} hours."
-                        " Run this part again when it has ended"
+                        " Run this task again when it has ended"
                     ) from None
                 on_progress(StageProgress("wait", int(waited_s), None, 0, None))
                 time.sleep(_POLL_S)

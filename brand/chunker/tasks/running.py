@@ -53,7 +53,7 @@ def run(job: Job, number: int) -> PublishedChunk:
     """
     job.check(number)
     place = Path(job.target)
-    if _is_sealed(job, place):  # by who found all chunks there
+    if _is_sealed(job, place):  # by the process that found all chunks
         return PublishedChunk(number, read_manifest(place).header.chunk_samples(number), 0, found=True)
     folder = place / WORK_NAME
     if not folder.is_dir():
@@ -117,5 +117,5 @@ def _is_sealed(job: Job, place: Path) -> bool:
 
 def _gone(job: Job) -> InterruptedConversionError:
     return InterruptedConversionError(
-        f"{job.target}: the plan of this conversion is gone, or there is another one. Run `brand convert` again"
+        f"{job.target}: the plan of this conversion is missing or was replaced. Run `brand convert` again"
     )

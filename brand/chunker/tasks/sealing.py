@@ -73,7 +73,7 @@ def seal(target: str | Path, on_progress: OnProgress = silent) -> Report:
         companions = companions_in(place)
         for name in decided.companions:
             if name not in companions:
-                raise MissingFileError("the file that belongs to the data set is gone", path=place / name)
+                raise MissingFileError("the file that belongs to the data set is missing", path=place / name)
         dictionary_bytes = len(compression.dictionary)
         manifest = seal_index(
             work.target,
@@ -92,8 +92,7 @@ def _check_names(place: Path, folder: Path) -> None:
         return
     if not is_planned(folder):
         raise NotADataSetError(
-            "this conversion was not planned in parts: run the same `brand convert` command again, it goes on where it"
-            " stopped",
+            "this conversion was not planned in tasks: run the same `brand convert` command again to continue it",
             path=place,
         )
     decided = read_decided(folder / SHARED_PLAN_NAME)
@@ -120,7 +119,7 @@ def _add_chunks(
             lost.append(number)
             reasons.append(chunk.reason)
             continue
-        if not lost:
+        if not lost:  # else there will be no index: only look for further bad chunks
             builder.add(number, chunk.rows, chunk.checksum, chunk.columns)
         done += len(chunk.rows)
         done_bytes += int(chunk.rows["size"].sum(dtype=np.int64))
@@ -180,7 +179,7 @@ def _unfinished(place: Path, decided: JobDecisions, lost: list[int], reasons: li
         which = f"{counted(len(numbers), 'chunk')}, the first is {numbers[0]:,}"
         error.add_note(f"  `brand convert ... --task {part}` makes {which}")
     if len(parts) > _SHOWN:
-        error.add_note(f"  and {len(parts) - _SHOWN:,} more parts; --json lists all")
+        error.add_note(f"  and {len(parts) - _SHOWN:,} more tasks; --json lists all")
     return error
 
 

@@ -166,4 +166,4 @@ def _check_labels(header: Header, indices: Indices, columns: NDArray[np.void]) -
     wrong = np.flatnonzero((labels < 0) | (labels >= len(header.classes)))
     if len(wrong):
         sample, label = int(indices[wrong[0]]), int(labels[wrong[0]])
-        raise SchemaError(f"sample {sample}: label {label} is none of the {len(header.classes)} classes")
+        raise SchemaError(f"sample {sample}: label {label} is not one of the {len(header.classes)} classes")

@@ -47,14 +47,15 @@ class Claim:
         here = versions()
         if dict(self.made_with) != here:
             raise TargetExistsError(
-                f"{name} holds an unfinished conversion that was begun with {_listed(self.made_with)}. Here are"
-                f" {_listed(here)}, which may write other bytes. Use the same versions, or remove {name} to begin anew"
+                f"{name} holds an unfinished conversion that was begun with {_listed(self.made_with)}. Installed are"
+                f" {_listed(here)}, which may write other bytes. Use the same versions, or remove {name} to start again"
             )
 
 
 def read_claim(folder: Path) -> Claim | None:
-    """Return the claim in a work folder; None if there is none. A claim that cannot be read counts as another
-    conversion's.
+    """Return the claim in a work folder; None if there is none.
+
+    A claim that cannot be read counts as another conversion's.
     """
     for path in (folder / SHARED_PLAN_NAME / CLAIM_NAME, folder / CLAIM_NAME):
         try:
@@ -79,7 +80,7 @@ def check_claim(folder: Path, mine: Claim, name: str) -> bool:
     if there != mine:
         raise TargetExistsError(
             f"{name} holds an unfinished conversion of another source or with other options."
-            f" Run that command again to finish it, or remove {name} to begin anew"
+            f" Run that command again to finish it, or remove {name} to start again"
         )
     return True
 

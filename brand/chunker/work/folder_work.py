@@ -96,7 +96,7 @@ def check_folder_target(place: Path) -> None:
     if not os.path.lexists(place):
         return
     if not place.is_dir():
-        raise TargetExistsError(f"{place} exists and is no folder. Choose another target, or remove it")
+        raise TargetExistsError(f"{place} exists and is not a folder. Choose another target, or remove it")
     if (place / WORK_NAME).is_dir():
         return
     if (place / MANIFEST_NAME).exists():
@@ -104,4 +104,4 @@ def check_folder_target(place: Path) -> None:
     if (place / VERSIONS_NAME).is_dir():
         raise TargetExistsError(f"{place} is a collection: `brand append` adds to it. Choose another target")
     if any(place.iterdir()):
-        raise TargetExistsError(f"{place} is not empty. Choose another target, or remove what is in it")
+        raise TargetExistsError(f"{place} is not empty. Choose another target, or empty it")

@@ -54,12 +54,12 @@ class StoreWork(Work):
         path, data = self.folder / CLAIM_NAME, Claim(data_set_id, source).pack()
         if not path.exists() or path.read_bytes() != data:
             _refuse_finished(self._store)
-            shutil.rmtree(self._kept, ignore_errors=True)  # of another source, or of one that has changed
+            shutil.rmtree(self._kept, ignore_errors=True)  # rows of another source, or of a source that has changed
         claim = pack_claim(data_set_id)
         if not self._to.create(chunk_name(0), claim, lambda: self._claimed_by() == data_set_id):
             raise TargetExistsError(
                 f"{self.name} holds an unfinished conversion of another source or with other options."
-                f" Run that command again to finish it, or remove what is in {self.name} to begin anew"
+                f" Run that command again to finish it, or empty {self.name} to start again"
             )
         publish_bytes(path, data)
         self._kept.mkdir(exist_ok=True)
@@ -113,7 +113,7 @@ def open_store_work(url: str, processes: int, *, dry_run: bool = False) -> Itera
                 yield StoreWork(store, Path(temporary))
             return
         name = str(store.url)
-        with storage_errors(name, "cannot keep the state of the conversion in"):
+        with storage_errors(name, "cannot store the state of the conversion in"):
             folder = own_folder("conversions", xxhash.xxh3_128_hexdigest(name.encode()))
         with locked(folder, name, lambda: _refuse_finished(store)):
             try:

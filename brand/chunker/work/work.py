@@ -121,7 +121,7 @@ def _lock(descriptor: int, kind: int, name: str, wait_s: float) -> None:
             return fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() > limit:
-                raise TargetExistsError(f"{name}: another conversion is writing there right now") from None
+                raise TargetExistsError(f"{name}: another conversion is writing there") from None
             time.sleep(_POLL_S)
 
 

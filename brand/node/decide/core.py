@@ -1,9 +1,10 @@
-"""What does one node do next, as far as it needs no other node? Its epochs, draws, reads and kept samples.
+"""What does one node do next if no feature is on? It decides on its epochs, draws, reads and cached samples.
 
-A draw waits for the reads that will bring its samples. Where no more reads can start (`unblock`), the node makes room:
-it drops samples that wait to be written to the cache folder, then what jobs hold early, then runs that no client draws
-from, then gives up skipped positions, then kept samples. If that is not enough, it answers the draw as it stands, and
-the client reads the missing samples exactly from storage. Memory is only a cache: slower is allowed, wrong is not.
+A draw waits for the reads that load its samples. If no more reads can start (`unblock`), the node frees memory: first
+samples that wait to be written to the cache folder, then samples that jobs hold early, then samples of runs without
+draws, then skipped positions, then cached samples. If that is not enough, it answers the draw with the samples in
+memory, and the client reads the missing samples directly from storage. Lack of memory can slow training down. It never
+changes the sample order.
 """
 
 from __future__ import annotations
@@ -32,21 +33,21 @@ from brand.node.wire.numbers import ClientNumber, NodeNumber
 LARGEST_SHARE: Final = 4
 """A node never holds a sample that is larger than `1 / LARGEST_SHARE` of its memory."""
 SKIP_SLACK: Final = 8192
-"""Positions so far behind the draws were skipped; nearer ones may be with a slow worker.
+"""Positions that are this far behind the draws were skipped. Nearer positions may be with a slow worker.
 
-Where memory is small, half of the samples that it holds count instead.
+If half of the samples that fit in memory are fewer, their number counts instead.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class DecodingStart:
-    """What a server prepares with."""
+    """The decoded memory and the decode workers of a server."""
 
     allocator: Allocator
-    """Of the second memory."""
+    """Allocator of the decoded memory."""
     preparers: int
     least_runs: int = 1
-    """How many runs have to want something."""
+    """Number of runs that must have the same decode spec before the server decodes for it."""
 
 
 def epochs_of(
@@ -56,20 +57,22 @@ def epochs_of(
     remote_pages: int,
     unreachable: Callable[[], Iterable[NodeNumber]],
 ) -> Epochs:
-    """The epochs of a node that has begun none. Other nodes may fill `remote_pages` of its memory."""
+    """Return the epochs of a node that has begun none. Other nodes may fill `remote_pages` of its memory."""
     page = residents.pool.allocator.page
     limits = SampleLimits(residents, _largest(residents), members.node, largest_sent(remote_pages, members.nodes, page))
     return Epochs(residents, limits, chunk_size, members, unreachable)
 
 
 def _largest(residents: Residents) -> int:
-    """Pages of the largest sample that a node holds."""
+    """Return the pages of the largest sample that a node holds."""
     return max(1, (residents.pool.allocator.count - 1) // LARGEST_SHARE)
 
 
 class Core:
-    """The state of a node server. Other nodes may fill `remote_pages` of its memory. `decodes` decodes samples for
-    clients; None: they do.
+    """The state of a data server without its features.
+
+    Other nodes may fill `remote_pages` of its memory. `decodes` decodes samples for clients. None if they decode
+    themselves.
     """
 
     def __init__(
@@ -102,47 +105,48 @@ class Core:
         """Whether no client waits for a draw, and no other node for samples."""
         return not self.draws.waiting and not self.epochs.features.waited_for
 
-    def left(self, client: ClientNumber) -> None:
-        """A client is gone: it has closed its connection, or has ended."""
-        self.draws.left(client)
-        self.epochs.left(client)
+    def on_client_gone(self, client: ClientNumber) -> None:
+        """Release the draws, leases and epochs of a client that has disconnected."""
+        self.draws.on_client_gone(client)
+        self.epochs.remove_client(client)
 
     @property
     def bridge(self) -> int:
-        """About how many samples memory holds for runs that draw them later than others."""
+        """Estimate of the samples that memory holds for runs that draw them later than others."""
         residents = self.residents
         pages = residents.pool.allocator.count - 1 - self.remote_pages - residents.kept_pages
         return int(pages / residents.pool.mean_pages / 2)
 
-    def plan_ready(self, made: PlanMade, now_s: float) -> None:
-        """A plan is made."""
-        self.epochs.plan_ready(made.key, made.plan, made.read_of, made.joins)
+    def on_plan(self, made: PlanMade, now_s: float) -> None:
+        """Begin the epoch of a finished plan."""
+        self.epochs.on_plan(made.key, made.plan, made.read_of, made.joins)
         self.draws.settle(now_s)
 
-    def kept_chosen(self, chosen: KeptChosen) -> None:
-        """The planner has chosen what memory keeps and what the cache folder holds."""
-        if not self.keeping.takes(chosen.number):
+    def on_choice(self, chosen: KeptChosen) -> None:
+        """Apply the planner's choice of samples for the memory cache and the cache folder."""
+        if not self.keeping.on_choice(chosen.number):
             return
         if chosen.mask is not None:
             self.residents.keep(chosen.mask)
         if chosen.cached is not None:
-            self.caching.chosen(chosen.cached, chosen.since, chosen.whole_unit)
+            self.caching.on_choice(chosen.cached, chosen.since, chosen.whole_unit)
 
-    def read_done(
+    def on_read_ended(
         self, read: Read, failed: tuple[int, ...], left: tuple[int, ...], chunks: tuple[int, ...], now_s: float
     ) -> None:
-        """A read has ended; some of its pieces failed, or were left in the page cache. Clients read these exactly.
+        """Take the samples of a read that has ended.
 
-        The page cache holds all of `chunks`.
+        Clients read the samples of `failed` pieces, and of pieces `left` in the page cache, directly. The page cache
+        holds all of `chunks`.
         """
-        self.reads.done(read, failed, left, chunks)
+        self.reads.on_read_ended(read, failed, left, chunks)
         self.draws.settle(now_s)
 
     def unblock(self, now_s: float) -> bool:
-        """Draws wait and no more reads can start: make room, or answer the oldest draw as it stands.
+        """Free memory, or answer the oldest draw with the samples in memory, if draws wait and no more reads can start.
 
-        Returns whether either was done. Where kept samples go, `1 / AHEAD_SHARE` of the memory becomes free at once, so
-        that the next reads need no further room.
+        Returns whether either was done. If cached samples are dropped, `1 / AHEAD_SHARE` of the memory becomes free at
+        once, so that the next reads need no further space.
         """
         if self.draws.settle(now_s):
             return True
@@ -163,16 +167,16 @@ class Core:
         return made_room or stuck is not None
 
     def tend(self, now_s: float) -> None:
-        """Answer draws that wait for nothing any more; answer draws that have waited too long as they stand."""
+        """Answer draws that wait for nothing any more, and end draws that have waited too long."""
         self.epochs.tick(now_s)
         self.draws.settle(now_s)
         if self.draws.tend(now_s):
-            self.epochs.drop_idle(now_s)  # samples of idle runs may fill the room that owners need to send
+            self.epochs.drop_idle(now_s)  # samples of idle runs may fill the memory that owners need to send
         self.draws.settle(now_s)
         self.draws.end_overdue(now_s)
 
     def facts(self, mean_bytes: float, now_s: float) -> dict[str, Any]:
-        """Counters, memory by kind in bytes, and progress, as plain values."""
+        """Return counters, memory by kind in bytes, and progress, as plain values."""
         allocator, residents = self.residents.pool.allocator, self.residents
         page, samples = allocator.page, len(residents.pages_of)
         return {
@@ -203,7 +207,7 @@ class Core:
         }
 
     def _give_up_skipped(self) -> bool:
-        """Free samples that lie before the positions that clients ask for. Returns whether there were any."""
+        """Free samples before the positions that clients ask for. Return whether there were any."""
         found, pool = False, self.residents.pool
         slack = min(SKIP_SLACK, int(pool.allocator.count / pool.mean_pages / 2))
         for key, live in self.epochs.lives.live():

@@ -1,10 +1,11 @@
-"""What does a node server do next? All its decisions, pure: a stimulus or a moment in, instructions out.
+"""What does a data server do next? All its decisions, as pure functions of a state.
 
     handle(stimulus, now_s) -> instructions        something has happened
-    step(now_s, unsent) -> instructions            what the node can do now
+    step(now_s, unsent) -> instructions            everything that the node can do now
 
-No socket, thread, clock or byte is here: the server, tests and simulations execute the instructions in their own ways.
-The same stimuli lead to the same instructions, so a log of stimuli replays a server (`brand.node.serve.recording`).
+The decisions use no socket, thread, clock or file: the server, tests and simulations execute the instructions in their
+own ways. The same stimuli give the same instructions, so a log of stimuli replays a server
+(`brand.node.serve.recording`).
 """
 
 from __future__ import annotations
@@ -78,16 +79,16 @@ if TYPE_CHECKING:
 Preparation = ClientPrepares | PreparerReady | PreparerSized | PreparedFilled | PreparerEnded
 
 AT_ONCE: Final = 8
-"""The most reads ahead that one step starts. Each takes the loop up to a millisecond, and clients wait meanwhile."""
-TOO_MANY: Final = "it prepares as many different things as it can"
+"""The most reads ahead that one step starts. Each takes the loop up to a millisecond, in which clients wait."""
+TOO_MANY: Final = "it already decodes for the largest number of decode specs"
 
 
 class NodeState:
     """The state of one node, and its decisions.
 
-    At most `depth` reads are under way at a time. Other nodes may fill `remote_pages` of the memory. `cache` says what
-    the cache folder holds; None: there is none. `prepared` is what it prepares with; None: clients prepare for
-    themselves.
+    At most `depth` reads are under way at a time. Other nodes may fill `remote_pages` of the memory. `cache`: the
+    contents of the cache folder; None if there is none. `prepared`: the decoded memory and its decode workers; None if
+    clients decode.
     """
 
     def __init__(
@@ -114,15 +115,15 @@ class NodeState:
         passed, has_all = self.core.counters.nodes, members.share_chunks is None
         self.fetches = Fetches(index, by_share, samples, passed, reads_here=has_all)
         self.peering = None if peers is None else self._peering(index, peers)
-        """This node among several; None: it is alone."""
+        """This node among several nodes. None if there is only one."""
         self.sharing: JobSharing | None = None
-        """Jobs that share reads; None: none has come."""
+        """Jobs that share reads. None until the first such job is registered."""
         self.online: OnlineOrders | None = None
-        """Orders that are decided while jobs draw; None: no job has one."""
-        epochs.runs.call_for_orders(self._meet)
-        self._plans = epochs.plans.of_use()  # a value, as the planner's thread reads it
+        """Orders that are decided while jobs draw. None until the first such job is registered."""
+        epochs.runs.call_for_orders(self._turn_on_for)
+        self._plans = epochs.plans.of_use()  # an immutable value, because the planner's thread reads it
         self._starting = False
-        """Whether the last step has started `AT_ONCE` reads, so that the next one may start more, as one."""
+        """Whether the last step has started `AT_ONCE` reads. The next step may then start that many as one read."""
 
     def __repr__(self) -> str:
         return f"NodeState({self.core!r}, {self.core.epochs.features!r}, {self.divisions!r})"
@@ -135,20 +136,20 @@ class NodeState:
 
     @property
     def hurries(self) -> bool:
-        """Whether there is more to decide, though nothing happens."""
+        """Whether there is more to decide without another stimulus."""
         if self._starting or len(self.core.epochs.makings) > 0:
             return True
         return not self.idle and self.core.epochs.features.hurries
 
     def wants_plan(self, instruction: MakePlan) -> bool:
-        """Whether the plan that an instruction asks for is still of use. The planner's thread may call this."""
+        """Return whether the plan that an instruction asks for is still of use. The planner's thread may call this."""
         return (instruction.key, instruction.joins) in self._plans
 
     def wants_choice(self, choice: ChooseCached) -> bool:
-        """Whether a choice is still of use."""
-        return self.core.keeping.wants(choice.number)
+        """Return whether a choice is still of use."""
+        return self.core.keeping.is_current(choice.number)
 
-    # -- features are turned on, and imported, when they are needed --------------------------------------------------
+    # -- features are imported and turned on when they are needed -----------------------------------------------------
 
     def _peering(self, index: Rows, peers: PeerTable) -> Peering:
         from brand.node.decide.peers.peering import Peering
@@ -160,14 +161,14 @@ class NodeState:
         receiving = Receiving(index, core.residents, epochs, members, peers, core.remote_pages, passed)
         sending, telling = (
             Sending(core.residents, epochs, passed),
-            Announcements(epochs, peers, members.node, core.left),
+            Announcements(epochs, peers, members.node, core.on_client_gone),
         )
         peering = Peering(members, peers, epochs, receiving, sending, telling, self.fetches, self.depth, self._share)
         epochs.features.turn_on(peering)
         return peering
 
-    def _meet(self, order: Order) -> None:
-        """Turn on what a new run needs."""
+    def _turn_on_for(self, order: Order) -> None:
+        """Turn on the features that a new run needs."""
         if order.shares:
             self._share()
         if order.grows and self.online is None:
@@ -177,7 +178,7 @@ class NodeState:
             self.core.epochs.features.turn_on(self.online)
 
     def _share(self) -> None:
-        """Have jobs share reads, from the first such job on."""
+        """Turn on shared reads if they are off."""
         if self.sharing is not None:
             return
         from brand.node.decide.sharing.job_sharing import JobSharing
@@ -192,12 +193,12 @@ class NodeState:
             peering, sharing = self.peering, self.sharing
             peering.talk_of(JoinAnnouncements(epochs, peering.peers, peering.telling, sharing.sharing, sharing.leading))
 
-    # -- something happens -------------------------------------------------------------------------------------------
+    # -- stimuli -----------------------------------------------------------------------------------------------------
 
     def handle(self, stimulus: Stimulus, now_s: float) -> list[Instruction]:
         """Take a stimulus, and return the instructions that follow from it.
 
-        Raises `UsageError` or `ProtocolError` for what cannot be done; the server then ends that connection.
+        Raises `UsageError` or `ProtocolError` if a request cannot be served. The server then ends that connection.
         """
         core, instructions = self.core, list[Instruction]()
         match stimulus:
@@ -208,10 +209,10 @@ class NodeState:
             case ClientDraws(client, key, positions, drawer):
                 core.draws.ask(client, key, positions, now_s, drawer)
             case ClientTakes(_, key, positions, right, drawer):
-                core.draws.taking.by_themselves(key, positions, right, now_s, drawer)
+                core.draws.taking.record_direct(key, positions, right, now_s, drawer)
             case ClientReleases(client, lease, checked, wrong):
                 leased = core.draws.leases.release(client, lease, checked=checked)
-                core.caching.distrust(leased[np.isin(leased, wrong)])
+                core.caching.forget_wrong(leased[np.isin(leased, wrong)])
             case ClientDivides(client, key, rank):
                 self.divisions.ask(client, key, rank, now_s)
             case ClientFetches(client, places):
@@ -221,26 +222,26 @@ class NodeState:
                     raise UsageError(NO_JOINS)
                 instructions.append(Joined(client, self.sharing.learn(key, joins)))
             case ClientOrders():
-                instructions.append(self._decided(stimulus, now_s))
+                instructions.append(self._decide_order(stimulus, now_s))
             case ClientPrepares() | PreparerReady() | PreparerSized() | PreparedFilled() | PreparerEnded():
-                instructions += self._prepares(stimulus, now_s)
+                instructions += self._on_decoding(stimulus, now_s)
             case ClientLeaves(client):
-                core.left(client)
+                core.on_client_gone(client)
                 if self.preparing is not None:
                     self.preparing.wants.left(client)
-                self.divisions.left(client)
-                self.fetches.left(client)
+                self.divisions.on_client_gone(client)
+                self.fetches.on_client_gone(client)
             case PlanMade():
-                core.plan_ready(stimulus, now_s)
+                core.on_plan(stimulus, now_s)
             case KeptChosen():
-                core.kept_chosen(stimulus)
+                core.on_choice(stimulus)
             case ReadEnded(read, failed, left, chunks):
-                core.read_done(read, failed, left, chunks, now_s)
+                core.on_read_ended(read, failed, left, chunks, now_s)
             case WriteEnded(write, held, stopped):
-                core.caching.written(write, held, stopped)
+                core.caching.on_write_ended(write, held, stopped)
             case ReadForEnded(read_for, data, error):
                 if read_for.node == self.members.node:
-                    self.fetches.have_read(read_for, data, error)
+                    self.fetches.on_read_ended(read_for, data, error)
                 else:
                     self._among().have_read(read_for, data)
             case StreamOpens(node, asks):
@@ -256,8 +257,8 @@ class NodeState:
         self._plans = core.epochs.plans.of_use()
         return instructions + list(core.draws.answers())
 
-    def _prepares(self, stimulus: Preparation, now_s: float) -> Iterator[Instruction]:
-        """Something happens that is about preparation."""
+    def _on_decoding(self, stimulus: Preparation, now_s: float) -> Iterator[Instruction]:
+        """Handle a stimulus of server-side decoding."""
         preparing = self.preparing
         assert preparing is not None
         match stimulus:
@@ -273,8 +274,11 @@ class NodeState:
             case PreparerEnded(preparer):
                 preparing.ended(preparer, now_s)
 
-    def _decided(self, said: ClientOrders, now_s: float) -> OrderDecided:
-        """A client says which samples lie where, as far as it knows, and asks which ones do. Raises `UsageError`."""
+    def _decide_order(self, said: ClientOrders, now_s: float) -> OrderDecided:
+        """Record the samples that a client knows of an online order, and answer with those that are decided.
+
+        Raises `UsageError`.
+        """
         if self.online is None:
             if len(said.places):
                 raise UsageError(NOT_ONLINE)
@@ -286,19 +290,21 @@ class NodeState:
         return OrderDecided(said.client, self.online.orders.decided(said.key), told)
 
     def _among(self) -> Peering:
-        """This node among the others."""
-        assert self.peering is not None, "a node that is alone hears of no other"
+        """Return this node among the others."""
+        assert self.peering is not None, "a single node gets no message of another node"
         return self.peering
 
-    # -- time goes on ------------------------------------------------------------------------------------------------
+    # -- steps -------------------------------------------------------------------------------------------------------
 
     def step(self, now_s: float, unsent: Mapping[NodeNumber, int]) -> list[Instruction]:
-        """All that the node can do now. `unsent`: bytes that each asking node has not taken yet, by node."""
+        """Return everything that the node can do now. `unsent`: bytes that each asking node has not received yet, by
+        node.
+        """
         core, instructions = self.core, list[Instruction]()
         core.epochs.makings.make_more()
         instructions += core.epochs.plans.wanted(now_s, core.bridge)
         core.epochs.features.step(now_s, core.bridge)
-        choice = core.keeping.choice_wanted()
+        choice = core.keeping.next_choice()
         if choice is not None:
             instructions.append(choice)
         instructions += self._reads(now_s)
@@ -316,7 +322,7 @@ class NodeState:
         return instructions
 
     def _reads(self, now_s: float) -> Iterator[Read | ReadFor]:
-        """Reads to start. Reads that a client waits for come first, then those for other nodes, at most half of all."""
+        """Yield reads to start: first those that clients wait for, then those for other nodes, at most half of all."""
         reads = self.core.reads
         yield from self.fetches.reads(self._free)
         if self.peering is not None:
@@ -333,7 +339,7 @@ class NodeState:
 
     @property
     def _free(self) -> int:
-        """How many more reads may be under way."""
+        """Number of further reads that may be under way."""
         others = 0 if self.peering is None else self.peering.answering.on_the_way
         return self.depth - self.core.reads.under_way.count - others - self.fetches.on_the_way
 

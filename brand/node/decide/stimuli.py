@@ -1,6 +1,6 @@
-"""What happens to a node? All that its decisions learn from outside: from clients, threads and other nodes.
+"""The events from outside on which a node decides: from clients, threads and other nodes.
 
-Messages of clients are stimuli as they are (`brand.node.wire.client_messages`), but for those of each batch.
+Messages of clients are stimuli as they are (`brand.node.wire.client_messages`), except those of each batch.
 """
 
 from __future__ import annotations
@@ -40,39 +40,39 @@ class ClientDraws:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClientTakes:
-    """A client has taken kept samples by itself, at these positions of an epoch."""
+    """A client has copied cached samples itself, at these positions of an epoch."""
 
     client: ClientNumber
     key: Key
     positions: NDArray[np.int64]
     right: NDArray[np.int64]
-    """Places of samples whose checksums it has found right, in the bytes that are in memory."""
+    """Places of samples whose bytes in memory have the right checksums, as the client has found."""
     drawer: Drawer | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ClientLeaves:
-    """A client is gone: it has closed its connection, or has ended."""
+    """A client has closed its connection, or has ended."""
 
     client: ClientNumber
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlanMade:
-    """The planner has made a plan; `read_of` is `read_of_sample(plan)`."""
+    """The planner has made a plan. `read_of` is `read_of_sample(plan)`."""
 
     key: Key
     plan: EpochPlan
     read_of: NDArray[Any]
     joins: tuple[Join, ...] = ()
-    """Those of `MakePlan`."""
+    """The joins of `MakePlan`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KeptChosen:
-    """The planner has chosen which samples are kept, and which have a place in the cache folder, shape (samples,).
+    """The planner has chosen the samples of the memory cache and of the cache folder.
 
-    None: nothing changes.
+    `mask` and `cached` have the shape (samples,). None if nothing changes.
     """
 
     number: int
@@ -80,9 +80,9 @@ class KeptChosen:
     mask: NDArray[np.bool_] | None
     cached: NDArray[np.bool_] | None = None
     since: int | None = None
-    """`Choice.since`: with which epoch samples begin to leave the folder."""
+    """`ChooseCached.since`: the epoch with which the eviction of samples from the folder begins."""
     whole_unit: int = 1
-    """`Choice.whole_unit`: samples that a miss reads."""
+    """`ChooseCached.whole_unit`: samples that a miss reads."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,7 +93,7 @@ class ReadEnded:
     failed: tuple[int, ...] = ()
     """Numbers of its pieces that failed."""
     left: tuple[int, ...] = ()
-    """Numbers of its pieces that the page cache holds and that were left there: clients have them already."""
+    """Numbers of its pieces that were left in the page cache: clients have them already."""
     chunks: tuple[int, ...] = ()
     """Numbers of chunks that the page cache holds: those of these pieces, and those that the plan reads next."""
 
@@ -104,31 +104,31 @@ class WriteEnded:
 
     write: Write
     held: NDArray[np.bool_]
-    """Which of its samples the folder holds now."""
+    """Whether the folder holds each of its samples now."""
     stopped: str
-    """Why nothing more can be written; empty while it can."""
+    """Why nothing more can be written. Empty if it can."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReadForEnded:
-    """A read for a node has ended, with `data` as `pack_samples` makes it."""
+    """A read for a node has ended, with `data` in the format of `pack_samples`."""
 
     read: ReadFor
     data: bytes
     error: BrandError | None = None
-    """What was wrong with a sample that a client of this node wants. For another node, such a sample is left out."""
+    """The error of a sample that a client of this node asked for. For another node, such a sample is left out."""
 
 
 @dataclass(frozen=True, slots=True)
 class PreparerReady:
-    """The process of a preparer has started."""
+    """The process of a decode worker has started."""
 
     preparer: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PreparerSized:
-    """A preparer has prepared a batch, to samples of these sizes in bytes (`brand.node.wire.preparer`)."""
+    """A decode worker has decoded a batch, to samples of these sizes in bytes (`brand.node.wire.preparer`)."""
 
     preparer: int
     number: int
@@ -137,21 +137,21 @@ class PreparerSized:
 
 @dataclass(frozen=True, slots=True)
 class PreparedFilled:
-    """The samples of a batch are in the second memory."""
+    """The samples of a batch are in the decoded memory."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class PreparerEnded:
-    """The process of a preparer has ended."""
+    """The process of a decode worker has ended."""
 
     preparer: int
 
 
 @dataclass(frozen=True, slots=True)
 class StreamOpens:
-    """A stream is open. `asks`: this node asks on it; else the other node does."""
+    """A stream is open. `asks`: whether this node asks on it, or the other node."""
 
     node: NodeNumber
     asks: bool
@@ -167,7 +167,7 @@ class StreamEnds:
 
 @dataclass(frozen=True, slots=True)
 class NodeRefuses:
-    """Another node says why it can never work with this one."""
+    """Another node reports why it can never work with this one."""
 
     reason: str
 

@@ -85,7 +85,7 @@ class Joins:
     def from_bytes(cls, data: bytes | memoryview, lap: int) -> Joins:
         """Read the output of `to_bytes`. Raises ValueError if it is invalid."""
         if len(data) % (8 * _ROW) or len(data) > 8 * _ROW * MOST:
-            raise ValueError(f"joins of {len(data)} bytes are no whole rows, or too many")
+            raise ValueError(f"joins of {len(data)} bytes are not whole rows, or are too many")
         return cls._of(np.frombuffer(data, np.int64).tolist(), lap)
 
     @classmethod

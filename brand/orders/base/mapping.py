@@ -24,7 +24,7 @@ class Mapping:
 
     def __post_init__(self) -> None:
         if min(self.samples, self.chunk_size, self.group_chunks) < 1:
-            raise ValueError(f"no mapping has a number below 1: {self}")
+            raise ValueError(f"a number of a mapping is below 1: {self}")
 
     @property
     def chunks(self) -> int:

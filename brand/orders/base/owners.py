@@ -20,7 +20,7 @@ def owner_of_group(groups: int, nodes: int) -> NDArray[np.int32]:
     If there are fewer groups than nodes, some nodes own none. Raises ValueError if a number is out of range.
     """
     if groups < 1:
-        raise ValueError(f"{groups} groups have no owners: give 1 or more")
+        raise ValueError(f"{groups} groups: give 1 or more")
     if not 1 <= nodes <= MAX_NODES:
         raise ValueError(f"{nodes} nodes: give 1 to {MAX_NODES:,}")
     return (np.arange(groups, dtype=np.int64) * nodes // groups).astype(np.int32)

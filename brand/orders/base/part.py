@@ -41,9 +41,9 @@ class Subset:
 
     def __post_init__(self) -> None:
         if len(self.bits) != -(-self.samples // 8) or (self.samples % 8 and self.bits[-1] >> self.samples % 8):
-            raise ValueError(f"a part of {self.samples:,} samples has one bit for each of them")
+            raise ValueError(f"a subset of {self.samples:,} samples has one bit for each of them")
         if not any(self.bits):
-            raise ValueError("a part has at least one sample")
+            raise ValueError("a subset has at least one sample")
 
     @classmethod
     def of(cls, mask: NDArray[np.bool_]) -> Subset:
@@ -75,7 +75,7 @@ class Subset:
     def from_text(cls, samples: int, text: Any) -> Subset:
         """Read the output of `to_text`. Raises ValueError if it is invalid."""
         if not isinstance(text, str):
-            raise ValueError(f"the bits of a part are {text!r:.20}, no text")
+            raise ValueError(f"the bits of a subset are {text!r:.20}, not a text")
         return cls(samples, base64.b64decode(text, validate=True))
 
     @cached_property

@@ -58,8 +58,8 @@ def choose_kept(
     order = permutation(len(sizes), seed, RandomStream.KEPT)
     filled = np.cumsum(sizes[order])
     largest = peak(plan, size_of, read_of)
-    share = max(0.0, (room - largest) / max(1, total - largest))
-    for _ in range(8):  # the peak of a part is not exactly its share of the peak
+    share = max(0.0, (room - largest) / max(1, total - largest))  # share * total + (1 - share) * largest = room
+    for _ in range(8):  # the peak of a subset is not exactly its fraction of the peak
         chosen = np.zeros(len(sizes), np.bool_)
         chosen[order[: int(np.searchsorted(filled, share * total, side="right"))]] = True
         kept: NDArray[np.bool_] = chosen[unit_of]
@@ -67,7 +67,7 @@ def choose_kept(
         over = keeping + peak(plan, np.where(kept, 0, size_of), read_of) - room
         if over <= 0:
             return kept
-        share = max(0.0, (keeping - 1.1 * over) / max(1, total))
+        share = max(0.0, (keeping - 1.1 * over) / max(1, total))  # a tenth more than needed saves rounds
     return np.zeros(mapping.samples, np.bool_)
 
 
@@ -119,8 +119,9 @@ def unit_at(mapping: Mapping, unit: int, places: NDArray[Any]) -> NDArray[Any]:
 
 
 def units(mapping: Mapping, size_of: NDArray[Any], unit: int) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """Return the unit of each place, shape (samples,), and the size of each unit: `unit` consecutive samples of a
-    chunk.
+    """Return the unit of each place, shape (samples,), and the size of each unit.
+
+    A unit is `unit` consecutive samples of a chunk.
     """
     unit_of = np.empty(mapping.samples, index_dtype(mapping.samples))
     sizes = np.zeros(unit_count(mapping, unit), np.int64)

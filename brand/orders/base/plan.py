@@ -65,8 +65,9 @@ class Track:
 
     @classmethod
     def of(cls, fronts: NDArray[np.integer[Any]], first: int, end: int) -> Track:
-        """Return the track with these coordinates at each position, shape (draws,), and at the end; all count from
-        `first`.
+        """Return the track with these coordinates at each position, shape (draws,), and at the end.
+
+        All positions count from `first`.
         """
         return cls(np.append(fronts[:: cls.STEP], end).astype(np.int64) + first, len(fronts))
 

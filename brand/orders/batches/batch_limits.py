@@ -42,9 +42,9 @@ class BatchLimits:
             if getattr(self, name) is not None:
                 check_number(name, getattr(self, name), 1, MAX_POSITIONS)
         if not isinstance(self.lengths, str):
-            raise ValueError(f"lengths of batches are {self.lengths!r}, no digest")
+            raise ValueError(f"lengths of batches are {self.lengths!r}, not a digest")
         if self.most is not None and not (isinstance(self.most, int | float) and 0 < self.most < float("inf")):
-            raise ValueError(f"most={self.most!r} of batches is no length")
+            raise ValueError(f"most={self.most!r} of batches is not a length")
         if (self.row is None) != (self.rows is None):
             raise ValueError("packed batches have `row` and `rows`")
         if (self.size is None and self.most is None) == (self.row is None):

@@ -57,6 +57,7 @@ def packed(lengths: Whole, row: int, rows: int, window: int, seed: int, epoch: i
         count = np.bincount(batch_of, minlength=len(heights))
         turns = np.argsort(bits(len(heights), seed, RandomStream.BATCH_TURNS, epoch, number))
         if part.stop < len(lengths):
+            # The next window can fill a batch that is not full. Documents that have moved once are not moved again.
             emptiest = int(heights.argmin())
             carried = here[batch_of == emptiest]
             if heights[emptiest] == rows or carried.min() < part.start:
@@ -85,7 +86,7 @@ def _in_batches(
     group_of[short], groups = best_fit(lengths[short], row, tails)
     heights = np.ones(groups, np.int64)
     heights[: len(whole)] = whole + (rest > 0)
-    # `best_fit` opens rows for long documents first; batches take them in a random order. A sum of random words is one.
+    # `best_fit` opens rows for long documents first; batches take them in a random order. Their sum is random, too.
     turn, first = np.zeros(groups, np.uint64), np.zeros(groups, np.bool_)
     np.add.at(turn, group_of, noise)
     first[group_of[early]] = True
@@ -103,7 +104,7 @@ def best_fit(sizes: Whole, capacity: int, rooms: Whole) -> tuple[Whole, int]:
     The first bins have these `rooms` and exist from the beginning; all others have `capacity`. A size is at most
     `capacity`; size 0 counts as 1.
     """
-    sizes = np.maximum(sizes, 1)
+    sizes = np.maximum(sizes, 1)  # else a bin would hold any number of empty documents
     bin_of = np.empty(len(sizes), np.int64)
     free = _Rooms(capacity, rooms)
     order = np.argsort(-sizes, kind="stable")
@@ -130,12 +131,13 @@ class _Rooms:
             self._put(room, np.flatnonzero(rooms == room))
 
     def place(self, size: int, count: int) -> Whole:
-        """Place at most `count` items of one size, at least one, into bins with the least free space. Return their
-        bins.
+        """Place at most `count` items of one size, at least one, into bins with the least free space.
+
+        Returns their bins.
         """
         wide = self._there >> size
         if wide:
-            room = size + (wide & -wide).bit_length() - 1
+            room = size + (wide & -wide).bit_length() - 1  # the lowest bit: the least space that fits
             bins = np.concatenate(self._by_room.pop(room))
             self._there ^= 1 << room
             each = room // size
@@ -157,10 +159,10 @@ class _Rooms:
 
 
 def laid_out(lengths: Whole, row: int) -> Pieces:
-    """Return the layout of the documents of one batch, in their order: each follows the previous one if it fits the
-    row.
+    """Return the layout of the documents of one batch, in their order.
 
-    A document longer than a row begins a row. No other way to cut this sequence of documents into rows needs fewer.
+    Each follows the previous one if it fits the row. A document longer than a row begins a row. No other way to cut
+    this sequence of documents into rows needs fewer.
     """
     ends = np.cumsum(lengths)
     first, row_at = list[int](), list[int]()  # of each row: its first document, and where in that document it begins
@@ -178,7 +180,7 @@ def laid_out(lengths: Whole, row: int) -> Pieces:
         begun = int(ends[at]) - left
         at, into = int(np.searchsorted(ends, begun + row, "right")), 0
     starts = np.append(first, len(lengths)).astype(np.int64)
-    # A document that goes on in the next row has a piece in both.
+    # A document that continues in the next row has a piece in both.
     goes_on = np.append(np.array(row_at[1:], np.int64) > 0, False) if first else np.zeros(0, np.bool_)
     count = np.diff(starts) + goes_on
     rows = np.repeat(np.arange(len(first)), count)

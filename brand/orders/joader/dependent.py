@@ -56,11 +56,12 @@ def _draw(jobs: Sequence[Need], levels: NDArray[np.uint8], rounds: int, words: W
         while first < count:
             element = _candidate(jobs[first], levels, level_of, bound, words)
             end = first + 1
-            if level_of[element] <= first:
+            if level_of[element] <= first:  # all jobs behind the first one need it, too
                 while end < count and words.below(left[end] - refused) < left[end - 1] - refused:
                     end += 1
             drawn.append((first, end, element))
             refused, bound, first = sum(cells[: first + 1]), first, end
+        # Only after the round: its probabilities are those of the sets at its beginning.
         for first, end, element in drawn:
             picks[turn, first:end] = element
             for job in jobs[first:end]:

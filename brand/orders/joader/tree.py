@@ -98,13 +98,14 @@ class Tree:
         rank = next((k for k, other in enumerate(self.jobs) if other.left > job.left), len(self.jobs))
         below = self.levels <= rank
         self.levels[~below] += 1
-        self.levels[below & ~needed] = rank + 1
+        self.levels[below & ~needed] = rank + 1  # a chain that the new job breaks begins behind it
         self.jobs.insert(rank, job)
         return job
 
     def remove(self, job: Need) -> None:
-        """Remove a job. Chains that only this job broke are joined, so the elements that other jobs share are still
-        shared.
+        """Remove a job.
+
+        Chains that only this job broke are joined, so the elements that other jobs share are still shared.
         """
         rank = self.jobs.index(job)
         self.jobs.pop(rank)
@@ -124,9 +125,7 @@ class Tree:
         return sorted((job for job in self.jobs if job in jobs), key=lambda job: job.left)
 
     def levels_among(self, jobs: Sequence[Need]) -> NDArray[np.uint8]:
-        """Return the levels of a tree of these jobs only, shape (elements,); the tree's own array if these are all
-        jobs.
-        """
+        """Return the levels of a tree of these jobs only, shape (elements,); the tree's own array if they are all."""
         if len(jobs) == len(self.jobs):
             return self.levels
         return levels_of([job.mask(len(self.levels)) for job in jobs], len(self.levels))

@@ -78,7 +78,7 @@ class MixedOrder:
         if len(firsts) > MAX_STRETCHES:
             raise ValueError(f"the weights change more than {MAX_STRETCHES - 1:,} times")
         if any(len(stretch.weights) != len(self.orders) for stretch in self.stretches):
-            raise ValueError(f"weights of another number of members; there are {len(self.orders)}")
+            raise ValueError(f"weights for another number of members: there are {len(self.orders)}")
         before = [(0,) * len(self.orders)]
         for one, other in pairwise(self.stretches):
             come = shares_of(one.weights).counts(other.first - one.first)
@@ -93,7 +93,7 @@ class MixedOrder:
         first = epoch * self.samples
         if first + self.samples - 1 > MAX_POSITION:
             raise ValueError(
-                f"epoch {epoch} of {self.samples:,} samples: the sequence has {MAX_POSITION + 1:,} at most"
+                f"epoch {epoch} of {self.samples:,} samples: the sequence has at most {MAX_POSITION + 1:,}"
             )
         absolute = first + positions
         member, number = np.empty(len(positions), np.int16), np.empty(len(positions), np.int64)

@@ -97,7 +97,7 @@ class Shares:
         share = self._shares[tree]
         low = come * np.uint64(share) + np.uint64(_HALF)  # the fraction, modulo 1
         left = _whole_part(come, share) + (low < np.uint64(_HALF))
-        goes_left = low + np.uint64(share) < np.uint64(share)  # the next position brings the left side one more
+        goes_left = low + np.uint64(share) < np.uint64(share)  # the next position is one of the left side
         self._fill(tree[0], left[goes_left], where[goes_left], member, before)
         self._fill(tree[1], (come - left)[~goes_left], where[~goes_left], member, before)
 
@@ -157,8 +157,9 @@ def _nodes(tree: Tree) -> list[tuple[Any, Any]]:
 
 
 def _away(tree: Tree, weights: Sequence[float], above: float | None) -> list[float]:
-    """Return how far each leaf can be away. `above`: the sum of 1 / weight of the nodes above; None: `tree` is the
-    whole.
+    """Return how far each leaf can be away.
+
+    `above`: the sum of 1 / weight of the nodes above; None if `tree` is the whole.
     """
     if isinstance(tree, int):
         return [0.0 if above is None else (1 + weights[tree] * above) / 2]

@@ -51,5 +51,5 @@ class FlatPolicy(Policy):
         for name in values.keys() - used:
             check_type(name, values[name], type(_RECORD[name][0]))
             if values[name] not in _RECORD[name]:
-                raise ValueError(f"{name}={values[name]!r} of an order of {cls.name}, which do not depend on it")
+                raise ValueError(f"{name}={values[name]!r} of an order of {cls.name}, which does not depend on it")
         return cls(**{name: value for name, value in values.items() if name in used})

@@ -153,7 +153,7 @@ class _Follower:
                 all_of_them = count >= len(some)
                 chosen = some if all_of_them else self._spaced(some, count)
                 carry = want - UNIT * self._take(need, need, lap, number, chosen)
-                if all_of_them and carry > 0:
+                if all_of_them and carry > 0:  # the block has no more: the rest fills these draws
                     lack, carry = lack + carry, 0
             number, first = number + 1, 0
             lap = self._laps(number)
@@ -225,7 +225,7 @@ class _Follower:
         lacking = np.arange(wanted + 1) - np.searchsorted(coordinates, fronts, side="right")
         due = np.searchsorted(np.maximum.accumulate(lacking), np.arange(1, len(rest) + 1))
         passes = np.searchsorted(fronts, coordinates)
-        when = np.concatenate([2 * passes, 2 * due + 1])
+        when = np.concatenate([2 * passes, 2 * due + 1])  # at one draw, a passing sample precedes the rest
         order = np.argsort(when, kind="stable")
         every = _joined([JobDraws(places, coordinates), JobDraws(rest, np.full(len(rest), -1))])
         return JobDraws(every.places[order], every.coordinates[order])

@@ -204,8 +204,9 @@ class _Cluster:
         self._asked, self._sent_ends = array("q"), array("q")
 
     def play(self, location: NDArray[Any], refill: Refill, dice: _Dice) -> None:
-        """Simulate all draws of the epoch, in order of position. `location` is the location of each draw, shape
-        (samples,).
+        """Simulate all draws of the epoch, in order of position.
+
+        `location` is the location of each draw, shape (samples,).
         """
         lies, sample_of, waiting = self._lies.data, self._sample_of.data, self._waiting.data  # faster, one by one
         room, ranks, each = self._room, self._turns.ranks, self._turns.each
@@ -213,7 +214,7 @@ class _Cluster:
             steps = zip(location[part].tolist(), self._draws.number_at[part].tolist(), strict=True)
             for position, (where, number) in enumerate(steps, part.start):
                 remote = number >= 0
-                if remote and not waiting[number]:
+                if remote and not waiting[number]:  # sent ahead: the draw frees its space in the asking node
                     room[position % ranks // each] += 1
                     continue
                 if lies[where] < 0:
@@ -233,7 +234,7 @@ class _Cluster:
         fills = unfilled[candidates] & (lies < 0)
         score = dice.throw(group)[candidates]
         if refill == "fill_rate":
-            score += fills.sum(axis=1) << 32
+            score += fills.sum(axis=1) << 32  # priorities are below 2 ** 32: they break ties
         best = int(score.argmax())
         chunk = group * n + int(candidates[best])
         filled = np.flatnonzero(fills[best])

@@ -73,8 +73,9 @@ class Slots(OrderChoice):
     refill: Refill = "fill_rate"
 
     def choose_policy(self, setting: Setting) -> SlotPolicy:
-        """Return the numbers: the nodes use their memories together, and plans contain the samples that nodes send
-        ahead.
+        """Return the numbers.
+
+        The nodes use their memories together, and plans contain the samples that nodes send ahead.
         """
         if setting.nodes == 1 or setting.ranks % setting.nodes:
             return SlotPolicy(setting.group_chunks(setting.held), self.refill)
@@ -86,5 +87,5 @@ class Slots(OrderChoice):
                 raise UsageError(f"order 'slots' needs {n} chunks on one node for each abstract chunk: {how}")
             n = setting.partition
         ahead = int(remote * AHEAD)
-        # Some draws of the window are of the node's own samples and take no room, so the room is hardly ever short.
+        # Some draws of the window are of the node's own samples and take no space, so space is hardly ever short.
         return SlotPolicy(n, self.refill, setting.nodes, setting.ranks, window=ahead, remote=ahead)

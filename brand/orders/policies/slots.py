@@ -59,8 +59,9 @@ def priorities(mapping: Mapping, seed: int, epoch: int, step: int) -> NDArray[np
 
 
 def unfilled_files(mapping: Mapping) -> NDArray[np.bool_]:
-    """Return a mask of the files that are not filled yet when an epoch begins: all that exist, shape (groups, n, chunk
-    size).
+    """Return a mask of the files that are not filled yet when an epoch begins: all that exist.
+
+    Shape (groups, n, chunk size).
     """
     there = np.arange(mapping.chunk_size) < mapping.chunk_samples()[:, None]
     return there.reshape(mapping.groups, mapping.group_chunks, mapping.chunk_size)
@@ -102,11 +103,13 @@ class _Groups:
         self._missing = np.zeros(groups, np.int64)
 
     def draw_until_miss(self) -> NDArray[np.bool_]:
-        """Deliver all draws before each group's next miss. Return a mask of the groups that have a miss, shape
-        (groups,).
+        """Deliver all draws before each group's next miss.
+
+        Returns a mask of the groups that have a miss, shape (groups,).
         """
         lies = self._chunk >= 0
         next_draw = np.take_along_axis(self._draw, self._drawn[:, :, None], axis=2)[:, :, 0]
+        # The first draw that finds the location empty: the next one, or the one that follows the delivery of a sample.
         in_vain = np.take_along_axis(self._draw, (self._drawn + lies)[:, :, None], axis=2)[:, :, 0]
         self._missing = in_vain.argmin(axis=1)
         self._next = np.take_along_axis(in_vain, self._missing[:, None], axis=1)[:, 0]
@@ -125,7 +128,7 @@ class _Groups:
         score = priority[group]
         if refill == "fill_rate":
             fillable = np.count_nonzero(unfilled & empty[:, None, :], axis=2)
-            score = score + (fillable.astype(np.int64) << 32)
+            score = score + (fillable.astype(np.int64) << 32)  # priorities are below 2 ** 32: they break ties
         slot = self._missing[group]
         candidate = np.take_along_axis(unfilled, slot[:, None, None], axis=2)[:, :, 0]
         chosen = np.where(candidate, score, -1).argmax(axis=1)

@@ -22,8 +22,9 @@ BUFFER_SHARE: Final = 16
 
 @dataclass(frozen=True)
 class StripePolicy(FlatPolicy):
-    """The policy that reads each stripe of a chunk once an epoch (`stripes`). A server may cache whole stripes in
-    memory.
+    """The policy that reads each stripe of a chunk once an epoch (`stripes`).
+
+    A server may cache whole stripes in memory.
     """
 
     name: ClassVar[str] = "stripes"

@@ -25,7 +25,7 @@ from brand.orders.base.random import BLOCK, RandomStream, bits, group_positions,
 def plan_stripes(mapping: Mapping, stripe: int, seed: int, epoch: int) -> EpochPlan:
     """Return the plan of one epoch with stripes of `stripe` samples; the last of a chunk may be shorter."""
     access = permutation(mapping.samples, seed, RandomStream.ACCESS, epoch)
-    access //= mapping.group_size
+    access //= mapping.group_size  # only the group of each draw matters: the tape has the sample
     draws = group_positions(access)  # positions at which each group is drawn from, group after group
     del access
     sample_of = np.empty(mapping.samples, index_dtype(mapping.samples))
@@ -36,6 +36,7 @@ def plan_stripes(mapping: Mapping, stripe: int, seed: int, epoch: int) -> EpochP
         at = slice(first * mapping.group_size, min(end * mapping.group_size, mapping.samples))
         parts.append(_plan_block(mapping, stripe, (seed, epoch), (first, end), draws[at], sample_of))
     reads = np.concatenate(parts)
+    # Stable: reads with one deadline keep the order of their group, on every machine.
     return EpochPlan(mapping, sample_of, reads[np.argsort(reads["deadline"], kind="stable")])
 
 
@@ -67,7 +68,7 @@ def _plan_block(
     # A stripe is due when the first of its samples is drawn, but no later than the stripes behind it in group order.
     first_draw = np.full(length.size, np.iinfo(np.int64).max)
     owner = row * (n * per_chunk) + within // stripe
-    first_draw[owner[::-1]] = draws[::-1]  # the last assignment stands: the first draw
+    first_draw[owner[::-1]] = draws[::-1]  # the last assignment wins: the first draw
     first_draw = np.take_along_axis(first_draw.reshape(length.shape), order, axis=1)
     due = np.minimum.accumulate(first_draw[:, ::-1], axis=1)[:, ::-1]
     count = np.take_along_axis(length, order, axis=1)
@@ -111,11 +112,12 @@ def _keys(
     raw = _rows_of_bits(rows, width * stripe, stream, RandomStream.STRIPE_MATES, first_group).reshape(
         rows, width, stripe
     )
+    # One word gives both numbers: its low half `u`, its high bits the order `p`.
     u: NDArray[np.float64] = (raw & np.uint64(0xFFFFFFFF)) * np.float64(2.0**-32)
     mask = low_mask(stripe)
     raw &= ~mask
     absent = np.arange(stripe) >= length[:, :, None]
-    raw[absent] = ~mask
+    raw[absent] = ~mask  # the largest key, so that absent samples are last
     raw |= np.arange(stripe, dtype=np.uint64)
     mate = ranked(raw, mask)
     mate += (np.arange(width, dtype=np.uint64) * np.uint64(stripe))[:, None]
@@ -140,6 +142,6 @@ def _rows_of_bits(
     rows: int, width: int, stream: tuple[int, int], purpose: RandomStream, first_group: int
 ) -> NDArray[np.uint64]:
     """Return a row of random words for each group, which depends on (seed, epoch, group) only."""
-    padded = -(-width // 4) * 4
+    padded = -(-width // 4) * 4  # Philox makes blocks of four words, and a row begins with a block
     seed, epoch = stream
     return bits(rows * padded, seed, purpose, epoch, first=first_group * padded).reshape(rows, padded)[:, :width].copy()

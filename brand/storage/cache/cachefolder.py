@@ -86,7 +86,7 @@ class CacheFolder:
                 room = self._home.find_room(limit, wanted) if self.writes else used
                 self._space = _Space(room, used, moves=moves)
                 self._measure()
-                if self._space.beyond > used // 8:  # bytes of a server that was killed, which no bit tells of
+                if self._space.beyond > used // 8:  # bytes of a killed server, for which no bits were published
                     self._shrunk |= set(range(header.chunks))
             except OSError as error:
                 raise refused(self._home.shown, error) from None
@@ -112,8 +112,9 @@ class CacheFolder:
         return self._space.limit
 
     def part_file(self, number: int) -> str:
-        """Return the path of the part file of a chunk. It leads to the folder that was opened, even if that was renamed
-        since.
+        """Return the path of the part file of a chunk.
+
+        It leads to the folder that was opened, even if that was renamed since.
         """
         return self._parts.path(number)
 
@@ -189,9 +190,7 @@ class CacheFolder:
         self.held[places] = False
 
     def _free_blocks(self) -> None:
-        """Punch holes into the part files between the samples that are held. If that fails, the blocks remain and
-        count.
-        """
+        """Punch holes into the part files between the samples that are held. If that fails, the blocks still count."""
         for number in sorted(self._shrunk):
             here = slice(number * self._chunk_size, (number + 1) * self._chunk_size)
             with suppress(OSError, FormatError):
@@ -238,7 +237,7 @@ class CacheFolder:
         if self.stopped and (full or self.stopped != FULL):
             return
         self.stopped = FULL if full else f"failed: {storage_reason(error)}"
-        _log.warning("nothing more is written to the cache %s: %s", self._home.shown, storage_reason(error))
+        _log.warning("no more samples are written to the cache %s: %s", self._home.shown, storage_reason(error))
 
     def _read_held(self) -> NDArray[np.bool_]:
         """Return which samples are held. A cache of other data is emptied. Raises `CacheError`, OSError."""
@@ -297,4 +296,4 @@ def _warn_of_kind(folder: str) -> None:
     if kind in IN_MEMORY:
         _log.warning("the cache folder %s is in memory (%s): give the data set more memory= instead", folder, kind)
     elif kind.startswith(("nfs", "cifs", "smb", "lustre", "ceph", "fuse.", "9p")):
-        _log.warning("the cache folder %s is no local disk (%s), and may be no faster than the data", folder, kind)
+        _log.warning("the cache folder %s is not a local disk (%s), and may be no faster than the data", folder, kind)

@@ -65,11 +65,11 @@ class PartFiles:
 
     def write(self, number: int, offset: int, pieces: list[Buffer]) -> None:
         """Write adjacent pieces of a chunk."""
-        size = sum(map(len, pieces))  # before: a write that ends early shortens a piece
+        size = sum(map(len, pieces))  # computed before the write, because a short write shortens a piece
         part = self._open(number, os.O_WRONLY | os.O_CREAT)
         try:
             if not os.fstat(part).st_size:
-                # A read may reach beyond what is held, and must not meet the end of the file there.
+                # A read may extend past the last sample that is held, and must not reach the end of the file there.
                 os.ftruncate(part, int(self._sizes[number]))
                 self._new = True
             self._dirty.add(number)

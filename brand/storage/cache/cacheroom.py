@@ -54,7 +54,7 @@ class Cached:
 
 @contextmanager
 def opened_caches(folder: str, *, make: bool) -> Iterator[tuple[int, str]]:
-    """Return the descriptor and the path of the folder with all caches. Raises `CacheError`."""
+    """Yield the descriptor and the path of the folder with all caches. Raises `CacheError`."""
     given = open_given(folder) if make else _open_existing(folder)
     shown = os.path.join(folder, CACHES_NAME)
     try:
@@ -71,9 +71,7 @@ def opened_caches(folder: str, *, make: bool) -> Iterator[tuple[int, str]]:
 
 
 def list_caches(caches: int, shown: str) -> list[Cached]:
-    """Return the caches in this folder, by the time of their last use. Caches that cannot be opened safely are left
-    out.
-    """
+    """Return the caches in this folder, by the time of their last use, without those that cannot be opened safely."""
     found = []
     for name in sorted(filter(is_cache_name, os.listdir(caches))):
         with suppress(CacheError, OSError):
@@ -89,7 +87,7 @@ def remove_cache(name: str, caches: int, shown: str) -> bool:
         if lock is None:
             return False
         try:
-            with suppress(FileNotFoundError):  # first: then no moment has bits without bytes
+            with suppress(FileNotFoundError):  # first, so that there are never bits without bytes
                 os.unlink(HELD_NAME, dir_fd=folder)
             shutil.rmtree(name, dir_fd=caches)
         finally:
@@ -126,9 +124,7 @@ def let_go(lock: int) -> None:
 
 
 def free_bytes(folder: int) -> int:
-    """Return the bytes that may still be written to the disk of this folder if the user gives no limit. May be
-    negative.
-    """
+    """Return the bytes that may be written to the disk of this folder if the user gives no limit. May be negative."""
     disk = os.fstatvfs(folder)
     return int(disk.f_bavail * disk.f_frsize - SPARE_SHARE * disk.f_blocks * disk.f_frsize) - SPARE_BYTES
 

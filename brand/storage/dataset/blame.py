@@ -29,9 +29,11 @@ from brand.storage.io.files import ChunkReader
 from brand.storage.io.fronts import missing_chunk
 from brand.storage.io.location import Location
 
-_DAMAGED: Final = "Run `brand verify` to see all that is damaged"
+_DAMAGED: Final = "Run `brand verify` to list all damaged samples"
 _REINDEX: Final = "Run `brand reindex`"
-_ELSEWHERE: Final = "Train over all nodes, where each serves its share to the others, or read the undivided data set"
+_ELSEWHERE: Final = (
+    "Train over all nodes, so that each serves its partition to the others, or read the undivided data set"
+)
 
 
 def place_out_of_range(location: Location, sample: int, place: int, samples: int) -> LayoutError:
@@ -63,7 +65,7 @@ def outside_its_chunk(location: Location, chunk: int, row: np.void, room: int) -
 def elsewhere(location: Location, share: Share, chunk: int, sample: int) -> ElsewhereError:
     """Return the error for an intact sample in a chunk of another node, which this folder does not have."""
     node = int(share.owners(np.array([chunk]))[0])
-    what = f"it is in the share of node {node}, and this is the share of node {share.node}"
+    what = f"it is in the partition of node {node}, and this is the partition of node {share.node}"
     return ElsewhereError(what, path=location.local, chunk=chunk, sample=sample, node=node, hint=_ELSEWHERE)
 
 

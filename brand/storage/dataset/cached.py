@@ -43,9 +43,7 @@ class CachedSamples:
         return f"CachedSamples({self._data.name!r})"
 
     def rows(self, places: NDArray[np.integer[Any]]) -> NDArray[np.void]:
-        """Return the rows of the index for these places. Raises `FormatError`, also if the halves of the index
-        disagree.
-        """
+        """Return the rows of the index for these places. Raises `FormatError`, also if the index contradicts itself."""
         return self._data.agreed_rows_at(places)
 
     def copy(
@@ -57,7 +55,7 @@ class CachedSamples:
         """
         chunks, sizes = places.astype(np.int64) // self._data.header.chunk_size, rows["size"].astype(np.int64)
         if not self._data.are_inside(chunks, rows).all():
-            return False  # an exact read says what is wrong with the index
+            return False  # a direct read raises the error of the index
 
         offsets, checksums = rows["offset"].astype(np.int64), rows["checksum"]
 

@@ -128,8 +128,7 @@ class Catalogue:
         return np.ones(len(chunks), np.bool_) if self.share is None else self.share.here(chunks)
 
     def column(self, name: str) -> NDArray[Any]:
-        """Return an `int` or `float` field of all samples by index, shape (len,), read-only; 8 bytes of memory a
-        sample.
+        """Return an `int` or `float` field of all samples by index, shape (len,), read-only; 8 bytes a sample.
 
         For a collection, this may also be an overlay. A deleted sample has the value -2^63 or NaN there. `brand verify`
         compares the column with the samples; this method does not. Raises `SchemaError` for other fields,
@@ -207,7 +206,7 @@ class Catalogue:
 
 
 def _column_codec(version: Version | None, schema: dict[str, str], name: str) -> str:
-    """Return the codec of a column. Raises `SchemaError` if there is no column of this name."""
+    """Return the codec of a column. Raises `SchemaError` if there is not a column of this name."""
     overlays = {} if version is None else {key: each.codec for key, each in version.overlays.items()}
     codec = overlays.get(name) or schema.get(name)
     if codec in ("int", "float"):
@@ -215,4 +214,4 @@ def _column_codec(version: Version | None, schema: dict[str, str], name: str) ->
     fixed = ", ".join([*(n for n, c in schema.items() if c in ("int", "float")), *overlays]) or "none"
     if codec is None:
         raise SchemaError(f"no field {name!r}; columns: {fixed}")
-    raise SchemaError(f"field {name!r} ({codec}) is not kept as a column; columns: {fixed}")
+    raise SchemaError(f"field {name!r} ({codec}) is not stored as a column; columns: {fixed}")

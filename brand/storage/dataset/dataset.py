@@ -87,6 +87,7 @@ class StoredDataSet(Catalogue):
         try:
             return stored.columns(decode, decompressor)
         except (ValueError, RecursionError):
+            # Decode one by one, to name the sample at fault.
             for number, row in enumerate(stored.rows):
                 try:
                     decode(decompressor.unpack(stored.view(number), int(row["raw_size"])))
@@ -114,6 +115,7 @@ class StoredDataSet(Catalogue):
                 raise
             if len(places) == 1:
                 return [None]
+        # Read one by one, so that only the faulty samples are None.
         return [found for place in places for found in self.stored_bytes(np.array([place]))]
 
     @property
@@ -133,7 +135,7 @@ class StoredDataSet(Catalogue):
     def check_file_size(self, number: int) -> None:
         """Check that a chunk's file has the size that the index records. Reads nothing. Raises `FormatError`."""
         if file_size(self.location, number) != int(self.chunk_rows["file_size"][number]):
-            self.open_chunk(number)  # raises the error that says which of the two is wrong
+            self.open_chunk(number)  # raises the error that names the wrong one of the two
 
     def check_tables(self, places: NDArray[np.int64], *, close: bool = False) -> None:
         """Check that the rows of the index for these places agree with their chunks' own tables, once for each row.
@@ -152,7 +154,9 @@ class StoredDataSet(Catalogue):
     def are_inside(self, chunks: NDArray[np.integer[Any]], rows: NDArray[np.void]) -> NDArray[np.bool_]:
         """Return which of these rows of the index give a range inside their chunk's file, and a possible size."""
         room = self.chunk_rows["file_size"][chunks]
+        # A difference, because the sum of two damaged numbers may overflow.
         inside: NDArray[np.bool_] = (rows["offset"] <= room) & (rows["size"] <= room - rows["offset"])
+        # A sample that compression would enlarge is stored raw.
         inside &= rows["size"] <= rows["raw_size"]
         return inside
 
@@ -266,9 +270,7 @@ class _Tools(threading.local):
         self._memory = memoryview(bytearray())
 
     def decompressor(self, dictionary: Callable[[], bytes]) -> Decompressor:
-        """Return the thread's decompressor. Calls `dictionary` once. Raises ValueError if its result is not a
-        dictionary.
-        """
+        """Return the thread's decompressor. Calls `dictionary` once. Raises ValueError if its result is invalid."""
         if self._decompressor is None:
             self._decompressor = Decompressor(dictionary())
         return self._decompressor

@@ -21,7 +21,7 @@ TakeFrom = Callable[[PartIndex, NDArray[np.int64]], NDArray[Any]]
 
 
 class JoinedArray:
-    """`Elements` of several segments: number `n` is in the last segment whose first number, in `firsts`, is at most
+    """`Elements` of several segments. Number `n` is in the last segment whose first number (`firsts`) is at most
     `n`.
     """
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from brand.errors import ChecksumError, LayoutError, MissingFileError, UnreadableError
 from brand.formats.version import Listed
 
-VERIFY_HINT: Final = "`brand verify` looks at all parts"
+VERIFY_HINT: Final = "`brand verify` checks all segments"
 
 
 def read_list(folder: Path, listed: Listed | None, end: int) -> NDArray[np.int64]:
@@ -33,7 +33,8 @@ def read_values(folder: Path, listed: Listed, dtype: np.dtype[Any]) -> NDArray[A
     path, size = folder / listed.name, 0
     try:
         size = path.stat().st_size
-        if size > listed.count * dtype.itemsize + (1 << 16):  # before it is read
+        # Checked before the file is read, so that a damaged file cannot exhaust memory.
+        if size > listed.count * dtype.itemsize + (1 << 16):
             raise LayoutError("a list larger than it should be", path=path, found=size, hint=VERIFY_HINT)
         data = path.read_bytes()
     except FileNotFoundError:

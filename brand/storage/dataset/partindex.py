@@ -44,7 +44,7 @@ class PartIndex:
         told = self.manifest.data_set_id.hex(), self.header.samples
         if told != (part.id, part.samples):
             expected, found = f"{part.id}, {part.samples} samples", f"{told[0]}, {told[1]} samples"
-            what, path = "a part under another's name", self.location.local
+            what, path = "a segment with the name of another segment", self.location.local
             raise ForeignFileError(what, path=path, expected=expected, found=found, hint=VERIFY_HINT)
 
     @cached_property
@@ -87,7 +87,7 @@ def open_parts(folder: Path, version: Version) -> list[PartIndex]:
             continue
         absent = read_list(folder, part.absent, part.end)
         if len(absent) and int(absent[0]) < part.first:
-            raise LayoutError("an absent index of another part", path=folder / part.name, hint=VERIFY_HINT)
+            raise LayoutError("an absent index of another segment", path=folder / part.name, hint=VERIFY_HINT)
         parts.append(PartIndex(folder, part, chunks, absent))
         chunks += parts[-1].header.chunks
     return parts
@@ -107,7 +107,7 @@ def check_alike(parts: list[PartIndex]) -> None:
         )
         for what, expected, found in facts:
             if expected != found:
-                what = f"the {what} differs from that of the part before"
+                what = f"the {what} differs from that of the previous segment"
                 path = part.location.local
                 raise ForeignFileError(what, path=path, expected=expected, found=found, hint=VERIFY_HINT)
         classes = own

@@ -58,5 +58,5 @@ class Crew:
         try:
             first = do(0, parts[0])
         finally:
-            wait(others)  # nobody copies into memory that is given up
+            wait(others)  # before the caller may release the memory that the threads copy into
         return [first, *(other.result() for other in others)]

@@ -67,15 +67,15 @@ def device_name(mount: Mount) -> str:
 
 def mount_of(path: str | Path) -> Mount:
     """Return the mount of a file or folder. Raises `StorageError` if the path does not exist, `BrandError`."""
-    with storage_errors(Path(path), "cannot look at"):
+    with storage_errors(Path(path), "cannot access"):
         real = os.path.realpath(path, strict=True)
     try:
         mounts = parse_mounts(_text("/proc/self/mountinfo"))
     except OSError:
-        raise BrandError("which storage a path lies on is known on Linux only, from /proc/self/mountinfo") from None
+        raise BrandError("the storage device of a path is known on Linux only, from /proc/self/mountinfo") from None
     mount = find_mount(mounts, real, _mount_number(real))
     if mount is None:
-        raise BrandError(f"{path}: /proc/self/mountinfo does not tell which storage this lies on")
+        raise BrandError(f"{path}: /proc/self/mountinfo does not tell on which storage device this path is")
     return mount
 
 

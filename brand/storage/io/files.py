@@ -39,8 +39,7 @@ def most_open(most: int) -> int:
 
 
 def plenty_open() -> int:
-    """Return how many descriptors may stay open if opening a file for each read would double the number of system
-    calls.
+    """Return how many descriptors may stay open for small reads, for which opening the file costs as much as the read.
 
     It is more than `OPEN_FILES` if the limit allows it, up to a quarter of the limit.
     """
@@ -93,13 +92,12 @@ class OpenFiles:
         return descriptor
 
     def together(self, numbers: Sequence[int]) -> list[int] | None:
-        """Return descriptors of files, all of them valid until the next call; None if fewer can be open. Raises
-        OSError.
-        """
+        """Return descriptors of files, all valid until the next call; None if fewer can be open. Raises OSError."""
         if len(numbers) > self._most:
             return None
         for number in numbers:
             self.descriptor(number)
+        # If the process runs out of descriptors, opening one file closes the others.
         found = [self._open[number] for number in numbers if number in self._open]
         return found if len(found) == len(numbers) else None
 
@@ -136,15 +134,16 @@ class RangeReader:
     def read_into(self, ranges: Sequence[Range]) -> None:
         """See `ChunkReader`."""
         late = [r for r in ranges if not self.filled_from_cache(r)]
+        # A single read needs no announcement: it follows at once.
         if len(late) > 1 and _WILLNEED is not None:
             for number, offset, buffer in late:
-                with suppress(OSError):  # the read will say what is wrong
+                with suppress(OSError):  # the read will raise the error
                     os.posix_fadvise(self._files.descriptor(number), offset, len(buffer), _WILLNEED)
         for number, offset, buffer in late:
             try:
                 _fill(self._files.descriptor(number), offset, buffer)
             except OSError as error:
-                error.filename = self._files.path_of(number)  # the error of a read knows only the descriptor
+                error.filename = self._files.path_of(number)  # the error of a read has only the descriptor
                 raise
 
     def close(self) -> None:
@@ -165,7 +164,7 @@ class RangeReader:
             return os.preadv(descriptor, (buffer,), offset, self._nowait) == len(buffer)
         except BlockingIOError:
             return False
-        except OSError:  # this file system does not know RWF_NOWAIT
+        except OSError:  # this file system does not support RWF_NOWAIT
             self._nowait = 0
             return False
 

@@ -28,8 +28,7 @@ _BLOCK: Final = 1 << 20
 
 @contextmanager
 def front_to_back(location: Location, chunks: Sequence[int]) -> Iterator[Location]:
-    """Return the location of the same data set, for reads of these chunks in this rising order, each from front to
-    back.
+    """Yield a location of the same data set for reads of these chunks in this rising order, each from front to back.
 
     There, the size of a chunk is the one that the store reports, not the one in the index.
     """

@@ -79,7 +79,9 @@ def open_front(location: Location, number: int) -> ChunkFront:
         raise UnreadableError(f"cannot be read: {error.strerror}", path=path, chunk=number) from error
     if front.preamble.number != number:
         found = front.preamble.number
-        raise ForeignFileError("a chunk under another's name", path=path, chunk=number, expected=number, found=found)
+        raise ForeignFileError(
+            "a chunk with the file name of another chunk", path=path, chunk=number, expected=number, found=found
+        )
     return front
 
 

@@ -66,7 +66,7 @@ def copy_index(url: str) -> Path:
     data = _manifest(url)
     manifest = parse_manifest(data, url)
     home = user_cache("data-sets")
-    with storage_errors(home, "cannot keep the index in"):
+    with storage_errors(home, "cannot store the index in"):
         home.parent.mkdir(parents=True, exist_ok=True)
         parent = open_given(str(home))
         name = f"{manifest.data_set_id.hex()}-{xxhash.xxh3_64_hexdigest(data)}"
@@ -74,6 +74,7 @@ def copy_index(url: str) -> Path:
         try:
             with _locked(parent, name):
                 if folder.is_dir():
+                    # Opened only to check that no other user can change it.
                     os.close(open_own_folder(name, parent, str(folder)))
                     return folder
                 unfinished = home / f"{name}.part"
@@ -93,7 +94,7 @@ def _manifest(url: str) -> bytes:
     try:
         return store.read(MANIFEST_NAME, MAX_MANIFEST)
     except FileNotFoundError:
-        what = "no data set: there is no brand.json, which a conversion writes last"
+        what = "not a data set: there is no brand.json, which a conversion writes last"
         raise NotADataSetError(what, path=url, hint="Is the URL right, and the conversion finished?") from None
     except OSError as error:
         raise StorageError(f"{printable(url)} cannot be opened: {error.strerror}") from None
@@ -111,6 +112,7 @@ def _copy(store: Store, manifest: Manifest, folder: Path) -> None:
         try:
             found = _copy_file(store, name, size, path)
         except OSError as error:
+            # Errors of this machine's disk are reported by the caller.
             if error.filename != store.url.child(name):
                 raise
             raise StorageError(f"{error.filename} cannot be read: {error.strerror}") from None
@@ -146,7 +148,7 @@ def _refuse_share(store: Store) -> None:
     except FileNotFoundError:
         return
     raise UsageError(
-        f"{store.url} is the share of one node: put the undivided data set into the store, all nodes read it"
+        f"{store.url} is the partition of one node: put the undivided data set into the store, and all nodes read it"
     )
 
 

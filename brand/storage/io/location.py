@@ -42,9 +42,7 @@ class Location(Protocol):
 
     @property
     def traffic(self) -> Traffic | None:
-        """Requests and bytes that reads of a store by this object have cost so far; None if the data set is not in a
-        store.
-        """
+        """Requests and bytes that reads of a store have cost so far; None if the data set is not in a store."""
 
     @property
     def local(self) -> Path:

@@ -36,15 +36,14 @@ def open_given(folder: str) -> int:
         raise CacheError(f"{folder} belongs to another user (number {found.st_uid}): give a folder of your own")
     if found.st_mode & _OTHERS and not found.st_mode & stat.S_ISVTX:
         os.close(descriptor)
-        raise CacheError(f"other users may write {folder}: give a folder of your own, or run `chmod go-w {folder}`")
+        raise CacheError(f"other users may write to {folder}: give a folder of your own, or run `chmod go-w {folder}`")
     return descriptor
 
 
 def open_own_folder(name: str, parent: int, shown: str, *, make: bool = True) -> int:
-    """Return a descriptor of a folder in the folder `parent`; `shown` is its path. If it is missing and `make`, make
-    it.
+    """Return a descriptor of a folder in the folder `parent`; `shown` is its path.
 
-    Raises `CacheError`, FileNotFoundError.
+    If it is missing and `make`, make it. Raises `CacheError`, FileNotFoundError.
     """
     try:
         if make:
@@ -91,7 +90,7 @@ def check_names(folder: int, shown: str) -> None:
 def refused(shown: str, error: OSError) -> CacheError:
     """Return the error for a folder or file that cannot be used."""
     if error.errno in (errno.ELOOP, errno.ENOTDIR, errno.EISDIR):
-        return CacheError(f"{shown} is a symbolic link or no folder: remove it, or give another cache folder")
+        return CacheError(f"{shown} is a symbolic link or not a folder: remove it, or give another cache folder")
     return CacheError(f"the cache folder {shown} cannot be used: {storage_reason(error)}; give another one")
 
 
@@ -101,7 +100,7 @@ def _checked(descriptor: int, shown: str) -> int:
     if found.st_uid != os.geteuid():
         wrong = f"{shown} belongs to another user (number {found.st_uid}): give a cache folder of your own"
     elif found.st_mode & _OTHERS:
-        wrong = f"other users may write {shown}, so nothing in it can be trusted: remove it"
+        wrong = f"other users may write to {shown}, so nothing in it can be trusted: remove it"
     elif not stat.S_ISDIR(found.st_mode) and not stat.S_ISREG(found.st_mode):
         wrong = f"{shown} is neither a file nor a folder: remove it"
     if wrong:

@@ -32,7 +32,7 @@ class CachedFile:
 
     def drop_written(self) -> None:
         """Flush and drop a file that was just written and is not yet completely on the storage."""
-        with suppress(OSError):  # some file systems do not let a reader do this; then the file stays cached
+        with suppress(OSError):  # some file systems do not permit this to a reader; then the file remains cached
             os.fdatasync(self._descriptor)
         self.drop()
 
@@ -42,8 +42,9 @@ class CachedFile:
         return None if found is None else bool(found.any())
 
     def gives(self, offset: int, size: int) -> bool:
-        """Return whether most of this range is in memory, so that processes may copy it without a wait. The rest is
-        then read.
+        """Return whether most of this range is in memory, so that processes may copy it without a wait.
+
+        The rest is then read.
         """
         found = self._held(offset, size)
         if found is None or found.mean() < MOST:
@@ -51,7 +52,7 @@ class CachedFile:
         first = offset - offset % mmap.PAGESIZE + int(found.argmax()) * mmap.PAGESIZE
         try:
             os.preadv(self._descriptor, [bytearray(1)], first, os.RWF_NOWAIT)
-        except OSError:  # it is not there any more, or the file system does not know RWF_NOWAIT
+        except OSError:  # the pages were evicted, or the file system does not support RWF_NOWAIT
             return False
         if not found.all():
             os.posix_fadvise(self._descriptor, offset, size, os.POSIX_FADV_WILLNEED)

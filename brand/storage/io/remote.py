@@ -107,6 +107,7 @@ class _StoreVectors(_Reading):
 
     def scatter(self, number: int, offset: int, size: int, vector: NDArray[np.void]) -> None:
         """See `VectorReader`."""
+        # A copy of the vector, because `scatter_memory` cuts partly filled pieces in place.
         vector, at = np.array(vector, order="C"), 0
         for piece in self._remote.store.pieces(chunk_name(number), offset, size):
             at = scatter_memory(np.frombuffer(piece, np.uint8), vector, at)
@@ -129,7 +130,9 @@ def fetch_index(url: str) -> Path:
     try:
         answer = json.loads(done.stdout)
     except ValueError:
-        raise StorageError(f"the process that copies the index of {url} ended; it may have said why") from None
+        raise StorageError(
+            f"the process that copies the index of {url} has ended; its output may give the reason"
+        ) from None
     if "type" in answer:
         raise unpack_error(answer) or StorageError(f"the index of {url} cannot be copied: {answer}")
     return Path(answer["folder"])

@@ -109,6 +109,7 @@ class DirectFiles:
 
     def _directly(self, number: int, offset: int, size: int, vector: NDArray[np.void]) -> None:
         descriptor, end = self._files.descriptor(number), offset + size
+        # Begin and end of the read are rounded outwards to the alignment.
         room = self._bounce.room(size + 2 * _ALIGNMENT)
         at = 0
         while offset < end:
@@ -133,6 +134,7 @@ class CopiedReads:
 
     def scatter(self, number: int, offset: int, size: int, vector: NDArray[np.void]) -> None:
         """See `VectorReader`."""
+        # A copy of the vector, because `scatter_memory` cuts partly filled pieces in place.
         room, vector = self._bounce.room(size), np.array(vector, order="C")
         at = done = 0
         while done < size:

@@ -41,7 +41,7 @@ def named_version(path: Path) -> tuple[Path, Version, bool] | None:
     if number not in known:
         told = f"the versions are {', '.join(map(str, known))}" if known else "there is no version"
         what, missing = f"there is no version {number}: {told}", path / version_name(number)
-        raise MissingFileError(what, path=missing, hint=f"`brand versions {path}` says what they hold")
+        raise MissingFileError(what, path=missing, hint=f"`brand versions {path}` lists their contents")
     return path, read_version(path, number), True
 
 
@@ -65,6 +65,6 @@ def present_version(folder: Path) -> Version:
     """Return the version with the highest number. Raises a `FormatError`."""
     known = numbers(folder)
     if not known:
-        what = "a collection without a version: run the `brand append` that was to make it again"
+        what = "a collection without a version: run the interrupted `brand append` again"
         raise NotADataSetError(what, path=folder)
     return read_version(folder, known[-1])

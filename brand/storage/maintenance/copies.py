@@ -24,8 +24,7 @@ _copy_file_range: Final = getattr(os, "copy_file_range", None)
 
 
 def link_or_copy(source: Path, target: Path, spare: Path, *, copy: bool) -> Way:
-    """Give `target` the contents of `source`, by a hard link unless `copy`. A target of the right size is left as it
-    is.
+    """Give `target` the contents of `source`, by a hard link unless `copy`. A target of the right size is kept.
 
     `spare` is a name on the target's file system for an unfinished file. A copy is on the device when this returns. A
     link is on the device when the caller has flushed its folder. Raises OSError, and `UnreadableError` if `source`
@@ -48,11 +47,9 @@ def link_or_copy(source: Path, target: Path, spare: Path, *, copy: bool) -> Way:
 
 
 def _linked(source: Path, spare: Path) -> bool:
-    """Make a hard link. Return False if that is impossible: another file system, no links there, or another user's
-    file.
-    """
+    """Make a hard link. Return False if that is impossible: another file system, no links there, or another owner."""
     try:
-        os.link(source.resolve(), spare)  # a link to a symbolic link would be one
+        os.link(source.resolve(), spare)  # a hard link to a symbolic link would be a symbolic link, too
     except OSError:
         return False
     return True
@@ -65,7 +62,7 @@ def _copy(source: Path, target: Path) -> None:
     except OSError as error:
         raise _unreadable(source, error) from error
     with reader, target.open("wb") as writer:
-        with suppress(OSError):  # a real fault comes again below, where it is known which file has it
+        with suppress(OSError):  # a real fault is raised again below, with the name of the faulty file
             while _copy_file_range is not None and _copy_file_range(reader.fileno(), writer.fileno(), _STEP_BYTES):
                 pass
         while block := _read(reader, source):

@@ -79,7 +79,7 @@ def copy(source: str | os.PathLike[str], target: str | os.PathLike[str], on_copi
     manifest = parse_manifest(data, Path(origin.name))
     if origin.has(SHARE_NAME):
         raise UsageError(
-            f"{origin.name} is the share of one node, and has only some of the chunks: copy the undivided data set,"
+            f"{origin.name} is the partition of one node, and has only some of the chunks: copy the undivided data set,"
             " and divide the copy with `brand partition`"
         )
     _check_apart(origin.name, to)
@@ -172,7 +172,7 @@ def _fetch(origin: Origin, name: str, facts: tuple[int, str], path: Path) -> Non
             _write(file.fileno(), piece)
     if digest.hexdigest() != expected:
         what, where = "checksum of the file", f"{origin.name}/{name}"
-        hint = "`brand reindex` makes it again from the chunks" if name.endswith(".npy") else ""
+        hint = "`brand reindex` rebuilds it from the chunks" if name.endswith(".npy") else ""
         raise ChecksumError(what, path=where, expected=expected, found=digest.hexdigest(), hint=hint)
 
 
@@ -185,4 +185,4 @@ def _check_apart(source: str, target: str | Path) -> None:
     """Raise `UsageError` if one place is the other one, or inside of it."""
     first, second = (os.path.realpath(place) if "://" not in str(place) else str(place) for place in (source, target))
     if first == second or first.startswith(f"{second}/") or second.startswith(f"{first}/"):
-        raise UsageError(f"{target} is {source}, or one is inside of the other: choose a place beside it")
+        raise UsageError(f"{target} is {source}, or one is inside the other: choose a target outside of it")

@@ -105,7 +105,7 @@ def _claimed_folder(place: Path, manifest: bytes) -> Iterator[Destination]:
         if known.exists() and known.read_bytes() != manifest:
             raise TargetExistsError(
                 f"{place} holds an unfinished copy of another data set. Run that command again to finish it, or remove"
-                f" {place} to begin anew"
+                f" {place} to start again"
             )
         publish_bytes(known, manifest)
         yield _InFolder(place)
@@ -126,7 +126,7 @@ def _claimed_in_store(store: Store, manifest: bytes, data_set_id: bytes) -> Iter
         if not target.create(chunk_name(0), pack_claim(data_set_id), is_ours):
             raise TargetExistsError(
                 f"{name} holds an unfinished conversion or copy of another data set. Run that command again to finish"
-                f" it, or remove what is in {name} to begin anew"
+                f" it, or remove what is in {name} to start again"
             )
         known = work / MANIFEST_NAME
         if known.exists() and known.read_bytes() != manifest:
@@ -140,10 +140,10 @@ def _check_folder(place: Path, manifest: bytes) -> None:
     if not os.path.lexists(place):
         return
     if not place.is_dir():
-        raise TargetExistsError(f"{place} exists and is no folder. Choose another target, or remove it")
+        raise TargetExistsError(f"{place} exists and is not a folder. Choose another target, or remove it")
     names = set(os.listdir(place))
     if SHARE_NAME in names:
-        raise TargetExistsError(f"{place} is the share of a node. Choose another target")
+        raise TargetExistsError(f"{place} is the partition of a node. Choose another target")
     if MANIFEST_NAME in names:
         if (place / MANIFEST_NAME).read_bytes() != manifest:
             raise TargetExistsError(f"{place} is a finished data set already. Choose another target, or remove it")
@@ -169,7 +169,7 @@ def _locked(work: Path, name: str) -> Iterator[None]:
         except BlockingIOError:
             raise TargetExistsError(f"{name}: another copy is writing there right now") from None
         if not work.exists():  # another process had it, and has removed it meanwhile
-            raise TargetExistsError(f"{name}: another copy ended there just now. Run the command again")
+            raise TargetExistsError(f"{name}: another copy has just ended there. Run the command again")
         yield
     finally:
         os.close(lock)

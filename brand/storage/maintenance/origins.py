@@ -89,7 +89,7 @@ class StoreOrigin:
         try:
             return self._store.read(MANIFEST_NAME, MAX_MANIFEST)
         except FileNotFoundError:
-            what = "no data set: there is no brand.json, which a conversion writes last"
+            what = "not a data set: there is no brand.json, which a conversion writes last"
             raise NotADataSetError(
                 what, path=self.name, hint="Is the URL right, and the conversion finished?"
             ) from None
@@ -122,7 +122,7 @@ def open_origin(where: str | Path) -> Origin:
 def _unreadable(name: str, error: OSError, chunk: int | None) -> FormatError:
     if isinstance(error, FormatError):
         return error
-    hint = "Copy or convert again from where the data came" if isinstance(error, FileNotFoundError) else ""
+    hint = "Copy or convert it again from the source" if isinstance(error, FileNotFoundError) else ""
     kind = MissingFileError if isinstance(error, FileNotFoundError) else UnreadableError
     what = "the file is missing" if isinstance(error, FileNotFoundError) else f"cannot be read: {error.strerror}"
     return kind(what, path=name, chunk=chunk, hint=hint)

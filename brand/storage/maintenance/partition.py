@@ -67,7 +67,7 @@ def partition(
     shares = _shares(path, data_set, len(outs), owners, group_chunks)
     _check_apart(path, outs)
     for out, share in zip(outs, shares, strict=True):
-        with storage_errors(out, "cannot look into"):
+        with storage_errors(out, "cannot read"):
             _check_target(out, pack_share(share))
     manifest, done, made = data_set.manifest, 0, []
     for name, facts in {**manifest.files, **manifest.companions}.items():
@@ -80,7 +80,7 @@ def partition(
         on_chunk(done, manifest.header.chunks, copied)
 
     for out, share in zip(outs, shares, strict=True):
-        with storage_errors(out, "cannot write the share to"), _claimed(out, pack_share(share)) as work:
+        with storage_errors(out, "cannot write the partition to"), _claimed(out, pack_share(share)) as work:
             made.append(_fill(data_set, out, share, work / "copy", copy=copy, count=count))
     return made
 
@@ -91,15 +91,15 @@ def _shares(
     """Return the partition of each node. Raises `UsageError`."""
     if (share := data_set.share) is not None:
         raise UsageError(
-            f"{path} is share {share.node} of {share.nodes} of a data set already. Partition the undivided one"
+            f"{path} is already partition {share.node} of {share.nodes} of a data set. Partition the undivided data set"
         )
     chunks = data_set.header.chunks
     groups = -(-chunks // group_chunks)
     if nodes > groups:
         grouped = f" in {counted(groups, 'group')} of {group_chunks:,}" if group_chunks > 1 else ""
         raise UsageError(
-            f"{path} has {counted(chunks, 'chunk')}{grouped}, so there are shares for"
-            f" {counted(groups, 'node')} at the most, not for {nodes:,}"
+            f"{path} has {counted(chunks, 'chunk')}{grouped}, so it can be divided over at most"
+            f" {counted(groups, 'node')}, not over {nodes:,}"
         )
     cuts = tuple(np.searchsorted(owners, np.arange(nodes + 1)).tolist())
     return [Share(data_set.manifest.data_set_id, node, group_chunks, cuts) for node in range(nodes)]
@@ -115,7 +115,7 @@ def _check_apart(path: Path, outs: Sequence[Path]) -> None:
     known.setdefault(Path(os.path.realpath(path)), path)
     for place, folder in known.items():
         if around := next((known[parent] for parent in place.parents if parent in known), None):
-            raise UsageError(f"{folder} is inside of {around}: choose a folder beside it")
+            raise UsageError(f"{folder} is inside {around}: choose a folder outside of it")
 
 
 def _check_target(out: Path, description: bytes) -> None:
@@ -123,14 +123,14 @@ def _check_target(out: Path, description: bytes) -> None:
     if not os.path.lexists(out):
         return
     if not out.is_dir():
-        raise TargetExistsError(f"{out} exists and is no folder. Choose another target, or remove it")
+        raise TargetExistsError(f"{out} exists and is not a folder. Choose another target, or remove it")
     names = set(os.listdir(out)) - {SHARE_WORK_NAME}
     if SHARE_NAME in names:
         with (out / SHARE_NAME).open("rb") as file:
             found = file.read(len(description) + 1)
         if found != description:
             raise TargetExistsError(
-                f"{out} holds the share of another node, data set or partition. Choose another target, or remove it"
+                f"{out} holds the partition of another node or data set. Choose another target, or remove it"
             )
     elif MANIFEST_NAME in names:
         raise TargetExistsError(f"{out} is a finished data set already. Choose another target, or remove it")
@@ -150,9 +150,10 @@ def _claimed(out: Path, description: bytes) -> Iterator[Path]:
         except BlockingIOError:
             raise TargetExistsError(f"{out}: another partition is writing there right now") from None
         if not work.exists():  # another process had it, and has removed it meanwhile
-            raise TargetExistsError(f"{out}: another partition ended there just now. Run the command again")
+            raise TargetExistsError(f"{out}: another partition has just ended there. Run the command again")
         _check_target(out, description)
-        (work / "share").write_bytes(description)  # a half-written file beside it would make the folder look taken
+        # Inside the work folder, because a half-written file next to it would make `out` look used.
+        (work / "share").write_bytes(description)
         publish_file(work / "share", out / SHARE_NAME)
         sync_folder(out)
         yield work

@@ -42,7 +42,7 @@ class PassingChunk:
     def feed(self, piece: memoryview) -> None:
         """Check the next bytes. Raises `ChecksumError` for a section that differs, `LayoutError` for surplus bytes."""
         if self._at + len(piece) > self._size:
-            raise LayoutError("more bytes than the index says", path=self._path, chunk=self._number)
+            raise LayoutError("more bytes than the index records", path=self._path, chunk=self._number)
         if len(self._head) < PREAMBLE_SIZE:
             piece = self._take_head(piece)
         done = 0

@@ -30,14 +30,15 @@ def reindex(path: Path, on_chunk: OnChunk = silent) -> Manifest:
         StorageError: The storage refused a write.
     """
     if (path / WORK_NAME).exists():
-        how = "run the same `brand convert` command again, or `brand seal` where it was made in parts"
+        how = "run the same `brand convert` command again, or `brand seal` if it was divided into tasks"
         raise NotADataSetError(f"its conversion is not finished: {how}", path=path)
     if not path.is_dir():
         raise NotADataSetError("there is no such folder", path=path)
     if (path / SHARE_NAME).exists():
         raise UsageError(
-            f"{path} is a share, and its chunks alone do not make its index. Copy {MANIFEST_NAME}, index and columns"
-            " from another share or from the undivided data set: they are the same in all"
+            f"{path} is a partition, and its chunks alone are not enough to rebuild its index. Copy"
+            f" {MANIFEST_NAME}, index and columns from another partition or from the undivided data set: they are equal"
+            " in all"
         )
     if is_collection(path):
         raise UsageError(
@@ -48,7 +49,7 @@ def reindex(path: Path, on_chunk: OnChunk = silent) -> Manifest:
     front = open_front(FolderLocation(path), 0)
     work = path / ".brand-reindex"
     missing = next((n for n in range(front.header.chunks) if not (path / chunk_name(n)).exists()), None)
-    if missing is not None:  # say so before an index of all chunks takes room
+    if missing is not None:  # raised before an index of all chunks takes space
         raise MissingFileError("the chunk is missing", path=path / chunk_name(missing), chunk=missing)
     with storage_errors(path, "cannot write the index of"):
         shutil.rmtree(work, ignore_errors=True)

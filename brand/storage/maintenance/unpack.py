@@ -45,18 +45,18 @@ def unpack(where: Where, out: Path, on_chunk: OnChunk = silent) -> int:
     data_set = StoredDataSet(where)
     if (share := data_set.share) is not None:
         raise UsageError(
-            f"{data_set.name} is share {share.node} of {share.nodes} of a data set and holds only some of its files."
-            " Unpack the undivided data set"
+            f"{data_set.name} is partition {share.node} of {share.nodes} of a data set and holds only some of its"
+            " files. Unpack the undivided data set"
         )
     if data_set.version is not None:
         raise UsageError(
-            f"{data_set.name} is a collection, made from several folders. Unpack its parts one by one, the folders in "
-            f"{data_set.path}/parts: each gives back its folder, with the files of samples deleted since"
+            f"{data_set.name} is a collection, made from several folders. Unpack its segments one by one, the folders"
+            f" in {data_set.path}/parts: each restores its folder, including the files of samples deleted since"
         )
     field = data_set.header.source.get("file_field")
     if not field:
         raise UsageError(
-            f"{data_set.name} was made from Python samples, not from a folder: there are no files to give back."
+            f"{data_set.name} was made from Python samples, not from a folder: there are no files to restore."
             " `brand cat` prints single samples, BrandDataset reads them"
         )
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
@@ -123,9 +123,7 @@ def _extras(location: Location, expected: tuple[int, str], out: Path) -> int:
 
 
 def _extras_file(location: Location, expected: tuple[int, str], out: Path) -> BinaryIO:
-    """Return the extras as a file. If they are in a store, they are copied to an unnamed file on the file system of
-    `out`.
-    """
+    """Return the extras as a file. From a store, they are copied to an unnamed file on the file system of `out`."""
     path = file_of(location, EXTRAS_NAME)
     with _named(path), contextlib.ExitStack() as unless_whole:
         if not location.in_store:
@@ -147,7 +145,7 @@ def _named(path: str | Path, chunk: int | None = None) -> Iterator[None]:
         if error.filename != str(path):
             raise
         if isinstance(error, FileNotFoundError):
-            what = "the file is missing; `brand verify` shows all that is wrong"
+            what = "the file is missing; `brand verify` lists all faults"
             raise MissingFileError(what, path=path, chunk=chunk) from None
         raise UnreadableError(f"cannot be read: {error.strerror}", path=path, chunk=chunk) from error
 
@@ -155,7 +153,7 @@ def _named(path: str | Path, chunk: int | None = None) -> Iterator[None]:
 def _unpack_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, archive_path: str | Path, copy: BinaryIO) -> None:
     """Write one file of the extras, a step at a time. Raises `LayoutError` if its length is wrong."""
     if info.compress_type not in EXTRAS_METHODS:  # other methods may need gigabytes of memory to unpack
-        raise LayoutError(f"{info.filename!r} is packed in a way that extras are not", path=archive_path)
+        raise LayoutError(f"{info.filename!r} has a compression method that extras do not use", path=archive_path)
     size = 0
     with _zip_errors(archive_path):
         member = archive.open(info)
@@ -168,7 +166,7 @@ def _unpack_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, archive_path
             size += len(step)
             copy.write(step)
     if size != info.file_size:
-        what = f"{info.filename!r} is not as long as the archive says"
+        what = f"{info.filename!r} has another length than the archive records"
         raise LayoutError(what, path=archive_path, expected=f"{info.file_size} bytes", found=size)
 
 
@@ -186,7 +184,7 @@ def _target(out: Path, key: str, source: str | Path) -> Path:
     parts = PurePosixPath(key).parts
     if not parts or key.startswith("/") or any(part in ("..", ".") for part in parts) or "\0" in key:
         raise LayoutError(
-            "a key that is no path below the folder", path=source, expected="relative path", found=repr(key)
+            "a key that is not a path below the folder", path=source, expected="relative path", found=repr(key)
         )
     target = out.joinpath(*parts)
     target.parent.mkdir(parents=True, exist_ok=True)

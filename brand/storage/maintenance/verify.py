@@ -37,7 +37,7 @@ from brand.storage.io.frontback import blocks_of, file_of, front_to_back
 from brand.storage.io.fronts import open_chunk, opened
 from brand.storage.io.location import FolderLocation, Location, Where, located
 
-_REINDEX: Final = "`brand reindex` makes it again from the chunks"
+_REINDEX: Final = "`brand reindex` rebuilds it from the chunks"
 _GIVE_UP: Final = 1000
 """Stop after this many chunks that cannot be opened."""
 _SILENT: Final = 3
@@ -89,7 +89,7 @@ def verify(where: Where) -> Iterator[Checked]:
             silent = silent + 1 if location.in_store and _unanswered(checked) else 0
             if missing > _GIVE_UP or silent >= _SILENT:
                 return
-    if not missing and share is None:  # the manifest's totals are of all chunks
+    if not missing and share is None:  # the manifest's totals cover all chunks
         yield Checked(0, 0, tuple(_compare_totals(file_of(location, MANIFEST_NAME), manifest, totals)))
 
 
@@ -210,7 +210,7 @@ def _compare_index(
 def _samples(
     location: Location, front: ChunkFront, path: str, arrays: Mapping[str, ArrayFile]
 ) -> Iterator[FormatError]:
-    """Return the faults of the samples of a chunk: checksum, frame, record, columns."""
+    """Yield the faults of the samples of a chunk: checksum, frame, record, columns."""
     decode, number = RecordDecoder(front.header.schema), front.preamble.number
     names = [name for name, _ in front.header.schema.fixed if column_name(name) in arrays]
     columns = {name: arrays[column_name(name)].take(front.rows["index"]).tolist() for name in names}

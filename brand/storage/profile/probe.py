@@ -94,7 +94,9 @@ def take_measurement(path: str | Path, *, seconds: float = SECONDS, report: Repo
         cells = cells_that_fit(files.sizes, SIZES, DEPTHS)
         check_enough(path, files.sizes, cells)
         if mount.type in IN_MEMORY:
-            raise StorageError(f"{path} lies in memory ({mount.type}), not on a storage: there is nothing to measure")
+            raise StorageError(
+                f"{path} is in memory ({mount.type}), not on a storage device: there is nothing to measure"
+            )
         order = rounds(cells)
         visits = layouts(files.sizes, [cell for cells in order for cell in cells], random.Random())
         return run(files, path, (SIZES, DEPTHS), order, visits, seconds, report)
@@ -142,8 +144,9 @@ def run(
     table = tuple(tuple(probe.speed(ProfileCell(size, depth)) for size in sizes) for depth in depths)
     if probe.cached > probe.bytes:
         raise StorageError(
-            f"{where}: the page cache answered, not the storage, and did not let go of the files. Something holds them"
-            " in memory: measure while nothing uses them, or other files of this storage"
+            f"{where}: reads were served by the page cache, not by the storage, and the files could not be dropped from"
+            " it, because a process holds them in memory: measure when no process uses them, or measure other files of"
+            " this storage"
         )
     if not any(speed for row in table for size, speed in zip(sizes, row, strict=True) if size >= LARGE):
         raise StorageError(f"{where}: the storage is too slow to be measured in {seconds:g} s: give it more time")
@@ -175,7 +178,7 @@ class _Probe:
         self._began = time.perf_counter()
         self._speeds: defaultdict[ProfileCell, list[float]] = defaultdict(list)
         self._memory = memoryview(mmap.mmap(-1, in_flight))
-        self._memory[:] = bytes(in_flight)  # pages are there before the clock runs
+        self._memory[:] = bytes(in_flight)  # so that no page fault counts as time of the storage
         self.bytes = self.reads = self.cached = 0
 
     def gone(self) -> float:
@@ -197,6 +200,7 @@ class _Probe:
 
     def visit(self, cell: ProfileCell, ranges: Sequence[Range], limit_s: float) -> None:
         """Read cold ranges for about `limit_s` at most. Reads nothing if time is too short for the fewest reads."""
+        # Skip the cell if the fewest reads take too long even at the highest speed so far.
         fastest = max((speed for speeds in self._speeds.values() for speed in speeds), default=0.0)
         if fastest and cell.size * cell.least > fastest * self.left():
             return
@@ -237,7 +241,7 @@ class _Probe:
             try:
                 return sorted(moment for done in threads.map(work, range(cell.depth)) for moment in done)
             finally:
-                todo.clear()  # after an error or Ctrl-C the other threads end soon
+                todo.clear()  # so that the other threads end soon after an error or Ctrl-C
 
 
 def bandwidth(done: Sequence[float], size: int) -> float:
@@ -270,6 +274,7 @@ class _Files:
         """See `ProbeSubject`. The files are dropped from the page cache first."""
         for file in {piece.file for piece in ranges}:
             self._cached[file].drop()
+        # Pages that are not yet on the storage can be dropped only after a flush.
         for file in {piece.file for piece in ranges if self._is_cached(piece)}:
             self._cached[file].drop_written()
         return [piece for piece in ranges if not self._is_cached(piece)]
@@ -291,14 +296,16 @@ class _Files:
 
 
 def _open_files(path: Path, stack: ExitStack) -> Iterator[tuple[int, int]]:
-    """Return descriptor and usable size of the largest files below `path`; if `path` is a data set, of its chunks."""
+    """Yield descriptor and usable size of the largest files below `path`; if `path` is a data set, of its chunks."""
     found = [(path.stat().st_size, path)] if path.is_file() else list(_walk(path))
+    # Files of equal size are chosen at random.
     random.shuffle(found)
     for _, file in sorted(found, key=lambda item: -item[0])[:_MOST_FILES]:
         descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
         stack.callback(os.close, descriptor)
         facts = os.fstat(descriptor)
-        sparse = facts.st_blocks * 512 < facts.st_size  # a hole is not read: only what lies before the first counts
+        # Holes are not read from storage: only the bytes before the first hole count.
+        sparse = facts.st_blocks * 512 < facts.st_size
         yield descriptor, os.lseek(descriptor, 0, os.SEEK_HOLE) if sparse else facts.st_size
 
 
@@ -327,8 +334,8 @@ def _walk(path: Path) -> Iterator[tuple[int, Path]]:
 def _too_small(path: str | Path, sizes: Sequence[int]) -> str:
     most = max(sizes, default=0)
     return (
-        f"{path}: {sum(sizes) / 1e6:,.1f} MB in files, the largest of {most / 1e6:,.1f} MB, are too little to measure a"
-        f" storage with: {LEAST_BYTES >> 20} MiB in files of some MiB are needed, and a few GiB are better. Name a"
+        f"{path}: {sum(sizes) / 1e6:,.1f} MB in files, the largest of {most / 1e6:,.1f} MB, are too small to measure a"
+        f" storage: {LEAST_BYTES >> 20} MiB in files of some MiB are needed, and a few GiB are better. Name a"
         " larger data set or file on the same storage"
     )
 

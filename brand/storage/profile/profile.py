@@ -72,7 +72,7 @@ class Profile:
         if [len(row) for row in self.bytes_per_s] != [len(self.sizes)] * len(self.depths):
             raise ValueError(f"not a table of {len(self.depths)} rows of {len(self.sizes)}")
         if not all(0 <= value <= _MOST_BANDWIDTH for row in self.bytes_per_s for value in row):
-            raise ValueError("a bandwidth that cannot be")
+            raise ValueError("a bandwidth is out of range")
         if not 0 < self.sequential <= _MOST_BANDWIDTH or not any(map(any, self.bytes_per_s)):
             raise ValueError("nothing was measured")
 
@@ -133,8 +133,7 @@ def bandwidth(profile: Profile, sizes: NDArray[np.float64]) -> NDArray[np.float6
 
 
 def stripe_bytes(profile: Profile | None) -> int:
-    """Return the smallest read, in bytes, that reaches 90 % of the sequential bandwidth with `best_depth` reads in
-    flight.
+    """Return the smallest read, in bytes, that reaches 90 % of the sequential bandwidth, with `best_depth` in flight.
 
     Between two measured sizes the bandwidth is assumed to rise evenly with the logarithm of the size. If no size
     reaches 90 %, this is the largest size. For an unknown storage (None) it is 512 KiB.
@@ -147,8 +146,8 @@ def stripe_bytes(profile: Profile | None) -> int:
 
 
 def busy_bytes(profile: Profile | None) -> int:
-    """Return the bytes in flight that keep the storage busy: `best_depth` reads of `stripe_bytes`; 0 for an unknown
-    storage.
+    """Return the bytes in flight that keep the storage busy: `best_depth` reads of `stripe_bytes`; 0 if it is
+    unknown.
     """
     return 0 if profile is None else best_depth(profile) * stripe_bytes(profile)
 
@@ -291,9 +290,9 @@ def _load(device: str, path: str | Path) -> Profile | None:
             raise ValueError("too large for a storage profile")
         profile = Profile.from_json(json.loads(data))
         if profile.device != device:
-            raise ValueError(f"it is of another storage: {profile.device}")
+            raise ValueError(f"it belongs to another storage: {profile.device}")
     except (ValueError, RecursionError) as error:
-        _log.warning("%s is not used: %s. `brand profile` makes it anew", file, printable(str(error)))
+        _log.warning("%s is not used: %s. `brand profile` replaces it", file, printable(str(error)))
         return None
     return profile
 

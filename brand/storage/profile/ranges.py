@@ -64,9 +64,7 @@ def cells_that_fit(
 
 
 def rounds(cells: Sequence[ProfileCell], visits: int = VISITS) -> list[list[ProfileCell]]:
-    """Return the order of the visits: every other depth by rising size, then the other depths, then both by falling
-    size.
-    """
+    """Return the order of the visits: every other depth by rising size, the other depths, then both by falling size."""
     depths = sorted({cell.depth for cell in cells})
     halves = [sorted(c for c in cells if c.depth in some) for some in (depths[::2], depths[1::2])]
     return [half if number % 2 == 0 else half[::-1] for number in range(visits) for half in halves if half]
@@ -106,8 +104,7 @@ def layouts(
 
 
 def place(files: Sequence[int], wanted: Sequence[int], rng: random.Random) -> list[Range | None]:
-    """Return for each wanted size a range somewhere in the files; None if no file has space left. Ranges do not
-    overlap.
+    """Return a range in the files for each wanted size; None if no file has space left. Ranges do not overlap.
 
     Large ranges choose first. Each chooses a file with a probability in proportion to the file's size. The rest of a
     file is spread at random between its ranges.

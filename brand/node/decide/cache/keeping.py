@@ -1,4 +1,4 @@
-"""When must a node choose its kept and cached samples anew, and how much memory may the kept ones take?"""
+"""When must a node choose its cached samples again, and how much memory may they take?"""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from brand.orders.nextuse import Frequency, NextUse
 from brand.orders.order import MAX_EPOCH, Order
 
 AHEAD_SHARE: Final = 8
-"""`1 / AHEAD_SHARE` of the arena stays free of kept samples, for reading ahead."""
+"""`1 / AHEAD_SHARE` of the arena remains free of cached samples, for read-ahead."""
 AHEAD_MOST: Final = 256 << 20
-"""The most bytes that stay free of kept samples, unless the storage needs more in flight."""
+"""The most bytes that remain free of cached samples, unless the storage needs more in flight."""
 BUSY_SHARE: Final = 4
-"""What the storage needs in flight stays free up to `1 / BUSY_SHARE` of the arena."""
+"""The bytes that the storage needs in flight remain free up to `1 / BUSY_SHARE` of the arena."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reserved:
-    """Memory that kept samples do not take. They spare reads, but they must not starve those that remain."""
+    """Memory that cached samples do not take. They save reads, but they must not starve the reads that remain."""
 
     remote_pages: int
     """Pages that other nodes may fill."""
@@ -34,13 +34,13 @@ class Reserved:
     """Bytes in flight that keep the storage busy."""
 
     def ahead(self, pages: int, page: int) -> int:
-        """How many of `pages` stay free for reading ahead."""
+        """Return how many of `pages` remain free for read-ahead."""
         by_share = min(pages // AHEAD_SHARE, AHEAD_MOST // page)
         return max(by_share, min(pages // BUSY_SHARE, self.busy_bytes // page))
 
 
 class Keeping:
-    """Choices of kept and cached samples."""
+    """Choices of the samples for the memory cache and the cache folder."""
 
     def __init__(
         self, residents: Residents, epochs: Epochs, members: Members, caching: Caching, reserved: Reserved
@@ -50,27 +50,31 @@ class Keeping:
         self._runs: set[RunNumber] = set()
         """Runs that were under way at the last choice."""
         self._for: tuple[RunNumber, CacheCapacity | None] | None = None
-        """The run that it was made for, and what the cache folder's placement depends on; None: it is not written."""
+        """The run of the last choice, and the facts that the folder's placement depends on. None if the folder is
+        not written.
+        """
         self._last = self._taken = 0
-        """Numbers of the last choice, and of the last one that was made."""
+        """Numbers of the last choice that was requested, and of the last one that was made."""
         self._placing = Placing(members, epochs)
         self._aim: Aim | None = None
-        """What the cache folder was last chosen for."""
+        """The aim of the last choice for the cache folder."""
         self._ahead: tuple[Aim, NextUse | Frequency] | None = None
-        """What the ranks draw later, as far as the planner has looked, and the aim that this was begun for."""
+        """The later draws of the ranks, as far as the planner has computed them, and the aim for which it began."""
 
-    def wants(self, number: int) -> bool:
-        """Whether a choice is still of use: it is the last one."""
+    def is_current(self, number: int) -> bool:
+        """Return whether a choice is still of use: it is the last one."""
         return number == self._last
 
-    def takes(self, number: int) -> bool:
-        """A choice is made. Returns whether it is still of use."""
+    def on_choice(self, number: int) -> bool:
+        """Note that a choice is made. Return whether it is still of use."""
         self._taken = max(self._taken, number)
-        return self.wants(number)
+        return self.is_current(number)
 
-    def choice_wanted(self) -> ChooseCached | None:
-        """The choice to make now: a run has begun, or has ended and left its memory, or the cache folder's contents
-        are to change with an epoch. None: the last choice holds.
+    def next_choice(self) -> ChooseCached | None:
+        """Return the choice to make now. None if the last choice holds.
+
+        A choice is needed if a run has begun, if a run has ended and freed its memory, or if the contents of the cache
+        folder are to change with an epoch.
         """
         live = self._epochs.lives.live()
         runs = {run for (run, _), _ in live}
@@ -98,8 +102,9 @@ class Keeping:
     def _choice(
         self, run: RunNumber, aim: Aim | None, live: dict[int, ActiveEpoch], *, anew: bool
     ) -> ChooseCached | None:
-        """The choice for a run with these live epochs. Kept samples are only chosen `anew`, as the next epochs' reads
-        are planned with them.
+        """Return the choice for a run with these active epochs.
+
+        The memory cache is only chosen `anew`, because the reads of the next epochs are planned with it.
         """
         self._aim, order = aim, self._order(run)
         epoch = aim.epoch if aim is not None and aim.epoch in live else next(iter(live))
@@ -113,12 +118,12 @@ class Keeping:
         follow = None if shelf is None else self._follow(order, aim, epoch, live[epoch])
         self._last += 1
         owners, plan = self._members.owners(order.mapping), live[epoch].epoch.plan
-        if plan.grows:  # the planner reads it in its own thread
+        if plan.grows:  # the planner's thread reads it while the order grows
             plan = replace(plan, sample_of=plan.sample_of.copy())
         choice = ChooseCached(self._last, plan, kept, order.seed, self._room(order), owners, shelf, follow)
         if kept is not None and self._drawn(order) <= self._most():
-            # All fit, so there is little to choose. A sample that is drawn before the planner says so would be dropped,
-            # and read a second time.
+            # All samples fit, so the choice is fast. If it were left to the planner, a sample that is drawn before its
+            # answer would be dropped and read a second time.
             mask = choice.kept(self._residents.pool.pages_of)
             assert mask is not None
             self._residents.keep(mask)
@@ -132,11 +137,11 @@ class Keeping:
         return Follow(aim.way, aim.ranks, epoch, division.start, live.epoch.number, ahead)
 
     def _look_ahead(self, order: Order, aim: Aim) -> NextUse | Frequency:
-        """What the ranks draw later. What was found for one epoch serves the next one."""
+        """Return the later draws of the ranks. The result for one epoch serves the next one, too."""
         start = self._caching.start
         assert start is not None
         assert aim.ranks is not None
-        if self._ahead is None or not aim.follows(self._ahead[0]):
+        if self._ahead is None or not aim.same_draws_as(self._ahead[0]):
             last = MAX_EPOCH if start.epochs is None else min(MAX_EPOCH, start.epochs - 1)
             unit = self._caching.unit(order.policy.kept_unit)
             kind = Frequency if aim.way == "frequency" else NextUse
@@ -154,12 +159,12 @@ class Keeping:
         return self._epochs.runs[run].order
 
     def _room(self, order: Order) -> int:
-        """Pages that kept samples and an epoch's samples of this order may take together."""
+        """Return the pages that cached samples and an epoch's samples of this order may take together."""
         pages, mean = self._most(), self._residents.pool.mean_pages
         if self._drawn(order) <= pages:
             return pages  # all samples fit, so nothing is read ahead
         if order.grows:
-            return 0  # what its jobs draw later is in memory already
+            return 0  # the samples that its jobs draw later are in memory already
         pages -= self.reserved.ahead(pages, self._residents.pool.allocator.page)
         runs = {run for (run, _), _ in self._epochs.lives.live()}
         others = {self._epochs.runs[run].order for run in runs} - {order}
@@ -170,10 +175,10 @@ class Keeping:
         return pages - round(sum(other.policy.held(other.mapping) for other in others) * mean)
 
     def _most(self) -> int:
-        """Pages of this node's own samples."""
+        """Return the pages of this node's own samples."""
         return self._residents.pool.allocator.count - 1 - self.reserved.remote_pages
 
     def _drawn(self, order: Order) -> int:
-        """Pages of all samples that an order draws."""
+        """Return the pages of all samples that an order draws."""
         pool = self._residents.pool
         return pool.all_pages if order.subset is None else int(pool.pages_of[order.subset.mask].sum(dtype="int64"))

@@ -1,7 +1,8 @@
-"""Which samples leave the cache folder, and when? Those that have no place any more, once they are read for this epoch.
+"""Which samples are evicted from the cache folder, and when? Samples without a place, once they are read for this
+epoch.
 
-A choice for an epoch is made while the epoch before it is still read. It holds from the first read of its epoch on:
-until then, the samples stay that the epoch before still reads from the folder.
+The choice for an epoch is made while the epoch before it is still read. It takes effect with the first read of its
+epoch: until then, the folder holds the samples that the epoch before still reads from it.
 """
 
 from __future__ import annotations
@@ -22,41 +23,41 @@ class _EvictionChoice:
 
 
 class Leaving:
-    """The samples of one folder that leave it. Masks have the shape (samples,)."""
+    """The samples to evict from one folder. Masks have the shape (samples,)."""
 
     def __init__(self, samples: int) -> None:
         self._coming: _EvictionChoice | None = None
-        """A choice that does not hold yet."""
+        """A choice that is not in effect yet."""
         self._going = np.zeros(samples, np.bool_)
-        """Samples that go when they are read."""
+        """Whether each sample is evicted when it is read."""
         self.moves = False
-        """Whether samples leave the folder at all."""
+        """Whether samples are evicted at all."""
 
     def __repr__(self) -> str:
         return f"Leaving({np.count_nonzero(self._going)} go when they are read)"
 
     @property
     def next_placed(self) -> Mask | None:
-        """What has a place by the choice that does not hold yet; None: there is none."""
+        """Mask of the samples with a place by the choice that is not in effect yet. None if there is no such choice."""
         return None if self._coming is None else self._coming.placed
 
-    def stays(self) -> None:
-        """From now on nothing leaves."""
+    def stop(self) -> None:
+        """Evict nothing from now on."""
         self._coming, self.moves = None, False
         self._going[:] = False
 
-    def follows(self, since: int, placed: Mask) -> None:
-        """A choice is made: it holds from the first read on of epoch number `since`, or of a later one."""
+    def store_choice(self, since: int, placed: Mask) -> None:
+        """Store a choice. It takes effect with the first read of epoch number `since`, or of a later one."""
         self._coming, self.moves = _EvictionChoice(since, placed), True
 
-    def takes_hold(self, number: int) -> bool:
-        """Whether the choice that does not hold yet begins to hold with this read, for epoch number `number`."""
+    def is_due(self, number: int) -> bool:
+        """Return whether the stored choice takes effect with this read, for epoch number `number`."""
         return self._coming is not None and number >= self._coming.since
 
-    def begin(self, held: Mask, to_read: Mask) -> tuple[Mask, NDArray[np.intp]]:
-        """The choice holds from now on. Returns what has a place, and the places of samples that go at once.
+    def apply(self, held: Mask, to_read: Mask) -> tuple[Mask, NDArray[np.intp]]:
+        """Put the stored choice into effect. Return the mask of samples with a place, and the places to evict at once.
 
-        `held` is what the folder holds, `to_read` what epochs have still to read.
+        `held` is a mask of the folder's samples, `to_read` of the samples that epochs still have to read.
         """
         assert self._coming is not None
         placed, self._coming = self._coming.placed, None
@@ -65,8 +66,8 @@ class Leaving:
         self._going[now] = False
         return placed, now
 
-    def read(self, places: NDArray[Any]) -> NDArray[Any]:
-        """These samples are in memory. Returns those of them that go now."""
+    def on_read(self, places: NDArray[Any]) -> NDArray[Any]:
+        """Note that these samples are in memory. Return those of them to evict now."""
         going: NDArray[Any] = places[self._going[places]]
         self._going[going] = False
         return going

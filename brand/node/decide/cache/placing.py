@@ -1,11 +1,12 @@
 """Which placement has the cache folder, and for which epoch is it to be chosen?
 
-    even         a random choice that stays: where this node draws everything, or nodes draw from each other
-    next         what the ranks of this node draw again soonest, chosen for each epoch: where the node is alone
-    frequency    what they draw most often in all epochs, chosen once
+    even         a fixed random choice: if this node draws everything, or if nodes draw from each other
+    next         the samples that the ranks of this node draw again soonest, chosen for each epoch: if the node is alone
+    frequency    the samples that they draw most often in all epochs, chosen once
 
-Which ranks draw here is settled when all ranks of the run do, or else when half of an epoch is drawn, as ranks begin
-one after the other. Until then what comes has a place, as far as there is room, and nothing leaves the folder.
+The ranks that draw here are settled when all ranks of the run draw here, or otherwise when half of an epoch is drawn,
+because ranks begin one after the other. Until then each sample that is read has a place, as far as there is space, and
+nothing is evicted from the folder.
 """
 
 from __future__ import annotations
@@ -22,37 +23,40 @@ from brand.orders.base.placement import CACHED_BYTES
 from brand.orders.nextuse import Ranks
 
 MOST_SEEN: Final = 0.75
-"""Where so much of all units is drawn in each epoch, the next draws of units hardly differ, and `even` is as good."""
+"""If at least this fraction of all units is drawn in each epoch, the next draws of units hardly differ.
+
+The placement `even` is then as good as the others.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Aim:
-    """What the placement is to be chosen for."""
+    """The run, the ranks and the epoch for which the placement is to be chosen."""
 
     way: Way | Literal["even"]
     run: RunNumber
     ranks: Ranks | None = None
     epoch: int = 0
 
-    def follows(self, other: Aim | None) -> bool:
-        """Whether this is for the same draws as another one, in a later epoch or in the same one."""
+    def same_draws_as(self, other: Aim | None) -> bool:
+        """Return whether this is for the same draws as another aim, in a later epoch or in the same one."""
         return other is not None and (self.way, self.run, self.ranks) == (other.way, other.run, other.ranks)
 
 
 @dataclass(frozen=True, slots=True)
 class CacheCapacity:
-    """What the placement depends on, beside the ranks."""
+    """The facts on which the placement depends, in addition to the ranks."""
 
     placement: Placement
     all_fits: bool
-    """Whether the folder has room for all samples."""
+    """Whether the folder has space for all samples."""
     unit: int
     """Samples that are placed together."""
     unit_bytes: float
 
     @property
     def stays(self) -> bool:
-        """Whether no sample ever leaves the folder."""
+        """Whether no sample is ever evicted from the folder."""
         return self.placement == "even" or self.all_fits
 
 
@@ -62,7 +66,7 @@ class Placing:
     def __init__(self, members: Members, epochs: Epochs) -> None:
         self._members, self._epochs = members, epochs
         self._settled: tuple[RunNumber, Ranks] | None = None
-        """The last run and its ranks here that were settled."""
+        """The last run whose ranks here were settled, and these ranks."""
         self._aim: Aim | None = None
         self._said: set[str] = set()
 
@@ -70,7 +74,7 @@ class Placing:
         return f"Placing({self._aim})"
 
     def aim(self, run: RunNumber, room: CacheCapacity) -> Aim | None:
-        """What to choose for now; None: the run has no live epoch, so the last choice holds."""
+        """Return the aim of the next choice. None if the run has no active epoch, so that the last choice holds."""
         lives = [(epoch, live) for (number, epoch), live in self._epochs.lives.live() if number == run]
         if not lives:
             return None
@@ -84,11 +88,13 @@ class Placing:
             self._aim = Aim("even", run)
         else:
             aim = Aim("frequency" if room.placement == "frequency" else "next", run, ranks, lives[0][0])
-            self._aim = self._after(self._aim, [epoch for epoch, _ in lives]) if aim.follows(self._aim) else aim
+            self._aim = self._after(self._aim, [epoch for epoch, _ in lives]) if aim.same_draws_as(self._aim) else aim
         return self._aim
 
     def _after(self, last: Aim | None, epochs: list[int]) -> Aim:
-        """The epoch to choose for: one after the other, as each depends on what the last one leaves."""
+        """Return the aim for the next epoch. Epochs are chosen in order, as each depends on the contents after the
+        last one.
+        """
         assert last is not None
         if last.way == "frequency":
             return last
@@ -101,13 +107,13 @@ class Placing:
         return self._settled == (run, ranks)
 
     def _may_move(self, live: ActiveEpoch, ranks: Ranks, room: CacheCapacity) -> bool:
-        """Whether samples may leave the folder again, by all that is known before the ranks here are settled."""
+        """Return whether samples may be evicted, by all that is known before the ranks here are settled."""
         placement = room.placement
-        if room.stays or live.epoch.plan.grows:  # of a growing order nobody knows the next epochs
+        if room.stays or live.epoch.plan.grows:  # the next epochs of a growing order are unknown
             return False
         if self._members.nodes > 1 or live.epoch.division.batch:
             if placement != "auto":
-                self._say(f"placement {placement!r} is for a node that reads for itself alone: here it is 'even'")
+                self._say(f"placement {placement!r} needs a single node without locality: this node uses 'even'")
             return False
         return placement != "auto" or not ranks.all
 
@@ -117,8 +123,8 @@ class Placing:
             return False
         self._say(
             f"{len(ranks.here)} of {ranks.replicas} ranks draw here, but {room.unit} neighbouring samples are cached "
-            "together, so the cache folder holds a random choice (placement 'even'). Single samples of 64 KiB or more, "
-            "with order='uniform', could be chosen by their next use"
+            "together, so the cache folder holds a random choice (placement 'even'). The next use can decide only for "
+            "single samples of 64 KiB or more, with order='uniform'"
         )
         return True
 

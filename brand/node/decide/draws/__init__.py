@@ -1,9 +1,9 @@
-"""When is a draw answered, and with what?
+"""When is a draw answered, and with which samples?
 
-draws      when, and with what
-taking     what follows when ranks take samples
-fetches    samples that clients fetch by name
+draws      when a draw is answered, and with which samples
+taking     the effects of drawn samples on epochs and runs
+fetches    samples that clients request by index
 divisions  clients that ask which positions are theirs
-late       which draws wait too long
-jobs       what users see of jobs
+late       draws that wait too long
+jobs       the statistics of jobs
 """

@@ -13,7 +13,7 @@ from brand.node.decide.state.tasks import PositionsDivided, Refuse
 from brand.node.wire.numbers import ClientNumber
 
 LIMIT_S: Final = 60.0
-"""How long ranks wait for each other to begin."""
+"""Seconds that ranks wait for each other to begin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,17 +40,17 @@ class Divisions:
         return not self._asked
 
     def ask(self, client: ClientNumber, key: Key, rank: int, now_s: float) -> None:
-        """A client asks which positions of an epoch are a rank's own. Raises `UsageError` where it already waits."""
+        """Record that a client asks for a rank's own positions of an epoch. Raises `UsageError` if it already waits."""
         if any(asked.client == client for asked in self._asked):
-            raise UsageError("a second question about positions before the first is answered")
+            raise UsageError("this client already waits for its positions")
         self._asked.append(_Asked(client, key, rank, now_s))
 
-    def left(self, client: ClientNumber) -> None:
-        """A client is gone."""
+    def on_client_gone(self, client: ClientNumber) -> None:
+        """Forget the question of a client that has disconnected."""
         self._asked = [asked for asked in self._asked if asked.client != client]
 
     def answers(self, now_s: float) -> Iterator[PositionsDivided | Refuse]:
-        """Answers that clients get now."""
+        """Yield the answers that clients get now."""
         waiting, self._asked = self._asked, []
         for asked in waiting:
             live = self._epochs.get(asked.key)
@@ -64,7 +64,7 @@ class Divisions:
                 self._asked.append(asked)
 
     def _missing_ranks(self, key: Key) -> list[int]:
-        """Ranks that have not begun an epoch. Before any rank has begun, the number of ranks counts as 1."""
+        """Return the ranks that have not begun an epoch. Until a rank has begun it, the number of ranks counts as 1."""
         life = self._epochs.lives.get(key)
         begin = None if life is None else life.begin
         replicas = 1 if begin is None else begin.division.replicas

@@ -1,7 +1,8 @@
-"""When is a draw answered, and with what?
+"""When is a draw answered, and with which samples?
 
-A draw waits as long as a read or another node will bring its samples, or a preparer will prepare them. After a while
-the server answers it as it stands, and the client reads the missing samples exactly from storage.
+A draw waits as long as a read or another node will deliver its samples, or a decode worker will decode them. If that
+takes too long, the server answers it with the samples in memory, and the client reads the missing samples directly from
+storage.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ from brand.node.wire.numbers import ClientNumber
 from brand.node.wire.taking import repeat
 
 LONGEST_WAIT_S: Final = 30.0
-"""After so long a server answers a draw as it stands: storage may hang, clients should not."""
+"""Seconds after which a server answers a draw with the samples in memory. Storage may hang, clients should not."""
 
 
 class Draws:
-    """The draws of the clients of one node. Draws that wait belong to their epochs (`Life.draws`).
+    """The draws of the clients of one node. Draws that wait belong to their epochs (`EpochEntry.draws`).
 
-    `decodes` decodes samples for them; None: clients do.
+    `decodes` decodes samples for them. None if clients decode.
     """
 
     def __init__(
@@ -60,34 +61,34 @@ class Draws:
 
     @property
     def waiting(self) -> list[Draw]:
-        """Draws that are not answered yet, in the order in which they came."""
+        """Draws that are not answered yet, in the order of arrival."""
         return self._epochs.lives.draws()
 
     def ask(
         self, client: ClientNumber, key: Key, positions: NDArray[np.int64], now_s: float, drawer: Drawer | None = None
     ) -> None:
-        """A client asks for positions of an epoch. `answers` returns the answer. Raises `UsageError`.
+        """Add a draw: a client asks for positions of an epoch. `answers` returns the answer. Raises `UsageError`.
 
-        `drawer` is the process behind the client, where that is known. The epoch's account then notes its draws.
+        `drawer` is the process of the client, if it is known. The epoch's account then records its draws.
         """
         draws = self._epochs.runs[key[0]].order.draws
         if not len(positions) or positions.min() < 0 or positions.max() >= draws:
-            raise UsageError(f"positions are 0 to {draws - 1:,}")
+            raise UsageError(f"positions must be 0 to {draws - 1:,}")
         if any(draw.client == client for draw in self.waiting):
-            raise UsageError("a second draw before the first is answered")
+            raise UsageError("this client already waits for a draw")
         self.leases.check(client)
         self._epochs.runs[key[0]].conduct.check()
         self._features.ask(key, positions, now_s)
         life = self._epochs.expect(key, int(positions.min()))
         self._last += 1
         draw = Draw(self._last, client, key, positions, now_s, drawer)
-        self._counters.asked(len(positions))
+        self._counters.add_drawn(len(positions))
         if not self._settle(draw, now_s):
-            self._counters.waits(len(positions))
+            self._counters.add_waiting(len(positions))
             life.draws.append(draw)
 
-    def left(self, client: ClientNumber) -> None:
-        """A client is gone: drop its draws and its leases."""
+    def on_client_gone(self, client: ClientNumber) -> None:
+        """Drop the draws and leases of a client that has disconnected."""
         for draw in [draw for draw in self.waiting if draw.client == client]:
             self._remove(draw)
             live = self._epochs.get(draw.key)
@@ -96,19 +97,19 @@ class Draws:
         self.leases.left(client)
 
     def answers(self) -> Iterator[DrawAnswer]:
-        """Answers that have not been sent."""
+        """Yield answers that have not been sent."""
         while self._answers:
             yield self._answers.popleft()
 
     def settle(self, now_s: float) -> bool:
-        """Answer the draws that wait for nothing. Returns whether there were any."""
+        """Answer the draws that wait for nothing. Return whether there were any."""
         done = [draw for draw in self.waiting if self._settle(draw, now_s)]
         for draw in done:
             self._remove(draw)
         return bool(done)
 
     def tend(self, now_s: float) -> bool:
-        """Ask other nodes for samples that have not come. Returns whether a node was asked."""
+        """Ask other nodes for samples that have not arrived. Return whether a node was asked."""
         asked = False
         for draw in self.waiting:
             live = self._epochs.get(draw.key)
@@ -117,7 +118,7 @@ class Draws:
         return asked
 
     def end_overdue(self, now_s: float) -> None:
-        """Answer draws that have waited too long, as they stand."""
+        """Answer draws that have waited too long with the samples in memory."""
         for draw in self.waiting:
             live = self._epochs.get(draw.key)
             if now_s - draw.since_s <= LONGEST_WAIT_S or live is None or not self._features.stands(draw.key):
@@ -126,7 +127,7 @@ class Draws:
                 self.answer(draw, now_s)
 
     def first_stuck(self, now_s: float) -> Draw | None:
-        """The oldest draw that waits for a read of this node, and for no other job."""
+        """Return the oldest draw that waits for a read of this node, and for no other job."""
         for draw in self.waiting:
             live = self._epochs.get(draw.key)
             if live is None or not live.epoch.waits_for_reads(draw.positions):
@@ -136,7 +137,7 @@ class Draws:
         return None
 
     def answer(self, draw: Draw, now_s: float) -> None:
-        """Answer a draw that waits, as it stands."""
+        """Answer a draw that waits with the samples in memory."""
         live = self._epochs.get(draw.key)
         assert live is not None  # no draw is answered before its plan is made
         self._remove(draw)
@@ -146,10 +147,10 @@ class Draws:
         self._epochs.lives[draw.key].draws.remove(draw)
 
     def _settle(self, draw: Draw, now_s: float) -> bool:
-        """Answer a draw if nothing that it waits for is still to come."""
+        """Answer a draw if it waits for nothing. Return whether it was answered."""
         cause = self._waits_for(draw, now_s)
         if cause is not None:
-            draw.waits(cause, now_s)
+            draw.wait_for(cause, now_s)
             return False
         live = self._epochs.get(draw.key)
         assert live is not None
@@ -157,20 +158,20 @@ class Draws:
         return True
 
     def _waits_for(self, draw: Draw, now_s: float) -> Cause | None:
-        """What a draw waits for; None: for nothing."""
+        """Return the cause of a draw's wait. None if it waits for nothing."""
         live = self._epochs.get(draw.key)
         if live is None or not live.epoch.decides(draw.positions):
             return "server"
         epoch = live.epoch
-        if draw.asks(epoch, now_s):
+        if draw.claim_requests(epoch, now_s):
             self._features.request(epoch, draw.positions)
         sample_of = epoch.plan.sample_of
         if draw.waits_at >= 0 and epoch.states.waited_for(sample_of[draw.waits_at :][:1]).all():
-            return draw.waits_for  # every step asks this of every draw that waits: it must not look at all positions
+            return draw.waits_for  # called in each step for each waiting draw: too often to scan all positions
         places = sample_of[draw.positions]
         to_come = np.flatnonzero(epoch.states.waited_for(places))
         if len(to_come):
-            draw.looked(int(draw.positions[to_come[-1]]))
+            draw.note_missing(int(draw.positions[to_come[-1]]))
             own = self._members.nodes == 1 or epoch.owner_of(places[to_come[-1:]])[0] == self._members.node
             return "storage" if own else "node"
         if not self._agreed(draw, live, now_s) or self._features.holds_back(draw, now_s):
@@ -180,28 +181,28 @@ class Draws:
         return None
 
     def _agreed(self, draw: Draw, live: ActiveEpoch, now_s: float) -> bool:
-        """Whether all ranks have begun the epoch at the same position, or have had long enough to do so.
+        """Return whether all ranks have begun the epoch at the same position, or their time for it is over.
 
-        Where ranks begin at different positions, the server refuses the run before that time is over.
+        If ranks begin at different positions, the server refuses the run before that time is over.
         """
         if not live.agreed:
             agreed = self._features.agrees(draw, now_s)
             if agreed and self._features.stands(draw.key):
-                live.agrees()
+                live.mark_agreed()
         return live.agreed
 
     def _answer(self, draw: Draw, live: ActiveEpoch, now_s: float) -> None:
         epoch = live.epoch
-        draw.waits(None, now_s)
+        draw.wait_for(None, now_s)
         places = epoch.plan.sample_of[draw.positions].astype(np.int64)
         present = self._residents.present(places)
-        if repeat(draw.positions):  # a position that occurs twice has its sample in memory once
+        if repeat(draw.positions):  # a repeated position has its sample in memory only once
             first = np.unique(places, return_index=True)[1]
             present &= np.isin(np.arange(len(places)), first)
         here = places[present]
         self._residents.left.miss(places[~present])
         self._residents.refer(here[~epoch.states.are(HELD, here)])
-        epoch.states.leaves(places)
+        epoch.states.release(places)
         self.taking.note(draw.key, live, draw.positions, places, now_s, draw.drawer)
         counts, pages = self._residents.chains(here)
         state = present.astype(np.uint8)
@@ -214,4 +215,4 @@ class Draws:
         self._answers.append(
             DrawAnswer(draw.client, lease, places, state, counts, pages, taken.chains, joins, draw.held)
         )
-        self._counters.answered(len(here), len(places) - len(here), now_s - draw.since_s, draw.held)
+        self._counters.add_answered(len(here), len(places) - len(here), now_s - draw.since_s, draw.held)

@@ -1,9 +1,8 @@
-"""How does a client get a sample by name that it cannot read itself?
+"""How does a client get a sample by index that it cannot read itself?
 
-Where only another node's disk holds the sample, the server asks the owners, and puts their answers together. Where an
-owner does not answer in time, the client gets an error that names the node, so it never waits for ever. Where each node
-has all samples (`reads_here`), the server reads them itself: clients ask for what is in a store, as only servers speak
-to stores.
+If only another node's disk has the sample, the server asks the owners, and joins their answers. If an owner does not
+answer in time, the client gets an error that names the node, so that it never waits for ever. If each node has all
+samples (`reads_here`), the server reads them itself: this serves samples of an object store, which only servers access.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ from brand.node.wire.peer_messages import Fetch, FetchReply
 from brand.node.wire.samples import pack_samples, unpack_samples
 
 LIMIT_S: Final = 8.0
-"""How long a fetch may take."""
+"""Seconds that a fetch may take."""
 LARGEST: Final = 1 << 30
-"""Largest answer to a question of several samples, in bytes; one sample may be larger."""
+"""Largest answer to a question of several samples, in bytes. One sample may be larger."""
 AT_A_TIME: Final = 8
-"""The most unanswered questions to one node; further questions wait."""
+"""The most unanswered questions to one node. Further questions wait."""
 
 
 @dataclass(slots=True)
@@ -44,21 +43,21 @@ class _Question:
     asked: bool = False
 
     def ask(self) -> None:
-        """The owner is asked."""
+        """Note that the owner is asked."""
         self.asked = True
 
     def take(self, part: memoryview) -> None:
-        """A part of the answer has come."""
+        """Append a part of the answer."""
         self.data += part
 
-    def begin_anew(self) -> None:
-        """The owner has to be asked again."""
+    def reset(self) -> None:
+        """Reset the question, so that the owner is asked again."""
         self.asked, self.data = False, bytearray()
 
 
 @dataclass(slots=True)
 class _Fetch:
-    """Samples that a client wants."""
+    """Samples that a client has requested."""
 
     client: ClientNumber
     places: NDArray[np.int64]
@@ -84,7 +83,9 @@ class Fetches:
         self._last = 0
 
     def check(self, places: NDArray[np.int64], owner: NodeNumber) -> int:
-        """Stored bytes of samples. Raises `ProtocolError` where `owner` lacks one, or where the bytes are too many."""
+        """Return the stored bytes of samples. Raises `ProtocolError` if `owner` lacks one, or if the bytes are too
+        many.
+        """
         if places.min() < 0 or places.max() >= self._samples:
             raise ProtocolError("places that the data set does not have")
         if (self._owners.of(places) != owner).any():
@@ -92,36 +93,36 @@ class Fetches:
         return self._size(places)
 
     def _size(self, places: NDArray[np.int64]) -> int:
-        """Stored bytes of samples. Raises `ProtocolError` where they are too many."""
+        """Return the stored bytes of samples. Raises `ProtocolError` if they are too many."""
         size = int(self._index.rows_at(places)["size"].sum(dtype=np.int64))
         if len(places) > 1 and size > LARGEST:
-            raise ProtocolError(f"more than {LARGEST:,} bytes in one question")
+            raise ProtocolError(f"the samples of one question have more than {LARGEST:,} bytes")
         return size
 
     def want(self, client: ClientNumber, places: NDArray[np.int64], now_s: float) -> None:
-        """A client wants samples that it cannot read. Raises `ProtocolError`."""
+        """Add a fetch: a client requests samples that it cannot read. Raises `ProtocolError`."""
         if len(places) == 0 or places.min() < 0 or places.max() >= self._samples:
             raise ProtocolError("places that the data set does not have")
         if any(fetch.client == client for fetch in self._fetches):
-            raise ProtocolError("a second fetch before the first is answered")
+            raise ProtocolError("this client already waits for a fetch")
         here = self._owners.node
         fetch = _Fetch(client, places, math.inf if self._reads_here else now_s + LIMIT_S)
         owner = np.full(len(places), here) if self._reads_here else self._owners.of(places)
         if (owner == here).any() and not self._reads_here:
-            raise ProtocolError("places that this node has itself")
+            raise ProtocolError("places that this node stores itself")
         questions = {}
         for node in map(NodeNumber, np.unique(owner).tolist()):
             theirs = np.unique(places[owner == node])
-            size = len(theirs) + self._size(theirs)  # one byte for each sample says whether it is there
+            size = len(theirs) + self._size(theirs)  # one byte for each sample: whether it is present
             self._last += 1
             questions[self._last] = _Question(theirs, fetch, size)
             fetch.open[self._last] = node
         self._questions |= questions
         self._fetches.append(fetch)
-        self._counters.fetches(len(places))
+        self._counters.add_fetched(len(places))
 
     def questions(self, node: NodeNumber) -> Iterator[Fetch]:
-        """Questions to ask a node now."""
+        """Yield questions to ask a node now."""
         mine = [(number, q) for number, q in self._questions.items() if q.fetch.open[number] == node]
         free = AT_A_TIME - sum(question.asked for _, question in mine)
         for number, question in [item for item in mine if not item[1].asked][: max(0, free)]:
@@ -129,7 +130,7 @@ class Fetches:
             yield Fetch(number, question.places)
 
     def reads(self, free: int) -> Iterator[ReadFor]:
-        """Reads to start now for clients of this node, at most `free`."""
+        """Yield reads to start now for clients of this node, at most `free`."""
         if self._reads_here:
             mine = [(number, question) for number, question in self._questions.items() if not question.asked]
             for number, question in mine[: max(0, free)]:
@@ -137,28 +138,28 @@ class Fetches:
                 self.on_the_way += 1
                 yield ReadFor(self._owners.node, number, 0, question.places, question.size)
 
-    def have_read(self, read: ReadFor, data: bytes, error: BrandError | None) -> None:
-        """A read for a client of this node has ended, with all its samples or with an error."""
+    def on_read_ended(self, read: ReadFor, data: bytes, error: BrandError | None) -> None:
+        """Take the samples of a read for a client of this node, or its error."""
         self.on_the_way -= 1
         question = self._questions.get(read.number)
-        if question is None:  # the client is gone
+        if question is None:  # the client has disconnected
             return
         if error is not None:
             self._end(question.fetch)
             self._done.append(Refuse(question.fetch.client, error))
         else:
-            self.came(read.node, FetchReply(read.number, len(data), 0, memoryview(data)))
+            self.on_reply(read.node, FetchReply(read.number, len(data), 0, memoryview(data)))
 
-    def came(self, node: NodeNumber, fetched: FetchReply) -> None:
-        """A part of an answer has come. Raises `ProtocolError`."""
+    def on_reply(self, node: NodeNumber, fetched: FetchReply) -> None:
+        """Take a part of an answer. Raises `ProtocolError`."""
         number = fetched.number
         question = self._questions.get(number)
-        if question is None:  # given up
+        if question is None:  # the fetch was given up
             return
         if question.fetch.open[number] != node or not question.asked:
-            raise ProtocolError("an answer to a question that it was not asked")
+            raise ProtocolError("an answer from a node that was not asked")
         if fetched.size > question.size or fetched.offset != len(question.data):
-            raise ProtocolError("an answer of another size than its samples")
+            raise ProtocolError("an answer whose size is not that of its samples")
         question.take(fetched.part)
         if len(question.data) < fetched.size:
             return
@@ -173,19 +174,19 @@ class Fetches:
             found = [fetch.samples.get(place) for place in fetch.places.tolist()]
             self._done.append(Deliver(fetch.client, pack_samples(found)))
 
-    def lost(self, node: NodeNumber) -> None:
-        """A node cannot be reached: this node asks it again as soon as it can be."""
+    def on_node_lost(self, node: NodeNumber) -> None:
+        """Reset the questions to an unreachable node, so that it is asked again once it is reachable."""
         for number, question in self._questions.items():
             if question.fetch.open[number] == node:
-                question.begin_anew()
+                question.reset()
 
-    def left(self, client: ClientNumber) -> None:
-        """A client is gone."""
+    def on_client_gone(self, client: ClientNumber) -> None:
+        """End the fetch of a client that has disconnected."""
         for fetch in [fetch for fetch in self._fetches if fetch.client == client]:
             self._end(fetch)
 
     def give_up(self, now_s: float, reachable: Callable[[NodeNumber], bool]) -> None:
-        """End fetches that take too long. `reachable` says whether a node can be asked."""
+        """End fetches that take too long. `reachable` returns whether a node can be asked."""
         for fetch in [fetch for fetch in self._fetches if fetch.until_s < now_s]:
             number, node = next(iter(fetch.open.items()))
             question = self._questions[number]
@@ -196,7 +197,7 @@ class Fetches:
             self._done.append(Refuse(fetch.client, UnreachableError(reason)))
 
     def done(self) -> list[Deliver | Refuse]:
-        """Fetches that have ended since the last call."""
+        """Return the fetches that have ended since the last call."""
         done, self._done = self._done, []
         return done
 

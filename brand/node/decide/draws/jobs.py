@@ -1,4 +1,4 @@
-"""What do users see of the jobs of a server?"""
+"""The statistics of the jobs of a server."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ MOST_HELD: Final = 64
 
 
 def jobs(epochs: Epochs, now_s: float) -> list[dict[str, Any]]:
-    """Each run with an epoch under way, as plain values (`docs/statistics.md`)."""
+    """Return each run with an epoch under way, as plain values (`docs/statistics.md`)."""
     return [_job(epochs, number, now_s) for number in epochs.pacing.begun()]
 
 
 def held_draws(epochs: Epochs, now_s: float) -> list[dict[str, Any]]:
-    """The oldest draws that wait now, as plain values (`docs/statistics.md`)."""
+    """Return the oldest draws that wait now, as plain values (`docs/statistics.md`)."""
     return [_held(epochs, draw, now_s) for draw in epochs.lives.draws()[:MOST_HELD]]
 
 

@@ -1,4 +1,4 @@
-"""Which draws wait too long, and what do they wait for?"""
+"""Which draws wait too long, and what is the cause?"""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from brand.node.decide.epochs.epochs import Epochs
 from brand.node.wire.numbers import ClientNumber, NodeNumber
 
 LATE_S: Final = 5.0
-"""How long a draw waits before the log says so."""
+"""Seconds that a draw waits before the log reports it."""
 
 Cause = Literal["read", "memory", "node", "plan"]
 
 
 @dataclass(frozen=True, slots=True)
 class LateDraw:
-    """A draw that waits too long, and what it waits for."""
+    """A draw that waits too long, and the cause."""
 
     client: ClientNumber
     since_s: float
@@ -27,10 +27,13 @@ class LateDraw:
     position: int
     """The first position whose sample is not in memory."""
     cause: Cause
-    """`read`: storage has not answered the read of the sample. `memory`: its read has not begun, because other reads
-    come first or memory is full. `node`: its owner has not sent it. `plan`: the plan of the epoch is not made yet."""
+    """Cause of the wait.
+
+    `read`: storage has not answered the read of the sample. `memory`: its read has not begun, because other reads are
+    earlier or memory is full. `node`: its owner has not sent it. `plan`: the plan of the epoch is not made yet.
+    """
     rank: int | None = None
-    """The rank that draws the position; None where the plan is not made."""
+    """The rank that draws the position. None if the plan is not made."""
     replicas: int = 1
     chunk: int | None = None
     node: NodeNumber | None = None
@@ -38,7 +41,7 @@ class LateDraw:
 
 
 def late_draws(epochs: Epochs, chunk_size: int, node: NodeNumber, now_s: float) -> Iterator[LateDraw]:
-    """Draws that have waited longer than `LATE_S` on this node."""
+    """Yield the draws that have waited longer than `LATE_S` on this node."""
     for draw in epochs.lives.draws():
         if now_s - draw.since_s < LATE_S:
             continue
@@ -53,7 +56,7 @@ def late_draws(epochs: Epochs, chunk_size: int, node: NodeNumber, now_s: float) 
         reading = waits & epoch.states.on_the_way(places) & (owners == node)
         cause: Cause = "read" if reading.any() else "memory" if (waits & (owners == node)).any() else "node"
         missing = reading if cause == "read" else waits
-        if not missing.any():  # the server answers it in this turn of its loop
+        if not missing.any():  # the server answers it in this step of its loop
             continue
         at = int(np.flatnonzero(missing)[0])
         position = int(draw.positions[at])

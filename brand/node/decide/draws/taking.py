@@ -1,7 +1,8 @@
-"""What follows when ranks take samples: by a draw that is answered, or by themselves out of what memory keeps?
+"""How do epochs and runs change when ranks take samples: by an answered draw, or directly from the memory cache?
 
-A client that finds a kept sample in the directory copies it without asking (`brand.node.client.taking`), and tells the
-server afterwards. It needs to know which samples lie at its positions; the server says so as soon as the epoch is live.
+A client that finds a cached sample in the directory copies it without a request (`brand.node.client.taking`), and
+reports it to the server afterwards. It needs to know the samples at its positions. The server sends them as soon as the
+epoch is active.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from brand.node.wire.taking import repeat
 
 
 class DirectHitLog:
-    """Notes what ranks take, in their epochs and runs."""
+    """Records taken samples in their epochs and runs."""
 
     def __init__(self, residents: Residents, epochs: Epochs, counters: DrawCounters) -> None:
         self._residents, self._epochs, self._counters = residents, epochs, counters
@@ -29,9 +30,10 @@ class DirectHitLog:
         return f"DirectHitLog({self._counters.taken:,} samples were taken without being asked for)"
 
     def places(self, key: Key, first: int, most: int) -> NDArray[np.int32]:
-        """The samples at positions of an epoch, from `first` on, at most `most`: for clients that take by themselves.
+        """Return the samples at positions of an epoch, from `first` on, at most `most`, for clients that take
+        samples directly.
 
-        None of them where the epoch is not live, or where others have to do with what its ranks draw.
+        Returns none if the epoch is not active, or if its job shares reads with other jobs.
         """
         live = self._epochs.get(key)
         if live is None or live.epoch.plan.shares:
@@ -39,30 +41,32 @@ class DirectHitLog:
         return live.epoch.plan.sample_of[first : first + most].astype(np.int32)
 
     def places_at(self, key: Key, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The samples at these positions of an epoch; none where it is not live. Raises `ProtocolError`."""
+        """Return the samples at these positions of an epoch. None of them if it is not active. Raises
+        `ProtocolError`.
+        """
         if positions.min() < 0 or positions.max() >= self._epochs.runs[key[0]].order.draws:
             raise ProtocolError("positions that the epoch does not have")
         live = self._epochs.get(key)
         return np.empty(0, np.int64) if live is None else live.epoch.plan.sample_of[positions].astype(np.int64)
 
-    def by_themselves(
+    def record_direct(
         self, key: Key, positions: NDArray[np.int64], right: NDArray[np.int64], now_s: float, drawer: Drawer | None
     ) -> None:
-        """A client has taken the samples at these positions. Places in `right` had right checksums.
+        """Record the samples that a client has taken directly at these positions. `right`: places with right checksums.
 
         Raises `UsageError`, `ProtocolError`.
         """
         run, live, places = self._epochs.runs[key[0]], self._epochs.get(key), self.places_at(key, positions)
         if repeat(positions) or (live is not None and live.epoch.plan.shares):
-            raise ProtocolError("samples that cannot have been taken")
+            raise ProtocolError("positions that a client cannot have taken itself")
         run.conduct.check()
         self._residents.mark_checked(right)
-        self._counters.takes(len(positions))
-        if live is None:  # it made room meanwhile; the client's next draw begins it anew
-            run.draws(len(positions))
+        self._counters.add_taken(len(positions))
+        if live is None:  # it was dropped meanwhile; the client's next draw begins it again
+            run.add_drawn(len(positions))
             return
         self._epochs.features.ask(key, positions, now_s)
-        held = live.epoch.states.leaves(places)
+        held = live.epoch.states.release(places)
         self._residents.let_go(places[held])
         self.note(key, live, positions, places, now_s, drawer)
 
@@ -75,14 +79,14 @@ class DirectHitLog:
         now_s: float,
         drawer: Drawer | None,
     ) -> None:
-        """A rank has the samples at these positions, as far as its epoch and its run are concerned."""
+        """Record in its epoch and its run that a rank has the samples at these positions."""
         (number, epoch_number), epoch = key, live.epoch
-        epoch.progress.draws(epoch.division.rank_of(int(positions[0])), positions)
+        epoch.progress.add_drawn(epoch.division.rank_of(int(positions[0])), positions)
         self._epochs.pacing.pulse(number).beat(len(places), now_s)
         self._epochs.features.drawn(key)
         run = self._epochs.runs[number]
-        run.draws(len(places))
-        run.serves(len(readable(epoch, places)))
+        run.add_drawn(len(places))
+        run.add_served(len(readable(epoch, places)))
         if run.conduct.note(live.account, drawer, positions):
             live.judge(run.conduct, epoch_number)
         if live.begun and epoch.progress.half_done:

@@ -1,7 +1,7 @@
 """When does an epoch begin and end?
 
 epochs   when an epoch begins and ends
-makings  how an epoch begins whose plan is made
-plans    which plans the planner has to make
-pacing   how fast runs draw
+makings  how an epoch begins once its plan is made
+plans    the plans that the planner has to make
+pacing   the draw rates of runs
 """

@@ -1,9 +1,9 @@
 """When does an epoch of a run begin, and when is it dropped?
 
 A *run* is one training: an order and a name that all its ranks and workers share, on all nodes. Its readers are the
-ranks of this node and the other nodes. A reader says when it begins an epoch. When half of an epoch is drawn, the node
-has the next one planned, so that it can read ahead. The node drops an epoch when all readers have left it behind, and
-all epochs of a run when the run's last client has gone.
+ranks of this node and the other nodes. A reader announces that it begins an epoch. When half of an epoch is drawn, the
+node requests the plan of the next one, so that it can read ahead. The node drops an epoch when all readers are past it,
+and all epochs of a run when the run's last client has disconnected.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from brand.orders.base.plan import EpochPlan
 from brand.orders.order import MAX_EPOCH
 
 RANKS_S: Final = 1.0
-"""How long a planned epoch waits for ranks of other nodes to begin it."""
+"""Seconds that a planned epoch waits for ranks of other nodes to begin it."""
 
 
 def _none() -> Iterable[NodeNumber]:
@@ -43,7 +43,7 @@ def _none() -> Iterable[NodeNumber]:
 
 
 class Epochs:
-    """The epochs of all runs of a node. `unreachable`: nodes from which this node expects nothing just now."""
+    """The epochs of all runs of a node. `unreachable`: nodes from which this node expects no samples at present."""
 
     def __init__(
         self,
@@ -61,20 +61,20 @@ class Epochs:
         self.makings = EpochBuilder(residents, self.runs, self.lives, limits, members, unreachable, self.features)
         self.plans = Plans(residents, self.runs, self.lives, self.features, self.want)
         self.changes = 0
-        """How often something changed that this node tells other nodes."""
+        """Number of changes that this node reports to other nodes."""
 
     def __repr__(self) -> str:
         return f"Epochs({self.lives!r})"
 
     def get(self, key: Key) -> ActiveEpoch | None:
-        """The live epoch of this key; None where it is not live."""
+        """Return the active epoch of this key. None if it is not active."""
         life = self.lives.get(key)
         return None if life is None else life.live
 
     # -- ranks and nodes begin, draw and leave -----------------------------------------------------------------------
 
     def begin_here(self, said: ClientBegins) -> None:
-        """A rank of this node is about to draw. With `GOES_ON`, this is no further beginning of the epoch."""
+        """Note that a rank of this node is about to draw. With `GOES_ON`, it does not begin the epoch once more."""
         key, announced = said.key, said.announcement
         run = self.runs[said.run]
         before = run.readers.get((said.client, None))
@@ -82,7 +82,7 @@ class Epochs:
         goes_on = announced.processes == GOES_ON
         if not goes_on:
             again = before is None or announced.epoch <= before.epoch
-            run.conduct.begins(said.drawer, announced.processes, again=again)
+            run.conduct.on_begin(said.drawer, announced.processes, again=again)
         times = max(here, 1) if goes_on else here + 1
         start, ranks = min(announced.position, run.order.draws), (announced.rank,)
         begin = Begin(start, announced.replicas, ranks, announced.batch, self._members.node, times)
@@ -91,7 +91,7 @@ class Epochs:
             self._drop_later(key)
 
     def begin(self, client: ClientNumber, key: Key, begin: Begin) -> None:
-        """Ranks of this node or of another one are about to draw."""
+        """Note that ranks of this node or of another one are about to draw."""
         run, epoch, life = self.runs[key[0]], key[1], self.lives[key]
         if begin.node != self._members.node:
             self.limits.learn(begin.node, begin.largest)
@@ -106,17 +106,18 @@ class Epochs:
             if isinstance(life.stage, PlanReady):
                 self._make_if_known(key)
         elif begin.times > live.begun or (begin.times and not division.same_division(live.epoch.division)):
-            self._begin_anew(key, live, EpochStart(division, begin.times))
+            self._begin_again(key, live, EpochStart(division, begin.times))
         else:
-            live.begins_at(begin.start)
+            live.note_start(begin.start)
             live.epoch.expect(run.ranks(live.epoch.division.replicas), run.fronts(epoch))
         self._retire(key[0])
 
     def expect(self, key: Key, first: int) -> EpochEntry:
-        """A draw from position `first` on has come. Returns the life of its epoch, and begins a missing epoch anew.
+        """Return the entry of the epoch that a draw from position `first` on belongs to. Begins the epoch if it is
+        missing.
 
-        An epoch is missing where it made room for another run, where the server was replaced, or where a straggler
-        draws from an epoch that is over. For a straggler, the node reads nothing ahead.
+        An epoch is missing if it was dropped for another run, if the server was replaced, or if a straggler draws from
+        an epoch that is over. For a straggler, the node reads nothing ahead.
         """
         life = self.lives[key]
         if life.live is not None or life.planned:
@@ -135,21 +136,21 @@ class Epochs:
         return life
 
     def forget(self, client: ClientNumber, key: Key, node: NodeNumber) -> None:
-        """Another node has no use for an epoch any more. `client` is its number among the clients."""
+        """Forget an epoch for another node that no longer needs it. `client` is the node's number among the clients."""
         life, run = self.lives.get(key), self.runs.get(key[0])
         if life is not None:
             self._residents.let_go(life.forget(node))
         if run is not None and run.readers.pop((client, key[1]), None) is not None:
             self._retire(key[0])
 
-    def left(self, client: ClientNumber, only: RunNumber | None = None) -> None:
-        """A client is gone. With `only`, it has left just the run of this number."""
+    def remove_client(self, client: ClientNumber, only: RunNumber | None = None) -> None:
+        """Remove a client that has disconnected. With `only`, it has left just the run of this number."""
         for number, run in [(n, run) for n, run in self.runs.items() if only in (None, n)]:
-            had_readers = run.left(client)
+            had_readers = run.remove_client(client)
             if not run.clients:
                 self._retire(number, all_of_it=True)
                 del self.runs[number]
-                self.pacing.left()
+                self.pacing.forget_ended()
                 self.features.forget_runs()
             elif had_readers:
                 self._retire(number)
@@ -159,21 +160,22 @@ class Epochs:
     # -- plans -------------------------------------------------------------------------------------------------------
 
     def want(self, key: Key, begin: EpochStart | None = None) -> None:
-        """Have a plan made for an epoch that has none. `begin`: how ranks have begun the epoch; None: it is read ahead.
+        """Request a plan for an epoch that has none. `begin`: how ranks have begun the epoch. None if it is read ahead.
 
-        What is over, with an order that is forgotten, is not read ahead: only a rank that begins it gets another order.
+        An epoch that is over, whose order is forgotten, is not read ahead: only a rank that begins it gets another
+        order.
         """
         self.changes += 1
         if key[1] <= MAX_EPOCH and not (begin is None and self.features.is_over(key)):
-            self.lives[key].wants(begin)
+            self.lives[key].want_plan(begin)
 
-    def plan_ready(self, key: Key, plan: EpochPlan, read_of: NDArray[Any] | None, joins: tuple[Join, ...] = ()) -> None:
-        """A plan is made, with these joins. Nothing happens where no life wants it any more."""
+    def on_plan(self, key: Key, plan: EpochPlan, read_of: NDArray[Any] | None, joins: tuple[Join, ...] = ()) -> None:
+        """Take a finished plan with these joins. Does nothing if no epoch wants it any more."""
         life = self.lives.get(key)
         if self.features.wants(key, joins):
             live = None if life is None else life.live
             if self.features.replans(key, joins, live=live is not None) and live is not None and read_of is not None:
-                live.epoch.goes_on(plan, read_of)
+                live.epoch.replace_plan(plan, read_of)
             return
         if life is None or not life.planned or isinstance(life.stage, PlanReady) or joins != self.features.joined(key):
             return
@@ -183,73 +185,73 @@ class Epochs:
             begins = [reader.begin for reader in run.readers.values()]
             most = max(begins, key=lambda begin: begin.replicas, default=Begin(0, 1, ()))
             begin = EpochStart(Division(run.order.draws, 0, most.replicas, most.batch), 0)
-        life.is_planned(plan, read_of, begin)
+        life.set_plan(plan, read_of, begin)
         self._make_if_known(key)
 
     def tick(self, now_s: float) -> None:
         """Begin planned epochs that have waited long enough for ranks of other nodes.
 
-        With `locality` an epoch waits on, because the positions of each rank depend on all ranks.
+        With `locality`, an epoch continues to wait, because the positions of each rank depend on all ranks.
         """
         for key, life in self.lives.items():
             stage = life.stage
             if isinstance(stage, PlanReady) and not self.makings.has(key):
-                since_s = life.waits_since(now_s)
+                since_s = life.waiting_since(now_s)
                 if now_s - since_s > RANKS_S and not stage.begin.division.batch:
                     self.makings.make(key)
             self.changes += 1
 
     def drop_idle(self, now_s: float) -> bool:
-        """Drop the samples of runs that draw nothing just now. Returns whether there were any.
+        """Drop the samples of runs that draw nothing at present. Return whether there were any.
 
-        The next draw of such a run begins its epoch anew.
+        The next draw of such a run begins its epoch again.
         """
         live = self.lives.live()
         busy = {run for (run, _), at in live if at.begun and not self.pacing.idle(run, now_s)}
         busy |= {draw.key[0] for draw in self.lives.draws()}
         idle = [key for key, at in live if key[0] not in busy and len(at.epoch.states.all(HELD))]
         for key in idle:
-            self._residents.let_go(self.lives[key].drops())
+            self._residents.let_go(self.lives[key].drop())
         return bool(idle)
 
     # -- steps -------------------------------------------------------------------------------------------------------
 
     def _make_if_known(self, key: Key) -> None:
-        """Begin an epoch when all its ranks have begun it, so that one read serves them all."""
+        """Begin an epoch if all its ranks have begun it, so that one read serves them all."""
         stage = self.lives[key].stage
         assert isinstance(stage, PlanReady)
         division = stage.begin.division
         waits = self._members.nodes > 1 or division.batch
-        # A rank that has left the epoch again counts, too: its node may have been faster than this node's planner.
+        # A rank that is past the epoch counts, too: its node may have been faster than this node's planner.
         if not waits or len(self.runs[key[0]].known(division.replicas)) >= division.replicas:
             self.makings.make(key)
             self.changes += 1
 
-    def _begin_anew(self, key: Key, live: ActiveEpoch, begin: EpochStart) -> None:
-        """Ranks begin a live epoch: as it was read ahead, or anew."""
+    def _begin_again(self, key: Key, live: ActiveEpoch, begin: EpochStart) -> None:
+        """Note that ranks begin an active epoch: as it was read ahead, or once more."""
         self.changes += 1
         epoch, life = live.epoch, self.lives[key]
         if not live.begun and begin.division.same_as(epoch.division):
             run = self.runs[key[0]]
             epoch.expect(run.ranks(epoch.division.replicas), run.fronts(key[1]))
-            live.begins(begin.times)
+            live.mark_begun(begin.times)
             return
-        self._residents.let_go(life.drops())
+        self._residents.let_go(life.drop())
         whole = begin.whole and not epoch.progress.drawn  # a draw may overtake its BEGIN
-        life.is_planned(epoch.plan, None, replace(begin, whole=whole))
+        life.set_plan(epoch.plan, None, replace(begin, whole=whole))
         self._make_if_known(key)
 
     def _drop_later(self, key: Key) -> None:
-        """A rank has gone back to an epoch: what it has drawn of later ones will be drawn again."""
+        """Drop the later epochs of a rank that has returned to an epoch, as it will draw them again."""
         at = self.runs[key[0]].at()
         for (run, epoch), life in self.lives.items():
             if run == key[0] and epoch > key[1] and epoch not in at and life.live is not None and life.live.begun:
-                self._residents.let_go(life.drops())
-                if life.draws:  # of another worker: nobody else would begin the epoch for it
+                self._residents.let_go(life.drop())
+                if life.draws:  # of another worker: no other call begins the epoch for it
                     self.expect((run, epoch), int(life.draws[0].positions[0]))
 
     def _retire(self, number: RunNumber, keep: Sequence[Key] = (), *, all_of_it: bool = False) -> None:
-        """Drop the epochs of a run that no reader is in or comes to next, and that no draw waits for."""
+        """Drop the epochs of a run that no reader is in or draws next, and that no draw waits for."""
         run = self.runs[number]
         at = run.at()
         keys = {(number, epoch + more) for epoch in at for more in (0, 1)} | set(keep)
@@ -262,7 +264,7 @@ class Epochs:
 
 
 def draws_before(epochs: Epochs, key: Key, live: ActiveEpoch) -> float:
-    """How many draws come before an epoch that is read ahead: those left of the previous epoch."""
+    """Return the number of draws before an epoch that is read ahead: those left of the previous epoch."""
     behind = epochs.get((key[0], key[1] - 1))
     if behind is None or live.begun:
         return 0

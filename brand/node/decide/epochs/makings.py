@@ -1,7 +1,8 @@
-"""How does an epoch begin whose plan is made? It finds out which samples are needed, and which reads bring them.
+"""How does an epoch begin once its plan is made? The node finds the samples that it needs, and the reads that load
+them.
 
-An epoch of 13 million samples takes about a second for this. So the loop does it a part at a time, and goes on with
-other epochs meanwhile. What is small is done at once.
+For an epoch of 13 million samples, this takes about a second. The loop therefore does it in steps, and goes on with
+other epochs meanwhile. A small epoch takes one step.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from brand.orders.base.plan import EpochPlan, PeerRequests
 from brand.orders.base.split import split_near
 
 PART: Final = 1 << 18
-"""About how many samples a part of the work is about: a few milliseconds."""
+"""About the number of samples of one step, which takes a few milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +36,11 @@ class _EpochBuild:
     begin: EpochStart
     epoch: Epoch
     parts: Iterator[int]
-    """Does what is left to do, and yields numbers of samples."""
+    """Does the remaining work, and yields numbers of samples."""
 
 
 class EpochBuilder:
-    """The epochs that are being made. They are live as soon as they are."""
+    """The epochs that are being built. Each becomes active when it is complete."""
 
     def __init__(
         self,
@@ -63,20 +64,22 @@ class EpochBuilder:
         return len(self._makings)
 
     def has(self, key: Key) -> bool:
-        """Whether an epoch is being made, for just the ranks that have begun it."""
+        """Return whether an epoch is being built for exactly the ranks that have begun it."""
         making, life = self._makings.get(key), self._lives.get(key)
         if making is None or life is None or not isinstance(life.stage, PlanReady):
             return False
         return making.plan is life.stage.plan and making.begin is life.stage.begin
 
     def make_more(self) -> None:
-        """Go on with all of them. Those that nobody wants any more, or that begin in another way now, are given up."""
+        """Do one step of each epoch that is being built. Discards those that are not wanted any more or now begin
+        differently.
+        """
         self._makings = {key: making for key, making in self._makings.items() if self.has(key)}
         for key in list(self._makings):
             self._go_on(key)
 
     def make(self, key: Key) -> None:
-        """Begin an epoch that is ready, here and for the nodes that can take its samples."""
+        """Begin a planned epoch, here and for the nodes that can take its samples."""
         ready, run = self._lives[key].stage, self._runs[key[0]]
         assert isinstance(ready, PlanReady)
         plan, division, owners = ready.plan, ready.begin.division, self._members.owners(run.order.mapping)
@@ -96,12 +99,12 @@ class EpochBuilder:
             epoch = Epoch(plan, division, self._last_number, setting, requests)
         parts = epoch.expecting(ranks, run.fronts(key[1]), ready.read_of)
         self._makings[key] = _EpochBuild(plan, ready.begin, epoch, parts)
-        at_once = self._members.nodes > 1 or plan.grows  # other nodes may come and go, orders grow meanwhile
+        at_once = self._members.nodes > 1 or plan.grows  # meanwhile nodes may join or leave, and orders may grow
         while not self._go_on(key) and at_once:
             pass
 
     def _go_on(self, key: Key) -> bool:
-        """Do a part of what is left to do. Returns whether that was all, and the epoch is live."""
+        """Do one step of the remaining work. Return whether that was all, so that the epoch is active."""
         making, done = self._makings[key], 0
         for samples in making.parts:
             done += samples
@@ -109,22 +112,22 @@ class EpochBuilder:
                 return False
         del self._makings[key]
         epoch, begin = making.epoch, making.begin
-        if epoch.plan.shares:  # it holds what is in memory, and will not read that again
-            # Not what others have sent: they send it again in time, and their room is small.
+        if epoch.plan.shares:  # it holds the samples in memory, so that they are not read again
+            # Samples that other nodes have sent are left out: these are sent again in time, and their memory is small.
             present = readable(epoch, np.flatnonzero(self._residents.present(slice(None))))
             found = present[epoch.states.due(present)]
-            epoch.states.finds(found)
+            epoch.states.mark_present(found)
             self._residents.refer(found)
         begin = replace(begin, whole=begin.whole and begin.times <= 1)
-        self._lives[key].starts(ActiveEpoch(epoch, Account(epoch.division), begin))
+        self._lives[key].activate(ActiveEpoch(epoch, Account(epoch.division), begin))
         return True
 
 
 def follows(
     requests: PeerRequests | None, ranks: dict[int, NodeNumber], nodes: int, replicas: int
 ) -> PeerRequests | None:
-    """The table of requests if the ranks lie as it foresees: the ranks of a node side by side. Else None.
+    """Return the table of requests if the ranks are at the nodes that it foresees: neighbouring ranks at each node.
 
-    Without the table all samples are sent unasked, as with `stripes`.
+    Returns None otherwise. Without the table, all samples are sent without requests, as with `stripes`.
     """
     return requests if all(node == rank * nodes // replicas for rank, node in ranks.items()) else None

@@ -1,6 +1,6 @@
-"""How fast does each run draw, and which runs draw nothing just now?
+"""How fast does each run draw, and which runs are idle?
 
-No clock is here: times are arguments. `Pacing` owns the measured rates.
+This module has no clock: times are arguments. `Pacing` owns the measured rates.
 """
 
 from __future__ import annotations
@@ -15,28 +15,30 @@ from brand.node.decide.state.runs import Runs
 from brand.node.wire.numbers import RunNumber
 
 RATE_S: Final = 10.0
-"""A rate is that of the last so many seconds."""
+"""Seconds of draws over which a rate is measured."""
 LEAST_RATE_S: Final = 2.0
-"""A rate is known after so long."""
+"""Seconds of draws after which a rate is known."""
 IDLE_S: Final = 2.0
-"""A run that draws nothing for so long is idle, where its draws are not usually farther apart."""
+"""Seconds without a draw after which a run is idle, unless its gaps between draws are usually longer."""
 GAPS: Final = 64
-"""The last so many gaps between draws say what is usual."""
+"""Number of the last gaps between draws that give the usual gap."""
 LATE: Final = 1.5
-"""A run is idle once it has drawn nothing for so many times its usual gap."""
+"""A run is idle once it has drawn nothing for this many times its usual gap."""
 LONGEST_GAP_S: Final = 30.0
-"""A usual gap is at most so long."""
+"""Upper limit of the usual gap, in seconds."""
 LEAST_BEATS: Final = 4
-"""A rate is that of so many draws, where these took longer than `RATE_S`."""
+"""Number of draws over which a rate is measured, if these took longer than `RATE_S`."""
 _KEPT_EVERY_S: Final = 0.1
 
 
 class Pulse:
-    """How fast a run draws."""
+    """The draw rate of one run."""
 
     def __init__(self) -> None:
         self._times: deque[tuple[float, int]] = deque()
-        """Moments of the last seconds, and the draws before each. Where draws come in a row, its first moment."""
+        """Moments of the last seconds, and the number of draws before each. A row of draws has only its first
+        moment.
+        """
         self._gaps: deque[float] = deque(maxlen=GAPS)
         """Seconds between the last draws."""
         self.drawn = 0
@@ -46,15 +48,15 @@ class Pulse:
         return f"Pulse({self.drawn:,} drawn, {self.rate or 0:.0f}/s)"
 
     def beat(self, draws: int, now_s: float) -> None:
-        """The run draws."""
-        if self._times and self.idle(now_s):  # a rate that has a pause in it says nothing
+        """Record draws of the run."""
+        if self._times and self.idle(now_s):  # a rate over a pause is meaningless
             self._times.clear()
         gap_s, usual_s = now_s - self.last_s, self._usual_gap_s
         if self.drawn:
             self._gaps.append(gap_s)
         self.last_s = now_s
         since_s = now_s - self._times[-1][0] if self._times else math.inf
-        # A rate from the middle of one row of draws to that of another would count too many or too few of them.
+        # A rate measured from the middle of one row of draws to that of another counts too many or too few draws.
         if since_s >= max(_KEPT_EVERY_S, usual_s / 2 if gap_s >= usual_s / 2 else 2 * usual_s):
             self._times.append((now_s, self.drawn))
             while len(self._times) > LEAST_BEATS and now_s - self._times[0][0] > RATE_S:
@@ -63,20 +65,20 @@ class Pulse:
 
     @property
     def rate(self) -> float | None:
-        """Draws a second; None: not known yet."""
+        """Draws per second. None if it is not known yet."""
         if len(self._times) < 2 or self.last_s - self._times[0][0] < LEAST_RATE_S:
             return None
         (since_s, before), (until_s, after) = self._times[0], self._times[-1]
         return (after - before) / (until_s - since_s)
 
     def idle(self, now_s: float) -> bool:
-        """Whether the run has drawn nothing for a while, and should have."""
+        """Return whether the run has drawn nothing for longer than usual."""
         passed_s = now_s - self.last_s
         return passed_s > IDLE_S and passed_s > LATE * min(LONGEST_GAP_S, self._usual_gap_s)
 
     @property
     def _usual_gap_s(self) -> float:
-        """How long a run usually draws nothing: a loop with long steps draws seldom, several times in a row.
+        """Seconds that usually pass between draws: a loop with long steps draws rarely, several times in a row.
 
         The longest gap may be a pause, so this is the second longest one.
         """
@@ -84,7 +86,7 @@ class Pulse:
 
 
 class Pacing:
-    """The rates of all runs of a node."""
+    """The draw rates of all runs of a node."""
 
     def __init__(self, runs: Runs, lives: EpochTable) -> None:
         self._runs, self._lives = runs, lives
@@ -94,23 +96,23 @@ class Pacing:
         return f"Pacing({dict(self._pulses)})"
 
     def pulse(self, run: RunNumber) -> Pulse:
-        """How fast a run draws."""
+        """Return the draw rate of a run."""
         return self._pulses[run]
 
-    def left(self) -> None:
-        """Forget runs that are gone."""
+    def forget_ended(self) -> None:
+        """Forget runs that have ended."""
         for run in [run for run in self._pulses if run not in self._runs]:
             del self._pulses[run]
 
     def begun(self) -> list[RunNumber]:
-        """Runs with an epoch under way."""
+        """Return the runs with an epoch under way."""
         return sorted({key[0] for key, live in self._lives.live() if live.begun})
 
     def now(self, run: RunNumber) -> Key | None:
-        """The last epoch that a run has begun; None: it has none under way."""
+        """Return the last epoch that a run has begun. None if it has none under way."""
         return max((key for key, live in self._lives.live() if key[0] == run and live.begun), default=None)
 
     def idle(self, run: RunNumber, now_s: float) -> bool:
-        """Whether a run has drawn nothing for a while, and waits for nothing."""
+        """Return whether a run has drawn nothing for longer than usual, and waits for nothing."""
         pulse = self._pulses[run]
         return pulse.drawn > 0 and pulse.idle(now_s) and all(draw.key[0] != run for draw in self._lives.draws())

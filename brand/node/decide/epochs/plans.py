@@ -16,7 +16,7 @@ Asked = tuple[Key, tuple[Join, ...]]
 
 
 class Plans:
-    """The plans of one node that the planner is asked for. `want` has a plan made for an epoch that has none."""
+    """The plans of one node that the planner is asked for. `want` requests a plan for an epoch that has none."""
 
     def __init__(
         self, residents: Residents, runs: Runs, lives: EpochTable, features: EpochFeature, want: Callable[[Key], None]
@@ -24,13 +24,13 @@ class Plans:
         self._residents, self._runs, self._lives = residents, runs, lives
         self._features, self._want = features, want
         self._asked: frozenset[Asked] = frozenset()
-        """Those that the planner was asked for and that were of use at the last look."""
+        """Plans that the planner was asked for and that were of use at the last check."""
 
     def __repr__(self) -> str:
         return f"Plans({sorted(key for key, _ in self._asked)})"
 
     def wanted(self, now_s: float, bridge: int) -> Iterator[MakePlan]:
-        """Plans to make. Each is returned once. `bridge`: about how many samples memory holds for later runs."""
+        """Yield plans to make, each once. `bridge`: about how many samples memory holds for later runs."""
         for key, life in self._lives.items():
             if isinstance(life.stage, PlanWanted) and (joins := self._features.joins(key, now_s)) is not None:
                 life.hand_out()
@@ -38,15 +38,15 @@ class Plans:
         for key, joins in self._features.rejoins(now_s, bridge):
             yield self._ask(key, joins)
 
-    def make_anew(self, key: Key) -> None:
-        """Have the plan of an epoch made again: it has other joins. No draw of it was answered."""
+    def remake(self, key: Key) -> None:
+        """Request the plan of an epoch again, because its joins have changed. No draw of it was answered."""
         life = self._lives.get(key)
         if life is not None:
-            self._residents.let_go(life.plans_anew())
+            self._residents.let_go(life.discard_plan())
             self._want(key)
 
     def of_use(self) -> frozenset[Asked]:
-        """Plans that the planner was asked for and that are still of use, as a value that any thread may keep."""
+        """Return the requested plans that are still of use, as a value that any thread may keep."""
         if self._asked:
             self._asked = frozenset(asked for asked in self._asked if self._is_of_use(*asked))
         return self._asked

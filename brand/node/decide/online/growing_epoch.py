@@ -88,8 +88,8 @@ class OnlineEpoch(Epoch):
         start = self.division.start
         if first and ranks and start < self.division.samples:  # else nothing is read ahead
             places = self.plan.sample_of[min(start, self.growing.decided) :]
-            self.states.expects(places[~self._setting.limits.never_held()[places]])
-            self.progress.expects(len(places))
+            self.states.expect(places[~self._setting.limits.never_held()[places]])
+            self.progress.expect(len(places))
             self.reads.look_anew(self.states)
             yield len(places)
 

@@ -1,11 +1,11 @@
-"""Feature: several nodes. What do they say and send?
+"""Feature: several nodes. The package decides the messages and samples that nodes send each other.
 
-peering        what a node says and does for others, and they for it
-peers          which nodes can be reached, and their credit
-telling        what nodes tell each other about their draws
-disagreements  which runs cannot go on, because nodes disagree
-sending        what this node sends to other nodes
-outgoing       what one other node still has to get of an epoch
-receiving      what other nodes send to this node, and what it asks them for
-answering      samples that other nodes fetch by name
+peering        the feature's hooks in the steps of a node, and the messages from and to other nodes
+peers          reachability and credit of each other node
+telling        announcements of the epochs that each node draws
+disagreements  runs that the server refuses because nodes disagree
+sending        the samples that this node sends next
+outgoing       the positions of an epoch that are still to be sent to one other node
+receiving      samples from other nodes, and requests for them
+answering      direct reads for other nodes
 """

@@ -1,4 +1,4 @@
-"""Why can a run not go on? Nodes draw different things under its name.
+"""Why can a run not continue? Nodes draw different orders under its name.
 
 The server refuses such a run before it answers a draw of it.
 """
@@ -15,56 +15,58 @@ from brand.node.wire.numbers import ClientNumber, NodeNumber, RunNumber
 from brand.orders.order import Order
 
 REMEMBER_S: Final = 2.0
-"""How long a run is refused after its last client has gone."""
+"""Time that a run is refused after its last client has disconnected."""
 
 
 class Disagreements:
-    """Runs that the server refuses, and why."""
+    """Runs that the server refuses, with the reasons."""
 
     def __init__(self, runs: Runs) -> None:
         self._runs = runs
         self._wrong: dict[RunNumber | None, str] = {}
-        """Reasons by run; the reason of key None holds for all runs."""
+        """Reasons by run. The reason of key None is for all runs."""
         self._lately: dict[tuple[str, Order], tuple[str, float]] = {}
-        """By name and order of a refused run: the reason, and until when it is remembered."""
+        """The reason by name and order of a refused run, and the time until which it is remembered."""
 
     def __repr__(self) -> str:
         return f"Disagreements({self._wrong})"
 
     @property
     def all_refused(self) -> bool:
-        """Whether another node refuses to work with this one."""
+        """Whether another node refuses to work with this node."""
         return None in self._wrong
 
     def refuse_all(self, reason: str) -> None:
-        """Another node refuses to work with this one."""
+        """Refuse all runs, because another node refuses to work with this node."""
         self._wrong[None] = reason
 
     def refuse(self, name: str, order: Order, reason: str) -> None:
-        """Another node refuses a run."""
+        """Refuse a run that another node refuses."""
         run = self._runs.number_of(name, order)
         if run is not None:
             self._wrong[run] = reason
 
     def solve(self) -> None:
-        """A node works with this one, even if one refused to before."""
+        """Clear the reason that is for all runs after a node has agreed to work with this node."""
         self._wrong.pop(None, None)
 
     def note(self, runs: Iterable[RunNumber], reason: str) -> None:
-        """These runs cannot go on."""
+        """Refuse these runs."""
         self._wrong |= dict.fromkeys(runs, reason)
 
     def look(self, node: NodeNumber) -> None:
-        """Note the runs that ranks of this node (`node`) and of others have begun in different ways."""
+        """Refuse the runs that ranks of this node (`node`) and of other nodes have begun in different ways."""
         for number, run in self._runs.items():
             reason = run.conflict(node)
             if reason is not None:
                 self._wrong[number] = reason
 
     def clients(self, now_s: float) -> Iterator[tuple[ClientNumber, UsageError]]:
-        """Clients that cannot go on, and why. The server tells them at once, and again until they are gone.
+        """Yield the clients to refuse, with the reasons. The server refuses them at once, and again until they
+        disconnect.
 
-        A process registers on each of its connections. One that comes just after the refusal is refused, too.
+        A process registers on each of its connections. A connection that opens shortly after the refusal is refused,
+        too.
         """
         self._lately = {
             named: (reason, until_s) for named, (reason, until_s) in self._lately.items() if until_s > now_s
@@ -79,12 +81,12 @@ class Disagreements:
                 run = self._runs[wrong]
                 self._lately[run.name, run.order] = reason, now_s + REMEMBER_S
             for client in self._runs.clients(wrong):
-                if client >= 0:  # negative numbers are other nodes (`as_client`)
+                if client >= 0:  # other nodes have negative numbers (`as_client`)
                     yield client, UsageError(reason)
 
 
 def disagreement(here: NodeNumber, drawings: Iterable[Drawing], there: NodeNumber, drawing: Drawing) -> str | None:
-    """Why nodes `here` and `there` draw different things under the same name; None where they do not."""
+    """Return why nodes `here` and `there` draw different orders under the same name, or None if they agree."""
     for ours in drawings:
         if ours.name != drawing.name:
             continue
@@ -99,7 +101,7 @@ def disagreement(here: NodeNumber, drawings: Iterable[Drawing], there: NodeNumbe
 
 
 def _differences(here: NodeNumber, ours: Order, there: NodeNumber, theirs: Order) -> str:
-    """The fields in which two orders differ, as a text."""
+    """Return the fields in which two orders differ, as a text."""
     found = ours.differences(theirs)
     parts = [f"{name} is {mine} on node {here} and {other} on node {there}" for name, (mine, other) in found.items()]
     if "group_chunks" in found:

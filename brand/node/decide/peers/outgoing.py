@@ -1,10 +1,11 @@
-"""What must this node still send to one other node of an epoch, and in which order?
+"""Which samples of an epoch must this node still send to one other node, and in which order?
 
-With `stripes`, everything that the other node's ranks will draw, in the order of their draws, unasked. With `slots`,
-what the other node asks for, and after that the samples that are sent along (section 3.4 of the paper).
+With `stripes`, it sends all samples that the other node's ranks will draw, in the order of their draws, without
+requests. With `slots`, it sends the samples that the other node requests, and then the samples that are sent along with
+them (section 3.4 of the paper).
 
-A position is queued at most once, even if the other node asks for it twice: a sample that was taken out of memory twice
-would give its pages back twice.
+A position is queued at most once, even if the other node requests it twice: if a sample were taken out of memory twice,
+its pages would be freed twice.
 """
 
 from __future__ import annotations
@@ -21,18 +22,18 @@ from brand.orders.base.dtypes import index_dtype
 from brand.orders.base.plan import PeerRequests
 
 MAX_EARLY: Final = 1 << 20
-"""The most positions of another node's requests that are kept until the plan is made."""
+"""Limit on the requested positions of another node that are kept until the plan is made."""
 LOOK: Final = 1024
-"""The most positions that `next` returns."""
+"""Limit on the positions that `next` returns."""
 
 _OPEN, _ALONG, _ASKED = range(3)
-"""How far a position has come: the node can ask for it, it will be sent along, it was asked for or sent."""
+"""Stages of a position: the node may request it; it will be sent along; it was requested or sent."""
 
 
 class Outgoing:
     """A queue for one node: its `positions` (ascending, all different) from `front` on.
 
-    `requests` is the plan's table where the node has to ask; None: all is sent unasked.
+    `requests` is the plan's table if the node has to request samples. None if all samples are sent without requests.
     """
 
     def __init__(self, positions: NDArray[np.int64], requests: PeerRequests | None, front: int = 0) -> None:
@@ -40,21 +41,21 @@ class Outgoing:
         ahead, nothing = positions[np.searchsorted(positions, front) :], positions[:0]
         self._requests = requests
         self._known: NDArray[Any] = nothing if requests is None else positions
-        """Positions that the node can ask for, ascending; none where it does not ask."""
+        """Positions that the node can request, ascending; none if it sends no requests."""
         self._stage = np.full(len(self._known), _OPEN, np.uint8)
-        """How far each known position has come."""
+        """The stage of each known position."""
         self._first = ahead if requests is None else nothing
         self._second = nothing
-        """Positions that are sent along with answers, after these."""
+        """Positions that are sent along with answers, after those in `_first`."""
         self.urgent = 0
-        """How many of the next positions the node waits for."""
+        """Number of the next positions for which the node waits."""
 
     def ask(self, positions: NDArray[Any]) -> None:
-        """The node draws positions whose samples it does not have. They come first.
+        """Queue the positions of a draw whose samples the node lacks, ahead of all other positions.
 
-        Where the node has to ask, samples are sent along with each request that the plan foresees; an unforeseen
-        request is answered alone. A position is left out where it was asked for or sent before, or where the node does
-        not draw it.
+        If the node has to request samples, other samples are sent along with each request that the plan foresees. An
+        unforeseen request is answered alone. A position is left out if it was requested or sent before, or if the node
+        does not draw it.
         """
         if self._requests is None:
             urgent, rest = self._first[: self.urgent], self._first[self.urgent :]
@@ -71,19 +72,19 @@ class Outgoing:
         foreseen[foreseen] = table.positions[at[foreseen]] == asked[foreseen]
         along = np.concatenate((asked[:0], *(table.sent_with(number) for number in at[foreseen].tolist())))
         second = self._second[~np.isin(self._second, asked)]
-        self._second = np.sort(np.concatenate((second, self._bring(along, _ALONG))))  # the order of the draws
+        self._second = np.sort(np.concatenate((second, self._bring(along, _ALONG))))  # in the order of the draws
 
     @property
     def unanswered(self) -> NDArray[Any]:
-        """Positions that the node has asked for, and whose samples were not sent."""
+        """Positions that the node has requested and whose samples were not sent."""
         return self._first[: self.urgent]
 
     def next(self) -> NDArray[Any]:
-        """The positions to send next, at most `LOOK`."""
+        """Return the positions to send next, at most `LOOK`."""
         return self._first[:LOOK] if len(self._first) else self._second[:LOOK]
 
     def advance(self, count: int) -> None:
-        """The first `count` positions of `next` are sent, or will never be."""
+        """Remove the first `count` positions of `next`, which were sent or never will be."""
         if len(self._first):
             self._first = self._first[count:]
             self.urgent = max(0, self.urgent - count)
@@ -92,13 +93,13 @@ class Outgoing:
             self._second = self._second[count:]
 
     def front(self, samples: int) -> int:
-        """No position before this one will be sent any more; `samples`: no position at all."""
+        """Return the position before which nothing more will be sent; `samples` if nothing at all will be sent."""
         if self._requests is not None:
             return 0
         return int(self._first.min(initial=samples))
 
     def _bring(self, positions: NDArray[Any], stage: int) -> NDArray[Any]:
-        """Bring positions to a stage. Returns the positions that were at an earlier stage, ascending, all different."""
+        """Move positions to a stage. Return the positions that were at an earlier stage, ascending, all different."""
         at = np.searchsorted(self._known, positions)
         known = at < len(self._known)
         known[known] = self._known[at[known]] == positions[known]
@@ -109,7 +110,7 @@ class Outgoing:
 
 
 def queue_to(epoch: Epoch, node: NodeNumber) -> Outgoing:
-    """What this node still has to send of an epoch to a node that can take its samples."""
+    """Return the queue of an epoch to a node that can take its samples."""
     queue = epoch.outgoing[node]
     assert isinstance(queue, Outgoing)
     return queue
@@ -123,23 +124,23 @@ class Taker:
     front: int
     """The node takes samples from this position on."""
     asks: bool
-    """Whether the node asks for samples; else they are sent unasked."""
+    """Whether the node requests samples. If not, they are sent without requests."""
     asked: list[NDArray[np.int64]] = field(default_factory=list)
-    """Positions that the node asked for before the plan was made."""
+    """Positions that the node requested before the plan was made."""
 
     def starts(self, epoch: Epoch) -> None:
-        """Send to the node what its ranks draw of an epoch that is live."""
+        """Begin to send the samples that the node's ranks draw of an active epoch."""
         before = queue_to(epoch, self.node) if self.node in epoch.outgoing else None
         queue = Outgoing(epoch.to_send(self.node), epoch.plan.requests if self.asks else None, self.front)
         epoch.outgoing[self.node] = queue
-        if before is not None:  # the node has more ranks than it said before; it does not ask twice
+        if before is not None:  # more of its ranks draw than were announced before; it does not repeat its requests
             queue.ask(before.unanswered)
         for positions in self.asked:
             queue.ask(positions)
         self.asked.clear()
 
     def ask(self, epoch: Epoch | None, positions: NDArray[np.int64]) -> None:
-        """Note that the node asks for positions. Before the plan is made, keep up to `MAX_EARLY` of them."""
+        """Queue the positions that the node requests. Before the plan is made, keep up to `MAX_EARLY` of them."""
         if epoch is not None and self.node in epoch.outgoing:
             queue_to(epoch, self.node).ask(positions)
         elif sum(map(len, self.asked)) + len(positions) <= MAX_EARLY:

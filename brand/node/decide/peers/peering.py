@@ -1,4 +1,4 @@
-"""What does a node say and do for other nodes, and they for it? They send samples, and tell each other their draws."""
+"""The hooks through which several nodes take part in each other's steps: they send samples and announce their draws."""
 
 from __future__ import annotations
 
@@ -38,33 +38,33 @@ from brand.node.wire.peer_messages import (
 )
 
 MAX_UNSENT: Final = 16 << 20
-"""A node sends no more samples on a stream that holds so many bytes that the other side has not taken."""
+"""A node sends no more samples on a stream that holds this many bytes that the other side has not taken."""
 _FRONT: Final = 64
-"""About how many bytes a message has beside its samples."""
+"""Approximate bytes of a message in addition to its samples."""
 
 
 class JoinTalk(Protocol):
-    """What nodes tell each other of jobs that share."""
+    """Messages between nodes about jobs that share."""
 
     def opened(self, node: NodeNumber) -> None:
-        """A stream to or from a node has opened: the node may have started anew, and know nothing."""
+        """Report everything again to a node after a stream to or from it has opened: it may have restarted."""
         ...
 
     def take(self, node: NodeNumber, joining: JoinVote, now_s: float) -> None:
-        """A node says with which joins it would draw an epoch. Raises `UsageError`."""
+        """Take the joins with which another node would draw an epoch. Raises `UsageError`."""
         ...
 
     def take_front(self, node: NodeNumber, front: LeadingOffset, now_s: float) -> None:
-        """A node tells how far its ranks have come. Raises `ProtocolError`."""
+        """Take the progress of another node's ranks. Raises `ProtocolError`."""
         ...
 
     def news(self, now_s: float) -> Iterator[tuple[NodeNumber, JoinVote | EpochReleased | LeadingOffset]]:
-        """What is new since the last call, for each node that can be reached."""
+        """Yield the changes since the last call, for each reachable node."""
         ...
 
 
 class Peering(Feature):
-    """What one node of several says and does for the others, and they for it.
+    """The messages and samples that this node exchanges with all other nodes.
 
     `share` is called before the first message about jobs that share is taken. It has to set `talk`.
     """
@@ -85,27 +85,27 @@ class Peering(Feature):
         self.receiving, self.sending, self.telling = receiving, sending, telling
         self.answering = FetchAnswers(members.others, depth)
         self._talk: JoinTalk | None = None
-        """What nodes tell each other of jobs that share; None: there are none."""
+        """Messages about jobs that share. None if no job shares."""
 
     def __repr__(self) -> str:
         return f"Peering({self.peers!r}, {self.telling!r}, {self.answering!r})"
 
     def talk_of(self, talk: JoinTalk) -> None:
-        """Tell other nodes of jobs that share from now on."""
+        """Exchange messages about jobs that share from now on."""
         self._talk = talk
 
     # -- draws -------------------------------------------------------------------------------------------------------
 
     def request(self, epoch: Epoch, positions: NDArray[np.int64]) -> None:
-        """Ask the owners for positions that the plan foresees as requests."""
+        """Ask the owners for the positions that the plan foresees as requests."""
         self.receiving.ask(epoch, positions)
 
     def chase(self, epoch: Epoch, draw: Draw, now_s: float) -> bool:
-        """Ask the owners of samples that a draw waits for. Return whether there was an owner to ask."""
+        """Ask the owners for samples for which a draw waits. Return whether there was an owner to ask."""
         return self.receiving.tend(epoch, draw.positions, now_s - draw.asked_s, now_s)
 
     def agrees(self, draw: Draw, now_s: float) -> bool:
-        """Whether all ranks have begun the epoch at the same position, or have had long enough to do so.
+        """Return whether all ranks have begun the epoch at the same position, or have had long enough to do so.
 
         If ranks begin at different positions, the server refuses the run before that time is over.
         """
@@ -117,22 +117,25 @@ class Peering(Feature):
 
     @property
     def waited_for(self) -> bool:
-        """Whether another node waits for samples that it has asked for."""
+        """Whether another node waits for samples that it has requested."""
         return self.sending.waited_for
 
     def refusals(self, now_s: float) -> Iterator[Refuse]:
-        """Yield clients of runs in which nodes disagree."""
+        """Yield the clients of runs in which nodes disagree."""
         for client, error in self.telling.disagreements.clients(now_s):
             yield Refuse(client, error)
 
     def have_read(self, read: ReadFor, data: bytes) -> None:
-        """A read for another node has ended."""
+        """Take the result of a read for another node."""
         self.answering.have_read(read, data)
 
     # -- other nodes -------------------------------------------------------------------------------------------------
 
     def opened(self, node: NodeNumber, now_s: float, *, asks: bool) -> Iterator[Say]:
-        """A stream is open. `asks`: this node asks on it; else the other node does."""
+        """Begin an exchange on a stream that has opened, and yield the first messages.
+
+        `asks`: this node asks on the stream; if False, the other node does.
+        """
         if self._talk is not None:
             self._talk.opened(node)
         if asks:
@@ -145,18 +148,18 @@ class Peering(Feature):
             self.answering.opened(node, peer.opening)
 
     def ended(self, node: NodeNumber, *, asks: bool) -> None:
-        """An open stream has ended."""
+        """End the exchange on an open stream that has ended."""
         if asks:
             self.receiving.lost(node)
-            self._fetches.lost(node)
+            self._fetches.on_node_lost(node)
         else:
             peer = self.peers[node]
             peer.leaves()
-            self.answering.opened(node, peer.opening + 1)  # reads that are under way now belong to no stream
+            self.answering.opened(node, peer.opening + 1)  # answers to reads under way are dropped
             self.telling.gone(node)
 
     def heard(self, node: NodeNumber, message: Question | Reply, now_s: float) -> Iterator[Say]:
-        """Another node has sent a message. Raises `ProtocolError`, `UsageError`."""
+        """Take a message of another node, and yield the answers. Raises `ProtocolError`, `UsageError`."""
         peer = self.peers[node]
         match message:
             case EpochAnnounced():
@@ -184,14 +187,14 @@ class Peering(Feature):
                 live = [live for _, live in self._epochs.lives.live() if live.epoch.number == number]
                 self.receiving.came(node, live[0].epoch if live else None, places, missed, data, now_s)
             case FetchReply():
-                self._fetches.came(node, message)
+                self._fetches.on_reply(node, message)
             case Refused(about, reason):
                 self.telling.disagreements.refuse(about.name, about.order, reason)
 
     def say(self, now_s: float, unsent: Mapping[NodeNumber, int], *, stuck: bool) -> Iterator[Say]:
-        """Messages to other nodes: news, requests, questions, answers and samples.
+        """Yield the messages to other nodes: news, requests, questions, answers and samples.
 
-        `unsent`: bytes that each asking node has not taken yet. `stuck`: this node cannot read anything just now.
+        `unsent`: bytes that each asking node has not taken yet. `stuck`: this node cannot read anything at present.
         """
         for node, news in self._news(now_s):
             yield Say(node, asks=True, message=news)
@@ -217,7 +220,7 @@ class Peering(Feature):
             yield from self._talk.news(now_s)
 
     def _replies(self, peer: Peer, unsent: int, *, stuck: bool) -> Iterator[Say]:
-        """Answers and samples for a node, as many as its stream takes."""
+        """Yield answers and samples for a node, as many as its stream takes."""
         while unsent < MAX_UNSENT:
             part = self.answering.next_part(peer.node)
             if part is not None:

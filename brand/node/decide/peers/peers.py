@@ -1,8 +1,8 @@
-"""Which other nodes can be reached, and how much may be sent in each direction? One record for each node.
+"""Which other nodes can be reached, and how much may be sent in each direction? There is one record per node.
 
-Two nodes share two streams. This node asks on the stream that it opened: it tells the owner how many pages the owner
-may send in all since the stream was opened (`told`). This node answers on the stream that the other node opened: it
-sends no more than it is allowed. For every peer, at all times:
+Two nodes share two streams. On the stream that this node opened, it asks: it tells the owner how many pages the owner
+may send in all since the stream was opened (`told`). On the stream that the other node opened, this node answers: it
+sends no more pages than it is allowed. For every peer, at all times:
 
     sent <= allowed                                     as the owner
     told = window + outstanding + received - held       as the node that draws; it never falls
@@ -21,7 +21,7 @@ from brand.errors import ProtocolError
 from brand.node.wire.numbers import NodeNumber
 
 TELL_SHARE: Final = 16
-"""A node tells an owner of new room when that is at least `1 / TELL_SHARE` of the whole window."""
+"""A node reports new capacity to an owner if that is at least `1 / TELL_SHARE` of the whole window."""
 
 
 class Reach(Enum):
@@ -35,17 +35,17 @@ class Reach(Enum):
 
 @dataclass(slots=True)
 class PeerTraffic:
-    """Pages that have gone between this node and a peer, since the server started."""
+    """Pages that were sent between this node and a peer since the server started."""
 
     sent: int = 0
     received: int = 0
 
     def sends(self, pages: int) -> None:
-        """This node sends pages."""
+        """Count pages that this node sends."""
         self.sent += pages
 
     def receives(self, pages: int) -> None:
-        """The peer has sent pages."""
+        """Count pages that the peer has sent."""
         self.received += pages
 
 
@@ -60,75 +60,79 @@ class Peer:
         self.has_asked = False
         """Whether the peer ever had such a stream."""
         self.opening = 0
-        """How often the peer has opened such a stream."""
+        """Number of such streams that the peer has opened."""
         self.heard_s = 0.0
-        """When the peer last sent samples, or could be asked again."""
+        """The time when the peer last sent samples or became reachable."""
         self._allowed = self._sent = 0
         self._told = self._outstanding = self._received = 0
         self.traffic = PeerTraffic()
 
     def __repr__(self) -> str:
         sends = f"sent {self._sent} of {self._allowed} pages"
-        comes = f"received {self._received} of {self._told}, {self._outstanding} outstanding"
-        return f"Peer({self.node} {self.reach.value}{', asks' if self.asks else ''}; {sends}; {comes})"
+        receives = f"received {self._received} of {self._told}, {self._outstanding} outstanding"
+        return f"Peer({self.node} {self.reach.value}{', asks' if self.asks else ''}; {sends}; {receives})"
 
     @property
     def reachable(self) -> bool:
         """Whether the node can be asked."""
         return self.reach is Reach.OPEN
 
-    # -- this node asks ----------------------------------------------------------------------------------------------
+    # -- as the node that asks ---------------------------------------------------------------------------------------
 
     def opens(self, now_s: float) -> None:
-        """This node can ask the peer, for the first time or again. All credit begins anew."""
+        """Mark the peer as reachable after this node has opened a stream to it. All credit starts again at 0."""
         self.reach, self.heard_s = Reach.OPEN, now_s
         self._told = self._outstanding = self._received = 0
 
     def loses(self) -> None:
-        """This node cannot ask the peer. A peer that was never reached is given up."""
+        """Mark the peer as unreachable. A peer that was never reached is given up."""
         self.reach = Reach.LOST if self.reach in (Reach.OPEN, Reach.LOST) else Reach.GIVEN_UP
 
     def owes(self, pages: int) -> None:
-        """This node asks the peer for samples that take `pages` pages."""
+        """Count `pages` pages of samples for which this node asks the peer."""
         self._outstanding += pages
 
     def receives(self, pages: int, now_s: float) -> None:
-        """The peer has sent `pages` pages. Raises `ProtocolError` where it was told of less room."""
+        """Count `pages` pages that the peer has sent. Raises `ProtocolError` if they exceed the capacity that it was
+        told.
+        """
         self._received += pages
         if self._received > self._told:
-            raise ProtocolError("more than there is room for")
+            raise ProtocolError("more pages than it was allowed to send")
         self.traffic.receives(pages)
         self.heard_s = now_s
 
     def answers(self, pages: int) -> None:
-        """The peer has sent `pages` pages for which this node had asked."""
+        """Count `pages` pages that the peer has sent in answer to requests of this node."""
         self._outstanding = max(0, self._outstanding - pages)
 
     def room(self, window: int, held: int, *, now: bool) -> int | None:
-        """Pages that the peer may send in all since the stream was opened. The caller tells it.
+        """Return the pages that the peer may send in all since the stream was opened. The caller reports them to the
+        peer.
 
-        None where this is hardly more than the peer knows, unless it has to be told `now`.
+        None if they are hardly more than the peer knows, unless the peer has to be told `now`.
         """
+        # The capacity never falls, because the peer may have used what it was told.
         room = max(window + self._outstanding + self._received - held, self._told)
         if not now and room < self._told + max(1, window // TELL_SHARE):
             return None
         self._told = room
         return room
 
-    # -- this node answers -------------------------------------------------------------------------------------------
+    # -- as the node that answers ------------------------------------------------------------------------------------
 
     def greets(self) -> None:
-        """The peer has opened a stream to ask on. Its room is not known yet."""
+        """Note that the peer has opened a stream to ask on. Its capacity is not known yet."""
         self.asks = self.has_asked = True
         self.opening += 1
         self._allowed = self._sent = 0
 
     def leaves(self) -> None:
-        """The stream on which the peer asks has ended."""
+        """Note that the stream on which the peer asks has ended."""
         self.asks = False
 
     def allows(self, pages: int) -> None:
-        """The peer has room for `pages` pages in all, since its stream was opened."""
+        """Allow `pages` pages in all, counted since the peer's stream was opened."""
         self._allowed = max(self._allowed, pages)
 
     @property
@@ -137,7 +141,7 @@ class Peer:
         return self._allowed - self._sent
 
     def sends(self, pages: int) -> None:
-        """This node sends `pages` pages to the peer."""
+        """Count `pages` pages that this node sends to the peer."""
         self._sent += pages
         self.traffic.sends(pages)
 
@@ -161,27 +165,27 @@ class PeerTable:
         return len(self._peers)
 
     def reachable(self, node: NodeNumber) -> bool:
-        """Whether a node can be asked."""
+        """Return whether a node can be asked."""
         return self._peers[node].reachable
 
     def unreachable(self) -> list[NodeNumber]:
-        """Nodes from which this node expects nothing just now."""
+        """Return the nodes from which this node expects no samples at present."""
         return [peer.node for peer in self if peer.reach in (Reach.LOST, Reach.GIVEN_UP)]
 
     @property
     def any_lost(self) -> bool:
-        """Whether a node was reached and cannot be asked now, or has asked and says nothing more.
+        """Whether a node was reached and cannot be asked now, or had a stream to this node that has ended.
 
-        A node that was never there is not lost.
+        A node that was never reached is not lost.
         """
         return any(peer.reach is Reach.LOST or (peer.has_asked and not peer.asks) for peer in self)
 
     @property
     def any_asks(self) -> bool:
-        """Whether another node has a stream on which it can ask this one."""
+        """Whether another node has a stream on which it can ask this node."""
         return any(peer.asks for peer in self)
 
     @property
     def complete(self) -> bool:
-        """Whether this node has reached every other node at some time, and every other node has reached this one."""
+        """Whether this node has reached every other node at some time, and every other node has reached this node."""
         return all(peer.reach in (Reach.OPEN, Reach.LOST) and peer.has_asked for peer in self)

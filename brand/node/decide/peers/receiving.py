@@ -1,8 +1,9 @@
-"""What becomes of the samples that other nodes send, and what does this node ask their owners for?
+"""Where are samples stored that other nodes send, and which samples does this node request from their owners?
 
-Owners send the samples that ranks of this node will draw, as far as this node tells them of room. A part of memory
-stays free for these (`Reads`). When a draw has waited for a moment, this node asks the owner. When the owner does not
-send in time, this node stops waiting, and the client reads the sample from storage or fetches it by name.
+Owners send the samples that ranks of this node will draw, up to the capacity that this node reports. A part of memory
+is reserved for these samples (`Reads`). If a draw waits longer than `HURRY_S`, this node asks the owner. If the owner
+sends nothing for `SILENCE_S`, this node stops waiting, and the client reads the sample from storage or fetches it by
+index.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ from brand.node.memory.residents import Residents
 from brand.node.wire.numbers import NodeNumber
 
 HURRY_S: Final = 0.2
-"""When a draw has waited for so long, this node asks the owners of the missing samples."""
+"""If a draw has waited for this long, this node asks the owners of the missing samples."""
 SILENCE_S: Final = 2.0
-"""This node does not wait for samples of an owner that has sent nothing for so long."""
+"""This node does not wait for samples of an owner that has sent nothing for this long."""
 
 
 class Receiving:
-    """Samples that other nodes send to this one. They may fill `room` pages of its memory."""
+    """Samples that other nodes send to this node. They may fill `room` pages of its memory."""
 
     def __init__(
         self,
@@ -54,26 +55,28 @@ class Receiving:
 
     @property
     def samples(self) -> int:
-        """How many samples the data set has."""
+        """Number of samples of the data set."""
         return len(self._residents.pages_of)
 
-    # -- samples come ------------------------------------------------------------------------------------------------
+    # -- received samples --------------------------------------------------------------------------------------------
 
     def room_for(self, node: NodeNumber, *, now: bool = False) -> int | None:
-        """Pages that a node may send in all since its stream was opened; see `Peer.room`."""
-        # A plan with requests foresees what comes from all nodes together. Without one, each node gets an equal part.
+        """Return the pages that a node may send in all since its stream was opened; see `Peer.room`."""
+        # A plan with requests accounts for the samples of all nodes together. Without one, nodes get equal shares.
         foreseen = any(live.epoch.requests is not None for _, live in self._epochs.lives.live())
         window = self.room if foreseen else self.room // max(1, self._members.nodes - 1)
         return self._peers[node].room(window, int(self._residents.sent_pages[node]), now=now)
 
     def opened(self, node: NodeNumber, now_s: float) -> None:
-        """This node can ask an owner, for the first time or again, and expects samples from it."""
+        """Expect samples from an owner that this node can ask, for the first time or again."""
         self._peers[node].opens(now_s)
         for _, live in self._epochs.lives.live():
             live.epoch.expect_again(node, self._residents.present)
 
     def lost(self, node: NodeNumber) -> None:
-        """This node cannot ask an owner. Until it can again, it expects nothing from the owner; requests are void."""
+        """Expect nothing from an owner that this node cannot ask, until it can again. Requests to the owner are
+        dropped.
+        """
         self._requests = deque(request for request in self._requests if request.node != node)
         self._peers[node].loses()
         for _, live in self._epochs.lives.live():
@@ -88,9 +91,9 @@ class Receiving:
         data: NDArray[np.uint8],
         now_s: float,
     ) -> None:
-        """An owner has sent samples; the arguments are those of `Batch`. Raises `ProtocolError`.
+        """Take samples that an owner has sent; the arguments are those of `Batch`. Raises `ProtocolError`.
 
-        `epoch` is None where the epoch of the samples is not live any more.
+        `epoch` is None if the epoch of the samples is not active any more.
         """
         both = np.concatenate((places, missed))
         samples = len(self._residents.pages_of)
@@ -98,14 +101,14 @@ class Receiving:
             raise ProtocolError("places that the data set does not have")
         counts = self._residents.pages_of[places].astype(np.int64)
         if int(counts.sum()) != len(data) or len(np.unique(both)) != len(both):
-            raise ProtocolError("samples that do not fill their pages")
+            raise ProtocolError("samples that do not fill their pages, or the same sample twice")
         peer = self._peers[node]
         peer.receives(len(data), now_s)
-        self._counters.receives(len(places), data.nbytes)
+        self._counters.add_received(len(places), data.nbytes)
         if epoch is None:
             return
         if (epoch.owner_of(both) != node).any():
-            raise ProtocolError("samples that it does not own")
+            raise ProtocolError("samples that the sending node does not own")
         asked = epoch.states.on_the_way(places)
         peer.answers(int(self._residents.pages_of[places[asked]].sum()))
         wanted, there = epoch.states.waited_for(places), self._residents.present(places)
@@ -114,28 +117,28 @@ class Receiving:
         self._residents.refer(places[wanted & there])
         here = places[wanted]
         arrived = self._residents.present(here)
-        epoch.states.arrives(here[arrived])
-        epoch.states.forgets(np.concatenate((here[~arrived], places[~wanted], missed)))
+        epoch.states.mark_arrived(here[arrived])
+        epoch.states.forget(np.concatenate((here[~arrived], places[~wanted], missed)))
 
     def _put(self, node: NodeNumber, places: NDArray[np.int64], data: NDArray[np.uint8]) -> None:
-        """Take samples into memory. Does nothing where there is no room after all."""
+        """Store samples in memory. Do nothing if memory has no space after all."""
         if len(places) and len(data) <= self._residents.pool.allocator.free:
-            rows = self._index.rows_at(places)  # of this node's index: rows from a sender could be wrong
+            rows = self._index.rows_at(places)  # from this node's index, because rows from a sender could be wrong
             self._residents.put(places, self._residents.pool.put_in(places, rows, data), node)
 
-    # -- owners are asked --------------------------------------------------------------------------------------------
+    # -- requests to owners ------------------------------------------------------------------------------------------
 
     def ask(self, epoch: Epoch, positions: NDArray[np.int64]) -> None:
-        """Ranks draw positions: ask the owners for those that the plan foresees as requests."""
+        """Ask the owners for those of the positions of a draw that the plan foresees as requests."""
         if epoch.requests is None:
             return
         asked = np.unique(positions[np.isin(positions, epoch.requests.positions)])
         owner = self._owner_to_ask(epoch, epoch.plan.sample_of[asked])
         for node in [node for node in self._members.others if node not in epoch.lost]:
-            self._counters.asks(self._ask(node, epoch, asked[owner == node]), hurried=False)
+            self._counters.add_requested(self._ask(node, epoch, asked[owner == node]), hurried=False)
 
     def requests(self) -> Iterator[PeerRequest]:
-        """Requests to send to owners now. Requests to a node that was not reached yet wait for it."""
+        """Yield the requests to send to owners now. Requests to a node that was not reached yet wait for it."""
         for _ in range(len(self._requests)):
             request = self._requests.popleft()
             peer = self._peers[request.node]
@@ -146,7 +149,7 @@ class Receiving:
                 self._requests.append(request)
 
     def tend(self, epoch: Epoch, positions: NDArray[np.int64], waited_s: float, now_s: float) -> bool:
-        """A draw waits: ask for its missing samples, and later stop waiting for owners that send nothing.
+        """Ask for the missing samples of a waiting draw, and later stop waiting for owners that send nothing.
 
         Returns whether there was an owner to ask.
         """
@@ -159,21 +162,21 @@ class Receiving:
         owner = self._owner_to_ask(epoch, epoch.plan.sample_of[positions])
         late = [peer.node for peer in self._peers if peer.reach is Reach.OPEN and (owner == peer.node).any()]
         for node in late:
-            self._counters.asks(self._ask(node, epoch, positions[owner == node]), hurried=True)
+            self._counters.add_requested(self._ask(node, epoch, positions[owner == node]), hurried=True)
         return bool(late)
 
     def _owner_to_ask(self, epoch: Epoch, places: NDArray[Any]) -> NDArray[np.int32]:
-        """The owner to ask for each place; this node itself where there is none to ask.
+        """Return the owner to ask for each place, or this node itself if there is none to ask.
 
-        This node asks for each position once: not where the sample has come, and not where it has asked before.
+        This node asks for each position once: not if the sample has arrived, and not if it has asked before.
         """
         return np.where(epoch.states.due(places), epoch.owner_of(places), np.int32(self._members.node))
 
     def _ask(self, node: NodeNumber, epoch: Epoch, positions: NDArray[np.int64]) -> int:
-        """Queue a request to an owner for positions, all different. Returns how many."""
+        """Queue a request to an owner for positions, all different. Return their number."""
         if len(positions):
             places = epoch.plan.sample_of[positions]
-            epoch.states.starts(places)
+            epoch.states.start(places)
             pages = int(self._residents.pages_of[places].sum())
             self._requests.append(PeerRequest(node, epoch.number, positions, pages))
         return len(positions)
@@ -186,7 +189,7 @@ class Receiving:
             late = places[owner == peer.node]
             if not len(late) or peer.heard_s >= silent_since_s:
                 continue
-            epoch.states.leaves(late)
-            self._counters.gives_up(len(late))
+            epoch.states.release(late)
+            self._counters.add_late(len(late))
             if peer.reach is not Reach.OPEN:  # it was never reached, or is gone
                 self.lost(peer.node)

@@ -1,7 +1,7 @@
-"""What do other nodes know of the draws of this node, and what do they draw themselves?
+"""What do other nodes know about the draws of this node, and what do they draw themselves?
 
 A node tells every other node which epochs its ranks draw, and from which position on. Two nodes that draw different
-things under the same name disagree: they refuse the run before they answer its first draw.
+orders under the same name disagree: they refuse the run before they answer its first draw.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from brand.node.wire.peer_messages import EpochAnnounced, EpochReleased, Refused
 
 
 class Announcements:
-    """What this node (`node`) tells other nodes about its draws, and what they tell this node.
+    """Announcements of draws that this node (`node`) sends to other nodes and takes from them.
 
-    `left` is called with the number of a node among the clients once the node asks no more.
+    `left` is called with the number of a node among the clients when the node does not ask any more.
     """
 
     def __init__(
@@ -33,11 +33,11 @@ class Announcements:
         self._drawings: dict[Key, Drawing] = {}
         self._seen_changes = -1
         self._told: dict[NodeNumber, dict[Key, tuple[Drawing, bool]]] = {peer.node: {} for peer in peers}
-        """What each node knows of the draws of this node."""
+        """The announcements of this node's draws that each node knows."""
         self._theirs: dict[tuple[NodeNumber, int], Key] = {}
         """Epochs that other nodes draw, by node and the node's number of the epoch."""
         self._numbers: dict[tuple[NodeNumber, Key], int] = {}
-        """Numbers of epochs that other nodes draw, by node and epoch; 0: the node cannot take samples yet."""
+        """Numbers of epochs that other nodes draw, by node and epoch; 0 if the node cannot take samples yet."""
         self.disagreements = Disagreements(epochs.runs)
 
     def __repr__(self) -> str:
@@ -48,10 +48,10 @@ class Announcements:
         """Whether ranks of this node draw."""
         return bool(self._drawings)
 
-    # -- this node tells ---------------------------------------------------------------------------------------------
+    # -- to other nodes ----------------------------------------------------------------------------------------------
 
     def news(self) -> Iterator[tuple[NodeNumber, EpochAnnounced | EpochReleased]]:
-        """What is new since the last call, for each node that can be reached."""
+        """Yield the changes since the last call, for each reachable node."""
         if self._epochs.changes == self._seen_changes:
             return
         self._seen_changes = self._epochs.changes
@@ -62,13 +62,15 @@ class Announcements:
         self.disagreements.look(self._node)
 
     def begin_anew(self, node: NodeNumber) -> Iterator[EpochAnnounced | EpochReleased]:
-        """This node can ask a node, for the first time or again, and the node knows nothing. Returns all to tell it."""
+        """Return all announcements for a node that this node can ask, for the first time or again, and that knows
+        nothing.
+        """
         self.disagreements.solve()
         self._told[node].clear()
         return self._tell(node)
 
     def _tell(self, node: NodeNumber) -> Iterator[EpochAnnounced | EpochReleased]:
-        """What a node does not know yet of the draws of this node."""
+        """Yield the announcements of this node's draws that a node does not know yet."""
         if not self._peers.reachable(node):
             return
         told = self._told[node]
@@ -85,7 +87,7 @@ class Announcements:
                 yield EpochAnnounced(replace(drawing, begin=replace(drawing.begin, front=front)), asks)
 
     def _find_drawings(self) -> dict[Key, Drawing]:
-        """Which epochs the ranks of this node draw, or will draw next."""
+        """Return the epochs that the ranks of this node draw or will draw next."""
         found = {}
         for number, run in self._epochs.runs.items():
             begun: dict[int, int] = {}
@@ -100,7 +102,7 @@ class Announcements:
         return found
 
     def _drawing(self, run: Run, key: Key, times: int) -> Drawing | None:
-        """What ranks of this node draw of an epoch; None: they draw nothing."""
+        """Return the description of the draws of this node's ranks in an epoch, or None if they draw nothing."""
         life = self._epochs.lives.get(key)
         if life is None or (life.live is None and life.begin is None):
             return None
@@ -110,26 +112,28 @@ class Announcements:
         here = tuple(sorted(rank for rank, at in run.ranks(division.replicas).items() if at == self._node))
         if not here or division.start >= division.samples:
             return None
-        # An epoch that made room for others goes on at a later position (`Epochs.expect`). Other nodes must hear the
-        # position at which its ranks have begun it.
+        # An epoch that was evicted for others continues at a later position (`Epochs.expect`). Other nodes need the
+        # position at which its ranks have begun it, because nodes compare these to detect disagreements.
         said = [begin.start for begin in run.begins(key[1]) if begin.node == self._node and begin.times == times]
         start = min(said, default=division.start)
         largest = self._epochs.limits.largest_sent(self._node)
         begin = Begin(start, division.replicas, here, division.batch, self._node, times, largest=largest)
         return Drawing(run.name, run.turn, run.order, key[1], begin, number)
 
-    # -- other nodes tell --------------------------------------------------------------------------------------------
+    # -- from other nodes --------------------------------------------------------------------------------------------
 
     def key_of(self, node: NodeNumber, number: int) -> Key | None:
-        """The epoch to which a node gave a number; None: there is none."""
+        """Return the epoch to which a node gave a number, or None if there is none."""
         return self._theirs.get((node, number))
 
     def number_of(self, node: NodeNumber, key: Key) -> int:
-        """The number that a node gave an epoch; 0: the node cannot take its samples."""
+        """Return the number that a node gave an epoch; 0 if the node cannot take its samples."""
         return self._numbers.get((node, key), 0)
 
     def take_drawing(self, node: NodeNumber, told: EpochAnnounced) -> Refused | None:
-        """A node tells what it draws. Returns the refusal where this node disagrees. Raises `UsageError`."""
+        """Take the announcement of an epoch that a node draws. Return the refusal if this node disagrees. Raises
+        `UsageError`.
+        """
         drawing, epochs = told.drawing, self._epochs
         wrong = disagreement(self._node, self._drawings.values(), node, drawing)
         if wrong is not None:
@@ -139,7 +143,7 @@ class Announcements:
         run = epochs.runs.register(as_client(node), drawing.order, drawing.name, None, drawing.turn)
         key = run, drawing.epoch
         before = self._numbers.get((node, key), 0)
-        if before not in (0, drawing.number):  # it has begun the epoch anew
+        if before not in (0, drawing.number):  # the node has begun the epoch again
             self._theirs.pop((node, before), None)
             epochs.forget(as_client(node), key, node)
         self._numbers[node, key] = drawing.number
@@ -150,17 +154,17 @@ class Announcements:
         return None
 
     def take_forget(self, node: NodeNumber, forgotten: EpochReleased) -> None:
-        """A node has no use any more for an epoch, or for a run."""
+        """Forget a node's epoch, or its run, that it has released."""
         epochs = self._epochs
         run = epochs.runs.number_of(forgotten.name, forgotten.order)
         for other, key in list(self._numbers):
             if other == node and key[0] == run and forgotten.epoch in (None, key[1]):
                 self._forget(node, key)
         if forgotten.epoch is None and run is not None:
-            epochs.left(as_client(node), run)
+            epochs.remove_client(as_client(node), run)
 
     def gone(self, node: NodeNumber) -> None:
-        """A node asks no more: forget all that it draws."""
+        """Forget all that a node draws after its stream has ended."""
         for other, key in list(self._numbers):
             if other == node:
                 self._forget(node, key)
@@ -172,5 +176,5 @@ class Announcements:
 
 
 def as_client(node: NodeNumber) -> ClientNumber:
-    """The number of another node among the clients: negative, unlike the numbers of this node's own clients."""
+    """Return the number of another node among the clients: negative, unlike the numbers of this node's own clients."""
     return ClientNumber(-1 - node)

@@ -1,8 +1,8 @@
-"""What is read next?
+"""Which samples are read next?
 
-reads      which read starts next
-stripes    which operations bring what is absent of the next reads
-gaps       whether gaps are read through
+reads      the read that starts next
+stripes    the operations that load the absent samples of the next reads
+gaps       whether gaps are read
 wholes     reads of neighbouring samples
-under_way  which reads have started and not ended
+under_way  the reads that have started and not ended
 """

@@ -1,7 +1,7 @@
-"""Is what lies between the samples that a read brings read through, or are there two operations? Pure.
+"""Is a gap between the samples of a read read as well, or are there two operations? Pure.
 
-Bytes that nobody needs cost time, and so does an operation. A job that draws a part of the data set needs a few samples
-of each stripe, and the gaps between them may be most of it.
+Reading unneeded bytes takes time, and so does a further operation. A job that draws a subset of the data set needs a
+few samples of each stripe, and the gaps between them may be most of it.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True)
 class StorageFacts:
-    """What decisions know of the storage."""
+    """Facts about the storage for decisions."""
 
     busy_bytes: int = 0
-    """Bytes in flight that keep it busy; 0: nothing is known."""
+    """Bytes in flight that keep the storage busy. 0 if they are not known."""
     gap_bytes: int = 1 << 40
-    """It reads so many bytes in the time of one more operation: by default, more than any gap has."""
+    """Bytes that the storage reads in the time of one more operation. The default is larger than any gap."""
 
 
 NOTHING_KNOWN: Final = StorageFacts()
@@ -29,10 +29,10 @@ NOTHING_KNOWN: Final = StorageFacts()
 def cut_at_gaps(
     sizes: NDArray[np.int64], held: NDArray[np.bool_], most: int
 ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Where the operations of a read begin and end, in neighbouring samples of these sizes, each shape (operations,).
+    """Return the beginnings and ends of the operations of a read, each shape (operations,).
 
-    `held` are those that the read brings: the first and the last one, and any others. What lies between two operations
-    has more than `most` bytes, and what lies within one has not.
+    The read covers neighbouring samples of these sizes. `held` is a mask of the samples to load: the first and the last
+    one, and any others. A gap of more than `most` bytes separates two operations. A smaller gap is read.
     """
     at = np.flatnonzero(held)
     ends = np.cumsum(sizes)

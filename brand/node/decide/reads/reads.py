@@ -1,11 +1,11 @@
-"""Which read starts next, and what becomes of its samples?
+"""Which read starts next, and how are its samples used?
 
 Reads start in the order in which draws will need them, as far ahead as memory allows. At the end of an epoch, reads for
-the next one go into the memory that the last draws free.
+the next one use the memory that the last draws free.
 
-A read costs the loop much the same for one sample as for many. So where each sample is a read of its own, the next 32
-start as one bundle. Where the storage is faster than the loop, a few stripes start together. Elsewhere each starts and
-ends alone: no sample waits for the slowest of four operations, and no thread is idle meanwhile.
+The loop needs about the same time for a read of one sample as of many. If each sample is a read of its own, the next 32
+therefore start as one bundle. If the storage is faster than the loop, a few stripes start together. Otherwise each
+stripe starts and ends alone, so that no sample waits for the slowest of four operations, and no thread is idle.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from brand.node.memory.residents import Residents
 BUNDLE: Final = 32
 """The most samples of a bundle."""
 ROOM_SHARE: Final = 32
-"""Where samples that jobs hold early make room for a read, so large a share of memory becomes free at once."""
+"""If samples that jobs hold early are freed for a read, `1 / ROOM_SHARE` of memory becomes free at once."""
 BUNDLE_BYTES: Final = 2 << 20
 """The most memory that a bundle of more than one sample takes."""
 
@@ -54,13 +54,13 @@ class Reads:
         self.storage = storage
         self._caching, self._counters, self._remote_pages = caching, counters, remote_pages
         self._early: EarlyReads | None = None
-        """Lets one read serve several jobs; None: no job shares."""
+        """Lets one read serve several jobs. None if no job shares."""
         self._last = 0
         self._again: deque[Read] = deque()
-        """Reads that have failed in the cache folder, and now go to the storage."""
+        """Reads that have failed in the cache folder, and are repeated from the storage."""
         self.under_way = UnderWay()
         self.no_room = False
-        """Whether memory had no room for the next read."""
+        """Whether memory had no space for the next read."""
 
     def __repr__(self) -> str:
         return f"Reads({self.under_way.count} under way{', no room for more' if self.no_room else ''})"
@@ -75,9 +75,10 @@ class Reads:
         return self.no_room and not self.under_way.count
 
     def next(self, now_s: float, most: int) -> Read | None:
-        """The read to start now; None: there is none, or memory has no room for it. It counts as `most` at the most.
+        """Return the read to start now. None if there is none, or memory has no space for it. It counts as at most
+        `most` reads.
 
-        Samples that jobs hold early, and draw later than those of the read, make room for it.
+        Samples that jobs hold early, and draw later than those of the read, are freed for it.
         """
         self.no_room = False
         if self._again:
@@ -94,44 +95,47 @@ class Reads:
         return None
 
     def make_room(self, now_s: float) -> bool:
-        """Free samples that jobs hold early, and draw later than those of the next read. Returns whether any were."""
+        """Free samples that jobs hold early, and draw later than those of the next read. Return whether any were
+        freed.
+        """
         found = self._most_urgent(now_s)
         if found is None or self._early is None or not found[0].plan.shares:
             return False
         share = self._residents.pool.allocator.count // ROOM_SHARE
         return self._early.give_back(share, now_s, beyond=found[1])
 
-    def done(
+    def on_read_ended(
         self, read: Read, failed: tuple[int, ...], left: tuple[int, ...] = (), chunks: tuple[int, ...] = ()
     ) -> None:
-        """A read has ended, and some of its pieces failed. Those that failed in the cache folder go to the storage.
+        """Take the samples of a read that has ended. `failed` pieces from the cache folder are read again from the
+        storage.
 
-        Of those that failed in the storage, or were left in the page cache, clients read the samples exactly. The page
-        cache holds all of `chunks`.
+        Clients read the samples of pieces that failed in the storage, or were `left` in the page cache, directly. The
+        page cache holds all of `chunks`.
         """
         waits = self.under_way.waits.pop(read.number)
-        self.under_way.ends(read)
+        self.under_way.remove(read)
         self._caching.writing.reserve(-read.reserved)
         residents, states = self._residents, waits.epoch.states
         places, heads, rows, lost = read.places, read.heads, read.rows, read.places[:0]
         whole = read.of_pieces(read.pieces["samples"] > 1) if read.reserved else np.zeros(len(places), np.bool_)
         if failed or left:
             fails, cached = np.isin(np.arange(len(read.pieces)), failed + left), read.pieces["cached"]
-            self._counters.reads.left(read.pieces[list(left)])
+            self._counters.reads.remove_left(read.pieces[list(left)])
             residents.left.leave(places[read.of_pieces(np.isin(np.arange(len(read.pieces)), left))])
             if (fails & cached).any():
                 self._last += 1
                 again = read.part(self._last, fails & cached)
                 self.under_way.waits[again.number] = waits.of(again.places)
-                self._caching.lose(again.places)
+                self._caching.on_read_failed(again.places)
                 again.pieces["cached"] = False
                 self._again.append(again)
             if (fails & ~cached).any():
-                self._counters.reads.failed(int((fails & ~cached).sum()) - len(left))
+                self._counters.reads.add_failed(int((fails & ~cached).sum()) - len(left))
                 failing = read.of_pieces(fails & ~cached)
                 lost = places[failing]
                 residents.pool.give_back(lost, heads[failing])
-                states.fails(lost)
+                states.mark_failed(lost)
             brought = read.of_pieces(~fails)
             read = read.part(read.number, ~(fails & cached))
             waits = waits.of(read.places)
@@ -142,21 +146,21 @@ class Reads:
         if twice.any():
             residents.pool.give_back(places[twice], heads[twice])
             residents.refer(places[twice])
-        self._caching.take(places[whole], reserved=True)
-        self._caching.take(places[~whole])
+        self._caching.on_samples(places[whole], reserved=True)
+        self._caching.on_samples(places[~whole])
         for key, live in self._epochs.lives.live():
             if live.epoch is waits.epoch:
-                self._epochs.runs[key[0]].brings(len(read.places) - len(lost))
+                self._epochs.runs[key[0]].add_loaded(len(read.places) - len(lost))
         if self._early is not None:
             self._early.came(read, waits.others, lost)
-        gone = places[~states.arrives(places)]
+        gone = places[~states.mark_arrived(places)]
         if len(gone):
             residents.let_go(gone)
         if chunks:
             leave_chunks(residents, waits.epoch, chunks)
 
     def _most_urgent(self, now_s: float) -> tuple[Epoch, float] | None:
-        """The epoch whose next read is needed in the fewest draws, and how many these are."""
+        """Return the epoch whose next read is needed in the fewest draws, and their number."""
         best: tuple[Epoch, float] | None = None
         for key, live in self._epochs.lives.live():
             if live.epoch.reads.next is not None:
@@ -170,9 +174,9 @@ class Reads:
         return best
 
     def _stripes(self, epoch: Epoch, most: int) -> Read | None:
-        """Start the next reads of an epoch as one, at most `most`, those that it needs and memory has room for.
+        """Start the next reads of an epoch as one, at most `most`, if it needs them and memory has space for them.
 
-        None: none is needed, or memory has no room for the first one (`no_room`).
+        Returns None if none is needed, or if memory has no space for the first one (`no_room`).
         """
         plan, residents = epoch.plan, self._residents
         numbers = epoch.reads.upcoming(1 if plan.shares else most).tolist()
@@ -183,11 +187,11 @@ class Reads:
         needed = np.cumsum(np.where(absent, residents.pages_of[held], 0), dtype=np.int64)[ends - 1]
         count = int(np.searchsorted(needed, free_pages(self._residents, self._remote_pages), side="right"))
         end = int(ends[max(0, count - 1)])
-        self._find(epoch, held[:end][(due & present)[:end]])
+        self._hold_present(epoch, held[:end][(due & present)[:end]])
         if not count:
             if self._will_have_room(int(needed[0])):
                 return None
-            epoch.states.leaves(held[:end][absent[:end]])  # they never fit: exact reads will say why
+            epoch.states.release(held[:end][absent[:end]])  # they never fit: direct reads report the reason
         epoch.reads.pop(max(1, count))
         found: list[Stripe] = []
         for number, start, end in zip(numbers[:count], [0, *ends.tolist()], ends.tolist(), strict=False):
@@ -196,16 +200,16 @@ class Reads:
                 first, last = span_of(plan, number, missing)
                 rows = rows_of(self._index, first, last, residents.pages_of, residents.pool.allocator.page)
                 if rows is None:
-                    self._counters.reads.failed(1)
-                    epoch.states.leaves(missing)  # exact reads will say what is wrong with the index
+                    self._counters.reads.add_failed(1)
+                    epoch.states.release(missing)  # direct reads report the error of the index
                 else:
                     found.append(Stripe(first, rows, missing))
         return self._start_stripes(epoch, found) if found else None
 
     def _bundle(self, epoch: Epoch) -> Read | None:
-        """Start the next reads of single samples of an epoch, as many as a bundle and memory have room for.
+        """Start the next reads of single samples of an epoch, as many as a bundle and memory have space for.
 
-        None: none is needed, or memory has no room for the first one (`no_room`).
+        Returns None if none is needed, or if memory has no space for the first one (`no_room`).
         """
         residents, page = self._residents, self._residents.pool.allocator.page
         places = epoch.plan.sample_of[epoch.reads.upcoming(BUNDLE)]
@@ -224,29 +228,29 @@ class Reads:
         if not count:
             if self._will_have_room(int(needed[0])):
                 return None
-            epoch.states.leaves(places[:1])  # it never fits
+            epoch.states.release(places[:1])  # it never fits
             count, due = 1, np.zeros_like(due)
         epoch.reads.pop(count)
         places, due, present = places[:count], due[:count], present[:count]
-        self._find(epoch, places[due & present])
+        self._hold_present(epoch, places[due & present])
         early = epoch.states.are(EARLY, places)
-        epoch.states.starts(places[early])  # another read brings them
+        epoch.states.start(places[early])  # another read loads them
         absent = places[due & ~present]
         if not len(absent):
             return None
         brought, starts = pieces_of(absent, None if wholes is None else wholes.upto(len(absent)))
         rows, known = rows_of_each(self._index, brought, residents.pages_of, page)
-        if not known.all():  # each sample is read alone: exact reads will say why those without a row cannot be read
+        if not known.all():  # each sample is read alone: direct reads report why a row is missing
             brought = np.sort(absent)
             rows, known = rows_of_each(self._index, brought, residents.pages_of, page)
-            self._counters.reads.failed(int((~known).sum()))
-            epoch.states.leaves(brought[~known])
+            self._counters.reads.add_failed(int((~known).sum()))
+            epoch.states.release(brought[~known])
             absent = brought = brought[known]
             starts = np.arange(len(brought))
         return self._start_bundle(epoch, absent, brought, starts, rows) if len(brought) else None
 
     def _wholes(self, epoch: Epoch, misses: NDArray[np.intp]) -> Wholes | None:
-        """Which of these misses read whole units; None: none of them."""
+        """Return the reads of whole units for these misses. None if there are none."""
         unit = self._caching.whole_unit
         if unit == 1 or not len(misses):
             return None
@@ -258,19 +262,19 @@ class Reads:
         fits = np.cumsum(found.pages(residents.pages_of)) <= caching.writing.room
         return found.of(fits) if fits.any() else None
 
-    def _find(self, epoch: Epoch, places: NDArray[np.intp]) -> None:
-        """These samples are in memory already."""
+    def _hold_present(self, epoch: Epoch, places: NDArray[np.intp]) -> None:
+        """Hold samples of an epoch that are in memory already."""
         if len(places):
             self._residents.refer(places)
-            epoch.states.finds(places)
+            epoch.states.mark_present(places)
 
     def _will_have_room(self, pages: int) -> bool:
-        """Whether a read that does not fit now can fit later. Then `no_room` is set."""
+        """Return whether a read that does not fit now can fit later. Sets `no_room` in that case."""
         self.no_room = pages < self._residents.pool.allocator.count - self._remote_pages
         return self.no_room
 
     def _start_stripes(self, epoch: Epoch, stripes: list[Stripe]) -> Read:
-        """Start one read of what is absent of each stripe, in as few operations as are worth it (`gaps`)."""
+        """Start one read of the absent samples of each stripe, in as few operations as are worth it (`gaps`)."""
         residents, absent = self._residents, np.concatenate([stripe.absent for stripe in stripes])
         gap_bytes = self.storage.gap_bytes if epoch.plan.narrows else None
         found = operations_of(stripes, epoch.plan.mapping.chunk_size, gap_bytes)
@@ -289,7 +293,9 @@ class Reads:
         starts: NDArray[np.intp],
         rows: NDArray[np.void],
     ) -> Read:
-        """Start the reads of these pieces. What is not due comes for the cache folder, or for memory to keep."""
+        """Start the reads of these pieces. Samples that are not due are read for the cache folder or the memory
+        cache.
+        """
         residents, caching = self._residents, self._caching
         heads, pages = residents.pool.take(places)
         sizes, every = rows["size"].astype(np.int64), np.ones(len(places), np.bool_)
@@ -303,7 +309,7 @@ class Reads:
         vectors = [vector[first:end] for first, end in zip([0, *ends], ends, strict=False)]
         reserved = 0
         if len(places) > len(due):
-            epoch.states.brings(np.setdiff1d(places, due, assume_unique=True))
+            epoch.states.start_early(np.setdiff1d(places, due, assume_unique=True))
             whole = np.repeat(pieces["samples"] > 1, pieces["samples"])
             reserved = int(residents.pages_of[places[whole]].sum(dtype=np.int64))
             caching.writing.reserve(reserved)
@@ -321,28 +327,28 @@ class Reads:
         reserved: int = 0,
         count: int = 1,
     ) -> Read:
-        self._caching.reads_for(epoch.number, self._epochs.lives)
-        epoch.states.starts(due)
+        self._caching.on_read_started(epoch.number, self._epochs.lives)
+        epoch.states.start(due)
         others = self._early.starts(places, epoch) if self._early is not None and epoch.plan.shares else []
         self._last += 1
         self.under_way.waits[self._last] = Waits(epoch, others)
         return self._begin(Read(self._last, pieces, vectors, places, heads, rows, epoch.plan, reserved, count))
 
     def _begin(self, read: Read) -> Read:
-        self.under_way.starts(read)
+        self.under_way.add(read)
         cached = read.pieces["cached"]
         if cached.any():
-            self._counters.cache.started(read.pieces[cached])
+            self._counters.cache.add_started(read.pieces[cached])
         if not cached.all():
-            self._counters.reads.started(read.pieces[~cached])
+            self._counters.reads.add_started(read.pieces[~cached])
         return read
 
 
 def reserved(residents: Residents, remote_pages: int) -> int:
-    """Pages that stay free for samples of other nodes, which may fill `remote_pages`."""
+    """Return the pages that remain free for samples of other nodes, which may fill `remote_pages`."""
     return max(0, remote_pages - int(residents.sent_pages.sum())) if remote_pages else 0
 
 
 def free_pages(residents: Residents, remote_pages: int) -> int:
-    """Pages that reads may take now."""
+    """Return the pages that reads may take now."""
     return max(0, residents.pool.allocator.free - reserved(residents, remote_pages))

@@ -1,7 +1,7 @@
-"""Which operations bring what is absent of the next reads of a plan? Pure.
+"""Which operations load the absent samples of the next reads of a plan? Pure.
 
-A read of a plan spans neighbouring samples of one chunk: a stripe. A decision costs the loop much the same for one
-stripe as for a few, so the next few can start as one read, with an operation for each.
+A read of a plan spans neighbouring samples of one chunk: a stripe. The loop needs about the same time for a decision on
+one stripe as on a few. The next few can therefore start as one read, with an operation for each.
 """
 
 from __future__ import annotations
@@ -21,49 +21,49 @@ from brand.orders.base.plan import EpochPlan
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stripe:
-    """Neighbouring samples of one chunk, some of which are to come into memory."""
+    """Neighbouring samples of one chunk, some of which are to be loaded into memory."""
 
     first: int
-    """Place of the first."""
+    """Place of the first sample."""
     rows: NDArray[np.void]
-    """Rows of the index of all of them."""
+    """Rows of the index of all samples."""
     absent: NDArray[np.intp]
-    """Places of those that are to come, ascending; at least one."""
+    """Places of the samples to load, ascending, at least one."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Operations:
-    """What is to be read of some stripes."""
+    """The operations that read some stripes."""
 
     pieces: NDArray[np.void]
-    """Of dtype `PIECE`; `cached` is not set."""
+    """Array of dtype `PIECE`. `cached` is not set."""
     rows: NDArray[np.void]
-    """Rows of the index of all samples in these, piece by piece."""
+    """Rows of the index of all samples in these pieces, piece by piece."""
     held: NDArray[np.bool_]
-    """Which of them come into memory."""
+    """Whether each of these samples is loaded into memory."""
 
     @property
     def ends(self) -> NDArray[np.int64]:
-        """Where the samples of each piece end in `rows`."""
+        """End of the samples of each piece in `rows`."""
         return np.cumsum(self.pieces["span"], dtype=np.int64)
 
     @property
     def firsts(self) -> NDArray[np.int64]:
-        """Which of the samples that come into memory is the first of each piece."""
+        """Index of the first sample of each piece among the samples that are loaded into memory."""
         samples = self.pieces["samples"].astype(np.int64)
         return np.cumsum(samples) - samples
 
 
 def span_of(plan: EpochPlan, number: int, absent: NDArray[np.intp]) -> tuple[int, int]:
-    """The first place that a read of a plan spans, and the place after the last, where `absent` are to come."""
+    """Return the first place that a read of a plan spans to load `absent`, and the place after the last."""
     return (int(absent[0]), int(absent[-1]) + 1) if plan.narrows else plan.places_read(number)
 
 
 def operations_of(stripes: Sequence[Stripe], chunk_size: int, gap_bytes: int | None) -> Operations:
-    """The operations that bring what is absent of stripes.
+    """Return the operations that load the absent samples of stripes.
 
-    `gap_bytes`: larger gaps between samples that are to come are not read (`cut_at_gaps`); None: a stripe is one
-    operation, whatever it brings.
+    `gap_bytes`: larger gaps between samples to load are not read (`cut_at_gaps`). None: a stripe is one operation,
+    whatever it loads.
     """
     rows = np.concatenate([stripe.rows for stripe in stripes])
     lengths = np.array([len(stripe.rows) for stripe in stripes])
@@ -90,9 +90,10 @@ def operations_of(stripes: Sequence[Stripe], chunk_size: int, gap_bytes: int | N
 
 
 def leave_chunks(residents: Residents, epoch: Epoch, chunks: tuple[int, ...]) -> None:
-    """The page cache holds these chunks. An epoch leaves there what it has not begun to read, as clients take it.
+    """Leave the samples of these chunks to the page cache, which holds them, as far as their reads have not begun.
 
-    So the queue passes over their reads. Where a sample of a chunk is in memory, the chunk's reads find it there.
+    Clients take these samples from the page cache, so the queue skips their reads. If a sample of a chunk is in memory,
+    the chunk's reads find it there.
     """
     size, numbers = epoch.plan.mapping.chunk_size, np.array(chunks)
     places = (numbers[:, None] * size + np.arange(size)).ravel()
@@ -101,5 +102,5 @@ def leave_chunks(residents: Residents, epoch: Epoch, chunks: tuple[int, ...]) ->
     present = residents.present(due)
     left = due[~present]
     residents.left.leave(left)
-    epoch.states.leaves(left)
+    epoch.states.release(left)
     epoch.reads.pass_over(np.setdiff1d(numbers, due[present] // size))

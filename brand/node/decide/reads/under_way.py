@@ -23,10 +23,10 @@ class Waits:
     epoch: Epoch
     """The epoch that the read is for."""
     others: Sequence[Wait]
-    """Other epochs that wait for samples of it."""
+    """Other epochs that wait for samples of the read."""
 
     def of(self, places: NDArray[Any]) -> Waits:
-        """What waits for a part of the read, of the samples at these places."""
+        """Return the epochs that wait for these places, which are some of the read's."""
         others = [(epoch, waited[np.isin(waited, places)]) for epoch, waited in self.others]
         return Waits(self.epoch, others)
 
@@ -36,29 +36,29 @@ class UnderWay:
 
     def __init__(self) -> None:
         self.waits: dict[int, Waits] = {}
-        """What waits for the reads that have not ended, by number."""
+        """The epochs that wait for each read that has not ended, by number."""
         self.count = 0
-        """A bundle is one; stripes that start together are as many."""
+        """Number of reads under way. A bundle counts as one, stripes that start together count as many."""
         self._ended = 0
-        """Reads that have ended since the last call of `together`, counted as above."""
+        """Reads that have ended since the last call of `together`, counted in the same way."""
 
     def __repr__(self) -> str:
         return f"UnderWay({self.count})"
 
-    def starts(self, read: Read) -> None:
-        """A read has started."""
+    def add(self, read: Read) -> None:
+        """Add a read that has started."""
         self.count += read.count
 
-    def ends(self, read: Read) -> None:
-        """A read has ended."""
+    def remove(self, read: Read) -> None:
+        """Remove a read that has ended."""
         self.count -= read.count
         self._ended += read.count
 
     def together(self) -> int:
-        """How many reads may start as one: one less than have ended since the last call.
+        """Return the number of reads that may start as one: one less than have ended since the last call.
 
-        Where the storage is faster than the loop, several have. Where it is slower, they end one by one, so fewer
-        start together each time, until each starts alone: samples come when all of their read is there.
+        If the storage is faster than the loop, several have ended. If it is slower, they end one by one, so that fewer
+        start together each time, until each starts alone: samples are available when all of their read is in memory.
         """
         ended, self._ended = self._ended, 0
         return max(1, ended - 1)

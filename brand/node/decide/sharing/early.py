@@ -52,7 +52,7 @@ class EarlyHolds:
             if live.epoch.plan.shares and live.epoch is not read_for:
                 waited = places[live.epoch.states.due(places)]
                 if len(waited):
-                    live.epoch.states.starts(waited)
+                    live.epoch.states.start(waited)
                     others.append((live.epoch, waited))
         return others
 
@@ -62,9 +62,9 @@ class EarlyHolds:
             self._came[read.places] = read.number
         for epoch, places in others:
             failed = np.isin(places, lost)
-            epoch.states.fails(places[failed])
+            epoch.states.mark_failed(places[failed])
             came = places[~failed]
-            self._residents.refer(came[epoch.states.arrives(came)])
+            self._residents.refer(came[epoch.states.mark_arrived(came)])
 
     def lead(self, key: Key, live: ActiveEpoch, deadline: NDArray[Any] | int, now_s: float) -> Any:
         """Return how soon an epoch reaches a deadline, in draws of the fastest job that shares with it.
@@ -111,7 +111,7 @@ class EarlyHolds:
         going[last[:enough]] = True
         for epoch, places, _ in found:
             theirs = places[going[places]]
-            epoch.states.returns(theirs)
+            epoch.states.requeue(theirs)
             epoch.reads.put_back(theirs)
             self._residents.let_go(theirs)
         if len(last):

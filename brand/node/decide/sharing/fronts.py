@@ -61,7 +61,7 @@ class LeadingOffsets:
         life = self._lives.get(key)
         if life is None or life.live is None:
             return
-        life.live.epoch.progress.hears(node, front.position)
+        life.live.epoch.progress.learn_elsewhere(node, front.position)
         before = self._drawn.get((node, key[0]), front.drawn)
         self._drawn = {which: drawn for which, drawn in self._drawn.items() if which[1] in self._runs}
         self._drawn[node, key[0]] = front.drawn

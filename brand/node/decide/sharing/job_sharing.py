@@ -52,7 +52,7 @@ class JobSharing(Feature):
     def learn(self, key: Key, said: Joins) -> Joins:
         """Take the joins that a client knows of an epoch. Return those that this node knows. Raises `UsageError`."""
         if self.leading.learns(key, said):
-            self._epochs.plans.make_anew(key)
+            self._epochs.plans.remake(key)
         return self.leading.known(key)
 
     # -- the life of epochs ------------------------------------------------------------------------------------------

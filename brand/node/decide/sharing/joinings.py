@@ -57,7 +57,7 @@ class JoinAnnouncements:
             return
         key = number, joining.epoch
         if leading.hears(node, key, joining, now_s):
-            self._epochs.plans.make_anew(key)
+            self._epochs.plans.remake(key)
         if joining.asks or (leading.said(key).stands and not joining.said.stands):
             self._told[node].pop(key, None)
             self._owed[node].add(key)

@@ -1,12 +1,12 @@
 """Were all positions of an epoch drawn, as far as the epoch got?
 
-A framework that shards a sampler's batches again, or skips some to resume, leaves positions out, and no process can see
-that by itself. The server can: it knows which positions each rank has to draw, and notes the positions of each draw.
-Workers of one training process are at different positions, and a loop that ends early leaves batches undrawn. So the
-server judges only positions that all workers of all processes of a rank have passed: a position that is missing there
-was left out. It does not judge a batch sampler that draws in another order than the sampler's, or a worker that draws
-in several threads: there a missing position may come later. Nor does it judge planned batches: it is not told how
-processes share their positions.
+A framework leaves positions out if it shards a sampler's batches again, or skips some to resume. No training process
+can detect that by itself. The server can: it knows the positions that each rank has to draw, and records the positions
+of each draw. Workers of one training process are at different positions, and a loop that ends early leaves batches
+undrawn. The server therefore judges only positions that all workers of all processes of a rank have passed: if one of
+these was not drawn, it was left out. The server does not judge a batch sampler that draws in another order than the
+sampler, or a worker that draws in several threads: a missing position may still be drawn later. It does not judge
+bucketed or packed batches either, since it does not know how processes divide their positions.
 """
 
 from __future__ import annotations
@@ -25,53 +25,58 @@ from brand.node.wire.numbers import ClientNumber
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """Positions that ranks should have drawn and have not. Its text is a message for the user."""
+    """Positions that ranks should have drawn and have not. `str()` returns a message for the user."""
 
     positions: int
-    """How many positions were not drawn."""
+    """Number of positions that were not drawn."""
     of: int
-    """How many positions the ranks have passed, drawn or not."""
+    """Number of positions that the ranks have passed, drawn or not."""
     at_the_beginning: int
-    """How many of the undrawn positions lie before the first drawn one."""
+    """Number of undrawn positions before the first drawn one."""
     ranks: tuple[int, ...]
 
     def __str__(self) -> str:
         who = f"rank {self.ranks[0]}" if len(self.ranks) == 1 else f"ranks {', '.join(map(str, self.ranks))}"
         return (
             f"left out {self.positions:,} of the {self.of:,} positions that {who} passed ({self.at_the_beginning:,} of "
-            "them at the beginning): something between BrandSampler and data set takes batches away. A framework that "
-            "shards again does that, and one that skips batches to resume: docs/frameworks.md says what to use with "
-            "it. A batch sampler of your own must yield all that the BrandSampler does, and not its batches in another "
-            "order"
+            "them at the beginning): something between BrandSampler and the data set removes batches. A framework that "
+            "shards again does that, and so does one that skips batches to resume: see docs/frameworks.md. A batch "
+            "sampler of your own must yield all positions of the BrandSampler, and its batches in the same order"
         )
 
 
 class Account:
-    """Which process drew which position of an epoch, and how far is each worker?"""
+    """The training process that drew each position of an epoch, and the progress of each worker."""
 
     def __init__(self, division: Division) -> None:
         self._division = division
         self._drawn = np.zeros(division.samples, np.uint8)
-        """Number of the training process that first drew each position, shape (samples,); 0: not drawn."""
+        """Number of the training process that first drew each position, shape (samples,). 0 if it was not drawn."""
         self._numbers: dict[int, int] = {}
-        """Numbers of training processes by process id, from 1 on; the 255th and all later ones share number 255."""
+        """Numbers of training processes by process id, counted from 1. The 255th and all later processes share number
+        255.
+        """
         self._last: dict[int, dict[int, dict[int, int]]] = {}
         """The last position of each worker, by rank and training process."""
         self._workers: dict[int, int] = {}
-        """How many workers each training process has."""
+        """Number of workers of each training process."""
         self._connections: dict[tuple[int, int], ClientNumber] = {}
         """Number of the connection of each worker, by training process and worker."""
         self._draws = 0
         self._in_order = True
         self.repeated = 0
-        """Positions that one training process drew after another one had drawn them."""
+        """Number of positions that one training process drew after another process had drawn them."""
 
     def __repr__(self) -> str:
         processes, drawn = len(self._numbers), np.count_nonzero(self._drawn)
         return f"Account({drawn:,} of {len(self._drawn):,} positions drawn by {processes}, {self.repeated:,} repeated)"
 
     def note(self, drawer: Drawer, positions: NDArray[np.int64]) -> None:
-        """A process draws positions. Repeats do not count, because a sampler repeats some to fill up an epoch."""
+        """Record the positions that a process draws.
+
+        Positions that a process repeats itself do not count as repeated, because a sampler repeats some to fill up an
+        epoch.
+        """
         number = self._numbers.setdefault(drawer.training, min(255, len(self._numbers) + 1))
         by = self._drawn[positions]
         self.repeated += int(((by != 0) & (by != number)).sum())
@@ -81,7 +86,7 @@ class Account:
         self._drawn[positions] = number
         self._draws += 1
         mine = self._connections.setdefault((drawer.training, drawer.worker), drawer.connection)
-        if drawer.connection != mine:  # several threads take turns, in any order
+        if drawer.connection != mine:  # several threads draw, in any order
             self.give_up()
         rank, last = self._division.rank_of(int(positions[0])), int(positions.max())
         self._workers[drawer.training] = drawer.workers
@@ -93,15 +98,15 @@ class Account:
         by_worker[drawer.worker] = max(last, before)
 
     def give_up(self) -> None:
-        """Do not judge this epoch: another thread or an unknown process may draw the missing positions."""
+        """Stop judging this epoch, because another thread or an unknown process may draw the missing positions."""
         self._in_order = False
 
     @property
     def due(self) -> bool:
         """Whether to judge the epoch now: after 4, 8, 16, ... draws.
 
-        Skipped batches show early, and each judgement looks at all positions. The first draws are not judged: a process
-        may draw the positions before them by hand, or in another thread.
+        Skipped batches show early, and each judgement scans all positions. The first draws are not judged, because a
+        process may draw the positions before them by hand, or in another thread.
         """
         return self._draws > 2 and self._draws & (self._draws - 1) == 0
 
@@ -111,7 +116,10 @@ class Account:
         return 4 * self.repeated > len(self._drawn) - self._division.start
 
     def left_out(self, processes: int) -> LeftOut | None:
-        """What ranks left out, where `processes` training processes draw for each rank; None: nothing for certain."""
+        """Return the positions that ranks left out if `processes` training processes draw for each rank.
+
+        Returns None if no position was left out for certain.
+        """
         if not self._in_order:
             return None
         missing = passed = skipped = 0
@@ -131,7 +139,7 @@ class Account:
 
 
 class Conduct:
-    """Do the training processes of a run draw as they should? Messages for the user go into `notices`."""
+    """Check of the draws of a run's training processes. Messages for the user are appended to `notices`."""
 
     def __init__(self, notices: list[str]) -> None:
         self._notices = notices
@@ -139,16 +147,17 @@ class Conduct:
         self._trainings: set[int] = set()
         """Training processes of this node that have begun to draw, by process id."""
         self._fault: str | None = None
-        """Why the server refuses draws; None: it does not."""
+        """Why the server refuses draws. None if it does not."""
         self._told_of_repeats = False
 
     def __repr__(self) -> str:
         return f"Conduct(processes {sorted(self._trainings)}, fault {self._fault!r})"
 
-    def begins(self, drawer: Drawer | None, processes: int, *, again: bool) -> None:
-        """A training process begins an epoch; `processes` draw for one rank; it does not judge `UNTOLD` ones.
+    def on_begin(self, drawer: Drawer | None, processes: int, *, again: bool) -> None:
+        """Note that a training process begins an epoch, and that `processes` processes draw for one rank.
 
-        `again`: the epoch is the client's first one, or no later than its last one.
+        If `processes` is `UNTOLD`, the epoch is not judged. `again`: whether the epoch is the client's first one, or no
+        later than its last one.
         """
         self._processes = processes
         if drawer is not None:
@@ -157,7 +166,7 @@ class Conduct:
             self._fault = None
 
     def note(self, account: Account, drawer: Drawer | None, positions: NDArray[np.int64]) -> bool:
-        """A process has drawn positions. Returns whether to judge the epoch now."""
+        """Record positions that a process has drawn. Return whether to judge the epoch now."""
         if drawer is None or drawer.training not in self._trainings or self._processes == UNTOLD:
             account.give_up()
             return False
@@ -165,7 +174,7 @@ class Conduct:
         return account.due
 
     def judge(self, account: Account, epoch: int) -> None:
-        """Where training processes left out positions of an epoch, refuse their next draws."""
+        """Refuse the next draws of the training processes if they left out positions of an epoch."""
         left_out = None if self._fault else account.left_out(self._processes)
         if left_out is not None:
             self._fault = f"epoch {epoch} {left_out}"
@@ -175,10 +184,10 @@ class Conduct:
             self._notices.append(
                 f"in epoch {epoch}, {account.repeated:,} positions were drawn by one training process after another "
                 "had drawn them: each trains on the samples of the other. Leave out num_replicas= and rank= of the "
-                "BrandSampler, or give each process its own rank. (This is said once.)"
+                "BrandSampler, or give each process its own rank. (This message is not repeated.)"
             )
 
     def check(self) -> None:
-        """Raises `UsageError` where training processes left out positions of an epoch."""
+        """Raise `UsageError` if training processes left out positions of an epoch."""
         if self._fault is not None:
             raise UsageError(self._fault)

@@ -1,4 +1,4 @@
-"""What does memory keep, and what does the cache folder hold? The choice that the planner makes, as a pure function."""
+"""Which samples do the memory cache and the cache folder hold? The planner's choice, as a pure function."""
 
 from __future__ import annotations
 
@@ -15,59 +15,63 @@ from brand.orders.base.plan import EpochPlan
 from brand.orders.nextuse import Frequency, NextUse, Ranks
 
 ON_TOP: Final = 4096
-"""Bytes that the file system takes on top of a unit: half a block at both ends, on average."""
+"""Bytes that the file system needs in addition to those of a unit: half a block at both ends, on average."""
 SLACK_SHARE: Final = 32
-"""`1 / SLACK_SHARE` of the folder stays free for samples that come before others have gone."""
+"""`1 / SLACK_SHARE` of the folder stays free for samples that are written before others are evicted."""
 
 Placement = Literal["auto", "even", "next", "frequency"]
-"""What a user asks for (`brand.node.decide.cache.placing`)."""
+"""The placement that a user asks for (`brand.node.decide.cache.placing`)."""
 Way = Literal["coming", "next", "frequency"]
-"""How the folder follows the draws of this node. `coming`: it is not settled yet which ranks draw here; what they draw
-in this epoch has a place as it comes, and nothing goes."""
+"""How the folder follows the draws of this node.
+
+`coming`: the ranks that draw here are not settled yet. Samples that they draw in this epoch have a place as they are
+read, and none is evicted.
+"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CacheContents:
-    """What a cache folder holds and has room for. Arrays have the shape (samples,)."""
+    """Contents and capacity of a cache folder. Arrays have the shape (samples,)."""
 
     sizes: NDArray[np.uint32]
     """Stored size of each place's sample in bytes."""
     held: NDArray[np.bool_]
-    """Which samples the folder holds, or will hold when the epoch begins that the choice is for."""
+    """Whether the folder holds each sample, or will hold it when the epoch begins that the choice is for."""
     able: NDArray[np.bool_]
-    """Which samples come into memory, from where they are written."""
+    """Whether each sample is small enough for memory, from which the folder is written."""
     near: NDArray[np.bool_]
-    """Which samples memory keeps."""
+    """Whether the memory cache holds each sample."""
     limit: int
-    """Bytes that its samples may take."""
+    """Bytes that the folder's samples may take."""
     unit: int
     """Samples of a chunk that are written together."""
     whole: bool = False
-    """Whether a miss reads all of them."""
+    """Whether a miss reads its whole unit."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Follow:
-    """Have the folder follow what ranks of this node draw, from an epoch on."""
+    """An instruction that the folder follows the draws of this node's ranks, from an epoch on."""
 
     way: Way
     ranks: Ranks
     epoch: int
     start: int
-    """The position from which on the ranks draw this epoch."""
+    """The first position of this epoch that the ranks draw."""
     number: int
     """Number of the epoch among those of this node."""
     ahead: NextUse | Frequency | None
-    """What the ranks draw later; None for `coming`."""
+    """The later draws of the ranks. None for `coming`."""
 
     def foresee(self) -> bool:
-        """Look at one more epoch. Returns whether one was missing."""
+        """Compute the draws of one more epoch. Return whether one was missing."""
         return self.ahead is not None and self.ahead.foresee(self.epoch)
 
     def held(self, plan: EpochPlan, shelf: CacheContents, size_of: NDArray[Any], seed: int) -> NDArray[np.bool_]:
-        """Which samples have a place, shape (samples,). `size_of` is 0 for those that cannot have one.
+        """Return a mask of the samples that have a place, shape (samples,). `size_of` is 0 for those that cannot have
+        one.
 
-        What the folder holds and no rank draws again comes last. It goes only where its room is wanted.
+        Samples that the folder holds and no rank draws again come last. They are evicted only if their space is needed.
         """
         unit_of, sizes = units(plan.mapping, size_of, shelf.unit)
         here = np.zeros(len(sizes), np.bool_)
@@ -90,40 +94,45 @@ class Follow:
 
 @dataclass(frozen=True, slots=True)
 class ChooseCached:
-    """Have the planner choose the samples to keep while the epoch of this plan goes on, then say `KeptChosen`.
+    """Have the planner choose the samples to cache during the epoch of this plan, then report `KeptChosen`.
 
-    It also chooses what the cache folder holds, if there is one.
+    It also chooses the contents of the cache folder, if there is one.
     """
 
     number: int
     plan: EpochPlan
     unit: int | None
-    """Samples of a chunk that are kept together (`Policy.kept_unit`); None: what is kept does not change."""
+    """Samples of a chunk that are cached together (`Policy.kept_unit`). None if the memory cache does not change."""
     seed: int
     room: int
-    """Pages that kept samples and the samples of the epoch may take together."""
+    """Pages that cached samples and the samples of the epoch may take together."""
     owners: Owners
     shelf: CacheContents | None = None
-    """The cache folder; None: there is none, or it takes no more."""
+    """The cache folder. None if there is none, or if nothing more is written to it."""
     follow: Follow | None = None
-    """How the folder follows the draws; None: what has a place stays."""
+    """How the folder follows the draws. None if samples that have a place keep it."""
 
     @property
     def since(self) -> int | None:
-        """Number of the epoch with whose first read other samples begin to leave the folder; None: none leave it."""
+        """Number of the epoch whose first read begins the eviction of other samples from the folder. None if none are
+        evicted.
+        """
         return None if self.follow is None or self.follow.way == "coming" else self.follow.number
 
     @property
     def whole_unit(self) -> int:
-        """Samples of a unit that a miss reads as a whole; 1: it reads the one sample."""
+        """Samples of a unit that a miss reads as a whole. 1 if it reads only the missing sample."""
         return self.shelf.unit if self.shelf is not None and self.shelf.whole else 1
 
     def foresee(self) -> bool:
-        """Do a part of the work that takes long. Returns whether there was any; so plans in between need not wait."""
+        """Do one step of the long work. Return whether there was any, so that plans in between need not wait."""
         return self.follow is not None and self.follow.foresee()
 
     def kept(self, pages_of: PageCounts) -> NDArray[np.bool_] | None:
-        """Which samples to keep, shape (samples,): as many as fit of those that this node owns."""
+        """Return a mask of the samples to cache, shape (samples,): as many as fit of those that this node owns.
+
+        Returns None if the memory cache does not change.
+        """
         if self.unit is None:
             return None
         mine = self._mine()
@@ -132,7 +141,7 @@ class ChooseCached:
         return choose_kept(self.plan, np.where(mine, pages_of, 0), self.room, self.unit, self.seed) & mine
 
     def _mine(self) -> NDArray[np.bool_] | None:
-        """The samples that this node reads for the epoch, shape (samples,); None: all."""
+        """Return a mask of the samples that this node reads for the epoch, shape (samples,). None if it reads all."""
         owners, samples = self.owners, self.plan.mapping.samples
         mine = None if owners.of_chunk is None else owners.mine(np.arange(samples))
         if len(self.plan.sample_of) < samples:
@@ -142,10 +151,11 @@ class ChooseCached:
         return mine
 
     def cached(self, kept: NDArray[np.bool_] | None) -> NDArray[np.bool_] | None:
-        """Which samples have a place in the cache folder, shape (samples,), beside those that memory keeps.
+        """Return a mask of the samples that have a place in the cache folder, shape (samples,).
 
-        What this node does not own is read by other nodes. Where the folder has room for all, it also takes what memory
-        keeps, so that the next server reads it there.
+        Samples of the memory cache are left out. If the folder has space for all samples, it includes them, too, so
+        that the next server reads them from the folder. Samples that this node does not own are read by other nodes.
+        Returns None if there is no folder.
         """
         shelf = self.shelf
         if shelf is None:

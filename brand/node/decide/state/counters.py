@@ -1,4 +1,4 @@
-"""What has a node server done so far? Plain counters, the same for `ds.stats()`, `brand top` and tests."""
+"""Counters of a data server's work, the same for `ds.stats()`, `brand top` and tests."""
 
 from __future__ import annotations
 
@@ -18,44 +18,44 @@ class DrawCounters:
     draws: int = 0
     """Drawn samples."""
     from_memory: int = 0
-    """Drawn samples that came from the server's memory."""
+    """Drawn samples that were in the server's memory."""
     taken: int = 0
-    """Those of them that clients took by themselves, without asking."""
+    """Samples of `from_memory` that clients copied themselves, without a request."""
     exact: int = 0
     """Drawn samples that clients read one by one."""
     waited: int = 0
     """Samples whose draw the server could not answer at once."""
     wait_s: float = 0.0
-    """Seconds that draws waited, all clients together."""
+    """Seconds that draws waited, added up over all clients."""
     storage_wait_s: float = 0.0
-    """Of these, seconds that they waited for reads of this node's storage."""
+    """Seconds of `wait_s` for reads of this node's storage."""
     node_wait_s: float = 0.0
-    """For samples of other nodes."""
+    """Seconds of `wait_s` for samples of other nodes."""
     preparation_wait_s: float = 0.0
-    """For preparers."""
+    """Seconds of `wait_s` for decode workers."""
     server_wait_s: float = 0.0
-    """For plans, for ranks that had not begun, and for jobs that share."""
+    """Seconds of `wait_s` for plans, for ranks that had not begun, and for jobs that share."""
 
     def waits_by_cause(self) -> dict[str, float]:
-        """Seconds that draws waited, by cause."""
+        """Return the seconds that draws waited, by cause."""
         return {cause: getattr(self, f"{cause}_wait_s") for cause in Held._fields}
 
-    def asked(self, samples: int) -> None:
-        """A client draws."""
+    def add_drawn(self, samples: int) -> None:
+        """Count samples that a client draws."""
         self.draws += samples
 
-    def takes(self, samples: int) -> None:
-        """A client has taken samples by itself."""
+    def add_taken(self, samples: int) -> None:
+        """Count samples that a client has copied itself."""
         self.draws += samples
         self.from_memory += samples
         self.taken += samples
 
-    def waits(self, samples: int) -> None:
-        """A draw waits."""
+    def add_waiting(self, samples: int) -> None:
+        """Count the samples of a draw that waits."""
         self.waited += samples
 
-    def answered(self, from_memory: int, exact: int, wait_s: float, held: Held = NOT_HELD) -> None:
-        """A draw is answered."""
+    def add_answered(self, from_memory: int, exact: int, wait_s: float, held: Held = NOT_HELD) -> None:
+        """Count the samples of a draw that is answered, and add its wait in seconds."""
         self.from_memory += from_memory
         self.exact += exact
         self.wait_s += wait_s
@@ -67,31 +67,31 @@ class DrawCounters:
 
 @dataclass(slots=True)
 class ReadCounters:
-    """Large reads, since the server started. Each sample of a bundle is a read."""
+    """Large reads, since the server started. Each sample of a bundle counts as one read."""
 
     reads: int = 0
     read_bytes: int = 0
     read_samples: int = 0
     held_samples: int = 0
-    """Samples that these reads brought into memory: `held_samples / read_samples` is the mean fill rate."""
+    """Samples that these reads loaded into memory: `held_samples / read_samples` is the mean read utilisation."""
     failed_reads: int = 0
 
-    def started(self, pieces: NDArray[np.void]) -> None:
-        """Reads begin: pieces of dtype `PIECE`."""
+    def add_started(self, pieces: NDArray[np.void]) -> None:
+        """Count reads that begin: pieces of dtype `PIECE`."""
         self.reads += len(pieces)
         self.read_bytes += int(pieces["size"].sum())
         self.read_samples += int(pieces["span"].sum())
         self.held_samples += int(pieces["samples"].sum())
 
-    def left(self, pieces: NDArray[np.void]) -> None:
-        """Of reads that have begun, these pieces were not read: the page cache holds them."""
+    def remove_left(self, pieces: NDArray[np.void]) -> None:
+        """Uncount pieces of begun reads that were not read, because the page cache holds them."""
         self.reads -= len(pieces)
         self.read_bytes -= int(pieces["size"].sum())
         self.read_samples -= int(pieces["span"].sum())
         self.held_samples -= int(pieces["samples"].sum())
 
-    def failed(self, reads: int) -> None:
-        """Reads failed, or could not begin."""
+    def add_failed(self, reads: int) -> None:
+        """Count reads that failed or could not begin."""
         self.failed_reads += reads
 
 
@@ -103,40 +103,42 @@ class NodeCounters:
     """Samples sent to other nodes."""
     sent_bytes: int = 0
     received: int = 0
-    """Samples that other nodes have sent."""
+    """Samples received from other nodes."""
     received_bytes: int = 0
     requests: int = 0
-    """Samples for which this node asked their owners, as the plan of `slots` foresees."""
+    """Samples that this node requested from their owners, as the plan of `slots` foresees."""
     hurried: int = 0
-    """Samples that had not come when they were drawn, so this node asked their owners for them."""
+    """Samples that had not arrived when they were drawn, so that this node requested them from their owners."""
     late: int = 0
     """Samples that another node did not send in time."""
     fetched: int = 0
-    """Late samples that this node's storage does not have, so this node asked their owners for them by name."""
+    """Late samples that this node's storage does not have, and that this node requested from their owners by index."""
 
-    def sends(self, samples: int, size: int) -> None:
-        """This node sends samples of `size` bytes."""
+    def add_sent(self, samples: int, size: int) -> None:
+        """Count samples that this node sends, `size` bytes in total."""
         self.sent += samples
         self.sent_bytes += size
 
-    def receives(self, samples: int, size: int) -> None:
-        """Samples of `size` bytes have come."""
+    def add_received(self, samples: int, size: int) -> None:
+        """Count samples that have arrived, `size` bytes in total."""
         self.received += samples
         self.received_bytes += size
 
-    def asks(self, samples: int, *, hurried: bool) -> None:
-        """This node asks an owner for samples: as the plan foresees, or because a draw waits (`hurried`)."""
+    def add_requested(self, samples: int, *, hurried: bool) -> None:
+        """Count samples that this node requests from an owner: as the plan foresees, or because a draw waits
+        (`hurried`).
+        """
         if hurried:
             self.hurried += samples
         else:
             self.requests += samples
 
-    def gives_up(self, samples: int) -> None:
-        """This node does not wait for samples any more."""
+    def add_late(self, samples: int) -> None:
+        """Count samples that this node no longer waits for."""
         self.late += samples
 
-    def fetches(self, samples: int) -> None:
-        """This node asks an owner for samples by name."""
+    def add_fetched(self, samples: int) -> None:
+        """Count samples that this node requests from an owner by index."""
         self.fetched += samples
 
 
@@ -149,23 +151,23 @@ class CacheCounters:
     read_bytes: int = 0
     written_bytes: int = 0
     bad: int = 0
-    """Samples of the folder that could not be read there."""
+    """Samples of the folder that could not be read from it."""
 
-    def started(self, pieces: NDArray[np.void]) -> None:
-        """Reads begin: pieces of dtype `PIECE`."""
+    def add_started(self, pieces: NDArray[np.void]) -> None:
+        """Count reads that begin: pieces of dtype `PIECE`."""
         self.reads += len(pieces)
         self.read_bytes += int(pieces["size"].sum())
 
-    def wrote(self, size: int) -> None:
-        """Samples of `size` bytes were written."""
+    def add_written(self, size: int) -> None:
+        """Count written samples, `size` bytes in total."""
         self.written_bytes += size
 
-    def lost(self, samples: int) -> None:
-        """Samples can no longer be read."""
+    def add_lost(self, samples: int) -> None:
+        """Count samples that can no longer be read."""
         self.bad += samples
 
     def to_json(self) -> dict[str, int]:
-        """The counters as plain values."""
+        """Return the counters as plain values."""
         return asdict(self)
 
 
@@ -179,10 +181,11 @@ class Counters:
     cache: CacheCounters = field(default_factory=CacheCounters)
 
     def to_json(self, mean_bytes: float) -> dict[str, Any]:
-        """The counters as plain values, with three ratios. `mean_bytes` is the mean size of a stored sample.
+        """Return the counters as plain values, with three ratios. `mean_bytes` is the mean size of a stored sample.
 
-        `hit_ratio`: share of the draws that came from memory. `fill_rate`: share of the samples read that went into
-        memory. `amplification`: bytes read from storage, exact reads included, over bytes drawn here or sent away.
+        `hit_ratio`: fraction of the draws that were in memory. `fill_rate`: fraction of the read samples that were
+        loaded into memory. `amplification`: bytes read from storage, direct reads included, over bytes drawn here or
+        sent away.
         """
         draws, reads, nodes = self.draws, self.reads, self.nodes
         used = (draws.draws - nodes.received + nodes.sent) * mean_bytes

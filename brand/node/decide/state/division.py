@@ -24,18 +24,18 @@ class Division:
     start: int = 0
     replicas: int = 1
     batch: int = 0
-    """Samples of a batch of each rank, with `locality`; 0: the ranks draw in turn."""
+    """Samples of a batch of each rank, with `locality`. 0 if the ranks draw in turn."""
     rank_at: NDArray[Any] | None = None
     """Rank of each position from `start` on, with `locality`."""
 
     def positions(self, rank: int) -> NDArray[np.int64]:
-        """Positions that a rank draws, ascending."""
+        """Return the positions that a rank draws, ascending."""
         if self.rank_at is None:
             return np.arange(self.start + rank, self.samples, self.replicas, dtype=np.int64)
         return self.start + np.flatnonzero(self.rank_at == rank)
 
     def parts(self, rank: int, first: int = 0) -> Iterator[NDArray[np.int64]]:
-        """`positions` of a rank from position `first` on, some at a time."""
+        """Yield the positions of a rank from position `first` on, a block at a time."""
         for part in blocks(self.samples - self.start):
             if self.rank_at is None:
                 begin = part.start + (rank - part.start) % self.replicas
@@ -45,7 +45,9 @@ class Division:
             yield (positions + self.start)[np.searchsorted(positions, first - self.start) :]
 
     def at(self, values: NDArray[Any], rank: int, last: int) -> NDArray[Any]:
-        """Of values by position, shape (samples,), those at the positions of a rank up to `last`, ascending."""
+        """Return the values at the positions of a rank up to `last`, ascending. `values` are by position, shape
+        (samples,).
+        """
         if self.rank_at is None:
             return values[self.start + rank : last + 1 : self.replicas]
         values = values[self.start : last + 1]
@@ -53,13 +55,13 @@ class Division:
         return found
 
     def rank_of(self, position: int) -> int:
-        """The rank that draws a position. Before `start` and past the end, ranks count as drawing in turn."""
+        """Return the rank that draws a position. Before `start` and past the end, ranks count as drawing in turn."""
         if self.rank_at is None or not self.start <= position < self.samples:
             return (position - self.start) % self.replicas
         return int(self.rank_at[position - self.start])
 
     def ranks_of(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The rank that draws each position, as `rank_of` says it."""
+        """Return the rank that draws each position, by the rule of `rank_of`."""
         ranks = (positions - self.start) % self.replicas
         if self.rank_at is not None:
             inside = (positions >= self.start) & (positions < self.samples)
@@ -67,9 +69,9 @@ class Division:
         return ranks
 
     def same_division(self, other: Division) -> bool:
-        """Whether both divide the positions among equally many ranks in the same way."""
+        """Return whether both divide the positions among equally many ranks in the same way."""
         return (self.replicas, self.batch) == (other.replicas, other.batch)
 
     def same_as(self, other: Division) -> bool:
-        """Whether both divide the positions in the same way, and begin at the same one."""
+        """Return whether both divide the positions in the same way, and begin at the same position."""
         return self.start == other.start and self.same_division(other)

@@ -1,4 +1,4 @@
-"""What is a draw that is not answered yet? Its positions, what it waits for, and how long it has waited for what."""
+"""A draw that is not answered yet: its positions, the cause of its wait, and its waiting time by cause."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from brand.node.wire.lease import NOT_HELD, Held
 from brand.node.wire.numbers import ClientNumber, RunNumber
 
 Cause = Literal["storage", "node", "preparation", "server"]
-"""What a draw waits for: the fields of `Held`."""
+"""Cause of a draw's wait: a field of `Held`."""
 
 
 @dataclass(eq=False, slots=True)
@@ -22,32 +22,32 @@ class Draw:
     """Positions of an epoch that a client waits for."""
 
     number: int
-    """Number of the draw: draws are numbered as they come."""
+    """Number of the draw, counted in the order of arrival."""
     client: ClientNumber
     key: tuple[RunNumber, int]
     """Number of the run, and the epoch."""
     positions: NDArray[np.int64]
     since_s: float
     drawer: Drawer | None = None
-    """The process behind the client, where that is known."""
+    """The process of the client, if it is known."""
     asked_of: int = 0
-    """Number of the epoch whose planned requests for this draw have been sent; 0: none have."""
+    """Number of the epoch whose planned requests for this draw have been sent. 0 if none have."""
     asked_s: float = 0.0
-    """When these requests were sent: since then other nodes can know that the draw waits."""
+    """Time at which these requests were sent. From then on, other nodes can know that the draw waits."""
     waits_at: int = -1
-    """The last of its positions whose sample was still to come at the last look; -1: the server has not looked yet."""
+    """The last of its positions whose sample was missing at the last check. -1 if the server has not checked yet."""
     waits_for: Cause | None = None
-    """What the draw waits for now; None: it has not waited yet."""
+    """Current cause of the wait. None if the draw has not waited yet."""
     held: Held = NOT_HELD
-    """What it has waited for before, up to `held_s`."""
+    """Earlier waiting times by cause, up to `held_s`."""
     held_s: float = 0.0
 
-    def looked(self, waits_at: int) -> None:
-        """The sample at this position is the last of the draw that is still to come."""
+    def note_missing(self, waits_at: int) -> None:
+        """Record the last position of the draw whose sample is missing."""
         self.waits_at = waits_at
 
-    def waits(self, cause: Cause | None, now_s: float) -> None:
-        """From now on the draw waits for this; None: for nothing any more."""
+    def wait_for(self, cause: Cause | None, now_s: float) -> None:
+        """Record the cause of the wait from now on. None if the draw waits no longer."""
         if cause == self.waits_for:
             return
         if self.waits_for is not None:
@@ -55,8 +55,8 @@ class Draw:
             self.held = self.held._replace(**{self.waits_for: so_far + now_s - self.held_s})
         self.waits_for, self.held_s = cause, now_s
 
-    def asks(self, epoch: Epoch, now_s: float) -> bool:
-        """Whether to send the planned requests of an epoch for this draw. They are sent once."""
+    def claim_requests(self, epoch: Epoch, now_s: float) -> bool:
+        """Return whether to send the planned requests of an epoch for this draw. They are sent once."""
         if self.asked_of == epoch.number:
             return False
         self.asked_of, self.asked_s = epoch.number, now_s

@@ -1,7 +1,7 @@
-"""How far is one epoch of one run: which samples are still to come, lie in memory, were drawn, were sent?
+"""How far is one epoch of one run: which samples are missing, in memory, drawn or sent?
 
-A node reads only the samples that it owns. Where a rank of another node draws such a sample, this node sends it there
-(`outgoing`). Where a rank of this node draws a sample of another node, its owner sends it, unasked.
+A node reads only the samples that it owns. If a rank of another node draws such a sample, this node sends it to that
+node (`outgoing`). If a rank of this node draws a sample of another node, its owner sends it without a request.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ from brand.orders.base.random import blocks
 
 @dataclass(frozen=True, slots=True)
 class EpochSetting:
-    """What an epoch knows of the node that serves it."""
+    """Facts about the node that serves an epoch."""
 
     owners: Owners
     limits: SampleLimits
     unreachable: Callable[[], Iterable[NodeNumber]]
-    """Nodes from which this node expects nothing just now."""
+    """Nodes from which this node expects no samples at present."""
 
 
 class ToSend(Protocol):
-    """What this node still has to send of an epoch to one other node."""
+    """Samples of an epoch that this node still has to send to one other node."""
 
     def front(self, samples: int) -> int:
-        """No position before this one will be sent any more; `samples`: no position at all."""
+        """Return the position before which nothing more will be sent. `samples` if nothing at all will be sent."""
         ...
 
 
 class Epoch:
     """The progress of one epoch.
 
-    `number` tells it from the same epoch begun anew. `requests` is the plan's table of what this node asks other nodes
-    for; None: they send everything unasked.
+    `number` distinguishes it from the same epoch after a restart. `requests` is the plan's table of this node's
+    requests to other nodes. None if they send all samples without requests.
     """
 
     def __init__(
@@ -62,16 +62,16 @@ class Epoch:
         self._setting = setting
         owners = setting.owners
         self.mine = None if owners.of_chunk is None else owners.mine(np.arange(samples))
-        """Which samples this node reads itself, shape (samples,); None: all."""
+        """Whether this node reads each sample itself, shape (samples,). None if it reads all."""
         self.states = SampleStates(samples)
         self.reads = ReadQueue(plan)
         self.progress = EpochProgress(division.start)
         self.ranks: dict[int, NodeNumber] = {}
         """Ranks that are known to draw, and the node of each."""
         self.outgoing: dict[NodeNumber, ToSend] = {}
-        """What this node still has to send, by node."""
+        """Samples that this node still has to send, by node."""
         self.lost = set(setting.unreachable())
-        """Nodes that were lost at some time: this node no longer sends them the planned requests."""
+        """Nodes that were lost at some time. This node no longer sends them the planned requests."""
 
     def __repr__(self) -> str:
         return f"Epoch({self.number}: {self.progress!r}, {self.states!r}, {self.reads!r})"
@@ -82,16 +82,16 @@ class Epoch:
         return [rank for rank, node in self.ranks.items() if node == self._setting.owners.node]
 
     def owner_of(self, places: NDArray[Any]) -> NDArray[np.int32]:
-        """The node that owns each place."""
+        """Return the node that owns each place."""
         return self._setting.owners.of(places)
 
     def decides(self, positions: NDArray[np.int64]) -> bool:
-        """Whether it is decided which samples lie at these positions."""
+        """Return whether the samples at these positions are decided."""
         del positions
         return True
 
     def waits_for_reads(self, positions: NDArray[np.int64]) -> bool:
-        """Whether any of these positions waits for a read of this node."""
+        """Return whether any of these positions waits for a read of this node."""
         places = self.plan.sample_of[positions]
         waits = self.states.waited_for(places)
         return bool((waits if self.mine is None else waits & self.mine[places]).any())
@@ -99,9 +99,10 @@ class Epoch:
     def expect(
         self, ranks: Mapping[int, NodeNumber], fronts: Mapping[int, int], read_of: NDArray[Any] | None = None
     ) -> None:
-        """More ranks draw, each at its node. A rank has drawn all its positions before its position in `fronts`.
+        """Add ranks that draw, each at its node. `fronts` has the position before which a rank has drawn all its
+        positions.
 
-        `read_of` is `read_of_sample(plan)` where the caller has it.
+        `read_of` is `read_of_sample(plan)` if the caller has it.
         """
         for _ in self.expecting(ranks, fronts, read_of):
             pass
@@ -109,12 +110,13 @@ class Epoch:
     def expecting(
         self, ranks: Mapping[int, NodeNumber], fronts: Mapping[int, int], read_of: NDArray[Any] | None = None
     ) -> Iterator[int]:
-        """`expect`, some samples at a time. Yields how many these were."""
+        """Do the work of `expect` in steps. Yield the number of samples of each step."""
         new = {rank: node for rank, node in ranks.items() if rank not in self.ranks}
         if not new:
             return
         self.ranks |= new
-        # Jobs come and go, and with each the kept samples change: one that shares holds them, too, until it draws them.
+        # The cached samples change whenever a job begins or ends. A job that shares therefore also holds cached samples
+        # until it draws them.
         limits = self._setting.limits
         without = np.empty(self.plan.mapping.samples, np.bool_)
         for part in blocks(len(without)):
@@ -131,19 +133,19 @@ class Epoch:
                         places = places[mine | (can & ~unreachable)]
                     else:
                         places = places[mine & can]
-                self.states.expects(places[~without[places]])
-                self.progress.expects(len(places))
+                self.states.expect(places[~without[places]])
+                self.progress.expect(len(places))
                 yield len(positions)
         found = read_of_sample(self.plan) if read_of is None else read_of
         yield from self.reads.filling(self.states, found, self.mine)
 
-    def goes_on(self, plan: EpochPlan, read_of: NDArray[Any]) -> None:
-        """From now on the plan is another one, which begins with the same draws, as far as ranks have asked."""
+    def replace_plan(self, plan: EpochPlan, read_of: NDArray[Any]) -> None:
+        """Replace the plan by one that begins with the same draws, as far as ranks have asked."""
         self.plan, self.reads = plan, ReadQueue(plan)
         self.reads.fill(self.states, read_of, self.mine)
 
     def to_send(self, node: NodeNumber) -> NDArray[np.int64]:
-        """Positions that the ranks of a node draw and whose samples this node can send there, ascending."""
+        """Return the positions that the ranks of a node draw and whose samples this node can send to it, ascending."""
         ranks = [rank for rank, at in self.ranks.items() if at == node]
         positions = np.sort(np.concatenate([np.arange(0), *(self.division.positions(rank) for rank in ranks)]))
         places = self.plan.sample_of[positions]
@@ -153,7 +155,7 @@ class Epoch:
         return found
 
     def forget(self, node: NodeNumber) -> NDArray[Any]:
-        """Send nothing to a node any more. Returns the places that were held for its ranks."""
+        """Stop sending to a node. Return the places that were held for its ranks."""
         self.outgoing.pop(node, None)
         self.progress.elsewhere.pop(node, None)
         held: list[NDArray[Any]] = [np.arange(0)]
@@ -161,30 +163,34 @@ class Epoch:
             del self.ranks[rank]
             places = _drawn_by(self, rank)
             places = places if self.mine is None else places[self.mine[places]]
-            self.progress.expects(-len(places))
-            held.append(places[self.states.leaves(places)])
+            self.progress.expect(-len(places))
+            held.append(places[self.states.release(places)])
         return np.concatenate(held)
 
     def lose(self, node: NodeNumber) -> None:
-        """A node is lost: its samples that are still to come will not come."""
+        """Stop expecting samples of a node that is lost."""
         self.lost.add(node)
         places = np.concatenate([self.states.all(state) for state in (UNWANTED, DUE, COMING)])
-        self.states.forgets(places[self.owner_of(places) == node])
+        self.states.forget(places[self.owner_of(places) == node])
 
     def expect_again(self, node: NodeNumber, present: Callable[[NDArray[Any]], NDArray[np.bool_]]) -> None:
-        """A lost node is back: it sends what ranks of this node have not asked for yet."""
+        """Expect samples of a node that is reachable again, except those that ranks of this node have asked for
+        already.
+        """
         can = ~self._setting.limits.too_large(self._setting.owners.node)
         for rank in self.here:
             places = _drawn_by(self, rank, self.front())
             places = places[(self.owner_of(places) == node) & can[places]]
-            self.states.expects(places[~present(places)])
+            self.states.expect(places[~present(places)])
 
     def front(self) -> int:
-        """The position before which the ranks of this node have asked for all that they will ask for."""
+        """Return the position before which the ranks of this node have asked for all that they will ask for."""
         return self.progress.front(self.here)
 
     def skipped_before(self, waiting: Iterable[NDArray[np.int64]]) -> int:
-        """The position before which no rank asks and nothing is sent. `waiting`: the positions of draws that wait."""
+        """Return the position before which no rank asks and nothing is sent. `waiting`: the positions of draws that
+        wait.
+        """
         samples = len(self.plan.sample_of)
         fronts = {rank: self.progress.last(rank) for rank in self.here}
         lowest: dict[int, int] = {}
@@ -196,24 +202,24 @@ class Epoch:
         return min((*(fronts | lowest).values(), *sent))
 
     def give_up_before(self, position: int) -> NDArray[Any]:
-        """No rank asks for a position before this one any more. Returns the places that were held for these."""
+        """Release the samples before a position, which no rank asks for any more. Return the places that were held."""
         before = self.plan.sample_of[:position]
-        self.progress.skips_to(position)
-        held: NDArray[Any] = before[self.states.leaves(before)]
+        self.progress.skip_to(position)
+        held: NDArray[Any] = before[self.states.release(before)]
         return held
 
     def drop(self) -> NDArray[Any]:
-        """Nothing of the epoch is drawn or sent any more. Returns the places that were held."""
-        return np.flatnonzero(self.states.leaves(slice(None)))
+        """Release all samples, as nothing of the epoch is drawn or sent any more. Return the places that were held."""
+        return np.flatnonzero(self.states.release(slice(None)))
 
 
 def reached(epoch: Epoch) -> float:
-    """About the position that the draws of an epoch have reached."""
+    """Estimate the position that the draws of an epoch have reached."""
     return epoch.progress.reached(len(epoch.plan.sample_of))
 
 
 def to_read(epoch: Epoch, places: NDArray[Any]) -> NDArray[np.bool_]:
-    """Which of these places are due and belong to this node."""
+    """Return a mask of the places that are due and belong to this node."""
     wanted = epoch.states.due(places)
     if epoch.mine is not None:
         wanted &= epoch.mine[places]
@@ -221,12 +227,12 @@ def to_read(epoch: Epoch, places: NDArray[Any]) -> NDArray[np.bool_]:
 
 
 def readable(epoch: Epoch, places: NDArray[Any]) -> NDArray[Any]:
-    """Those of these places whose samples this node reads itself."""
+    """Return the places whose samples this node reads itself."""
     return places if epoch.mine is None else places[epoch.mine[places]]
 
 
 def _drawn_by(epoch: Epoch, rank: int, front: int = 0) -> NDArray[Any]:
-    """Places that a rank draws from position `front` on."""
+    """Return the places that a rank draws from position `front` on."""
     positions = epoch.division.positions(rank)
     places: NDArray[Any] = epoch.plan.sample_of[positions[np.searchsorted(positions, front) :]]
     return places

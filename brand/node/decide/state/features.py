@@ -1,8 +1,8 @@
 """How does a feature take part in the steps of the core? It implements some of these hooks, and inherits the others.
 
 The core consults the features that are on, in the order in which they were turned on, and knows none of them by name.
-`brand.node.decide.node_state` turns them on: several nodes, and jobs that share, in lock step or with online orders. A plain
-run on one node has none. Server-side decoding has a protocol of its own (`Decodes`), since it owns a memory.
+`brand.node.decide.node_state` turns them on: several nodes, and jobs that share, in lock step or with online orders. A
+plain run on one node has none. Server-side decoding has a protocol of its own (`Decodes`), since it owns a memory.
 """
 
 # ruff: noqa: ARG002 - a hook that does nothing needs no argument; `Features` inherits what its methods say
@@ -33,28 +33,28 @@ if TYPE_CHECKING:
 
 NO_JOINS: Final = "joins of an order that has none"
 NOT_ONLINE: Final = "the order of a run that does not grow"
-"""Why clients are refused that say something of a feature that their order does not use."""
+"""Why the server refuses a client that sends data of a feature that its order does not use."""
 
 
 class EpochFeature:
-    """Takes part in the life of epochs (`epochs`), and in the choice of cached samples."""
+    """Takes part in the stages of epochs (`epochs`), and in the choice of cached samples."""
 
     def begin(self, key: Key) -> None:
         """Note that a rank begins an epoch."""
 
     def forget_runs(self) -> None:
-        """Forget runs that are gone."""
+        """Forget runs that have ended."""
 
     def is_over(self, key: Key) -> bool:
-        """Whether an epoch has no order any more, so that nothing of it is read ahead."""
+        """Return whether an epoch has no order any more, so that nothing of it is read ahead."""
         return False
 
     def joined(self, key: Key) -> tuple[Join, ...]:
-        """The joins of an epoch, as far as they are decided."""
+        """Return the joins of an epoch, as far as they are decided."""
         return ()
 
     def joins(self, key: Key, now_s: float) -> tuple[Join, ...] | None:
-        """Decide the joins with which an epoch is planned that has no plan; None: they are still to come."""
+        """Decide and return the joins for the plan of an epoch that has none. None if they cannot be decided yet."""
         return ()
 
     def rejoins(self, now_s: float, bridge: int) -> Iterator[tuple[Key, tuple[Join, ...]]]:
@@ -62,7 +62,7 @@ class EpochFeature:
         yield from ()
 
     def wants(self, key: Key, joins: Sequence[Join]) -> bool:
-        """Whether a plan with these joins is of use for an epoch that is under way."""
+        """Return whether a plan with these joins is of use for an epoch that is under way."""
         return False
 
     def replans(self, key: Key, joins: tuple[Join, ...], *, live: bool) -> bool:
@@ -70,15 +70,15 @@ class EpochFeature:
         return False
 
     def stands(self, key: Key) -> bool:
-        """Whether draws of an epoch may be answered with the plan that this node has."""
+        """Return whether draws of an epoch may be answered with the plan that this node has."""
         return True
 
     def make(self, key: Key, ready: PlanReady, division: Division, number: int, setting: EpochSetting) -> Epoch | None:
-        """Return the epoch whose plan is made, if it is one of this feature's kind; else None."""
+        """Return the epoch of a finished plan if it is of this feature's kind, otherwise None."""
         return None
 
     def held_for_followers(self, order: Order, runs: set[RunNumber]) -> float:
-        """Samples that memory has to hold so that jobs which follow the job of this order find them there."""
+        """Return the number of samples that memory must hold for jobs that follow the job of this order."""
         return 0.0
 
 
@@ -86,37 +86,37 @@ class DrawFeature:
     """Takes part in answering draws (`draws`)."""
 
     def ask(self, key: Key, positions: NDArray[np.int64], now_s: float) -> None:
-        """Note that a client asks for positions of an epoch, or has taken them. Raises `UsageError`."""
+        """Note that a client asks for positions of an epoch, or has copied them itself. Raises `UsageError`."""
 
     def request(self, epoch: Epoch, positions: NDArray[np.int64]) -> None:
-        """Request what a draw needs from elsewhere. Called once for each draw of an epoch."""
+        """Request the samples that a draw needs from other nodes. Called once for each draw of an epoch."""
 
     def chase(self, epoch: Epoch, draw: Draw, now_s: float) -> bool:
-        """Ask again for samples that a draw waits for. Return whether there was anyone to ask."""
+        """Repeat requests for samples that a draw waits for. Return whether there was a node to ask."""
         return False
 
     def agrees(self, draw: Draw, now_s: float) -> bool:
-        """Whether the epoch of a draw has begun in the same way everywhere, or that was waited for long enough."""
+        """Return whether the epoch of a draw has begun in the same way on all nodes, or the wait for that is over."""
         return True
 
     def holds_back(self, draw: Draw, now_s: float) -> bool:
-        """Whether a draw has to wait for other jobs."""
+        """Return whether a draw has to wait for other jobs."""
         return False
 
     def drawn(self, key: Key) -> None:
         """Note that ranks of this node have drawn samples of an epoch."""
 
     def answer(self, key: Key) -> int:
-        """Note that a client is told of samples. Return the number for the field `joins` of the answer."""
+        """Note that a client gets an answer. Return the number for the field `joins` of the answer."""
         return 0
 
     def facts(self, key: Key, now_s: float) -> dict[str, Any]:
-        """Facts of the job that draws an epoch, for statistics."""
+        """Return facts about the job that draws an epoch, for statistics."""
         return {}
 
 
 class LoopFeature:
-    """Takes part in the steps of the loop (`turn`)."""
+    """Takes part in the steps of the loop (`node_state`)."""
 
     @property
     def hurries(self) -> bool:
@@ -125,14 +125,14 @@ class LoopFeature:
 
     @property
     def waited_for(self) -> bool:
-        """Whether somebody other than a client of this node waits for its samples."""
+        """Whether another node waits for samples of this node."""
         return False
 
     def step(self, now_s: float, bridge: int) -> None:
-        """Decide what is due. `bridge`: about how many samples memory holds for jobs that draw them later."""
+        """Make the decisions that are due. `bridge`: estimate of the samples that memory holds for later jobs."""
 
     def refusals(self, now_s: float) -> Iterator[Refuse]:
-        """Yield the clients that cannot go on, and why."""
+        """Yield the clients that cannot go on, with the reason."""
         yield from ()
 
 
@@ -252,11 +252,11 @@ class EarlyReads(Protocol):
 
     @property
     def may_give_back(self) -> bool:
-        """Whether it is worth a look if jobs hold samples that could be freed."""
+        """Whether jobs may hold samples that can be freed, so that a search is worth its time."""
         ...
 
     def starts(self, places: NDArray[Any], read_for: Epoch) -> list[tuple[Epoch, NDArray[Any]]]:
-        """Have other epochs wait for a read too. Return these epochs, each with the places that it waits for."""
+        """Have other epochs wait for a read, too. Return these epochs, each with the places that it waits for."""
         ...
 
     def came(self, read: Read, others: Sequence[tuple[Epoch, NDArray[Any]]], lost: NDArray[Any]) -> None:
@@ -264,27 +264,27 @@ class EarlyReads(Protocol):
         ...
 
     def lead(self, key: Key, live: ActiveEpoch, deadline: NDArray[Any] | int, now_s: float) -> Any:
-        """How many draws come before a deadline of an epoch, in draws of the fastest job that shares with it."""
+        """Return the number of draws before a deadline of an epoch, in draws of the fastest job that shares with it."""
         ...
 
     def give_back(self, pages: int, now_s: float, beyond: float) -> bool:
-        """Free at least `pages`, of samples that are drawn later than in `beyond` draws. Return whether any were."""
+        """Free at least `pages` of samples that are drawn later than in `beyond` draws. Return whether any were."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class DecodedSamples:
-    """What a draw gets of the memory of decoded samples."""
+    """Decoded samples that a draw gets from the decoded memory."""
 
     prepared: NDArray[np.bool_]
-    """Which of the samples that it found in memory are prepared, for each want of the client."""
+    """Whether each sample that the draw found in memory is decoded, for each decode spec of the client."""
     chains: Chains
-    """Want by want."""
+    """Pages of the decoded samples, one decode spec after the other."""
     shelved: Shelved
 
 
 NOTHING: Final = DecodedSamples(np.empty(0, np.bool_), NO_CHAINS, ())
-"""No sample is prepared."""
+"""The value if no sample is decoded."""
 
 
 class Decodes(Protocol):
@@ -296,13 +296,13 @@ class Decodes(Protocol):
         ...
 
     def waits(self, client: ClientNumber, run: RunNumber, places: NDArray[Any]) -> bool:
-        """Whether a draw of these places waits for one of them to be decoded."""
+        """Return whether a draw of these places waits for one of them to be decoded."""
         ...
 
     def facts(self) -> dict[str, Any]:
-        """Counters and memory, as plain values."""
+        """Return counters and memory use, as plain values."""
         ...
 
     def take(self, draw: Draw, epoch: Epoch, here: NDArray[Any]) -> DecodedSamples:
-        """Answer a draw that found these samples in memory. Return what it gets of the decoded samples."""
+        """Return the decoded samples for a draw that found the samples `here` in memory."""
         ...

@@ -1,13 +1,13 @@
-"""Where in its life is each epoch of each run?
+"""The stage of each epoch of each run.
 
-    Wanted    its plan has to be made              `wants`
-    Planning  the planner makes its plan           `hand_out`
-    Ready     it waits for ranks to begin          `is_planned`
-    Live      ranks draw it, or it is read ahead   `starts`
-    Dropped   it made room for other runs          `drops`; the next draw begins it anew
+    PlanWanted    its plan has to be made              `want_plan`
+    PlanUnderWay  the planner makes its plan           `hand_out`
+    PlanReady     it waits for ranks to begin          `set_plan`
+    ActiveEpoch   ranks draw it, or it is read ahead   `activate`
+    EpochDropped  it was dropped to free memory        `drop`; the next draw begins it again
 
-Two things belong to the life of an epoch and outlast its stages: the draws that clients wait for, and the nodes that
-can take its samples.
+An epoch's entry also has two lists that outlast its stages: the draws that clients wait for, and the nodes that can
+take its samples.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class PlanWanted:
     """The plan of the epoch has to be made."""
 
     begin: EpochStart | None
-    """How ranks have begun the epoch; None: no rank has."""
+    """How ranks have begun the epoch. None if no rank has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class PlanUnderWay:
     """The planner makes the plan of the epoch."""
 
     begin: EpochStart | None
-    """How ranks have begun the epoch; None: no rank has."""
+    """How ranks have begun the epoch. None if no rank has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class PlanReady:
     read_of: NDArray[Any] | None
     begin: EpochStart
     since_s: float | None = None
-    """Since when it waits; None until the first look at the clock."""
+    """Start of the wait. None until the first look at the clock."""
 
 
 @dataclass(slots=True)
@@ -63,34 +63,36 @@ class ActiveEpoch:
     account: Account
     begin: EpochStart
     agreed: bool = False
-    """Whether all ranks have begun the epoch in the same way, or have had long enough to do so."""
+    """Whether all ranks have begun the epoch in the same way, or their time for it is over."""
 
     @property
     def begun(self) -> int:
-        """How often ranks have begun the epoch; 0: it is read ahead."""
+        """Number of times that ranks have begun the epoch. 0 if it is read ahead."""
         return self.begin.times
 
-    def begins(self, times: int) -> None:
-        """Ranks begin the epoch as it was read ahead."""
+    def mark_begun(self, times: int) -> None:
+        """Note that ranks begin the epoch as it was read ahead."""
         self.begin = replace(self.begin, times=times)
 
-    def begins_at(self, start: int) -> None:
-        """Ranks begin the epoch at a position. Where others began elsewhere, the account cannot be judged."""
+    def note_start(self, start: int) -> None:
+        """Note the position at which ranks begin the epoch. If it differs between ranks, the account cannot be
+        judged.
+        """
         self.begin = replace(self.begin, whole=self.begin.whole and start == self.epoch.division.start)
 
     def judge(self, conduct: Conduct, epoch: int) -> None:
-        """Where training processes left out positions of the epoch, refuse their next draws."""
+        """Refuse the next draws of the training processes if they left out positions of the epoch."""
         if self.begun and self.begin.whole:
             conduct.judge(self.account, epoch)
 
-    def agrees(self) -> None:
-        """All ranks have begun the epoch in the same way, or have had long enough to do so."""
+    def mark_agreed(self) -> None:
+        """Note that all ranks have begun the epoch in the same way, or that their time for it is over."""
         self.agreed = True
 
 
 @dataclass(frozen=True, slots=True)
 class EpochDropped:
-    """The epoch has no samples here: it is new, or it made room for other runs."""
+    """The epoch has no samples here: it is new, or it was dropped to free memory for other runs."""
 
 
 Stage = PlanWanted | PlanUnderWay | PlanReady | ActiveEpoch | EpochDropped
@@ -100,11 +102,11 @@ class SampleTaker(Protocol):
     """A node that can take samples of an epoch."""
 
     def starts(self, epoch: Epoch) -> None:
-        """Send samples of an epoch that is live."""
+        """Send samples of an active epoch."""
         ...
 
     def ask(self, epoch: Epoch | None, positions: NDArray[np.int64]) -> None:
-        """Note that the node asks for positions, of an epoch that is live, or whose plan is still to come (None)."""
+        """Note that the node asks for positions of an epoch. `epoch` is None if its plan is not made yet."""
         ...
 
 
@@ -114,7 +116,7 @@ class EpochEntry:
     def __init__(self) -> None:
         self.stage: Stage = EpochDropped()
         self.draws: list[Draw] = []
-        """Draws that wait, in the order in which they came."""
+        """Draws that wait, in the order of arrival."""
         self._takers: dict[NodeNumber, SampleTaker] = {}
         """Nodes that can take samples of the epoch."""
 
@@ -123,7 +125,7 @@ class EpochEntry:
 
     @property
     def live(self) -> ActiveEpoch | None:
-        """The stage, where the epoch is live; else None."""
+        """The stage if the epoch is active, otherwise None."""
         return self.stage if isinstance(self.stage, ActiveEpoch) else None
 
     @property
@@ -133,17 +135,17 @@ class EpochEntry:
 
     @property
     def begin(self) -> EpochStart | None:
-        """How ranks have begun the epoch, before it is live; None: no rank has."""
+        """How ranks have begun the epoch before it is active. None if no rank has."""
         begin = self.stage.begin if isinstance(self.stage, PlanWanted | PlanUnderWay | PlanReady) else None
         return begin if begin is not None and begin.times else None
 
     @property
     def wanted_begin(self) -> EpochStart | None:
-        """How the epoch will begin once its plan is made; None: it is only read ahead."""
+        """How the epoch will begin once its plan is made. None if it is only read ahead."""
         return self.stage.begin if isinstance(self.stage, PlanWanted | PlanUnderWay) else None
 
-    def wants(self, begin: EpochStart | None = None) -> None:
-        """Want a plan, where there is none. `begin`: how ranks have begun the epoch."""
+    def want_plan(self, begin: EpochStart | None = None) -> None:
+        """Want a plan if there is none. `begin`: how ranks have begun the epoch."""
         match self.stage:
             case EpochDropped():
                 self.stage = PlanWanted(begin)
@@ -151,30 +153,30 @@ class EpochEntry:
                 self.stage = replace(self.stage, begin=begin)
 
     def hand_out(self) -> None:
-        """The planner gets the order of the epoch."""
+        """Note that the planner has the order of the epoch."""
         assert isinstance(self.stage, PlanWanted)
         self.stage = PlanUnderWay(self.stage.begin)
 
-    def is_planned(self, plan: EpochPlan, read_of: NDArray[Any] | None, begin: EpochStart) -> None:
-        """The plan is made."""
+    def set_plan(self, plan: EpochPlan, read_of: NDArray[Any] | None, begin: EpochStart) -> None:
+        """Store the plan."""
         self.stage = PlanReady(plan, read_of, begin)
 
-    def waits_since(self, now_s: float) -> float:
-        """Since when a planned epoch waits for ranks: since the first call."""
+    def waiting_since(self, now_s: float) -> float:
+        """Return the time since which a planned epoch waits for ranks: the time of the first call."""
         assert isinstance(self.stage, PlanReady)
         if self.stage.since_s is None:
             self.stage = replace(self.stage, since_s=now_s)
             return now_s
         return self.stage.since_s
 
-    def starts(self, live: ActiveEpoch) -> None:
-        """The epoch is live. From now on the nodes that can take its samples get them."""
+    def activate(self, live: ActiveEpoch) -> None:
+        """Make the epoch active. The nodes that can take its samples get them from now on."""
         self.stage = live
         for taker in self._takers.values():
             taker.starts(live.epoch)
 
-    def plans_anew(self) -> NDArray[Any]:
-        """Its plan is void. Returns the places that were held for it."""
+    def discard_plan(self) -> NDArray[Any]:
+        """Discard the plan, and want another. Return the places that were held for it."""
         held: NDArray[Any] = np.arange(0)
         match self.stage:
             case PlanUnderWay(begin) | PlanReady(begin=begin):
@@ -184,8 +186,8 @@ class EpochEntry:
                 self.stage = PlanWanted(begin)
         return held
 
-    def drops(self) -> NDArray[Any]:
-        """The epoch makes room. Returns the places that were held for it."""
+    def drop(self) -> NDArray[Any]:
+        """Drop the epoch to free its memory. Return the places that were held for it."""
         held: NDArray[Any] = self.stage.epoch.drop() if isinstance(self.stage, ActiveEpoch) else np.arange(0)
         self.stage = EpochDropped()
         return held
@@ -193,26 +195,26 @@ class EpochEntry:
     # -- other nodes -------------------------------------------------------------------------------------------------
 
     def take(self, node: NodeNumber, taker: SampleTaker) -> None:
-        """A node can take samples."""
+        """Add a node that can take samples."""
         self._takers[node] = taker
         if self.live is not None:
             taker.starts(self.live.epoch)
 
     def ask(self, node: NodeNumber, positions: NDArray[np.int64]) -> None:
-        """A node asks for positions. Does nothing if the node cannot take samples."""
+        """Note that a node asks for positions. Does nothing if the node cannot take samples."""
         taker = self._takers.get(node)
         if taker is not None:
             taker.ask(None if self.live is None else self.live.epoch, positions)
 
     def forget(self, node: NodeNumber) -> NDArray[Any]:
-        """A node has no use for the epoch any more. Returns the places that were held for its ranks."""
+        """Remove a node that no longer needs the epoch. Return the places that were held for its ranks."""
         self._takers.pop(node, None)
         held: NDArray[Any] = np.arange(0) if self.live is None else self.live.epoch.forget(node)
         return held
 
 
 class EpochTable:
-    """The lives of all epochs, by run and epoch."""
+    """The entries of all epochs, by run and epoch."""
 
     def __init__(self) -> None:
         self._lives: dict[Key, EpochEntry] = {}
@@ -225,7 +227,7 @@ class EpochTable:
         return iter(list(self._lives))
 
     def __getitem__(self, key: Key) -> EpochEntry:
-        """The life of an epoch; a new life where the epoch has none yet."""
+        """Return the entry of an epoch. Creates it if it is missing."""
         life = self._lives.get(key)
         if life is None:
             life = EpochEntry()
@@ -233,29 +235,29 @@ class EpochTable:
         return life
 
     def get(self, key: Key) -> EpochEntry | None:
-        """The life of an epoch; None where it has none yet."""
+        """Return the entry of an epoch. None if it has none."""
         return self._lives.get(key)
 
     def items(self) -> list[tuple[Key, EpochEntry]]:
-        """All lives, by run and epoch."""
+        """Return all entries, by run and epoch."""
         return list(self._lives.items())
 
     def live(self) -> list[tuple[Key, ActiveEpoch]]:
-        """All live epochs, by run and epoch."""
+        """Return all active epochs, by run and epoch."""
         return [(key, life.stage) for key, life in self._lives.items() if isinstance(life.stage, ActiveEpoch)]
 
     def waited_for(self, samples: int) -> NDArray[np.bool_]:
-        """Which of `samples` samples live epochs still wait for, shape (samples,)."""
+        """Return a mask of the `samples` samples that active epochs still wait for, shape (samples,)."""
         found = np.zeros(samples, np.bool_)
         for _, live in self.live():
             found |= live.epoch.states.waited_for(slice(None))
         return found
 
     def draws(self) -> list[Draw]:
-        """All draws that wait, in the order in which they came."""
+        """Return all draws that wait, in the order of arrival."""
         waiting = [draw for life in self._lives.values() for draw in life.draws]
         return sorted(waiting, key=lambda draw: draw.number) if len(waiting) > 1 else waiting
 
     def remove(self, key: Key) -> NDArray[Any]:
-        """Forget an epoch. Returns the places that were held for it."""
-        return self._lives.pop(key).drops()
+        """Remove an epoch. Return the places that were held for it."""
+        return self._lives.pop(key).drop()

@@ -15,7 +15,7 @@ class EpochProgress:
 
     def __init__(self, start: int) -> None:
         self.start = start
-        """No rank asks for a position before this one any more."""
+        """Position before which no rank asks any more."""
         self.drawn = 0
         """Samples that ranks of this node have drawn."""
         self.sent = 0
@@ -25,7 +25,9 @@ class EpochProgress:
         self._asked: dict[int, int] = {}
         """The highest position that each rank has asked for."""
         self.elsewhere: dict[NodeNumber, int] = {}
-        """Positions before which ranks of other nodes have asked for all that they will ask for, as nodes tell it."""
+        """Position before which the ranks of each other node have asked for all that they will ask for, as that node
+        reports.
+        """
 
     def __repr__(self) -> str:
         return f"EpochProgress({self.drawn} drawn and {self.sent} sent of {self.total}, from position {self.start})"
@@ -40,40 +42,43 @@ class EpochProgress:
         """Whether at least half of the samples were drawn or sent."""
         return 2 * self.done >= self.total
 
-    def expects(self, samples: int) -> None:
-        """`samples` more samples (fewer, if below 0) will be drawn at this node or sent from it."""
+    def expect(self, samples: int) -> None:
+        """Add samples that will be drawn at this node or sent from it. Removes some if `samples` is below 0."""
         self.total += samples
 
-    def draws(self, rank: int, positions: NDArray[np.int64]) -> None:
-        """A rank draws positions."""
+    def add_drawn(self, rank: int, positions: NDArray[np.int64]) -> None:
+        """Record positions that a rank draws."""
         self._asked[rank] = max(self._asked.get(rank, -1), int(positions.max()))
         self.drawn += len(positions)
 
-    def sends(self, samples: int) -> None:
-        """This node sends samples to other nodes."""
+    def add_sent(self, samples: int) -> None:
+        """Count samples that this node sends to other nodes."""
         self.sent += samples
 
-    def hears(self, node: NodeNumber, front: int) -> None:
-        """A node tells how far its ranks have come."""
+    def learn_elsewhere(self, node: NodeNumber, front: int) -> None:
+        """Record the progress that a node reports for its ranks."""
         self.elsewhere[node] = front
 
-    def skips_to(self, position: int) -> None:
-        """No rank asks for a position before this one any more."""
+    def skip_to(self, position: int) -> None:
+        """Record a position before which no rank asks any more."""
         self.start = max(self.start, position)
 
     def front(self, ranks: Iterable[int]) -> int:
-        """The position before which these ranks have asked for all that they will ask for."""
+        """Return the position before which these ranks have asked for all that they will ask for."""
         return min((self._asked.get(rank, self.start - 1) + 1 for rank in ranks), default=self.start)
 
     def everywhere(self, here: Sequence[int]) -> int:
-        """The position before which all ranks have asked, those of this node (`here`) and those of others."""
+        """Return the position before which all ranks have asked, those of this node (`here`) and of other nodes."""
         own = [self.front(here)] if here or not self.elsewhere else []
         return min([*own, *self.elsewhere.values()])
 
     def reached(self, draws: int) -> float:
-        """About the position that draws have reached, by what is done of what this node has to do. Of so many draws."""
+        """Estimate the position that draws have reached, from the fraction of this node's work that is done.
+
+        `draws` is the number of draws of the epoch.
+        """
         return self.start + (self.done * (draws - self.start) / self.total if self.total else 0)
 
     def last(self, rank: int) -> int:
-        """The highest position that a rank has asked for; `start` where it has asked for none."""
+        """Return the highest position that a rank has asked for. `start` if it has asked for none."""
         return self._asked.get(rank, self.start)

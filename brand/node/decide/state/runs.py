@@ -1,4 +1,4 @@
-"""What does a server know of a run, and what do drawing ranks and nodes say?"""
+"""The runs that a server knows, and the epochs that ranks and nodes have announced."""
 
 from __future__ import annotations
 
@@ -36,41 +36,41 @@ class Run:
     turn: int | None
     """Number of the sampler that draws it, counted in the training's program: the same on all nodes."""
     conduct: Conduct
-    """Whether its training processes draw as they should."""
+    """Check that its training processes draw as they should."""
     clients: set[ClientNumber] = field(default_factory=set)
     readers: dict[tuple[ClientNumber, int | None], EpochReader] = field(default_factory=dict)
     """Readers by client and None. Another node has a reader for each epoch of its ranks, by client and epoch."""
     homes: dict[tuple[int, int], NodeNumber] = field(default_factory=dict)
-    """The node where a rank of so many, (rank, replicas), has last begun an epoch. The rank may have left since."""
+    """The node at which each rank has last begun an epoch, by (rank, replicas). The rank may have left since."""
     brought: int = 0
-    """Samples that its own reads have brought into memory."""
+    """Samples that its own reads have loaded into memory."""
     served: int = 0
-    """Samples that this node owns, and that ranks have drawn here or that were sent to other nodes."""
+    """Samples of this node that ranks have drawn here or that were sent to other nodes."""
     drawn: int = 0
     """Samples that ranks of this node have drawn."""
     agreed: set[int] = field(default_factory=set)
-    """Epochs that all ranks have begun in the same way as the ranks of this node; some may have gone on since."""
+    """Epochs that all ranks have begun in the same way as the ranks of this node. Some may have gone on since."""
 
-    def brings(self, samples: int) -> None:
-        """A read of an epoch of the run has brought samples into memory."""
+    def add_loaded(self, samples: int) -> None:
+        """Count samples that a read of the run has loaded into memory."""
         self.brought += samples
 
-    def serves(self, samples: int) -> None:
-        """Samples of this node were drawn or sent."""
+    def add_served(self, samples: int) -> None:
+        """Count samples of this node that were drawn or sent."""
         self.served += samples
 
-    def draws(self, samples: int) -> None:
-        """Ranks of this node have drawn samples."""
+    def add_drawn(self, samples: int) -> None:
+        """Count samples that ranks of this node have drawn."""
         self.drawn += samples
 
-    def registers(self, client: ClientNumber, tag: int | None, turn: int | None) -> None:
-        """A client registers the run, and may say its tag and its turn."""
+    def add_client(self, client: ClientNumber, tag: int | None, turn: int | None) -> None:
+        """Add a client of the run, which may name its tag and the number of its sampler (`turn`)."""
         self.clients.add(client)
         self.tag = self.tag if tag is None else tag
         self.turn = self.turn if turn is None else turn
 
     def begin(self, client: ClientNumber, reader: EpochReader, node: NodeNumber) -> None:
-        """Ranks of this node or of another one begin an epoch."""
+        """Record how ranks of this node or of another node begin an epoch."""
         here, begin = reader.begin.node == node, reader.begin
         self.homes |= {(rank, begin.replicas): begin.node for rank in begin.ranks}
         self.readers[client, None if here else reader.epoch] = reader
@@ -80,8 +80,8 @@ class Run:
         if all(_complete(begin, begins) for begin in begins if begin.node == node):
             self.agreed.add(reader.epoch)
 
-    def left(self, client: ClientNumber) -> bool:
-        """A client is gone. Returns whether it was a reader."""
+    def remove_client(self, client: ClientNumber) -> bool:
+        """Remove a client. Return whether it was a reader."""
         self.clients.discard(client)
         readers = [reader for reader in self.readers if reader[0] == client]
         for reader in readers:
@@ -89,21 +89,25 @@ class Run:
         return bool(readers)
 
     def at(self) -> set[int]:
-        """Epochs that readers are in. Forgets which other epochs were agreed on."""
+        """Return the epochs that readers are in. Forgets the agreement on all other epochs."""
         epochs = {reader.epoch for reader in self.readers.values()}
         self.agreed &= epochs
         return epochs
 
     def begins(self, epoch: int) -> list[Begin]:
-        """How the readers in an epoch have begun it."""
+        """Return how each reader in an epoch has begun it."""
         return [reader.begin for reader in self.readers.values() if reader.epoch == epoch]
 
     def agreed_on(self, epoch: int, node: NodeNumber) -> bool:
-        """Whether all ranks have begun an epoch as the ranks of this node have, or this node has no rank in it."""
+        """Return whether all ranks have begun an epoch as the ranks of this node have, or this node has no rank in
+        it.
+        """
         return epoch in self.agreed or all(begin.node != node for begin in self.begins(epoch))
 
     def conflict(self, node: NodeNumber) -> str | None:
-        """Why the ranks of this node cannot go on: others have begun an epoch in another way. None: they can."""
+        """Return the reason if other ranks have begun an epoch in another way than those of this node. None if there
+        are none.
+        """
         for epoch in {reader.epoch for reader in self.readers.values()}:
             begins = self.begins(epoch)
             for mine in [begin for begin in begins if begin.node == node]:
@@ -113,21 +117,21 @@ class Run:
         return None
 
     def fronts(self, epoch: int) -> dict[int, int]:
-        """By rank, the position of an epoch before which the rank has drawn all its positions."""
+        """Return, by rank, the position of an epoch before which the rank has drawn all its positions."""
         return {rank: begin.front for begin in self.begins(epoch) if begin.front for rank in begin.ranks}
 
     def known(self, replicas: int) -> dict[int, NodeNumber]:
-        """Ranks that have begun any epoch, and the node of each."""
+        """Return the ranks that have begun any epoch, and the node of each."""
         return {rank: node for (rank, of), node in self.homes.items() if of == replicas}
 
     def ranks(self, replicas: int) -> dict[int, NodeNumber]:
-        """Ranks that have announced draws, and the node of each."""
+        """Return the ranks that have announced draws, and the node of each."""
         begins = [reader.begin for reader in self.readers.values() if reader.begin.replicas == replicas]
         return {rank: begin.node for begin in begins for rank in begin.ranks}
 
 
 def _complete(begin: Begin, begins: list[Begin]) -> bool:
-    """Whether all ranks have begun in the same way as `begin`."""
+    """Return whether all ranks have begun in the same way as `begin`."""
     return len({rank for other in begins if other.same_as(begin) for rank in other.ranks}) >= begin.replicas
 
 
@@ -149,32 +153,32 @@ class Runs(UserDict[RunNumber, Run]):
         self._meets = meets
 
     def take_notices(self) -> list[str]:
-        """Messages for the user, most of them about how training processes draw. Each is returned once."""
+        """Return messages for the user, most of them about the draws of training processes. Each is returned once."""
         notices = self._notices.copy()
         self._notices.clear()
         return notices
 
     def notice(self, text: str) -> None:
-        """Have the user told something."""
+        """Add a message for the user."""
         self._notices.append(text)
 
     def knows(self, client: ClientNumber, run: RunNumber) -> bool:
-        """Whether a client has registered the run of this number."""
+        """Return whether a client has registered the run of this number."""
         return run in self and client in self[run].clients
 
     def order_by_tag(self, name: str, tag: int | None) -> Order:
-        """The order that a run's processes call by a tag. Raises `UsageError` where no order has the tag."""
+        """Return the order that a run's processes call by a tag. Raises `UsageError` if no order has the tag."""
         for run in self.values():
             if tag is not None and (run.name, run.tag) == (name, tag):
                 return run.order
         raise UsageError(f"no order of run {name} has tag {tag}")
 
     def clients(self, run: RunNumber | None) -> list[ClientNumber]:
-        """Clients that have registered the run of this number; None: any run."""
+        """Return the clients that have registered the run of this number. None: of all runs."""
         return sorted({client for number, known in self.items() if run in (None, number) for client in known.clients})
 
     def number_of(self, name: str, order: Order) -> RunNumber | None:
-        """Number of a run; None where this server does not know it."""
+        """Return the number of a run. None if this server does not know it."""
         return next((n for n, run in self.items() if (run.order, run.name) == (order, name)), None)
 
     def register(
@@ -182,29 +186,30 @@ class Runs(UserDict[RunNumber, Run]):
     ) -> RunNumber:
         """Register a client at a run, and return the run's number.
 
-        Raises `UsageError` where the order does not fit the data set, where the same sampler of another rank draws
-        another order, or where there are too many runs.
+        Raises `UsageError` if the order does not fit the data set, if the same sampler of another rank draws another
+        order, or if there are too many runs.
         """
         if (order.samples, order.chunk_size) != self._sizes:
-            raise UsageError("the order is of another data set: its sizes differ")
-        if client >= 0 and turn is not None:  # other nodes are asked on their own (`disagreements`)
+            raise UsageError("the order belongs to another data set: its number of samples or its chunk size differs")
+        if client >= 0 and turn is not None:  # `disagreements` checks other nodes
             self._check_agreed(order, name, turn)
         number = self.number_of(name, order)
         if number is None:
             if len(self) == MAX_RUNS:
-                raise UsageError(f"this server already serves {MAX_RUNS} runs; start another one")
+                raise UsageError(f"this server already serves {MAX_RUNS} runs; start another server")
             self._meets(order)
             self._last += 1
             number = RunNumber(self._last)
             self[number] = Run(order, name, None, None, Conduct(self._notices))
         run = self[number]
-        run.registers(client, tag, turn)
+        run.add_client(client, tag, turn)
         return number
 
     def _check_agreed(self, order: Order, name: str, turn: int) -> None:
-        """Raise `UsageError` where another rank of this node draws another order by the same sampler.
+        """Raise `UsageError` if another rank of this node draws another order by the same sampler.
 
-        Ranks divide one order. If each had its own, it would draw only its share of that, and the rest would be lost.
+        Ranks divide one order. If each rank had its own order, it would draw only its fraction of that order, and the
+        rest would be lost.
         """
         for run in self.values():
             if (run.name, run.turn) == (name, turn) and run.order != order and max(run.clients, default=-1) >= 0:
@@ -222,6 +227,6 @@ class EpochStart:
 
     division: Division
     times: int
-    """How often ranks have begun it; 0: it is read ahead, or a draw of a lost epoch has begun it."""
+    """Number of times that ranks have begun it. 0 if it is read ahead, or if a draw of a lost epoch has begun it."""
     whole: bool = True
     """Whether this server sees all draws from `division.start` on: ranks have begun there, and for the first time."""

@@ -1,4 +1,4 @@
-"""What do decisions ask for? The instructions that a server executes, and their parts."""
+"""The instructions that a server executes for the decisions, and their fields."""
 
 from __future__ import annotations
 
@@ -32,16 +32,19 @@ class Rows(Protocol):
     """The source of rows of the index."""
 
     def rows(self, first: int, end: int) -> NDArray[np.void]:
-        """Rows of the places `first` to `end` - 1. Raises `FormatError`."""
+        """Return the rows of the places `first` to `end` - 1. Raises `FormatError`."""
         ...
 
     def rows_at(self, places: NDArray[np.int64]) -> NDArray[np.void]:
-        """Rows of these places. Raises `FormatError`."""
+        """Return the rows of these places. Raises `FormatError`."""
         ...
 
 
 def rows_of(index: Rows, first: int, end: int, pages_of: PageCounts, page: int) -> NDArray[np.void] | None:
-    """Rows for a read; None where they cannot be read, or do not agree with `pages_of`, the pages of each sample."""
+    """Return the rows for a read. `pages_of` has the pages of each sample.
+
+    Returns None if the rows cannot be read, or do not agree with `pages_of`.
+    """
     try:
         rows = index.rows(first, end)
     except FormatError:
@@ -52,9 +55,9 @@ def rows_of(index: Rows, first: int, end: int, pages_of: PageCounts, page: int) 
 def rows_of_each(
     index: Rows, places: NDArray[Any], pages_of: PageCounts, page: int
 ) -> tuple[NDArray[np.void], NDArray[np.bool_]]:
-    """Rows for reads of single samples, and which places have one.
+    """Return the rows for reads of single samples, and a mask of the places that have a row.
 
-    A place has none where the row cannot be read, or does not agree with `pages_of`.
+    A place has no row if the row cannot be read, or does not agree with `pages_of`.
     """
     try:
         rows = index.rows_at(places.astype(np.int64))
@@ -69,13 +72,13 @@ def rows_of_each(
 
 @dataclass(frozen=True, slots=True)
 class MakePlan:
-    """Have the planner make the plan of an epoch, then say `PlanMade`."""
+    """Have the planner make the plan of an epoch, then report `PlanMade`."""
 
     key: tuple[RunNumber, int]
     """Number of the run, and the epoch."""
     order: Order
     joins: tuple[Join, ...] = ()
-    """Where the run has joined others in this epoch."""
+    """Joins of the run with other runs in this epoch."""
 
 
 PIECE: Final = np.dtype(
@@ -88,53 +91,52 @@ PIECE: Final = np.dtype(
         ("cached", "?"),
     ]
 )
-"""A range of a chunk. It has `span` samples, and brings `samples` of them into memory.
+"""A range of a chunk. It has `span` samples, and `samples` of them are loaded into memory.
 
-`cached`: it is read from the cache folder, where the same bytes lie at the
-same offset.
+`cached`: whether it is read from the cache folder, where the same bytes are at the same offset.
 """
 
 
 @dataclass(eq=False, slots=True)
 class Read:
-    """Have each of `pieces` read into memory, then say `ReadEnded`.
+    """Have each of `pieces` read into memory, then report `ReadEnded`.
 
-    A stripe is one piece, and a few stripes that start together are as many. A bundle is many pieces of one sample
-    each, which may lie anywhere: they start and end as one, because a decision costs the loop much the same for one
-    sample as for many.
+    A stripe is one piece, and a few stripes that start together are as many pieces. A bundle is many pieces of one
+    sample each, at any places. Its pieces start and end together, because the loop needs about the same time for a
+    decision on one sample as on many.
     """
 
     number: int
     pieces: NDArray[np.void]
-    """Of dtype `PIECE`."""
+    """Array of dtype `PIECE`."""
     vectors: list[NDArray[np.void]]
-    """The memory that the bytes of each piece go to, in order, in the layout of readv(2)."""
+    """The memory that the bytes of each piece are read into, in order, in the layout of readv(2)."""
     places: NDArray[Any]
-    """Places of the samples that the read brings into memory, piece by piece."""
+    """Places of the samples that the read loads into memory, piece by piece."""
     heads: NDArray[np.int32]
     """First page of each of these samples."""
     rows: NDArray[np.void]
-    """Row of the index of each of them. It goes in front of the bytes once these are in memory."""
+    """Row of the index of each of these samples. It is stored in front of the bytes once these are in memory."""
     plan: EpochPlan
     """The plan of the epoch that the read is for."""
     reserved: int = 0
-    """Pages of its samples for which the queue of the cache folder has room."""
+    """Pages of its samples that are reserved in the queue of the cache folder."""
     count: int = 1
-    """As how many reads under way it counts."""
+    """Number of reads under way that it counts as."""
 
     def places_of(self, piece: int) -> NDArray[Any]:
-        """Places of the samples that a piece brings into memory."""
+        """Return the places of the samples that a piece loads into memory."""
         samples = self.pieces["samples"]
         first = int(samples[:piece].sum())
         places: NDArray[Any] = self.places[first : first + int(samples[piece])]
         return places
 
     def of_pieces(self, which: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Which of `places` are those of some pieces; `which` has the shape (pieces,)."""
+        """Return a mask of `places` for some pieces. `which` has the shape (pieces,)."""
         return np.repeat(which, self.pieces["samples"])
 
     def part(self, number: int, which: NDArray[np.bool_]) -> Read:
-        """A read of some of the pieces."""
+        """Return a read of some of the pieces."""
         vectors = [vector for vector, wanted in zip(self.vectors, which.tolist(), strict=True) if wanted]
         mine = self.of_pieces(which)
         places = self.places[mine]
@@ -143,10 +145,10 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class ReadFor:
-    """Samples to read exactly for another node, or for a client of this one (`Fetches.reads`)."""
+    """Have samples read one by one for another node, or for a client of this node (`Fetches.reads`)."""
 
     node: NodeNumber
-    """The node that has asked; this node itself for a client of its own."""
+    """The node that has asked. This node itself if a client of its own has."""
     number: int
     """Number of the node's question."""
     opening: int
@@ -158,24 +160,26 @@ class ReadFor:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Write:
-    """Have samples written to the cache folder as far as their checksums are right, then say `WriteEnded`."""
+    """Have samples written to the cache folder if their checksums are right, then report `WriteEnded`."""
 
     number: int
     places: NDArray[Any]
-    """In rising order."""
+    """Places in ascending order."""
     counts: NDArray[np.uint32]
     """Number of pages of each sample."""
     pages: NDArray[np.int32]
-    """All pages, sample by sample. The samples stay in memory until the write has ended."""
+    """All pages, sample by sample. The samples remain in memory until the write has ended."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Forget:
-    """Have the cache folder forget samples: their bytes are wrong, or others get their room."""
+    """Have the cache folder forget samples, because their bytes are wrong or their space is needed."""
 
     places: NDArray[Any]
     parts: bool
-    """Whether the files go that have these samples: they cannot be read. All samples in them are forgotten."""
+    """Whether to remove the files that have these samples, because they cannot be read. All their samples are
+    forgotten.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,21 +202,25 @@ class DrawAnswer:
     lease: int
     places: NDArray[np.int64]
     state: NDArray[np.uint8]
-    """State of each sample as in `messages`: 0 absent, 1 present, 2 present and checked; 4 more where prepared."""
+    """State of each sample as in `messages`: 0 absent, 1 present, 2 present and checked. 4 is added if it is
+    decoded.
+    """
     counts: NDArray[np.uint32]
     """Number of pages of each present sample."""
     pages: NDArray[np.int32]
     prepared: Chains = NO_CHAINS
-    """Chains of the prepared samples in the second memory, want by want."""
+    """Pages of the decoded samples in the decoded memory, one decode spec after the other."""
     joins: int = 0
-    """How often the run has joined others in the epoch; where its order grows, how many positions are decided."""
+    """Number of joins of the run in the epoch. If its order grows, the number of decided positions."""
     held: Held = NOT_HELD
-    """How long the draw waited, and for what."""
+    """Time that the draw waited, by cause."""
 
 
 @dataclass(frozen=True, slots=True)
 class Say:
-    """Send a message to another node, on the stream that this node opened (`asks`) or on the one that it opened."""
+    """Send a message to another node, on the stream that this node opened (`asks`) or on the one that the other node
+    opened.
+    """
 
     node: NodeNumber
     asks: bool
@@ -221,35 +229,35 @@ class Say:
 
 @dataclass(frozen=True, slots=True)
 class StartPreparer:
-    """Start the process of a preparer, then say `PreparerReady`."""
+    """Start the process of a decode worker, then report `PreparerReady`."""
 
     preparer: int
 
 
 @dataclass(frozen=True, slots=True)
 class EndPreparer:
-    """End the process of a preparer. Nothing is said of it any more."""
+    """End the process of a decode worker. Nothing more is reported about it."""
 
     preparer: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prepare:
-    """Have a preparer prepare samples, then say `PreparerSized`."""
+    """Have a decode worker decode samples, then report `PreparerSized`."""
 
     preparer: int
     number: int
     """Number of the batch."""
     wanted: int
-    """Number of the want."""
+    """Number of the decode spec."""
     want: DecodeSpec
     chains: Chains
-    """Pages of the stored samples, which stay in memory meanwhile."""
+    """Pages of the stored samples, which remain in memory meanwhile."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fill:
-    """Have pages of a preparer's staging memory copied to the second memory, then say `PreparedFilled`."""
+    """Have pages of a decode worker's staging memory copied to the decoded memory, then report `PreparedFilled`."""
 
     preparer: int
     number: int
