@@ -19,7 +19,7 @@ from brand.cli.jobs import JobsQuery, show_jobs
 from brand.cli.output import duration, echo, print_json, size
 from brand.cli.serve import as_memory
 from brand.errors import UsageError, counted
-from brand.node.setup.memory import parse_size
+from brand.node.setup.memory import check_unit, parse_size
 from brand.orders import Slots, Stripes, Uniform
 from brand.orders.baselines import Pool
 from brand.orders.policies.registry import OrderOption
@@ -253,6 +253,7 @@ def _cache(text: str) -> str | float | None:
 
 
 def _size_or_share(option: str, text: str) -> str | float:
+    check_unit(text, f"{option} {text}")
     found = as_memory(text)
     if isinstance(found, str):
         _size(option, found)

@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import os
+import pytest
 import re
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
-
-import pytest
-
-from brand import BrandDataset, BrandLoader
-from brand.cli import top
-from brand.cli.serve import as_memory
-from brand.node.client.look import look_at
-from brand.node.wire.connection import listen, own_address, own_addresses, second_address
-from brand.testing.node import RunningServer, random_address, running_server
-from tests.cli.test_terminal import on_terminal, plain
-from tests.support import LIMIT_S, brand, running_brand, wait_until
-from tests.tools.cluster import running_cluster
+from brand import (BrandDataset, BrandLoader)
+from brand.cli import (top)
+from brand.cli.serve import (as_memory)
+from brand.node.client.look import (look_at)
+from brand.node.wire.connection import (listen, own_address, own_addresses, second_address)
+from brand.testing.node import (RunningServer, random_address, running_server)
+from collections.abc import (Iterator)
+from concurrent.futures import (ThreadPoolExecutor)
+from contextlib import (contextmanager)
+from pathlib import (Path)
+from tests.cli.test_terminal import (on_terminal, plain)
+from tests.support import (LIMIT_S, brand, running_brand, wait_until)
+from tests.tools.cluster import (running_cluster)
+from typing import (Any)
 
 KEYS = {
     *("data_set", "address", "process", "uptime_s", "data_bytes", "clients", "replaced", "draws", "from_memory"),
@@ -147,9 +145,9 @@ def test_its_memory_is_the_limit(own_photos_set: Path) -> None:
 
 @pytest.mark.parametrize(
     ("memory", "meant"),
-    [(None, None), ("0.25", 0.25), ("1", 1.0), ("1.0", 1.0), ("2GB", "2GB"), ("1.5 GiB", "1.5 GiB"), ("4096", "4096")],
+    [(None, None), ("0.25", 0.25), ("1", "1"), ("1.0", 1.0), ("2GB", "2GB"), ("1.5 GiB", "1.5 GiB"), ("4096", "4096")],
 )
-def test_a_number_up_to_1_is_a_share(memory: str | None, meant: object) -> None:
+def test_a_number_with_a_point_is_a_share(memory: str | None, meant: object) -> None:
     """Other numbers are bytes, and texts sizes."""
     assert as_memory(memory) == meant
 

@@ -10,12 +10,19 @@ from brand.errors import UsageError
 from brand.node.setup.groups import GROUPS, PROC, group_folders
 
 Memory = str | int | float | None
-"""`"2GB"`, a number of bytes, a fraction of the data as a float, or None: `DEFAULT_SHARE` of the available memory."""
+"""`"2GB"`, a fraction of the data as a float, bytes, or None: `DEFAULT_SHARE` of the available memory.
+
+Bytes that a user gives are at least `LEAST_NUMBER` (`check_memory`).
+"""
 
 DEFAULT_SHARE: Final = 0.25
 REMOTE_SHARE: Final = 0.1
 """Fraction of the memory that samples of other nodes may fill, unless the user gives another one."""
 
+LEAST_NUMBER: Final = 1 << 20
+"""A smaller number without a unit is refused, because `memory=1` looks like all of the data and is one byte."""
+SIZE: Final = "give a size such as '8GB'"
+SIZE_OR_SHARE: Final = f"{SIZE}, or a share such as 0.25 (1.0 is all)"
 _UNITS: Final = {
     "": 1,
     "B": 1,
@@ -53,10 +60,24 @@ def memory_bytes(memory: Memory, all_bytes: int) -> int:
     return min(size, all_bytes)
 
 
-def check_memory(memory: Memory) -> None:
-    """Raise `UsageError` if `memory` could not be the memory for any data set."""
+def check_memory(memory: Memory, name: str = "memory") -> None:
+    """Raise `UsageError` if a user's parameter could not be the memory for any data set."""
     if memory is not None:
+        check_unit(memory, f"{name}={memory!r}")
         memory_bytes(memory, _MOST)
+
+
+def check_unit(size: object, named: str, forms: str = SIZE_OR_SHARE) -> None:
+    """Raise `UsageError` if a user's size is a whole number that is too small to be bytes.
+
+    `named` is the parameter or option with its value, `forms` says what to give instead.
+    """
+    try:
+        number = int(size) if isinstance(size, str) else size
+    except ValueError:
+        return
+    if type(number) is int and number < LEAST_NUMBER:
+        raise UsageError(f"{named} has no unit: {forms}")
 
 
 def remote_bytes(remote: Memory, memory: int) -> int:
