@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import os
-import pytest
 import re
 import shutil
 import signal
 import subprocess
-from brand import (BrandDataset, BrandLoader)
-from brand.cli import (top)
-from brand.cli.serve import (as_memory)
-from brand.node.client.look import (look_at)
-from brand.node.wire.connection import (listen, own_address, own_addresses, second_address)
-from brand.testing.node import (RunningServer, random_address, running_server)
-from collections.abc import (Iterator)
-from concurrent.futures import (ThreadPoolExecutor)
-from contextlib import (contextmanager)
-from pathlib import (Path)
-from tests.cli.test_terminal import (on_terminal, plain)
-from tests.support import (LIMIT_S, brand, running_brand, wait_until)
-from tests.tools.cluster import (running_cluster)
-from typing import (Any)
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from brand import BrandDataset, BrandLoader
+from brand.cli import top
+from brand.cli.serve import as_memory
+from brand.node.client.look import look_at
+from brand.node.wire.connection import listen, own_address, own_addresses, second_address
+from brand.testing.node import RunningServer, random_address, running_server
+from tests.cli.test_terminal import on_terminal, plain
+from tests.support import LIMIT_S, brand, running_brand, wait_until
+from tests.tools.cluster import running_cluster
 
 KEYS = {
     *("data_set", "address", "process", "uptime_s", "data_bytes", "clients", "replaced", "draws", "from_memory"),

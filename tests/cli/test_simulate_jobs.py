@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
-from pathlib import (Path)
-from tests.support import (brand)
+
+from tests.support import brand
 
 IMAGINED = "--samples", "20000", "--mean-bytes", "100kB", "--memory", "0.1"
 
