@@ -60,6 +60,7 @@ def model_rows(lengths: list[int], row: int) -> list[list[int]]:
 @given(lengths=LENGTHS, row=st.integers(1, 16))
 @example(lengths=[16, 3], row=4)
 @example(lengths=[0, 0], row=4)
+@example(lengths=[0, 2], row=1)
 @examples(200)
 def test_rows_are_those_of_the_model(lengths: list[int], row: int) -> None:
     """Piece by piece, what lies token by token in the model's rows."""
