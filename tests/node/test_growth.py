@@ -240,7 +240,7 @@ def tell(
 
 def order_of(world: World, key: Key) -> list[int]:
     """What is decided of an epoch."""
-    found: list[int] = world.online.orders.tells(key, 0, 1 << 16).tolist()
+    found: list[int] = world.online.orders.publish(key, 0, 1 << 16).tolist()
     return found
 
 
@@ -363,8 +363,8 @@ def test_old_orders_are_forgotten_and_not_made_up_anew() -> None:
     """A draw of such an epoch is refused, until a rank begins it again."""
     world, job = after_many_epochs()
     orders = world.online.orders
-    assert orders.over((job.run, 0))
-    assert not orders.over((job.run, job.epoch - 1))
+    assert orders.is_over((job.run, 0))
+    assert not orders.is_over((job.run, job.epoch - 1))
     assert not world.draw(1, job.run, 0, [0])  # `World` knows that it is refused
     with pytest.raises(UsageError, match="epoch 0 of job job 1 is over"):
         tell(world, 1, (job.run, 0), 0, [], wanted=1)
@@ -377,10 +377,10 @@ def test_a_forgotten_order_is_not_read_ahead() -> None:
     """A rank goes back to the epoch before it, and draws all of that. A slow process may still draw what is over."""
     world, job = after_many_epochs()
     orders = world.online.orders
-    assert orders.over((job.run, 1))
+    assert orders.is_over((job.run, 1))
     job.begin(0)
     together([job], world)
-    assert orders.over((job.run, 1))
+    assert orders.is_over((job.run, 1))
     assert not world.draw(1, job.run, 1, [0])
 
 
