@@ -56,12 +56,12 @@ def test_a_node_has_few_questions_open_until_their_answers_have_left() -> None:
     answering = opened(ONE)
     for number in range(MAX_QUESTIONS):
         answering.ask(ONE, fetch(number), 10)
-    with pytest.raises(ProtocolError, match="64 questions"):
+    with pytest.raises(ProtocolError, match="64 open questions"):
         answering.ask(ONE, fetch(99), 10)
     for _ in range(MAX_QUESTIONS):
         for read in list(answering.start_reads(8)):
             answering.on_read(read, bytes(10))
-    with pytest.raises(ProtocolError, match="64 questions"):
+    with pytest.raises(ProtocolError, match="64 open questions"):
         answering.ask(ONE, fetch(99), 10)
     assert answering.pop_part(ONE) is not None
     answering.ask(ONE, fetch(99), 10)

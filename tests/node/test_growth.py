@@ -290,7 +290,7 @@ def test_a_late_process_that_knows_otherwise_is_refused() -> None:
     other = decided[::-1]
     assert tell(world, 2, key, 0, [*decided[:2], *other], sure=2).places[:2].tolist() == decided[:2]
     assert order_of(world, key)[: len(decided)] == decided
-    with pytest.raises(UsageError, match="go on from the last state"):
+    with pytest.raises(UsageError, match="load the last state"):
         tell(world, 2, key, 0, other, sure=1)
 
 
@@ -403,7 +403,7 @@ def test_positions_that_are_left_out_stay_left_out() -> None:
         (0, [-1], 0, "beyond"),
         (60, [1, 2, 3, 4, 5], 0, "beyond"),
         (0, [1], 65, "beyond"),
-        (9, [1], 0, "where 0 are decided"),
+        (9, [1], 0, "only 0 positions are decided"),
         (0, [1, 1], 2, "another order"),
         (0, [4, 0], 2, "another order"),  # place 0 is not of the part
     ],

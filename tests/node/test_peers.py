@@ -72,7 +72,7 @@ class CreditMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.pushes)
     @rule(answered=st.booleans())
     def push_arrives(self, answered: bool) -> None:
-        """An honest owner has never sent more than there is room for: else `receives` raises."""
+        """An honest owner never sends more than it is allowed: otherwise `add_received` raises."""
         pages = self.pushes.popleft()
         self.owner.add_received(pages, 1.0)
         self.held += pages
@@ -101,7 +101,7 @@ def test_more_than_there_is_room_for_is_refused() -> None:
     peer.mark_open(0.0)
     assert peer.grant(10, 0, now=True) == 10
     peer.add_received(10, 1.0)
-    with pytest.raises(ProtocolError, match="room"):
+    with pytest.raises(ProtocolError, match="more pages than it was allowed to send"):
         peer.add_received(1, 1.0)
 
 
