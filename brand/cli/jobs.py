@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from brand.cli.drawing import empty_figure, save_figure
 from brand.cli.output import duration, echo, print_json, size
 from brand.errors import UsageError, counted
-from brand.node.setup.memory import Memory, memory_bytes, parse_size
+from brand.node.setup.memory import SIZE, Memory, check_unit, memory_bytes, parse_size
 from brand.simulate.together import POLICIES, PlannedJob, Policy, SharedReads, Together
 from brand.simulate.whatif import Data
 
@@ -131,6 +131,7 @@ def _decoded(text: str | None, samples: int) -> float | None:
     memory, colon, sample = text.partition(":")
     if not colon:
         raise UsageError(f"--decoded-memory {text}: give a memory and the size of a decoded sample, such as 2GB:262kB")
+    check_unit(memory, f"--decoded-memory {text}", SIZE)
     try:
         return parse_size(memory) / max(1, parse_size(sample)) / samples
     except UsageError as error:

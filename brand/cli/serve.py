@@ -25,7 +25,7 @@ from brand.node.serve.server import NodeServer
 from brand.node.serve.tuning import tune_server_process
 from brand.node.setup.caching import parse_cache
 from brand.node.setup.member import Member
-from brand.node.setup.memory import memory_bytes
+from brand.node.setup.memory import SIZE, check_unit, memory_bytes
 from brand.node.setup.preparing import Prepared
 from brand.node.setup.server_spec import ServerSpec
 from brand.node.setup.tls import Tls
@@ -75,7 +75,10 @@ def decoding_of(decoded_memory: str | None, decode_workers: int | None) -> Prepa
     """Return the settings of server-side decoding, or None if it is off. Raises `UsageError`."""
     if decode_workers is not None and decoded_memory is None:
         raise UsageError("--decode-workers is for a server that decodes: give it memory with --decoded-memory")
-    return None if decoded_memory is None else Prepared(decoded_memory, decode_workers)
+    if decoded_memory is None:
+        return None
+    check_unit(decoded_memory, f"--decoded-memory {decoded_memory}", SIZE)
+    return Prepared(decoded_memory, decode_workers)
 
 
 def check_cache(context: click.Context, option: click.Parameter, cache: str | None) -> str | None:
@@ -91,6 +94,7 @@ def check_cache(context: click.Context, option: click.Parameter, cache: str | No
 
 def _check_memory(_: click.Context, option: click.Parameter, memory: str | None) -> str | None:
     """Return the text, checked to be an amount of memory. Raises `UsageError`."""
+    check_unit(memory, f"{option.opts[0]} {memory}")
     try:
         memory_bytes(as_memory(memory), 1 << 62)
     except UsageError as error:
@@ -267,12 +271,11 @@ def check_tls(*files: str | None) -> None:
 
 
 def as_memory(memory: str | None) -> str | float | None:
-    """Return a share of the data for a number without a unit that is at most 1, and the text itself for any other."""
+    """Return a share of the data for a number with a decimal point and no unit, and the text itself for any other."""
     try:
-        share = float(memory or "")
+        return float(memory or "") if not (memory or "").strip().isdecimal() else memory
     except ValueError:
         return memory
-    return share if share <= 1 else memory
 
 
 def say(line: str) -> None:

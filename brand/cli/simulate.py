@@ -19,7 +19,7 @@ from brand.cli.jobs import JobsQuery, show_jobs
 from brand.cli.output import duration, echo, print_json, size
 from brand.cli.serve import as_memory
 from brand.errors import UsageError, counted
-from brand.node.setup.memory import parse_size
+from brand.node.setup.memory import check_unit, parse_size
 from brand.orders import Slots, Stripes, Uniform
 from brand.orders.baselines import Pool
 from brand.orders.policies.registry import OrderOption
@@ -103,7 +103,7 @@ def _several(name: str, meaning: str) -> Callable[[_F], _F]:
 @click.option("--job", metavar="JOB", multiple=True, help="One of several jobs that share a server: see below.")
 @click.option("--decoded-memory", metavar="SIZE:SIZE", help="Of jobs: memory for decoded samples, and the size of one.")
 @click.option("--policies", metavar="A,B,...", help="Policies of the jobs. Default: see below.")
-@click.option("--plot", metavar="FILE", type=click.Path(path_type=Path), help="Draw it: .png, .svg or .pdf.")
+@click.option("--plot", metavar="FILE", type=click.Path(path_type=Path), help="Plot the result: .png, .svg or .pdf.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def simulate(
     dst: Path | None,
@@ -253,6 +253,7 @@ def _cache(text: str) -> str | float | None:
 
 
 def _size_or_share(option: str, text: str) -> str | float:
+    check_unit(text, f"{option} {text}")
     found = as_memory(text)
     if isinstance(found, str):
         _size(option, found)

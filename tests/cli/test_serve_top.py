@@ -147,9 +147,9 @@ def test_its_memory_is_the_limit(own_photos_set: Path) -> None:
 
 @pytest.mark.parametrize(
     ("memory", "meant"),
-    [(None, None), ("0.25", 0.25), ("1", 1.0), ("1.0", 1.0), ("2GB", "2GB"), ("1.5 GiB", "1.5 GiB"), ("4096", "4096")],
+    [(None, None), ("0.25", 0.25), ("1", "1"), ("1.0", 1.0), ("2GB", "2GB"), ("1.5 GiB", "1.5 GiB"), ("4096", "4096")],
 )
-def test_a_number_up_to_1_is_a_share(memory: str | None, meant: object) -> None:
+def test_a_number_with_a_point_is_a_share(memory: str | None, meant: object) -> None:
     """Other numbers are bytes, and texts sizes."""
     assert as_memory(memory) == meant
 
@@ -158,9 +158,9 @@ def test_a_number_up_to_1_is_a_share(memory: str | None, meant: object) -> None:
     ("args", "code", "says"),
     [
         (("nowhere.brand",), 1, "nowhere.brand: there is no such folder"),
-        (("SET", "--memory", "lots"), 2, "'lots' is no size; write it like 2GB, 500MB or 1.5GiB"),
-        (("SET", "--memory", "8G"), 2, "brand: --memory: '8G' is no size; write 8GB"),
-        (("SET", "--peer-memory", "lots"), 2, "brand: --peer-memory: 'lots' is no size"),
+        (("SET", "--memory", "lots"), 2, "'lots' is not a size; write it like 2GB, 500MB or 1.5GiB"),
+        (("SET", "--memory", "8G"), 2, "brand: --memory: '8G' is not a size; write 8GB"),
+        (("SET", "--peer-memory", "lots"), 2, "brand: --peer-memory: 'lots' is not a size"),
         (("SET", "--memory", "0"), 2, "above 0 and at most 1.0"),
         (("SET", "--memory", "-1"), 2, "above 0 and at most 1.0"),
         (("SET", "--memory", "100"), 2, "memory of 100 bytes is too small"),
@@ -299,7 +299,7 @@ def test_no_server_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("args", "code", "says"),
     [
-        (("unix:@brand-nobody-listens-here",), 1, "no node server at unix:@brand-nobody-listens-here"),
+        (("unix:@brand-nobody-listens-here",), 1, "no data server at unix:@brand-nobody-listens-here"),
         (("elsewhere",), 2, "an address looks like 'unix:@name'"),
         (("unix:@x", "--interval", "0"), 2, "0.1<=x<=3600"),
     ],

@@ -115,7 +115,7 @@ def test_a_picture_is_drawn(tmp_path: Path) -> None:
         (("--job", "1", "--job", "1,epochs=2"), "give each of them one, or none"),
         (("--job", "1", "--policies", "fifo"), "give some of follow, joader, coordl, alone"),
         (("--job", "1", "--decoded-memory", "2GB"), "such as 2GB:262kB"),
-        (("--job", "1", "--decoded-memory", "2GB:big"), "--decoded-memory 2GB:big: 'big' is no size"),
+        (("--job", "1", "--decoded-memory", "2GB:big"), "--decoded-memory 2GB:big: 'big' is not a size"),
         (("--job", "1", "--nodes", "2"), "--job has no use for it: leave out --nodes"),
         (("--decoded-memory", "2GB:1kB"), "give --job"),
         (("--policies", "follow"), "give --job"),

@@ -121,9 +121,10 @@ def test_a_picture_is_drawn(tmp_path: Path) -> None:
     [
         ((), "--samples 1000000 --mean-bytes 110kB"),
         (("--samples", "10"), "--mean-bytes"),
-        ((*IMAGINED, "--memory", "0"), "share of the data"),
+        ((*IMAGINED, "--memory", "0"), "--memory 0 has no unit: give a size such as '8GB', or a share"),
+        ((*IMAGINED, "--memory", "0.5,1"), "--memory 1 has no unit"),
         ((*IMAGINED, "--memory", "2XB"), "--memory"),
-        ((*IMAGINED, "--cache", "-1"), "--cache -1: give a size such as 16GB"),
+        ((*IMAGINED, "--cache", "-1"), "--cache -1 has no unit"),
         ((*IMAGINED, "--cache", "all"), "--cache"),
         ((*IMAGINED, "--cache", "1GB", "--cache-storage", "tape"), "--cache-storage tape: give nvme, nas, hdd, s3"),
         ((*IMAGINED, "--mean-bytes", "much"), "--mean-bytes"),

@@ -62,7 +62,7 @@ def test_four_servers_that_are_alone(large: Path, tmp_path: Path, placement: Pla
     for folder in folders:
         folder.mkdir()
     with ExitStack() as stack:
-        caches = [Cache(folder, limit, placement=placement, epochs=EPOCHS) for folder in folders]
+        caches = [Cache(folder, f"{limit}B", placement=placement, epochs=EPOCHS) for folder in folders]
         servers = [stack.enter_context(running_server(large, memory=0.3, cache=cache)) for cache in caches]
         clients = [stack.enter_context(closing(node_of(large, server.address))) for server in servers]
         order = order_of(large, UniformPolicy(2))

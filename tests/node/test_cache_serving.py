@@ -123,7 +123,7 @@ def test_a_server_reads_what_is_predicted(texts: Path, tmp_path: Path, policy: P
     busy = busy_bytes(load_profile(data.name))
     run = SimulatedRun(stored_sizes(data), order_of(texts, policy), 0.4, batch=16, cache_bytes=room, busy_bytes=busy)
     *_, [work] = work_of(run, range(MAX_EPOCH - 1, MAX_EPOCH + 1))
-    cache = Cache(tmp_path, room)
+    cache = Cache(tmp_path, f"{room}B")
     with running_server(texts, memory=0.4, cache=cache) as server, closing(node_of(texts, server.address)) as client:
         for epoch in range(20):
             draw_in_step([Rank(client, run.order, 0, 1)], [epoch])
@@ -240,7 +240,7 @@ def test_a_slower_disk_is_not_used(
         draw(texts, server)
         facts = server.facts()["cache"]
     assert (facts["state"], facts["read_bytes"], facts["written_bytes"]) == ("off", 0, 0)
-    assert "is not used: its disk reads 18 MB/s, and the storage of" in caplog.text
+    assert "is not used: its disk reads 18 MB/s, the storage of" in caplog.text
     save_profile(replace(slow, bytes_per_s=((2e8, 2e9), (4e8, 4e9)), sequential=4e9))
     with running_server(texts, memory=0.3, cache=Cache(disk.folder, ALL)) as server:
         assert server.facts()["cache"]["state"] == "filling"
@@ -266,7 +266,7 @@ def test_wrong_use_of_a_cache(texts: Path, tmp_path: Path) -> None:
     """With `server=`, and sizes that are none."""
     with pytest.raises(UsageError, match=r"brand serve .* --cache FOLDER"):
         BrandDataset(texts, server="unix:@x", cache=tmp_path)
-    for size in ("much", 0, -5, 1.5, True, "0GB"):
+    for size in ("much", 0, -5, 1, "1000", (1 << 20) - 1, 1.5, True, "0GB"):
         with pytest.raises(UsageError):
             Cache(tmp_path, size)  # type: ignore[arg-type]
     with pytest.raises(UsageError):

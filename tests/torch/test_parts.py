@@ -70,7 +70,7 @@ def test_memory_and_cache_folder_are_for_the_part(
 ) -> None:
     """Once they hold a part that fits into one of them, nothing is read any more."""
     third, size = np.arange(SAMPLES) % 3 == 0, int(StoredDataSet(small).rows(0, SAMPLES)["size"].sum())
-    cache = None if share is None else Cache(tmp_path / "cache", int(share * size))
+    cache = None if share is None else Cache(tmp_path / "cache", f"{int(share * size)}B")
     with running_server(small, memory=memory, cache=cache) as server:
         data_set = BrandDataset(small, server=server.address, order=order, fields=("index",))
         loader = BrandLoader(data_set, 5, sampler=BrandSampler(data_set, subset=third))

@@ -15,7 +15,7 @@ from brand.errors import UsageError
 from brand.node.decide.cache.caching import CacheStart
 from brand.node.decide.state.choosing import Placement
 from brand.node.setup.choose import choose_whole_unit
-from brand.node.setup.memory import parse_size
+from brand.node.setup.memory import SIZE, check_unit, parse_size
 from brand.orders.order import MAX_EPOCH
 from brand.printable import printable
 from brand.storage.cache.cachefolder import CacheFolder
@@ -39,7 +39,7 @@ class Cache:
 
     Args:
         folder: The folder. It may hold caches of several data sets.
-        size: Limit for all of them together: `"100GB"` or a number of bytes. None: the free space, less 5 % of the disk
+        size: Limit for all of them together: `"100GB"`. None: the free space, less 5 % of the disk
             and 5 GB.
         placement: Samples to cache if the folder cannot hold all of them. `"even"`: a random choice, which is fixed.
             `"next"`: those that the ranks of this node fetch again soonest, chosen again for each epoch.
@@ -64,8 +64,10 @@ class Cache:
         if self.epochs is not None and (type(self.epochs) is not int or not 1 <= self.epochs <= MAX_EPOCH + 1):
             raise UsageError(f"epochs={self.epochs!r} of a cache: give 1 to {MAX_EPOCH + 1:,}")
         if self.placement == "frequency" and self.epochs is None:
-            why = "it counts the draws of the whole run"
-            raise UsageError(f"placement='frequency' of a cache needs epochs=, as {why}: say how many epochs you train")
+            why = "it counts the fetches of the whole run"
+            raise UsageError(
+                f"placement='frequency' of a cache needs epochs=, because {why}: give the number of epochs"
+            )
 
     @property
     def limit_bytes(self) -> int | None:
@@ -73,7 +75,8 @@ class Cache:
         if self.size is None:
             return None
         if isinstance(self.size, bool) or not isinstance(self.size, str | int):
-            raise UsageError(f"size={self.size!r} of a cache: give bytes, or a text such as '100GB'")
+            raise UsageError(f"size={self.size!r} of a cache: give a text such as '100GB', or bytes")
+        check_unit(self.size, f"size={self.size!r} of a cache", SIZE)
         size = parse_size(self.size) if isinstance(self.size, str) else self.size
         if size < 1:
             raise UsageError(f"size={self.size!r} of a cache: at least one byte is needed")
@@ -141,4 +144,4 @@ def _of_no_use(folder: str, data: StoredDataSet) -> str:
     fast, slow = float(bandwidth(near, size)[0]), float(bandwidth(far, size)[0])
     if fast >= slow:
         return ""
-    return f"its disk reads {fast / 1e6:,.0f} MB/s, and the storage of {printable(data.name)} {slow / 1e6:,.0f}"
+    return f"its disk reads {fast / 1e6:,.0f} MB/s, the storage of {printable(data.name)} {slow / 1e6:,.0f} MB/s"

@@ -11,7 +11,7 @@ from brand.node.decide.cache.keeping import AHEAD_SHARE
 from brand.node.decide.reads.gaps import StorageFacts
 from brand.node.memory.page_memory import ROW_BYTES
 from brand.node.memory.pages import page_bytes
-from brand.node.setup.memory import Memory, available_bytes, memory_bytes, remote_bytes
+from brand.node.setup.memory import Memory, available_bytes, check_memory, memory_bytes, remote_bytes
 from brand.orders.base.choice import Setting
 from brand.orders.order import Order
 from brand.orders.policies.registry import OrderOption, choice_of
@@ -97,13 +97,19 @@ def choose_order(
         filled=1 - 1 / AHEAD_SHARE,
         stripe=stripe_length(facts.read_bytes, facts.mean_bytes, facts.chunk_size),
         fixed=memory is not None or share is not None,
-        samples_in=lambda size: memory_bytes(size, int(facts.samples * sample)) / sample,
+        samples_in=lambda size: _buffer_bytes(size, int(facts.samples * sample)) / sample,
         remote=lambda: remote_bytes(nodes.remote, int(held * facts.mean_bytes)) / facts.mean_bytes,
         nodes=nodes.nodes,
         ranks=nodes.ranks,
         partition=facts.share_chunks,
     )
     return Order(facts.id, facts.samples, facts.chunk_size, seed, choice_of(option).choose_policy(setting))
+
+
+def _buffer_bytes(size: Memory, all_bytes: int) -> int:
+    """Return the bytes of a shuffle buffer that the user gives. Raises `UsageError`."""
+    check_memory(size, "buffer")
+    return memory_bytes(size, all_bytes)
 
 
 def _sample_bytes(facts: Facts) -> float:

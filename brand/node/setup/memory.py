@@ -10,12 +10,19 @@ from brand.errors import UsageError
 from brand.node.setup.groups import GROUPS, PROC, group_folders
 
 Memory = str | int | float | None
-"""`"2GB"`, a number of bytes, a fraction of the data as a float, or None: `DEFAULT_SHARE` of the available memory."""
+"""`"2GB"`, a fraction of the data as a float, bytes, or None: `DEFAULT_SHARE` of the available memory.
+
+Bytes that a user gives are at least `LEAST_NUMBER` (`check_memory`).
+"""
 
 DEFAULT_SHARE: Final = 0.25
 REMOTE_SHARE: Final = 0.1
 """Fraction of the memory that samples of other nodes may fill, unless the user gives another one."""
 
+LEAST_NUMBER: Final = 1 << 20
+"""A smaller number without a unit is refused, because `memory=1` looks like all of the data and is one byte."""
+SIZE: Final = "give a size such as '8GB'"
+SIZE_OR_SHARE: Final = f"{SIZE}, or a share such as 0.25 (1.0 is all)"
 _UNITS: Final = {
     "": 1,
     "B": 1,
@@ -47,16 +54,30 @@ def memory_bytes(memory: Memory, all_bytes: int) -> int:
         return max(1, int(all_bytes * memory))
     size = parse_size(memory) if isinstance(memory, str) else memory
     if share := _fraction(memory):
-        raise UsageError(f"memory={memory!r} is less than two bytes; for a share of the data give memory={share}")
+        raise UsageError(f"memory={memory!r} is less than two bytes; for a fraction of the data give memory={share}")
     if size < 1:
         raise UsageError(f"memory={memory!r}: at least one byte is needed")
     return min(size, all_bytes)
 
 
-def check_memory(memory: Memory) -> None:
-    """Raise `UsageError` if `memory` could not be the memory for any data set."""
+def check_memory(memory: Memory, name: str = "memory") -> None:
+    """Raise `UsageError` if a user's parameter could not be the memory for any data set."""
     if memory is not None:
+        check_unit(memory, f"{name}={memory!r}")
         memory_bytes(memory, _MOST)
+
+
+def check_unit(size: object, named: str, forms: str = SIZE_OR_SHARE) -> None:
+    """Raise `UsageError` if a user's size is a whole number that is too small to be bytes.
+
+    `named` is the parameter or option with its value, `forms` says what to give instead.
+    """
+    try:
+        number = int(size) if isinstance(size, str) else size
+    except ValueError:
+        return
+    if type(number) is int and number < LEAST_NUMBER:
+        raise UsageError(f"{named} has no unit: {forms}")
 
 
 def remote_bytes(remote: Memory, memory: int) -> int:
@@ -71,11 +92,13 @@ def parse_size(text: str) -> int:
     if match is None or unit is None:
         if match is not None and match[2].lower() in ("k", "m", "g", "t", "ki", "mi", "gi", "ti"):
             begun = f"{match[1]}{match[2][0].upper()}"
-            raise UsageError(f"{text!r} is no size; write {begun}B (powers of 1,000) or {begun}iB (powers of 1,024)")
-        raise UsageError(f"{text!r} is no size; write it like 2GB, 500MB or 1.5GiB, or a share of the data as 0.25")
+            raise UsageError(f"{text!r} is not a size; write {begun}B (powers of 1,000) or {begun}iB (powers of 1,024)")
+        raise UsageError(
+            f"{text!r} is not a size; write it like 2GB, 500MB or 1.5GiB, or a fraction of the data as 0.25"
+        )
     size = float(match[1]) * unit
     if size > _MOST:
-        raise UsageError(f"{text!r} is more memory than there is anywhere")
+        raise UsageError(f"{text!r} is more memory than any machine has")
     return int(size)
 
 
@@ -127,5 +150,5 @@ def _reclaimable(folder: Path) -> int:
 def _number(path: Path) -> int | None:
     try:
         return int(path.read_text())
-    except (OSError, ValueError):  # not there, or "max"
+    except (OSError, ValueError):  # no such file, or its text is "max"
         return None

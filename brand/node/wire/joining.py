@@ -79,7 +79,7 @@ class JoinVote:
         if not self.order.joins:
             raise ProtocolError("joins of an order that has none")
         if (self.said.committed or self.said.from_leader) and not self.said.rows:
-            raise ProtocolError("a decided vote without joins")
+            raise ProtocolError("joins that are decided, but empty")
         try:
             Joins(self.said.rows).check_fits(self.order.samples, self.order.draws)
         except ValueError as error:

@@ -1,12 +1,12 @@
 """Which samples do the decode workers of a node decode next, and which decoded samples does a draw get?
 
-The samples that a waiting draw lacks are decoded first, then the next samples of each rank (`DecodeAheadTable`), as far
-ahead as the memory of decoded samples allows. `DecodeQueue` chooses the rank for which a worker works. A batch is sent
-to a worker as raw pages; the worker reports the sizes of the decoded samples; the server allocates pages for them and
-copies them out of the worker's memory.
+Samples that a waiting draw lacks come first, then the next ones of each rank (`DecodeAheadTable`), as far ahead as the
+memory for decoded samples reaches. `DecodeQueue` says for which rank a worker decodes. A worker gets the raw pages of a
+batch and returns the decoded sizes; the server allocates pages and copies the samples out of the worker's memory.
 
-A draw waits for a sample that will be decoded. It does not wait if no worker is left, memory is full, the sample cannot
-be decoded, a worker has ended over it, or too few runs have the decode spec. Its client then decodes the sample.
+A draw waits for a sample that will be decoded. It does not wait if the sample will not be decoded: no worker is left,
+memory is full, the sample cannot be decoded, a worker has crashed on it, or too few runs want it. Its client then
+decodes the sample.
 """
 
 from __future__ import annotations

@@ -35,7 +35,9 @@ LIMIT_S: Final = 30.0
 
 
 class JoinConsensus:
-    """The votes of the nodes on the joins of each epoch, and the committed joins. On one node, all are committed."""
+    """The votes of the nodes on the joins of each epoch, and the committed joins. On one node, all joins are
+    committed.
+    """
 
     def __init__(self, runs: Runs, lives: EpochTable, sharing: JobJoins, members: Members) -> None:
         self._runs, self._lives, self._sharing, self._members = runs, lives, sharing, members
