@@ -1,6 +1,7 @@
 """Turns the server's decisions into messages to other nodes, and messages of other nodes into stimuli.
 
-`StreamExchange` stands between `NodeState` and `Network` and decides nothing. It disconnects a node that breaks the protocol.
+`StreamExchange` connects `NodeState` with `Network` and decides nothing. It disconnects a node that violates the
+protocol.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """A log of all stimuli and of the decisions that followed, and its replay: would the server decide the same again?
 
-Decisions are pure (`NodeState`), so the log holds what happened and when, and a digest of the instructions that followed.
-`replay` gives the same stimuli to a new `NodeState` over the same data set, without clients, storage or other nodes. The log
-does not hold results of instructions (plans, and which samples are kept). It holds the bytes of samples only where
-nodes fetch them by name.
+Decisions are pure (`NodeState`), so the log holds the stimuli, their times, and a digest of the instructions that
+followed. `replay` gives the same stimuli to a new `NodeState` over the same data set, without clients, storage or other
+nodes. The log does not hold results of instructions (plans, and the choice of cached samples). It holds the bytes of
+samples only if nodes fetch them by name.
 
 A log is lines of JSON. The first line describes the server. Each other line is an entry:
 
@@ -148,7 +148,7 @@ def digest(instructions: Sequence[Instruction]) -> str:
 
 
 class _Player:
-    """A `NodeState` that gets the stimuli of a log, and the results of its own instructions."""
+    """Feeds a `NodeState` with the stimuli of a log, and with the results of its own instructions."""
 
     def __init__(self, head: dict[str, Any], index: Rows, pages_of: PageCounts) -> None:
         self._page = int(head["page"])

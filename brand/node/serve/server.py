@@ -1,7 +1,8 @@
 """The data server: one process per node and data set, which reads ahead and answers draws.
 
 One loop owns all state and never waits for storage or for other nodes. Clients (`Clients`, `ClientRequests`), threads
-(`BackgroundWork`) and other nodes (`StreamExchange`) tell it what happens; `NodeState` decides; the loop executes its instructions.
+(`BackgroundWork`) and other nodes (`StreamExchange`) send it stimuli; `NodeState` decides; the loop executes the
+instructions of `NodeState`.
 
 The server ends when all its client processes have ended (see `Lifetime`), or when it is stopped.
 """
@@ -228,7 +229,7 @@ class NodeServer(Reprs, shows="address _clients _turn"):
         return _LOOK_S
 
     def _tell(self, stimulus: Stimulus) -> None:
-        """Take a stimulus, and execute what follows. Raises the errors of `NodeState.handle`."""
+        """Handle a stimulus, and execute the instructions that follow. Raises the errors of `NodeState.handle`."""
         now_s, instructions, refused = time.monotonic(), list[Instruction](), None
         try:
             instructions = self._turn.handle(stimulus, now_s)
