@@ -122,7 +122,7 @@ def running(path: str, server: NodeServer) -> Iterator[RunningServer]:
         except BaseException as fault:  # noqa: BLE001 - raised in the thread that opened the block
             faults.append(fault)
 
-    thread = threading.Thread(target=serve, name="node server", daemon=True)
+    thread = threading.Thread(target=serve, name="data server", daemon=True)
     thread.start()
     try:
         yield RunningServer(path, server.address, server, thread)

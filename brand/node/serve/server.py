@@ -237,6 +237,7 @@ class NodeServer(Reprs, shows="address _clients _turn"):
             refused = error
             raise
         finally:
+            # Refused stimuli are recorded, too: their replay must raise the same error.
             if self._recorder is not None:
                 self._recorder.told(now_s, stimulus, instructions, refused)
         for instruction in instructions:
@@ -291,6 +292,7 @@ class NodeServer(Reprs, shows="address _clients _turn"):
             self._clients.refuse(channel, error, time.monotonic())
 
     def _close(self, why: str) -> None:
+        # Clients first, so that they get the reason even if threads or other nodes take long to end.
         self._clients.close(why)
         if self._exchange is not None:
             self._exchange.close()
