@@ -1,16 +1,17 @@
-"""What does a server need for the features that are on? It imports them here, and no others."""
+"""Imports the parts of a server that only some servers need: streams to other nodes, decode workers, the log of
+decisions.
+"""
 
 from __future__ import annotations
 
 import os
 import selectors
-from collections.abc import Callable
-from typing import TYPE_CHECKING
-
-from brand.node.decide.node_state import NodeState
-from brand.node.decide.stimuli import Stimulus
-from brand.node.memory.arena import Arena
-from brand.storage.dataset.dataset import StoredDataSet
+from brand.node.decide.node_state import (NodeState)
+from brand.node.decide.stimuli import (Stimulus)
+from brand.node.memory.arena import (Arena)
+from brand.storage.dataset.dataset import (StoredDataSet)
+from collections.abc import (Callable)
+from typing import (TYPE_CHECKING)
 
 if TYPE_CHECKING:
     from brand.node.serve.exchange import StreamExchange
