@@ -6,12 +6,13 @@ from __future__ import annotations
 
 import os
 import selectors
-from brand.node.decide.node_state import (NodeState)
-from brand.node.decide.stimuli import (Stimulus)
-from brand.node.memory.arena import (Arena)
-from brand.storage.dataset.dataset import (StoredDataSet)
-from collections.abc import (Callable)
-from typing import (TYPE_CHECKING)
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from brand.node.decide.node_state import NodeState
+from brand.node.decide.stimuli import Stimulus
+from brand.node.memory.arena import Arena
+from brand.storage.dataset.dataset import StoredDataSet
 
 if TYPE_CHECKING:
     from brand.node.serve.exchange import StreamExchange
