@@ -62,7 +62,8 @@ class BrandDataset(Drawable):
             size or rate that the model needs, before `transform`, and other fields are decoded as with True. A JPEG is
             then decoded at a fraction of its size if that is enough.
         memory: How much of the data the node server may hold: `"2GB"`, or a share of the data as a float, such as
-            0.25 (1.0 is all of it); None: a quarter of what this process may still use. An int is bytes, at least 1 MiB.
+            0.25 (1.0 is all of it); None: a quarter of what this process may still use. An int is bytes, at least
+            1 MiB.
         order: `"stripes"`, `"slots"` (the paper's), `"uniform"` (each order equally likely), or `Stripes(...)`,
             `Slots(...)` with their options, `Uniform()`; `"shared"` where several jobs train on the data set at a time;
             to compare, `brand.orders.baselines`.
