@@ -2,7 +2,7 @@
 
     python -m bench.bytes_read --data photos.brand --out bench/results/bytes_read.json
 
-For each memory limit and protocol, a node server in this process reads past the page cache, and a `BrandLoader` draws
+For each memory limit and protocol, a data server in this process reads past the page cache, and a `BrandLoader` draws
 four epochs. `read_bytes` of /proc/self/io counts what the block device delivers. An epoch counts from the end of the
 one before, so bytes that the server reads ahead count for the epoch in which it reads them. Figures are bytes read over
 the stored bytes of all samples.

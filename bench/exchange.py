@@ -2,7 +2,7 @@
 
     python -m bench.exchange --data train.brand
 
-Three node servers are joined by gRPC on loopback. A rank on each draws epochs in batches of 256, in step with the other
+Three data servers are joined by gRPC on loopback. A rank on each draws epochs in batches of 256, in step with the other
 ranks. Rows: `stripes` with positions split in turn, `stripes` with `locality`, and `slots`. Columns: samples and bytes
 of one epoch that crossed between nodes; on-demand requests (for `slots` also the number that the plan foresees); late
 samples, which a node had to ask for or read exactly when a rank drew them, without each epoch's first global batch;

@@ -42,7 +42,7 @@ QUIET_S = 3.0
 
 
 def run(folder: Path, memory: float, *, decode: bool) -> dict[str, Any]:
-    """Draw the epochs, in the limited process, from a node server that reads past the page cache."""
+    """Draw the epochs, in the limited process, from a data server that reads past the page cache."""
     with running_server(folder, memory=memory, page_cache=False) as server:
         data = BrandDataset(folder, fields=("image",), decode=decode, memory=memory, server=server.address)
         loader = BrandLoader(data, BATCH, collate_fn=len, num_workers=1)

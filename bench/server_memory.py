@@ -1,4 +1,4 @@
-"""How much memory does the node server take beside its arena, with 1.28 million samples, or more?
+"""How much memory does the data server take beside its arena, with 1.28 million samples, or more?
 
     python -m bench.server_memory --work SCRATCH --out bench/results/server_memory.json
     python -m bench.server_memory --work SCRATCH --samples 13000000

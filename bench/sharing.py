@@ -1,4 +1,4 @@
-"""What do jobs gain that train on one data set of pictures at the same time, and share a node server?
+"""What do jobs gain that train on one data set of pictures at the same time, and share a data server?
 
     python -m bench.sharing --data images.brand --images FOLDER [--scene SCENE ...] [--jobs N ...] [--arms ARM ...]
                             [--seconds 25] [--repeat 3] [--decoded-memory 1GB] [--rate 100] [--out FILE]
@@ -7,9 +7,9 @@ Each job is a process of its own. It decodes pictures to a shorter side of 256 p
 each at random: the first part is the same for all jobs, the second is each job's own. The arms take turns.
 
     plain     a DataLoader with one worker process for each job, over the folder of pictures
-    apart     a node server for each job, which prepares for itself
-    reading   one node server; each job prepares for itself
-    shared    one node server, which prepares once for all jobs (`--decoded-memory`)
+    apart     a data server for each job, which prepares for itself
+    reading   one data server; each job prepares for itself
+    shared    one data server, which prepares once for all jobs (`--decoded-memory`)
 
     together    as many jobs as `--jobs` says begin at the same time (several numbers: one row each)
     quarters    four jobs begin a quarter of an epoch apart

@@ -1,4 +1,4 @@
-"""Does a job that shares a node server keep its own pace, and what do the jobs read? Nothing is decoded.
+"""Does a job that shares a data server keep its own pace, and what do the jobs read? Nothing is decoded.
 
     python -m bench.sharing_pace --data images.brand [--question QUESTION ...] [--seconds 20] [--repeat 3]
                                  [--step 0.05] [--lab LAB] [--out FILE]

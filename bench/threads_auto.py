@@ -119,7 +119,7 @@ def main() -> None:
     """Measure all loops."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="a data set with fields `image` and `label`")
-    parser.add_argument("--memory", default="1GB", help="of the node server (%(default)s)")
+    parser.add_argument("--memory", default="1GB", help="of the data server (%(default)s)")
     parser.add_argument("--loops", type=float, nargs="+", default=[0, 300, 100], help="images/s (%(default)s)")
     parser.add_argument("--turns", type=int, default=7, help="after the first (%(default)s)")
     parser.add_argument("--images", type=int, default=1280, help="in a turn (%(default)s)")

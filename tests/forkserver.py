@@ -55,7 +55,7 @@ def main() -> dict[str, Any]:
     gc.collect()
     gc.freeze()  # a collection in a child copies no page of these objects
     requests = socket.socket(fileno=int(number))
-    heard = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     while True:
         request = _receive(requests)
         if request is None:
@@ -63,7 +63,6 @@ def main() -> dict[str, Any]:
         child = _fork()
         if not child:
             requests.detach()
-            signal.signal(signal.SIGINT, heard)
             _enter(request)
             return request
         for descriptor in request["received"]:
@@ -120,6 +119,8 @@ def _moved(descriptor: int) -> int:
 
 def _enter(request: dict[str, Any]) -> None:
     """Make this fork what a new interpreter would be."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN if request["deaf"] else signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_SETMASK, request["blocked"])
     if request["session"]:
         os.setsid()
     elif request["group"] >= 0:

@@ -45,7 +45,7 @@ class Leftovers:
         return [process for process in self._started(**environment) if name in _read(process, "cmdline")]
 
     def servers(self, **environment: str) -> list[int]:
-        """Those that are node servers."""
+        """Those that are data servers."""
         return self.programs(b"brand.node.serve.process", **environment) + self.programs(
             b"brand.cluster.process", **environment
         )

@@ -19,6 +19,7 @@ import multiprocessing.util
 import os
 import platform
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -183,7 +184,7 @@ class ForkServer:
             stdin=subprocess.DEVNULL,
             pass_fds=[self._its.fileno()],
             env=self._environment | {PADDING: "x" * _PADDING_BYTES, "OPENBLAS_NUM_THREADS": "1"},
-            cwd="/",
+            cwd=ROOT,
         )
 
     def close(self) -> None:
@@ -277,6 +278,8 @@ class Forking:
             "session": session,
             "group": group,
             "umask": _umask(),
+            "blocked": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
+            "deaf": signal.getsignal(signal.SIGINT) == signal.SIG_IGN,
             "numbers": numbers,
         }
         descriptors = [number if given == -1 else given for number, given in enumerate(standard)]

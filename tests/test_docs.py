@@ -222,7 +222,7 @@ def fresh_page(name: str, folder: Path) -> str:
 
 
 def _end_servers() -> None:
-    """End the node servers of all data sets of this process: the next page may use their memory."""
+    """End the data servers of all data sets of this process: the next page may use their memory."""
     for found in gc.get_objects():
         if isinstance(found, BrandDataset) and not found._source.port.way.options.attached:
             with contextlib.suppress(errors.BrandError, ProcessLookupError):

@@ -106,6 +106,25 @@ def test_it_can_be_waited_for_and_killed() -> None:
 
 
 @pytest.mark.slow
+def test_it_inherits_what_is_blocked_and_ignored() -> None:
+    """Of the thread that starts it at that time, whatever was blocked as the first process was forked."""
+    code = "import signal as s; print(s.pthread_sigmask(s.SIG_BLOCK, ()), s.getsignal(s.SIGINT) == s.SIG_IGN)"
+    command = [sys.executable, "-c", code]
+    forked, started = both(command)
+    assert forked.stdout == started.stdout
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})
+    heard = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        forked, started = both(command)
+    finally:
+        signal.signal(signal.SIGINT, heard)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    assert forked.stdout == started.stdout
+    assert "SIGUSR2" in forked.stdout
+    assert forked.stdout.endswith("True\n")
+
+
+@pytest.mark.slow
 def test_it_inherits_descriptors_at_their_numbers() -> None:
     """Those that are passed, and no others."""
     reader, writer = os.pipe()

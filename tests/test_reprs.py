@@ -116,7 +116,7 @@ EXPECTED: dict[str, tuple[Callable[[Path, str, ExitStack], object], str]] = {
     "Channel": (lambda *a: Channel(ClientNumber(7), _socket(a[2])), "Channel(7, not greeted, 0 B in, 0 B out)"),
     "Troubles": (
         lambda *_: Troubles(str, lambda _: 0, 8),
-        "Troubles(0 counted and not told, late draws of clients [])",
+        "Troubles(0 counted and not logged, late draws of clients [])",
     ),
     "Session": (
         lambda *a: _closed(Session(a[1], StoredDataSet(a[0]).id, os.getpid()), a[2]),

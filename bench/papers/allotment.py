@@ -1,19 +1,19 @@
 """How many threads does each queue of a node get? All queues share a budget (Lobster, sections 4.2 to 4.4).
 
-Each rank has a queue of work for its next batch, of whichever job it is. The threads are those that prepare samples, or
-in the papers' scenes those that load them. What is predicted of the queues (`Queues`) goes in, threads for each queue
-come out:
+Each rank has a queue of work for its next batch, of whichever job it is. The threads decode samples, or load them in
+the papers' scenes. The input is the predicted state of the queues (`Queues`), the output the threads of each queue:
 
     equal, by_requests      shares that look at no prediction, to compare with
     greedy                  the latest batch as early as the budget allows
-    least                   the fewest threads with which each batch is in time; where the budget is short, `greedy`
+    least                   the fewest threads with which each batch is in time; if the budget is short, `greedy`
     algorithm_1             Lobster's Algorithm 1, repaired
 
-Equation 2 of the paper wants loading and preparing to last as long as training. So Algorithm 1 makes batches late that
-could be in time; `least` does not. Where there are more queues than threads, the queues that are late the longest get
-one each. A queue without work is none: the caller leaves it out.
+Equation 2 of the paper wants loading and preprocessing to take as long as training. So Algorithm 1 makes batches late
+that could be in time; `least` does not. If there are more queues than threads, the queues that are latest get one each.
+A queue without work is not counted: the caller leaves it out.
 
-The server itself gives threads one by one, each to the queue that is then the latest (`brand.node.decide.decoding.allotting`).
+The server itself gives threads one by one, each to the queue that is then the latest
+(`brand.node.decide.decoding.allotting`).
 """
 
 from __future__ import annotations

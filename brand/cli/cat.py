@@ -22,7 +22,7 @@ from brand.storage.dataset.dataset import StoredDataSet
 @click.command()
 @click.argument("dst", type=DATA_SET)
 @click.argument("index", type=click.IntRange(0))
-@click.option("--field", help="Print this field alone, as it is: `--field image > picture.png`.")
+@click.option("--field", help="Print this field alone, as it is: `--field image > image.png`.")
 @click.option("--json", "as_json", is_flag=True, help="Print the sample as JSON, bytes in base64.")
 def cat(dst: Path | str, index: int, field: str | None, as_json: bool) -> None:  # noqa: FBT001 - click passes options by name
     """Print sample INDEX of the data set DST."""

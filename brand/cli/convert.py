@@ -220,7 +220,7 @@ def images(src: str, dst: str, options: Options, on_progress: OnProgress, **toge
 TRANSCRIPTS: Final = click.option(
     "--transcripts",
     type=click.Path(),
-    help="TSV or CSV of path and text (default: clip.txt or clip.lab beside clip.wav).",
+    help="TSV or CSV of path and text (default: name.txt or name.lab next to name.wav).",
 )
 TEXT_COLUMNS: Final = click.option(
     "--columns", metavar="NAME,...", help="Other columns of that table to take, each as a field of text."

@@ -33,7 +33,7 @@ _BAR: Final = 48
 @click.option(
     "--seconds", type=click.FloatRange(min=1), help=f"Time to take. Default: {SECONDS:g}, {STORE_SECONDS:g} in a store."
 )
-@click.option("--plot", metavar="FILE", type=click.Path(path_type=Path), help="Draw the curves: .png, .svg or .pdf.")
+@click.option("--plot", metavar="FILE", type=click.Path(path_type=Path), help="Plot the curves: .png, .svg or .pdf.")
 @click.option("--dry-run", is_flag=True, help="Measure, and store nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, and no progress.")
 def profile(path: Path | str, seconds: float | None, plot: Path | None, dry_run: bool, as_json: bool) -> None:  # noqa: FBT001 - click passes options by name

@@ -103,7 +103,7 @@ def _several(name: str, meaning: str) -> Callable[[_F], _F]:
 @click.option("--job", metavar="JOB", multiple=True, help="One of several jobs that share a server: see below.")
 @click.option("--decoded-memory", metavar="SIZE:SIZE", help="Of jobs: memory for decoded samples, and the size of one.")
 @click.option("--policies", metavar="A,B,...", help="Policies of the jobs. Default: see below.")
-@click.option("--plot", metavar="FILE", type=click.Path(path_type=Path), help="Draw it: .png, .svg or .pdf.")
+@click.option("--plot", metavar="FILE", type=click.Path(path_type=Path), help="Plot the result: .png, .svg or .pdf.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def simulate(
     dst: Path | None,

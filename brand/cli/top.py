@@ -106,7 +106,9 @@ def _only_server() -> str:
             facts = look_at(name)
             there[facts["address"]] = facts["data_set"]
     if not there:
-        raise UsageError("no node server of this user runs here; one starts with the first draw, or with `brand serve`")
+        raise UsageError(
+            "no data server of this user runs here; one starts with the first fetch, or with `brand serve`"
+        )
     if len(there) > 1:
         error = UsageError("several servers run here; name one of")
         for address, data_set in there.items():

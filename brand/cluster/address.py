@@ -15,7 +15,7 @@ def split_address(address: str) -> tuple[str, int]:
     """Return host and port. Raises `UsageError`."""
     match = _ADDRESS.fullmatch(address)
     if match is None or int(match[3]) > 65535:
-        raise UsageError(f"{address!r} is no address; write it like 10.0.0.1:7000, node1:7000 or [::1]:7000")
+        raise UsageError(f"{address!r} is not an address; write it like 10.0.0.1:7000, node1:7000 or [::1]:7000")
     return match[1] or match[2], int(match[3])
 
 
@@ -29,4 +29,4 @@ def check_free(address: str) -> None:
                 probe.bind(where)
                 probe.listen(1)
     except OSError as error:
-        raise ServerError(f"the node server cannot listen at {address}: {error.strerror or error}") from None
+        raise ServerError(f"the data server cannot listen at {address}: {error.strerror or error}") from None

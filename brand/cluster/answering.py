@@ -58,15 +58,15 @@ class StreamServer(Reprs, shows="_greeting.node _greeting.nodes address _streams
             else:
                 port = self._server.add_secure_port(bind, server_credentials(tls))
         except RuntimeError as error:
-            raise ServerError(f"the node server cannot listen at {bind}: {error}") from None
+            raise ServerError(f"the data server cannot listen at {bind}: {error}") from None
         self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         """The address at which it listens."""
         self._server.start()
 
     def close(self) -> None:
         """End the server and its threads. The caller has closed the streams before."""
-        # Calls whose streams are closed end by themselves, and tell the other side so. To cancel them here would race
-        # with that, and the other side would hear of a stream that broke.
+        # Calls whose streams are closed end by themselves, and notify the other side. Cancelling them here would race
+        # with that, and the other side would see a broken stream.
         stopped = self._server.stop(_STOP_S).wait(2 * _STOP_S)
         self._pool.shutdown(wait=stopped)  # once all calls are cancelled, no thread waits any more
 
@@ -102,7 +102,7 @@ class StreamServer(Reprs, shows="_greeting.node _greeting.nodes address _streams
             self._turn_away(context, grpc.StatusCode.FAILED_PRECONDITION, f"node {me} does not understand: {error}")
         wrong = disagreement(self._greeting, theirs)
         if hello.to != me:
-            wrong = f"node {theirs.node} looks for node {hello.to} where node {me} listens"
+            wrong = f"node {theirs.node} expects node {hello.to} at the address of node {me}"
         if wrong:
             self._turn_away(context, grpc.StatusCode.FAILED_PRECONDITION, wrong)
         return theirs.node
@@ -112,14 +112,14 @@ class StreamServer(Reprs, shows="_greeting.node _greeting.nodes address _streams
         try:
             self._streams.follow(link, requests)
         except grpc.RpcError:  # on this side, gRPC gives no reason
-            reason = f"node {link.stream.node} has ended it, has died, or cannot be reached any more"
+            reason = f"node {link.stream.node} has ended it, has died, or is not reachable any more"
         finally:
             self._streams.end(link, reason)
 
     def _turn_away(self, context: grpc.ServicerContext, code: grpc.StatusCode, reason: str) -> NoReturn:
         """End a call, and log the reason. Always raises."""
         host, _, _ = context.peer().rpartition(":")
-        line = f"{said(host)} is turned away: {said(reason)}"
+        line = f"{said(host)} is refused: {said(reason)}"
         if line != self._turned_away:  # the same peer tries again and again
             self._turned_away = line
             log.warning("%s", line)

@@ -105,7 +105,7 @@ class StreamClient(Reprs, shows="_stream.node _address _channel"):
         greet: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(GREET)
         nonce = greet(b"", timeout=ANSWER_LIMIT_S)
         if len(nonce) != NONCE:
-            raise ProtocolError(f"what listens at {self._address} is no node of Brand")
+            raise ProtocolError(f"the process at {self._address} is not a node of Brand")
         hello = PeerHello(self._stream.node, nonce, self._greeting.to_json()).to_bytes()
         link = PeerLink(self._stream, self._streams.rouse)
         metadata = ((HELLO, hello), (PROOF, self._token.of_asking(hello)))
@@ -126,17 +126,19 @@ class StreamClient(Reprs, shows="_stream.node _address _channel"):
         try:
             said = dict(call.initial_metadata())
             if PROOF not in said:
-                for _ in call:  # raises what the other side says instead
+                for _ in call:  # raises the error of the other side
                     break
             welcome = said.get(WELCOME, b"")
             if not compare_digest(self._token.of_answering(hello, welcome), said.get(PROOF, b"")):
-                raise ProtocolError(f"what listens at {self._address} does not know the token of this cluster")
+                raise ProtocolError(f"the process at {self._address} does not know the token of this cluster")
         finally:
             watchdog.cancel()
             watchdog.join()
         theirs = Greeting.from_json(welcome)
         if theirs.node != self._stream.node:
-            raise ProtocolError(f"node {theirs.node} listens at {self._address}, where node {self._stream.node} should")
+            raise ProtocolError(
+                f"node {theirs.node} listens at {self._address}, the address of node {self._stream.node}"
+            )
         if wrong := disagreement(self._greeting, theirs):
             raise ProtocolError(wrong)
 
@@ -156,12 +158,12 @@ class StreamClient(Reprs, shows="_stream.node _address _channel"):
         who = f"node {self._stream.node} at {self._address}"
         match error.code():
             case grpc.StatusCode.UNAUTHENTICATED:
-                return Closed(self._stream, f"{who} has another token: start all nodes with the same", refused=True)
+                return Closed(self._stream, f"{who} has another token: start all nodes with one token", refused=True)
             case grpc.StatusCode.FAILED_PRECONDITION:
                 return Closed(self._stream, details, refused=True)
             case grpc.StatusCode.CANCELLED | grpc.StatusCode.DEADLINE_EXCEEDED:
                 return Closed(self._stream, f"{who} does not answer within {ANSWER_LIMIT_S:.0f} s")
             case grpc.StatusCode.UNIMPLEMENTED:
-                return Closed(self._stream, f"what listens at {self._address} is no node of Brand")
+                return Closed(self._stream, f"the process at {self._address} is not a node of Brand")
         hint = " (do both sides use TLS, with the same CA?)" if re.search(_TLS_TROUBLE, details, re.IGNORECASE) else ""
         return Closed(self._stream, f"{who} cannot be reached: {details}{hint}")

@@ -60,7 +60,7 @@ class Greeting:
         value = _object(text)
         node, protocol = _number(value, "node"), _number(value, "protocol")
         if protocol != PROTOCOL:  # the rest may be other fields
-            raise ProtocolError(f"node {node} speaks version {protocol} of the protocol between nodes, not {PROTOCOL}")
+            raise ProtocolError(f"node {node} uses version {protocol} of the protocol between nodes, not {PROTOCOL}")
         return cls(
             data_set=_text(value, "data_set"),
             node=node,
@@ -75,9 +75,11 @@ class Greeting:
 def disagreement(mine: Greeting, theirs: Greeting) -> str:
     """Return why two nodes cannot work together, naming both; empty if they can."""
     if theirs.node == mine.node:
-        return f"two nodes say that they are node {mine.node}: give each a number of its own"
+        return f"two nodes have the number {mine.node}: give each a number of its own"
     if theirs.nodes == mine.nodes <= theirs.node:
-        return f"node {theirs.node} greets node {mine.node}, but of {mine.nodes} nodes the last is {mine.nodes - 1}"
+        return (
+            f"node {theirs.node} greets node {mine.node}, but the last of {mine.nodes} nodes is node {mine.nodes - 1}"
+        )
     differ = [
         f"node {theirs.node} {verb} {said}, node {mine.node} {meant}"
         for (verb, meant), (_, said) in zip(_facts(mine), _facts(theirs), strict=True)
@@ -102,7 +104,9 @@ def memory_text(memory: Memory) -> str:
 
 def _facts(greeting: Greeting) -> list[tuple[str, str]]:
     """Return the facts that must be equal on all nodes, each as a verb and its object."""
-    shares = "all chunks" if greeting.shares is None else f"a share in groups of {counted(greeting.shares, 'chunk')}"
+    shares = (
+        "all chunks" if greeting.shares is None else f"a partition in groups of {counted(greeting.shares, 'chunk')}"
+    )
     return [
         ("serves", f"data set {greeting.data_set}"),
         ("knows of", counted(greeting.nodes, "node")),
@@ -127,12 +131,12 @@ def _number(value: dict[str, Any], name: str) -> int:
     least, most = _LIMITS[name]
     number = value.get(name)
     if not isinstance(number, int) or isinstance(number, bool) or not least <= number <= most:
-        raise ProtocolError(f"a greeting in which {name} is no number from {least} to {most:,}")
+        raise ProtocolError(f"a greeting in which {name} is not a number from {least} to {most:,}")
     return number
 
 
 def _text(value: dict[str, Any], name: str) -> str:
     text = value.get(name)
     if not isinstance(text, str) or not 0 < len(text) <= _MAX_TEXT or not text.isprintable():
-        raise ProtocolError(f"a greeting in which {name} is no text of 1 to {_MAX_TEXT} characters")
+        raise ProtocolError(f"a greeting in which {name} is not a text of 1 to {_MAX_TEXT} characters")
     return text

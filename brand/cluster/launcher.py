@@ -87,9 +87,9 @@ def parse_hosts(text: str, name: str) -> list[Host]:
         host = _parse_host(entry)
         if host is None:
             example = f"write it like node1, user@node1:{PORT} or [::1]"
-            raise UsageError(f"{name}, line {number}: {entry!r} is no host; {example}")
+            raise UsageError(f"{name}, line {number}: {entry!r} is not a host; {example}")
         if any(host.address == other.address for other in hosts):
-            raise UsageError(f"{name}, line {number}: {host.address} is there already; two nodes need two ports")
+            raise UsageError(f"{name}, line {number}: {host.address} is listed already; two nodes need two ports")
         hosts.append(host)
     if not 1 <= len(hosts) <= MAX_NODES:
         raise UsageError(f"{name} names {counted(len(hosts), 'host')}; a cluster has 1 to {MAX_NODES:,}")
@@ -144,6 +144,6 @@ def _parse_host(entry: str) -> Host | None:
         bare, number = split_address(address)
     except UsageError:
         return None
-    if number == 0 or entry.startswith("-") or bare.startswith("-"):  # ssh would take such a host for an option
+    if number == 0 or entry.startswith("-") or bare.startswith("-"):  # ssh would parse such a host as an option
         return None
     return Host(f"{user}@{bare}" if user else bare, address)

@@ -91,12 +91,12 @@ def _check(count: int, rate: str | None) -> None:
     if not 1 <= count <= MAX_SPACES:
         raise UsageError(f"{count} network namespaces; 1 to {MAX_SPACES:,} can be joined")
     if rate is not None and not _RATE.fullmatch(rate):
-        raise UsageError(f"{rate!r} is no rate of a link; write it like 1gbit or 100mbit")
+        raise UsageError(f"{rate!r} is not the rate of a link; write it like 1gbit or 100mbit")
     if os.geteuid() != 0:
-        raise UsageError("network namespaces can only be made by root; without them nodes run on loopback ports")
+        raise UsageError("only root can make network namespaces; without them, nodes run on loopback ports")
     for tool in ("ip", "tc"):
         if shutil.which(tool) is None:
-            raise UsageError(f"network namespaces are made with `{tool}`, which is not here; install iproute2")
+            raise UsageError(f"network namespaces need `{tool}`, which is not installed; install iproute2")
 
 
 def _remove_stale() -> None:

@@ -29,7 +29,7 @@ _BOTH: Final[Options] = [
     ("grpc.max_send_message_length", MAX_MESSAGE),
     ("grpc.max_metadata_size", 8 << 10),
     ("grpc.absolute_max_metadata_size", 8 << 10),
-    # gRPC asks a peer that is silent for 2 s whether it lives; the peer has 3 s to answer.
+    # gRPC pings a peer that is silent for 2 s; the peer has 3 s to answer.
     ("grpc.keepalive_time_ms", 2000),
     ("grpc.keepalive_timeout_ms", 3000),
     ("grpc.http2.ping_timeout_ms", 3000),  # its default, a minute, would override the limit above
@@ -40,7 +40,7 @@ _BOTH: Final[Options] = [
 ]
 ANSWERING: Final[Options] = [
     *_BOTH,
-    ("grpc.so_reuseport", 0),  # else two servers could share a port, and take turns
+    ("grpc.so_reuseport", 0),  # otherwise two servers could share a port, and connections would alternate
     ("grpc.max_concurrent_streams", 8),
     ("grpc.server_handshake_timeout_ms", 5000),
     ("grpc.max_allowed_incoming_connections", 1024),

@@ -66,7 +66,7 @@ class PeerStreams(Reprs, shows="_greeting.node _greeting.nodes address _streams"
         me = self._greeting
         for node, address in addresses.items():
             if node == me.node or not 0 <= node < me.nodes:
-                raise UsageError(f"node {node} is not another one of {me.nodes} nodes, of which this is {me.node}")
+                raise UsageError(f"node {node} is not another node: this is node {me.node} of {me.nodes}")
             split_address(address)
         for node, address in addresses.items():
             self._asking.append(StreamClient(node, address, me, self._token, self._tls, self._streams))
@@ -85,7 +85,7 @@ class PeerStreams(Reprs, shows="_greeting.node _greeting.nodes address _streams"
             raise UsageError(f"a message of {len(message):,} bytes; the limit between nodes is {MAX_MESSAGE:,}")
         link = self._streams.find(stream)
         if link is not None and not link.put(message):
-            self._streams.end(link, f"node {stream.node} does not take the messages sent to it")
+            self._streams.end(link, f"node {stream.node} does not receive the messages sent to it")
 
     def unsent(self, stream: PeerStream) -> int:
         """Return the bytes that the other side has not received yet; 0 if the stream is not open."""

@@ -58,7 +58,7 @@ class PeerHello:
     def from_bytes(cls, data: bytes) -> PeerHello:
         """Invert `to_bytes`. Raises `ProtocolError`."""
         if len(data) < _HELLO.size:
-            raise ProtocolError("half a hello")
+            raise ProtocolError("an incomplete hello")
         to, own, nonce = _HELLO.unpack_from(data)
         return cls(to, nonce, data[_HELLO.size :], own)
 

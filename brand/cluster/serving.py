@@ -41,7 +41,7 @@ def check_peers(peers: Sequence[str], node: int) -> None:
     for number, address in enumerate(peers):
         _, port = split_address(address)
         if port == 0:
-            raise UsageError(f"node {number} is at {address}: give a port, so that the others find it")
+            raise UsageError(f"node {number} is at {address}: give a port, so that the other nodes find it")
         if address in peers[:number]:
             raise UsageError(f"nodes {peers.index(address)} and {number} have the same address, {address}")
 
@@ -58,7 +58,7 @@ def only_here(bind: str, peers: Sequence[str]) -> str:
     except (OSError, ValueError):
         return ""
     named = " and ".join(sorted(found))
-    return f"here {host} is {named}, where no other host reaches it: list its IP address, or --bind 0.0.0.0:{port}"
+    return f"here {host} is {named}, which no other host reaches: list its IP address, or --bind 0.0.0.0:{port}"
 
 
 class Attendance(Reprs, shows="_peers _missing _refusal"):
@@ -87,12 +87,12 @@ class Attendance(Reprs, shows="_peers _missing _refusal"):
                 self._missing[node] = "" if was_there else event.reason
                 if event.refused and not self._met:
                     self._refusal = event.reason
-                return f"node {node} at {self._peers[node]} is gone: {event.reason}" if was_there else ""
+                return f"node {node} at {self._peers[node]} is lost: {event.reason}" if was_there else ""
             self._missing.pop(node, None)
             if not self._missing:
                 self._met = True
                 return everybody(len(self._peers))
-            return f"node {node} is back" if self._met else ""
+            return f"node {node} is connected again" if self._met else ""
 
     def missing(self) -> str:
         """Return a text that names the nodes that the server waits for; empty if all are connected."""
@@ -143,7 +143,7 @@ def stop_at_end_of(descriptor: int, stop: Callable[[], None]) -> None:
         try:
             while os.read(descriptor, _CHUNK):
                 pass
-        except OSError:  # a terminal that is gone
+        except OSError:  # the terminal was closed
             pass
         stop()
 

@@ -79,10 +79,10 @@ class Streams(Reprs, shows="_closed _links _events _held"):
                 return False
             old = self._links.get(link.stream)
             if old is not None:
-                self._add(Closed(link.stream, f"node {link.stream.node} has opened it anew"))
+                self._add(Closed(link.stream, f"node {link.stream.node} has opened it again"))
             self._links[link.stream] = link
             self._add(Opened(link.stream))
-            self._changed.notify_all()  # the old one's receiver may wait for room
+            self._changed.notify_all()  # the receiver of the old stream may wait for space
         if old is not None:
             old.end()
         return True
@@ -95,7 +95,7 @@ class Streams(Reprs, shows="_closed _links _events _held"):
                 if not self._receive(link, unpacking.messages(data)):
                     return
         except ProtocolError as error:
-            self.end(link, f"node {link.stream.node} broke the protocol: {error}")
+            self.end(link, f"node {link.stream.node} violated the protocol: {error}")
 
     def fail(self, event: Closed) -> None:
         """Add the event that a stream could not be opened. Waits for space."""

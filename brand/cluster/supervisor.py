@@ -84,7 +84,7 @@ class Child:
         """Readable when the process has ended."""
         for descriptor in self.pipes:
             os.set_blocking(descriptor, False)
-        with suppress(BrokenPipeError):  # the process has ended, and its output says why
+        with suppress(BrokenPipeError):  # the process has ended, and its output has the reason
             assert self._process.stdin is not None
             self._process.stdin.write(f"{token}\n".encode())
             self._process.stdin.flush()
@@ -128,7 +128,8 @@ class Child:
     def close(self) -> None:
         """Wait for the process, and close its pipes and descriptors."""
         self.end()
-        with suppress(subprocess.TimeoutExpired):  # not even SIGKILL ends a process that waits for a lost file system
+        # Even SIGKILL does not end a process that waits for a lost file system.
+        with suppress(subprocess.TimeoutExpired):
             self._process.wait(KILL_LIMIT_S)
         for pipe in (self._process.stdout, self._process.stderr):
             assert pipe is not None
@@ -169,7 +170,7 @@ class Supervisor(Reprs, shows="_running _nodes _stopped _ready _failure"):
         if self._failure is not None:
             raise ServerError(self._failure)
         if self._lost:
-            raise ServerError(f"{'; '.join(self._lost)}; the others went on without it")
+            raise ServerError(f"{'; '.join(self._lost)}; the other nodes continued without it")
 
     def stop(self) -> None:
         """End `run`, from a signal handler."""
@@ -249,10 +250,12 @@ class Supervisor(Reprs, shows="_running _nodes _stopped _ready _failure"):
         if self._stopping:
             return
         if not self._ready:
-            self._failure = f"{child} {child.fate}, and the others were stopped"
+            self._failure = f"{child} {child.fate}, and the other nodes were stopped"
         elif self._running:
             self._lost.append(f"{child} {child.fate}")
-            self._say(f"{child} {child.fate}; {len(self._running)} of {counted(self._nodes, 'node')} go on without it")
+            self._say(
+                f"{child} {child.fate}; {len(self._running)} of {counted(self._nodes, 'node')} continue without it"
+            )
         else:
             self._failure = "; ".join((*self._lost, f"{child} {child.fate}")) + ": no node is left"
 
@@ -265,10 +268,12 @@ class Supervisor(Reprs, shows="_running _nodes _stopped _ready _failure"):
 
     def _late(self) -> str:
         missing = [f"{c} does not listen" for c in self._children if c.address is None]
-        missing += [f"{c} does not reach all others" for c in self._children if c.address is not None and not c.met]
+        missing += [
+            f"{c} does not reach all other nodes" for c in self._children if c.address is not None and not c.met
+        ]
         return (
-            f"after {READY_LIMIT_S:.0f} s not all of {counted(self._nodes, 'node')} are there, so all were stopped: "
-            + "; ".join(missing)
+            f"after {READY_LIMIT_S:.0f} s not all of {counted(self._nodes, 'node')} are connected, so all were "
+            f"stopped: {'; '.join(missing)}"
         )
 
     def _end_all(self) -> None:
@@ -283,5 +288,5 @@ class Supervisor(Reprs, shows="_running _nodes _stopped _ready _failure"):
             while self._running and (left_s := end_s - time.monotonic()) > 0:
                 self._step(left_s)
             for child in self._running:
-                self._say(f"{child} does not end, and gets a {how.name}")
+                self._say(f"{child} does not end, and is sent {how.name}")
                 child.signal(how)

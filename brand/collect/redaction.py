@@ -39,7 +39,7 @@ from brand.storage.maintenance.progress import OnChunk, silent
 REMAINS: Final = (
     "the source that the samples were converted from, and data sets that were appended from a folder of their own",
     "copies of the collection, backups and snapshots of its file system",
-    "cache folders of node servers (`brand cache`), and node servers that still run",
+    "cache folders of data servers (`brand cache`), and data servers that still run",
     "blocks of the device until it reuses them, where the device is not encrypted",
     "models, features and checkpoints that were made from the samples",
 )

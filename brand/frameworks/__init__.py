@@ -1,8 +1,8 @@
-"""What training frameworks need to use Brand's loaders: each module imports one framework.
+"""How do training frameworks use Brand's loaders? Each module imports one framework.
 
-accelerate     prepare: a loader under Accelerate, with a state that goes on anywhere
+accelerate     prepare: a loader under Accelerate, with a state for any number of processes
 lightning      BrandDataModule: loaders for a Lightning Trainer
-transformers   BrandTrainerMixin: draws for the Hugging Face Trainer
+transformers   BrandTrainerMixin: shuffled fetches for the Hugging Face Trainer
 
-`docs/frameworks.md` says what works without these modules, and what is refused.
+`docs/frameworks.md` lists the features that work without these modules, and the uses that are refused.
 """

@@ -1,8 +1,8 @@
-"""How does a loader that draws run under Accelerate, and go on after a stop?
+"""How does a loader that fetches in shuffled order run under Accelerate, and continue after a stop?
 
-Accelerate's own `prepare` deals a loader's batches out to the processes and resumes by skipping, which needs the same
-number of processes and the right epoch. `prepare` here leaves the division to the `BrandSampler` and keeps its state:
-Accelerate saves it with `accelerator.save_state`, and any number of processes goes on from it.
+Accelerate's own `prepare` divides a loader's batches among the processes and resumes by skipping, which needs the same
+number of processes and the right epoch. `prepare` in this module leaves the division to the `BrandSampler` and saves
+its state: Accelerate writes it with `accelerator.save_state`, and any number of processes can continue from it.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _END = object()
 
 
 def prepare(accelerator: Accelerator, loader: DataLoader[Any]) -> PreparedLoader:
-    """A loader for the training loop: batches on the accelerator's device, and a state that Accelerate saves.
+    """Return a loader for the training loop: batches on the accelerator's device, and a state that Accelerate saves.
 
     Call it in place of `accelerator.prepare(loader)`. `loader` is a `BrandLoader`, or a `DataLoader` with a
-    `BrandSampler` as its sampler. Raises `UsageError` for any other loader, for which `accelerator.prepare` is right.
+    `BrandSampler` as its sampler. Raises `UsageError` for any other loader; use `accelerator.prepare` for it.
     """
     prepared = PreparedLoader(loader, accelerator)
     accelerator.register_for_checkpointing(prepared)
@@ -41,10 +41,10 @@ def prepare(accelerator: Accelerator, loader: DataLoader[Any]) -> PreparedLoader
 
 
 class PreparedLoader(DataLoaderStateMixin):  # type: ignore[misc]
-    """Iterates over a loader as a prepared loader of Accelerate does, one batch ahead; each process has its own part.
+    """Iterates over a loader as a prepared loader of Accelerate does, one batch ahead.
 
-    Where the processes do not divide the last global batch evenly, some of its samples are repeated.
-    `accelerator.gather_for_metrics` does not know of these repeats, so it keeps them.
+    Each process gets its own samples. If the processes do not divide the last global batch evenly, some of its samples
+    are repeated. `accelerator.gather_for_metrics` does not know of these repeats, so it does not remove them.
     """
 
     def __init__(self, loader: DataLoader[Any], accelerator: Accelerator) -> None:
@@ -68,7 +68,7 @@ class PreparedLoader(DataLoaderStateMixin):  # type: ignore[misc]
         self._device = accelerator.device if accelerator.device_placement else None
         self._drop_last = True  # so Accelerate takes no samples away from the last global batch
         self._handed_out: int | None = None
-        """Batches handed out in the present iteration; None: the next iteration has not begun."""
+        """Number of batches returned in the present iteration; None if the next iteration has not begun."""
 
     def __len__(self) -> int:
         return len(self.loader)
@@ -94,7 +94,7 @@ class PreparedLoader(DataLoaderStateMixin):  # type: ignore[misc]
         self.sampler.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where a run goes on: after the last batch handed out; after an epoch's last batch, in the next epoch."""
+        """Return the loader state after the last batch returned; after an epoch's last batch, in the next epoch."""
         if self._handed_out is None or is_announced(self.sampler):
             return self.sampler.state_dict()
         if self.end_of_dataloader:
@@ -102,6 +102,6 @@ class PreparedLoader(DataLoaderStateMixin):  # type: ignore[misc]
         return self.sampler.state_dict(batches=self._handed_out, batch_size=self.batch_size)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Have the next iteration begin where a state says."""
+        """Have the next iteration continue from a loader state."""
         self.sampler.load_state_dict(state)
         self._handed_out = None

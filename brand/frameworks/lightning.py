@@ -1,7 +1,7 @@
-"""Which loaders does a Lightning Trainer need?
+"""Which loaders does a Lightning Trainer need? The loaders of a `BrandDataModule`.
 
-Lightning saves the state of a loader that has one, and leaves a `BrandLoader` and its sampler as they are. So the same
-module trains on any number of processes, and `trainer.fit(..., ckpt_path=...)` goes on inside an epoch.
+Lightning saves the state of a loader that has one, and does not replace a `BrandLoader` or its sampler. So the same
+module trains on any number of processes, and `trainer.fit(..., ckpt_path=...)` continues inside an epoch.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ except ImportError as error:
 
 
 class BrandDataModule(LightningDataModule):  # type: ignore[misc]
-    """Draws for training, and for validation where there is a data set for it.
+    """Shuffled fetches for training, and for validation if there is a data set for it.
 
     Args:
-        train: What is trained: a `BrandDataset` or a `Mixture`.
-        val: What is validated after each epoch; None: nothing.
+        train: The data set to train on: a `BrandDataset` or a `Mixture`.
+        val: The data set to validate on after each epoch; None: no validation.
         batch_size: Samples of a batch of each process.
-        seed: Fixes the order of all epochs.
-        options: More arguments of `BrandLoader`: `threads`, `collate_fn`, `drop_last`, `pin_memory`, `ahead`.
+        seed: Seed of the order of all epochs.
+        options: More arguments of `BrandLoader`: `num_workers`, `collate_fn`, `drop_last`, `pin_memory`,
+            `prefetch_batches`.
     """
 
     def __init__(
@@ -42,11 +43,11 @@ class BrandDataModule(LightningDataModule):  # type: ignore[misc]
         self.train, self.val, self.batch_size, self.seed, self.options = train, val, batch_size, seed, options
 
     def train_dataloader(self) -> BrandLoader:
-        """Every sample once an epoch, in random order."""
+        """Return a loader of every sample once an epoch, in random order."""
         return self._loader(self.train)
 
     def val_dataloader(self) -> BrandLoader | list[Any]:
-        """Every sample once; the order does not matter, the speed does."""
+        """Return a loader of every sample once, in the fastest order; an empty list if `val` is None."""
         return [] if self.val is None else self._loader(self.val)
 
     def _loader(self, dataset: Drawable) -> BrandLoader:

@@ -1,8 +1,8 @@
-"""How does the Hugging Face Trainer draw, and go on from a checkpoint?
+"""How does the Hugging Face Trainer fetch in shuffled order, and continue from a checkpoint?
 
 The Trainer counts optimizer steps, and skips batches to resume. The mixin gives it a loader that divides the positions
-itself. It writes the loader's state into each checkpoint, and goes on from that state. The Trainer's count of steps
-holds only for the same number of processes and of samples a step, so the mixin refuses any other number.
+itself. It writes the loader state into each checkpoint, and continues from that state. The Trainer's count of steps is
+valid only for the same number of processes and of samples per step, so the mixin refuses any other number.
 """
 
 from __future__ import annotations
@@ -24,19 +24,22 @@ except ImportError as error:
     raise MissingExtraError("brand.frameworks.transformers needs Transformers: pip install transformers") from error
 
 STATE_FILE: Final = "brand.json"
-"""File in each checkpoint: the loader's state, and what one step of the Trainer consists of."""
+"""File in each checkpoint: the loader state, and the samples of one step of the Trainer."""
 
 
 class BrandTrainerMixin:
     """A base class before `Trainer`: `class MyTrainer(BrandTrainerMixin, Trainer)`. It trains on a `BrandDataset`.
 
-    With `dataloader_num_workers=0` a `BrandLoader` makes the batches; otherwise a `DataLoader` with that many workers.
+    With `dataloader_num_workers=0`, a `BrandLoader` makes the batches; otherwise a `DataLoader` with that many workers.
     """
 
     _resumed: dict[str, Any] | None = None
 
     def get_train_dataloader(self: Any) -> PreparedLoader:
-        """Draws of every sample once an epoch, in random order; `data_seed`, else `seed`, fixes it."""
+        """Return a loader of every sample once an epoch, in random order.
+
+        The seed is `data_seed`, or `seed` if there is none.
+        """
         args = self.args
         sampler = BrandSampler(self.train_dataset, seed=args.seed if args.data_seed is None else args.data_seed)
         options: dict[str, Any] = {"sampler": sampler, "drop_last": args.dataloader_drop_last}
@@ -54,7 +57,10 @@ class BrandTrainerMixin:
         return loader
 
     def train(self: Any, resume_from_checkpoint: Any = None, *args: Any, **more: Any) -> Any:
-        """Train as the Trainer does. Raises `UsageError` where the checkpoint's steps consist of other samples."""
+        """Train as the Trainer does.
+
+        Raises `UsageError` if the checkpoint's steps consist of other numbers of samples.
+        """
         folder = resume_from_checkpoint or None
         if folder is True:
             folder = get_last_checkpoint(self.args.output_dir)
@@ -65,20 +71,20 @@ class BrandTrainerMixin:
         return super().train(resume_from_checkpoint, *args, **more)  # type: ignore[misc]
 
     def _step(self: Any) -> dict[str, int]:
-        """What one optimizer step consists of."""
+        """Return the numbers that determine the samples of one optimizer step."""
         processes, args = self.accelerator.num_processes, self.args
         each = {"batch": args.per_device_train_batch_size, "batches": args.gradient_accumulation_steps}
         return {"processes": processes, **each}
 
 
 class _KeepState(TrainerCallback):  # type: ignore[misc]
-    """Writes the loader's state into each checkpoint."""
+    """Writes the loader state into each checkpoint."""
 
     def __init__(self, loader: PreparedLoader, step: dict[str, int]) -> None:
         self._loader, self._step = loader, step
 
     def on_save(self, args: Any, state: Any, *_: Any, **__: Any) -> None:
-        """Write the state; the Trainer has made the checkpoint's folder."""
+        """Write the loader state. The Trainer has made the checkpoint's folder."""
         if state.is_world_process_zero:
             file = Path(args.output_dir) / f"checkpoint-{state.global_step}" / STATE_FILE
             file.write_text(json.dumps({"step": self._step, "loader": self._loader.state_dict()}), encoding="utf-8")

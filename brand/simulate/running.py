@@ -1,14 +1,14 @@
 """What does each node of a run read, cache and send, epoch by epoch? The server's own decisions, without any bytes.
 
-Each node is a `NodeState`, as in a server. Its ranks begin the epoch, the plan is made, the kept samples are chosen; no read
-may start (`depth` 0). What the epoch then has in its queue of reads is what a server would read. So the counts are
-those of `ds.stats()` after a run without failures. From the second epoch on, a read whose samples all lie in the cache
-folder does not go to the storage. Where misses read whole units, they do so in the first epoch, and what comes early is
-read from the folder when it is due. Three things depend on time, and are left out:
+Each node is a `NodeState`, as in a server. Its ranks begin the epoch, the plan is made, the cached samples are chosen;
+no read may start (`depth` 0). The epoch's queue of reads is then the list of reads that a server would do. So the
+counts are those of `ds.stats()` after a run without failures. From the second epoch on, a read whose samples are all in
+the cache folder does not use the storage. If misses read whole units, they do so in the first epoch, and samples that
+are read early are read from the folder when they are due. Three things depend on time, and are left out:
 
 - At the end of an epoch a server reads ahead for the next one. A read whose samples are all still in memory is left
   out there, so with stripes of one or two samples a run may read a little less.
-- A draw that waits long for another node asks for its samples again (`hurried`).
+- A draw that waits long for another node asks for its samples again (`on_demand`).
 - The first reads of a training begin before the contents of the cache folder are chosen, and no unit is read as a whole
   while the folder's disk is behind.
 """
@@ -59,7 +59,7 @@ class SimulatedRun:
     memory: Memory
     """Memory of each node, in the form of `memory=` of a data set."""
     peer_memory: Memory = None
-    """How much of it other nodes may fill."""
+    """Memory that other nodes may fill."""
     nodes: int = 1
     ranks: int = 1
     """Ranks on all nodes together, the same number on each."""

@@ -62,7 +62,7 @@ class PlannedJob:
     start: float = 0.0
     """Time at which it begins, in epochs of all samples at the speed of the fastest job."""
     subset: float = 1.0
-    """Share of the samples that it draws."""
+    """Fraction of the samples that it draws."""
     epochs: int | None = None
     """Number of epochs; None if it does not end."""
 
@@ -207,7 +207,7 @@ class Together:
 
     def _coordl(self, memory: float, prepared: float | None) -> SharedReads:
         if any(job.subset < 1 for job in self._jobs) or len({job.epochs for job in self._jobs}) > 1:
-            raise UsageError("coordl: all jobs draw all samples, for the same number of epochs")
+            raise UsageError("coordl: all jobs fetch all samples, for the same number of epochs")
         slowest, jobs = min(job.speed for job in self._jobs), len(self._jobs)
         drawn = self._jobs[0].epochs or slowest
         kept = max(0.0, memory - WINDOW / self._all) if memory < 1 else 1.0

@@ -122,7 +122,7 @@ def running(path: str, server: NodeServer) -> Iterator[RunningServer]:
         except BaseException as fault:  # noqa: BLE001 - raised in the thread that opened the block
             faults.append(fault)
 
-    thread = threading.Thread(target=serve, name="node server", daemon=True)
+    thread = threading.Thread(target=serve, name="data server", daemon=True)
     thread.start()
     try:
         yield RunningServer(path, server.address, server, thread)
@@ -132,4 +132,4 @@ def running(path: str, server: NodeServer) -> Iterator[RunningServer]:
         if faults:
             raise faults[0]
         if thread.is_alive():
-            raise TimeoutError(f"the node server at {server.address} did not end within {END_LIMIT_S:.0f} s")
+            raise TimeoutError(f"the data server at {server.address} did not end within {END_LIMIT_S:.0f} s")

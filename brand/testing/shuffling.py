@@ -260,7 +260,7 @@ def _whole(ids: ArrayLike, total: int | None, what: str) -> Places:
     wrong += [f"{np.argmin(seen)} never comes"] if not seen.all() else []
     times = np.bincount(known, minlength=1)
     wrong += [f"{np.argmax(times > 1)} comes {times[np.argmax(times > 1)]} times"] if times.max() > 1 else []
-    raise UsageError(f"{what}: not each of {total} ids once: {', '.join(wrong)}. Give the ids of one whole epoch")
+    raise UsageError(f"{what}: expected each of {total} ids once: {', '.join(wrong)}. Give the ids of one whole epoch")
 
 
 def _rows(array: Places, width: int) -> list[Places]:

@@ -240,7 +240,7 @@ class SlowStorage(Habit):
     def __init__(self, seed: int = 0, longest_s: float = 0.01, inner: Habit | None = None) -> None:
         super().__init__(inner)
         self.longest_s = longest_s
-        self._random = random.Random(seed)  # which threads may share
+        self._random = random.Random(seed)  # safe for several threads
 
     def _read(self, pending: _Pending) -> None:
         time.sleep(self._random.uniform(0, self.longest_s))

@@ -1,11 +1,12 @@
-"""What does a PyTorch training script see? With `brand.frameworks`, the only packages that import torch.
+"""Which classes does a PyTorch training script use? Data sets, samplers and a loader. Only this package and
+`brand.frameworks` import torch.
 
 loader      BrandLoader: the DataLoader's contract without worker processes
-sampler     which samples a rank draws, in which batches, and the state of a run: BrandSampler and two more
-data        BrandDataset, Mixture: map-style data sets that a sampler can draw from
-order       what a sampler draws at each position of each epoch
+sampler     BrandSampler, LengthBatchSampler, PackedBatchSampler: samples and batches of a rank, and the loader state
+data        BrandDataset, Mixture: map-style data sets that a sampler can fetch from
+order       the sequence of a sampler: a ticket or an index at each position of each epoch
 fetch       from ints to samples
-job         which rank, node, job and server this process belongs to
+job         the rank, node, job and data server that this process belongs to
 
 Each package imports only those below it.
 """

@@ -46,7 +46,7 @@ class World:
 
     loader: BrandLoader
     address: str
-    """Of its node server."""
+    """Of its data server."""
     url: str
     """Of the page on that server's own port."""
     hold: Callable[[], object]
@@ -196,7 +196,7 @@ def test_a_cause_is_named_by_all_within_its_step(cause: str, path: Path, page: B
 
 def while_it_waits(cause: str, world: World, page: Browser, pages: list[str]) -> None:
     """All name the cause. A server that is stopped tells nothing, and its pages say just that."""
-    silent = r"The node server does not answer, \d+ s so far"
+    silent = r"The data server does not answer, \d+ s so far"
     pattern = silent if cause == "server" else rf"Step \d+ is waiting for {NAMES[cause]}, "
     for url in pages:
         if url != pages[0]:

@@ -146,8 +146,8 @@ def test_the_others_go_on_without_a_node_that_is_killed(own_photos_set: Path) ->
         assert alive(nodes) == []
         lines = told(process)
     fate = r"node 1 at 127\.0\.0\.1:\d+ was ended by signal 9; "
-    assert any(re.fullmatch(fate + "2 of 3 nodes go on without it", line) for line in lines)
-    assert re.fullmatch("brand: " + fate + "the others went on without it", lines[-1])
+    assert any(re.fullmatch(fate + "2 of 3 nodes continue without it", line) for line in lines)
+    assert re.fullmatch("brand: " + fate + "the other nodes continued without it", lines[-1])
 
 
 @pytest.mark.slow
@@ -157,7 +157,9 @@ def test_what_a_node_cannot_do_ends_all(tmp_path: Path) -> None:
         assert process.wait(LIMIT_S) == 1
         lines = told(process)
     assert any(re.fullmatch(r"\[node [01]\] brand: .*nowhere: there is no such folder", line) for line in lines)
-    assert re.fullmatch(r"brand: node [01] at 127\S+ ended with exit code 1, and the others were stopped", lines[-1])
+    assert re.fullmatch(
+        r"brand: node [01] at 127\S+ ended with exit code 1, and the other nodes were stopped", lines[-1]
+    )
 
 
 @pytest.mark.slow
@@ -252,10 +254,10 @@ def wrong(*args: object) -> Outcome:
         (["--local", "2", "--nodes", "HOSTS"], "on which hosts?"),
         (["--local", "0"], "1<=x<=1000"),
         (["--nodes", "nowhere.txt"], "'nowhere.txt': No such file"),
-        (["--nodes", "HOSTS"], "hosts.txt, line 2: 'two words' is no host"),
+        (["--nodes", "HOSTS"], "hosts.txt, line 2: 'two words' is not a host"),
         (["--local", "2", "--rate", "1gbit"], "--rate goes with --namespaces"),
         (["--nodes", "HOSTS", "--namespaces"], "--namespaces with --local"),
-        (["--local", "2", "--namespaces", "--rate", "fast"], "'fast' is no rate"),
+        (["--local", "2", "--namespaces", "--rate", "fast"], "'fast' is not the rate of a link"),
         (["--local", "2", "--tls-ca", "ca.pem"], "--tls-cert, --tls-key and --tls-ca go together"),
         (["--local", "2", "--address", "unix:@x"], "nodes on one machine need one each, such as unix:@x-{node}"),
         (["--local", "2", "--token", "on the command line"], "No such option '--token'"),

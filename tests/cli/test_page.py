@@ -98,7 +98,7 @@ def test_top_shows_the_page_of_any_server(own_photos_set: Path) -> None:
         (["serve", "{set}", "--token-file", "-"], "--token-file is for one of several nodes"),
         (["launch", "{set}", "--local", "2", "--http", "8585"], "one each, such as 8585{node}"),
         (["top", "unix:@nobody", "--http", "8585"], "--http goes with --web"),
-        (["top", "unix:@nobody", "--web"], "no node server at unix:@nobody"),
+        (["top", "unix:@nobody", "--web"], "no data server at unix:@nobody"),
     ],
 )
 def test_wrong_use(own_photos_set: Path, args: list[str], says: str) -> None:

@@ -145,7 +145,7 @@ def test_a_node_that_goes_and_comes_back_is_told(started: ExitStack, own_photos_
     nodes = three(started, own_photos_set, peers)
     nodes[1].process.kill()
     for node in (nodes[0], nodes[2]):
-        node.says(rf"^node 1 at {peers[1]} is gone: ")
+        node.says(rf"^node 1 at {peers[1]} is lost: ")
         node.says(rf"^waiting for 1 of 3 nodes: node 1 at {peers[1]}")
     again = started.enter_context(serving(own_photos_set, "--memory", "0.5", "--node", 1, "--peers", ",".join(peers)))
     for node in (nodes[0], nodes[2]):
@@ -171,8 +171,8 @@ def test_another_data_set_ends_it(photos: Path, own_photos_set: Path, peers: lis
             wait_until(lambda: any(node.process.poll() is not None for node in (one, two)), "one ends")
             ended, other = (one, two) if two.process.poll() is None else (two, one)
             assert ended.ends() == 2
-            other.says(r"^WARNING: ipv4:127\.0\.0\.1\S* is turned away: ")
-            last, told = ended.said[-1], next(line for line in other.said if "turned away" in line)
+            other.says(r"^WARNING: ipv4:127\.0\.0\.1\S* is refused: ")
+            last, told = ended.said[-1], next(line for line in other.said if "is refused" in line)
     assert re.fullmatch("brand: node [01] serves data set [0-9a-f]{32}, node [01] data set [0-9a-f]{32}", last)
     assert told.endswith(last.removeprefix("brand: "))
 
@@ -241,7 +241,7 @@ def test_certificates_encrypt_what_nodes_say(own_photos_set: Path, peers: list[s
         (["--node", "0", "--peers", "a:1,b:2", "--tls-key", "c"], "give all three, or none"),
         (["--peers", "a:1,b:2"], "which of --peers is this one? Say so with --node"),
         (["--node", "2", "--peers", "a:1,b:2"], "node 2 of 2: --peers lists all nodes in order"),
-        (["--node", "0", "--peers", "a,b:2"], "'a' is no address"),
+        (["--node", "0", "--peers", "a,b:2"], "'a' is not an address"),
         (["--node", "0"], "--node is for one of several nodes"),
         (["--bind", "a:1"], "--bind is for one of several nodes"),
         (["--peer-memory", "0.1"], "--peer-memory is for one of several nodes"),
@@ -272,7 +272,7 @@ def test_a_share_is_served_by_its_node_alone(
     assert brand("partition", own_photos_set, tmp_path / "{node}", "--nodes", 2).code == 0
     told = brand("serve", tmp_path / "1", "--node", 0, "--peers", "127.0.0.1:1,127.0.0.1:2")
     assert told.code == 2
-    assert "1 is the share of node 1 of 2, and this is node 0 of 2" in told.err
+    assert "1 is the partition of node 1 of 2, but this is node 0 of 2" in told.err
 
 
 def test_an_address_that_is_taken_is_named(own_photos_set: Path, peers: list[str], started: ExitStack) -> None:
@@ -287,7 +287,7 @@ def test_an_address_that_is_taken_is_named(own_photos_set: Path, peers: list[str
         serving(own_photos_set, "--node", 0, "--peers", ",".join(peers), "--address", f"{nodes[0].address}-2")
     )
     assert third.ends() == 1
-    assert third.said == [f"brand: the node server cannot listen at {peers[0]}: Address already in use"]
+    assert third.said == [f"brand: the data server cannot listen at {peers[0]}: Address already in use"]
 
 
 def test_it_may_listen_elsewhere(own_photos_set: Path, peers: list[str], started: ExitStack) -> None:

@@ -88,7 +88,7 @@ def test_texts_that_hurt_careless_readers(text: bytes) -> None:
 def test_a_greeting_of_another_version() -> None:
     """Says so first: its other fields may have changed."""
     text = json.dumps({"node": 2, "protocol": PROTOCOL + 1, "new": []}).encode()
-    with pytest.raises(ProtocolError, match=f"node 2 speaks version {PROTOCOL + 1} of the protocol"):
+    with pytest.raises(ProtocolError, match=f"node 2 uses version {PROTOCOL + 1} of the protocol"):
         Greeting.from_json(text)
 
 
@@ -108,7 +108,7 @@ def test_nodes_agree_where_all_but_number_and_version_are_the_same(mine: Greetin
         (greeting(2, 3, data_set="c0de"), "node 2 serves data set c0de, node 0 data set 2b5f"),
         (greeting(2, 4), "node 2 knows of 4 nodes, node 0 3 nodes"),
         (greeting(2, 3, page=512), "node 2 has pages of 512 bytes, node 0 pages of 4,096 bytes"),
-        (greeting(2, 3, shares=16), "node 2 holds a share in groups of 16 chunks, node 0 all chunks"),
+        (greeting(2, 3, shares=16), "node 2 holds a partition in groups of 16 chunks, node 0 all chunks"),
         (
             greeting(2, 3, memory=memory_text("2GB")),
             "node 2 has memory of 2,000,000,000 bytes, node 0 has memory for 0.25 of the data: "
@@ -121,8 +121,8 @@ def test_nodes_agree_where_all_but_number_and_version_are_the_same(mine: Greetin
         ),
         (greeting(2, 3, memory=memory_text(0.25)), ""),
         (greeting(2, 3, memory=None), ""),
-        (greeting(0, 3), "two nodes say that they are node 0: give each a number of its own"),
-        (greeting(3, 3), "node 3 greets node 0, but of 3 nodes the last is 2"),
+        (greeting(0, 3), "two nodes have the number 0: give each a number of its own"),
+        (greeting(3, 3), "node 3 greets node 0, but the last of 3 nodes is node 2"),
     ],
 )
 def test_what_differs_is_named(theirs: Greeting, said: str) -> None:

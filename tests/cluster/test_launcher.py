@@ -55,14 +55,14 @@ def test_a_line_names_a_host(line: str, login: str, address: str) -> None:
 )
 def test_what_is_no_host_is_named_with_its_line(line: str) -> None:
     """Also what ssh would take for an option, or a shell for a command."""
-    with pytest.raises(UsageError, match=r"^hosts\.txt, line 2: .* is no host; write it like"):
+    with pytest.raises(UsageError, match=r"^hosts\.txt, line 2: .* is not a host; write it like"):
         parse_hosts(f"node0\n{line}\n", "hosts.txt")
 
 
 def test_two_nodes_on_one_host_need_two_ports() -> None:
     """The second line is named."""
     assert len(parse_hosts("node0:1\nnode0:2\n", "hosts.txt")) == 2
-    with pytest.raises(UsageError, match=r"line 3: node0:7070 is there already; two nodes need two ports"):
+    with pytest.raises(UsageError, match=r"line 3: node0:7070 is listed already; two nodes need two ports"):
         parse_hosts("node0\nnode1\nnode0:7070\n", "hosts.txt")
 
 

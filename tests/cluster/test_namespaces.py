@@ -82,9 +82,9 @@ def test_a_command_runs_in_it() -> None:
     [
         (0, None, "0 network namespaces; 1 to 1,000 can be joined"),
         (1001, None, "1001 network namespaces"),
-        (2, "fast", "'fast' is no rate of a link; write it like 1gbit"),
-        (2, "1gbit; reboot", "is no rate"),
-        (2, "-1gbit", "is no rate"),
+        (2, "fast", "'fast' is not the rate of a link; write it like 1gbit"),
+        (2, "1gbit; reboot", "is not the rate"),
+        (2, "-1gbit", "is not the rate"),
     ],
 )
 def test_what_cannot_be_made(count: int, rate: str | None, says: str) -> None:
@@ -96,7 +96,10 @@ def test_what_cannot_be_made(count: int, rate: str | None, says: str) -> None:
 def test_only_root_can_make_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """The message says what there is without them."""
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    with pytest.raises(UsageError, match="can only be made by root; without them nodes run on loopback"), namespaces(2):
+    with (
+        pytest.raises(UsageError, match="only root can make network namespaces; without them, nodes run on"),
+        namespaces(2),
+    ):
         pass
 
 
@@ -104,7 +107,7 @@ def test_without_the_tools_the_message_says_what_to_install(tmp_path: Path, monk
     """`ip` and `tc` are one package."""
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(UsageError, match="made with `ip`, which is not here; install iproute2"), namespaces(2):
+    with pytest.raises(UsageError, match="need `ip`, which is not installed; install iproute2"), namespaces(2):
         pass
 
 

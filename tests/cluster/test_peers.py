@@ -135,7 +135,7 @@ def test_a_second_stream_of_a_node_replaces_the_first(pair: Pair) -> None:
     old, answerer = pair
     with asking(answerer) as new:
         new.opened(1, asks=True)
-        assert answerer.closed(ANSWERS).reason == "node 0 has opened it anew"
+        assert answerer.closed(ANSWERS).reason == "node 0 has opened it again"
         assert answerer.opened(0, asks=False) == ANSWERS
         old.closed(ASKS)
         old.peers.close()
@@ -194,7 +194,7 @@ def test_a_stream_that_is_given_too_much_is_ended(pair: Pair) -> None:
     message = bytes(MAX_MESSAGE)
     for _ in range(2 * LIMIT_UNSENT // MAX_MESSAGE):
         answerer.peers.send(ANSWERS, message)
-    assert answerer.closed(ANSWERS).reason == "node 0 does not take the messages sent to it"
+    assert answerer.closed(ANSWERS).reason == "node 0 does not receive the messages sent to it"
     answerer.opened(0, asks=False)
     assert answerer.peers.unsent(ANSWERS) == 0
 
@@ -213,16 +213,16 @@ def test_an_address_that_is_taken() -> None:
 )
 def test_an_address_that_is_none(address: str) -> None:
     """To listen at or to ask at."""
-    with pytest.raises(UsageError, match="is no address; write it like"):
+    with pytest.raises(UsageError, match="is not an address; write it like"):
         PeerStreams(greeting(0), TOKEN, address)
-    with running(0) as node, pytest.raises(UsageError, match="is no address; write it like"):
+    with running(0) as node, pytest.raises(UsageError, match="is not an address; write it like"):
         node.peers.connect({1: address})
 
 
 @pytest.mark.parametrize("node", [-1, 0, 2])
 def test_a_node_that_is_not_another_one(node: int) -> None:
     """Itself, or one that the cluster does not have."""
-    with running(0) as me, pytest.raises(UsageError, match=f"node {node} is not another one of 2 nodes"):
+    with running(0) as me, pytest.raises(UsageError, match=f"node {node} is not another node: this is node 0 of 2"):
         me.peers.connect({node: "127.0.0.1:1"})
 
 

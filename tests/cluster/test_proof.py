@@ -31,7 +31,7 @@ def test_a_hello_comes_back_as_it_was(to: int, greeting: bytes) -> None:
 @given(st.binary(max_size=99))
 def test_half_a_hello(data: bytes) -> None:
     """Is an error."""
-    with pytest.raises(ProtocolError, match="half a hello"):
+    with pytest.raises(ProtocolError, match="an incomplete hello"):
         PeerHello.from_bytes(data)
 
 

@@ -98,7 +98,7 @@ def test_a_wrong_token() -> None:
         ({"data_set": "c0de"}, "node 0 serves data set c0de, node 1 data set 2b5f"),
         ({"nodes": 3}, "node 0 knows of 3 nodes, node 1 2 nodes"),
         ({"page": 512}, "node 0 has pages of 512 bytes"),
-        ({"shares": 7}, "node 0 holds a share in groups of 7 chunks, node 1 all chunks"),
+        ({"shares": 7}, "node 0 holds a partition in groups of 7 chunks, node 1 all chunks"),
     ],
 )
 def test_a_node_of_another_cluster(more: dict[str, Any], differs: str) -> None:
@@ -119,7 +119,7 @@ def test_addresses_in_the_wrong_order() -> None:
     with running(2, 3) as answerer, asking(answerer, nodes=3) as asker:
         closed = asker.closed(ASKS)
         assert closed.refused
-        assert closed.reason == "node 0 looks for node 1 where node 2 listens"
+        assert closed.reason == "node 0 expects node 1 at the address of node 2"
         assert answerer.take() == []
 
 
@@ -134,7 +134,7 @@ def test_a_number_that_is_taken() -> None:
         stranger = Stranger(channel)
         code, details = stranger.refused(hello(stranger.nonce(), to=0))
         assert code == grpc.StatusCode.FAILED_PRECONDITION
-        assert details == "two nodes say that they are node 0: give each a number of its own"
+        assert details == "two nodes have the number 0: give each a number of its own"
 
 
 @pytest.mark.slow
@@ -202,7 +202,7 @@ def test_a_malformed_greeting(stranger: Stranger, said: bytes) -> None:
 def test_half_a_hello(stranger: Stranger) -> None:
     """Too short for its nonces."""
     code, details = stranger.refused([(HELLO, b"short"), (PROOF, Token(TOKEN).of_asking(b"short"))])
-    assert (code, details) == (grpc.StatusCode.FAILED_PRECONDITION, "node 1 does not understand: half a hello")
+    assert (code, details) == (grpc.StatusCode.FAILED_PRECONDITION, "node 1 does not understand: an incomplete hello")
 
 
 def test_methods_that_are_not_there(stranger: Stranger) -> None:
@@ -227,7 +227,7 @@ def test_a_message_that_no_node_sends(stranger: Stranger, answerer: Node) -> Non
     """Ends the stream, with the reason."""
     call = stranger.exchange(hello(stranger.nonce()), iter([b"no parcel"]))
     answerer.opened(0, asks=False)
-    assert answerer.closed(ANSWERS).reason.startswith("node 0 broke the protocol: a parcel")
+    assert answerer.closed(ANSWERS).reason.startswith("node 0 violated the protocol: a parcel")
     with suppress(grpc.RpcError):  # cancelled, or ended in good order before that
         assert list(call) == []
 
@@ -280,8 +280,8 @@ def test_an_impostor_that_does_not_answer(handler: Impostor, monkeypatch: pytest
     ("handler", "reason"),
     [
         (Impostor(bytes(64), {WELCOME: greeting(1).to_json(), PROOF: bytes(32)}), "does not know the token"),
-        (Impostor(bytes(63), {}), "is no node of Brand"),
-        (Impostor(b"", {}), "is no node of Brand"),
+        (Impostor(bytes(63), {}), "is not a node of Brand"),
+        (Impostor(b"", {}), "is not a node of Brand"),
     ],
 )
 def test_an_impostor_is_not_taken_for_a_node(handler: Impostor, reason: str) -> None:

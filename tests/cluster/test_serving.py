@@ -34,12 +34,12 @@ def test_it_says_when_all_are_there_and_when_one_goes_or_is_back() -> None:
     assert attendance.take(opened(0)) == ""
     assert attendance.take(opened(2)) == "all 3 nodes are connected"
     assert attendance.missing() == ""
-    assert attendance.take(closed(0, "it has ended")) == "node 0 at node0:7000 is gone: it has ended"
-    assert attendance.take(closed(2, "it broke")) == "node 2 at node2:7000 is gone: it broke"
+    assert attendance.take(closed(0, "it has ended")) == "node 0 at node0:7000 is lost: it has ended"
+    assert attendance.take(closed(2, "it broke")) == "node 2 at node2:7000 is lost: it broke"
     assert attendance.missing() == "waiting for 2 of 3 nodes: node 0 at node0:7000; node 2 at node2:7000"
     assert attendance.take(closed(2, "node 2 at node2:7000 cannot be reached")) == ""
     assert attendance.missing().endswith("node 0 at node0:7000; node 2 at node2:7000 cannot be reached")
-    assert attendance.take(opened(0)) == "node 0 is back"
+    assert attendance.take(opened(0)) == "node 0 is connected again"
     assert attendance.take(opened(2)) == "all 3 nodes are connected"
 
 
@@ -101,8 +101,8 @@ def test_one_node_waits_for_nobody() -> None:
     ("peers", "node", "says"),
     [
         (["a:1", "b:1"], 2, "node 2 of 2: --peers lists all nodes in order, and the first is node 0"),
-        (["a:1", "b"], 0, "'b' is no address"),
-        (["a:1", ""], 0, "'' is no address"),
+        (["a:1", "b"], 0, "'b' is not an address"),
+        (["a:1", ""], 0, "'' is not an address"),
         (["a:1", "b:0"], 0, "node 1 is at b:0: give a port"),
         (["a:1", "b:1", "a:1"], 0, "nodes 0 and 2 have the same address, a:1"),
     ],
@@ -140,7 +140,7 @@ def test_a_name_that_means_loopback_is_a_warning(
     assert bool(said) == warned
     if warned:
         assert said == (
-            "here node0 is 127.0.1.1, where no other host reaches it: list its IP address, or --bind 0.0.0.0:7000"
+            "here node0 is 127.0.1.1, which no other host reaches: list its IP address, or --bind 0.0.0.0:7000"
         )
 
 

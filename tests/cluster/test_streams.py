@@ -152,4 +152,4 @@ def test_a_peer_that_sends_no_parcel(streams: Streams) -> None:
     streams.follow(link, iter([b"no parcel", bytes(SIZE)]))
     (event,) = streams.take()
     assert isinstance(event, Closed)
-    assert event.reason.startswith("node 3 broke the protocol")
+    assert event.reason.startswith("node 3 violated the protocol")

@@ -125,7 +125,7 @@ def test_each_node_gets_the_token() -> None:
 def test_where_one_ends_all_are_stopped(end: str, fate: str) -> None:
     """Also one that ends well; the error names it, and what it said is shown before."""
     watched = Watched()
-    with pytest.raises(ServerError, match=rf"^node 1 at place 1 {fate}, and the others were stopped$"):
+    with pytest.raises(ServerError, match=rf"^node 1 at place 1 {fate}, and the other nodes were stopped$"):
         watched.run(LISTENS + STAYS, LISTENS + "echo last words >&2; " + end)
     assert watched.said == ["[node 1] last words", "stopping 1 node"]
     assert not watched.ready.is_set()
@@ -139,9 +139,9 @@ def test_after_they_were_ready_the_others_go_on(tmp_path: Path) -> None:
         LISTENS + MEETS + STAYS, LISTENS + MEETS + f"until test -e {go}; do sleep 0.02; done; kill -9 $$"
     ):
         go.touch()
-        wait_until(lambda: f"{fate}; 1 of 2 nodes go on without it" in watched.said, "the end is told")
+        wait_until(lambda: f"{fate}; 1 of 2 nodes continue without it" in watched.said, "the end is told")
         assert watched.error is None
-    assert str(watched.error) == f"{fate}; the others went on without it"
+    assert str(watched.error) == f"{fate}; the other nodes continued without it"
     assert watched.said[-1] == "stopping 1 node"
 
 
@@ -166,8 +166,8 @@ def test_who_is_late_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ServerError) as caught:
         watched.run(LISTENS + MEETS + STAYS, says + STAYS, LISTENS + says + STAYS)
     assert str(caught.value) == (
-        "after 60 s not all of 3 nodes are there, so all were stopped: node 1 at place 1 does not listen; "
-        "node 0 at place 0 does not reach all others; node 2 at place 2 does not reach all others"
+        "after 60 s not all of 3 nodes are connected, so all were stopped: node 1 at place 1 does not listen; "
+        "node 0 at place 0 does not reach all other nodes; node 2 at place 2 does not reach all other nodes"
     )
 
 
@@ -187,8 +187,8 @@ def test_who_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
         sessions |= {line[:8]: int(line[9:]) for line in watched.said if line[9:].isdigit()}
     assert watched.stopped_well()
     assert [line for line in watched.said if "does not end" in line] == [
-        *(f"node {node} at place {node} does not end, and gets a SIGTERM" for node in (0, 1)),
-        "node 1 at place 1 does not end, and gets a SIGKILL",
+        *(f"node {node} at place {node} does not end, and is sent SIGTERM" for node in (0, 1)),
+        "node 1 at place 1 does not end, and is sent SIGKILL",
     ]
     assert len(sessions) == 2
     wait_until(lambda: not any(map(session_processes, sessions.values())), "all of them end")

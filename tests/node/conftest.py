@@ -1,4 +1,4 @@
-"""Data sets for the node server: texts of all sizes, with a number that tells each sample."""
+"""Data sets for the data server: texts of all sizes, with a number that tells each sample."""
 
 from __future__ import annotations
 

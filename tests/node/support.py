@@ -1,4 +1,4 @@
-"""What the tests of the node server share: clients that speak as they like, and what a server leaves behind."""
+"""What the tests of the data server share: clients that speak as they like, and what a server leaves behind."""
 
 from __future__ import annotations
 

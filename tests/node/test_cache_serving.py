@@ -240,7 +240,7 @@ def test_a_slower_disk_is_not_used(
         draw(texts, server)
         facts = server.facts()["cache"]
     assert (facts["state"], facts["read_bytes"], facts["written_bytes"]) == ("off", 0, 0)
-    assert "is not used: its disk reads 18 MB/s, and the storage of" in caplog.text
+    assert "is not used: its disk reads 18 MB/s, the storage of" in caplog.text
     save_profile(replace(slow, bytes_per_s=((2e8, 2e9), (4e8, 4e9)), sequential=4e9))
     with running_server(texts, memory=0.3, cache=Cache(disk.folder, ALL)) as server:
         assert server.facts()["cache"]["state"] == "filling"

@@ -129,8 +129,8 @@ def test_a_server_that_has_ended_is_named_and_says_why(texts: Path) -> None:
     with closing(client), pytest.raises(ServerError) as caught:
         client.stats()
     assert str(caught.value) == (
-        f"the server of this data set at {server.address}, process {os.getpid()}, has ended: it was told to end, by a "
-        f"signal or by its launcher; start it again (`brand serve {texts}`), and go on from the last checkpoint"
+        f"the server of this data set at {server.address}, process {os.getpid()}, has ended: it was stopped, by a "
+        f"signal or by its launcher; start it again (`brand serve {texts}`), and continue from the last checkpoint"
     )
 
 
@@ -234,5 +234,5 @@ def test_a_refusal_has_a_class_of_a_short_list(named: object, raised: type[Excep
             look_at(address)
         thread.join()
     assert type(caught.value) is raised
-    said = "not so" if raised is ChecksumError else f"the node server at {address} refuses: not so"
+    said = "not so" if raised is ChecksumError else f"the data server at {address} refuses: not so"
     assert str(caught.value) == said

@@ -345,7 +345,7 @@ def test_more_clients_than_are_let_in(texts: Path, monkeypatch: pytest.MonkeyPat
         with RawClient(server.address) as late:
             ((kind, body),) = late.ended()
             assert kind == Kind.FAILED
-            assert b"3 clients are connected, and that is the most" in body
+            assert b"3 clients are connected, which is the maximum" in body
         first[0].socket.close()
         wait_until(lambda: len(server.node._clients) == 2, "one has left")
         with greeted(server.address, texts) as late:

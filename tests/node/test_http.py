@@ -171,13 +171,13 @@ def test_statistics_that_cannot_be_had(served: tuple[RunningServer, HttpPort]) -
     """Said so, also to a page that is open."""
 
     def gone(rows: int) -> dict[str, Any]:
-        raise ServerError("no node server there")
+        raise ServerError("no data server there")
 
     with closing(HttpPort("0", TOKEN, gone)) as port:
-        assert get(port, "/metrics")[:2] == (503, "no node server there\n")
+        assert get(port, "/metrics")[:2] == (503, "no data server there\n")
         with urllib.request.urlopen(f"http://{port.address}/events?token={TOKEN}", timeout=LIMIT_S) as stream:
             assert stream.readline() == b"event: lost\n"
-            assert json.loads(stream.readline()[6:]) == "no node server there"
+            assert json.loads(stream.readline()[6:]) == "no data server there"
 
 
 def test_head_is_the_answer_without_its_body(served: tuple[RunningServer, HttpPort]) -> None:

@@ -90,7 +90,7 @@ def test_who_never_comes_is_told_of() -> None:
     world.now_s += 2
     rest(world)
     assert set(world.refused) == {1, 2}
-    assert "2 of 3 jobs that go in lock step (job 1, job 2) have begun within 60 s" in world.refused[1]
+    assert "2 of 3 jobs in lock step (job 1, job 2) have begun within 60 s" in world.refused[1]
 
 
 @pytest.mark.slow

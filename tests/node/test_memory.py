@@ -74,13 +74,13 @@ def test_memory_that_makes_no_sense(memory: object) -> None:
 @pytest.mark.parametrize(
     ("memory", "instead"),
     [
-        ("0.25", "for a share of the data give memory=0.25"),
-        ("1.0", "for a share of the data give memory=1.0"),
+        ("0.25", "for a fraction of the data give memory=0.25"),
+        ("1.0", "for a fraction of the data give memory=1.0"),
         ("8G", r"write 8GB \(powers of 1,000\) or 8GiB \(powers of 1,024\)"),
         ("1.5 gi", r"write 1.5GB .* or 1.5GiB"),
         ("512m", "write 512MB .* or 512MiB"),
-        ("lots", "2GB, 500MB or 1.5GiB, or a share of the data as 0.25"),
-        ("25%", "a share of the data as 0.25"),
+        ("lots", "2GB, 500MB or 1.5GiB, or a fraction of the data as 0.25"),
+        ("25%", "a fraction of the data as 0.25"),
     ],
 )
 def test_the_message_says_what_to_write(memory: str, instead: str) -> None:

@@ -246,7 +246,7 @@ def test_preparers_that_are_killed_cost_no_sample(pictures: Path, caplog: pytest
             assert same(found, expected)
         data._source.port.client.close()
         assert server.facts()["prepared"]["ended"] == 6
-    assert "clients prepare for themselves" in caplog.text
+    assert "clients decode these samples themselves" in caplog.text
 
 
 @pytest.mark.slow
@@ -307,7 +307,7 @@ def test_a_client_with_other_decoders_prepares_for_itself(
         assert same(epoch(server, {"image": SMALL}), made_by_the_client(pictures, {"image": SMALL}))
         facts = server.facts()["prepared"]
     assert (facts["made"], facts["drawn"], facts["raw"], facts["preparers"]) == (0, 0, 0, 0)
-    assert caplog.text.count("the node server does not prepare") == 1
+    assert caplog.text.count("the data server does not prepare") == 1
     assert "it decodes image with {'Pillow': '1.0'" in caplog.text
 
 
@@ -494,7 +494,7 @@ def test_a_server_that_prepares_what_was_not_asked(pictures: Path) -> None:
     """A client that wants nothing hangs up on it."""
     memory = Arena(3, PAGE)
     chains = Chains(np.array([1], np.uint32), np.array([1], np.int32))
-    with closing(memory), pytest.raises(ProtocolError, match="what was not asked for"):
+    with closing(memory), pytest.raises(ProtocolError, match="fields that were not requested"):
         DecodeSpecs({}).values(
             Pages(memory.pages, Buffers(), Crew(2)), (), chains, np.zeros(1, np.uint64), np.zeros(1, np.intp)
         )
@@ -506,7 +506,7 @@ def test_a_server_that_prepares_what_was_not_asked(pictures: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "says"),
     [
-        (("--decoded-memory", "much"), "'much' is no size"),
+        (("--decoded-memory", "much"), "'much' is not a size"),
         (("--decoded-memory", "100B"), "memory of 100 bytes is too small"),
         (("--decode-workers", "2"), "give it memory with --decoded-memory"),
         (("--decoded-memory", "1MB", "--decode-workers", "0"), "is not in the range x>=1"),
@@ -521,7 +521,7 @@ def test_what_cannot_be_served(pictures: Path, args: tuple[str, ...], says: str)
 
 def test_preparers_are_at_least_one() -> None:
     """Also from Python."""
-    with pytest.raises(UsageError, match="at least one preparer"):
+    with pytest.raises(UsageError, match="at least one decode worker"):
         Prepared("1MB", 0)
     assert Prepared(1 << 20).count >= 1
 

@@ -211,9 +211,9 @@ def test_without_hope_nothing_waits() -> None:
     world.settle()
     assert prepared(world) == 0
     (notice, last) = world.core.epochs.runs.take_notices()
-    assert notice.endswith("the others go on")
-    assert last.startswith("preparer 1 has ended too often")
-    assert last.endswith("clients prepare for themselves")
+    assert notice.endswith("the other workers continue")
+    assert last.startswith("decode worker 1 has ended too often")
+    assert last.endswith("clients decode these samples themselves")
 
 
 def test_ends_that_are_far_apart_are_forgiven() -> None:

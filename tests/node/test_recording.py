@@ -132,7 +132,7 @@ def test_a_record_has_a_largest_size(tmp_path: Path, caplog: pytest.LogCaptureFi
     with caplog.at_level(logging.WARNING):
         world = alone(path, most_bytes=20_000)
     assert path.stat().st_size <= 20_000
-    assert caplog.text.count("ends here: it has 20,000 bytes") == 1
+    assert caplog.text.count("ends here: it has reached its limit of 20,000 bytes") == 1
     assert replay(path, world.index, world.pages_of) > 5
 
 
@@ -171,5 +171,5 @@ def test_an_entry_that_is_none_is_named(tmp_path: Path) -> None:
         '{"is": "Nothing", "at": 1.0}',
     ):
         path.write_text("\n".join([lines[0], wrong]))
-        with pytest.raises(UsageError, match="log, line 2, is no entry"):
+        with pytest.raises(UsageError, match="log, line 2, is not an entry"):
             replay(path, world.index, world.pages_of)

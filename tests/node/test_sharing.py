@@ -238,10 +238,10 @@ def test_what_clients_know_of_an_epoch_must_agree() -> None:
     assert world.known(key) == known
     tell(world, 2, key, Joins(known.rows[:1]))
     assert world.known(key) == known
-    with pytest.raises(UsageError, match="not as the state says"):
+    with pytest.raises(UsageError, match="not as the loader state says"):
         tell(world, 2, key, Joins((Join(0, 2, 100, 0),)))
     world.begin(1, key[0], 1)
-    with pytest.raises(UsageError, match="know epoch 1 differently"):
+    with pytest.raises(UsageError, match="have different states of epoch 1"):
         tell(world, 2, key, Joins((*known.rows, Join(60, 2, 220, UNIT))))
     with pytest.raises(UsageError, match="beyond"):
         tell(world, 2, (key[0], 2), Joins((Join(0, 0, SAMPLES, 0),)))

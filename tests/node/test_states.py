@@ -12,15 +12,15 @@ from tests.rounds import examples
 
 SAMPLES = 12
 AFTER: dict[str, dict[int, int]] = {
-    "expects": {GONE: DUE, UNWANTED: COMING, HELD: HELD, DUE: DUE, COMING: COMING, EARLY: EARLY},
-    "starts": {DUE: COMING, EARLY: COMING},
-    "brings": {DUE: EARLY},
-    "finds": {DUE: HELD},
-    "arrives": {UNWANTED: GONE, DUE: HELD, COMING: HELD, EARLY: DUE},
-    "fails": {UNWANTED: GONE, DUE: GONE, COMING: GONE, EARLY: DUE},
-    "leaves": {GONE: GONE, UNWANTED: UNWANTED, HELD: GONE, DUE: GONE, COMING: UNWANTED, EARLY: UNWANTED},
-    "forgets": {GONE: GONE, UNWANTED: GONE, HELD: HELD, DUE: GONE, COMING: GONE, EARLY: EARLY},
-    "returns": {HELD: DUE},
+    "expect": {GONE: DUE, UNWANTED: COMING, HELD: HELD, DUE: DUE, COMING: COMING, EARLY: EARLY},
+    "start": {DUE: COMING, EARLY: COMING},
+    "start_early": {DUE: EARLY},
+    "mark_present": {DUE: HELD},
+    "mark_arrived": {UNWANTED: GONE, DUE: HELD, COMING: HELD, EARLY: DUE},
+    "mark_failed": {UNWANTED: GONE, DUE: GONE, COMING: GONE, EARLY: DUE},
+    "release": {GONE: GONE, UNWANTED: UNWANTED, HELD: GONE, DUE: GONE, COMING: UNWANTED, EARLY: UNWANTED},
+    "forget": {GONE: GONE, UNWANTED: GONE, HELD: HELD, DUE: GONE, COMING: GONE, EARLY: EARLY},
+    "requeue": {HELD: DUE},
 }
 
 
@@ -43,9 +43,9 @@ def test_every_transition_is_the_table_s(steps: list[tuple[str, set[int]]]) -> N
         result = getattr(states, name)(places)
         for place in places.tolist():
             model[place] = AFTER[name][model[place]]
-        if name == "leaves":
+        if name == "release":
             assert result.tolist() == held_before
-        if name == "arrives":
+        if name == "mark_arrived":
             assert result.tolist() == [model[place] == HELD for place in places.tolist()]
         assert all_states(states) == model
         every = np.arange(SAMPLES)
@@ -60,8 +60,8 @@ def test_every_transition_is_the_table_s(steps: list[tuple[str, set[int]]]) -> N
 @pytest.mark.parametrize("before", [GONE, UNWANTED, HELD, DUE, COMING, EARLY])
 def test_what_cannot_be_is_an_error(name: str, before: int) -> None:
     """A transition that the table does not have, from each state."""
-    ways = {GONE: [], DUE: ["expects"], COMING: ["expects", "starts"], HELD: ["expects", "finds"]}
-    ways |= {UNWANTED: ["expects", "starts", "leaves"], EARLY: ["expects", "brings"]}
+    ways = {GONE: [], DUE: ["expect"], COMING: ["expect", "start"], HELD: ["expect", "mark_present"]}
+    ways |= {UNWANTED: ["expect", "start", "release"], EARLY: ["expect", "start_early"]}
     states, place = SampleStates(1), np.array([0])
     for way in ways[before]:
         getattr(states, way)(place)
@@ -70,5 +70,5 @@ def test_what_cannot_be_is_an_error(name: str, before: int) -> None:
         getattr(states, name)(place)
         assert states.all(AFTER[name][before]).tolist() == [0]
     else:
-        with pytest.raises(AssertionError, match="cannot be"):
+        with pytest.raises(AssertionError, match="cannot happen"):
             getattr(states, name)(place)

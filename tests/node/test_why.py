@@ -55,7 +55,7 @@ def test_only_the_last_seconds_count() -> None:
     old = [row("storage", 0.9, step=1)] * 9
     found = why([loop(*old, *[row("loop", 0.01)] * 10)], NO_DRAWS)
     assert (found["cause"], found["text"]) == ("loop", "no step is waiting")
-    assert why([loop(*old, heard_s=60.0)], NO_DRAWS)["text"] == "no rank trains just now"
+    assert why([loop(*old, heard_s=60.0)], NO_DRAWS)["text"] == "no rank trains at the moment"
 
 
 def test_without_a_loop_that_reports() -> None:

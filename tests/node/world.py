@@ -1,4 +1,4 @@
-"""A node server without sockets, threads or a clock: `NodeState` with a data set made of bytes that tell what they are.
+"""A data server without sockets, threads or a clock: `NodeState` with a data set made of bytes that tell what they are.
 
 `World` executes the instructions that the server executes, when it is told to: so a test decides in which order reads
 end, plans are made and clients speak. After every call it checks what must always hold. With a network it is one node

@@ -1,1 +1,1 @@
-"""Several node servers, in threads and processes, joined by gRPC."""
+"""Several data servers, in threads and processes, joined by gRPC."""

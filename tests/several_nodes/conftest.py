@@ -1,4 +1,4 @@
-"""The texts of the node server's tests, whole and as shares."""
+"""The texts of the data server's tests, whole and as shares."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests of several nodes share: node servers as processes, and ranks that draw in step, as DDP has them."""
+"""What tests of several nodes share: data servers as processes, and ranks that draw in step, as DDP has them."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def check_epoch(ranks: Sequence[Rank], epoch: int) -> None:
 
 @dataclass
 class Server:
-    """A node server of its own process."""
+    """A data server of its own process."""
 
     path: Path
     address: str
@@ -163,7 +163,7 @@ class Server:
 
 @contextmanager
 def servers(paths: Path | Sequence[Path], nodes: int, memory: float | str = 0.3, **more: Any) -> Iterator[list[Server]]:
-    """Node servers in processes of their own, that know each other, for the length of the block."""
+    """Data servers in processes of their own, that know each other, for the length of the block."""
     where = [paths] * nodes if isinstance(paths, Path) else list(paths)
     token = secrets.token_hex(16)
     found = [Server(where[n], random_address(), Member(n, nodes, token, **more), memory) for n in range(nodes)]

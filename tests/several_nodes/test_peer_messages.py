@@ -146,8 +146,8 @@ def test_joins_and_fronts(stands: bool, leads: bool, join: Join | None, lap: int
         ("stands", 1, "not true or false"),
         ("epoch", None, "epoch is None"),
         ("order", ORDER.to_json(), "order that has none"),
-        ("order", {**SHARED.to_json(), "part": "0" * 32}, "no order"),
-        ("bits", "", "no order"),
+        ("order", {**SHARED.to_json(), "part": "0" * 32}, "an invalid order"),
+        ("bits", "", "an invalid order"),
     ],
 )
 def test_joins_that_cannot_be_are_refused(field: str, value: Any, said: str) -> None:
@@ -164,7 +164,7 @@ def test_joins_that_cannot_be_are_refused(field: str, value: Any, said: str) -> 
 
 def test_a_message_on_the_wrong_stream() -> None:
     """A question is no reply, and the other way round."""
-    with pytest.raises(ProtocolError, match="an owner does not send ROOM"):
+    with pytest.raises(ProtocolError, match="a home node does not send ROOM"):
         wire.unpack_reply(wire.pack(wire.PeerCapacity(1)), PAGE)
     with pytest.raises(ProtocolError, match="an asking node does not send REFUSED"):
         wire.unpack_question(wire.pack(wire.Refused(wire.EpochReleased("run", ORDER, None), "because")), ONE)

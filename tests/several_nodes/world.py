@@ -1,4 +1,4 @@
-"""Several node servers without sockets, threads or a clock, and the ranks of trainings that draw from them.
+"""Several data servers without sockets, threads or a clock, and the ranks of trainings that draw from them.
 
 Each node is a `World`; what they say to each other goes through `tests.tools.network`. So a test decides what arrives
 when, which stream ends, how far a node is behind, and what time it is. Each answer is compared with the plan and with

@@ -1,4 +1,4 @@
-"""The simulated work of nodes is what node servers do."""
+"""The simulated work of nodes is what data servers do."""
 
 from __future__ import annotations
 

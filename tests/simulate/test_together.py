@@ -114,5 +114,5 @@ def test_jobs_that_cannot_be_simulated_are_refused(jobs: list[PlannedJob], cure:
 @pytest.mark.parametrize("jobs", [[PlannedJob(), PlannedJob(subset=0.5)], [PlannedJob(epochs=1), PlannedJob(epochs=2)]])
 def test_lock_step_needs_equal_jobs(jobs: list[PlannedJob]) -> None:
     """The same samples, for the same number of epochs."""
-    with pytest.raises(UsageError, match="coordl: all jobs draw all samples"):
+    with pytest.raises(UsageError, match="coordl: all jobs fetch all samples"):
         sharing("coordl", 0.5, *jobs)

@@ -160,7 +160,7 @@ def test_what_cannot_be_measured_is_nan(
 @pytest.mark.parametrize(
     ("ids", "told"),
     [
-        ([0, 2, 3], "sequence: not each of 3 ids once: 3 is not one of 0 to 2, 1 never comes"),
+        ([0, 2, 3], "sequence: expected each of 3 ids once: 3 is not one of 0 to 2, 1 never comes"),
         ([0, 2, 2, 1], "3 never comes, 2 comes 2 times"),
         ([0, -1, 1], "-1 is not one of 0 to 2, 2 never comes"),
         ([0.0, 1.0], "expected integers in one dimension, found float64 of shape (2,)"),

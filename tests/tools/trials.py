@@ -4,7 +4,7 @@
 
 The sets hold what a data set may hold: pictures, records packed with a dictionary, all codecs, clips with transcripts
 in `extras.zip` and a list of skipped files, and a share. A trial opens the data set before or after the damage. It
-reads all samples exactly, and draws two epochs from a node server in a thread: one with `on_error="raise"`, one with
+reads all samples exactly, and draws two epochs from a data server in a thread: one with `on_error="raise"`, one with
 `"skip"`, each with other `fields`.
 """
 

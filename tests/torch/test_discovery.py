@@ -90,7 +90,7 @@ def test_nodes_meet(store: Any) -> None:
 def test_two_that_say_they_are_the_same_node(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second is told so."""
     monkeypatch.setattr(discovery, "LIMIT_S", 0.2)
-    with pytest.raises(ServerError, match="no node server on node 1 within"):
+    with pytest.raises(ServerError, match="no data server on node 1 within"):
         JobNodes("job", 0, 2).meet("127.0.0.1:1")
     with pytest.raises(ServerError, match="two nodes say that they are node 0"):
         JobNodes("job", 0, 2).meet("127.0.0.1:2")
@@ -154,7 +154,7 @@ def test_a_data_set_waits_for_other_ranks_when_it_draws_and_not_before(small: Pa
     environment["GLOO_SOCKET_IFNAME"] = "lo"
     command = [sys.executable, "-c", ALONE, str(small), str(tmp_path / "store")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=True, env=environment)
-    missing = "rank 1 of 2 ranks has not used the BrandDataset within 0 s: do all ranks draw from the same data set?"
+    missing = "rank 1 of 2 ranks has not used the BrandDataset within 0 s: do all ranks fetch from the same data set?"
     assert done.stdout.splitlines() == ["(3,) {}", missing, missing]
 
 

@@ -382,7 +382,7 @@ Change = Callable[[dict[str, Any]], object]
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (lambda state: state.update(version=1), "of a BrandDataset, and this sampler draws from a Mixture"),
+        (lambda state: state.update(version=1), "of a BrandDataset, and this sampler fetches from a Mixture"),
         (lambda state: state.update(version=4), "a state of version 4"),
         (lambda state: state.update(shuffle=False), "of a BrandDataset"),
         (lambda state: state.update(position=101), "position 101 of 100"),
@@ -405,9 +405,9 @@ def test_a_state_is_distrusted(mixture: Mixture, change: Change, why: str) -> No
 def test_a_state_of_a_mixture_is_none_of_a_data_set(mixture: Mixture) -> None:
     """Nor the other way round."""
     state = BrandSampler(mixture).state_dict()
-    with pytest.raises(UsageError, match="of a Mixture, and this sampler draws from a BrandDataset"):
+    with pytest.raises(UsageError, match="of a Mixture, and this sampler fetches from a BrandDataset"):
         BrandSampler(mixture.members[0]).load_state_dict(state)
-    with pytest.raises(UsageError, match="of a BrandDataset, and this sampler draws from a Mixture"):
+    with pytest.raises(UsageError, match="of a BrandDataset, and this sampler fetches from a Mixture"):
         BrandSampler(mixture).load_state_dict(BrandSampler(mixture.members[0]).state_dict())
 
 

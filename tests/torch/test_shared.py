@@ -276,7 +276,7 @@ def test_a_state_that_does_not_fit_a_running_epoch_is_refused(server: RunningSer
     state = first.state_dict(samples=8) | {"joins": [[0, 0, 40, 1024]]}
     again = BrandSampler(job(server, "same"))
     again.load_state_dict(state)
-    with pytest.raises(UsageError, match="epoch 0 is under way, and not as the state says"):
+    with pytest.raises(UsageError, match="epoch 0 is under way, and not as the loader state says"):
         list(again)
 
 

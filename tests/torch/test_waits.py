@@ -86,7 +86,7 @@ def long_step(loader: BrandLoader, batches: Iterator[Any]) -> dict[str, Any]:
 
 
 def told(loader: BrandLoader, cause: str) -> dict[str, Any]:
-    """What `stats()` and the node server tell of the loop, once both know of the long wait, and Prometheus, too."""
+    """What `stats()` and the data server tell of the loop, once both know of the long wait, and Prometheus, too."""
     facts = loader.stats()
     assert facts["waits"]["causes"][cause]["wait_s"] > LONG_S
 
@@ -152,7 +152,7 @@ def test_work_in_the_training_process(small: Path, cause: str) -> None:
 
 @pytest.mark.slow
 def test_a_server_that_does_not_get_to_it(small: Path) -> None:
-    """The process of the node server stands still, though nothing that it serves does."""
+    """The process of the data server stands still, though nothing that it serves does."""
     data_set = BrandDataset(small, fields=("index",), memory=0.3)
     loader = BrandLoader(data_set, 5, prefetch_batches=2)
     for _ in loader:

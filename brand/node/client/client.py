@@ -180,7 +180,7 @@ class Client(Reprs, shows="path address run _idle"):
         try:
             return unpack(OrderFound, connection.request(pack(AskOrder(self.run, tag)), Kind.ORDER)).order
         except (ConnectionError, TimeoutError) as error:
-            raise ServerError(f"the node server at {self.address} does not answer: {error}") from error
+            raise ServerError(f"the data server at {self.address} does not answer: {error}") from error
         finally:
             connection.close()
 
@@ -211,12 +211,13 @@ class Client(Reprs, shows="path address run _idle"):
                 if order.grows:
                     self.orders.tell(connection, order, epoch)
                 part = connection.draw(self.run, order, epoch, some, known)
-                if order.grows:  # what is not known afterwards was not drawn
+                if order.grows:  # a sample whose position is unknown afterwards does not count as drawn
                     self.orders.learn(connection, order, epoch, some, part)
                 parts.append(part)
                 if part.joins != known:
                     self.learn_joins(order, epoch, part.joins)
-                self._idle.append(connection)  # only now: a draw that is interrupted leaves half an answer behind
+                # Only now, because an interrupted draw leaves an incomplete answer in the socket.
+                self._idle.append(connection)
                 done += step
             except (ConnectionError, TimeoutError) as error:
                 self._connector.note_end(error)
@@ -263,7 +264,7 @@ class Client(Reprs, shows="path address run _idle"):
                 return False
             try:
                 control.send(pack(report))
-            except (OSError, BrandError) as error:  # the next draw says why
+            except (OSError, BrandError) as error:  # the next draw raises the reason
                 self._connector.note_end(error)
                 self._lost = True
                 return False
@@ -324,7 +325,7 @@ def _tell(idle: list[Session]) -> None:
     told = []
     while idle:
         connection = idle.pop()
-        with suppress(OSError, BrandError):  # the next draw says why
+        with suppress(OSError, BrandError):  # the next draw raises the reason
             connection.tell()
             told.append(connection)
     idle += told

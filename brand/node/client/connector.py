@@ -60,7 +60,9 @@ class Connector(Reprs, shows="_address _attach"):
         A server that this method starts ends with `owner`. Raises `ServerError`, ConnectionError.
         """
         if not hasattr(os, "memfd_create"):
-            raise ServerError("draws need Linux (memfd); here samples can be read exactly, by plain indices")
+            raise ServerError(
+                "shuffled fetches need Linux (memfd); here samples can be read directly, by plain indices"
+            )
         try:
             return self._joined(self._session(owner, worker))
         except ConnectionError:
@@ -76,19 +78,19 @@ class Connector(Reprs, shows="_address _attach"):
 
     def given_up(self, error: OSError) -> ServerError:
         """Return the error to raise after the last attempt."""
-        if isinstance(error, ServerError):  # the server could not even be started
+        if isinstance(error, ServerError):  # the server could not be started
             return ServerError(str(error))
-        return ServerError(f"the node server at {self._address} does not answer: {error}")
+        return ServerError(f"the data server at {self._address} does not answer: {error}")
 
     def _why_none(self) -> str:
         """Return why there is no server, as a text for the user."""
         if self._served is None:
-            return f"no node server at {self._address}: start one with `brand serve {self._path}`, or leave out server="
+            return f"no data server at {self._address}: start one with `brand serve {self._path}`, or leave out server="
         one = f"node {self._served.node} of {self._served.nodes}" if self._served.nodes > 1 else "this data set"
-        how = self._said or "it was killed or has crashed, and what started it (`brand launch`, `brand serve`) says how"
+        how = self._said or "it was killed or has crashed; see the output of the command that started it"
         return (
             f"the server of {one} at {self._address}, process {self._served.process}, has ended: {how}; "
-            f"start it again (`brand serve {self._path}`), and go on from the last checkpoint"
+            f"start it again (`brand serve {self._path}`), and continue from the last checkpoint"
         )
 
     def _session(self, owner: int, worker: tuple[int, int] | None) -> Session:

@@ -36,21 +36,21 @@ def start_server(spec: ServerSpec) -> None:
         )
     except OSError as error:
         why = no_descriptor_left(error) or str(error)
-        raise ServerError(f"the node server for {spec.where} cannot be started: {why}") from None
+        raise ServerError(f"the data server for {spec.where} cannot be started: {why}") from None
     with started as process:
         try:
             said, _ = process.communicate(spec.to_json().encode(), START_LIMIT_S)
         except subprocess.TimeoutExpired:
             process.kill()
-            raise ServerError(f"the node server for {spec.where} did not start within {START_LIMIT_S:.0f} s") from None
+            raise ServerError(f"the data server for {spec.where} did not start within {START_LIMIT_S:.0f} s") from None
     try:
         answer = json.loads(said)
     except ValueError:
         raise ServerDiedError(
-            f"the node server for {spec.where} ended before it listened; it may have said why"
+            f"the data server for {spec.where} ended before it listened; it may have said why"
         ) from None
     if "error" in answer:
-        raise ServerError(f"the node server for {spec.where} did not start: {answer['error']}")
+        raise ServerError(f"the data server for {spec.where} did not start: {answer['error']}")
 
 
 def detach() -> bool:

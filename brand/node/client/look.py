@@ -22,4 +22,4 @@ def look_at(address: str, rows: int = 0) -> dict[str, Any]:
         finally:
             connection.close()
     except (ConnectionError, TimeoutError) as error:
-        raise ServerError(f"no node server at {address}: {error}") from None
+        raise ServerError(f"no data server at {address}: {error}") from None

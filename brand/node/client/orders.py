@@ -50,7 +50,7 @@ class _Known:
         """Store the places of positions from `first` on, as the server tells them. Raises `ProtocolError`."""
         end = first + len(places)
         if first > self.count or not max(end, self.sure) <= decided <= len(self.places):
-            raise ProtocolError("the server tells an order that cannot be")
+            raise ProtocolError("the server sends an impossible order")
         self.places[first:end] = places
         self.count = end
 
@@ -103,11 +103,12 @@ class Orders:
         with self._lock:
             known, last = self._of(order, epoch), int(positions.max())
             if known.life != server.server.life:
-                raise ConnectionResetError("another server has taken its place")
-            if 4 * (drawn.decided - known.count) >= drawn.decided - last:  # it knows less than 3/4 of what lies ahead
+                raise ConnectionResetError("another server has replaced it")
+            # Ask again if less than 3/4 of the decided positions ahead are known.
+            if 4 * (drawn.decided - known.count) >= drawn.decided - last:
                 self._ask(server, order, epoch, known, max(last + 1, drawn.decided))
             if known.count <= last or (known.places[positions] != drawn.places).any():
-                raise ProtocolError("the server answers other samples than it has decided")
+                raise ProtocolError("the server sends other samples than it has decided")
             known.draws(last + 1)
 
     def drawn(self, order: Order, epoch: int, position: int) -> NDArray[np.int32]:
@@ -123,7 +124,7 @@ class Orders:
         while (found := self._known_before(order, epoch, position)) is None:
             self._with_server(ask)
             if time.monotonic() > end_s:
-                raise ServerError(f"no server knows what comes before position {position:,} of epoch {epoch}")
+                raise ServerError(f"no server knows the samples before position {position:,} of epoch {epoch}")
             time.sleep(_POLL_S)
         return found
 
@@ -143,14 +144,15 @@ class Orders:
             return
         if known.loaded:
             drawn = self._drawn_of(server, order, epoch, known.sure)
-            if drawn is not None and _same(drawn, known.before):  # as this state, but in the order of the draws
+            if drawn is not None and _same(drawn, known.before):  # the set of this state, but in the order of the draws
                 known.puts(0, drawn, known.sure)
                 known.is_known_to(life)
                 return
         for first in range(0, known.count, MOST_PLACES):
             some = known.before[first : first + MOST_PLACES].copy()
             decided, places = server.decided(self._run, order, epoch, first, some, known.sure)
-            if not np.array_equal(places[: len(some)], some):  # it has decided otherwise, of what nobody was answered
+            # The server may have decided positions otherwise that no client has received yet.
+            if not np.array_equal(places[: len(some)], some):
                 known.puts(first, places, decided)
                 break
         known.is_known_to(life)
@@ -161,7 +163,7 @@ class Orders:
         while len(found) < position <= decided:
             _, places = server.decided(self._run, order, epoch, len(found), _NONE, 0)
             if not len(places):
-                raise ProtocolError("the server does not tell what is decided")
+                raise ProtocolError("the server does not send the decided order")
             found = np.concatenate((found, places))
         return found[:position] if position <= decided else None
 

@@ -104,7 +104,7 @@ class Session(Reprs, shows="_address _hang_up.alive _numbers server"):
         except OSError as error:
             why = no_descriptor_left(error)
             raise (ServerError(why) if why else error) from None
-        # Not `__del__`: in a cycle the socket may be finalized before its session, and would then warn.
+        # Not `__del__`: in a cycle, the socket may be finalized before its session, and would then warn.
         self._hang_up = weakref.finalize(self, self._socket.close)
         _open.add(self)
         try:
@@ -121,7 +121,7 @@ class Session(Reprs, shows="_address _hang_up.alive _numbers server"):
             if memories.entries is not None:
                 self._taking = DirectHitReader(self._first, memories.entries, self.request, self.send, workers, files)
             self._each = 0.0
-            """Bytes that the last prepared samples took, each."""
+            """Bytes of each of the last decoded samples."""
         except BaseException:
             self.close()
             raise
@@ -154,7 +154,7 @@ class Session(Reprs, shows="_address _hang_up.alive _numbers server"):
         """Send a message that gets no reply."""
         try:
             self._socket.sendall(message)
-        except (BrokenPipeError, ConnectionResetError):  # a server that was told to end has sent a FAILED before
+        except (BrokenPipeError, ConnectionResetError):  # a server that was stopped has sent a FAILED before
             self._body(bytes(self._exactly(HEAD.size)), Kind.FAILED)
             raise
 
@@ -178,10 +178,10 @@ class Session(Reprs, shows="_address _hang_up.alive _numbers server"):
     def draw(self, run: str, order: Order, epoch: int, positions: NDArray[np.int64], known: Joins) -> DrawResult:
         """Draw positions of an epoch; see `Client.draw`. `known`: the epoch's joins that this process knows."""
         if len(positions) > MAX_DRAW:
-            raise ValueError(f"{len(positions)} positions in one draw; the limit is {MAX_DRAW}")
+            raise ValueError(f"{len(positions)} positions in one request; the limit is {MAX_DRAW}")
         number = self.number_of(run, order)
         if known.rows and (order, epoch) not in self._joined:
-            self.joins(run, order, epoch, known)  # a server that was started anew knows nothing of them
+            self.joins(run, order, epoch, known)  # a new server does not know them
         taking = None if order.shares else self._taking
         taken = None if taking is None else taking.take(number, epoch, positions, order.draws)
         if taken is not None:
@@ -191,7 +191,7 @@ class Session(Reprs, shows="_address _hang_up.alive _numbers server"):
         lease = unpack_lease(self.request(messages.pack_draw(number, epoch, positions), Kind.LEASE))
         waited_s = time.monotonic() - asked_s
         if len(lease.places) != len(positions) or not 0 <= lease.places.min() <= lease.places.max() < order.samples:
-            raise ProtocolError("the server's answer is to another question")
+            raise ProtocolError("the server answers another request")
         stored = self._first.stored(self._first.copy(Chains(lease.counts, lease.pages)), lease.counts)
         present = np.flatnonzero(lease.state)
         prepared = self._prepared(lease, stored, present, self._numbers[order][1])
@@ -201,7 +201,7 @@ class Session(Reprs, shows="_address _hang_up.alive _numbers server"):
         # Release at once, not with the next request: until then the server cannot use the pages again.
         wrong = lease.places[present[~right]]
         self.send(pack(ClientReleases(NO_CLIENT, lease.number, not len(wrong), wrong)))
-        if not right.all():  # the caller reads them exactly, and says what is wrong if storage is
+        if not right.all():  # the caller reads them directly, and raises the error if storage is damaged
             stored, present = stored.part(right), present[right]
         if taking is not None:
             taking.answered(number, epoch)
@@ -228,7 +228,7 @@ class Session(Reprs, shows="_address _hang_up.alive _numbers server"):
         message = pack(ClientOrders(NO_CLIENT, (number, epoch), first, places, sure, wanted))
         found = unpack(OrderDecided, self.request(message, Kind.DECIDED))
         if not len(found.places) <= max(0, found.decided - first) <= max(0, order.draws - first):
-            raise ProtocolError("the server tells an order that cannot be")
+            raise ProtocolError("the server sends an impossible order")
         return found.decided, found.places
 
     def tell(self) -> None:
@@ -246,24 +246,24 @@ class Session(Reprs, shows="_address _hang_up.alive _numbers server"):
         if not len(lease.prepared):
             return NOTHING
         if self._second is None:
-            raise ProtocolError("the server has prepared what was not asked for")
+            raise ProtocolError("the server sends decoded fields that were not requested")
         which = lease.state[present] & PREPARED > 0
         self._each = len(lease.prepared.pages) * PAGE / np.count_nonzero(which)
         return self._wants.values(self._second, numbers, lease.prepared, stored.rows["index"][which], present[which])
 
     def _greet(self, hello: bytes) -> tuple[Memories, ServerFacts]:
         """Send HELLO, and return the contents of the server's answer."""
-        with suppress(BrokenPipeError):  # the server has hung up, and may have said why
+        with suppress(BrokenPipeError):  # the server has disconnected, and may have sent the reason
             self._socket.sendall(hello)
         head, descriptors, flags, _ = socket.recv_fds(self._socket, HEAD.size, MOST_MEMORIES)
         try:
             while 0 < len(head) < HEAD.size:
                 more = self._socket.recv(HEAD.size - len(head))
                 if not more:
-                    raise ConnectionResetError("it hung up")
+                    raise ConnectionResetError("it closed the connection")
                 head += more
             welcome = messages.unpack_json(self._body(head, Kind.HELLO))
-            if not descriptors and flags & socket.MSG_CTRUNC:  # the kernel could not hand over the descriptor
+            if not descriptors and flags & socket.MSG_CTRUNC:  # the kernel could not pass the descriptor
                 raise ServerError(no_descriptor_left(OSError(errno.EMFILE, "")))
             return unpack_welcome(welcome, descriptors)
         finally:
@@ -272,7 +272,7 @@ class Session(Reprs, shows="_address _hang_up.alive _numbers server"):
 
     def _body(self, head: bytes, expected: Kind, limit: int = MAX_REPLY) -> memoryview:
         if not head:
-            raise ConnectionResetError("it hung up")
+            raise ConnectionResetError("it closed the connection")
         kind, length = messages.parse_head(head, max(limit, MAX_FAILED))
         body = self._exactly(length)
         if kind == Kind.FAILED:
@@ -280,12 +280,12 @@ class Session(Reprs, shows="_address _hang_up.alive _numbers server"):
             if fact.get("type") == messages.ENDED:
                 raise EndedError(str(fact.get("message")))
             error = unpack_error(fact)
-            if isinstance(error, FormatError):  # of a sample that the server has read for this process
+            if isinstance(error, FormatError):  # the error of a sample that the server has read for this process
                 raise error
             refusal = messages.REFUSALS.get(str(fact.get("type")), ServerError)
-            raise refusal(f"the node server at {self._address} refuses: {fact.get('message')}")
+            raise refusal(f"the data server at {self._address} refuses: {fact.get('message')}")
         if kind != expected:
-            raise ProtocolError(f"the server answers {kind.name} where {expected.name} is due")
+            raise ProtocolError(f"the server answers with {kind.name} instead of {expected.name}")
         return body
 
     def _exactly(self, size: int) -> memoryview:
@@ -294,7 +294,7 @@ class Session(Reprs, shows="_address _hang_up.alive _numbers server"):
         while done < size:
             count = self._socket.recv_into(data[done:])
             if not count:
-                raise ConnectionResetError("it hung up")
+                raise ConnectionResetError("it closed the connection")
             done += count
         return data
 

@@ -123,7 +123,7 @@ class DirectHitReader(Reprs, shows="_entries _at _blocks"):
         stored = self._shown(entries) if entries.all() else self._with_cached(places, entries)
         if stored is None or not unchanged(self._entries[places], entries)[entries != 0].all():
             return None
-        news = (entries != 0) & ~are_checked(entries)  # what came out of the page cache is checked
+        news = (entries != 0) & ~are_checked(entries)  # samples from the page cache are checked already
         if news.any() and not self._right(stored.part(news), places[news]).all():
             return None
         self._untold.add(pack_taken(run, epoch, positions, entries if news.any() else entries[:0]), positions, draws)
@@ -148,7 +148,7 @@ class DirectHitReader(Reprs, shows="_entries _at _blocks"):
         shown = entries != 0
         try:
             rows = self._cached.rows(places[~shown])
-        except FormatError:  # an exact read says what is wrong with the index
+        except FormatError:  # a direct read raises the error of the index
             return None
         sizes = rows["size"].astype(np.int64)
         if int(sizes.sum()) > MOST_CACHED_BYTES:
@@ -189,7 +189,7 @@ class DirectHitReader(Reprs, shows="_entries _at _blocks"):
         else:
             found = np.concatenate([self._blocks[number] for number in range(first, last + 1)])
         if highest - first * MOST_PLACES >= len(found):
-            raise ProtocolError("the server says too few places")
+            raise ProtocolError("the server sends too few places")
         places: NDArray[np.int64] = found[positions - first * MOST_PLACES].astype(np.int64)
         return places
 

@@ -80,14 +80,14 @@ class DecodeSpecs(Reprs, shows="_wants"):
             return ()
         try:
             mine = {codec: decoders(codec) for codec in {want.how.codec for want in self._wants}}
-        except MissingExtraError:  # the first sample will say so
+        except MissingExtraError:  # the first sample raises it
             return ()
         found = unpack(Numbers, ask(pack(ClientPrepares(NO_CLIENT, run, self._wants, mine))))
         if len(found.numbers) not in (0, len(self._wants)):
-            raise ProtocolError(f"{len(found.numbers)} numbers for {len(self._wants)} wants")
+            raise ProtocolError(f"{len(found.numbers)} numbers for {len(self._wants)} decode specs")
         if not found.numbers and not self._said:
             self._said = True
-            log.warning("the node server does not prepare %s: %s", self, found.why)
+            log.warning("the data server does not prepare %s: %s", self, found.why)
         return found.numbers
 
     def values(
@@ -98,7 +98,7 @@ class DecodeSpecs(Reprs, shows="_wants"):
         Damaged values are left out. Raises `ProtocolError`.
         """
         if len(chains) != len(numbers) * len(at):
-            raise ProtocolError("the server has prepared what was not asked for")
+            raise ProtocolError("the server sends decoded fields that were not requested")
         memory, counts = pages.copy(chains), chains.counts.astype(np.int64).reshape(len(numbers), -1)
         found, first = NOTHING.copy(), 0
         for want, number, mine in zip(self._wants, numbers, counts, strict=True):
@@ -127,7 +127,7 @@ class Pages:
         """
         count, page = self.pages.shape
         if len(chains.pages) and not 0 <= chains.pages.min() <= chains.pages.max() < count:
-            raise ProtocolError("the server names pages that are not there")
+            raise ProtocolError("the server names pages that do not exist")
         size = len(chains.pages) * page
         memory = self.buffers.take(size + more)
         into = memory[:size].reshape(-1, page)
@@ -151,7 +151,7 @@ class Pages:
             return self.copy(Chains(counts, pages_of_runs(heads, counts)), more)
         core, (count, page) = CORE, self.pages.shape
         if len(heads) and not 0 <= heads.min() <= int((heads.astype(np.int64) + counts).max()) <= count:
-            raise ProtocolError("the server names pages that are not there")
+            raise ProtocolError("the server names pages that do not exist")
         memory_of_pages, starts, sizes = self.pages.reshape(-1), heads.astype(np.int64) * page, counts * np.int64(page)
         ends = np.cumsum(sizes)
         memory = self.buffers.take(int(sizes.sum()) + more)

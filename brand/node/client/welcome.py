@@ -63,10 +63,10 @@ def unpack_welcome(welcome: Mapping[str, Any], descriptors: Sequence[int]) -> tu
         for name in ("page", "pages", "all_pages", "nodes", "remote_pages", "prepared_pages", "entries")
     )
     if page < ROW_BYTES or every < 1 or count < 1:
-        raise ProtocolError("the server's memory is not as it says")
+        raise ProtocolError("the server's memory differs from its description")
     sizes = [(count, page), *([(second, PAGE)] if second else []), *([(shown, ENTRY_BYTES)] if shown else [])]
     if len(sizes) != len(descriptors):
-        raise ProtocolError("the server sent no memory, or more than it says")
+        raise ProtocolError("the server sent no memory, or more than it describes")
     mapped = [_mapped(descriptor, *size) for descriptor, size in zip(descriptors, sizes, strict=True)]
     memories = Memories(mapped[0], mapped[1] if second else None, mapped[-1].view(np.uint64)[:, 0] if shown else None)
     listens_at, joined = welcome.get("listens_at"), bool(welcome.get("joined"))
@@ -78,7 +78,7 @@ def unpack_welcome(welcome: Mapping[str, Any], descriptors: Sequence[int]) -> tu
 def _number(welcome: Mapping[str, Any], name: str) -> int:
     value = welcome.get(name)
     if not isinstance(value, int) or value < 0:
-        raise ProtocolError(f"the server does not say its {name}")
+        raise ProtocolError(f"the server does not send its {name}")
     return value
 
 
@@ -86,5 +86,5 @@ def _mapped(descriptor: int, count: int, page: int) -> NDArray[np.uint8]:
     """Map a memory of a server, read-only, shape (count, page). Raises `ProtocolError`."""
     size = os.fstat(descriptor).st_size
     if count * page != size:
-        raise ProtocolError("the server's memory is not as it says")
+        raise ProtocolError("the server's memory differs from its description")
     return np.frombuffer(mmap.mmap(descriptor, size, prot=mmap.PROT_READ), np.uint8).reshape(count, page)

@@ -70,11 +70,11 @@ class Allocator(Reprs, shows="count page free"):
             return np.ones(0, np.bool_)
         ends = np.cumsum(counts, dtype=np.int64)
         first, starts, total = int(heads[0]), ends - counts, int(ends[-1])
-        if np.array_equal(heads - first, starts):  # one run, as memory gives it at first
+        if np.array_equal(heads - first, starts):  # one run of contiguous pages, as in a fresh arena
             after = np.arange(first + 1, first + total, dtype=np.int32)
             if np.array_equal(self._next[first : first + total - 1], after):
                 return np.ones(len(heads), np.bool_)
-        pages = np.arange(total)  # as if they did: the page after each one says whether
+        pages = np.arange(total)  # as if they were contiguous, which the links then confirm or deny
         pages += np.repeat(heads - starts, counts)
         next_to = self._next[np.minimum(pages, self.count - 1)] == pages + 1
         next_to[starts + counts - 1] = True
@@ -92,7 +92,7 @@ def _walk(following: NDArray[np.int32], heads: NDArray[np.int32], counts: NDArra
     at, current = (np.cumsum(counts) - counts)[longest_first], heads[longest_first]
     pages = np.empty(int(counts.sum()), np.int32)
     reach = np.searchsorted(-counts[longest_first], -np.arange(int(counts.max(initial=0))))
-    for many in reach.tolist():  # so many chains have a page at this step: the first ones
+    for many in reach.tolist():  # the number of chains, from the first on, that have a page at this step
         current = current[:many]
         pages[at[:many]] = current
         at += 1

@@ -33,7 +33,7 @@ class Arena(Reprs, shows="pages _page descriptor"):
         seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
         try:
             fcntl.fcntl(self.descriptor, fcntl.F_ADD_SEALS, seals | _SEAL_FUTURE_WRITE)
-        except OSError:  # before Linux 5.1 no seal keeps other processes from writing
+        except OSError:  # before Linux 5.1, no seal stops other processes from writing
             fcntl.fcntl(self.descriptor, fcntl.F_ADD_SEALS, seals)
         self.pages: NDArray[np.uint8] = np.frombuffer(self._memory, np.uint8).reshape(count, page)
         """All pages, shape (count, page)."""
@@ -55,7 +55,7 @@ class Arena(Reprs, shows="pages _page descriptor"):
         if len(pages) != int(counts[held].sum()) or (
             len(pages) and not 0 <= pages.min() <= pages.max() < len(self.pages)
         ):
-            raise IndexError("samples are to be read into pages that are not there")
+            raise IndexError("samples would be read into pages that do not exist")
         if held.all() and (whole := self._whole(sizes, counts, pages)) is not None:
             return whole, np.arange(1, len(sizes) + 1)
         ends = np.cumsum(counts)

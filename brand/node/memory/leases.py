@@ -46,7 +46,7 @@ class Leases:
     def check(self, client: int) -> None:
         """Raise `UsageError` if a client has the maximum number of leases."""
         if sum(lease.client == client for lease in self._leases.values()) >= MAX_LEASES:
-            raise UsageError(f"more than {MAX_LEASES} leases that were not released")
+            raise UsageError(f"more than {MAX_LEASES} leases without a release")
 
     def give(
         self,

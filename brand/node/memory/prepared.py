@@ -20,7 +20,7 @@ Places = NDArray[np.integer[Any]]
 Mask = NDArray[np.bool_]
 
 RAW, MAKING, MADE, NEVER = range(4)
-"""States of a sample on a shelf: not prepared, being prepared, in memory, never prepared."""
+"""States of a sample in a `DecodedStore`: not decoded, being decoded, in memory, never to be decoded."""
 LARGEST_SHARE: Final = 4
 """A decoded sample takes at most `1 / LARGEST_SHARE` of the memory."""
 

@@ -52,7 +52,7 @@ class Clients(Reprs, shows="_channels _numbers"):
         self._listeners = [listen(address)]
         second = second_address(address)
         if second is not None:
-            with suppress(OSError):  # taken: the server serves all the same, but `brand top` does not find it
+            with suppress(OSError):  # address in use: the server still serves, but `brand top` does not find it
                 self._listeners.append(listen(second))
         self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         """A descriptor that is closed for a moment if no other descriptor is left."""
@@ -86,7 +86,7 @@ class Clients(Reprs, shows="_channels _numbers"):
 
     def refuse(self, channel: Channel, error: BrandError, now_s: float) -> None:
         """Send the error to a client, and disconnect it."""
-        log.warning("client %d is cut off: %s", channel.number, error)
+        log.warning("client %d is disconnected: %s", channel.number, error)
         channel.end(now_s)
         self.send(channel, messages.pack_json(Kind.FAILED, pack_error(error)))
 
@@ -96,7 +96,7 @@ class Clients(Reprs, shows="_channels _numbers"):
             if channel.closing:
                 self._drop(channel)
             else:
-                self.refuse(channel, ProtocolError(f"no whole message within {HALF_MESSAGE_S:.0f} s"), now_s)
+                self.refuse(channel, ProtocolError(f"no complete message within {HALF_MESSAGE_S:.0f} s"), now_s)
 
     def close(self, reason: str = "") -> None:
         """Disconnect all clients. Clients that can receive a message at once get the reason."""
@@ -115,14 +115,14 @@ class Clients(Reprs, shows="_channels _numbers"):
         except OSError as error:
             if why := no_descriptor_left(error):
                 self._accept_with_spare(listener, why)
-            return  # or it has hung up already
+            return  # or the client has disconnected already
         connection.settimeout(0)
         if not same_user(connection):
-            log.warning("turned away process %d of user %d", *peer(connection))
+            log.warning("refused process %d of user %d: it belongs to another user", *peer(connection))
             connection.close()
             return
         if len(self._channels) >= MAX_CLIENTS:
-            self._turn_away(connection, f"{MAX_CLIENTS:,} clients are connected, and that is the most")
+            self._turn_away(connection, f"{MAX_CLIENTS:,} clients are connected, which is the maximum")
             return
         self._numbers += 1
         channel = Channel(ClientNumber(self._numbers), connection, self._longest_order)
@@ -136,13 +136,13 @@ class Clients(Reprs, shows="_channels _numbers"):
             with suppress(OSError):
                 connection, _ = listener.accept()
                 connection.settimeout(0)
-                self._turn_away(connection, f"the node server cannot take another client, as {why}")
+                self._turn_away(connection, f"the data server cannot take another client, as {why}")
         finally:
             self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
 
     def _turn_away(self, connection: socket.socket, why: str) -> None:
         """Send the reason to a process, and disconnect it."""
-        log.warning("turned away process %d of user %d: %s", *peer(connection), why)
+        log.warning("refused process %d of user %d: %s", *peer(connection), why)
         fact = {"type": ServerError.__name__, "message": why}
         with connection, suppress(OSError):
             connection.send(messages.pack_json(Kind.FAILED, fact))
@@ -162,7 +162,7 @@ class Clients(Reprs, shows="_channels _numbers"):
                     if channel.number not in self._channels:
                         return
                     if channel.unsent > MAX_UNSENT:
-                        break  # handle the rest when the client has taken its answers
+                        break  # handle the rest when the client has read its answers
             except BrandError as error:
                 self.refuse(channel, error, channel.began_s)
                 return

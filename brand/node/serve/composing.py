@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def exchange_of(turn: NodeState, network: Network, page: int, tell: Callable[[Stimulus], object]) -> StreamExchange:
-    """The streams of one node of several. Pages have `page` bytes; `tell` takes the stimuli."""
+    """Return the streams of one of several nodes. Pages have `page` bytes; `tell` takes the stimuli."""
     from brand.node.serve.exchange import StreamExchange
 
     return StreamExchange(turn, network, page, tell)
@@ -34,7 +34,7 @@ def preparers_of(
     post: Callable[[Callable[[], None]], None],
     tell: Callable[[Stimulus], object],
 ) -> DecodeWorkerProcesses:
-    """The processes that decode samples of `arena` into `prepared`."""
+    """Return the processes that decode samples of `arena` into `prepared`."""
     from brand.node.serve.preparers import DecodeWorkerProcesses
     from brand.node.wire.preparer import Setup
 
@@ -43,7 +43,7 @@ def preparers_of(
 
 
 def record_to(path: str | os.PathLike[str], turn: NodeState) -> Recorder:
-    """The log of all decisions. Raises `UsageError` if it cannot be written."""
+    """Return the log of all decisions. Raises `UsageError` if it cannot be written."""
     from brand.node.serve.recording import Recorder
 
     return Recorder(path, turn)

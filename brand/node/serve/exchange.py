@@ -1,6 +1,6 @@
 """Turns the server's decisions into messages to other nodes, and messages of other nodes into stimuli.
 
-`StreamExchange` stands between `NodeState` and `Network` and decides nothing. It disconnects a node that breaks the protocol.
+`StreamExchange` connects `NodeState` and `Network` and decides nothing. It disconnects a node that breaks the protocol.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class StreamExchange(Reprs, shows="_turn.core.peers"):
                 case Received(stream, message):
                     try:
                         self._take(stream, message)
-                    except (ProtocolError, UsageError, FormatError) as error:  # FormatError: of our index
+                    except (ProtocolError, UsageError, FormatError) as error:  # FormatError: the index of this node
                         log.warning("node %d is disconnected: %s", stream.node, error)
                         self._network.hang_up(stream, str(error))
 
@@ -117,6 +117,6 @@ class StreamExchange(Reprs, shows="_turn.core.peers"):
         was_open = peers.reachable(node) if stream.asks else peers[node].asks
         if not was_open:
             return
-        level = logging.WARNING if telling.draws else logging.INFO  # where no rank draws, the job is over
+        level = logging.WARNING if telling.draws else logging.INFO  # if no rank draws, the job has ended
         log.log(level, "node %d %s: %s", node, "cannot be asked" if stream.asks else "asks no more", reason)
         self._tell(StreamEnds(node, stream.asks))

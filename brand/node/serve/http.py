@@ -109,7 +109,7 @@ class HttpPort:
             try:
                 connection, _ = self._listener.accept()
             except OSError:
-                self._ended.wait(0.1)  # it is closed, or no descriptor is left just now
+                self._ended.wait(0.1)  # the port is closed, or no descriptor is left at the moment
                 continue
             if not self._room.acquire(blocking=False):
                 with connection, suppress(OSError):
@@ -121,7 +121,7 @@ class HttpPort:
                 self._connections[connection] = thread
             try:
                 thread.start()
-            except RuntimeError:  # the system gives no more threads just now
+            except RuntimeError:  # the system gives no more threads at the moment
                 self._forget(connection)
 
     def _serve(self, connection: socket.socket) -> None:

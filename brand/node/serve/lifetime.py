@@ -39,7 +39,7 @@ class Lifetime(Reprs, shows="_owners _left_s"):
             return
         try:
             descriptor = os.pidfd_open(process)
-        except OSError:  # gone already
+        except OSError:  # the process has ended already
             return
         self._owners[process] = descriptor
         self._selector.register(descriptor, selectors.EVENT_READ, lambda _: self._disown(process))

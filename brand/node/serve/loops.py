@@ -48,7 +48,7 @@ class Loops(Reprs, shows="_loops _reports"):
         loop = self._loops.pop(key, None) or _Loop()
         while len(self._loops) >= MOST_LOOPS:
             del self._loops[next(iter(self._loops))]
-        self._loops[key] = loop  # the last one heard of comes last
+        self._loops[key] = loop  # ordered by the last report, the oldest first
         self._reports += 1
         tally = report.tally
         row = {

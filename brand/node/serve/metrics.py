@@ -19,8 +19,8 @@ Sample = tuple[Mapping[str, Any], float | int | None]
 
 _COUNTERS: Final = {
     "draws": ("drawn_samples_total", "Samples drawn."),
-    "from_memory": ("drawn_from_memory_samples_total", "Samples drawn that came from memory."),
-    "direct": ("direct_read_samples_total", "Samples drawn that clients read one by one."),
+    "from_memory": ("drawn_from_memory_samples_total", "Samples drawn from memory."),
+    "direct": ("direct_read_samples_total", "Samples drawn that clients read directly."),
     "reads": ("storage_reads_total", "Large reads of the storage."),
     "read_bytes": ("storage_read_bytes_total", "Bytes of large reads of the storage."),
     "failed_reads": ("storage_failed_reads_total", "Large reads that failed."),
@@ -47,7 +47,7 @@ def _families(facts: Mapping[str, Any]) -> Iterator[str]:
         yield _family(metric, "gauge", meaning, [({}, facts[name])])
     for name, (metric, meaning) in _COUNTERS.items():
         yield _family(metric, "counter", meaning, [({}, facts[name])])
-    meaning = "Damaged samples that others have replaced."
+    meaning = "Damaged samples that were replaced by other samples."
     yield _family("replaced_samples_total", "counter", meaning, [({}, len(facts["replaced"]))])
     waits = [({"cause": cause}, facts[f"{cause}_wait_s"]) for cause in _CAUSES]
     yield _family("draw_wait_seconds_total", "counter", "Seconds that draws waited in the server.", waits)
@@ -62,7 +62,7 @@ def _memory(facts: Mapping[str, Any]) -> Iterator[str]:
     kinds = {"cached": memory["cached"], "leased": memory["leased"], "free": memory["free"]}
     kinds["epoch"] = max(0, memory["used"] - memory["cached"] - memory["leased"])
     samples = [({"kind": kind}, size) for kind, size in kinds.items()]
-    yield _family("memory_bytes", "gauge", "Memory for samples, by what is in it.", samples)
+    yield _family("memory_bytes", "gauge", "Memory for samples, by use.", samples)
     yield _family("memory_limit_bytes", "gauge", "Memory for samples.", [({}, memory["limit"])])
 
 
@@ -78,13 +78,13 @@ def _traffic(facts: Mapping[str, Any]) -> Iterator[str]:
             yield _family(metric, kind, "Bytes of the cache folder.", [({}, cache[name])])
     if prepared is not None:
         for name in ("made", "drawn", "raw"):
-            meaning = "Samples prepared, drawn prepared, or drawn raw."
+            meaning = "Samples decoded by the server, drawn decoded, or drawn encoded."
             yield _family(f"prepared_{name}_samples_total", "counter", meaning, [({}, prepared[name])])
     if cluster is not None:
         for name in ("sent", "received"):
             samples = [({"node": node}, size) for node, size in cluster[f"{name}_bytes"].items()]
             yield _family(f"node_{name}_bytes_total", "counter", f"Bytes {name}, by the other node.", samples)
-        meaning = "Other nodes that can be asked."
+        meaning = "Other nodes that are reachable."
         yield _family("nodes_reachable", "gauge", meaning, [({}, len(cluster["reachable"]))])
 
 
@@ -102,13 +102,13 @@ def _loops(loops: Iterable[Mapping[str, Any]]) -> Iterator[str]:
     ranks = [({"run": loop["job"], "rank": loop["rank"]}, loop) for loop in loops]
     meaning = "Seconds of all steps of a training loop, waits and training."
     yield _family("loop_step_seconds_total", "counter", meaning, [(labels, loop["seconds"]) for labels, loop in ranks])
-    meaning = "Batches of its epoch that a training loop has taken."
+    meaning = "Batches of its epoch that a training loop has received."
     yield _family("loop_step", "gauge", meaning, [(labels, loop["step"]) for labels, loop in ranks])
-    meaning = "How long a training loop has waited for the batch that it waits for now."
+    meaning = "Seconds that a training loop has waited so far for its current batch."
     now = [(labels | {"cause": loop["now"]["cause"]}, loop["now"]["wait_s"]) for labels, loop in ranks if loop["now"]]
     yield _family("loop_waiting_seconds", "gauge", meaning, now)
     if ranks:
-        meaning = "How long a training loop waited for a batch; cause loop: hardly, the training sets the pace."
+        meaning = "Seconds that a training loop waited for a batch; cause loop: hardly, the training sets the pace."
         yield _head("loop_wait_seconds", "histogram", meaning)
     for labels, loop in ranks:
         for cause, counts in loop["buckets"].items():

@@ -155,7 +155,7 @@ class DecodeWorkerProcesses(Reprs, shows="_processes _dying"):
         try:
             for packet in (*packets, pack_batch(batch.wanted, batch.chains)):
                 found.line.send(packet)
-        except OSError:  # it has ended, which the loop will see
+        except OSError:  # the process has ended, which the loop will notice
             pass
 
     def _hear(self, number: int) -> None:
@@ -168,7 +168,7 @@ class DecodeWorkerProcesses(Reprs, shows="_processes _dying"):
                 self._tell(PreparerReady(number))
                 return
             if not packet or found.batch is None:
-                raise ProtocolError("nothing was asked")
+                raise ProtocolError("a decode worker answers without a request")
             sizes = unpack_sizes(packet, found.batch[1])
         except BlockingIOError:
             return

@@ -43,7 +43,7 @@ def serve(make: Callable[[ServerSpec], NodeServer]) -> None:
     """
     try:
         spec = ServerSpec.from_json(sys.stdin.read())
-    except ValueError:  # the starting process ended before it had sent all
+    except ValueError:  # the starting process ended before it had sent everything
         os._exit(0)
     if not detach():
         os._exit(0)
@@ -70,7 +70,7 @@ def serve(make: Callable[[ServerSpec], NodeServer]) -> None:
 def _say(value: dict[str, Any]) -> None:
     """Send a value to the process that started this process, if it still runs, and close the pipe."""
     with suppress(BrokenPipeError):
-        os.write(1, f"{json.dumps(value)}\n".encode())  # past the buffer of `sys.stdout`, which is flushed at the end
+        os.write(1, f"{json.dumps(value)}\n".encode())  # not with `sys.stdout`, whose buffer is flushed at the end
     with suppress(OSError), open(os.devnull, "r+b", buffering=0) as null:  # no descriptor may be left
         os.dup2(null.fileno(), 0)
         os.dup2(null.fileno(), 1)

@@ -1,8 +1,8 @@
 """A log of all stimuli and of the decisions that followed, and its replay: would the server decide the same again?
 
-Decisions are pure (`NodeState`), so the log holds what happened and when, and a digest of the instructions that followed.
-`replay` gives the same stimuli to a new `NodeState` over the same data set, without clients, storage or other nodes. The log
-does not hold results of instructions (plans, and which samples are kept). It holds the bytes of samples only where
+Decisions are pure (`NodeState`), so the log holds each stimulus with its time, and a digest of the instructions that
+followed. `replay` gives the same stimuli to a new `NodeState` over the same data set, without clients, storage or other
+nodes. The log does not hold results of instructions (plans and cached samples). It holds the bytes of samples only if
 nodes fetch them by name.
 
 A log is lines of JSON. The first line describes the server. Each other line is an entry:
@@ -106,10 +106,10 @@ class Recorder(Reprs, shows="_file.name _left"):
         line = json.dumps(entry) + "\n"
         try:
             if len(line) > self._left:
-                raise OSError(f"it has {self._most_bytes:,} bytes, and that is the most")
+                raise OSError(f"it has reached its limit of {self._most_bytes:,} bytes")
             self._file.write(line)
             self._left -= len(line)
-        except OSError as error:  # the server goes on
+        except OSError as error:  # the server continues without a record
             self._left = 0
             log.warning("the record %s ends here: %s", self._file.name, error)
 
@@ -124,7 +124,7 @@ def replay(path: str | os.PathLike[str], index: Rows, pages_of: PageCounts) -> i
         lines = file.read().splitlines()
     head = _parse(path, 1, lines[0] if lines else "")
     if head.get("version") != VERSION or head.get("samples") != len(pages_of):
-        raise UsageError(f"{os.fspath(path)} is no record of a server of this data set and this version of Brand")
+        raise UsageError(f"{os.fspath(path)} is not a record of a server of this data set and this version of Brand")
     player = _Player(head, index, pages_of)
     for number, line in enumerate(lines[1:], 2):
         entry = _parse(path, number, line)
@@ -132,10 +132,12 @@ def replay(path: str | os.PathLike[str], index: Rows, pages_of: PageCounts) -> i
             then, raised = player.play(entry)
             same = digest(then) == entry["then"] and raised == entry["raises"]
         except (KeyError, TypeError, ValueError, AttributeError, AssertionError) as error:
-            raise UsageError(f"{os.fspath(path)}, line {number}, is no entry of a record: {error!r}") from error
+            raise UsageError(f"{os.fspath(path)}, line {number}, is not an entry of a record: {error!r}") from error
         if not same:
             names = ", ".join(type(instruction).__name__ for instruction in then) or raised or "nothing"
-            raise UsageError(f"{os.fspath(path)}, line {number} ({entry['is']}): now {names} follows, then it did not")
+            raise UsageError(
+                f"{os.fspath(path)}, line {number} ({entry['is']}): now {names} follows, which differs from the record"
+            )
     return len(lines) - 1
 
 
@@ -335,5 +337,5 @@ def _parse(path: str | os.PathLike[str], number: int, line: str) -> dict[str, An
     except ValueError:
         found = None
     if not isinstance(found, dict):
-        raise UsageError(f"{Path(path)}, line {number}, is no entry of a record")
+        raise UsageError(f"{Path(path)}, line {number}, is not an entry of a record")
     return found

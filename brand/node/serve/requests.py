@@ -87,7 +87,7 @@ class ClientRequests(Reprs, shows="_address _greeted"):
     def handle(self, clients: Clients, channel: Channel, kind: Kind, body: bytes) -> None:
         """Execute the request of a message. Raises `BrandError` if that is impossible."""
         if channel.greeted == (kind == Kind.HELLO):
-            raise ProtocolError("the first message, and no other, is HELLO")
+            raise ProtocolError("the first message must be HELLO, and no other message may be")
         client = channel.number
         match kind:
             case Kind.DRAW:
@@ -144,7 +144,7 @@ class ClientRequests(Reprs, shows="_address _greeted"):
             raise UsageError(f"{here}, not {asked}{cure}")
         owner = hello.owner
         if owner is not None and self._lifetime.owned:
-            if not 1 < owner < 1 << 31:  # process 1 never ends
+            if not 1 < owner < 1 << 31:  # process 1 never ends, so it cannot end a server
                 raise ProtocolError(f"process {owner} cannot own a server")
             self._lifetime.own(owner)
         self._greeted = self._greeted or asked is not None
@@ -178,7 +178,7 @@ class ClientRequests(Reprs, shows="_address _greeted"):
     def _check_order(self, order: Order) -> None:
         """Raise `UsageError` if this server cannot serve an order."""
         if order.data_set != self._data.id:
-            raise UsageError(f"the order is of data set {order.data_set}, this is {self._data.id}")
+            raise UsageError(f"the order is of data set {order.data_set}, but this server serves {self._data.id}")
         if self._layout.members.nodes > 1 and order.policy.one_node:
             raise UsageError(BY_ONE_NODE)
 
@@ -192,7 +192,7 @@ class ClientRequests(Reprs, shows="_address _greeted"):
         except SchemaError as error:
             raise UsageError(str(error)) from None
         if self._arenas.prepared is None:
-            return "it prepares nothing: start it with --decoded-memory"
+            return "it does not decode: start it with --decoded-memory"
         for codec in sorted({want.how.codec for want in wants}):
             try:
                 mine, other = decoders(codec), theirs.get(codec)
@@ -208,7 +208,7 @@ class ClientRequests(Reprs, shows="_address _greeted"):
         if not self._turn.core.epochs.runs.knows(client, run):
             raise UsageError(f"run {run} was never registered")
         if epoch > MAX_EPOCH:
-            raise UsageError(f"epoch {epoch}; the last is {MAX_EPOCH:,}")
+            raise UsageError(f"epoch {epoch}: the last possible epoch is {MAX_EPOCH:,}")
         return key
 
     def facts(self, clients: int, rows: int = 0) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """The data server: one process per node and data set, which reads ahead and answers draws.
 
 One loop owns all state and never waits for storage or for other nodes. Clients (`Clients`, `ClientRequests`), threads
-(`BackgroundWork`) and other nodes (`StreamExchange`) tell it what happens; `NodeState` decides; the loop executes its instructions.
+(`BackgroundWork`) and other nodes (`StreamExchange`) report to it; `NodeState` decides; the loop executes the
+instructions.
 
 The server ends when all its client processes have ended (see `Lifetime`), or when it is stopped.
 """
@@ -112,7 +113,7 @@ class NodeServer(Reprs, shows="address _clients _turn"):
                 None if prepared is None else DecodingStart(prepared.allocator, prepared.count, prepared.least_runs)
             )
             second = None if with_what is None else Arena(with_what.allocator.count, with_what.allocator.page)
-            # What is prepared comes with a draw, so clients take nothing by themselves then.
+            # Decoded samples are sent with a draw, so clients read nothing directly if the server decodes.
             shown = Arena(data.header.samples, ENTRY_BYTES) if layout.holds_all and second is None else None
             self._arenas = Arenas(arena, second, shown)
             joined = None if network is None else network(data, page)
@@ -188,7 +189,7 @@ class NodeServer(Reprs, shows="address _clients _turn"):
 
     def run(self) -> None:
         """Serve until stopped, or until no client process is left."""
-        why = "it was told to end, by a signal or by its launcher"
+        why = "it was stopped, by a signal or by its launcher"
         try:
             stopped = False
             while not stopped and not self._over():

@@ -81,11 +81,11 @@ class Storing(Reprs, shows="_folder _jobs"):
             page = memory.shape[1]
             counts = write.counts.astype(np.int64)
             starts = (np.cumsum(counts) - counts) * page + ROW_BYTES
-            # Rows that were read anew are distrusted anew: a sample lies in its own pages, or is left out.
+            # Rows that were read again are validated again: a sample is in its own pages, or is left out.
             fits = rows["size"] <= counts * page - ROW_BYTES
             held[fits] = self._folder.store(
                 write.places[fits], StoredSamples(memory.reshape(-1), starts[fits], rows[fits])
             )
-        except FormatError:  # the index cannot be read; exact reads say why
+        except FormatError:  # the index cannot be read; direct reads raise the reason
             pass
         self._post(partial(written, held, self._folder.stopped))  # type: ignore[arg-type]

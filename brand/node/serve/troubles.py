@@ -51,7 +51,7 @@ class Troubles:
         """Time and text of the last warnings."""
 
     def __repr__(self) -> str:
-        return f"Troubles({self._repeats.counted} counted and not told, late draws of clients {sorted(self._told)})"
+        return f"Troubles({self._repeats.counted} counted and not logged, late draws of clients {sorted(self._told)})"
 
     def read_failed(self, path: str, error: BaseException, now_s: float) -> None:
         """Log a large read that has failed. Clients read its samples directly."""
@@ -86,12 +86,12 @@ class Troubles:
         """Return a text that names the process that waits, and the cause."""
         who = f"process {self._process_of(late.client)}"
         who = who if late.rank is None else f"rank {late.rank} of {late.replicas} ({who})"
-        what = "the order of the epoch is still being worked out"
+        what = "the order of the epoch is still being computed"
         if late.chunk is not None:
             file = printable(self._file_of(late.chunk))
             what = {
                 "read": f"the storage has not answered a read of {file}",
-                "memory": f"a read of {file} has not begun, as reads before it have not ended or memory is full",
+                "memory": f"a read of {file} has not begun, because earlier reads have not ended or memory is full",
                 "node": f"node {late.node} has not sent a sample of {file}",
             }[late.cause]
         waited = f"has waited {now_s - late.since_s:.0f} s for position {late.position:,} of epoch {late.epoch}"

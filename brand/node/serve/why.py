@@ -14,17 +14,17 @@ LONG_S: Final = 1.0
 SILENT_S: Final = 15.0
 """A loop whose last report is older than this many seconds does not count as training."""
 NAMES: Final = {"storage": "storage", "node": "another node", "preparation": "preparation", "collate": "collate"} | {
-    "server": "the node server",
+    "server": "the data server",
     LOOP: "nothing",
 }
 HINTS: Final = {
-    "storage": "Storage is at its limit: more memory= keeps more of the data; `brand profile` finds the best length of "
-    "a read.",
-    "node": "Another node sends late: look at its storage, and at the network between the two.",
-    "preparation": "Copying, decoding and transforms set the pace: more num_workers=, decode=, smaller pictures, or a "
+    "storage": "Storage is at its limit: more memory= caches more of the data; `brand profile` measures the best read "
+    "size.",
+    "node": "Another node sends late: check its storage, and the network between the two nodes.",
+    "preparation": "Copying, decoding and transforms set the pace: more num_workers=, decode=, smaller images, or a "
     "cheaper transform.",
     "collate": "Putting batches together sets the pace: a cheaper collate_fn, or more num_workers=.",
-    "server": "The node server answers late: its processors are busy, it makes a plan, or other ranks have not begun.",
+    "server": "The data server answers late: its processors are busy, it makes a plan, or other ranks have not begun.",
     LOOP: "Loading keeps up. The training itself sets the pace.",
 }
 
@@ -43,7 +43,7 @@ def why(loops: Sequence[Loop], draws: Mapping[str, float]) -> dict[str, Any]:
     if recent:
         return _about(*max(recent, key=lambda pair: _share(pair[1])))
     if loops:
-        return {"cause": None, "text": "no rank trains just now", "hint": ""}
+        return {"cause": None, "text": "no rank trains at the moment", "hint": ""}
     return _without_loops(draws)
 
 
@@ -72,7 +72,7 @@ def _without_loops(draws: Mapping[str, float]) -> dict[str, Any]:
     if draws[cause] < 0.001:
         return {"cause": None, "text": "no BrandLoader has reported yet", "hint": ""}
     text = f"no BrandLoader reports; draws waited {_time(sum(draws.values()))}, most of it for {NAMES[cause]}"
-    return {"cause": None, "text": text, "hint": "A plain DataLoader does not say how long its loop waited."}
+    return {"cause": None, "text": text, "hint": "A plain DataLoader does not report how long its loop waited."}
 
 
 def _recent(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

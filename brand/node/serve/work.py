@@ -144,15 +144,15 @@ class BackgroundWork(Reprs, shows="_executor"):
 
     def read(self, read: Read) -> None:
         """Read samples into memory. The pieces of a bundle are spread over the threads."""
-        leaves = self._leaves and not read.plan.shares  # what jobs share comes by draws alone
+        leaves = self._leaves and not read.plan.shares  # jobs share samples only by draws
         left: list[int] = []
         chunks: set[int] = set()
 
         def job(readers: Readers, number: int) -> None:
             piece = read.pieces[number]
             cached = bool(piece["cached"])
-            if not cached:  # what is cached was checked before
-                # Without `close` each of many threads would keep some chunks open.
+            if not cached:  # cached samples were checked before
+                # Without `close`, each of many threads would hold some chunks open.
                 self._data.check_tables(read.places_of(number).astype(np.int64), close=True)
             chunk, offset, size = int(piece["chunk"]), int(piece["offset"]), int(piece["size"])
             if leaves and in_page_cache(self._data.location.chunk_file(chunk), offset, size):
@@ -169,7 +169,7 @@ class BackgroundWork(Reprs, shows="_executor"):
         def done(errors: Mapping[int, BaseException]) -> None:
             for number, error in errors.items():
                 path = self._data.location.chunk_file(int(read.pieces["chunk"][number]))
-                file = f"the cached part of {path}" if read.pieces["cached"][number] else path
+                file = f"the cached copy of {path}" if read.pieces["cached"][number] else path
                 self._troubles.read_failed(file, error, time.monotonic())
             self._tell(ReadEnded(read, tuple(sorted(errors)), tuple(sorted(left)), tuple(sorted(chunks))))
 
@@ -209,7 +209,7 @@ class BackgroundWork(Reprs, shows="_executor"):
             elif own and isinstance(error, FormatError):
                 self._tell(ReadForEnded(read, b"", self._told(error)))
             else:
-                raise error  # a bug: a sample that storage cannot read is no surprise
+                raise error  # a bug: unreadable samples are handled above
 
         own = read.node == self._node
         self._executor.read(lambda _: pack_samples(self._data.stored_bytes(read.places, raising=own)), done)
@@ -224,6 +224,6 @@ class BackgroundWork(Reprs, shows="_executor"):
 
     def _made(self, result: Any, error: BaseException | None) -> None:
         if error is not None:
-            raise error  # plans are pure: a bug, and no server is better than a wrong one
+            raise error  # a bug, because plans are pure: end the server instead of serving a wrong order
         if result is not None:
             self._tell(result)

@@ -64,8 +64,10 @@ class Cache:
         if self.epochs is not None and (type(self.epochs) is not int or not 1 <= self.epochs <= MAX_EPOCH + 1):
             raise UsageError(f"epochs={self.epochs!r} of a cache: give 1 to {MAX_EPOCH + 1:,}")
         if self.placement == "frequency" and self.epochs is None:
-            why = "it counts the draws of the whole run"
-            raise UsageError(f"placement='frequency' of a cache needs epochs=, as {why}: say how many epochs you train")
+            why = "it counts the fetches of the whole run"
+            raise UsageError(
+                f"placement='frequency' of a cache needs epochs=, because {why}: give the number of epochs"
+            )
 
     @property
     def limit_bytes(self) -> int | None:
@@ -142,4 +144,4 @@ def _of_no_use(folder: str, data: StoredDataSet) -> str:
     fast, slow = float(bandwidth(near, size)[0]), float(bandwidth(far, size)[0])
     if fast >= slow:
         return ""
-    return f"its disk reads {fast / 1e6:,.0f} MB/s, and the storage of {printable(data.name)} {slow / 1e6:,.0f}"
+    return f"its disk reads {fast / 1e6:,.0f} MB/s, the storage of {printable(data.name)} {slow / 1e6:,.0f} MB/s"

@@ -46,7 +46,7 @@ def lay_out(sizes: NDArray[np.uint32], memory: Memory, peer_memory: Memory, memb
     page, pages_of = measure_pages(sizes)
     every = arena_bytes(pages_of, page)
     limit = memory_bytes(memory, every)
-    # A number of bytes is a hard limit. A share of very little data still leaves room for a page.
+    # A number of bytes is a hard limit. A fraction of very little data must still hold a page.
     allocator = Allocator(limit if isinstance(memory, str | int) else max(limit, 2 * page), page)
     remote_pages = remote_bytes(peer_memory, allocator.bytes) // page if members.nodes > 1 else 0
     return MemoryLayout(allocator, pages_of, every // page, members, remote_pages)
@@ -82,10 +82,12 @@ def members_of(data: StoredDataSet, node: int, nodes: int) -> Members:
     if share is None:
         return Members(here, nodes)
     if (share.node, share.nodes) != (node, nodes):
-        has = f"is the share of node {share.node} of {share.nodes}"
-        raise UsageError(f"{data.name} {has}, and this is node {node} of {nodes}")
+        has = f"is the partition of node {share.node} of {share.nodes}"
+        raise UsageError(f"{data.name} {has}, but this is node {node} of {nodes}")
     members = Members(here, nodes, share.group_chunks)
     owners = members.owners(Mapping(data.header.samples, data.header.chunk_size, 1)).of_chunk
     if owners is not None and not np.array_equal(owners, share.owners(np.arange(len(owners)))):
-        raise UsageError(f"{data.name} was divided in another way than this version knows; divide the data set again")
+        raise UsageError(
+            f"{data.name} was partitioned in a way that this version does not know; partition the data set again"
+        )
     return members

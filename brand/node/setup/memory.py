@@ -54,7 +54,7 @@ def memory_bytes(memory: Memory, all_bytes: int) -> int:
         return max(1, int(all_bytes * memory))
     size = parse_size(memory) if isinstance(memory, str) else memory
     if share := _fraction(memory):
-        raise UsageError(f"memory={memory!r} is less than two bytes; for a share of the data give memory={share}")
+        raise UsageError(f"memory={memory!r} is less than two bytes; for a fraction of the data give memory={share}")
     if size < 1:
         raise UsageError(f"memory={memory!r}: at least one byte is needed")
     return min(size, all_bytes)
@@ -92,11 +92,13 @@ def parse_size(text: str) -> int:
     if match is None or unit is None:
         if match is not None and match[2].lower() in ("k", "m", "g", "t", "ki", "mi", "gi", "ti"):
             begun = f"{match[1]}{match[2][0].upper()}"
-            raise UsageError(f"{text!r} is no size; write {begun}B (powers of 1,000) or {begun}iB (powers of 1,024)")
-        raise UsageError(f"{text!r} is no size; write it like 2GB, 500MB or 1.5GiB, or a share of the data as 0.25")
+            raise UsageError(f"{text!r} is not a size; write {begun}B (powers of 1,000) or {begun}iB (powers of 1,024)")
+        raise UsageError(
+            f"{text!r} is not a size; write it like 2GB, 500MB or 1.5GiB, or a fraction of the data as 0.25"
+        )
     size = float(match[1]) * unit
     if size > _MOST:
-        raise UsageError(f"{text!r} is more memory than there is anywhere")
+        raise UsageError(f"{text!r} is more memory than any machine has")
     return int(size)
 
 
@@ -148,5 +150,5 @@ def _reclaimable(folder: Path) -> int:
 def _number(path: Path) -> int | None:
     try:
         return int(path.read_text())
-    except (OSError, ValueError):  # not there, or "max"
+    except (OSError, ValueError):  # no such file, or its text is "max"
         return None

@@ -33,7 +33,7 @@ class Prepared:
 
     def __post_init__(self) -> None:
         if self.preparers is not None and self.preparers < 1:
-            raise UsageError("at least one preparer is needed")
+            raise UsageError("at least one decode worker is needed")
         _ = self.allocator
 
     @property

@@ -143,11 +143,11 @@ class Channel:
             self.began_s = time.monotonic()
             yield kind, body
         if len(self._inbox) > HEAD.size + max(MAX_REQUEST, self._longest_order):
-            raise ProtocolError("more than a message")
+            raise ProtocolError("more bytes than one message")
 
     def send(self, message: bytes, descriptors: Sequence[int] = ()) -> bool:
         """Send a message, or store it for `flush`. Returns False if the client has disconnected."""
-        if descriptors:  # the first message of the connection, so nothing is waiting
+        if descriptors:  # the first message of the connection, so no other message is waiting
             try:
                 sent = socket.send_fds(self.socket, [message], descriptors)
             except OSError:

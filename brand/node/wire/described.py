@@ -96,7 +96,7 @@ def array(dtype: str, most: int = 1 << 62, least: int = 0, into: str = "") -> Fi
     def checked(name: str, data: Body) -> Any:
         count, more = divmod(len(data), kind.itemsize)
         if more or not least <= count <= most:
-            raise ProtocolError(f"{name} of {len(data)} bytes: {least:,} to {most:,} numbers are due")
+            raise ProtocolError(f"{name} of {len(data)} bytes: {least:,} to {most:,} numbers are expected")
         found = np.frombuffer(data, kind)
         return found.astype(into) if into else found
 
@@ -118,7 +118,7 @@ def order_entry(refusal: type[BrandError] = ProtocolError) -> FieldSpec:
         try:
             return unpack_order(value)
         except (KeyError, ValueError, TypeError) as error:
-            raise refusal(f"no order: {error}") from None
+            raise refusal(f"an invalid order: {error}") from None
 
     return FieldSpec(checked, order_facts, inner=True)
 
@@ -198,7 +198,7 @@ class _Described:
         if self.json_body or isinstance(body, dict):
             try:
                 return self.from_entries(body if isinstance(body, dict) else unpack_json(body), given)
-            except RecursionError:  # to print a value takes more of the stack than to parse it
+            except RecursionError:  # printing a value needs more stack than parsing it
                 raise ProtocolError(f"a {self._cls.__name__} is nested too deeply") from None
         size, values = self._head.size, {}
         if len(body) < size or (len(body) > size and self._rest is None):

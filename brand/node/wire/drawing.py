@@ -79,7 +79,7 @@ class Begin:
     def check(self) -> None:
         """Raise `ProtocolError` if these cannot be the ranks of one node."""
         if len(set(self.ranks)) < len(self.ranks) or max(self.ranks) >= self.replicas:
-            raise ProtocolError(f"ranks are different numbers from 0 to {self.replicas - 1}")
+            raise ProtocolError(f"ranks must be distinct numbers from 0 to {self.replicas - 1}")
 
     def same_as(self, other: Begin) -> bool:
         """Return whether both divide the same positions among equally many ranks."""

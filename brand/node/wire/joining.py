@@ -78,7 +78,7 @@ class JoinVote:
         if not self.order.joins:
             raise ProtocolError("joins of an order that has none")
         if (self.said.stands or self.said.leads) and not self.said.rows:
-            raise ProtocolError("joins that are decided, and are none")
+            raise ProtocolError("joins that are decided, but empty")
         try:
             Joins(self.said.rows).check_fits(self.order.samples, self.order.draws)
         except ValueError as error:

@@ -77,7 +77,7 @@ def pack_lease(
 def unpack_lease(body: bytes | memoryview) -> Lease:
     """Invert `pack_lease`. Raises `ProtocolError`."""
     if len(body) < _LEASE.size:
-        raise ProtocolError("half a lease")
+        raise ProtocolError("an incomplete lease")
     number, samples, pages, chains, more, joins, *waits = _LEASE.unpack_from(body)
     state_at = len(body) - samples
     prepared_at = state_at - 4 * (chains + more)

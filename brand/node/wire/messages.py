@@ -160,9 +160,9 @@ def parse_head(head: bytes | bytearray | memoryview, limit: int, order_limit: in
     """
     length, kind, version = HEAD.unpack(head)
     if version != VERSION:
-        raise ProtocolError(f"the other side speaks version {version} of the protocol, this one {VERSION}")
+        raise ProtocolError(f"the other side uses version {version} of the protocol, this side {VERSION}")
     if kind not in Kind.__members__.values():
-        raise ProtocolError(f"no message is of kind {kind}")
+        raise ProtocolError(f"unknown kind of message: {kind}")
     limit = max(limit, order_limit) if kind == Kind.ORDER else limit
     if length > limit:
         raise ProtocolError(f"a message of {length:,} bytes; the limit is {limit:,}")
@@ -212,6 +212,6 @@ def unpack_draw(body: bytes | memoryview) -> tuple[int, int, NDArray[np.int64]]:
     """Return run, epoch and positions of a `DRAW`. Raises `ProtocolError`."""
     rest = len(body) - _DRAW.size
     if rest < 8 or rest % 8 or rest // 8 > MAX_DRAW:
-        raise ProtocolError(f"a draw of {len(body)} bytes")
+        raise ProtocolError(f"a request of {len(body)} bytes")
     run, epoch = _DRAW.unpack_from(body)
     return run, epoch, np.frombuffer(body, np.int64, offset=_DRAW.size)

@@ -127,7 +127,7 @@ class FetchReply:
     def check(self) -> None:
         """Raise `ProtocolError` if the segment is longer than the rest of the answer."""
         if self.offset + len(self.part) > self.size:
-            raise ProtocolError("an answer beyond its end")
+            raise ProtocolError("an answer with bytes beyond its end")
 
 
 @described(PeerKind.REFUSED, json_body=True)
@@ -176,7 +176,7 @@ def unpack_reply(message: bytes, page: int) -> Reply:
     if kind == PeerKind.PUSH:
         return _unpack_push(body, page)
     if kind not in _REPLIES:
-        raise ProtocolError(f"an owner does not send {kind.name}")
+        raise ProtocolError(f"a home node does not send {kind.name}")
     reply: Reply = unpack_body(_REPLIES[kind], body)
     return reply
 
@@ -184,18 +184,18 @@ def unpack_reply(message: bytes, page: int) -> Reply:
 def _kind_of(message: bytes) -> tuple[PeerKind, memoryview]:
     """Return kind and body. Raises `ProtocolError`."""
     if len(message) < _HEAD.size:
-        raise ProtocolError("half a message")
+        raise ProtocolError("an incomplete message")
     kind, version = _HEAD.unpack_from(message)
     if version != VERSION:
-        raise ProtocolError(f"the other node speaks version {version} of the protocol, this one {VERSION}")
+        raise ProtocolError(f"the other node uses version {version} of the protocol, this node {VERSION}")
     if kind not in PeerKind.__members__.values():
-        raise ProtocolError(f"no message is of kind {kind}")
+        raise ProtocolError(f"unknown kind of message: {kind}")
     return PeerKind(kind), memoryview(message)[_HEAD.size :]
 
 
 def _unpack_push(body: memoryview, page: int) -> Push:
     if len(body) < _PUSH.size:
-        raise ProtocolError("half a push")
+        raise ProtocolError("an incomplete push")
     number, sent, missed = _PUSH.unpack_from(body)
     end = _PUSH.size + 8 * (sent + missed)
     if len(body) < end or (len(body) - end) % page:

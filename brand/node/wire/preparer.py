@@ -102,10 +102,10 @@ def pack_sizes(sizes: list[int]) -> bytes:
 def unpack_sizes(packet: bytes, samples: int) -> NDArray[np.int64]:
     """Return the sizes in the answer to a batch of `samples` samples. Raises `ProtocolError`."""
     if packet[:1] != _SIZES or len(packet) != 1 + 8 * samples:
-        raise ProtocolError("a preparer answers what it was not asked")
+        raise ProtocolError("a decode worker answers a question that it was not asked")
     sizes = np.frombuffer(packet, np.int64, offset=1)
     if sizes.min(initial=0) < UNTRIED or sizes.max(initial=0) > STAGING or pages_of(sizes).sum() * PAGE > STAGING:
-        raise ProtocolError("a preparer says that it has made more than there is room for")
+        raise ProtocolError("a decode worker reports more bytes than its memory holds")
     return sizes
 
 

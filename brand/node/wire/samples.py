@@ -19,7 +19,7 @@ def unpack_samples(data: memoryview, sizes: NDArray[np.int64]) -> tuple[NDArray[
     `sizes` are the stored sizes of all samples, shape (samples,).
     """
     if len(data) < len(sizes):
-        raise ProtocolError("half an answer")
+        raise ProtocolError("an incomplete answer")
     flags = np.frombuffer(data[: len(sizes)], np.uint8)
     present = flags == 1
     ends = len(sizes) + np.cumsum(np.where(present, sizes, 0))

@@ -49,10 +49,10 @@ def pack_taken(run: int, epoch: int, positions: NDArray[np.int64], entries: NDAr
 def unpack_taken(body: bytes | memoryview) -> DirectHits:
     """Invert `pack_taken`, with validation. Raises `ProtocolError`."""
     if len(body) < _TAKEN.size:
-        raise ProtocolError("half of what was taken")
+        raise ProtocolError("an incomplete TAKEN")
     run, epoch, samples = _TAKEN.unpack_from(body)
     rest = len(body) - _TAKEN.size
     if not 0 < samples <= MOST_TAKEN or rest not in (8 * samples, 16 * samples):
-        raise ProtocolError(f"{samples} samples were taken, in a message of {len(body)} bytes")
+        raise ProtocolError(f"{samples} direct hits, in a message of {len(body)} bytes")
     positions = np.frombuffer(body, np.int64, samples, _TAKEN.size)
     return DirectHits(run, epoch, positions, np.frombuffer(body, np.uint64, offset=_TAKEN.size + 8 * samples))

@@ -1,6 +1,6 @@
 """Which samples does a run draw if it does not draw all: for example those with some labels, or four of five folds?
 
-A subset is a set of places. Its plan is the plan of the whole data set without the other samples: the drawn samples
+A subset is a set of places. Its plan is the plan of the whole data set without the other samples: the fetched samples
 keep their order, and each read shrinks to the span that holds samples of the subset. So positions are 0 to (samples of
 the subset) - 1. Pure.
 """

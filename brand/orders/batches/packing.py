@@ -164,6 +164,8 @@ def laid_out(lengths: Whole, row: int) -> Pieces:
     Each follows the previous one if it fits the row. A document longer than a row begins a row. No other way to cut
     this sequence of documents into rows needs fewer.
     """
+    kept = np.flatnonzero(lengths)  # a document without tokens has no piece, and must not begin a row
+    lengths = lengths[kept]
     ends = np.cumsum(lengths)
     first, row_at = list[int](), list[int]()  # of each row: its first document, and where in that document it begins
     at, into = 0, 0
@@ -190,5 +192,5 @@ def laid_out(lengths: Whole, row: int) -> Pieces:
     tokens = (ends - lengths)[starts[:-1]] + np.array(row_at, np.int64)  # before each row, of all documents
     begin, end = np.maximum(begun, tokens[rows]), np.minimum(ends[document], tokens[rows] + row)
     some = end > begin
-    pieces = (document, rows, begin - tokens[rows], end - begin)
+    pieces = (kept[document], rows, begin - tokens[rows], end - begin)
     return Pieces(*(values[some] for values in pieces))

@@ -110,15 +110,15 @@ def pack_drawn(places: NDArray[np.integer[Any]], samples: int) -> str:
 def unpack_drawn(text: Any, samples: int) -> NDArray[np.int32]:
     """Read the output of `pack_drawn`, ascending. Raises ValueError if it is invalid."""
     if not isinstance(text, str):
-        raise ValueError(f"the drawn samples are {text!r:.20}, not a text")
+        raise ValueError(f"the fetched samples are {text!r:.20}, not a text")
     size = -(-samples // 8)
     unpacker = zlib.decompressobj()
     try:
         bits = unpacker.decompress(base64.b64decode(text, validate=True), size + 1)
     except zlib.error as error:
-        raise ValueError(f"the drawn samples cannot be unpacked: {error}") from None
+        raise ValueError(f"the fetched samples cannot be unpacked: {error}") from None
     if len(bits) != size or not unpacker.eof or unpacker.unused_data:
-        raise ValueError(f"the drawn samples do not have one bit for each of {samples:,} samples")
+        raise ValueError(f"the fetched samples do not have one bit for each of {samples:,} samples")
     mask = np.unpackbits(np.frombuffer(bits, np.uint8), bitorder="little")
     if mask[samples:].any():
         raise ValueError(f"there are more than {samples:,} drawn samples")

@@ -74,7 +74,7 @@ class CoordlPolicy(LapPolicy):
         self, mapping: Mapping, seed: int, mask: NDArray[np.bool_] | None, joins: Sequence[Join]
     ) -> EpochPlan:
         """Return the lap of the first join."""
-        assert mask is None, "an order in lock step has no part"
+        assert mask is None, "an order in lock step has no subset"
         lap = joins[0].lap
         return replace(self.plan(mapping, seed, lap), track=Track.of_lap(lap, mapping.samples))
 

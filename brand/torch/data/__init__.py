@@ -1,10 +1,10 @@
-"""Which data sets can a sampler draw from?
+"""Which data sets can a sampler fetch from?
 
 dataset     BrandDataset: a map-style data set
-set_source  how it gives samples for ints: exact reads and draws
-mixture     Mixture: several data sets as one, with shares
-drawable    what a sampler and a loader need of a data set
-habit       a hint for users who read at random without a BrandSampler
-handover    how a worker of a DataLoader hands a batch over
-crates      the memory in which it does so
+set_source  the samples of a data set for ints: direct reads and draws
+mixture     Mixture: several data sets as one, with weights
+drawable    the interface that a sampler and a loader need of a data set
+habit       a hint for users who read in random order without a BrandSampler
+handover    how a worker of a DataLoader sends a batch to the training process
+crates      the shared memory through which it does so
 """

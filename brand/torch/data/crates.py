@@ -1,15 +1,16 @@
-"""How do the bytes of a batch get from a worker of a DataLoader to the training process? In memory that both map.
+"""How do the bytes of a batch get from a worker of a DataLoader to the training process? Through memory that both map.
 
-A worker has a few *crates*: memory without a name (memfd), which it fills again and again. A batch's message has a
-*slip*, which says in which crate the batch lies. The training process opens the crate through /proc, copies the batch
-out, and empties the crate: it writes zeros over the token at its end. The worker fills only empty crates, so the worker
-owns an empty crate, and the training process one whose token is on a slip.
+A worker has a few *buffers*: anonymous memory (memfd), which it reuses. The message of a batch has a *handle*, which
+names the buffer of the batch. The training process opens the buffer through /proc, copies the batch out, and empties
+the buffer: it writes zeros over the token at its end. A worker fills only empty buffers, so an empty buffer belongs to
+the worker, and a buffer whose token is in a handle belongs to the training process.
 
-A pipe would copy a batch five times, half of that into memory that was never touched before. A crate costs one copy on
-each side, into memory that is warm.
+A pipe would copy a batch five times, half of these copies into memory that was never touched before. A buffer costs one
+copy on each side, into memory that is warm.
 
-The worker begins with an empty crate, the *probe*, and uses others when the training process has emptied it: it then
-knows that its crates can be opened. Where they cannot, or where all are full, a batch goes through the pipe.
+A worker begins with an empty buffer, the *probe*. It uses other buffers once the training process has emptied the
+probe, which proves that the training process can open them. If it cannot, or if all buffers are full, a batch is sent
+through the pipe.
 """
 
 from __future__ import annotations
@@ -27,29 +28,29 @@ from typing import Final, NamedTuple
 from brand.errors import UsageError
 
 MOST_CRATES: Final = 4
-"""Crates of a worker. A DataLoader lets a worker be two batches ahead, unless it is told another number."""
+"""Largest number of buffers of a worker. By default, a worker of a DataLoader is at most two batches ahead."""
 MOST_BYTES: Final = 256 << 20
-"""Larger batches go through the pipe."""
+"""Larger batches are sent through the pipe."""
 _TOKEN: Final = 16
-"""Bytes of the token, which follows the room for batches."""
+"""Bytes of the token, which follows the space for batches."""
 _EMPTY: Final = bytes(_TOKEN)
 _NAME: Final = "brand-crate"
 
 
 class BatchHandle(NamedTuple):
-    """Says where a batch lies."""
+    """Names the buffer that holds a batch."""
 
     process: int
     descriptor: int
-    """The crate, in that process."""
+    """The file descriptor of the buffer, in that process."""
     room: int
-    """Bytes of the crate, without its token."""
+    """Bytes of the buffer, without its token."""
     token: bytes
-    """What follows them until the crate is emptied. It is another one for each batch."""
+    """The bytes after the batch, until the buffer is emptied. Each batch has another token."""
 
 
 class _SharedBatch:
-    """Memory of a worker. Raises OSError where there is no memory or no descriptor left."""
+    """One buffer of a worker. Raises OSError if there is no memory or no file descriptor left."""
 
     def __init__(self, room: int) -> None:
         self.room = room
@@ -81,7 +82,7 @@ class _SharedBatch:
 
 
 class SharedBatches:
-    """The crates of this process. Several threads may use them."""
+    """The buffers of this process. Several threads may use them."""
 
     def __init__(self) -> None:
         self.process = os.getpid()
@@ -89,7 +90,7 @@ class SharedBatches:
         self._crates: list[_SharedBatch] = []
         self._probe: _SharedBatch | None = None
         self.probe: BatchHandle | None = None
-        """What the training process gives to `empty_probe`; None where a process can have no crates."""
+        """The handle that the training process gives to `empty_probe`; None if a process can have no buffers."""
         with suppress(AttributeError, OSError):  # no Linux; no descriptor left
             self._probe = _SharedBatch(0)
             self.probe = self._probe.fill(())
@@ -103,7 +104,10 @@ class SharedBatches:
         return self._probe is not None and self._probe.empty
 
     def stow(self, parts: Sequence[bytes], size: int) -> BatchHandle | None:
-        """Copy these `size` bytes into a crate, side by side; None where there is no crate for them."""
+        """Copy `parts`, one after the other, into a buffer.
+
+        Returns None if no buffer has space for their `size` bytes.
+        """
         if size > MOST_BYTES or not self.opened:
             return None
         with self._lock:
@@ -126,9 +130,9 @@ class SharedBatches:
 
 @contextmanager
 def unstowed(slip: BatchHandle) -> Iterator[mmap.mmap]:
-    """The bytes in a crate, those of the batch first. The crate is empty afterwards.
+    """Yield the memory of a buffer, which begins with the bytes of the batch. Empties the buffer afterwards.
 
-    Raises OSError where the worker has ended, `UsageError` where the batch was taken out before.
+    Raises OSError if the worker has ended, `UsageError` if the batch was taken out before.
     """
     descriptor = _open(slip)
     try:
@@ -154,7 +158,7 @@ def empty_probe(probe: BatchHandle) -> None:
 
 
 def _open(slip: BatchHandle) -> int:
-    """A descriptor of a crate. Raises OSError."""
+    """Return a file descriptor of a buffer. Raises OSError."""
     path = Path(f"/proc/{slip.process}/fd/{slip.descriptor}")
     if not str(path.readlink()).startswith(f"/memfd:{_NAME}"):  # another process has the number of one that has ended
         raise FileNotFoundError(f"the DataLoader's worker {slip.process} has ended, and its batch with it")

@@ -1,7 +1,8 @@
-"""What do a `BrandSampler` and a `BrandLoader` need of a data set? A `SampleSource`, which every `Drawable` has.
+"""Which interface of a data set do a `BrandSampler` and a `BrandLoader` use? A `SampleSource`, which every
+`Drawable` has.
 
-`BrandDataset` and `Mixture` are what users see. The source behind them makes the sequence that a sampler draws
-(`brand.torch.order.sequence`), fetches samples for ints, and finishes them.
+`BrandDataset` and `Mixture` are the classes that users see. The source behind them makes the sequence of a sampler
+(`brand.torch.order.sequence`), fetches samples for ints, and finishes them: selects fields and applies transforms.
 """
 
 from __future__ import annotations
@@ -21,31 +22,31 @@ from brand.torch.order.sequence import AccessSequence
 
 
 class SampleSource(ABC):
-    """What samplers and loaders need of a data set."""
+    """The interface of a data set for samplers and loaders."""
 
     name: str
     fields: tuple[str, ...] | None
     transform: Any
-    """What is called with samples; None: nothing is."""
+    """The function or functions that are called with samples; None if there are none."""
     job: str | None
-    """The name of the training among those of a server; None: it has none."""
+    """The name of the training among the jobs of a server; None if it has no name."""
     seed: int = 0
-    """The seed of a sampler that is given none."""
+    """The seed of a sampler that the user gives no seed."""
 
     @abstractmethod
     def __len__(self) -> int:
-        """Number of samples of an epoch."""
+        """Return the number of samples of an epoch."""
 
     @abstractmethod
     def sequence(self, seed: int, origin: str, *, subset: ArrayLike | None, shuffle: bool) -> AccessSequence:
-        """Return what a sampler with this seed draws. `origin` says where the program makes it. Raises `UsageError`.
+        """Return the sequence of a sampler with this seed. `origin` is the place of the program that makes the sampler.
 
-        `subset`, `shuffle`: as `BrandSampler` takes them.
+        `subset` and `shuffle` are as for `BrandSampler`. Raises `UsageError`.
         """
 
     @abstractmethod
     def check_ranks(self, replicas: int) -> None:
-        """Raise `UsageError` if this many ranks may have opened different samples."""
+        """Raise `UsageError` if `replicas` ranks may have opened different samples."""
 
     @abstractmethod
     def fetch(self, indices: Sequence[int] | NDArray[np.int64]) -> FetchedSamples:
@@ -53,7 +54,7 @@ class SampleSource(ABC):
 
     @abstractmethod
     def finish(self, samples: list[dict[str, Any]]) -> list[Any]:
-        """Return samples as the user wants them: with the chosen fields, transformed."""
+        """Return samples in the form that the user asks for: with the chosen fields, transformed."""
 
     def finished(self, indices: Sequence[int]) -> list[Any]:
         """Fetch and finish the samples for these ints."""
@@ -76,54 +77,60 @@ class SampleSource(ABC):
     @property
     @abstractmethod
     def mean_bytes(self) -> float:
-        """Mean size of a stored sample that is drawn."""
+        """Mean size of a stored sample that is fetched."""
 
     @property
     @abstractmethod
     def server_bytes(self) -> int | None:
-        """How many bytes its node server may hold; None if only the server knows."""
+        """Memory of the data server for samples, in bytes; None if only the server knows it."""
 
     @abstractmethod
     def stats(self) -> dict[str, Any]:
-        """What the node server has done so far."""
+        """Return the counters of the data server."""
 
     @abstractmethod
     def tell_loop(self, report: LoopReport) -> bool:
-        """Tell the node server how the training loop of this process waits. Returns whether it was sent."""
+        """Report the waits of the training loop of this process to the data server.
+
+        Returns whether the report was sent.
+        """
 
 
 class Drawable(Dataset[Any]):
-    """A data set from which a `BrandSampler` draws and a `BrandLoader` makes batches."""
+    """A data set that a `BrandSampler` fetches from, and of which a `BrandLoader` makes batches."""
 
     _source: SampleSource
 
     def __len__(self) -> int:
-        """Number of samples."""
+        """Return the number of samples."""
         return len(self._source)
 
     def __getitem__(self, index: int) -> Any:
-        """One sample, as `__getitems__`."""
+        """Return one sample, as `__getitems__` does."""
         return self._source.finished([index])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
-        """The samples for these ints, in this order. A DataLoader calls this once for each batch."""
+        """Return the samples for these ints, in this order. A DataLoader calls this once for each batch."""
         return marked(self._source.finished(indices))
 
     @property
     def name(self) -> str:
-        """The path or URL of the data set, as messages show it; of a collection, with its version: `photos.brand@3`."""
+        """The path or URL of the data set, as messages show it.
+
+        The name of a collection has its version: `photos.brand@3`.
+        """
         return self._source.name
 
     @property
     def fields(self) -> tuple[str, ...] | None:
-        """The fields of a sample, which is a tuple; None: samples are dicts of all fields."""
+        """The fields of a sample, which is then a tuple; None if samples are dicts of all fields."""
         return self._source.fields
 
     def stats(self) -> dict[str, Any]:
-        """What the node server has done so far (`docs/statistics.md`); an empty dict before the first draw."""
+        """Return the counters of the data server (`docs/statistics.md`); an empty dict before the first fetch."""
         return self._source.stats()
 
 
 def source_of(data_set: Drawable) -> SampleSource:
-    """The source of a data set, for samplers and loaders."""
+    """Return the source of a data set, for samplers and loaders."""
     return data_set._source

@@ -1,7 +1,7 @@
-"""Does a user read in a way that is much slower than another? Then a line in the log says so, once.
+"""Does a user read in a way that is much slower than another way? If so, the log says it, once.
 
-Two habits are slow. A user reads a whole data set exactly, in random order: `BrandSampler` draws it instead. A wrapper
-around the data set draws samples one by one: a transform does the same without a request for each sample.
+Two habits are slow. A user reads a whole data set by random access, in random order: a `BrandSampler` would fetch it. A
+wrapper around the data set fetches samples one by one: a transform does the same without a request for each sample.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from brand.errors import counted
 from brand.printable import printable
 
 ENOUGH: Final = 5000
-"""After so many samples in random order, the log says so."""
+"""Number of samples read in random order after which the log has a hint."""
 ENOUGH_SINGLE: Final = 200
-"""After so many draws of one sample, one after the other, the log says so."""
+"""Number of consecutive draws of a single sample after which the log has a hint."""
 
 log = logging.getLogger("brand")
 
 
 _said = mmap.mmap(-1, 2)
-"""Whether the log has said so, of reads and of draws: two bytes that forked workers share."""
+"""Whether the log has the hint about reads, and the hint about draws: two bytes that forked workers share."""
 
 
 class AccessHint:
-    """Notes reads and draws of a data set, and says once what would be faster."""
+    """Counts reads and draws of a data set, and logs a hint once if another way would be faster."""
 
     def __init__(self) -> None:
         self._jumps = self._single = 0
@@ -39,20 +39,20 @@ class AccessHint:
         return f"AccessHint({counted(self._jumps, 'jump')}, {counted(self._single, 'single draw')})"
 
     def note_draw(self, count: int, name: str) -> None:
-        """One request has drawn `count` samples."""
+        """Count a request that has drawn `count` samples."""
         self._single = self._single + 1 if count == 1 else 0
         if self._single == ENOUGH_SINGLE and not _said[1]:
             _said[1] = 1
             log.warning(
-                "%s is drawn from one sample at a time, a request for each, as a wrapper around it does. Use "
-                "transform= in place of the wrapper: it gets the whole sample, with its own `index` and `key`. What a "
-                "BrandSampler yields is no index: a table of the wrapper finds nothing, or a default, under it. (This "
-                "is said once.)",
+                "%s is asked for one sample at a time, a request for each, as a wrapper around it does. Use "
+                "transform= in place of the wrapper: it gets the whole sample, with its own `index` and `key`. A "
+                "BrandSampler yields positions, not indices: a table of the wrapper finds nothing, or a default, for "
+                "them. (This is said once.)",
                 name,
             )
 
     def note(self, indices: NDArray[np.int64], name: str) -> None:
-        """Samples with these indices were read exactly."""
+        """Count direct reads of the samples with these indices."""
         if _said[0] or len(indices) < 2:
             return
         self._jumps += int(np.count_nonzero(np.abs(np.diff(indices)) > 1))
@@ -61,7 +61,7 @@ class AccessHint:
             _said[0] = 1
             log.warning(
                 "%d samples of %s were read in random order, one by one. Give the DataLoader "
-                "sampler=BrandSampler(dataset) in place of shuffle=True: it draws every sample once an epoch, in "
+                "sampler=BrandSampler(dataset) in place of shuffle=True: it fetches every sample once an epoch, in "
                 "random order, at the speed of sequential storage. (This is said once.)",
                 self._jumps,
                 printable(name),

@@ -1,14 +1,14 @@
-"""How does a worker of a DataLoader hand a batch over to the training process? Its samples together, not one by one.
+"""How does a worker of a DataLoader send a batch to the training process? All samples together, not one by one.
 
     samples    the data set marks the first sample of a batch that a worker has fetched
     collated   PyTorch's `default_collate` looks up the type of the first sample, finds `_collated` here, and so makes
-               its usual batch, a dict or a list, but of a type of its own
-    sent       that type is pickled between processes in another way: strings and bytes lie side by side in a crate
-               (`brand.torch.data.crates`) or in the message, and small tensors with them
+               its usual batch, a dict or a list, but of a type of this module
+    sent       that type is pickled between processes in another way: the bytes of strings, bytes and small tensors are
+               concatenated in a buffer (`brand.torch.data.crates`) or in the message
     received   a plain dict or list, with the same values
 
-PyTorch pickles each string and copies all bytes through a pipe, and passes a descriptor for each small tensor. Where a
-loader has a `collate_fn` that does not call `default_collate`, all is as PyTorch does it.
+PyTorch pickles each string, copies all bytes through a pipe, and passes a file descriptor for each small tensor. If a
+loader has a `collate_fn` that does not call `default_collate`, batches are sent as PyTorch does it.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from torch.utils.data._utils.collate import collate, default_collate_fn_map
 from brand.torch.data.crates import BatchHandle, SharedBatches, empty_probe, unstowed
 
 LEAST_BYTES: Final = 1 << 16
-"""Fewer bytes go with the message: a pipe holds so many."""
+"""Fewer bytes are sent in the message: a pipe holds this many."""
 SMALL_TENSOR: Final = 1 << 16
-"""Smaller tensors go with the strings; PyTorch shares others in memory."""
+"""Smaller tensors are sent with the strings; PyTorch shares larger tensors in memory."""
 
 
 class FirstDict(dict[str, Any]):
-    """The first sample of a batch, where samples are dicts. It is pickled and copied as a dict."""
+    """The first sample of a batch, if samples are dicts. It is pickled and copied as a dict."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return dict, (dict(self),)
 
 
 class FirstTuple(tuple[Any, ...]):
-    """The same, where samples are tuples."""
+    """The first sample of a batch, if samples are tuples. It is pickled and copied as a tuple."""
 
     __slots__ = ()
 
@@ -51,15 +51,15 @@ class FirstTuple(tuple[Any, ...]):
 
 
 class HandedDict(dict[str, Any]):
-    """A batch of samples that are dicts. `ForkingPickler` alone, which multiprocessing uses, packs it."""
+    """A batch of samples that are dicts. Only `ForkingPickler`, which multiprocessing uses, packs it."""
 
 
 class HandedList(list[Any]):
-    """The same of samples that are tuples."""
+    """A batch of samples that are tuples; see `HandedDict`."""
 
 
 def marked(samples: list[Any]) -> list[Any]:
-    """Samples that a batch is made of. In a worker of a DataLoader their first one is marked."""
+    """Return the samples of a batch. In a worker of a DataLoader, the first sample is marked."""
     if samples and get_worker_info() is not None:
         first = samples[0]
         if type(first) is dict:
@@ -70,7 +70,7 @@ def marked(samples: list[Any]) -> list[Any]:
 
 
 def _collated(batch: Sequence[Any], *, collate_fn_map: Any = None) -> Any:
-    """What `default_collate` makes of a batch whose first sample is marked."""
+    """Return the batch that `default_collate` makes of samples whose first one is marked."""
     first, *others = batch
     plain: Any = dict(first) if isinstance(first, dict) else tuple(first)
     made = collate([plain, *others], collate_fn_map=collate_fn_map)
@@ -78,15 +78,15 @@ def _collated(batch: Sequence[Any], *, collate_fn_map: Any = None) -> Any:
 
 
 Form = tuple[Callable[..., Any] | None, int, Any]
-"""How a column lies: the function that makes it again, the size of its bytes, and what the function needs to know.
+"""The stored form of a column: a function that restores it, the size of its bytes, and the function's other arguments.
 
-None instead of the function: the column itself, which is pickled.
+If the function is None, the last element is the column itself, which is pickled.
 """
 Memory = bytes | mmap
 
 
 def _packed(column: Any) -> tuple[Form, Sequence[bytes]]:
-    """How a column lies in the memory of its batch, and its bytes."""
+    """Return the form of a column in the memory of its batch, and its bytes."""
     kind = type(column)
     if kind is torch.Tensor:
         dense = column.layout is torch.strided and column.device.type == "cpu" and not column.requires_grad
@@ -123,7 +123,7 @@ def _pieces(memory: Memory, start: int, _: int, facts: tuple[type[Any], bytes]) 
 
 
 def _borders(start: int, lengths: bytes) -> Iterator[tuple[int, int]]:
-    """Where pieces of these lengths begin and end, side by side."""
+    """Return the first byte and the end of each of several contiguous pieces of these lengths."""
     return pairwise(accumulate(array("q", lengths), initial=start))
 
 
@@ -131,7 +131,7 @@ _own: SharedBatches | None = None
 
 
 def _crates() -> SharedBatches:
-    """The crates of this process."""
+    """Return the buffers of this process."""
     global _own
     if _own is None or _own.process != os.getpid():
         _own = SharedBatches()
@@ -139,7 +139,7 @@ def _crates() -> SharedBatches:
 
 
 def _sent(batch: HandedDict | HandedList) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """How a batch is pickled. Must not fail: the queue would lose the batch."""
+    """Return the arguments with which a batch is pickled. Must not fail: the queue would lose the batch."""
     columns, keys = (list(batch.values()), list(batch)) if isinstance(batch, HandedDict) else (batch, None)
     packed = [_packed(column) for column in columns]
     forms, parts = [form for form, _ in packed], [part for _, some in packed for part in some]

@@ -1,11 +1,11 @@
-"""`Mixture`: how do several data sets train as one, each with its share of every global batch?
+"""`Mixture`: how do several data sets train as one, each with its fraction of every global batch?
 
     BrandSampler   positions of one endless sequence -> tickets of the members    `mixed_sequence`
     Mixture        tickets -> one request to each member, and the samples in order    `mixed_fetched`
-    members        each draws from its own node server, in its own memory
+    members        each fetches from its own data server, in its own memory
 
-A mixture owns no samples and no server. It knows which member a ticket is of, and tells a member's server when this
-process comes to the member's next epoch: that may be in the middle of a batch.
+A mixture owns no samples and no server. It knows the member of each ticket, and tells the server of a member when this
+process begins the member's next epoch, which may be in the middle of a batch.
 """
 
 from __future__ import annotations
@@ -34,33 +34,34 @@ from brand.torch.order.sequence import whole
 
 
 class Mixture(Drawable):
-    """Several data sets that are drawn from as one, each with a share of all draws. Immutable and picklable.
+    """Several data sets as one, each with a fraction of the samples. Immutable; can be pickled.
 
     Give it to a `BrandSampler` and a `BrandLoader`, or a `DataLoader` with that sampler, in place of a data set:
 
         mixture = Mixture({web: 0.7, books: 0.3}, seed=0)
         loader = BrandLoader(mixture, batch_size=100)
 
-    Weights are relative. Where `G * weight / sum of weights` is whole for all members, any `G` samples in a row (so any
-    global batch of `G`) have exactly these shares, whatever the number of ranks. Else each member's count from the
-    beginning on is its share, rounded up or down (with more than four members rarely one more or less).
+    Weights are relative. If `G * weight / sum of weights` is whole for all members, any `G` samples in a row (so any
+    global batch of `G`) have exactly these fractions, for any number of ranks. Otherwise the number of samples of each
+    member, counted from the beginning, is its fraction rounded up or down (with more than four members, rarely one more
+    or less).
 
-    A member that is exhausted goes on with its next epoch, in a new order: each of its samples comes once before any
-    comes twice. Epochs of the mixture are cuts of one endless sequence, so a member goes on where it was.
+    If all samples of a member were fetched, the member begins its next epoch, in a new order: each of its samples is
+    fetched once before any is fetched twice. Epochs of the mixture are consecutive sections of one endless sequence, so
+    a member continues from its last sample.
 
-    Samples are those of the members, which all have the same fields. A sample that is a dict says in `member` the
-    number of its member, in the order given. `memory=`, `transform=`, `decode=` and `server=` are those of each
-    member.
+    All members have the same fields. If samples are dicts, `member` is the number of the sample's member, in the order
+    given. Each member has its own `memory=`, `transform=`, `decode=` and `server=`.
 
     Args:
         weights: The members, `BrandDataset`s, and their weights: finite, 0 or more, not all 0. A member of weight 0 is
-            drawn from once `BrandSampler.set_weights` gives it another.
-        seed: Fixes the order of every epoch, unless the sampler is given a seed.
+            fetched from once `BrandSampler.set_weights` gives it another weight.
+        seed: Seed of the order of every epoch, if the sampler has none.
         samples: Samples of an epoch; None: as many as all members have together.
 
     Raises:
-        SchemaError: Members whose samples differ in their fields.
-        UsageError: Weights that cannot be, or no members.
+        SchemaError: The samples of the members differ in their fields.
+        UsageError: A weight is not valid, or there are no members.
     """
 
     _source: MixtureSource
@@ -87,15 +88,15 @@ class Mixture(Drawable):
         return f"Mixture({{{members}}}, seed={source.seed}, samples={len(source):,})"
 
     def stats(self) -> dict[str, Any]:
-        """By name of the member: its part of all draws from the servers of the members, and what its server says.
+        """Return, by name of the member, its fraction of all samples fetched, and the counters of its data server.
 
-        An empty dict before the first draw.
+        Returns an empty dict before the first fetch.
         """
         return self._source.stats()
 
 
 class MixtureSource(SampleSource):
-    """The source behind a `Mixture`. Picklable."""
+    """The source behind a `Mixture`. Can be pickled."""
 
     def __init__(
         self,
@@ -113,18 +114,18 @@ class MixtureSource(SampleSource):
         return f"MixtureSource({self.name}, weights {self.weights}, seed={self.seed}, samples={self._samples:,})"
 
     def __len__(self) -> int:
-        """Number of samples of an epoch."""
+        """Return the number of samples of an epoch."""
         return self._samples
 
     @property
     def transform(self) -> tuple[Any, ...] | None:
-        """Those of the members; None: no member has one."""
+        """The transforms of the members; None if no member has one."""
         found = tuple(source.transform for source in self._sources)
         return found if any(found) else None
 
     @property
     def job(self) -> str | None:  # type: ignore[override]
-        """Those of the members."""
+        """The job names of the members, joined by `+`; None if no member has one."""
         return "+".join(dict.fromkeys(source.job for source in self._sources if source.job is not None)) or None
 
     # -- for a sampler -----------------------------------------------------------------------------------------------
@@ -133,7 +134,7 @@ class MixtureSource(SampleSource):
         """See `SampleSource`."""
         if subset is not None or not shuffle:
             what = "shuffle=False" if subset is None else "subset="
-            raise UsageError(f"{what} is for a sampler of one BrandDataset, and this one draws from a Mixture")
+            raise UsageError(f"{what} is for a sampler of one BrandDataset, and this one fetches from a Mixture")
         if (node_by_launcher() or (0, 1))[1] > 1:
             raise UsageError(ONE_NODE)
         orders = [source.ordering.order(seed_of_member(seed, number)) for number, source in enumerate(self._sources)]
@@ -149,13 +150,13 @@ class MixtureSource(SampleSource):
     # -- for a loader ------------------------------------------------------------------------------------------------
 
     def fetch(self, indices: Sequence[int] | NDArray[np.int64]) -> UndecodedMixture:
-        """The samples for these tickets: one request to each member, and one more where a member's epoch ends."""
+        """Return the samples for these tickets: one request to each member, and one more if a member's epoch ends."""
         asked = indices
         if not isinstance(asked, np.ndarray):
             asked = np.fromiter(map(operator.index, asked), np.int64, len(asked))
         if len(asked) and not TICKET <= int(asked.min()) <= int(asked.max()) < TICKETS_END:
             raise UsageError(
-                "a Mixture has no indices of its own: draw with sampler=BrandSampler(mixture), or read a sample of a "
+                "a Mixture has no indices of its own: fetch with sampler=BrandSampler(mixture), or read a sample of a "
                 "member, mixture.members[0][index]"
             )
         self._habit.note_draw(len(asked), self.name)
@@ -169,7 +170,7 @@ class MixtureSource(SampleSource):
         return UndecodedMixture(portions, with_member=self.fields is None)
 
     def finish(self, samples: list[dict[str, Any]]) -> list[Any]:
-        """Samples as their members finish them."""
+        """Return each sample as its member finishes it."""
         return [self._sources[sample[MEMBER]].finish([sample])[0] for sample in samples]
 
     @property
@@ -184,13 +185,13 @@ class MixtureSource(SampleSource):
 
     @property
     def mean_bytes(self) -> float:
-        """Mean size of a stored sample that is drawn, as often as the weights say."""
+        """Mean size of a stored sample that is fetched, weighted by the members' weights."""
         total = sum(self.weights)
         return sum(m.mean_bytes * w / total for m, w in zip(self._sources, self.weights, strict=True))
 
     @property
     def server_bytes(self) -> int | None:
-        """How many bytes the node servers may hold together; None where only one of them knows."""
+        """Memory of all data servers for samples, in bytes; None if only a server knows its own limit."""
         limits = [member.server_bytes for member in self._sources]
         known = [limit for limit in limits if limit is not None]
         return sum(known) if len(known) == len(limits) else None
@@ -214,7 +215,10 @@ class MixtureSource(SampleSource):
         )
 
     def tell_loop(self, report: LoopReport) -> bool:
-        """Tell the node servers of all members. Returns whether any was told."""
+        """Report the waits of the training loop to the data servers of all members.
+
+        Returns whether any report was sent.
+        """
         told = [member.tell_loop(report) for member in self._sources]  # each of them, so no generator
         return any(told)
 

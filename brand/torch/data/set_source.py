@@ -1,6 +1,6 @@
-"""How does one data set give samples for ints? `SetSource`: exact reads for indices, draws for tickets.
+"""How does one data set return samples for ints? `SetSource`: direct reads for indices, draws for tickets.
 
-Both ways end in the same records, so decoding, checks and errors are the same.
+Both ways return the same records, so decoding, checks and errors are the same.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Transform = Callable[[Any], Any] | Mapping[str, Callable[[Any], Any]]
 
 
 class SetSource(SampleSource):
-    """The source behind a `BrandDataset`. Picklable; making it opens nothing."""
+    """The source behind a `BrandDataset`. Can be pickled; the constructor opens nothing."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class SetSource(SampleSource):
         return f"SetSource({self.name!r}, {self._way!r})"
 
     def __len__(self) -> int:
-        """Number of samples."""
+        """Return the number of samples."""
         return len(self.data)
 
     @property
@@ -63,7 +63,7 @@ class SetSource(SampleSource):
 
     @property
     def job(self) -> str | None:  # type: ignore[override]
-        """The name that the user gives."""
+        """The job name that the user gives."""
         return self._way.options.job
 
     @property
@@ -76,11 +76,11 @@ class SetSource(SampleSource):
         return OfOneSet(self.port, self.ordering.order(seed, subset), seed, origin, shuffle=shuffle)
 
     def check_ranks(self, replicas: int) -> None:
-        """Raise `UsageError` if several ranks open a collection without saying which version."""
+        """Raise `UsageError` if several ranks open a collection without a version number."""
         location = self.data.location
         if replicas > 1 and isinstance(location, Collected) and not location.pinned:
             raise UsageError(
-                f"{replicas} ranks draw from {self.name.rpartition('@')[0]}, and samples that are appended while they "
+                f"{replicas} ranks fetch from {self.name.rpartition('@')[0]}, and samples that are appended while they "
                 f"start would give them different versions. Name the version, '{self.name}': it also fits the states "
                 "of the run, when it is resumed"
             )
@@ -96,7 +96,7 @@ class SetSource(SampleSource):
         return self._fetcher.fetch(asked)
 
     def draw(self, tickets: NDArray[np.int64]) -> UndecodedSamples:
-        """Return the samples for these tickets of one epoch: a part of the request of a mixture."""
+        """Return the samples for these tickets of one epoch: one member's tickets in a request of a mixture."""
         return self._fetcher.fetch(tickets)
 
     def finish(self, samples: list[dict[str, Any]]) -> list[Any]:
@@ -148,7 +148,7 @@ class SetSource(SampleSource):
         return client is not None and client.tell_loop(replace(report, run=client.run))
 
     def _asked(self, indices: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
-        """The ints of a sampler or a user as an array. Raises IndexError, TypeError."""
+        """Return the ints of a sampler or a user as an array. Raises IndexError, TypeError."""
         if isinstance(indices, np.ndarray) and indices.dtype == np.int64:
             return indices
         length = len(self)
@@ -163,7 +163,7 @@ class SetSource(SampleSource):
             raise TypeError(f"samples are asked for by int, not by {', '.join(sorted(kinds))}{hint}") from None
 
     def _indices(self, asked: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Indices from 0 on, for indices that may be negative. Raises IndexError."""
+        """Return indices from 0 on, for indices that may be negative. Raises IndexError."""
         length = len(self)
         if asked.size and not (-length <= asked.min() and asked.max() < length):
             wrong = int(asked[(asked < -length) | (asked >= length)][0])
@@ -172,9 +172,11 @@ class SetSource(SampleSource):
 
 
 def _transform_hint(names: tuple[str, ...] | None, files: Collection[str]) -> str:
-    """A hint where a `transform` of the whole sample fails: it may expect a picture, as `ImageFolder` gives it.
+    """Return a hint for a `transform` of the whole sample that fails, because it may expect only an image.
 
-    `names` are the fields of a sample that is a tuple; `files` are the fields that hold images or clips.
+    `ImageFolder` passes the image to its transform.
+
+    `names` are the fields of a sample that is a tuple; `files` are the fields that hold images or audio.
     """
     given = "a dict of its fields" if names is None else f"a tuple of {', '.join(names)}"
     field = next((name for name in (names or sorted(files)) if name in files), "FIELD")

@@ -1,9 +1,10 @@
-"""Which samples do ints bring? A plain int brings exactly its sample, a ticket the sample at its position.
+"""Which samples belong to ints? A plain int is the index of a sample, a ticket names the sample at a position of an
+epoch.
 
     asked ints -> `Fetcher.fetch`: one request, all I/O -> `UndecodedSamples` (`brand.torch.fetch.fetched`): decoding
 
-A sample that a draw does not find in memory is read exactly, in the same call. A damaged sample raises an error; where
-draws may skip, another sample of its group takes its place.
+If a draw does not find a sample in the memory of the data server, the sample is read directly, in the same call. A
+damaged sample raises an error; if draws may skip, another sample of its group replaces it.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ from brand.torch.job.ranks import find_rank
 from brand.torch.job.way import ServerResolver
 
 MEDIA: Final[dict[str, Callable[[Any], Any]]] = {"image": decode_image, "audio": decode_audio}
-"""Codecs whose values are files, and the function that decodes each."""
+"""Codecs whose values are files, and the decode function of each."""
 _TRIES: Final = 64
-"""How many samples are tried in place of a damaged one."""
+"""Number of samples to try as a replacement of a damaged one."""
 
 _tags: dict[int, Order] = {}
 """Orders of all data sets of this process by tag, so that no two orders have the same tag."""
@@ -49,7 +50,7 @@ _tags: dict[int, Order] = {}
 class Fetcher:
     """Reads and draws from one data set, with the given `fields` (None: all).
 
-    `skip`: another sample takes the place of a damaged one in a draw; else a damaged sample is an error.
+    `skip`: whether another sample replaces a damaged one in a draw; otherwise a damaged sample is an error.
     """
 
     def __init__(
@@ -77,7 +78,10 @@ class Fetcher:
         return f"Fetcher({self.data.name!r}, {counted(len(self._orders), 'order')}, drew last {self._drawn})"
 
     def tag_of(self, order: Order) -> int:
-        """The tag of an order's tickets: the same in all processes, unless the tags of two orders collide."""
+        """Return the tag of an order's tickets.
+
+        It is the same in all processes, unless the tags of two orders collide.
+        """
         wanted = int.from_bytes(hashlib.blake2s(repr(order).encode(), digest_size=4).digest()) % TAGS
         for more in range(TAGS):
             tag = (wanted + more) % TAGS
@@ -87,16 +91,16 @@ class Fetcher:
         raise UsageError(f"a process has tickets of {TAGS:,} orders at most")
 
     def order_of(self, tag: int) -> Order:
-        """The order with this tag. Raises `UsageError` where there is none, `ServerError`."""
+        """Return the order with this tag. Raises `UsageError` if there is none, `ServerError`."""
         order = self._orders.get(tag)
         if order is None:  # the sampler was made, or loaded its state, after this worker started
             order = self._orders[tag] = self._order_by_tag(tag)
         return order
 
     def fetch(self, asked: NDArray[np.int64]) -> UndecodedSamples:
-        """Samples for ints that are either all tickets or all indices in range.
+        """Return the samples for ints, which are either all tickets or all indices in range.
 
-        Raises `FormatError`, `ServerError`, and `UsageError` for a batch that mixes them.
+        Raises `FormatError`, `ServerError`, and `UsageError` if a batch mixes tickets and indices.
         """
         if not len(asked) or int(asked.max()) < TICKET:
             start_s = time.monotonic()
@@ -135,15 +139,16 @@ class Fetcher:
             try:
                 samples, indices[late] = self._read(places[late], order)
             except ServerError as error:
-                raise type(error)(f"{self._where(asked[late[0]], order)} cannot be drawn: {error}") from error
+                raise type(error)(f"{self._where(asked[late[0]], order)} cannot be fetched: {error}") from error
             spans.append(Span("storage", start_s, time.monotonic()))
         replace = partial(self._replace, order) if self._skip else None
         return UndecodedSamples(self.decoding, indices, stored, present, late, samples, prepared, spans, replace)
 
     def samples(self, indices: NDArray[np.int64]) -> list[dict[str, Any]]:
-        """Exactly these samples. Those in the shares of other nodes, or in a store, come through the node server.
+        """Return the samples with these indices, by direct reads.
 
-        Raises `FormatError`, `ServerError`.
+        The data server reads samples that are stored in the partitions of other nodes, or in an object store. Raises
+        `FormatError`, `ServerError`.
         """
         data = self.data
         if data.location.in_store:
@@ -161,7 +166,7 @@ class Fetcher:
         return found
 
     def _fetched(self, indices: NDArray[np.int64]) -> list[dict[str, Any]]:
-        """Samples that only the node server can get: those in the shares of other nodes, or in a store."""
+        """Return samples that only the data server can get: in the partitions of other nodes or in a store."""
         places, back = np.unique(self.data.places(indices), return_inverse=True)
         rows_of = self.data.rows_at(places)
         present, stored = self._way.client.fetch(places, rows_of)
@@ -184,7 +189,7 @@ class Fetcher:
         return self.data.decoded(fetched.part(back), self.decoding.decoder)  # a sample asked for twice is made twice
 
     def _where(self, ticket: np.int64, order: Order) -> str:
-        """A ticket as a text for the user."""
+        """Return a description of a ticket for the user."""
         _, epoch = tag_and_epoch(int(ticket))
         position = int(positions_of(np.array([ticket]))[0])
         group = int(order.plan(epoch).sample_of[position]) // order.mapping.group_size
@@ -192,7 +197,7 @@ class Fetcher:
         return f"position {position:,} of epoch {epoch} (group {group}), of rank {rank} of {ranks},"
 
     def _order_by_tag(self, tag: int) -> Order:
-        """The order that the server knows by this tag. Raises `UsageError`, `ServerError`."""
+        """Return the order that the server knows by this tag. Raises `UsageError`, `ServerError`."""
         what = "this ticket comes from a BrandSampler of another BrandDataset object; give both the same one"
         if get_worker_info() is None:
             raise UsageError(what)
@@ -202,7 +207,7 @@ class Fetcher:
             raise UsageError(what) from error
 
     def _read(self, places: NDArray[np.int64], order: Order) -> tuple[list[dict[str, Any]], NDArray[np.int64]]:
-        """Samples that a draw has to read exactly, and their indices."""
+        """Return the samples at places that a draw has to read directly, and their indices."""
         try:
             indices = self.data.indices(places)
             return self.samples(indices), indices
@@ -213,7 +218,10 @@ class Fetcher:
         return [sample for sample, _ in pairs], np.array([index for _, index in pairs])
 
     def _read_or_replace(self, place: int, order: Order) -> tuple[dict[str, Any], int]:
-        """The sample at a place, or another sample of its group where that one is damaged; and its index."""
+        """Return the sample at a place, and its index.
+
+        If that sample is damaged, return another sample of its group.
+        """
         try:
             indices = self.data.indices(np.array([place]))
             return self.samples(indices)[0], int(indices[0])
@@ -223,10 +231,12 @@ class Fetcher:
     def _replace(
         self, order: Order, index: int, error: FormatError, place: int | None = None
     ) -> tuple[dict[str, Any], int]:
-        """Another sample of the group in place of sample `index`, and its index. Raises `error` where there is none.
+        """Return another sample of the group in place of sample `index`, and its index.
 
-        Takes a sample of the next chunk that can be read; samples of one chunk get different ones. `place` is the place
-        of sample `index`, if the caller knows it.
+        Raises `error` if there is none.
+
+        Takes a readable sample of the next chunk; for different samples of one chunk, different ones. `place` is the
+        place of sample `index`, if the caller knows it.
         """
         place = int(self.data.places(np.array([index]))[0]) if place is None else place
         first = place // order.mapping.group_size * order.mapping.group_size
@@ -250,12 +260,12 @@ class Fetcher:
 
 
 def worker_number() -> tuple[int, int]:
-    """Worker and number of workers of the DataLoader that runs this process; (0, 1) in the training process."""
+    """Return the worker and number of workers of this process's DataLoader; (0, 1) in the training process."""
     worker = get_worker_info()
     return (0, 1) if worker is None else (worker.id, worker.num_workers)
 
 
 def owner_process() -> int:
-    """Process id of the training process: this process, or the parent of a DataLoader's worker."""
+    """Return the process id of the training process: this process, or the parent of a DataLoader's worker."""
     parent = multiprocessing.parent_process()  # not os.getppid(), which may be a fork server, or 1
     return os.getpid() if get_worker_info() is None or parent is None else parent.pid or os.getpid()

@@ -1,8 +1,8 @@
-"""What becomes of samples that were fetched? Columns or single samples, of any part of them, in any thread.
+"""How are fetched samples decoded? As columns or as single samples, any range of them, in any thread.
 
 columns     fields of all samples, as they are stored
-gathered    the same, with images and audio that the server has prepared, each field in one array
-samples     one by one, decoded; a damaged sample is replaced where draws may skip
+gathered    columns in which each image or audio field, decoded by the server, is one array
+samples     one by one, decoded; if draws may skip, a damaged sample is replaced
 """
 
 from __future__ import annotations
@@ -24,68 +24,71 @@ from brand.torch.fetch.spans import Span
 
 Column = NDArray[Any] | list[Any]
 Columns = dict[str, Column]
-"""Values by field: numbers and prepared values as arrays, other values as lists."""
+"""Values by field: arrays of numbers and of values that the server has decoded, lists of other values."""
 
 
 class FetchedSamples(Protocol):
-    """Samples that were fetched and are not decoded yet. Several threads may decode parts of it."""
+    """Samples that were fetched and are not decoded yet. Several threads may decode ranges of them."""
 
     def __len__(self) -> int: ...
 
     @property
     def spans(self) -> Sequence[Span]:
-        """When the request waited for node servers or for storage, in order."""
+        """The waits of the request for data servers or storage, in order."""
         ...
 
     @property
     def waited_s(self) -> float:
-        """How long the request waited for node servers or for storage."""
+        """Seconds for which the request waited for data servers or storage."""
         ...
 
     def columns(self, first: int, end: int, *, views: bool = False) -> Columns:
-        """Fields of the samples `first` to `end` - 1, with `index` and `key`; see `UndecodedSamples.columns`."""
+        """Return the fields of samples `first` to `end` - 1, with `index` and `key`; see `UndecodedSamples.columns`."""
         ...
 
     def gathers(self, first: int, end: int) -> bool:
-        """Whether images and audio of all these samples are prepared, those of a field in one shape."""
+        """Return whether the server has decoded the images and audio of all these samples, each field in one shape."""
         ...
 
     def gathered(self, first: int, end: int) -> Columns:
-        """As `columns`, where `gathers` says so; see `UndecodedSamples.gathered`."""
+        """Return columns, if `gathers` is true of these samples; see `UndecodedSamples.gathered`."""
         ...
 
     def samples(self, first: int, end: int) -> list[dict[str, Any]]:
-        """The samples `first` to `end` - 1, one dict for each, with images and audio decoded."""
+        """Return the samples `first` to `end` - 1, one dict for each, with images and audio decoded."""
         ...
 
     def turns(self, first: int, end: int) -> list[int]:
-        """What tells apart the uses of one index in an epoch, for random transforms. 0 where each is used once."""
+        """Return numbers that distinguish the uses of one index in an epoch, for random transforms.
+
+        0 if each index is used once.
+        """
         ...
 
 
 Replace = Callable[[int, FormatError], tuple[dict[str, Any], int]]
-"""Returns another sample of the group in place of the damaged sample with this index, and the index of that one."""
+"""Function that returns another sample of the group, and its index, for the index of a damaged sample and its error."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Decoding:
-    """How the bytes of samples become values."""
+    """The decoders that turn the bytes of samples into values."""
 
     data: StoredDataSet
     decoder: RecordDecoder
     viewer: RecordDecoder
-    """As `decoder`, and images and audio are views."""
+    """As `decoder`, but images and audio are views."""
     rest: RecordDecoder
-    """Decodes the fields that the server does not prepare."""
+    """Decodes the fields that the server does not decode."""
     media: Sequence[tuple[str, Callable[[Any], Any]]]
-    """Fields that hold images or audio, and the function that decodes each."""
+    """Fields that hold images or audio, and the decode function of each."""
     with_key: bool
     overlaid: Callable[[NDArray[np.int64]], dict[str, NDArray[Any]]]
     """The overlays of samples, by their indices."""
 
 
 class UndecodedSamples:
-    """Samples that were fetched and are not decoded yet. Several threads may decode parts of it."""
+    """Samples that were fetched and are not decoded yet. Several threads may decode ranges of them."""
 
     def __init__(
         self,
@@ -101,12 +104,12 @@ class UndecodedSamples:
     ) -> None:
         self._decoding, self.indices, self._stored, self._prepared = decoding, indices, stored, prepared
         self.spans = spans
-        """When the request waited for the node server or for storage, in order."""
+        """The waits of the request for the data server or storage, in order."""
         self._present, self._late, self._samples = present, late, samples
         self._replace = replace
-        """None: a damaged sample is an error."""
+        """The function that replaces a damaged sample; None if a damaged sample is an error."""
         self._others: set[int] = set()
-        """Positions at which there is another sample than the one that was prepared."""
+        """Positions at which another sample replaces the one that the server has decoded."""
 
     def __repr__(self) -> str:
         late = counted(len(self._late), "sample")
@@ -117,14 +120,15 @@ class UndecodedSamples:
 
     @property
     def waited_s(self) -> float:
-        """How long the request waited for the node server or for storage."""
+        """Seconds for which the request waited for the data server or storage."""
         return sum(span.end_s - span.start_s for span in self.spans)
 
     def columns(self, first: int, end: int, *, views: bool = False) -> Columns:
-        """Fields of the samples `first` to `end` - 1, with `index` and `key`.
+        """Return the fields of samples `first` to `end` - 1, with `index` and `key`.
 
         Images and audio are bytes, or, with `views`, uint8 arrays that are views of the draw's buffer. The buffer is
-        reused once no view of it is alive. In samples that were read exactly they stay bytes.
+        reused once no view of it is alive. In samples that were read directly, images and audio are bytes in both
+        cases.
         """
         decoder = self._decoding.viewer if views else self._decoding.decoder
         names = decoder.names
@@ -140,14 +144,15 @@ class UndecodedSamples:
         return self._named(made, first, end)
 
     def gathers(self, first: int, end: int) -> bool:
-        """Whether images and audio of all these samples are prepared, those of a field in one shape."""
+        """Return whether the server has decoded the images and audio of all these samples, each field in one shape."""
         media = self._decoding.media
         return bool(media) and all(self._together(name, first, end) is not None for name, _ in media)
 
     def gathered(self, first: int, end: int) -> Columns:
-        """As `columns`, where `gathers` says so: prepared fields are arrays of all samples, views of the draw's buffer.
+        """Return columns, if `gathers` is true of these samples.
 
-        Raises `FormatError` where a sample does not decode; `samples` then names or replaces it.
+        A field that the server has decoded is one array of all samples, a view of the draw's buffer. Raises
+        `FormatError` if a sample does not decode; `samples` then names or replaces it.
         """
         data, rest, found = self._decoding.data, self._decoding.rest, list[list[Column]]()
         for stored, present in zip(self._stored, self._present, strict=True):
@@ -162,14 +167,17 @@ class UndecodedSamples:
         return self._named({name: made[name] for name in self._decoding.decoder.names}, first, end)
 
     def _named(self, made: Columns, first: int, end: int) -> Columns:
-        """Columns with `index`, `key` and overlays."""
+        """Return the columns with `index`, `key` and overlays."""
         made["index"] = self.indices[first:end]
         if self._decoding.with_key and "key" not in made:
             made["key"] = list(map(str, self.indices[first:end].tolist()))
         return made | self._decoding.overlaid(self.indices[first:end])
 
     def _together(self, name: str, first: int, end: int) -> NDArray[Any] | None:
-        """A field of these samples in one array; None where one is not prepared, or has a shape of its own."""
+        """Return a field of these samples in one array.
+
+        None if the server has not decoded one of them, or if they differ in shape.
+        """
         parts = [part for made in self._prepared.get(name, ()) if len(part := made.within(first, end))]
         arrays = [part.values for part in parts if isinstance(part.values, np.ndarray)]
         if sum(map(len, arrays)) < end - first or len({(array.dtype, array.shape[1:]) for array in arrays}) > 1:
@@ -177,7 +185,7 @@ class UndecodedSamples:
         return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
     def samples(self, first: int, end: int) -> list[dict[str, Any]]:
-        """The samples `first` to `end` - 1, one dict for each, with images and audio decoded."""
+        """Return the samples `first` to `end` - 1, one dict for each, with images and audio decoded."""
         columns = self.columns(first, end)
         samples = [dict(zip(columns, values, strict=True)) for values in rows(columns.values())]
         ready = {name: self._ready(name, first, end) for name, _ in self._decoding.media}
@@ -197,17 +205,17 @@ class UndecodedSamples:
         return samples
 
     def turns(self, first: int, end: int) -> list[int]:
-        """0: each index is drawn once an epoch."""
+        """Return zeros: each index is drawn once an epoch."""
         return [0] * (end - first)
 
     def _ready(self, name: str, first: int, end: int) -> dict[int, NDArray[Any]]:
-        """Prepared values of a field, by position."""
+        """Return the values of a field that the server has decoded, by position."""
         parts = [made.within(first, end) for made in self._prepared.get(name, ())]
         ready = {at: value for part in parts for at, value in zip(part.at.tolist(), part.values, strict=True)}
         return {at: value for at, value in ready.items() if at not in self._others} if self._others else ready
 
     def _decoded(self, stored: StoredSamples, decoder: RecordDecoder, positions: NDArray[np.intp]) -> list[Column]:
-        """Columns of samples from memory. Samples that do not decode are replaced where draws may skip."""
+        """Return columns of samples from memory. If draws may skip, samples that do not decode are replaced."""
         data = self._decoding.data
         try:
             return data.columns(stored, decoder)
@@ -226,14 +234,14 @@ class UndecodedSamples:
         return [list(column) for column in zip(*made, strict=True)]
 
     def _replaced(self, sample: dict[str, Any], other: int) -> dict[str, Any]:
-        """The sample with index `other`, which replaces a damaged one, decoded and with its overlays."""
+        """Return the sample with index `other`, which replaces a damaged one, decoded and with its overlays."""
         for name, decode in self._decoding.media:
             sample[name] = decode(sample[name])
         overlaid = {name: values.tolist()[0] for name, values in self._decoding.overlaid(np.array([other])).items()}
         return {"key": str(other)} | sample | {"index": other} | overlaid
 
     def _with_late(self, made: Columns, first: int, end: int, present: NDArray[np.intp]) -> Columns:
-        """Columns that have the exactly read samples, too, between the samples from memory."""
+        """Return the columns with the directly read samples inserted between the samples from memory."""
         low, high = np.searchsorted(self._late, (first, end)).tolist()
         late = (self._late[low:high] - first).tolist()
         merged: Columns = {}
@@ -249,7 +257,7 @@ class UndecodedSamples:
 
 
 def _joined(parts: list[Column]) -> Column:
-    """One column of several."""
+    """Return several columns as one."""
     if len(parts) == 1:
         return parts[0]
     if parts and isinstance(parts[0], np.ndarray):
@@ -258,5 +266,5 @@ def _joined(parts: list[Column]) -> Column:
 
 
 def rows(columns: Iterable[Column]) -> Iterator[tuple[Any, ...]]:
-    """The values of the samples, sample by sample."""
+    """Return the values of the samples, sample by sample."""
     return zip(*[column if isinstance(column, list) else column.tolist() for column in columns], strict=True)

@@ -1,7 +1,7 @@
 """How do samples that several members of a mixture have fetched become the samples of one request, in its order?
 
-Each member fetches its samples with a request of its own. Columns and samples of any part of the request are asked of
-the members and put where they belong.
+Each member fetches its samples with its own request. Columns and samples of a range of the request are read from the
+members and put at their positions.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from brand.torch.fetch.fetched import Column, Columns, FetchedSamples
 from brand.torch.fetch.spans import Span
 
 MEMBER: Final = "member"
-"""The field that says which member a sample comes from."""
+"""Name of the field with the number of a sample's member."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Portion:
-    """What one member has fetched of one of its epochs."""
+    """Samples that one member has fetched of one of its epochs."""
 
     member: int
     epoch: int
     at: NDArray[np.intp]
-    """Where its samples belong, ascending."""
+    """Positions of the samples in the request, ascending."""
     fetched: FetchedSamples
 
 
@@ -39,7 +39,7 @@ class UndecodedMixture:
     def __init__(self, portions: Sequence[Portion], *, with_member: bool) -> None:
         self._portions, self._with_member = portions, with_member
         self.spans: list[Span] = [span for portion in portions for span in portion.fetched.spans]
-        """When the request waited for node servers or for storage, in order."""
+        """The waits of the requests for data servers or storage, member by member."""
 
     def __repr__(self) -> str:
         return f"UndecodedMixture({counted(len(self), 'sample')} of {counted(len(self._portions), 'portion')})"
@@ -49,24 +49,27 @@ class UndecodedMixture:
 
     @property
     def waited_s(self) -> float:
-        """How long the request waited for node servers or for storage."""
+        """Seconds for which the requests waited for data servers or storage, added up."""
         return sum(span.end_s - span.start_s for span in self.spans)
 
     def columns(self, first: int, end: int, *, views: bool = False) -> Columns:
-        """Fields of the samples `first` to `end` - 1, with `index` and `key`, and `member` where samples are dicts."""
+        """Return the fields of samples `first` to `end` - 1, with `index`, `key`, and `member` if samples are dicts."""
         parts = self._in(first, end)
         return self._together(first, end, [(p, at, p.fetched.columns(*of, views=views)) for p, at, of in parts])
 
     def gathers(self, first: int, end: int) -> bool:
-        """Whether images and audio of all these samples are prepared. Their shapes may differ between members."""
+        """Return whether servers have decoded the images and audio of all these samples.
+
+        Members may differ in shape.
+        """
         return all(portion.fetched.gathers(*of) for portion, _, of in self._in(first, end))
 
     def gathered(self, first: int, end: int) -> Columns:
-        """As `columns`, where `gathers` says so. Raises `FormatError` where a sample does not decode."""
+        """Return columns, if `gathers` is true of these samples. Raises `FormatError` if a sample does not decode."""
         return self._together(first, end, [(p, at, p.fetched.gathered(*of)) for p, at, of in self._in(first, end)])
 
     def samples(self, first: int, end: int) -> list[dict[str, Any]]:
-        """The samples `first` to `end` - 1, one dict for each, with their `member`."""
+        """Return the samples `first` to `end` - 1, one dict for each, with their `member`."""
         found: list[dict[str, Any]] = [{}] * (end - first)
         for portion, at, of in self._in(first, end):
             for position, sample in zip(at.tolist(), portion.fetched.samples(*of), strict=True):
@@ -74,14 +77,14 @@ class UndecodedMixture:
         return found
 
     def turns(self, first: int, end: int) -> list[int]:
-        """Tells members apart, and their epochs."""
+        """Return numbers that distinguish members and their epochs."""
         turns = np.empty(end - first, np.int64)
         for portion, at, _ in self._in(first, end):
             turns[at] = portion.epoch << 16 | portion.member
         return turns.tolist()
 
     def _in(self, first: int, end: int) -> Iterator[tuple[Portion, NDArray[np.intp], tuple[int, int]]]:
-        """Portions that have some of these samples, where these belong from `first` on, and its first and end."""
+        """Yield portions that have some of these samples, their positions from `first` on, and their range in it."""
         for portion in self._portions:
             low, high = np.searchsorted(portion.at, (first, end)).tolist()
             if low < high:
@@ -96,7 +99,7 @@ class UndecodedMixture:
 
 
 def _merged(count: int, parts: list[tuple[NDArray[np.intp], Column]]) -> Column:
-    """One column of several, each value where it belongs."""
+    """Return several columns as one, each value at its position."""
     if len(parts) == 1:
         return parts[0][1]
     arrays = [column for _, column in parts if isinstance(column, np.ndarray)]

@@ -1,4 +1,4 @@
-"""What does the log say of replaced samples? One line for each chunk and process, and then counts.
+"""How does the log report replaced samples? With one line for each chunk and process, and then with counts.
 
 Otherwise a missing chunk would cause a line for each of its samples.
 """
@@ -17,7 +17,7 @@ from brand.errors import FormatError, counted
 from brand.node.serve.repeats import Repeats
 
 EVERY_S: Final = 30.0
-"""How often the log sums up further replacements."""
+"""Seconds between two log lines that sum up further replacements."""
 
 log = logging.getLogger("brand")
 
@@ -25,7 +25,10 @@ _all: weakref.WeakSet[Replacements] = weakref.WeakSet()
 
 
 class Replacements:
-    """Writes replacements to the log, from any thread. Picklable; begins anew in another process."""
+    """Writes replacements to the log, from any thread.
+
+    Can be pickled; a copy in another process begins with no counts.
+    """
 
     def __init__(self) -> None:
         self._begin_anew()
@@ -41,7 +44,7 @@ class Replacements:
         return f"Replacements({self._repeats.counted} counted and not told)"
 
     def note(self, index: int, by: int, error: FormatError) -> None:
-        """Sample `by` has replaced sample `index`, which cannot be read."""
+        """Log or count that sample `by` has replaced sample `index`, which cannot be read."""
         now_s = time.monotonic()
         with self._lock:
             sums = list(self._repeats.overdue(now_s))
@@ -51,7 +54,7 @@ class Replacements:
             log.warning("sample %d is replaced by sample %d: %s", index, by, error)
 
     def epoch_ended(self) -> None:
-        """Sum up the replacements that were counted."""
+        """Log the sum of the replacements that were counted."""
         with self._lock:
             sums = list(self._repeats.rest(time.monotonic()))
         _sum_up(sums)
@@ -66,7 +69,10 @@ def _sum_up(sums: Iterable[tuple[int, int, float]]) -> None:
 
 
 def _begin_anew_in_child() -> None:
-    """A forked child must not wait for a lock that a thread of its parent holds, nor repeat its parent's lines."""
+    """Reset the counts and locks in a forked child.
+
+    The child must not wait for a lock that a thread of its parent holds, nor repeat its parent's lines.
+    """
     for replacements in list(_all):
         replacements._begin_anew()
 

@@ -1,4 +1,4 @@
-"""Why does a request for samples take its time? It waits for the node server, then for storage: each wait is a span."""
+"""Why does a request for samples take its time? It waits for the data server, then for storage: each wait is a span."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from brand.node.wire.lease import Held
 
 
 class Span(NamedTuple):
-    """A time in which a batch waits for one cause. Times are those of `time.monotonic`."""
+    """A time in which a batch waits for one cause. Times are those of `time.monotonic`, in seconds."""
 
     cause: str
     start_s: float
@@ -17,7 +17,7 @@ class Span(NamedTuple):
 
 
 def asked(start_s: float, waited_s: float, held: Held) -> Iterator[Span]:
-    """Return the parts of a wait for the server: first the server is busy with other requests, then it holds this one.
+    """Return the spans of a wait for the server: first the server is busy with other requests, then it holds this one.
 
     Returns nothing if the server was not asked.
     """

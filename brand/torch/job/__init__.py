@@ -1,7 +1,7 @@
-"""Which rank, node, job and server does this process belong to?
+"""Which rank, node, job and data server does this process belong to?
 
-ranks      which rank of how many, on which node, of which job
-discovery  how the node servers of a job find each other, and whether its ranks agree
-way        which node server a data set draws from
+ranks      the rank, number of ranks, node and job of this process
+discovery  how the data servers of a job find each other, and whether its ranks agree
+way        the data server of a data set
 origin     which samplers of several nodes are the same one
 """

@@ -1,7 +1,7 @@
-"""How do the node servers of one job find each other, without an extra step? Through the store that the job has anyway.
+"""How do the data servers of one job find each other, without an extra step? Through the key-value store of the job.
 
-The first rank of a node that draws starts the node's server, says in the store where it listens, and waits for the
-other nodes. The store is that of `torch.distributed`, or, before it is initialised, the one at `MASTER_ADDR`,
+The first rank of a node that fetches starts the node's server, writes the server's address to the store, and waits for
+the other nodes. The store is that of `torch.distributed`, or, before it is initialised, the one at `MASTER_ADDR`,
 `MASTER_PORT`. Both are one store, and Brand's keys have none of the prefixes of `torch.distributed`, so ranks and
 DataLoader workers find the same values. A connection to the store serves one process: a forked worker opens its own.
 The store also holds the job's token: a process that reaches the store is part of the job, as for `torch.distributed`.
@@ -33,16 +33,16 @@ from brand.torch.job.ranks import job_name, master, this_machine
 log = logging.getLogger("brand")
 
 LIMIT_S: Final = 60.0
-"""How long nodes wait for each other."""
+"""Seconds for which nodes wait for each other."""
 _STEP_S: Final = 0.05
 _GRACE_S: Final = 1.0
-"""How much longer than PyTorch to wait for the store, so that its own error comes first."""
+"""Additional seconds to wait for the store, so that PyTorch's own error is raised first."""
 
 
 _inherited: list[Any] = []
 """Stores to which the parent of this forked process is connected."""
 _agreed = Counter[str]()
-"""How often this process has called `check_agreed`, by place."""
+"""Number of calls of `check_agreed` in this process, by place."""
 
 
 class _Store(Protocol):
@@ -55,7 +55,7 @@ class _Store(Protocol):
 
 
 class JobNodes:
-    """The nodes of this process's job: satisfies `brand.node.client.client.Cluster`. Picklable."""
+    """The nodes of this process's job: satisfies `brand.node.client.client.Cluster`. Can be pickled."""
 
     def __init__(self, name: str, node: int, nodes: int, *, peer_memory: Memory = None, tls: Tls | None = None) -> None:
         self._name, self.node, self.nodes = name, node, nodes
@@ -65,7 +65,10 @@ class JobNodes:
         return f"JobNodes({self._name!r}, node {self.node} of {self.nodes})"
 
     def member(self) -> Member:
-        """Which node the server of this node is. Raises `ServerError`."""
+        """Return the membership of this node: its number, the job's token, the address to listen at.
+
+        Raises `ServerError`.
+        """
         store = _store()
         token = _text(store.compare_set(self._key("token"), "", secrets.token_hex(32)))
         # A server that replaces another one listens where the other nodes look for it.
@@ -73,7 +76,10 @@ class JobNodes:
         return Member(self.node, self.nodes, token, bind or f"{_own_host()}:0", self._peer_memory, self._tls)
 
     def meet(self, address: str) -> list[str | None]:
-        """Say where this node's server listens. Returns where the others listen, by node. Raises `ServerError`."""
+        """Publish the address of this node's server. Returns the addresses of the other servers, by node.
+
+        Raises `ServerError`.
+        """
         store = _store()
         there = _text(store.compare_set(self._address(self.node), "", address))
         if there != address:
@@ -86,7 +92,7 @@ class JobNodes:
 
     def _missing(self, store: _Store, keys: list[str]) -> str:
         missing = [str(node) for node, key in enumerate(keys) if not store.check([key])]
-        return f"no node server on {'node' if len(missing) == 1 else 'nodes'} {', '.join(missing)}"
+        return f"no data server on {'node' if len(missing) == 1 else 'nodes'} {', '.join(missing)}"
 
     def _address(self, node: int) -> str:
         return self._key(f"node/{node}")
@@ -96,10 +102,10 @@ class JobNodes:
 
 
 def find_nodes(rank: int, replicas: int, name: str) -> tuple[int, int] | None:
-    """Number of this node and number of nodes, where the launcher does not say them: ranks tell each other.
+    """Return the number of this node and the number of nodes, if the launcher does not say them: ranks tell each other.
 
     Nodes are numbered by their lowest rank. Before `torch.distributed` is initialised, the log has a warning and the
-    result is None: there is no store yet, and ranks may not wait for each other. Raises `ServerError` where a rank does
+    result is None: there is no store yet, and ranks may not wait for each other. Raises `ServerError` if a rank does
     not answer in time.
     """
     if not torch.distributed.is_initialized():
@@ -124,14 +130,14 @@ def find_nodes(rank: int, replicas: int, name: str) -> tuple[int, int] | None:
 
 
 def check_agreed(place: str, facts: str, what: str) -> None:
-    """Raise `UsageError` if the first rank of the job that came to this place has said something other than `facts`.
+    """Raise `UsageError` if the first rank of the job at this place has written something other than `facts`.
 
-    Ranks that draw from a mixture divide one sequence. If one of them had other weights, samples would be lost, and
-    others would come twice; no node server could see it. The ranks run one program, so the n-th call of a rank at a
-    place means the n-th call of all ranks there. The first one writes its facts to the job's store, and each rank
+    Ranks that draw from a mixture divide one sequence. If one of them had other weights, some samples would be lost and
+    others drawn twice, and no data server could see it. The ranks run one program, so the n-th call of a rank at a
+    place means the n-th call of all ranks there. The first rank writes its facts to the job's store, and each rank
     compares its own. No rank waits for another.
 
-    `what` names the facts to the user. Nothing happens if the ranks have no store in common.
+    `what` is the user's name for the facts. If the ranks have no common store, the call does nothing.
     """
     name = job_name()
     _agreed[place] += 1
@@ -147,12 +153,12 @@ def _wait(done: Callable[[], bool], missing: Callable[[], str]) -> None:
     end_s = time.monotonic() + LIMIT_S
     while not done():
         if time.monotonic() > end_s:
-            raise ServerError(f"{missing()} within {LIMIT_S:.0f} s: do all ranks draw from the same data set?")
+            raise ServerError(f"{missing()} within {LIMIT_S:.0f} s: do all ranks fetch from the same data set?")
         time.sleep(_STEP_S)
 
 
 def _store() -> _Store:
-    """The job's store."""
+    """Return the job's store."""
     store = _store_of_group()
     if store is not None and not any(store is other for other in _inherited):
         found: _Store = store
@@ -168,10 +174,10 @@ def _store() -> _Store:
 
 
 def _connected(host: str, port: int) -> _Store:
-    """A connection of its own to the store. Raises RuntimeError, ValueError.
+    """Return a new connection to the store. Raises RuntimeError, ValueError.
 
-    PyTorch waits for ever where a socket listens and nobody answers, as after the death of rank 0, whose forked workers
-    still have the store's socket. So a thread connects, and is left behind after the limit.
+    If a socket listens and nobody answers, PyTorch waits for ever. This happens after the death of rank 0, whose forked
+    workers still have the store's socket. So a thread connects, and is abandoned after the limit.
     """
     found: list[_Store | BaseException] = []
 
@@ -198,7 +204,7 @@ def _connected(host: str, port: int) -> _Store:
 
 
 def _store_of_group() -> Any:
-    """The store of this process's default group, without its prefixes; None where there is no group."""
+    """Return the store of this process's default group, without its prefixes; None if there is no group."""
     if not torch.distributed.is_available() or not torch.distributed.is_initialized():
         return None
     store: Any = torch.distributed.distributed_c10d._get_default_store()
@@ -218,7 +224,7 @@ os.register_at_fork(after_in_child=_inherit)
 
 
 def _own_host() -> str:
-    """The address of this node on the network over which ranks speak; loopback where all ranks are on this node."""
+    """Return the address of this node on the network of the ranks; loopback if all ranks are on this node."""
     host, port = ("", 0)
     with suppress(UsageError):  # without an address of the job, take this machine's own
         host, port = master()

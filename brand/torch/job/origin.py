@@ -1,7 +1,7 @@
 """Which samplers of several nodes are the same one? Samplers that the training's program makes at the same place.
 
-All ranks run one program. Where ranks of different nodes reach the same place of it, they mean the same sampler and
-must draw in the same order. A sampler that only one rank uses is made at its own place, and is not compared.
+All ranks run one program. If ranks of different nodes reach the same place of it, they mean the same sampler and must
+draw in the same order. A sampler that only one rank uses is made at a place of its own, and is not compared.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _orders: dict[tuple[str, str], list[Order]] = {}
 
 
 def origin_here() -> str:
-    """The place of the program that calls this library, with its callers: the same on all ranks.
+    """Return the place of the program that calls this library, with its callers. It is the same on all ranks.
 
     Folders are left out, because nodes may have the program in different folders.
     """
@@ -31,9 +31,9 @@ def origin_here() -> str:
 
 
 def turn_of(order: Order, origin: str) -> int:
-    """A number that identifies an order for other nodes, made from its sampler's origin and its number there.
+    """Return a number that identifies an order to other nodes, made from its sampler's origin and its number there.
 
-    One origin has several orders where a loop makes several samplers, or where a sampler loads states.
+    One origin has several orders if a loop makes several samplers, or if a sampler loads states.
     """
     orders = _orders.setdefault((order.data_set, origin), [])
     if order not in orders:

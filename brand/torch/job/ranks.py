@@ -1,7 +1,7 @@
-"""Which rank of how many is this process, on which node of how many, and which job does it belong to?
+"""Which rank, node and job does this process belong to?
 
-An argument counts first, then `torch.distributed`, then the environment of torchrun or Slurm; else the process is
-alone. Callers ask as late as possible, because frameworks start their ranks after the data set was made.
+An argument counts first, then `torch.distributed`, then the environment of torchrun or Slurm. If there is none of them,
+the process is alone. Callers ask as late as possible, because frameworks start their ranks after the data set was made.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _JOB: Final = (
 
 
 def find_rank(rank: int | None, replicas: int | None, environment: Mapping[str, str] = os.environ) -> tuple[int, int]:
-    """Rank and number of ranks. Raises `UsageError` where they contradict each other."""
+    """Return the rank and the number of ranks. Raises `UsageError` if they contradict each other."""
     if rank is None or replicas is None:
         found = _found(environment)
         if replicas not in (None, found[1]):
@@ -42,7 +42,7 @@ def find_rank(rank: int | None, replicas: int | None, environment: Mapping[str, 
 
 
 def job_name(environment: Mapping[str, str] = os.environ) -> str | None:
-    """A name that all ranks of one job on this node have in common; None where this process is not one of several."""
+    """Return a name that all ranks of one job on this node have in common; None if there is one process."""
     if _found(environment)[1] == 1:
         return None
     facts = "|".join(f"{name}={environment.get(name, '')}" for name in _JOB)
@@ -50,7 +50,7 @@ def job_name(environment: Mapping[str, str] = os.environ) -> str | None:
 
 
 def node_by_launcher(environment: Mapping[str, str] = os.environ) -> tuple[int, int] | None:
-    """Number of this node and number of nodes, as torchrun or Slurm say; None where neither does.
+    """Return the number of this node and the number of nodes, from torchrun or Slurm; None if neither gives them.
 
     Ranks that meet on loopback are all on one node. Raises `UsageError`.
     """
@@ -62,7 +62,7 @@ def node_by_launcher(environment: Mapping[str, str] = os.environ) -> tuple[int, 
 
 
 def master(environment: Mapping[str, str] = os.environ) -> tuple[str, int]:
-    """Host and port of the job's store. Raises `UsageError` where the environment does not say."""
+    """Return the host and port of the job's store. Raises `UsageError` if the environment does not have them."""
     host, port = environment.get("MASTER_ADDR", ""), environment.get("MASTER_PORT", "")
     if not host or not port.isdecimal():
         found = f"MASTER_ADDR={host!r}, MASTER_PORT={port!r}"
@@ -71,7 +71,7 @@ def master(environment: Mapping[str, str] = os.environ) -> tuple[str, int]:
 
 
 def this_machine() -> str:
-    """A name of this kernel and network namespace: processes that have it in common can share a node server."""
+    """Return a name of this kernel and network namespace. Processes with the same name can share a data server."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return f"{socket.gethostname()}|{boot}|{Path('/proc/self/ns/net').readlink()}"
 
@@ -83,7 +83,7 @@ def _found(environment: Mapping[str, str]) -> tuple[int, int]:
 
 
 def _numbers(names: Iterable[tuple[str, str]], environment: Mapping[str, str]) -> tuple[int, int] | None:
-    """The first pair of variables that are both set."""
+    """Return the values of the first pair of variables that are both set."""
     for number, count in names:
         if number in environment and count in environment:
             try:

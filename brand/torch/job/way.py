@@ -1,7 +1,7 @@
-"""Which node server does a data set draw from? One that the user gives, or the one of its job's ranks on this node.
+"""Which data server does a data set fetch from? One that the user gives, or that of its job's ranks on this node.
 
-The first use settles it, because ranks of several nodes may have to wait for each other, and because frameworks start
-their ranks after the data set was made.
+The server is chosen at the first use, because ranks of several nodes may have to wait for each other, and because
+frameworks start their ranks after the data set was made.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from brand.torch.job.discovery import JobNodes, find_nodes
 from brand.torch.job.ranks import find_rank, job_name, node_by_launcher
 
 COMMON: Final = "common"
-"""As `server=`: one server for all jobs of this user on this machine that draw from the data set."""
+"""Value of `server=` for one server for all jobs of this user on this machine that fetch from the data set."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
-    """Options of a `BrandDataset` that its node server depends on, as the user gives them."""
+    """Options of a `BrandDataset` that determine its data server, as the user gives them."""
 
     server: str | None
     memory: Memory
@@ -51,12 +51,12 @@ class ServerOptions:
 
 
 class ServerResolver:
-    """The way of one data set to its server. Picklable; making it opens nothing."""
+    """Chooses the data server of one data set. Can be pickled; the constructor opens nothing."""
 
     def __init__(self, data: StoredDataSet, options: ServerOptions) -> None:
         self._data, self.options = data, options
         self._name = secrets.token_hex(8)
-        """A name that tells the server and the run from others where this process belongs to no job."""
+        """A random name for the server and the run, if this process belongs to no job."""
 
     def __getstate__(self) -> dict[str, Any]:
         _ = self.client  # a worker in which torch.distributed is not initialised could not find the nodes
@@ -67,12 +67,12 @@ class ServerResolver:
 
     @property
     def settled(self) -> bool:
-        """Whether it was used."""
+        """Whether the server has been chosen."""
         return "client" in self.__dict__
 
     @cached_property
     def client(self) -> Client:
-        """The client of the server. Raises `UsageError`, and `ServerError` where another rank does not answer."""
+        """The client of the server. Raises `UsageError`, and `ServerError` if another rank does not answer."""
         options = self.options
         common = options.server == COMMON
         spec = ServerSpec(self._data.name, self._address(), options.memory, cache=options.cache, common=common)
@@ -89,7 +89,7 @@ class ServerResolver:
 
     @cached_property
     def job(self) -> JobNodes | None:
-        """The nodes that draw from this data set together; None where this node is alone, or the user gives a server.
+        """The nodes that fetch from this data set together; None if this node is alone, or the user gives a server.
 
         Raises the errors of `client`.
         """
@@ -104,13 +104,13 @@ class ServerResolver:
 
     @property
     def nodes(self) -> int:
-        """Number of nodes that draw from the data set together. Raises the errors of `client`."""
+        """Number of nodes that fetch from the data set together. Raises the errors of `client`."""
         if self.options.attached:
             return self.client.server().nodes
         return 1 if self.job is None else self.job.nodes
 
     def _address(self) -> str:
-        """Where the server listens, or will listen: one address for the ranks of a job on this node."""
+        """Return the address at which the server listens, or will listen: one for all ranks of a job on this node."""
         server = self.options.server
         if server == COMMON:
             return own_address(f"{COMMON}|{os.getuid()}|{self._data.id}".encode())
@@ -122,7 +122,7 @@ class ServerResolver:
         return own_address(f"{self._facts()}|{node}".encode())
 
     def _facts(self) -> str:
-        """Facts that are the same for all servers of one data set and job."""
+        """Return facts that are the same for all servers of one data set and job."""
         options = self.options
         cache = "" if options.cache is None else f"|{options.cache.to_json()}"
         return f"{job_name()}|{self._data.id}|{options.memory}|{options.peer_memory}{cache}"

@@ -2,11 +2,11 @@
 
 loader      BrandLoader: the DataLoader's contract
 iteration   one iteration: its threads, and the order of batches
-batches     where a loader takes its batches from
+batches     sources of batches: a sampler or a batch sampler
 assemble    batches made of columns; page-locked memory
-gate        how many threads work at a time
-threads     how many threads feed the loop
-stages      where the time goes
-waits       why the training loop waits
+gate        a limit for the threads that work at a time
+threads     the number of threads that feed the loop
+stages      time by stage
+waits       data stalls of the training loop, by cause
 seeding     random transforms that are the same in every run
 """

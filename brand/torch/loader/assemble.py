@@ -1,4 +1,4 @@
-"""How does a batch come together without single samples, and how does it get into page-locked memory?"""
+"""How is a batch made without single samples, and how is it copied to page-locked memory?"""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from brand.torch.fetch.fetched import Column, Columns
 
 
 def assemble(columns: Columns, names: Sequence[str] | None, files: Collection[str], first: int, end: int) -> Any:
-    """The batch that `default_collate` makes of the samples `first` to `end` - 1 of these columns.
+    """Return the batch that `default_collate` makes of the samples `first` to `end` - 1 of these columns.
 
-    A dict of all columns, or a list of the columns in `names`. The columns in `files` hold images or audio that are not
-    decoded; they become lists of uint8 tensors.
+    It is a dict of all columns, or a list of the columns in `names`. The columns in `files` hold images or audio that
+    are not decoded; they become lists of uint8 tensors.
     """
 
     def made(name: str) -> Any:
@@ -31,14 +31,14 @@ def _files(column: Column) -> list[torch.Tensor]:
 
 
 def _collated(column: Column, strings: type[list[Any]] | type[tuple[Any, ...]]) -> Any:
-    """A column as PyTorch collates it: strings stay in a list where samples are dicts, else in a tuple."""
+    """Return a column as PyTorch collates it. Strings are in a list if samples are dicts, otherwise in a tuple."""
     if isinstance(column, np.ndarray):  # prepared values are views of the draw's buffer, which is used again
         return torch.from_numpy(column.copy() if column.ndim > 1 else np.ascontiguousarray(column))
     return strings(column) if isinstance(column[0], str | bytes) else default_collate(column)
 
 
 def pinned(value: Any) -> Any:
-    """A batch with its tensors in page-locked memory, as `DataLoader(pin_memory=True)` makes it."""
+    """Return a batch with its tensors in page-locked memory, as `DataLoader(pin_memory=True)` does."""
     if isinstance(value, torch.Tensor) or hasattr(value, "pin_memory"):
         return value.pin_memory()
     if isinstance(value, Mapping):

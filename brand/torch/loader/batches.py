@@ -1,4 +1,4 @@
-"""Where does a `BrandLoader` take its batches from? A sampler, or a sampler of batches."""
+"""Which source has the batches of a `BrandLoader`? A sampler, in batches of one size, or a batch sampler."""
 
 from __future__ import annotations
 
@@ -19,38 +19,38 @@ class SamplerBatches(Protocol):
 
     @property
     def size(self) -> int:
-        """Samples of a batch, about."""
+        """Samples of a batch, approximately."""
 
     @property
     def epoch(self) -> int | None:
-        """The epoch, once it has begun; None: samples are not drawn."""
+        """The epoch, once it has begun; None if samples are read by index."""
 
     @property
     def seed(self) -> int:
-        """The seed of the order, where there is an epoch."""
+        """The seed of the order, if there is an epoch."""
 
     @property
     def ranks(self) -> tuple[int, int]:
-        """Rank and number of ranks among which the samples are divided, where there is an epoch."""
+        """Rank and number of ranks among which the samples are divided, if there is an epoch."""
 
     def begin(self) -> None:
-        """Settle the epoch, and have the node server read ahead. A second call does nothing."""
+        """Settle the epoch, and have the data server prefetch. A second call does nothing."""
 
     def go_on(self) -> None:
-        """Raise `UsageError` where the next iteration was asked for meanwhile."""
+        """Raise `UsageError` if the next iteration was requested meanwhile."""
 
     def take(self, count: int) -> tuple[Ints, list[int]]:
-        """The next `count` batches: the ints of all of them, and how many each has. Fewer, or none, at the end."""
+        """Return the ints of the next `count` batches, fewer at the end, and the number of ints of each batch."""
 
     def state(self, trained: int) -> dict[str, Any]:
-        """The state of the run after so many batches of this iteration."""
+        """Return the loader state after `trained` batches of this iteration."""
 
     def figures(self, trained: int) -> dict[str, Any]:
-        """What is known of the length of so many batches, and of the whole epoch, as plain values."""
+        """Return the padding of the first `trained` batches and of the epoch, as plain values; empty if unknown."""
 
 
 class FixedSizeBatches:
-    """Batches of one size, cut out of a sampler's ints. The last one may be short."""
+    """Batches of one size, taken from a sampler's ints. The last batch may be short."""
 
     def __init__(self, sampler: Any, size: int, *, drop_last: bool) -> None:
         self._sampler, self._ints = sampler, iter(sampler)
@@ -61,7 +61,7 @@ class FixedSizeBatches:
 
     @property
     def positions(self) -> Positions | None:
-        """The iteration of a `BrandSampler`; None: it is another sampler's."""
+        """The iteration of a `BrandSampler`; None for another sampler."""
         return self._ints if isinstance(self._ints, Positions) else None
 
     @property
@@ -100,7 +100,7 @@ class FixedSizeBatches:
         return ints, [self.size] * whole + [rest] * (rest > 0)
 
     def state(self, trained: int) -> dict[str, Any]:
-        """See `SamplerBatches`. The sampler is a `BrandSampler`."""
+        """See `SamplerBatches`. The sampler must be a `BrandSampler`."""
         positions = self.positions
         if positions is None or not positions.begun:
             return dict(self._sampler.state_dict())
@@ -111,6 +111,6 @@ class FixedSizeBatches:
         return positions.state_after(positions.most if ended else samples)
 
     def figures(self, trained: int) -> dict[str, Any]:
-        """See `SamplerBatches`: nothing is known."""
+        """See `SamplerBatches`. Returns an empty dict."""
         del trained
         return {}

@@ -1,8 +1,8 @@
-"""How do at most so many threads of a pool work at a time, where the number changes? A `Gate` keeps the tasks.
+"""How is the number of threads of a pool that work at a time limited, if the limit changes? A `Gate` holds the tasks.
 
-It hands the pool one *runner* for each thread that may work. A runner takes task after task, and ends where none is
-left or too many run. So no thread waits at the gate, and a smaller limit can block nothing: tasks that run end, and one
-runner at least stays while there are tasks.
+It submits one *runner* to the pool for each thread that may work. A runner executes task after task, and ends if no
+task is left or too many runners exist. So no thread waits at the gate, and a smaller limit cannot block: running tasks
+end, and while there are tasks, at least one runner remains.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import torch
 
 
 def pool_of(threads: int) -> ThreadPoolExecutor:
-    """A pool in whose threads PyTorch starts no further ones.
+    """Return a pool in whose threads PyTorch starts no further threads.
 
-    Else each thread of the pool would get a team of its own, which waits in a loop for its next work and takes the
+    Otherwise each thread of the pool would get a team of its own, which busy-waits for its next work and takes the
     processors from decoding.
     """
     torch.get_num_threads()  # settles the number of this thread, which may first work while `_work_alone` runs
@@ -27,14 +27,15 @@ def pool_of(threads: int) -> ThreadPoolExecutor:
 
 
 _settling = threading.Lock()
-"""Held while the number that later threads take over is 1. No process is forked meanwhile."""
+"""Held while the number of threads that a new thread inherits is 1. No process is forked meanwhile."""
 os.register_at_fork(before=_settling.acquire, after_in_parent=_settling.release, after_in_child=_settling.release)
 
 
 def _work_alone() -> None:
-    """Let PyTorch work with one thread in this one, and in threads that begin later with as many as before.
+    """Let PyTorch work with one thread in the calling thread, and with the former number in threads that begin later.
 
-    PyTorch settles a thread's number as the thread asks for it or first works: it is the last that any thread has set.
+    PyTorch settles the number of a thread when the thread asks for it or first works: the last number that any thread
+    has set.
     """
     with _settling:
         others = torch.get_num_threads()  # else this thread's first work would undo the next line
@@ -45,12 +46,12 @@ def _work_alone() -> None:
 
 
 class Gate:
-    """Runs tasks in the order in which they came, at most `limit` at a time. A task reports its own errors."""
+    """Runs tasks in the order of submission, at most `limit` at a time. A task reports its own errors."""
 
     def __init__(self, pool: ThreadPoolExecutor, limit: int) -> None:
         self._pool, self._limit = pool, limit
         self._tasks: deque[Callable[[], None]] = deque()
-        """Not begun. An iteration bounds them: those of the batches that are ahead."""
+        """Tasks that have not begun. They are bounded, because an iteration bounds the batches that are prefetched."""
         self._runners = 0
         self._lock = threading.Lock()
 
@@ -59,7 +60,7 @@ class Gate:
 
     @property
     def limit(self) -> int:
-        """How many tasks may run at a time, at least 1."""
+        """Number of tasks that may run at a time, at least 1."""
         return self._limit
 
     @limit.setter
@@ -86,7 +87,7 @@ class Gate:
             del task  # a runner that waits for the lock keeps no batch alive
 
     def _next(self) -> Callable[[], None] | None:
-        """The next task; or None, and the runner ends."""
+        """Return the next task; None if the runner must end."""
         with self._lock:
             if self._tasks and self._runners <= self._limit:
                 return self._tasks.popleft()

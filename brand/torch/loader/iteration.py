@@ -1,14 +1,14 @@
-"""One iteration of a `BrandLoader`: which thread does what, and in which order do batches come?
+"""One iteration of a `BrandLoader`: which thread does which work, and in which order are batches delivered?
 
     producer thread      ints of some batches (`batches`) -> one request -> samples, copied once out of the shared pages
-    pool of threads      slices of a batch: decode, transform; the last slice of a batch puts the batch together
+    pool of threads      slices of a batch: decode, transform; the last slice of a batch collates the batch
     training loop        takes batches in order; sets how many threads of the pool work at a time (`threads`, `gate`)
 
-Where nothing is decoded or transformed, the pool makes the batches of a request out of columns; also a batch without
-transform whose images and audio have all been prepared in one shape.
+If nothing is decoded or transformed, the pool makes the batches of a request out of columns. It does so, too, if there
+is no transform and the server has decoded all images and audio of a batch in one shape.
 
-At most `ahead` batches are on their way. An error travels with its batch and is raised where that batch is due. When
-the training leaves the loop, by `break` or Ctrl-C, the threads stop.
+At most `ahead` batches are prefetched. An error is raised when the training loop reaches its batch. If the training
+leaves the loop, by `break` or Ctrl-C, the threads stop.
 """
 
 from __future__ import annotations
@@ -45,21 +45,26 @@ from brand.torch.loader.waits import Course, Reporter, StepWaits
 from brand.torch.sampler.packed import PackedRows
 
 REQUEST: Final = 4096
-"""Samples of one request: with small samples, so many make the cost of a request small."""
+"""Samples of one request: if samples are small, this number makes the cost of a request small for each of them."""
 LARGE_REQUEST: Final = 16384
-"""Most samples of one request, where they are few of those on their way: threads then wait less for each other."""
+"""Largest number of samples of one request, if they are few of those prefetched: threads then wait less for each
+other.
+"""
 _NO_PROFILE: Final = nullcontext()
-"""In place of a span that costs 5 us a batch."""
+"""Replaces a profiler span, which costs 5 us for each batch."""
 SLICE: Final = 16
 """Samples that one thread decodes at a time."""
 _STEP_S: Final = 0.1
-"""How long a thread waits before it checks whether it should stop."""
+"""Seconds for which a thread waits before it checks whether it should stop."""
 PROFILED: Final = "enumerate(DataLoader)#BrandLoader.__next__"
-"""How a profile of PyTorch names the time in which the loop waits: its tools count it as data time."""
+"""Name in a PyTorch profile of the time in which the loop waits. PyTorch's tools count this name as data time."""
 
 
 class _PendingBatch(Future[Any]):
-    """A batch on its way: its slices, and how many of them are not done. `course` says where it is."""
+    """A batch that is being prefetched: its slices, and the number of slices that are not done.
+
+    `course` has its times.
+    """
 
     def __init__(self, samples: int, course: Course) -> None:
         super().__init__()
@@ -76,27 +81,27 @@ class LoaderOptions:
     collate_fn: Callable[[list[Any]], Any]
     pin_memory: bool
     ahead: int
-    """Batches that are on their way while one is trained."""
+    """Batches to prefetch while one is trained."""
     iteration: int
-    """Number of the iteration, from 1 on: the epoch of random transforms if samples are not drawn."""
+    """Number of the iteration, from 1 on. If samples are read by index, it is the epoch of random transforms."""
 
 
 @dataclass(frozen=True, slots=True)
 class Instruments:
-    """What measures a loader."""
+    """The measurements of a loader."""
 
     stages: Stages
-    """Where its time goes."""
+    """Time by stage."""
     pace: PaceWindows
-    """How many threads decode, and how fast."""
+    """Number and speed of the threads that decode."""
     waits: StepWaits
-    """How the training loop waits."""
+    """Data stalls of the training loop."""
     timeline: Timeline | None = None
-    """Where a trace is written."""
+    """The file of a trace; None if there is none."""
 
 
 class LoaderIteration:
-    """One iteration: its producer thread, and the batches on their way."""
+    """One iteration: its producer thread, and the batches that are prefetched."""
 
     def __init__(
         self, data: SampleSource, batches: SamplerBatches, gate: Gate, options: LoaderOptions, instruments: Instruments
@@ -108,7 +113,7 @@ class LoaderIteration:
         )
         """Whether batches are made of columns, without single samples."""
         self._gathers = options.collate_fn is default_collate and data.transform is None
-        """Whether a batch is made of columns if all of it is prepared."""
+        """Whether a batch is made of columns if the server has decoded all of it."""
         self._run = (torch.initial_seed(), options.iteration)
         """Seed and epoch."""
         self._ready: queue.Queue[_PendingBatch | None] = queue.Queue(options.ahead)
@@ -117,7 +122,7 @@ class LoaderIteration:
         self._timeline = instruments.timeline
         self._reporter: Reporter | None = None
         self.handed_out = 0
-        """Batches that the loop was given."""
+        """Number of batches that the loop has received."""
         self._requested = 0
         self._thread = threading.Thread(target=self._produce, name="brand-draw", daemon=True)
 
@@ -126,7 +131,7 @@ class LoaderIteration:
         return f"LoaderIteration({state}, {counted(self.handed_out, 'batch', 'batches')} handed out, {self._source!r})"
 
     def batches(self) -> Generator[Any, None, None]:
-        """The batches, in order. The threads start when the first batch is taken.
+        """Yield the batches, in order. The threads start when the first batch is taken.
 
         The epoch is settled then, too, because frameworks call `set_epoch` between `iter` and the first batch.
         """
@@ -170,7 +175,10 @@ class LoaderIteration:
             self.close()
 
     def _begin(self) -> None:
-        """The first batch is about to be taken. A rank that draws reports its waits to its server from now on."""
+        """Prepare the measurements before the first batch.
+
+        A rank that draws reports its waits to its server from now on.
+        """
         self._pace.begin()
         epoch = self._source.epoch
         self._waits.begins("storage" if epoch is None else "server")
@@ -180,22 +188,22 @@ class LoaderIteration:
             self._reporter = Reporter(self._data.tell_loop, self._waits, ranks, epoch)
 
     def _note(self, track: str, name: str, start_s: float, end_s: float | None = None, **facts: Any) -> None:
-        """Add an event to the trace, if there is one; without `end_s` it ends now."""
+        """Add an event to the trace, if there is a trace. Without `end_s`, the event ends now."""
         if self._timeline is not None:
             self._timeline.add(track, name, start_s, time.monotonic() if end_s is None else end_s, facts)
 
     def _trained(self, samples: int) -> None:
-        """Set how many threads work from now on."""
+        """Set the number of threads after a batch of `samples` samples was trained."""
         threads = self._pace.batch(time.perf_counter(), samples, self._stages.totals())
         if threads != self._gate.limit:
             self._gate.limit = self._stages.threads = threads
 
     def state_dict(self) -> dict[str, Any]:
-        """The state of the run after the last batch that was handed out."""
+        """Return the loader state after the last batch that the loop has received."""
         return self._source.state(self.handed_out)
 
     def figures(self) -> dict[str, Any]:
-        """What is known of the length of the batches that were handed out, and of the whole epoch."""
+        """Return the padding of the batches that the loop has received, and of the epoch; empty if it is unknown."""
         return self._source.figures(self.handed_out)
 
     def close(self) -> None:
@@ -212,7 +220,7 @@ class LoaderIteration:
             self._reporter.close()
 
     def _take(self, start_s: float) -> _PendingBatch | None:
-        """The next batch, which may not be done; None: there is none. The loop waits since `start_s`."""
+        """Return the next batch, which may not be done; None if there is none. The loop waits since `start_s`."""
         self._waits.waits(start_s)
         while True:
             with suppress(queue.Empty):
@@ -224,7 +232,7 @@ class LoaderIteration:
                 return None
 
     def _put(self, batch: _PendingBatch | None) -> bool:
-        """Hand a batch over; False where the iteration has been stopped."""
+        """Put a batch into the queue. Returns False if the iteration was stopped."""
         while not self._stop.is_set():
             with suppress(queue.Full):
                 self._ready.put(batch, timeout=_STEP_S)
@@ -248,16 +256,17 @@ class LoaderIteration:
             self._put(None)
 
     def _next_request(self, last: int) -> int:
-        """Batches of the next request: twice the last, up to `REQUEST` samples and to half of the batches ahead.
+        """Return the batches of the next request: twice the last, up to `REQUEST` samples, or half of those ahead.
 
-        Up to `LARGE_REQUEST` samples where that is an eighth of these batches: a request is copied some times.
+        Up to `LARGE_REQUEST` samples are allowed if they are at most an eighth of the batches ahead, because a request
+        is copied several times.
         """
         ahead, size = self._options.ahead, self._source.size
         most = max(1, min(REQUEST // size, ahead // 2), min(LARGE_REQUEST // size, ahead // 8))
         return min(2 * last, most)
 
     def _request(self, indices: Ints, sizes: Sequence[int]) -> bool:
-        """Fetch batches of these sizes and set the pool to work; False where the iteration was stopped."""
+        """Fetch batches of these sizes and submit them to the pool. Returns False if the iteration was stopped."""
         start_s = time.monotonic()
         try:
             fetched = self._data.fetch(indices)
@@ -294,7 +303,7 @@ class LoaderIteration:
     def _make_whole(
         self, batches: Sequence[_PendingBatch], fetched: FetchedSamples, spans: Sequence[tuple[int, int]]
     ) -> None:
-        """Make batches of columns. Where a sample does not decode, only its own batch fails."""
+        """Make batches of columns. If a sample does not decode, only its own batch fails."""
         if self._stop.is_set():
             return
         try:
@@ -317,13 +326,13 @@ class LoaderIteration:
                 _fail(batch, error)
 
     def _of_columns(self, columns: Columns, first: int, end: int) -> Any:
-        """The batch of some samples of columns."""
+        """Return the batch of the samples `first` to `end` - 1 of columns."""
         if isinstance(self._options.collate_fn, PackedRows):
             return self._options.collate_fn.of_columns(columns, first, end)
         return assemble(columns, self._data.fields, self._data.files, first, end)
 
     def _make_gathered(self, batch: _PendingBatch, fetched: FetchedSamples, first: int, end: int) -> None:
-        """Make a batch of prepared samples out of columns."""
+        """Make a batch of columns that the server has decoded."""
         if self._stop.is_set() or batch.done():
             return
         try:
@@ -361,8 +370,9 @@ class LoaderIteration:
             _fail(batch, error)
 
     def _transformed(self, samples: Sequence[dict[str, Any]], uses: Sequence[int]) -> list[Any]:
-        """Samples after the data set's transform, each with its own random numbers. `uses` tells those apart that an
-        index has in the epoch.
+        """Return samples after the data set's transform, each with its own random numbers.
+
+        `uses` are numbers that distinguish the uses of one index in the epoch.
         """
         if self._data.transform is None:
             return self._data.finish(list(samples))

@@ -1,7 +1,7 @@
 """How does a `BrandLoader` make batches without worker processes? With threads (`iteration`).
 
-Pillow, libsndfile and zstandard let other threads run while they decode, so threads are enough. Threads start at once,
-and hand over a batch without pickling it.
+Pillow, libsndfile and zstandard release the interpreter lock while they decode, so threads are enough. Threads start at
+once, and deliver a batch without pickling it.
 """
 
 from __future__ import annotations
@@ -37,41 +37,43 @@ from brand.torch.sampler.batch_samplers import (
 from brand.torch.sampler.sampler import BrandSampler, serve_loader
 
 AHEAD_BYTES: Final = 64 << 20
-"""By default, batches of about so many stored bytes are on their way, at most."""
+"""By default, the prefetched batches have at most about this many stored bytes,"""
 AHEAD_PART: Final = 8
-"""And of at most `1 / AHEAD_PART` of the memory that the data set was given."""
+"""and at most `1 / AHEAD_PART` of the memory that the data set was given."""
 MOST_AHEAD: Final = 64
 _OF_THIS_PROCESS: Final = ("_instruments", "_epoch", "_gate")
-"""Attributes that a copy in another process makes anew."""
+"""Attributes that a copy in another process creates again."""
 
 
 class BrandLoader(DataLoader[Any]):
-    """Batches of a `BrandDataset` or a `Mixture`, as of a `DataLoader`, with threads instead of worker processes.
+    """Batches of a `BrandDataset` or a `Mixture`: a `DataLoader` with threads instead of worker processes.
 
-    It is a `DataLoader` to frameworks (`isinstance`, its attributes), and has the state that they save. Its batches
-    come only from its own iteration: a framework that takes them from its `batch_sampler` gets an error.
+    Frameworks treat it as a `DataLoader` (`isinstance`, its attributes), and save its state. Batches must be taken by
+    iterating over the loader: a framework that takes them from its `batch_sampler` gets an error.
 
-    Images and audio that are not decoded (`decode=False`, no transform, no collate_fn) come as lists of uint8 tensors,
-    as torchvision's decoders take them, and their bytes are copied once. A `DataLoader` gives bytes.
+    If images and audio are not decoded (`decode=False`, no transform, no collate_fn), they are lists of uint8 tensors,
+    as torchvision's decoders take them, and their bytes are copied once. A `DataLoader` returns bytes.
 
-    Transforms run in several threads at a time. In them, torch's random functions give the same numbers in every run,
-    because each sample has its own seed; jobs with a name (`job=`) have numbers of their own.
+    Transforms run in several threads at a time. In transforms, torch's random functions return the same numbers in
+    every run, because each sample has its own seed. A job with a name (`job=`) has random numbers of its own.
 
     Args:
         dataset: The data set; its `transform`, `fields` and `decode` apply.
         batch_size: Samples in a batch.
-        sampler: Which samples to take; by default a `BrandSampler(dataset)`: every sample once an epoch, in random
-            order.
-        batch_sampler: A `LengthBatchSampler` or `PackedBatchSampler`, in place of `batch_size`, `sampler` and
-            `drop_last`.
-        drop_last: Whether to leave out a last batch that is not full.
-        collate_fn: Makes a batch of a list of samples; PyTorch's `default_collate` by default.
-        pin_memory: Whether batches lie in page-locked memory, for fast copies to a GPU.
-        num_workers: Number of threads that decode; by default the number of processors that this process may use.
-            `"auto"` finds, while the loop trains, the fewest that feed the loop, at most that number. In each of them,
-            PyTorch works with one thread. There are no worker processes.
-        prefetch_batches: Batches to prepare while one is trained; by default as many as 64 MB hold, or an eighth of the
-            data set's `memory=` if that is less; at least 2.
+        sampler: The samples to take; None: a `BrandSampler(dataset)`: every sample once an epoch, in random order.
+        batch_sampler: A `LengthBatchSampler` or `PackedBatchSampler`, which chooses the samples of each batch; in place
+            of `batch_size`, `sampler` and `drop_last`.
+        drop_last: Whether to leave out the last batch if it is not full.
+        collate_fn: Makes a batch of a list of samples; None: PyTorch's `default_collate`.
+        pin_memory: Whether batches are in page-locked memory, for fast copies to a GPU.
+        num_workers: Number of threads that decode; there are no worker processes. None: the number of processors that
+            this process may use. `"auto"`: the smallest number, up to that of processors, that feeds the loop, found
+            while it trains (Lobster, observation 3). In each of these threads, PyTorch works with one thread.
+        prefetch_batches: Batches to prefetch while one is trained; at least 1. None: as many as 64 MiB of stored bytes,
+            or an eighth of the data set's `memory=` if that is less; 2 to 64.
+
+    Raises:
+        UsageError: The arguments contradict each other, or `batch_sampler` belongs to another data set.
     """
 
     dataset: Drawable
@@ -93,7 +95,7 @@ class BrandLoader(DataLoader[Any]):
     ) -> None:
         batch_size = _count("batch_size", batch_size)
         self._plan = batch_sampler
-        """What plans the batches; None: they have one size."""
+        """The batch sampler; None if batches have one size."""
         if isinstance(sampler, PlannedBatchSampler):
             kind = type(sampler).__name__
             raise UsageError(f"sampler= is a {kind}, which makes whole batches: give it as batch_sampler=")
@@ -117,11 +119,11 @@ class BrandLoader(DataLoader[Any]):
         self._finds_threads = num_workers == "auto"
         any_number = num_workers is None or num_workers == "auto"
         self.num_workers = _processors() if any_number else _count("num_workers", num_workers)
-        """The most threads that decode."""
+        """Largest number of threads that decode."""
         most = _enough(source_of(dataset), batch_size) if prefetch_batches is None else prefetch_batches
         self._ahead = _count("prefetch_batches", most)
         self._iterations = 0
-        """How many iterations have begun."""
+        """Number of iterations that have begun."""
         self._begin_anew()
         _loaders.add(self)
 
@@ -145,7 +147,7 @@ class BrandLoader(DataLoader[Any]):
         return f"BrandLoader({self.dataset!r}, {self.batch_size}, sampler={self.sampler!r}, {begun} begun)"
 
     def __len__(self) -> int:
-        """Batches of a whole epoch for this rank."""
+        """Return the number of batches of a whole epoch for this rank."""
         if self._plan is not None:
             return len(self._plan)
         samples = len(self.sampler)  # type: ignore[arg-type]
@@ -153,7 +155,7 @@ class BrandLoader(DataLoader[Any]):
 
     @property
     def stages(self) -> Stages:
-        """Where the time of the loader goes."""
+        """Time of the loader by stage."""
         return self._instruments.stages
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
@@ -174,23 +176,32 @@ class BrandLoader(DataLoader[Any]):
         return batches
 
     def set_epoch(self, epoch: int) -> None:
-        """Pass the epoch on to the sampler."""
+        """Make the next iteration this epoch; see `BrandSampler.set_epoch`."""
         self.sampler.set_epoch(epoch)  # type: ignore[attr-defined]
 
     def state_dict(self) -> dict[str, Any]:
-        """The state of the run after the last batch that was handed out. At the end of an epoch: in the next one."""
+        """Return the loader state after the last batch that the loop has received, as plain values.
+
+        At the end of an epoch, it is the state at the beginning of the next epoch. Raises `UsageError` if the sampler
+        has no state.
+        """
         sampler, epoch = self._brand_sampler(), self._epoch
         return sampler.state_dict() if epoch is None else epoch.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where a state says, with the next iteration."""
+        """Continue from a loader state, with the next iteration.
+
+        Raises `UsageError` if the state is not a loader state, or is one of another data set.
+        """
         self._brand_sampler().load_state_dict(state)
         self._epoch = None
 
     def stats(self) -> dict[str, Any]:
-        """Seconds by stage and the slowest stage, the threads and their pace, how the training loop waits and why
-        (`docs/waiting.md`), and the node server's counters; with a `batch_sampler=`, also the padding
-        (`docs/train-asr.md`).
+        """Return statistics of the loader and its data server, as plain values.
+
+        Seconds by stage and the slowest stage; the threads and their pace; `waits`: the data stalls of the training
+        loop, by cause (`docs/waiting.md`); `server`: the counters of the data server. With a batch sampler, `batches`
+        has the padding (`docs/train-asr.md`).
         """
         instruments = self._instruments
         waits = {"waits": instruments.waits.to_json(time.monotonic())}
@@ -200,19 +211,20 @@ class BrandLoader(DataLoader[Any]):
         return {**stages, **pace, **waits, **batches, "server": self.dataset.stats()}
 
     def monitor(self, callback: Callable[[int, dict[str, float]], object], *, every: int = 50) -> None:
-        """Call `callback(steps, row)` in the training loop, after every so many steps.
+        """Call `callback(steps, row)` in the training loop, after every `every` steps.
 
-        `steps` is how many batches the loader has handed out since it was made. `row` is about the steps since the last
-        call, numbers only (`docs/waiting.md`): seconds a step, samples a second, the share of the time that the loop
-        waited, percentiles of its waits, and seconds by cause.
+        `steps` is the number of batches that the loop has received since the loader was made. `row` describes the steps
+        since the last call, with numbers only (`docs/waiting.md`): seconds of a step, samples per second, the fraction
+        of the time for which the loop waited, percentiles of its waits in seconds, and seconds by cause. Raises
+        `UsageError`.
         """
         self._instruments.waits.monitor(callback, _count("every", every))
 
     def trace(self, path: str | os.PathLike[str] | None) -> None:
-        """Write what this loader does to a file for Perfetto, from its next iteration on; None: no more.
+        """Write a trace of this loader to a file for Perfetto, from its next iteration on. None: stop writing.
 
-        The file may be that of `brand serve --trace` or of other ranks: each appends to it, at most 64 MiB. Raises
-        `UsageError` where it cannot be written.
+        The file may be that of `brand serve --trace` or of other ranks: each process appends at most 64 MiB to it.
+        Raises `UsageError` if it cannot be written.
         """
         if self._instruments.timeline is not None:
             self._instruments.timeline.close()
@@ -227,7 +239,7 @@ class BrandLoader(DataLoader[Any]):
 
 
 class OwnBatches(BatchSampler):
-    """The `batch_sampler` of a `BrandLoader`: frameworks may look at it, but must not take batches from it."""
+    """The `batch_sampler` of a `BrandLoader`: frameworks may inspect it, but must not take batches from it."""
 
     def __iter__(self) -> Iterator[list[int]]:
         raise UsageError(
@@ -243,7 +255,10 @@ _iterations: weakref.WeakSet[Generator[Any, None, None]] = weakref.WeakSet()
 
 
 def _begin_anew_in_child() -> None:
-    """A forked child has none of its parent's threads, but may have locks that these threads hold."""
+    """Reset all loaders in a forked child.
+
+    It has none of its parent's threads, but may have locks that these threads hold.
+    """
     _iterations.clear()
     for loader in list(_loaders):
         loader._begin_anew()
@@ -251,7 +266,7 @@ def _begin_anew_in_child() -> None:
 
 @atexit.register
 def _end_iterations() -> None:
-    """End iterations that a script has left half used, while the modules that this needs are still there."""
+    """End iterations that a script has left half used, while the modules that they need still exist."""
     for batches in list(_iterations):
         with suppress(ValueError):  # another thread is using it
             batches.close()
@@ -261,7 +276,7 @@ os.register_at_fork(after_in_child=_begin_anew_in_child)
 
 
 def _enough(source: SampleSource, batch_size: int) -> int:
-    """Batches that are on their way by default: little memory for the data set means little for these."""
+    """Return the default number of batches to prefetch. If the data set has little memory, it is small."""
     room = AHEAD_BYTES
     limit = source.server_bytes
     if limit is not None:
@@ -270,7 +285,7 @@ def _enough(source: SampleSource, batch_size: int) -> int:
 
 
 def _check_plan(plan: Any, dataset: Drawable, *, alone: bool) -> None:
-    """Raise `UsageError` unless a plan of this data set alone says what batches are."""
+    """Raise `UsageError` unless `plan` is a batch sampler of this data set, and `alone`: without other arguments."""
     if not isinstance(plan, PlannedBatchSampler):
         raise UsageError(
             f"batch_sampler= is a {type(plan).__name__}: a BrandLoader takes a LengthBatchSampler or a "
@@ -279,16 +294,16 @@ def _check_plan(plan: Any, dataset: Drawable, *, alone: bool) -> None:
     if not alone:
         raise UsageError("batch_sampler= says what batches are: leave out batch_size=, sampler= and drop_last=")
     if plan.dataset is not dataset:
-        raise UsageError("batch_sampler= draws from another BrandDataset object; give both the same one")
+        raise UsageError("batch_sampler= fetches from another BrandDataset object; give both the same one")
 
 
 def _processors() -> int:
-    """Processors that this process may use."""
+    """Return the number of processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _count(name: str, value: Any) -> int:
-    """A whole number, at least 1. Raises `UsageError`."""
+    """Return `value` as a whole number, at least 1. Raises `UsageError`."""
     if isinstance(value, bool) or not hasattr(value, "__index__") or operator.index(value) < 1:
         other = ', or "auto"' if name == "num_workers" else ""
         raise UsageError(f"{name}={value!r}: give a whole number, at least 1{other}")

@@ -1,12 +1,12 @@
 """How are random transforms the same in every run, though threads run them in any order?
 
-Each sample has its own seed, from the seed of the run, the name of its job, the epoch and the index. While a transform
-runs, torch's random functions of this thread (torchvision's transforms use no others) take their numbers from a
-generator with that seed instead of the process's generator. All threads share the `random` module and numpy's global
-generator, so these are left alone.
+Each sample has its own seed, made from the seed of the run, the name of its job, the epoch and the index. While a
+transform runs, torch's random functions in its thread (torchvision's transforms use no others) take their numbers from
+a generator with that seed instead of the process's generator. All threads share the `random` module and numpy's global
+generator, so these are not changed.
 
-Most of torch's random functions take a generator. The others get one where they call an operator that takes one. That
-costs ten times as much, so only these functions are watched so closely.
+Most of torch's random functions accept a generator. The other functions get one when they call an operator that accepts
+one. That costs ten times as much, so only these functions are intercepted at their operators.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _DROPOUT: Final = ("dropout", "alpha_dropout", "feature_alpha_dropout")
 
 
 def _functions(home: object, *names: str) -> list[Callable[..., Any]]:
-    """The named functions that this version of torch has."""
+    """Return the functions with these names that this version of torch has."""
     return [getattr(home, name) for name in names if hasattr(home, name)]
 
 
@@ -51,7 +51,7 @@ _TAKE_NONE: Final = frozenset(
 
 
 class SampleSeeds(TorchFunctionMode):
-    """While it is entered, torch's random functions of this thread draw from `generator`."""
+    """While it is entered, torch's random functions in this thread use `generator`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class SampleSeeds(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        """Call `func`, with the generator where it is random and the caller gave none."""
+        """Call `func`, with the generator if the function is random and the caller gave none."""
         kwargs = kwargs or {}
         if func in _TAKE_A_GENERATOR and kwargs.get("generator") is None:
             kwargs = {**kwargs, "generator": self.generator}
@@ -79,7 +79,7 @@ class SampleSeeds(TorchFunctionMode):
 
 
 class _Operators(TorchDispatchMode):
-    """While it is entered, torch's random operators draw from a generator."""
+    """While it is entered, torch's random operators use a generator."""
 
     def __init__(self, generator: torch.Generator) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -88,7 +88,7 @@ class _Operators(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Iterable[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Call `func`, or where it is random the operator of the same name that takes a generator."""
+        """Call `func`. If it is random, call the operator of its name that accepts a generator."""
         kwargs = kwargs or {}
         if torch.Tag.nondeterministic_seeded in func.tags and kwargs.get("generator") is None:
             return func.overloadpacket(*args, **{**kwargs, "generator": self._generator})
@@ -96,13 +96,16 @@ class _Operators(TorchDispatchMode):
 
 
 def seed_of_job(seed: int, job: str | None) -> int:
-    """The seed of a run of this name. Jobs that share have the same seed, and random numbers of their own."""
+    """Return the seed of a run with this name. Jobs that share have the same seed, but random numbers of their own."""
     if job is None:
         return seed
     return int.from_bytes(hashlib.blake2s(f"{seed} {job}".encode(), digest_size=8).digest()) >> 1
 
 
 def seed_of(run: int, epoch: int, index: int, turn: int) -> int:
-    """The seed of one sample in one epoch. Where the sample comes more than once, `turn` tells its uses apart."""
+    """Return the seed of one sample in one epoch.
+
+    If the sample is used several times, `turn` distinguishes the uses.
+    """
     facts = struct.pack("<QQQQ", run & (1 << 64) - 1, epoch, index, turn)
     return int.from_bytes(hashlib.blake2s(facts, digest_size=8).digest()) >> 1

@@ -1,4 +1,4 @@
-"""Where does the time of a `BrandLoader` go, and which stage should be made faster?"""
+"""In which stages does a `BrandLoader` spend its time, and which stage should be made faster?"""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 NAMES: Final = {
-    "storage": "waiting for the node server or for exact reads, that is for storage",
+    "storage": "waiting for the data server or for exact reads, that is for storage",
     "gather": "copying samples out of the shared memory and checking them",
     "decode": "decoding and transforming, all threads together",
     "collate": "putting batches together, all threads together",
@@ -24,29 +24,29 @@ class Stages:
 
     def __init__(self, threads: int) -> None:
         self.threads = threads
-        """How many threads decode at a time."""
+        """Number of threads that decode at a time."""
         self._seconds = dict.fromkeys(NAMES, 0.0)
         self._decoded = 0
         self._lock = threading.Lock()
 
     def add(self, stage: str, seconds: float) -> None:
-        """Note seconds spent in a stage."""
+        """Add seconds spent in a stage."""
         with self._lock:
             self._seconds[stage] += seconds
 
     def count(self, samples: int) -> None:
-        """Note samples that have been decoded."""
+        """Add samples that have been decoded."""
         with self._lock:
             self._decoded += samples
 
     def totals(self) -> dict[str, float]:
-        """Seconds by stage, and the samples that have been `decoded`."""
+        """Return the seconds by stage, and the number of samples that have been `decoded`."""
         with self._lock:
             return {**self._seconds, "decoded": self._decoded}
 
     @contextmanager
     def measure(self, stage: str) -> Iterator[None]:
-        """Note the time that the block takes, for a stage."""
+        """Add the time of the `with` block to a stage."""
         start = time.perf_counter()
         try:
             yield
@@ -55,7 +55,7 @@ class Stages:
 
     @property
     def slowest(self) -> str:
-        """The stage that sets the pace: `training` where the loop hardly waits."""
+        """The stage that limits the throughput: `training` if the loop hardly waits."""
         with self._lock:
             seconds = dict(self._seconds)
         if seconds["loop_waits"] <= 0.05 * (seconds["loop_waits"] + seconds["training"]):
@@ -65,7 +65,7 @@ class Stages:
         return max(work, key=work.__getitem__)
 
     def to_json(self) -> dict[str, Any]:
-        """Seconds by stage, and the slowest."""
+        """Return the seconds by stage, and the slowest stage."""
         with self._lock:
             seconds = {f"{stage}_s": round(value, 3) for stage, value in self._seconds.items()}
         return {**seconds, "slowest": self.slowest}

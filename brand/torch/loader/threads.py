@@ -1,10 +1,10 @@
-"""How many threads decode in a `BrandLoader(num_workers="auto")`? The fewest that feed the training loop, or else reach
-the peak of throughput (Lobster, observation 3).
+"""How many threads decode in a `BrandLoader(num_workers="auto")`? The fewest that feed the training loop; if no number
+does, the fewest that reach the peak of throughput (Lobster, observation 3).
 
-    Ladder   numbers of threads as rungs: what a window of time has shown -> the number for the next window
-    Pace     the sums of a `Stages` and the time -> windows for the ladder, and the figures of the last one
+    ThreadTuner   numbers of threads as rungs: measurements of a window of time -> the number for the next window
+    PaceWindows   the sums of a `Stages` and the time -> windows for the tuner, and the figures of the last one
 
-Both are pure: the iteration brings the time, and sets the number that it gets. The number changes no batch, because
+Both are pure: the iteration passes the time, and sets the number that is returned. The number changes no batch, because
 each sample has a seed of its own and batches keep their order.
 """
 
@@ -15,34 +15,36 @@ from typing import Any, Final
 
 RUNGS: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 WAITS: Final = 0.02
-"""A loop that waits for more than this share of its time lacks batches."""
+"""A loop that waits for more than this fraction of its time lacks batches."""
 WORTH: Final = 1.03
-"""A rung above is worth its threads where its rate is more than so many times this one's."""
+"""The next rung is worth its threads if its rate is more than this multiple of the present rung's rate."""
 ENOUGH: Final = 1.1
-"""A rung below is enough where its rate is so many times what the loop needs."""
+"""The rung below is enough if its rate is at least this multiple of the rate that the loop needs."""
 CALM: Final = 3
-"""So many windows without waiting come before a step down."""
+"""Number of windows without waiting before a step down."""
 MOST_CALM: Final = 96
-"""The most windows before a step down, where steps down have failed."""
+"""Largest number of windows before a step down, if steps down have failed."""
 FORGOTTEN: Final = 64
-"""After so many windows, the rate of a rung is not known any more: data, transforms and other programs change."""
+"""Number of windows after which the rate of a rung is no longer known: data, transforms and other programs change."""
 WINDOW_S: Final = 0.3
 WINDOW_BATCHES: Final = 8
 RAMP: Final = 4
-"""The first batches of an iteration wait for requests that are small yet, and say nothing about threads."""
+"""Number of batches at the beginning of an iteration that are not measured: they wait for requests that are still
+small.
+"""
 
 
 class ThreadTuner:
-    """Numbers of threads, up to `most`, and what is known of their rates."""
+    """Numbers of threads, up to `most`, and their known rates."""
 
     def __init__(self, most: int, *, fixed: bool = False) -> None:
         self._rungs = (most,) if fixed else (*(rung for rung in RUNGS if rung < most), most)
         self._rung = min(1, len(self._rungs) - 1)
         self._rates: dict[int, tuple[float, int]] = {}
-        """By rung: samples a second, and the window that showed it last."""
+        """By rung: samples per second, and the window that measured it last."""
         self._window = 0
         self._calm = 0
-        """Windows without waiting since the last step."""
+        """Number of windows without waiting since the last step."""
         self._patience = CALM
         self._tried = False
         """Whether the last step went down because fewer threads seemed enough."""
@@ -57,12 +59,12 @@ class ThreadTuner:
         return self._rungs[self._rung]
 
     def window(self, rate: float, need: float, waits: float) -> int:
-        """The number of threads for the next window.
+        """Return the number of threads for the next window.
 
         Args:
-            rate: Samples a second that this number of threads decodes when none of them rests.
-            need: Samples a second that the loop takes when it does not wait.
-            waits: The share of its time that the loop waited.
+            rate: Samples per second that this number of threads decodes if none of them is idle.
+            need: Samples per second that the loop takes if it does not wait.
+            waits: The fraction of its time for which the loop waited.
         """
         self._window += 1
         before = self._rate(self._rung)
@@ -88,18 +90,21 @@ class ThreadTuner:
             self._rung += 1
 
     def _below(self) -> float:
-        """The rate of the rung below: as it was seen, or in proportion, which is less than it will be."""
+        """Return the rate of the rung below, as measured, or else in proportion to the threads: a low estimate."""
         known, (here, _) = self._rate(self._rung - 1), self._rates[self._rung]
         return here * self._rungs[self._rung - 1] / self.threads if known is None else known
 
     def _rate(self, rung: int) -> float | None:
-        """Samples a second of a rung; None where there is none, or where it is not known."""
+        """Return the samples per second of a rung; None if there is no such rung, or if its rate is not known."""
         rate, seen = self._rates.get(rung, (0.0, -FORGOTTEN))
         return rate if self._window - seen < FORGOTTEN else None
 
 
 class PaceWindows:
-    """Windows of one loader: a window takes at least `WINDOW_S` and `WINDOW_BATCHES`, and some samples are decoded."""
+    """Windows of one loader.
+
+    A window has at least `WINDOW_S` seconds, `WINDOW_BATCHES` batches, and one decoded sample.
+    """
 
     def __init__(self, ladder: ThreadTuner) -> None:
         self._ladder = ladder
@@ -117,11 +122,11 @@ class PaceWindows:
         return self._ladder.threads
 
     def begin(self) -> None:
-        """An iteration begins; windows begin after its first batches."""
+        """Begin an iteration. Windows begin after its first batches."""
         self._ramp = RAMP
 
     def batch(self, now_s: float, samples: int, totals: Mapping[str, float]) -> int:
-        """The loop has trained a batch of so many samples. Returns the number of threads from now on.
+        """Count a batch of `samples` samples that the loop has trained. Returns the number of threads from now on.
 
         `totals` are the sums of a `Stages`.
         """
@@ -146,7 +151,7 @@ class PaceWindows:
         self._start_s, self._totals, self._batches, self._samples = now_s, totals, 0, 0
 
     def to_json(self) -> dict[str, Any]:
-        """`threads` now; of the last window, `decode_rate` of its threads, and what the loop needed, in samples/s."""
+        """Return `threads`, and the `decode_rate` of the last window's threads and the loop's need, in samples/s."""
         rate, need = self._shown or (None, None)
         return {
             "threads": self.threads,

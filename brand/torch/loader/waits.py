@@ -1,12 +1,13 @@
-"""Why does the training loop wait for a batch? `Course` says where a batch was, `StepWaits` counts the steps by cause.
+"""Why does the training loop wait for a batch? `Course` has the times of a batch, `StepWaits` counts the steps by
+cause.
 
-`Reporter` tells the node server once a second.
+`Reporter` sends the counts to the data server once a second.
 
     the loop asks for batch N        start of the wait
-    batch N is there                 end of the wait; whatever batch N waited for longest meanwhile is the cause
+    batch N is there                 end of the wait; the cause is whatever batch N waited for longest meanwhile
 
-The wait is measured in the loop, batch by batch, so what is prepared ahead costs nothing here. Batches are made in
-order, so what holds up batch N while the loop waits for it is never the work of an earlier batch.
+The wait is measured in the loop, batch by batch, so prefetched batches cost nothing here. Batches are made in order, so
+the loop never waits for batch N because of the work of an earlier batch.
 """
 
 from __future__ import annotations
@@ -22,19 +23,19 @@ from brand.torch.fetch.spans import Span
 Monitor = Callable[[int, dict[str, float]], object]
 
 EVERY_S: Final = 1.0
-"""Time between two reports to the node server."""
+"""Seconds between two reports to the data server."""
 END_LIMIT_S: Final = 1.0
-"""How long the end of an iteration waits for the last report."""
+"""Seconds for which the end of an iteration waits for the last report."""
 
 
 class Course:
-    """Where a batch was at which time. Times are those of `time.monotonic`."""
+    """The times of a batch, those of `time.monotonic`, in seconds."""
 
     def __init__(self, spans: Sequence[Span]) -> None:
         self.spans = spans
-        """What the request that brought its samples has waited for."""
+        """The waits of the request that fetched its samples."""
         self.collate_s = self.done_s = float("inf")
-        """Since when the batch is put together, and since when it is there."""
+        """The times at which collating began, and at which the batch was done."""
 
     def __repr__(self) -> str:
         state = "there" if self.done_s < float("inf") else "collated" if self.collate_s < float("inf") else "decoded"
@@ -42,11 +43,11 @@ class Course:
 
     @property
     def doing(self) -> str:
-        """What the batch waits for now that its samples have come."""
+        """The cause for which the batch waits now that its samples have been fetched."""
         return "collate" if self.collate_s < float("inf") else "preparation"
 
     def cause(self, start_s: float, end_s: float) -> str:
-        """What the batch waited for longest between two moments; `LOOP` where it was there before."""
+        """Return the cause for which the batch waited longest between two times; `LOOP` if it was done before."""
         shares = dict.fromkeys(CAUSES, 0.0)
         for span in (*self.spans, Span("collate", self.collate_s, self.done_s)):
             shares[span.cause] += max(0.0, min(end_s, span.end_s) - max(start_s, span.start_s))
@@ -57,20 +58,22 @@ class Course:
 
 
 class StepWaits:
-    """The steps of one loader since it was made. The loop notes them; other threads may look."""
+    """The steps of one loader since it was made. The loop counts them; other threads may read the counts."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._tally = StepTally()
         self._reported = StepTally()
-        """What the server was told."""
+        """The counts that the server has received."""
         self._worst: Waiting | None = None
-        """The longest wait since then."""
+        """The longest wait since the last report."""
         self._last: Waiting | None = None
         self._step, self._asks = 0, "server"
-        """Batches of this iteration, and what a request waits for that has not been answered."""
+        """Number of batches of this iteration, and the assumed cause of a wait for an unanswered request."""
         self._waiting: tuple[float, Course | None] | None = None
-        """Since when the loop waits now, and for which batch, once its samples have come."""
+        """The time since which the loop waits now, and the batch that it waits for, once its samples have been
+        fetched.
+        """
         self._samples = 0
         self._monitors: list[_Watch] = []
 
@@ -82,19 +85,19 @@ class StepWaits:
         self._monitors.append(_Watch(callback, every, self._tally.copy(), self._samples))
 
     def begins(self, asks: str) -> None:
-        """An iteration begins, whose requests wait for this, as far as this process knows before they are answered."""
+        """Begin an iteration. `asks` is the assumed cause of a wait for a request that was not answered yet."""
         self._step, self._asks = 0, asks
 
     def waits(self, since_s: float, course: Course | None = None) -> None:
-        """The loop waits for its next batch; `course` is the batch's, as soon as its samples have come."""
+        """Note that the loop waits for its next batch. `course` is the batch's, once its samples have been fetched."""
         self._waiting = since_s, course
 
     def waits_no_more(self) -> None:
-        """No batch is left, or it is an error."""
+        """Note that the loop waits no more: no batch is left, or the batch is an error."""
         self._waiting = None
 
     def taken(self, course: Course, start_s: float, end_s: float, trained_s: float, samples: int) -> Waiting:
-        """The loop has its batch, for which it waited from `start_s` to `end_s`. Before, it trained for `trained_s`.
+        """Count a batch for which the loop waited from `start_s` to `end_s`, after training for `trained_s` seconds.
 
         Returns the step.
         """
@@ -112,25 +115,25 @@ class StepWaits:
         return last
 
     def report(self, rank: int, ranks: int, epoch: int, now_s: float) -> LoopReport:
-        """What is new since the last report that was sent. `sent` follows where this one is."""
+        """Return the counts since the last report that was sent. If this report is sent, `sent` must follow."""
         with self._lock:
             new = self._tally.since(self._reported)
             return LoopReport("", rank, ranks, epoch, self._step, new, self._worst, self._now(now_s))
 
     def sent(self, report: LoopReport) -> None:
-        """The server is told."""
+        """Note that the server has received a report."""
         with self._lock:
             self._reported.add(report.tally)
             self._worst = None if self._worst is report.worst else self._worst
 
     def to_json(self, now_s: float) -> dict[str, Any]:
-        """What users see (`docs/waiting.md`)."""
+        """Return the waits as users see them (`docs/waiting.md`)."""
         with self._lock:
             tally, last, now = self._tally.to_json(), self._last, self._now(now_s)
         return {**tally, "last": _plain(last), "now": _plain(now)}
 
     def _now(self, now_s: float) -> Waiting | None:
-        """The wait under way."""
+        """Return the present wait; None if the loop does not wait."""
         waits = self._waiting
         if waits is None:
             return None
@@ -139,10 +142,10 @@ class StepWaits:
 
 
 class Reporter:
-    """Reports how the loop of `ranks` = (rank, number of ranks) waits in an epoch, once a second, until `close`.
+    """Reports the waits of the loop of `ranks` = (rank, number of ranks) in an epoch, once a second, until `close`.
 
     A thread calls `tell`, which sends on the connection that this process has anyway, gets no reply and starts no
-    server. If the server is stuck, only this thread waits: the training loop never does.
+    server. If the server is stuck, only this thread waits, never the training loop.
     """
 
     def __init__(
@@ -157,7 +160,7 @@ class Reporter:
         return f"Reporter(rank {self._ranks[0]} of {self._ranks[1]}, epoch {self._epoch}, {self._waits!r})"
 
     def close(self) -> None:
-        """Send the last report, and end."""
+        """Send the last report, and end the thread."""
         self._ended.set()
         self._thread.join(END_LIMIT_S)
 
@@ -173,7 +176,7 @@ class Reporter:
 
 
 class _Watch:
-    """Calls a monitor every so many steps."""
+    """Calls a monitor after every `every` steps."""
 
     def __init__(self, callback: Monitor, every: int, tally: StepTally, samples: int) -> None:
         self._callback, self._every, self._tally, self._samples = callback, every, tally, samples
@@ -183,7 +186,7 @@ class _Watch:
         return f"_Watch({self._missing} of {self._every} steps to go)"
 
     def step(self, tally: StepTally, samples: int) -> None:
-        """A step is over."""
+        """Count a step."""
         self._missing -= 1
         if self._missing:
             return
@@ -196,7 +199,7 @@ QUANTILES: Final = {"p50_s": 0.5, "p95_s": 0.95, "p99_s": 0.99}
 
 
 def row_of(tally: StepTally, samples: int) -> dict[str, float]:
-    """What a monitor gets: numbers only, so that any log takes them."""
+    """Return the row of a monitor: numbers only, so that any log accepts them."""
     seconds = max(tally.seconds, 1e-9)
     return {
         "step_s": seconds / max(1, tally.steps),

@@ -1,8 +1,8 @@
-"""What does a sampler draw at each position of each epoch?
+"""Which ticket or index does a sampler yield at each position of each epoch?
 
-sequence         what a sampler draws, and what its state says of that
-mixed_sequence   the same for a mixture
-mixture_members  which member of a mixture a ticket belongs to
-draw_port        how a sequence reaches a data set and its server
-ordering         in which order a data set is drawn, and which part of it
+sequence         the sequence of a sampler, and its facts in a loader state
+mixed_sequence   the sequence of a sampler of a mixture
+mixture_members  the members of a mixture, and the member of each ticket
+draw_port        the connection of a sequence to a data set and its server
+ordering         the order of a data set, and the subset that is drawn
 """

@@ -1,4 +1,4 @@
-"""How does a sampler's sequence reach one data set? `DrawPort` has tags of its orders, and calls its node server."""
+"""How does a sampler's sequence use one data set? `DrawPort` makes tags of its orders, and calls its data server."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from brand.torch.job.way import ServerResolver
 
 
 class DrawPort:
-    """What the sequences of samplers need of one data set, `name` to users. Picklable."""
+    """The interface of one data set for the sequences of samplers. `name` is its name for users. Can be pickled."""
 
     def __init__(self, way: ServerResolver, fetcher: Fetcher, name: str) -> None:
         self.way, self._fetcher, self.name = way, fetcher, name
@@ -34,19 +34,19 @@ class DrawPort:
 
     @property
     def client(self) -> Client:
-        """The client of the node server. The first use decides which server that is."""
+        """The client of the data server. The first use decides which server that is."""
         return self.way.client
 
     def indices_of(self, subset: Subset) -> NDArray[np.int64]:
-        """Indices of the samples of a part, ascending."""
+        """Return the indices of the samples of a subset, ascending."""
         return np.sort(self.data.indices(np.flatnonzero(subset.mask)))
 
     def tag_of(self, order: Order) -> int:
-        """The tag of an order's tickets. This data set understands it, and so do its copies in later workers."""
+        """Return the tag of an order's tickets. This data set knows it, and so do its copies in later workers."""
         return self._fetcher.tag_of(order)
 
     def knows(self, tag: int) -> bool:
-        """Whether a sampler that draws from this data set has this tag. May ask the node server."""
+        """Return whether a sampler that draws from this data set has this tag. May ask the data server."""
         try:
             self._fetcher.order_of(tag)
         except UsageError:
@@ -60,31 +60,32 @@ class DrawPort:
         *,
         origin: str,
     ) -> NDArray[np.int64] | None:
-        """Tell the node server that a sampler is about to draw, so that it begins to read.
+        """Announce to the data server that a sampler is about to draw, so that it begins to read.
 
-        `origin` says where the program makes the sampler (`brand.torch.job.origin`). With a `batch`, the result is the
-        positions of this rank, once all ranks have announced theirs; else None. Raises `ServerError`, `UsageError`.
+        `origin` is the place of the program that makes the sampler (`brand.torch.job.origin`). If the announcement has
+        a `batch`, returns the positions of this rank, once all ranks have announced theirs; otherwise None. Raises
+        `ServerError`, `UsageError`.
         """
         shared = announcement.replicas > 1 or announcement.processes not in (1, GOES_ON, UNTOLD)
         turn = turn_of(order, origin) if shared else None
         return self.client.begin(order, self.tag_of(order), announcement, turn)
 
     def come_to(self, tag: int, epoch: int) -> None:
-        """Go on with the next epoch of the order with this tag. Raises `ServerError`, `UsageError`."""
+        """Continue with the next epoch of the order with this tag. Raises `ServerError`, `UsageError`."""
         self.client.begin(self._fetcher.order_of(tag), tag, Announcement(epoch, processes=GOES_ON))
 
     def joins(self, order: Order, epoch: int) -> Joins:
-        """Where a run with this order joined others in an epoch (`order="shared"`)."""
+        """Return the positions at which a run with this order joined others in an epoch (`order="shared"`)."""
         return self.client.joins(order, epoch) if order.joins and self.way.settled else Joins()
 
     def learn_joins(self, order: Order, epoch: int, joins: Joins) -> None:
-        """Tell the node server where the run of a state joined others in an epoch."""
+        """Send the data server the joins of an epoch that a loader state has."""
         self.client.learn_joins(order, epoch, joins)
 
     def drawn(self, order: Order, epoch: int, position: int) -> NDArray[np.int32]:
-        """The places drawn before a position of an epoch, if the order is decided while jobs draw."""
+        """Return the places drawn before a position of an epoch, if the order is decided while jobs draw."""
         return self.client.orders.drawn(order, epoch, position)
 
     def load_drawn(self, order: Order, epoch: int, places: NDArray[np.int32]) -> None:
-        """Tell the node server which places the run of a state has drawn, if the order is decided while jobs draw."""
+        """Send the data server the places that a state's run has drawn, if the order is decided while jobs draw."""
         self.client.orders.load(order, epoch, places)

@@ -1,7 +1,7 @@
-"""What does a sampler of a mixture draw? At each position the next draw of one of the members, as that member's ticket.
+"""Which ticket does a sampler of a mixture yield? At each position, the next ticket of one of the members.
 
-The sampler's epoch and position name a place in the mixture's endless sequence (`brand.orders.mixtures.mixed_order`). A
-ticket is that of the member's own order, so each member's node server reads ahead as it does for any training.
+The sampler's epoch and position are a place in the mixture's endless sequence (`brand.orders.mixtures.mixed_order`). A
+ticket is that of the member's own order, so each member's data server prefetches as it does for any training.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from brand.torch.order.mixture_members import MixtureMembers
 from brand.torch.order.sequence import AccessSequence
 
 MIXED_VERSION: Final = 3
-"""The version of states of a mixture."""
+"""The version of loader states of a mixture."""
 
 
 class MixedSequence(AccessSequence):
@@ -38,9 +38,11 @@ class MixedSequence(AccessSequence):
         self._tags = [port.tag_of(each) for port, each in zip(members.ports, order.orders, strict=True)]
         members.know(self._tags)
         self._lock = threading.Lock()
-        """Held where positions are taken, and where weights are set: a loader takes positions in another thread."""
+        """Held while positions are taken and while weights are set, because a loader takes positions in another
+        thread.
+        """
         self._taken = 0
-        """The absolute position before which this process has taken positions."""
+        """The absolute position before which this process has taken all positions."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "_lock"}
@@ -54,11 +56,11 @@ class MixedSequence(AccessSequence):
 
     @property
     def samples(self) -> int:
-        """Samples of an epoch, of all members together."""
+        """Number of samples of an epoch, of all members together."""
         return self.order.samples
 
     def ints(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Tickets of members."""
+        """Return the tickets of members at positions of an epoch, same shape. Raises `UsageError`."""
         with self._lock:
             if len(positions):
                 self._taken = max(self._taken, epoch * self.samples + int(positions.max()) + 1)
@@ -70,15 +72,16 @@ class MixedSequence(AccessSequence):
         return tickets_of(np.array(self._tags)[drawn.member], drawn.epoch, drawn.position)
 
     def dealt(self, epoch: int, start: int, rounds: range, ranks: tuple[int, int]) -> NDArray[np.int64]:
-        """The positions of a rank: one of each round, at random."""
+        """Return the positions of a rank: one of each round, at random."""
         rank, replicas = ranks
         in_round = (rank + ranks_of_rounds(self.seed, epoch, start, rounds, replicas)) % replicas
         return start + np.arange(rounds.start, rounds.stop, dtype=np.int64) * replicas + in_round
 
     def begin(self, announcement: Announcement, *, goes_on: bool) -> None:
-        """The servers of members that have a weight begin to read.
+        """Have the servers of members that have a weight begin to read.
 
-        To a server, all processes of all ranks share one rank: which of them draws a position depends on the mixture.
+        To a server, all processes of all ranks are one rank, because the mixture decides which of them draws a
+        position.
         """
         epoch, position = announcement.epoch, announcement.position
         processes = announcement.replicas * announcement.processes
@@ -101,17 +104,20 @@ class MixedSequence(AccessSequence):
                 )
 
     def to_json(self) -> dict[str, Any]:
-        """The orders of the members, and their weights."""
+        """Return the orders of the members, and their weights."""
         return self.order.to_json()
 
     def facts_at(self, epoch: int, position: int) -> dict[str, Any]:  # noqa: ARG002 - the same at all positions
-        """The version."""
+        """Return the version."""
         return {"version": MIXED_VERSION}
 
     def loaded(self, state: Mapping[str, Any]) -> MixedSequence:
-        """A sequence of the same members, with the samples of an epoch, the seed and the weights of the state."""
+        """Return a sequence of the same members, with the samples of an epoch, the seed and the weights of the state.
+
+        Raises `UsageError` if the state is not one of this mixture.
+        """
         if state["version"] != MIXED_VERSION or not state["shuffle"]:
-            raise UsageError("the state is of a BrandDataset, and this sampler draws from a Mixture")
+            raise UsageError("the state is of a BrandDataset, and this sampler fetches from a Mixture")
         try:
             order = MixedOrder.from_json(state["order"])
         except (ValueError, TypeError) as error:

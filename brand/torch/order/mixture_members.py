@@ -1,4 +1,6 @@
-"""Which member of a mixture does a ticket belong to, and which epoch has each member begun? `MixtureMembers` knows."""
+"""Which member of a mixture does a ticket belong to, and which epoch of each member has begun? `MixtureMembers`
+knows.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +14,13 @@ from brand.orders.order import Order
 from brand.torch.order.draw_port import DrawPort
 
 ONE_NODE: Final = (
-    "a Mixture draws on one node: on several nodes, a node server would not know what its ranks draw. Train on one "
+    "a Mixture draws on one node: on several nodes, a data server would not know what its ranks draw. Train on one "
     "node, or make one data set of all of them (docs/mixtures.md)"
 )
 
 
 class MixtureMembers:
-    """The members of one mixture, by number. `keys` are the data sets by which users name them. Picklable."""
+    """The members of one mixture, by number. `keys` are the data sets by which users name them. Can be pickled."""
 
     def __init__(self, keys: Sequence[Hashable], ports: Sequence[DrawPort]) -> None:
         self._keys, self.ports = tuple(keys), tuple(ports)
@@ -32,7 +34,7 @@ class MixtureMembers:
         return f"MixtureMembers({self.name}, epochs by tag {self._begun})"
 
     def weights_of(self, weights: Mapping[Any, float]) -> tuple[float, ...]:
-        """Weights by number of the member. Raises `UsageError`."""
+        """Return the weights by number of the member. Raises `UsageError`."""
         if not isinstance(weights, Mapping) or set(weights) != set(self._keys):
             raise UsageError("weights are a dict with a number for each member of the Mixture, and for nothing else")
         numbers = [weights[key] for key in self._keys]
@@ -43,11 +45,11 @@ class MixtureMembers:
         return tuple(map(float, numbers))
 
     def know(self, tags: Sequence[int]) -> None:
-        """Note the tags by which a sampler draws from the members."""
+        """Store the tags by which a sampler draws from the members."""
         self._member_of |= {tag: number for number, tag in enumerate(tags)}
 
     def member_of(self, tag: int) -> int:
-        """The member that a ticket with this tag draws from. Raises `UsageError`."""
+        """Return the member that a ticket with this tag draws from. Raises `UsageError`."""
         if tag not in self._member_of:  # the sampler was made, or loaded its state, after this worker started
             found = [number for number, port in enumerate(self.ports) if port.knows(tag)]
             if not found:
@@ -56,7 +58,7 @@ class MixtureMembers:
         return self._member_of[tag]
 
     def begin(self, tag: int, member: int, order: Order, announcement: Announcement, *, origin: str) -> None:
-        """Tell a member that a sampler is about to draw from it; see `DrawPort.announce`."""
+        """Announce to a member that a sampler is about to draw from it; see `DrawPort.announce`."""
         port = self.ports[member]
         if port.way.nodes > 1:
             raise UsageError(ONE_NODE)
@@ -64,7 +66,7 @@ class MixtureMembers:
         self._begun[tag] = announcement.epoch
 
     def come_to(self, tag: int, epoch: int) -> int:
-        """Go on to an epoch of the member that has this tag, if this process has not begun it. Returns the member."""
+        """Continue with an epoch of the member with this tag, if this process has not begun it. Returns the member."""
         member = self.member_of(tag)
         if epoch > self._begun.get(tag, -1):
             self.ports[member].come_to(tag, epoch)

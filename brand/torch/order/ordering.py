@@ -1,6 +1,6 @@
 """In which order is a data set drawn, and how much can its server hold? Its data, memory, storage and nodes decide.
 
-`as_part` says which samples a user means by `subset=`: a mask over all samples, or their indices.
+`as_part` returns the samples that a user means by `subset=`: a mask over all samples, or their indices.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _APART: Final = (
     "jobs with ranks on several nodes share by servers that know each other: start them with `brand launch`, leave out "
     "server=, or give order='stripes'"
 )
-"""Why a job is refused whose nodes have servers of their own."""
+"""Error message for a job whose nodes have servers that do not know each other."""
 
 
 class Ordering:
-    """Chooses the orders of one `BrandDataset`. Picklable."""
+    """Chooses the orders of one `BrandDataset`. Can be pickled."""
 
     def __init__(self, data: StoredDataSet, way: ServerResolver, order: OrderOption) -> None:
         self._data, self._way, self._protocol = data, way, order
@@ -40,7 +40,7 @@ class Ordering:
         return f"Ordering({self._data.name!r}, {self._protocol!r})"
 
     def order(self, seed: int, subset: ArrayLike | None = None) -> Order:
-        """The order of all epochs of a run with this seed.
+        """Return the order of all epochs of a run with this seed.
 
         `subset`: the samples that are drawn, as `BrandSampler` takes them; None: all. Raises `UsageError`.
         """
@@ -52,13 +52,13 @@ class Ordering:
         return replace(order, subset=chosen)
 
     def room(self, order: Order) -> int:
-        """About how many samples the node server can hold out of turn, beside those that an order mixes."""
+        """Return about how many samples the data server can hold in addition to those of the shuffle buffer."""
         options = self._way.options
         share = self._way.client.server().share if options.attached else None
         return choose_room(facts_of(self._data), order, share, options.memory)
 
     def _whole(self, seed: int) -> Order:
-        """The order of all samples."""
+        """Return the order of all samples."""
         facts, options = facts_of(self._data), self._way.options
         if options.attached:
             server = self._way.client.server()
@@ -73,10 +73,10 @@ class Ordering:
 
 
 def as_part(data: Catalogue, subset: Any) -> Subset | None:
-    """The places of `subset`: bools for all samples, shape (samples,), or indices, each once. None: all samples.
+    """Return the places of `subset`: bools for all samples, shape (samples,), or indices, each once. None: all samples.
 
-    Deleted samples of a collection are in no part; a mask may say anything of them. Raises `UsageError` for anything
-    else, and where there is no sample; `DeletedError` where an index is that of a deleted sample.
+    Deleted samples of a collection are in no subset, whatever a mask says of them. Raises `UsageError` if `subset` has
+    another form or no sample, `DeletedError` if an index is that of a deleted sample.
     """
     if subset is None:
         drawn = data.drawn()

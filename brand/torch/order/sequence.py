@@ -1,4 +1,4 @@
-"""What does a sampler draw at each position of each epoch, and what does a state say of that?
+"""Which int does a sampler yield at each position of each epoch, and which of its facts does a loader state store?
 
 `OfOneSet` is the sequence of a `BrandDataset`: tickets in its random order, or plain indices. A mixture of data sets
 has its own. A `BrandSampler` owns epoch, position and ranks, and asks its sequence for the rest.
@@ -24,26 +24,26 @@ from brand.storage.dataset.dataset import StoredDataSet
 from brand.torch.order.draw_port import DrawPort
 
 JOINED_VERSION: Final = 2
-"""The version of states that say where a job joined others, or what it has drawn."""
+"""The version of states that store the joins of a job, or the samples that it has drawn."""
 
 
 class AccessSequence(ABC):
-    """What one sampler draws: ints for the positions of all epochs."""
+    """The sequence of one sampler: ints for the positions of all epochs."""
 
     order: Any
-    """What fixes the sequence."""
+    """The order, which determines the sequence."""
     seed: int
     shuffle: bool
-    """Whether it is random; else it is the plain indices, which are read exactly."""
+    """Whether the sequence is random; otherwise it is the plain indices, which are read directly."""
 
     @property
     @abstractmethod
     def samples(self) -> int:
-        """Positions of an epoch, for all ranks."""
+        """Number of positions of an epoch, for all ranks."""
 
     @abstractmethod
     def ints(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """What to draw at positions of an epoch: tickets or indices, same shape. Raises `UsageError`."""
+        """Return the tickets or indices at positions of an epoch, same shape. Raises `UsageError`."""
 
     def dealt(
         self,
@@ -52,7 +52,7 @@ class AccessSequence(ABC):
         rounds: range,
         ranks: tuple[int, int],
     ) -> NDArray[np.int64]:
-        """The positions of a rank, (rank, number of ranks), in some of the rounds from position `start` on.
+        """Return the positions of a rank, (rank, number of ranks), in some of the rounds from position `start` on.
 
         A round is one position for each rank.
         """
@@ -61,34 +61,37 @@ class AccessSequence(ABC):
 
     @abstractmethod
     def begin(self, announcement: Announcement, *, goes_on: bool) -> NDArray[np.int64] | None:
-        """Ranks are about to draw; see `DrawPort.announce`. Raises `ServerError`, `UsageError`.
+        """Announce that ranks are about to draw; see `DrawPort.announce`. Raises `ServerError`, `UsageError`.
 
-        `goes_on`: they have drawn all positions before this one, and nothing after it.
+        `goes_on`: whether they have drawn all positions before this one, and nothing after it.
         """
 
     def state_at(self, epoch: int, position: int) -> dict[str, Any]:
-        """The state of a run that goes on at a position of an epoch, with its order."""
+        """Return the state of a run that continues at a position of an epoch, with its order."""
         state = {"version": 1, "epoch": epoch, "position": position, "shuffle": self.shuffle}
         return state | {"order": self.to_json()} | self.facts_at(epoch, position)
 
     @abstractmethod
     def to_json(self) -> dict[str, Any]:
-        """What fixes the sequence, as plain values, for a state."""
+        """Return the values that determine the sequence, as plain values, for a state."""
 
     @abstractmethod
     def facts_at(self, epoch: int, position: int) -> dict[str, Any]:
-        """What else a state at a position of an epoch says, as plain values; its `version`, where that is not 1."""
+        """Return further facts for a state at a position of an epoch, as plain values; `version`, if it is not 1."""
 
     @abstractmethod
     def loaded(self, state: Mapping[str, Any]) -> AccessSequence:
-        """The sequence that a state says, whose version, epoch, position and shuffle are right.
+        """Return the sequence of a state whose version, epoch, position and shuffle are valid.
 
-        Raises `UsageError` where it is no state of this data set.
+        Raises `UsageError` if the state is not one of this data set.
         """
 
 
 class OfOneSet(AccessSequence):
-    """The sequence of a `BrandDataset`. `seed` is that of the order, unless a state without an order says another."""
+    """The sequence of a `BrandDataset`.
+
+    `seed` is that of the order, unless a state without an order has another one.
+    """
 
     order: Order
 
@@ -96,18 +99,18 @@ class OfOneSet(AccessSequence):
         self._port, self.order, self.seed, self._origin, self.shuffle = port, order, seed, origin, shuffle
         self.tag = port.tag_of(order)
         self._indices: NDArray[np.int64] | None = None
-        """Indices of the part, once an epoch that is not shuffled has asked for them."""
+        """Indices of the subset, once an epoch that is not shuffled has asked for them."""
 
     def __repr__(self) -> str:
         return f"OfOneSet({self._port.name!r}, seed={self.seed}, {self.samples:,} samples, shuffle={self.shuffle})"
 
     @property
     def samples(self) -> int:
-        """As many as the part has."""
+        """Number of samples of the subset."""
         return self.order.draws
 
     def ints(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Tickets; indices where it is not random."""
+        """Return tickets, or indices if the sequence is not random."""
         if self.shuffle:
             return tickets(self.tag, epoch, positions)
         if self.order.subset is None:
@@ -122,20 +125,20 @@ class OfOneSet(AccessSequence):
         *,
         goes_on: bool,  # noqa: ARG002 - each epoch begins anew
     ) -> NDArray[np.int64] | None:
-        """The server begins to read. Exact reads need no server."""
+        """Have the server begin to read. Direct reads need no server."""
         if not self.shuffle:
             return None
         return self._port.announce(self.order, announcement, origin=self._origin)
 
     def to_json(self) -> dict[str, Any]:
-        """The order; data set, seed and part where it is not random."""
+        """Return the order; if the sequence is not random, the data set, seed and subset."""
         if self.shuffle:
             return self.order.to_json()
         part = {} if self._digest is None else {"part": self._digest}
         return {"data_set": self._port.data.id, "seed": self.seed} | part
 
     def facts_at(self, epoch: int, position: int) -> dict[str, Any]:
-        """Where the run joined others, or what it has drawn, where jobs share reads."""
+        """Return the joins of the run, or the samples that it has drawn, if jobs share reads."""
         if not self.shuffle or not self.order.shares:
             return {}
         if self.order.grows:
@@ -147,9 +150,9 @@ class OfOneSet(AccessSequence):
         return {"version": JOINED_VERSION, "joins": joins.to_json(), "lap": joins.lap}
 
     def loaded(self, state: Mapping[str, Any]) -> OfOneSet:
-        """A sequence of the same data set and part."""
+        """Return a sequence of the same data set and subset. Raises `UsageError` if the state is of others."""
         if state["version"] not in (1, JOINED_VERSION):
-            raise UsageError("the state is of a Mixture, and this sampler draws from a BrandDataset")
+            raise UsageError("the state is of a Mixture, and this sampler fetches from a BrandDataset")
         try:
             facts = dict(state["order"])
             seed, data_set = whole("seed", facts["seed"], MAX_SEED), facts["data_set"]
@@ -159,7 +162,7 @@ class OfOneSet(AccessSequence):
             raise UsageError(other_data_set(str(data_set), self._port.data, self._port.name))
         if facts.get("part") != self._digest:
             there, here = named(facts.get("part")), named(self._digest)
-            raise UsageError(f"the state is of {there}, this sampler draws {here}: give the same subset= as before")
+            raise UsageError(f"the state is of {there}, this sampler fetches {here}: give the same subset= as before")
         if state["position"] > self.samples:
             raise UsageError(f"this is no state of a BrandSampler: position {state['position']:,} of {self.samples:,}")
         order = self.order
@@ -175,19 +178,22 @@ class OfOneSet(AccessSequence):
 
     @property
     def _digest(self) -> str | None:
-        """By what a state names the part; None: all samples are drawn."""
+        """The name of the subset in a state; None if all samples are drawn."""
         return None if self.order.subset is None else self.order.subset.digest
 
 
 def whole(name: str, value: Any, most: int) -> int:
-    """A whole number from 0 to `most`. Raises `UsageError`."""
+    """Return `value` as a whole number from 0 to `most`. Raises `UsageError`."""
     if isinstance(value, bool) or not hasattr(value, "__index__") or not 0 <= int(value) <= most:
         raise UsageError(f"{name}={value!r}: a whole number from 0 to {most:,} is needed")
     return int(value)
 
 
 def other_data_set(found: str, data: StoredDataSet, name: str) -> str:
-    """Why a state of the data set with the id `found` is refused, and what to do. `name` is that of `data` to users."""
+    """Return why a state of the data set with the id `found` is refused, and a remedy.
+
+    `name` is that of `data` to users.
+    """
     version = data.version
     number = None if version is None else number_within(version.collection, found)
     if version is None or number is None:
@@ -202,7 +208,9 @@ def other_data_set(found: str, data: StoredDataSet, name: str) -> str:
 
 
 def _learn_facts(port: DrawPort, order: Order, state: Mapping[str, Any]) -> None:
-    """Tell the data set what a state says of a job that shares reads. Epoch and position of the state are right.
+    """Send the data set the facts of a state about a job that shares reads.
+
+    Epoch and position of the state must be valid.
 
     Raises `UsageError`.
     """
@@ -217,9 +225,9 @@ def _learn_facts(port: DrawPort, order: Order, state: Mapping[str, Any]) -> None
 
             places = unpack_drawn(state["drawn"], order.samples)
             if len(places) != position:
-                raise ValueError(f"{len(places):,} samples were drawn before position {position:,}")
+                raise ValueError(f"{len(places):,} samples were fetched before position {position:,}")
             if order.subset is not None and not order.subset.mask[places].all():
-                raise ValueError("samples were drawn that are not of the part")
+                raise ValueError("samples were fetched that are not in the subset")
             port.load_drawn(order, epoch, places)
     except (KeyError, ValueError) as error:
         raise UsageError(f"this is no state of a BrandSampler: {error}") from None

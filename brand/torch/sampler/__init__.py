@@ -1,12 +1,12 @@
-"""Which samples does a rank draw, in which batches, and where does a run go on?
+"""Which samples does a rank fetch, in which batches, and from which sample does a run continue?
 
-sampler     BrandSampler: which positions this rank draws, and the state of a run
-positions   one iteration of a sampler
-batch_samplers  which samples make a batch together, if they differ in length
-planned     the batches of an epoch, and one iteration of a sampler of batches
-upcoming    where the next iteration begins
-dealing     what frameworks do with the batches of a sampler
-lengths     how long each sample is, before it is read
-packed      tensors of packed rows
-migration   what becomes of a state of an older version of a collection
+sampler         BrandSampler: the positions of this rank, and the loader state
+positions       one iteration of a sampler
+batch_samplers  LengthBatchSampler, PackedBatchSampler: batches of samples that differ in length
+planned         the batches of an epoch, and one iteration of a batch sampler
+upcoming        the epoch and position at which the next iteration begins
+dealing         how frameworks divide the batches of a sampler
+lengths         the length of each sample, before it is read
+packed          tensors of packed rows
+migration       migrate_state: a loader state for another version of a collection
 """

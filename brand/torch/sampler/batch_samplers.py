@@ -2,8 +2,8 @@
 
 Lengths are known before any sample is read, so the batches of an epoch are planned with its order: batches of similar
 length, batches up to a length, or rows packed full (`brand.orders.batches.batching`, `packing`). Each batch is a list
-of tickets, and drawing is as with a `BrandSampler`. A state holds epoch, number of batches, limits and order; any
-number of ranks and workers goes on from it.
+of tickets, which are fetched as those of a `BrandSampler`. A loader state holds epoch, number of batches, limits and
+order; any number of ranks and workers can continue from it.
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ _FIELDS: Final = {
 
 
 class PlannedBatchSampler(DistributedSampler[list[int]]):
-    """The common part of the samplers that plan batches before any sample is read.
+    """Base class of the samplers that plan batches before any sample is read.
 
     Args:
         dataset, length, seed, num_replicas, rank, drop_last, subset, window: As users give them.
-        limits: What a batch is: parameters of the two samplers and their values.
+        limits: The limits of a batch: parameters of the two samplers and their values.
     """
 
     dataset: BrandDataset
     shuffle = True
-    """Frameworks read this attribute of a sampler: batches are always drawn in random order."""
+    """Frameworks read this attribute of a sampler. The order of batches is always random."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class PlannedBatchSampler(DistributedSampler[list[int]]):
         # DistributedSampler's own __init__ is left out: it needs a process group, and fixes the ranks too early.
         source = source_of(dataset) if isinstance(dataset, Drawable) else None
         if not isinstance(source, SetSource):
-            raise UsageError(f"{type(self).__name__} draws from a BrandDataset, not from a {type(dataset).__name__}")
+            raise UsageError(f"{type(self).__name__} fetches from a BrandDataset, not from a {type(dataset).__name__}")
         for name, value in {**limits, "window": window}.items():
             optional = name in ("batch_size", "batch_length", "window")
             if (value is None and optional) or name == "batch_length":  # `BatchLimits` checks it
@@ -85,7 +85,7 @@ class PlannedBatchSampler(DistributedSampler[list[int]]):
         self.num_replicas, self.rank = num_replicas, rank  # type: ignore[assignment]
         order = source.ordering.order(whole("seed", seed, MAX_SEED), subset)
         if order.shares:
-            raise UsageError("with order='shared' jobs decide the order while they draw; batches are planned before")
+            raise UsageError("with order='shared' the order is decided while jobs fetch; batches are planned before")
         lengths = lengths_of(source.data, length)
         self._check_length(length, lengths)
         digest = hashlib.blake2s(lengths.tobytes(), digest_size=16).hexdigest()
@@ -104,7 +104,7 @@ class PlannedBatchSampler(DistributedSampler[list[int]]):
         self._sequence = PlannedSequence(source.port, order, replace(chosen, window=best), lengths, origin_here())
         """The batches of all epochs."""
         self._upcoming: Upcoming[PlannedBatches] = Upcoming()
-        """Where the next iteration begins."""
+        """The epoch and batch at which the next iteration begins."""
 
     def _check_length(self, length: Any, lengths: NDArray[Any]) -> None:
         """Raise `UsageError` if batches cannot be planned with these lengths."""
@@ -120,23 +120,23 @@ class PlannedBatchSampler(DistributedSampler[list[int]]):
 
     @property
     def limits(self) -> BatchLimits:
-        """The limits of a batch, which fix the batches of an epoch together with its order."""
+        """The limits of a batch. Together with the order, they determine the batches of an epoch."""
         return self._sequence.limits
 
     @property
     def seed(self) -> int:  # type: ignore[override]
-        """Fixes the order of every epoch, and its batches."""
+        """The seed of the order of every epoch, and of its batches."""
         return self.order.seed
 
     @property
     def epoch(self) -> int:  # type: ignore[override]
-        """The epoch that the next iteration will be, or that the present one is in."""
+        """The epoch that the next iteration will be, or the epoch of the present iteration."""
         return self._upcoming.epoch
 
     def __len__(self) -> int:
-        """Batches of a whole epoch for this rank: of the one that is under way, else of the next one.
+        """Return the number of batches of the present epoch for this rank; between epochs, of the next one.
 
-        Other epochs may have a few more or less, except where `batch_size` alone limits batches.
+        Unless `batch_size` alone limits batches, other epochs may have a few more or fewer.
         """
         present = self._upcoming.present
         under_way = self._upcoming.beginning is None and present is not None and present.yielded < present.count
@@ -149,8 +149,8 @@ class PlannedBatchSampler(DistributedSampler[list[int]]):
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration this epoch, from its beginning, or from a loaded state of this epoch.
 
-        Raises `UsageError` where a state of a later epoch was loaded, because going back would train samples again.
-        Where a state of an earlier epoch was loaded, the log says how many batches of that epoch are left out.
+        Raises `UsageError` if a state of a later epoch was loaded, because going back would train samples again. If a
+        state of an earlier epoch was loaded, the log says how many batches of that epoch are left out.
         """
         epoch = whole("epoch", epoch, MAX_EPOCH)
         batches_of = self._sequence.batches_of
@@ -159,14 +159,15 @@ class PlannedBatchSampler(DistributedSampler[list[int]]):
         )
 
     def padding(self, epoch: int) -> float:
-        """The share of an epoch's batches that is padding: 0 where all samples of each batch have one length."""
+        """Return the fraction of an epoch's batches that is padding: 0 if all samples of each batch have one length."""
         return self._sequence.batches_of(whole("epoch", epoch, MAX_EPOCH)).padding()
 
     def state_dict(self, *, batches: int | None = None) -> dict[str, Any]:
-        """The state of the run, as plain values.
+        """Return the loader state, as plain values.
 
-        With workers a plan runs ahead of training, so say how many `batches` of this rank were trained since the
-        iteration began. None: all that were yielded.
+        With workers, a sampler runs ahead of training, so say how many `batches` of this rank were trained since the
+        iteration began. None: all that were yielded. Raises `UsageError` if the iteration does not have that many
+        batches.
         """
         present = self._upcoming.present
         if present is None or self._upcoming.replaces(present, ended=not batches and present.yielded >= present.count):
@@ -176,7 +177,7 @@ class PlannedBatchSampler(DistributedSampler[list[int]]):
         return present.state_dict() if batches is None else present.state(batches)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where a state says. Raises `UsageError` where it is no state, or one of other samples or batches."""
+        """Continue from a loader state. Raises `UsageError` if it is not one, or is one of other samples or batches."""
         try:
             version, data_set = state["version"], dict(state["order"])["data_set"]
             epoch, batch = whole("epoch", state["epoch"], MAX_EPOCH), whole("batch", state["batch"], MAX_POSITIONS)
@@ -212,13 +213,13 @@ class PlannedBatchSampler(DistributedSampler[list[int]]):
         return f"this is no state of a {type(self).__name__}"
 
     def _ranks(self) -> tuple[int, int]:
-        """Rank and number of ranks. Raises `UsageError`."""
+        """Return the rank and number of ranks. Raises `UsageError`."""
         return find_rank(self.rank, self.num_replicas)
 
     def _deal(self) -> Dealing[PlannedSequence]:
         """Settle the ranks of an iteration that begins.
 
-        Raises `UsageError` if something else divides these batches, or nodes would have to draw them together.
+        Raises `UsageError` if a framework divides these batches, or if nodes would have to draw them together.
         """
         if torchdata_skips() and wrapping_of(self) is None:
             raise UsageError(
@@ -226,13 +227,13 @@ class PlannedBatchSampler(DistributedSampler[list[int]]):
             )
         if wrapping_of(self) is not None:
             raise UsageError(
-                f"Accelerate deals out the batches of a loader that it has prepared, and a {type(self).__name__} gives "
+                f"Accelerate shards the batches of a loader that it has prepared, and a {type(self).__name__} gives "
                 "each rank its own: leave out accelerator.prepare(loader)"
             )
         if self._source.port.way.nodes > 1:
             raise UsageError(
-                "node servers send each other what they foresee that ranks draw, and they do not foresee planned "
-                "batches: train on one node, or draw with a BrandSampler"
+                "data servers send each other the samples that ranks will fetch, and they cannot foresee planned "
+                "batches: train on one node, or fetch with a BrandSampler"
             )
         rank, replicas = self._ranks()
         self._source.check_ranks(replicas)
@@ -240,28 +241,28 @@ class PlannedBatchSampler(DistributedSampler[list[int]]):
 
 
 class LengthBatchSampler(PlannedBatchSampler):
-    """Batches of samples of similar length, planned before any sample is read.
+    """Batches of samples of similar length, planned before any sample is read (bucketing).
 
-    Give it to a `BrandLoader` or a `DataLoader` as `batch_sampler=`. Every sample is delivered once an epoch, in random
-    order. Samples meet in a batch if they lie in one *window* of the order; a larger window leaves less padding and
-    needs more memory. All ranks get equally many batches: from one batch after another, ranks take theirs in turn.
+    Give it to a `BrandLoader` or a `DataLoader` as `batch_sampler=`. Every sample is fetched once an epoch, in random
+    order. Only samples within one *bucketing window* of the order can be in one batch; a larger window leaves less
+    padding and needs more memory. All ranks get equally many batches, which ranks take in turn.
 
     Args:
-        dataset: The data set to draw from.
-        length: An `int` or `float` field that holds each sample's length, or an array of all lengths by index. None:
-            the bytes of each sample, uncompressed.
+        dataset: The data set to fetch from.
+        length: An `int` or `float` field with the length of each sample, or an array of all lengths by index. None: the
+            bytes of each sample, uncompressed.
         batch_size: Samples of a batch; with `batch_length`, at most that many.
-        batch_length: The padded length of a batch, which is its longest sample times its number of samples, at most.
-        seed: Fixes the order of every epoch, and its batches.
+        batch_length: Largest padded length of a batch: the length of its longest sample times its number of samples.
+        seed: Seed of the order of every epoch, and of its batches.
         num_replicas, rank: As for `BrandSampler`.
-        drop_last: If the ranks do not divide the batches: drop the last round of them (True), or fill it up with
-            batches from the beginning of the epoch.
-        subset: The samples to draw, as for `BrandSampler`; None: all.
-        window: Samples of a window; None: as many as memory has room for, and no more than help.
+        drop_last: If the number of batches is no multiple of the number of ranks: drop the last round of them (True),
+            or fill it up with batches from the beginning of the epoch (False).
+        subset: The samples to fetch, as for `BrandSampler`; None: all.
+        window: Samples of a bucketing window; None: as many as memory can hold and as reduce the padding.
 
     Raises:
-        UsageError: A sample is longer than a batch; the message names it.
-        SchemaError: `length` is no field that has a column.
+        UsageError: A sample is longer than a batch; the message names it. Or an argument is not valid.
+        SchemaError: `length` names a field that does not exist or has no column.
     """
 
     def __init__(
@@ -294,22 +295,23 @@ class LengthBatchSampler(PlannedBatchSampler):
 
 
 class PackedBatchSampler(PlannedBatchSampler):
-    """Batches of rows that are packed with whole documents, planned before any document is read.
+    """Batches of rows that are packed with whole documents, planned before any document is read (sequence packing).
 
     Give it to a `BrandLoader` or a `DataLoader` as `batch_sampler=`, with `collate_fn=sampler.collate("tokens")`. Every
-    document is delivered once an epoch, in random order. A document longer than a row continues in the next rows of the
-    same batch. Documents meet in a batch if they lie in one *window* of the order; a larger window leaves less padding
-    and needs more memory. All ranks get equally many batches, as with `LengthBatchSampler`.
+    document is fetched once an epoch, in random order. A document longer than a row continues in the next rows of its
+    batch. Only documents within one *bucketing window* of the order can be in one batch; a larger window leaves less
+    padding and needs more memory. All ranks get equally many batches, as with `LengthBatchSampler`.
 
     Args:
-        dataset: The data set to draw from.
-        length: An `int` field that holds each document's number of tokens, or an array of them by index.
-        tokens_per_row, rows_per_batch: The size of a batch.
+        dataset: The data set to fetch from.
+        length: An `int` field with the number of tokens of each document, or an array of these numbers by index.
+        tokens_per_row: Tokens of a row.
+        rows_per_batch: Rows of a batch.
         seed, num_replicas, rank, drop_last, subset, window: As for `LengthBatchSampler`.
 
     Raises:
-        UsageError: A document is longer than a batch; the message names it.
-        SchemaError: `length` is no field that has a column.
+        UsageError: A document is longer than a batch; the message names it. Or an argument is not valid.
+        SchemaError: `length` names a field that does not exist or has no column.
     """
 
     def __init__(
@@ -349,7 +351,7 @@ class PackedBatchSampler(PlannedBatchSampler):
 
 
 def mean_samples(plan: PlannedBatchSampler) -> int:
-    """Samples of a batch of the present epoch on average, at least 1."""
+    """Return the mean number of samples of a batch of the present epoch, at least 1."""
     return plan._sequence.batches_of(plan.epoch).mean_samples
 
 

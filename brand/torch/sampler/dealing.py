@@ -1,12 +1,12 @@
-"""What do frameworks do with the batches of a sampler: deal them out to the ranks, or skip some to resume?
+"""How do frameworks use the batches of a sampler? They divide them among the ranks, or skip some to resume.
 
 Accelerate (and with it the Hugging Face Trainer) wraps the batch sampler of a loader that it prepares: each process
-iterates over all batches and keeps its own. A `BrandSampler` behind such a loader must therefore yield the positions of
+iterates over all batches and takes its own. A `BrandSampler` behind such a loader must therefore yield the positions of
 all ranks. While a prepared loader iterates, Accelerate names it (`GradientState.active_dataloader`), so a sampler can
-look at the layers between that loader and itself. Where a loader has no state, Lightning resumes inside an epoch by
-training as many batches as were left, from the beginning of the epoch; this module sees that where Lightning calls
-`set_epoch`. Where a batch sampler has no state, torchdata's `StatefulDataLoader` skips batches; this module sees that
-where the loader asks for a batch. No framework is imported here: one that is not in use does nothing.
+inspect the layers between that loader and itself. If a loader has no state, Lightning resumes inside an epoch by
+training as many batches as were left, from the beginning of the epoch; this module detects it when Lightning calls
+`set_epoch`. If a batch sampler has no state, torchdata's `StatefulDataLoader` skips batches; this module detects it
+when the loader asks for a batch. No framework is imported here, so a framework that is not in use has no effect.
 """
 
 from __future__ import annotations
@@ -23,15 +23,18 @@ class Wrapping:
     """The effect of the layers between a sampler and the loader of Accelerate that iterates over it."""
 
     processes: int
-    """Processes among which the batches are dealt out; 1: each process gets all positions of the sampler."""
+    """Number of processes among which the batches are divided; 1 if each process gets all positions of the sampler."""
     skipped: int
-    """Batches that are skipped at the beginning."""
+    """Number of batches that are skipped at the beginning."""
     restored: bool
-    """Whether the loader is about to go on from its own state, by skipping batches."""
+    """Whether the loader is about to resume from its own state, by skipping batches."""
 
 
 def accelerate_processes() -> int:
-    """Processes to which Accelerate deals out the batches of the loaders that it prepares; 1 where it is not in use."""
+    """Return the number of processes among which Accelerate divides the batches of loaders that it prepares.
+
+    1 if Accelerate is not in use.
+    """
     state = sys.modules.get("accelerate.state")
     if state is None or not state.is_initialized():
         return 1
@@ -39,7 +42,7 @@ def accelerate_processes() -> int:
 
 
 def wrapping_of(sampler: object) -> Wrapping | None:
-    """How the loader of Accelerate that iterates just now wraps a sampler; None: it does not."""
+    """Return how the loader of Accelerate that iterates just now wraps a sampler; None if it does not."""
     state = sys.modules.get("accelerate.state")
     if state is None or not state.is_initialized():
         return None
@@ -60,24 +63,24 @@ def wrapping_of(sampler: object) -> Wrapping | None:
 
 
 def _first_layer(loader: Any) -> Any:
-    """The batch sampler of a loader; some loaders have it as `sampler`."""
+    """Return the batch sampler of a loader; some loaders store it as `sampler`."""
     sampler, batch_sampler = getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)
     return sampler if hasattr(sampler, "batch_sampler") else batch_sampler
 
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """Lightning goes on inside an epoch."""
+    """A restart of Lightning inside an epoch."""
 
     loader: Any
     done: int
-    """Batches of the epoch that Lightning has already trained, by its own count."""
+    """Number of batches of the epoch that Lightning has already trained, by its own count."""
 
 
 def lightning_restart() -> Restart | None:
-    """The restart that Lightning is about to make, where it calls the `set_epoch` that calls this; else None.
+    """Return the restart that Lightning is about to make, if it has called the calling `set_epoch`; otherwise None.
 
-    Lightning tells a sampler only the number of the epoch, so this function looks at the variables of its callers:
+    Lightning tells a sampler only the number of the epoch, so this function inspects the variables of its callers:
     `_set_sampler_epoch(dataloader, epoch)`, which the training loop calls.
     """
     if "lightning.pytorch" not in sys.modules and "pytorch_lightning" not in sys.modules:
@@ -96,9 +99,9 @@ def lightning_restart() -> Restart | None:
 
 
 def torchdata_skips() -> int:
-    """Batches that a `StatefulDataLoader` skips to resume, where it asks for the next one just now; else 0.
+    """Return the number of batches that a `StatefulDataLoader` skips to resume; 0 if it does not ask for one now.
 
-    The loader tells the batch sampler nothing, so this function looks at the variables of its caller `_next_index`.
+    The loader tells the batch sampler nothing, so this function inspects the variables of its caller `_next_index`.
     """
     if "torchdata.stateful_dataloader" not in sys.modules:
         return 0

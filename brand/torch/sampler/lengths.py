@@ -1,4 +1,4 @@
-"""How long is each sample, before any of it is read? As a column, the user, or the index says."""
+"""How long is each sample, before any of it is read? A column, the user, or the index has the lengths."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _CURE: Final = (
 
 
 def lengths_of(data: Catalogue, length: ArrayLike | str | None) -> NDArray[Any]:
-    """The length of the sample at each place, shape (`header.samples`,), int64 or float64. Reads no chunk.
+    """Return the length of the sample at each place, shape (`header.samples`,), int64 or float64. Reads no chunk.
 
-    `length` names an `int` or `float` field, or has the length of each sample by index; None: the bytes of each sample,
-    all fields together and not compressed, as the index has them. Places of a collection from which nothing is drawn
-    have the length -1. Raises `SchemaError`, `UsageError`.
+    `length` is the name of an `int` or `float` field, or an array of the lengths of all samples by index. None: the
+    bytes of each sample, all fields together and not compressed, from the index. Places of a collection from which
+    nothing is drawn have the length -1. Raises `SchemaError`, `UsageError`.
     """
     samples, places = len(data), data.header.samples
     if length is None:
@@ -50,9 +50,9 @@ def lengths_of(data: Catalogue, length: ArrayLike | str | None) -> NDArray[Any]:
 
 
 def check_lengths(data: Catalogue, lengths: NDArray[Any], drawn: NDArray[np.bool_] | None, most: float | None) -> None:
-    """Raise `UsageError` where a sample that is drawn has no length, or one above `most`; it names the sample.
+    """Raise `UsageError` if a sample that is drawn has no length, or one above `most`. The message names the sample.
 
-    `lengths` are by place, and so is `drawn`, None: all.
+    `lengths` are by place, and so is `drawn`; None: all are drawn.
     """
     wrong = ~(lengths >= 0) | np.isinf(lengths)
     if most is not None:

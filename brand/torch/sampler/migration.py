@@ -1,7 +1,7 @@
-"""What becomes of a state of an older version of a collection? It fits that version exactly, and no other one.
+"""How does a run continue on a newer version of a collection? `migrate_state` begins the epoch of its state again.
 
-The order of an epoch is one of all samples, so new samples change it: no position of the old order says which samples
-of the new one were drawn. `migrate_state` therefore begins the epoch of the state anew.
+A loader state fits one version exactly. The order of an epoch is one of all samples, so new samples change it: no
+position of the old order tells which samples of the new order were fetched.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ log = logging.getLogger("brand")
 
 
 def migrate_state(state: Mapping[str, Any], sampler: BrandSampler) -> dict[str, Any]:
-    """The state of a run that goes on with another version of its collection: at the beginning of the state's epoch.
+    """Return a state for another version of the collection, at the beginning of the epoch of `state`.
 
-    Samples that were drawn in that epoch are drawn again in it; the log says how many. `sampler` draws from the new
-    version, with the seed of the state. Give the result to `load_state_dict` of the sampler or its loader. Raises
-    `UsageError` for a state of another data set or with another seed.
+    Samples that were fetched in that epoch are fetched again in it; the log says how many. `sampler` fetches from the
+    new version, with the seed of the state. Give the result to `load_state_dict` of the sampler or its loader.
+
+    Raises `UsageError` if the state is of another data set, or has another seed.
     """
     try:
         epoch, position, order = int(state["epoch"]), int(state["position"]), state["order"]
@@ -34,7 +35,7 @@ def migrate_state(state: Mapping[str, Any], sampler: BrandSampler) -> dict[str, 
         raise UsageError(f"this is no state of a BrandSampler: {error!r}") from None
     source = source_of(sampler.dataset)
     if not isinstance(source, SetSource):
-        raise UsageError(f"migrate_state is for states of a collection, and this sampler draws from {source.name}")
+        raise UsageError(f"migrate_state is for states of a collection, and this sampler fetches from {source.name}")
     if found == source.data.id:
         return dict(state)
     version = source.data.version

@@ -1,4 +1,6 @@
-"""How do documents become tensors of packed rows? `PackedRows`, the `collate_fn` of a `PackedBatchSampler`."""
+"""How do documents become tensors of packed rows? `PackedRows` is a `collate_fn` for batches of a
+`PackedBatchSampler`.
+"""
 
 from __future__ import annotations
 
@@ -16,18 +18,19 @@ if TYPE_CHECKING:
     from brand.torch.data.dataset import BrandDataset
 
 IGNORED: Final = -100
-"""The label of what is not to be predicted, as PyTorch's `cross_entropy` leaves it out."""
+"""The label of tokens that are not to be predicted. PyTorch's `cross_entropy` ignores it."""
 
 
 class PackedRows:
-    """Makes a dict of int64 tensors, each of shape (rows, row) but for `index`, of a list of samples. Picklable.
+    """Makes a dict of int64 tensors of a list of samples. Can be pickled. All but `index` have shape (rows, row).
 
-    `input_ids`: tokens, and `pad` in what is left. `position_ids`: count from 0 in each document, and anew in each row
-    and in padding. `document_ids`: number of the document within the batch, -1 for padding; tokens attend to those of
-    their row with the same number. `labels`: the tokens, and `IGNORED` for padding and for the first token of each
-    document in a row, which nothing before it predicts. `index`: index of each document, shape (documents,).
+    `input_ids`: tokens, followed by `pad` in the rest of a row. `position_ids`: count from 0 in each document, again
+    from 0 in each row, and in padding. `document_ids`: number of the document within the batch, -1 for padding; tokens
+    attend to tokens of their row with the same number. `labels`: the tokens, but `IGNORED` for padding and for the
+    first token of each document in a row, which no token before it predicts. `index`: index of each document, shape
+    (documents,).
 
-    Raises `UsageError` where the documents do not fit, because they are longer than the lengths that were planned.
+    Raises `UsageError` if the documents do not fit, because they are longer than the planned lengths.
     """
 
     def __init__(self, dataset: BrandDataset, field: str, row: int, rows: int, pad: int) -> None:
@@ -45,12 +48,12 @@ class PackedRows:
         return f"PackedRows({self._field!r}, {self._rows} rows of {self._row})"
 
     def __call__(self, samples: Sequence[Any]) -> dict[str, torch.Tensor]:
-        """The tensors of one batch, of its samples in the order of the plan."""
+        """Return the tensors of one batch. Its samples must be in the order of the plan."""
         index = None if self._index is None else [int(sample[self._index]) for sample in samples]
         return self._made([np.asarray(sample[self._at]).ravel() for sample in samples], index)
 
     def of_columns(self, columns: Columns, first: int, end: int) -> dict[str, torch.Tensor]:
-        """The same of the samples `first` to `end` - 1 of these columns, without a step for each sample."""
+        """Return the tensors of the samples `first` to `end` - 1 of these columns, without a step for each sample."""
         index = None if self._index is None else columns["index"][first:end]
         return self._made([array.ravel() for array in columns[self._field][first:end]], index)
 

@@ -1,7 +1,7 @@
-"""One iteration of a sampler of batches: which batches does a rank get, what is its state, and how much is padding?
+"""One iteration of a batch sampler: the batches of a rank, the loader state, and the fraction of padding.
 
-Batches are numbered through the epoch. From the first one of the iteration on, ranks take them in turn, so all ranks
-get equally many, and any other ranks go on from the number of batches that all of them have trained.
+Batches are numbered through the epoch. From the first batch of the iteration on, ranks take them in turn, so all ranks
+get equally many, and any other number of ranks can continue from the number of batches that all of them have trained.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from brand.torch.sampler.positions import Dealing, States, rounds
 from brand.torch.sampler.upcoming import Upcoming
 
 VERSION: Final = 1
-"""Of states."""
+"""Version of loader states."""
 _AHEAD: Final = 64
 """Batches whose ints are made together."""
 
 
 class EpochBatches:
-    """The batches of one epoch, and how long they are."""
+    """The batches of one epoch, and their lengths."""
 
     def __init__(self, limits: BatchLimits, lengths: NDArray[Any], seed: int, epoch: int) -> None:
         self.epoch = epoch
@@ -47,16 +47,16 @@ class EpochBatches:
 
     @property
     def mean_samples(self) -> int:
-        """Samples of a batch on average, at least 1."""
+        """Mean number of samples of a batch, at least 1."""
         return max(1, round(len(self.batches.positions) / len(self)))
 
     def padding(self, numbers: NDArray[np.int64] | slice = slice(None)) -> float:
-        """The share of what these batches take that is padding; 0 for none."""
+        """Return the fraction of these batches that is padding; 0 if there is none."""
         taken_up = self._taken_up[numbers].sum()
         return float(1 - self._lengths[numbers].sum() / taken_up) if taken_up else 0.0
 
     def figures(self, numbers: NDArray[np.int64]) -> dict[str, Any]:
-        """Of these batches and of the whole epoch, as plain values."""
+        """Return the padding of these batches and of the whole epoch, as plain values."""
         return {
             "batches": len(numbers),
             "length": self._lengths[numbers].sum().item(),
@@ -81,35 +81,35 @@ class PlannedSequence:
         return f"PlannedSequence({self._port.name!r}, {self.limits!r}, planned last {self._planned!r})"
 
     def replaced(self, order: Order, limits: BatchLimits) -> PlannedSequence:
-        """The sequence of the same samples with another order and other limits."""
+        """Return the sequence of the same samples with another order and other limits."""
         return PlannedSequence(self._port, order, limits, self._lengths, self._origin)
 
     def batches_of(self, epoch: int) -> EpochBatches:
-        """The batches of an epoch, for all ranks."""
+        """Return the batches of an epoch, for all ranks."""
         if self._planned is None or self._planned.epoch != epoch:
             lengths = self._lengths[self.order.plan(epoch).sample_of]
             self._planned = EpochBatches(self.limits, lengths, self.order.seed, epoch)
         return self._planned
 
     def tickets(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Tickets for positions of an epoch, same shape."""
+        """Return the tickets for positions of an epoch, same shape."""
         return tickets(self._tag, epoch, positions)
 
     def begin(self, epoch: int, position: int) -> None:
-        """Tell the server that positions from this one on are about to be drawn.
+        """Announce to the server that positions from this one on are about to be drawn.
 
-        All ranks share them, in a way that no server foresees.
+        All ranks share them, in a way that no server can predict.
         """
         self._port.announce(self.order, Announcement(epoch, position, processes=UNTOLD), origin=self._origin)
 
     def state_at(self, epoch: int, batch: int) -> dict[str, Any]:
-        """The state of a run that goes on with a batch of an epoch."""
+        """Return the state of a run that continues with a batch of an epoch."""
         facts = {"limits": self.limits.to_json(), "order": self.order.to_json()}
         return {"version": VERSION, "epoch": epoch, "batch": batch, **facts}
 
 
 class PlannedBatches(Iterator[list[int]]):
-    """The batches of one iteration, each a list of tickets. It has no epoch until it begins, as `Positions`.
+    """The batches of one iteration, each a list of tickets. Like `Positions`, it has no epoch until it begins.
 
     Args: as for `Positions`.
     """
@@ -126,10 +126,12 @@ class PlannedBatches(Iterator[list[int]]):
     def _begin_anew(self) -> None:
         self._of: EpochBatches | None = None
         self._coming: list[list[int]] = []
-        """The next batches, last first."""
+        """The next batches, in reverse order."""
         self._made = 0
         self.yielded = self.start = self.count = 0
-        """Batches of this rank that were yielded, the number of the first batch, and how many this rank gets."""
+        """Number of batches of this rank that were yielded, number of the first batch, and how many batches this
+        rank gets.
+        """
         self._dealing: Dealing[PlannedSequence] | None = None
 
     def __repr__(self) -> str:
@@ -149,13 +151,14 @@ class PlannedBatches(Iterator[list[int]]):
 
     @property
     def size(self) -> int:
-        """Samples of a batch, about."""
+        """Samples of a batch, approximately."""
         return 1 if self._of is None else self._of.mean_samples
 
     def begin(self) -> None:
         """Settle epoch, first batch and ranks, as late as possible, and announce them to the server.
 
-        A second call does nothing. Where the call fails, nothing has begun: the next iteration is the same epoch.
+        A second call does nothing. If the call fails, the iteration has not begun: the next iteration is the same
+        epoch.
         """
         if self._of is not None:
             return
@@ -184,7 +187,7 @@ class PlannedBatches(Iterator[list[int]]):
         return self._dealing
 
     def go_on(self) -> None:
-        """Raise `UsageError` if the plan was told of another iteration meanwhile."""
+        """Raise `UsageError` if another iteration of the sampler was requested meanwhile."""
         self._upcoming.go_on(self)
 
     def __next__(self) -> list[int]:
@@ -198,7 +201,10 @@ class PlannedBatches(Iterator[list[int]]):
         return self._coming.pop()
 
     def take(self, count: int) -> tuple[NDArray[np.int64], list[int]]:
-        """The ints of the next `count` batches, and how many each has. `BrandLoader` calls this, and `next` not."""
+        """Return the ints of the next `count` batches, and the number of ints of each batch.
+
+        `BrandLoader` calls this in place of `next`.
+        """
         ints, sizes = self._make(count)
         self.yielded += len(sizes)
         return ints, sizes.tolist()
@@ -212,18 +218,21 @@ class PlannedBatches(Iterator[list[int]]):
         return self._begun_dealing.sequence.tickets(self._of.epoch, positions), sizes
 
     def _numbers(self, first: int, end: int) -> NDArray[np.int64]:
-        """Numbers of some batches of this rank. Past the end, batches from the beginning stand in, to fill a round."""
+        """Return the numbers of some batches of this rank.
+
+        Past the end, batches from the beginning are repeated, to fill a round.
+        """
         assert self._of is not None
         rank, replicas = self.ranks
         numbers = self.start + rank + np.arange(first, end, dtype=np.int64) * replicas
         return numbers % len(self._of)
 
     def figures(self, trained: int) -> dict[str, Any]:
-        """Padding of the first `trained` batches of this iteration and of the epoch; nothing before it has begun."""
+        """Return the padding of the first `trained` batches and of the epoch; empty before the iteration has begun."""
         return {} if self._of is None else self._of.figures(self._numbers(0, trained))
 
     def state(self, trained: int) -> dict[str, Any]:
-        """The state of the run after so many batches of this iteration. Raises `UsageError` where there are fewer."""
+        """Return the loader state after `trained` batches of this iteration. Raises `UsageError` if there are fewer."""
         if not 0 <= trained <= self.count:
             raise UsageError(f"{trained:,} batches: this rank has {self.count:,} in this iteration")
         if self._upcoming.replaces(self, ended=trained == self.count):
@@ -231,7 +240,7 @@ class PlannedBatches(Iterator[list[int]]):
         return self._state_at(trained)
 
     def state_dict(self) -> dict[str, Any]:
-        """The state after all batches that were yielded, for torchdata's `StatefulDataLoader`."""
+        """Return the state after all batches that were yielded, for torchdata's `StatefulDataLoader`."""
         return self._states.state_dict() if self._of is None else self._state_at(self.yielded)
 
     def _state_at(self, trained: int) -> dict[str, Any]:
@@ -242,6 +251,6 @@ class PlannedBatches(Iterator[list[int]]):
         return self._begun_dealing.sequence.state_at(*((epoch + 1, 0) if ended else (epoch, number)))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where a state says."""
+        """Continue from a loader state."""
         self._states.load(state)
         self._begin_anew()

@@ -1,4 +1,4 @@
-"""One iteration of a `BrandSampler`: which ints does this rank get, and what is its state?
+"""One iteration of a `BrandSampler`: the ints of this rank, and the loader state.
 
 An iteration begins when its first int is taken. Until then it has no epoch, because PyTorch makes iterators that it
 never uses, and frameworks set the epoch after they have made an iterator.
@@ -24,16 +24,16 @@ _Sequence = TypeVar("_Sequence")
 
 @dataclass(frozen=True, slots=True)
 class Dealing(Generic[_Sequence]):
-    """What an iteration draws from, and among whom its positions or batches are divided."""
+    """The sequence of an iteration, and the ranks and processes among which its positions or batches are divided."""
 
     rank: int
     replicas: int
     sequence: _Sequence
     drop_last: bool
     dealt: int = 1
-    """Number of processes among which a framework deals out the positions of the rank."""
+    """Number of processes among which a framework divides the positions of the rank."""
     batch: int = 0
-    """Samples of a batch of each rank, with `locality`; else 0."""
+    """Samples of a batch of each rank, with `locality`; otherwise 0."""
 
     @property
     def ranks(self) -> tuple[int, int]:
@@ -43,20 +43,22 @@ class Dealing(Generic[_Sequence]):
 
 @dataclass(frozen=True, slots=True)
 class States:
-    """How an iteration asks for the state of its sampler before it has begun, and loads another one."""
+    """Functions with which an iteration gets the state of its sampler before it has begun, and loads another state."""
 
     state_dict: Callable[[], dict[str, Any]]
     load: Callable[[dict[str, Any]], None]
 
 
 class Positions(Iterator[int]):
-    """One iteration. It has its own state, for torchdata's `StatefulDataLoader`, which asks a sampler's iterator.
+    """One iteration.
+
+    It has its own state, for torchdata's `StatefulDataLoader`, which asks a sampler's iterator for it.
 
     Args:
         samples: Samples of a whole epoch, for all ranks.
-        upcoming: Where the iteration begins.
+        upcoming: Epoch and position at which the iteration begins.
         deal: Settles the ranks. Called when the iteration begins. Raises `UsageError`.
-        states: Those of the sampler.
+        states: Functions for the state of the sampler.
     """
 
     def __init__(
@@ -71,14 +73,14 @@ class Positions(Iterator[int]):
 
     def _begin_anew(self) -> None:
         self._dealing: Dealing[AccessSequence] | None = None
-        """None: the iteration has not begun."""
+        """The division of positions; None if the iteration has not begun."""
         self._ints: list[int] = []
-        """The rest of the present block, last first."""
+        """The rest of the present block, in reverse order."""
         self._made = self.yielded = 0
         self.epoch = self.start = self.count = self.most = 0
-        """Epoch, first position, number of ints, and how many of them this process keeps where Accelerate deals."""
+        """Epoch, first position, number of ints, and how many of them this process takes if Accelerate divides them."""
         self._mine: NDArray[np.int64] | None = None
-        """The positions of this rank, with `locality`; else None."""
+        """The positions of this rank, with `locality`; otherwise None."""
 
     def __repr__(self) -> str:
         if self._dealing is None:
@@ -88,7 +90,8 @@ class Positions(Iterator[int]):
     def begin(self) -> None:
         """Settle epoch, position and ranks, as late as possible, and announce them to the server.
 
-        A second call does nothing. Where the call fails, nothing has begun: the next iteration is the same epoch.
+        A second call does nothing. If the call fails, the iteration has not begun: the next iteration is the same
+        epoch.
         """
         if self._dealing is not None:
             return
@@ -122,11 +125,11 @@ class Positions(Iterator[int]):
         return self._dealing.ranks
 
     def go_on(self) -> None:
-        """Raise `UsageError` if the sampler was told of another iteration meanwhile."""
+        """Raise `UsageError` if another iteration of the sampler was requested meanwhile."""
         self._upcoming.go_on(self)
 
     def replaced(self, *, ended: bool) -> bool:
-        """Whether the next iteration of the sampler is set and differs from this one; see `Upcoming.replaces`."""
+        """Return whether the sampler's next iteration is set and differs from this one; see `Upcoming.replaces`."""
         return self._upcoming.replaces(self, ended=ended)
 
     def __next__(self) -> int:
@@ -140,7 +143,7 @@ class Positions(Iterator[int]):
         return self._ints.pop()
 
     def take(self, count: int) -> NDArray[np.int64]:
-        """The next `count` ints at once, fewer at the end. `BrandLoader` calls this."""
+        """Return the next `count` ints at once, fewer at the end. `BrandLoader` calls this."""
         first = np.array(self._ints[: -count - 1 : -1], np.int64)
         del self._ints[len(self._ints) - len(first) :]
         taken = np.concatenate((first, self._make(count - len(first))))
@@ -148,16 +151,16 @@ class Positions(Iterator[int]):
         return taken
 
     def state_dict(self) -> dict[str, Any]:
-        """The state of this iteration after all ints that it has yielded; at its end, nothing is left."""
+        """Return the state of this iteration after all ints that it has yielded; at its end, nothing is left."""
         if self._dealing is None:
             return self._states.state_dict()
         return self._dealing.sequence.state_at(self.epoch, self._position)
 
     def state_after(self, samples: int | None) -> dict[str, Any]:
-        """The state of the run after `samples` samples of this process (None: after all that it has yielded).
+        """Return the loader state after `samples` samples of this process. None: after all samples that it has yielded.
 
-        Where nothing is left of this epoch, the state is at the beginning of the next one. Raises `UsageError` where so
-        many samples cannot have been trained.
+        If nothing is left of this epoch, the state is at the beginning of the next one. Raises `UsageError` if this
+        process cannot have trained that many samples.
         """
         if samples is None:
             return self._state_at(self._position, all_of_it=self.yielded >= self.count)
@@ -180,14 +183,14 @@ class Positions(Iterator[int]):
         return self._dealing.sequence.state_at(*((self.epoch + 1, 0) if ended else (self.epoch, position)))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where a state of an iteration says. A state at the end of an epoch leaves nothing to yield."""
+        """Continue from a state of an iteration. After a state at the end of an epoch, nothing is left to yield."""
         self._states.load(state)
         self._begin_anew()
         if state["position"] == self._samples:
             self._upcoming.load(state["epoch"], self._samples, present=self)
 
     def _make(self, count: int) -> NDArray[np.int64]:
-        """The next `count` ints, fewer at the end."""
+        """Return the next `count` ints, fewer at the end."""
         self.begin()
         assert self._dealing is not None
         sequence, end = self._dealing.sequence, min(self._made + count, self.count)
@@ -201,9 +204,10 @@ class Positions(Iterator[int]):
         return sequence.ints(self.epoch, positions)
 
     def _with_tail(self, mine: NDArray[np.int64], dealing: Dealing[AccessSequence]) -> NDArray[np.int64]:
-        """This rank's positions and its part of the last, incomplete global batch, which ranks draw in turn.
+        """Return this rank's positions, and then its positions of the last, incomplete global batch.
 
-        All ranks get equally many: positions past the end stand for samples from the beginning.
+        In that batch, ranks take positions in turn. All ranks get equally many: positions past the end represent
+        samples from the beginning.
         """
         beyond = np.arange(self._samples, self.start + self.count * dealing.replicas)
         beyond = beyond[(beyond - self.start) % dealing.replicas == dealing.rank]
@@ -211,5 +215,5 @@ class Positions(Iterator[int]):
 
 
 def rounds(samples: int, replicas: int, *, drop_last: bool) -> int:
-    """Samples for each rank."""
+    """Return the number of samples for each rank."""
     return samples // replicas if drop_last else -(-samples // replicas)

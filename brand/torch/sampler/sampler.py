@@ -1,8 +1,9 @@
-"""`BrandSampler`: which positions does this rank draw, in which order, and where does a run go on after a stop?
+"""`BrandSampler`: which positions does this rank fetch, in which order, and from which one does a run continue after
+a stop?
 
 The global access sequence is cut into rounds of one position for each rank, so global batch `t` is the same set of
-samples for any number of ranks. A state holds epoch, position and order. A run with any other number of ranks, workers
-or samples a batch can go on from it.
+samples for any number of ranks. A loader state holds epoch, position and order. A run with another number of ranks,
+workers or samples per batch can continue from it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from brand.torch.sampler.positions import Dealing, Positions, States, rounds
 from brand.torch.sampler.upcoming import Upcoming
 
 LAST_VERSION: Final = MIXED_VERSION
-"""The highest version of a state. States of a sequence that says nothing else are of version 1."""
+"""The highest version of a state. States of a sequence without further facts have version 1."""
 _FROM_A_STATE: Final = (
     "A BrandSampler goes on from its state, which fits any epoch and any number of processes; skipped batches fit "
     "neither. Use brand.frameworks.accelerate.prepare(accelerator, loader) in place of accelerator.prepare(loader), "
@@ -42,31 +43,37 @@ _TURNS_HINT: Final = (
 
 
 class BrandSampler(DistributedSampler[int]):
-    """Draws every sample of a `BrandDataset` once an epoch, in random order, at the speed of sequential storage.
+    """Yields every sample of a `BrandDataset` once an epoch, in random order.
 
-    From a `Mixture`, it draws each member's samples by its share.
+    Samples are fetched at the speed of sequential reads. For a `Mixture`, it yields the samples of each member in
+    proportion to its weight.
 
-    It yields tickets: ints that the data set understands as "the sample at this position", so that the server can read
-    ahead. Give it to a `DataLoader` as `sampler=`. Each epoch has its own order: `set_epoch(n)` says which; without it,
-    each iteration is the next epoch.
+    It yields tickets: ints that the data set understands as "the sample at this position", so that the data server can
+    prefetch. Give it to a `DataLoader` as `sampler=`. Each epoch has its own order, and `set_epoch(n)` chooses the
+    epoch; without it, each iteration is the next epoch.
 
-    It gives each rank its own positions and is a `DistributedSampler`, so frameworks leave it alone. Accelerate deals
-    out batches in any case: behind a loader that Accelerate has prepared, the sampler yields the positions of all
-    ranks.
+    It gives each rank its own positions. Frameworks do not replace it, because it is a `DistributedSampler`. Accelerate
+    divides batches in any case, so behind a loader that Accelerate has prepared, the sampler yields the positions of
+    all ranks.
 
     Args:
-        dataset: The data set to draw from.
-        seed: Fixes the order of every epoch. None: that of a `Mixture`; of a `BrandDataset`, 0.
-        num_replicas, rank: Number of ranks, and which one this is; by default from torch.distributed, torchrun or
+        dataset: The data set to fetch from.
+        seed: Seed of the order of every epoch. None: the seed of a `Mixture`; for a `BrandDataset`, 0.
+        num_replicas, rank: Number of ranks, and the number of this rank. None: from torch.distributed, torchrun or
             Slurm, when the iteration begins.
-        shuffle: False: the plain indices in their order, read exactly, and nothing is read ahead.
-        drop_last: Where the ranks do not divide the samples: drop the rest (True), or give some samples to two ranks.
-            All ranks always get equally many.
-        locality: On several nodes: split each global batch so that a rank first takes samples that its own node owns.
-            The global batches stay the same sets, and few samples cross the network. Needs `batch_size`.
+        shuffle: Whether the order is random. False: the plain indices in their order, by random access, without
+            prefetch.
+        drop_last: If the number of samples is no multiple of the number of ranks: drop the rest (True), or give some
+            samples to two ranks (False). All ranks always get equally many.
+        locality: On several nodes: split each global batch so that a rank first takes samples whose home node is its
+            own. The global batches are the same sets of samples as without it, and few samples cross the network. Needs
+            `batch_size`.
         batch_size: Samples of a batch of each rank, for `locality`; a `BrandLoader` sets it.
-        subset: The samples to draw, each once an epoch: a bool for each sample, shape (len(dataset),), for example
+        subset: The samples to fetch, each once an epoch: a bool for each sample, shape (len(dataset),), for example
             `dataset.column("label") < 10`, or their indices. None: all.
+
+    Raises:
+        UsageError: An argument is not valid, or does not fit the data set or its order.
     """
 
     dataset: Drawable
@@ -87,7 +94,7 @@ class BrandSampler(DistributedSampler[int]):
         # DistributedSampler's own __init__ is left out: it needs a process group, and fixes the ranks too early.
         if not isinstance(dataset, Drawable):
             raise UsageError(
-                f"BrandSampler draws from a BrandDataset, not from a {type(dataset).__name__}; give it the data set "
+                f"BrandSampler fetches from a BrandDataset, not from a {type(dataset).__name__}; give it the data set "
                 "itself. A Subset is read exactly, by any other sampler"
             )
         self._source = source_of(dataset)
@@ -97,10 +104,10 @@ class BrandSampler(DistributedSampler[int]):
         self.locality = locality
         self.batch_size = None if batch_size is None else max(1, whole("batch_size", batch_size, MAX_POSITIONS))
         self._sequence: AccessSequence = self._source.sequence(seed, origin_here(), subset=subset, shuffle=shuffle)
-        """What it draws in all epochs."""
+        """The tickets or indices of all epochs."""
         self._pinned = False
         self._upcoming: Upcoming[Positions] = Upcoming(epochs_hint=_EPOCHS_HINT, turns_hint=_TURNS_HINT)
-        """Where the next iteration begins."""
+        """The epoch and position at which the next iteration begins."""
 
     def __repr__(self) -> str:
         return f"BrandSampler({self.dataset.name!r}, seed={self.seed}, {self._upcoming!r})"
@@ -108,8 +115,8 @@ class BrandSampler(DistributedSampler[int]):
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration this epoch, from its beginning, or from the position of a loaded state of this epoch.
 
-        An iteration under way is not touched: if it is of this epoch, it may go on. Raises `UsageError` where a state
-        of a later epoch was loaded, because going back would train samples again. Where a state of an earlier epoch was
+        An iteration under way does not change; if it is of this epoch, it may continue. Raises `UsageError` if a state
+        of a later epoch was loaded, because going back would train samples again. If a state of an earlier epoch was
         loaded, the log says how many samples of that epoch are left out.
         """
         epoch = whole("epoch", epoch, MAX_EPOCH)
@@ -122,14 +129,15 @@ class BrandSampler(DistributedSampler[int]):
         self._upcoming.set_epoch(epoch, lambda loaded: f"{self._sequence.samples - loaded.at} samples")
 
     def set_weights(self, weights: Mapping[Any, float], *, epoch: int, position: int = 0) -> None:
-        """Of a `Mixture`: from a position of an epoch on, these weights count, in place of all from there on.
+        """Set the weights of a `Mixture` from a position of an epoch on.
 
-        `weights` are as for `Mixture`. `position` counts the samples of all ranks, as that of a state does: for step
-        `n` it is `n` global batches. All ranks must say the same. The weights are part of the state; a position may lie
-        far ahead, so a whole curriculum can be set before the training begins, and again after a restart.
+        They replace all weights that were set for later positions. `weights` are as for `Mixture`. `position` counts
+        the samples of all ranks, as that of a state does: for step `n` it is `n` global batches. All ranks must set the
+        same weights. The weights are part of the loader state. A position may be far ahead, so a whole curriculum can
+        be set before the training begins, and again after a restart.
 
-        Samples that are on their way keep the weights with which they were planned, so a position that has been taken
-        already, by a loader that works ahead, raises a `UsageError`, which names the first one that has not.
+        Raises `UsageError` if a loader that prefetches has already taken the position, because samples under way keep
+        the weights with which they were planned. The message names the first position that is possible.
         """
         if not isinstance(self._sequence, MixedSequence):
             raise UsageError(f"a sampler of {self.dataset.name} has no weights; one of a Mixture has")
@@ -137,7 +145,7 @@ class BrandSampler(DistributedSampler[int]):
         self._sequence.set_weights(weights, whole("epoch", epoch, MAX_EPOCH), whole("position", position, samples))
 
     def __len__(self) -> int:
-        """Samples of a whole epoch for this rank."""
+        """Return the number of samples of a whole epoch for this rank."""
         return rounds(self._sequence.samples, self._ranks()[1], drop_last=self.drop_last)
 
     def __iter__(self) -> Positions:
@@ -146,31 +154,32 @@ class BrandSampler(DistributedSampler[int]):
 
     @property
     def order(self) -> Any:
-        """The order of all epochs: an `Order`; of a `Mixture`, a `MixedOrder`."""
+        """The order of all epochs: an `Order`; for a `Mixture`, a `MixedOrder`."""
         return self._sequence.order
 
     @property
     def seed(self) -> int:  # type: ignore[override]
-        """What fixes the order of every epoch."""
+        """The seed of the order of every epoch."""
         return self._sequence.seed
 
     @property
     def shuffle(self) -> bool:  # type: ignore[override]
-        """Whether it draws in random order."""
+        """Whether the order is random."""
         return self._sequence.shuffle
 
     @property
     def epoch(self) -> int:  # type: ignore[override]
-        """The epoch that the next iteration will be, or that the present one is in."""
+        """The epoch that the next iteration will be, or the epoch of the present iteration."""
         return self._upcoming.epoch
 
     def state_dict(
         self, *, samples: int | None = None, batches: int | None = None, batch_size: int | None = None
     ) -> dict[str, Any]:
-        """The state of the run, as plain values.
+        """Return the loader state, as plain values.
 
-        With workers a sampler runs ahead of training, so say how much was trained since the iteration began: `samples`
-        of this rank, or `batches` of `batch_size`. Without either: everything that the sampler has yielded.
+        With workers, a sampler runs ahead of training, so say how much was trained since the iteration began: `samples`
+        of this rank, or `batches` of `batch_size`. Without either: everything that the sampler has yielded. Raises
+        `UsageError` if the iteration does not have that many samples.
         """
         if samples is not None and batches is not None:
             raise UsageError("say what was trained in samples or in batches, not both")
@@ -188,7 +197,10 @@ class BrandSampler(DistributedSampler[int]):
         return present.state_after(samples)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where a state says. Raises `UsageError` where it is no state, or a state of another data set."""
+        """Continue from a loader state.
+
+        Raises `UsageError` if it is not a loader state, or is one of another data set.
+        """
         try:
             version, shuffle, _ = state["version"], state["shuffle"], dict(state["order"])
             epoch = whole("epoch", state["epoch"], MAX_EPOCH)
@@ -213,16 +225,16 @@ class BrandSampler(DistributedSampler[int]):
         return Dealing(rank, replicas, self._sequence, self.drop_last, dealt, self._batch_of(replicas))
 
     def _ranks(self) -> tuple[int, int]:
-        """Rank and number of ranks among which this sampler deals out positions. Raises `UsageError`.
+        """Return the rank and number of ranks among which this sampler divides positions. Raises `UsageError`.
 
-        0 and 1 where the sampler yields the positions of all ranks, because Accelerate deals them out.
+        0 and 1 if the sampler yields the positions of all ranks, because Accelerate divides them.
         """
         if self._accelerate_deals():
             return 0, 1
         return find_rank(self.rank, self.num_replicas)
 
     def _batch_of(self, replicas: int) -> int:
-        """Samples of a batch of each rank if `locality` splits batches, else 0. Raises `UsageError`."""
+        """Return the samples of a batch of each rank if `locality` splits batches, otherwise 0. Raises `UsageError`."""
         if not self.locality or not self.shuffle or replicas == 1:
             return 0
         if self.batch_size is None:
@@ -230,9 +242,11 @@ class BrandSampler(DistributedSampler[int]):
         return self.batch_size
 
     def _dealt(self) -> int:
-        """Number of processes among which a framework deals out the positions of this sampler. Raises `UsageError`.
+        """Return the number of processes among which a framework divides the positions of this sampler.
 
-        1 if each process keeps all of them.
+        Raises `UsageError`.
+
+        1 if each process takes all of them.
         """
         wrapping, skipped = wrapping_of(self), torchdata_skips()
         if skipped and wrapping is None:
@@ -245,7 +259,7 @@ class BrandSampler(DistributedSampler[int]):
             if self._accelerate_deals():
                 raise UsageError(
                     f"Accelerate runs {accelerate_processes()} processes and has not prepared the loader of this "
-                    "BrandSampler, so each of them would draw all samples. Call `accelerator.prepare(loader)`, or say "
+                    "BrandSampler, so each of them would fetch all samples. Call `accelerator.prepare(loader)`, or say "
                     "which share of them is drawn here: BrandSampler(dataset, num_replicas=..., rank=...)"
                 )
             return 1
@@ -253,13 +267,13 @@ class BrandSampler(DistributedSampler[int]):
             raise UsageError(f"{wrapping.skipped} batches are skipped, to resume a run. {_FROM_A_STATE}")
         if wrapping.processes > 1 and self._ranks()[1] > 1:
             raise UsageError(
-                f"this BrandSampler deals out positions to {self._ranks()[1]} ranks, and Accelerate deals its batches "
+                f"this BrandSampler shards positions to {self._ranks()[1]} ranks, and Accelerate deals its batches "
                 f"out to {wrapping.processes} processes again: leave out num_replicas= and rank="
             )
         return wrapping.processes
 
     def _check_restart(self, restart: Restart, epoch: int) -> None:
-        """Raises `UsageError` unless Lightning would train exactly the rest of an epoch."""
+        """Raise `UsageError` unless Lightning would train exactly the rest of an epoch."""
         if not hasattr(restart.loader, "load_state_dict"):
             raise UsageError(
                 f"Lightning goes on inside epoch {epoch}, and a DataLoader has no state to go on from: it would begin "
@@ -281,12 +295,12 @@ class BrandSampler(DistributedSampler[int]):
             )
 
     def _accelerate_deals(self) -> bool:
-        """Whether Accelerate deals out the positions of this sampler: it runs, and no other ranks were given."""
+        """Return whether Accelerate divides this sampler's positions: it is in use, and no other ranks were given."""
         return not self._pinned and self.rank is self.num_replicas is None and accelerate_processes() > 1
 
 
 def pin_ranks(sampler: BrandSampler, rank: int | None = None, replicas: int | None = None) -> None:
-    """Have a sampler deal out positions to ranks even if Accelerate is in use, because it does not prepare the loader.
+    """Have a sampler divide positions among ranks even if Accelerate is in use, because it does not prepare the loader.
 
     If rank and number of ranks were not given before, they become `rank` and `replicas`, if given.
     """
@@ -296,7 +310,10 @@ def pin_ranks(sampler: BrandSampler, rank: int | None = None, replicas: int | No
 
 
 def serve_loader(sampler: BrandSampler, batch_size: int) -> None:
-    """Have a sampler serve a `BrandLoader` with batches of this size. Raises `UsageError` if it splits others."""
+    """Have a sampler serve a `BrandLoader` with batches of this size.
+
+    Raises `UsageError` if it splits batches of another size.
+    """
     pin_ranks(sampler)
     if sampler.locality:
         if sampler.batch_size not in (None, batch_size):
@@ -305,15 +322,15 @@ def serve_loader(sampler: BrandSampler, batch_size: int) -> None:
 
 
 def is_announced(sampler: BrandSampler) -> bool:
-    """Whether the epoch of the next iteration was set, and that iteration has not begun."""
+    """Return whether the epoch of the next iteration was set, and that iteration has not begun."""
     return sampler._upcoming.beginning is not None
 
 
 def state_at(sampler: BrandSampler, epoch: int, position: int) -> dict[str, Any]:
-    """The state of a run that goes on at a position of an epoch, with the sampler's order."""
+    """Return the state of a run that continues at a position of an epoch, with the sampler's order."""
     return sampler._sequence.state_at(epoch, position)
 
 
 def state_of_next(sampler: BrandSampler) -> dict[str, Any]:
-    """The state of a run that goes on with the epoch after the present one."""
+    """Return the state of a run that continues with the epoch after the present one."""
     return state_at(sampler, sampler.epoch + 1, 0)

@@ -1,8 +1,8 @@
-"""`Upcoming`: where does the next iteration of a sampler begin?
+"""`Upcoming`: at which epoch and position does the next iteration of a sampler begin?
 
-At the epoch after the present iteration's, at the epoch that `set_epoch` named, or where a loaded state says. A
-`BrandSampler` counts places in an epoch as positions, a `LengthBatchSampler` as batches; both keep one `Upcoming`,
-which owns the place and knows the iteration that began last.
+At the epoch after the present iteration's, at the epoch that `set_epoch` named, or at the place of a loaded state. A
+`BrandSampler` counts places in an epoch as positions, a batch sampler counts batches. Both have one `Upcoming`, which
+owns the place and knows the iteration that began last.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ log = logging.getLogger("brand")
 
 
 class StartedIteration(Protocol):
-    """What an iteration that has begun tells."""
+    """An iteration that has begun."""
 
     @property
     def epoch(self) -> int | None:
-        """Its epoch. None: it has not begun."""
+        """Its epoch; None if it has not begun."""
 
 
 @dataclass(frozen=True, slots=True)
 class IterationStart:
-    """Where an iteration begins."""
+    """Epoch and place at which an iteration begins."""
 
     epoch: int
     at: int = 0
     """The global position, or the number of the batch."""
     loaded: bool = False
-    """Whether a loaded state says so."""
+    """Whether they are those of a loaded state."""
 
 
 _Kind = TypeVar("_Kind", bound=StartedIteration)
 
 
 class Upcoming(Generic[_Kind]):
-    """Where the next iteration begins, and which iteration is the present one.
+    """The place at which the next iteration begins, and the present iteration.
 
     Args:
         epochs_hint, turns_hint: Sentences that follow the refusal to go back to an earlier epoch, and the refusal to
@@ -51,7 +51,7 @@ class Upcoming(Generic[_Kind]):
 
     def __init__(self, *, epochs_hint: str = "", turns_hint: str = "") -> None:
         self.beginning: IterationStart | None = IterationStart(0)
-        """Where the next iteration begins; None: at the epoch after the present one."""
+        """The start of the next iteration; None if it is the epoch after the present one."""
         self.present: _Kind | None = None
         """The iteration that began last."""
         self._epochs_hint, self._turns_hint = epochs_hint, turns_hint
@@ -62,20 +62,20 @@ class Upcoming(Generic[_Kind]):
 
     @property
     def epoch(self) -> int:
-        """The epoch that the next iteration will be, or that the present one is in."""
+        """The epoch that the next iteration will be, or the epoch of the present iteration."""
         return self._epoch_of_present() if self.beginning is None else self.beginning.epoch
 
     def place(self) -> tuple[int, int]:
-        """Epoch and place at which the next iteration begins. Raises `UsageError` where no epoch is left."""
+        """Return the epoch and place at which the next iteration begins. Raises `UsageError` if no epoch is left."""
         if self.beginning is not None:
             return self.beginning.epoch, self.beginning.at
         return whole("epoch", self._epoch_of_present() + 1, MAX_EPOCH), 0
 
     def set_epoch(self, epoch: int, rest: Callable[[IterationStart], str]) -> None:
-        """Begin the next iteration with this epoch; in it, at the place of a loaded state of this epoch.
+        """Begin the next iteration with this epoch, from its beginning or from the place of its loaded state.
 
-        `rest` names what an epoch has from a place on, for the log. Raises `UsageError` where a state of a later epoch
-        was loaded.
+        `rest` names the remainder of an epoch from a place on, for the log. Raises `UsageError` if a state of a later
+        epoch was loaded.
         """
         coming = self.beginning
         if coming is not None and coming.loaded:
@@ -92,22 +92,28 @@ class Upcoming(Generic[_Kind]):
         self.beginning = IterationStart(epoch)
 
     def load(self, epoch: int, at: int, *, present: _Kind | None = None) -> None:
-        """Begin the next iteration where a state says. `present`: an iteration that this state has ended."""
+        """Begin the next iteration at the place of a loaded state.
+
+        `present`: an iteration that this state has ended.
+        """
         self.beginning, self.present = IterationStart(epoch, at, loaded=True), present
 
     def begin(self, iteration: _Kind) -> None:
-        """An iteration has begun: its first element is about to be taken."""
+        """Make an iteration the present one, whose first element is about to be taken."""
         self.beginning, self.present = None, iteration
 
     def replaces(self, iteration: _Kind, *, ended: bool) -> bool:
-        """Whether the next iteration is set and differs from this one. Where this one has `ended`, any differs."""
+        """Return whether the next iteration is set and differs from this one.
+
+        If this one has `ended`, any other differs.
+        """
         coming = self.beginning
         return coming is not None and (coming.loaded or coming.epoch != iteration.epoch or ended)
 
     def go_on(self, iteration: _Kind) -> None:
-        """An iteration goes on. Raises `UsageError` where `set_epoch` or a loaded state asks for another one by now.
+        """Continue an iteration. Raises `UsageError` if `set_epoch` or a loaded state has requested another one.
 
-        The caller would otherwise believe that it gets another epoch.
+        Otherwise the caller would believe that it gets another epoch.
         """
         coming = self.beginning
         if coming is not None and self.replaces(iteration, ended=False):

@@ -1,11 +1,11 @@
-"""Feature: server-side decoding. What do decode workers do next?
+"""Feature: server-side decoding. The package decides which samples the decode workers decode next.
 
-preparing  what decode workers do next, and what a draw gets of it
-preparers  which decode workers are there
-wants      what clients want decoded
-ahead      which samples are decoded next
-allotting  for which rank a decode worker works next
-allotment  how many threads each queue would get
-costs      how long it takes to decode a sample
-clearing   which decoded samples make room
+preparing  the next instructions to decode workers, and the decoded samples of a draw
+preparers  the states of the decode workers
+wants      the decode specs of clients
+ahead      the order in which the samples of a rank are decoded
+allotting  the rank for which a decode worker works next
+allotment  lateness of each queue for a given number of threads
+costs      measured time to decode a sample
+clearing   eviction of decoded samples
 """

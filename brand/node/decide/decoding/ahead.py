@@ -1,7 +1,7 @@
-"""Which samples of each rank are prepared next? Those in memory that it draws soonest, in the order of its draws.
+"""Which samples of each rank are decoded next? Those in memory that it draws soonest, in the order of its draws.
 
-Of each live epoch, positions before a cursor need nothing more. From there on, some samples are not in memory yet, so a
-bounded stretch of positions is looked at.
+In each active epoch, the positions before a cursor need no more work. Behind the cursor some samples are not in memory
+yet, so a search visits a limited number of positions.
 """
 
 from __future__ import annotations
@@ -22,43 +22,45 @@ from brand.node.memory.prepared import RAW, DecodedStore, PreparedMemory
 from brand.node.wire.numbers import RunNumber
 
 STEP: Final = 1024
-"""Positions that are looked at together."""
+"""Positions that a search visits at once."""
 STEPS: Final = 16
-"""The most steps from the cursor on."""
+"""Limit on the steps of a search from the first position that needs work."""
 FIRST_RATE: Final = 500.0
-"""Draws a second of a run whose rate is not known yet."""
+"""Draws per second of a run whose rate is not known yet."""
 
 Queue = tuple[RunNumber, int]
 """A rank of a run."""
 Kept = Callable[[NDArray[Any]], NDArray[np.bool_]]
-"""Says which samples are kept, by place."""
+"""Returns whether each sample is cached, by place."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NextToDecode:
-    """Samples to prepare: of a want, for a rank of a run, by place."""
+    """Samples to decode with one decode spec (`want`), for one rank of a run, by place."""
 
     queue: Queue
     want: int
     places: NDArray[Any]
     lead: float
-    """How many draws come before that of the first one."""
+    """Number of draws before that of the first sample."""
     due_s: float
-    """How long it takes until that is drawn, as fast as the rank draws."""
+    """Seconds until the first sample is drawn, at the rate of the rank."""
 
 
 class DecodeAhead:
-    """What ranks of this node still draw of one epoch, and how far that is prepared, by want."""
+    """The samples of one epoch that ranks of this node still draw, and the progress of their decoding, by decode
+    spec.
+    """
 
     def __init__(self, epoch: Epoch) -> None:
         self.epoch = epoch
         self._position = np.full(epoch.plan.mapping.samples, -1, np.int32)
-        """Where a rank of this node will draw each place; -1: none will."""
+        """The position at which a rank of this node will draw each place; -1 if no rank will."""
         self._ranks: set[int] = set()
         self._start = 0
         """Positions before this one are given up."""
         self._cursors: dict[int, int] = {}
-        """By want; where there is none, that is the front of the draws."""
+        """The cursor by decode spec. If there is none, a search begins at the front of the draws."""
         self._plan = epoch.plan
         self.look()
 
@@ -67,7 +69,9 @@ class DecodeAhead:
         return f"DecodeAhead(epoch {self.epoch.number}, {left} to draw, cursors {self._cursors})"
 
     def look(self) -> None:
-        """Ranks may have come, positions may have been given up, and the run may have joined others anew."""
+        """Take account of ranks that have begun, positions that were given up, and a new plan after the run has
+        joined again.
+        """
         sample_of, progress = self.epoch.plan.sample_of, self.epoch.progress
         if self.epoch.plan is not self._plan:
             self._plan = self.epoch.plan
@@ -85,22 +89,22 @@ class DecodeAhead:
             self._start = progress.start
 
     def drawn(self, places: NDArray[Any]) -> None:
-        """Ranks have drawn samples."""
+        """Remove samples that ranks have drawn."""
         self._position[places] = -1
 
     def rewind(self) -> None:
-        """Samples before the cursors may need to be prepared again."""
+        """Reset the cursors, because samples before them may need to be decoded again."""
         self._cursors.clear()
 
     def positions(self, places: NDArray[Any]) -> NDArray[np.float64]:
-        """Where a rank of this node will draw each sample; infinity: none will."""
+        """Return the position at which a rank of this node will draw each sample; infinity if no rank will."""
         positions = self._position[places]
         return np.where(positions < 0, np.inf, positions)
 
     def next(self, want: int, shelf: DecodedStore, kept: Kept, most: int) -> dict[int, NDArray[np.int64]]:
-        """Up to `most` positions of each rank of this node whose samples can be prepared, by rank, ascending.
+        """Return up to `most` positions of each rank of this node whose samples can be decoded, by rank, ascending.
 
-        `kept` says which samples are kept in memory. A rank that has nothing to prepare is left out.
+        `kept` tells which samples are cached. A rank without samples to decode is left out.
         """
         sample_of, states = self.epoch.plan.sample_of, self.epoch.states
         at = max(self._cursors.get(want, self.epoch.front()), self.epoch.progress.start)
@@ -126,12 +130,12 @@ class DecodeAhead:
 
     @property
     def ranks(self) -> int:
-        """How many ranks of this node draw the epoch."""
+        """Number of ranks of this node that draw the epoch."""
         return len(self._ranks)
 
 
 class DecodeAheadTable:
-    """The live epochs of runs whose clients want something."""
+    """The active epochs of runs whose clients have decode specs."""
 
     def __init__(self, epochs: Epochs, wants: DecodeSpecTable) -> None:
         self._epochs, self._wants = epochs, wants
@@ -142,7 +146,7 @@ class DecodeAheadTable:
         return f"DecodeAheadTable({self._aheads})"
 
     def look(self) -> None:
-        """Epochs may have begun and ended."""
+        """Take account of epochs that have begun or ended."""
         live = {
             live.epoch.number: (key, live.epoch)
             for key, live in self._epochs.lives.live()
@@ -155,19 +159,22 @@ class DecodeAheadTable:
             ahead.look()
 
     def drawn(self, epoch: Epoch, places: NDArray[Any]) -> None:
-        """Ranks have drawn samples of an epoch. What they draw before the next `look`, its progress tells."""
+        """Remove samples of an epoch that ranks have drawn. Draws before the next `look` are known from the epoch's
+        progress.
+        """
         if epoch.number in self._aheads:
             self._aheads[epoch.number][1].drawn(places)
 
     def rewind(self) -> None:
-        """Samples that were prepared, or were to be, may need it again."""
+        """Reset all cursors, because samples that were decoded or about to be may need it again."""
         for _, ahead in self._aheads.values():
             ahead.rewind()
 
     def queues(self, memory: PreparedMemory, kept: Kept, few: int, many: int, now_s: float) -> list[NextToDecode]:
-        """Samples to prepare for each rank: of the epoch and want whose next one is drawn after the fewest draws.
+        """Return samples to decode for each rank, with the epoch and the decode spec whose next sample is drawn
+        soonest.
 
-        Up to `few` samples where one rank draws, else up to `many` of each.
+        If only one rank draws, up to `few` samples, else up to `many` per rank.
         """
         best, runs = dict[Queue, NextToDecode](), self.counted(now_s)
         aheads = [(key, ahead) for key, ahead in self._aheads.values() if key[0] in runs]
@@ -183,9 +190,10 @@ class DecodeAheadTable:
         return list(best.values())
 
     def leads(self, want: int, places: NDArray[Any], runs: set[RunNumber]) -> NDArray[np.float64]:
-        """How many draws come before that of each sample, in live epochs of these runs that want it.
+        """Return the number of draws before that of each sample, in active epochs of these runs that have the decode
+        spec.
 
-        Infinity: no rank of this node will draw it there.
+        Infinity if no rank of this node will draw the sample in these epochs.
         """
         found = np.full(len(places), np.inf)
         for key, ahead in self._aheads.values():
@@ -194,16 +202,17 @@ class DecodeAheadTable:
         return found
 
     def counted(self, now_s: float) -> set[RunNumber]:
-        """Runs that are not idle, or have not begun to draw; all where there is none.
+        """Return the runs that are not idle or have not begun to draw; all runs if there are none.
 
-        One rule says what is prepared and what goes, or runs would take each other's room without end.
+        The same rule is used to decode and to evict samples. Otherwise runs would evict each other's samples without
+        end.
         """
         every = {key[0] for key, _ in self._aheads.values()}
         runs = {run for run in every if not self._epochs.pacing.idle(run, now_s)}
         return runs or every
 
     def _due_s(self, key: Key, ahead: DecodeAhead, rank: int, position: int) -> float:
-        """How long it takes until a rank draws a position of an epoch, at its share of the rate of its run."""
+        """Return the seconds until a rank draws a position of an epoch, at its fraction of the rate of its run."""
         live, epoch = self._epochs.get(key), ahead.epoch
         before = 0 if live is None else draws_before(self._epochs, key, live)
         draws = (before + position - epoch.progress.last(rank)) / epoch.division.replicas
@@ -211,6 +220,6 @@ class DecodeAheadTable:
         return max(0.0, draws * max(1, ahead.ranks) / rate)
 
     def _behind(self, key: Key, ahead: DecodeAhead) -> float:
-        """What to add to a position of an epoch for the number of draws that come before it."""
+        """Return the number to add to a position of an epoch for the number of draws before it."""
         live = self._epochs.get(key)
         return (0 if live is None else draws_before(self._epochs, key, live)) - reached(ahead.epoch)

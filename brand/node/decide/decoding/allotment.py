@@ -1,9 +1,9 @@
-"""How late is each queue of decode workers if a given number of workers is on it (Lobster, sections 4.2 to 4.4)?
+"""How late is each queue of decode workers if a given number of workers serves it (Lobster, sections 4.2 to 4.4)?
 
-Each rank has a queue of work for its next batch, of whichever job it is. Predictions of the queues (`Queues`) go in;
-`late_s` says which queue is then the latest.
+Each rank of each job has a queue: the work for its next batch. The inputs are predictions of the queues (`Queues`);
+`late_s` returns how late each queue is then.
 
-Workers change when a sample is decoded, never which sample a rank gets.
+The number of workers changes when a sample is decoded, never which sample a rank gets.
 """
 
 from __future__ import annotations
@@ -15,38 +15,40 @@ import numpy as np
 from numpy.typing import NDArray
 
 SLACK: Final = 0.05
-"""Batches are wanted ready this share of the time until they are due early."""
+"""Batches are due earlier than they are drawn, by this fraction of the time until then."""
 
 
 @dataclass(frozen=True, slots=True)
 class Queues:
-    """What is predicted of the queues of a node before each of some iterations; a server looks at one."""
+    """Predictions for the queues of a node before each of some iterations. A server uses one iteration."""
 
     seconds: NDArray[np.float64]
-    """Until the batch is ready, with 1, 2, ... `budget` threads, shape (iterations, queues, budget); never rises."""
+    """Seconds until the batch is ready, with 1, 2, ... `budget` threads, shape (iterations, queues, budget); never
+    rises.
+    """
     requests: NDArray[np.float64]
     """Pending requests, shape (iterations, queues)."""
     due_s: NDArray[np.float64] | float
-    """Seconds until the batch is wanted: one number, or shape (iterations, queues)."""
+    """Seconds until the batch is due: one number, or shape (iterations, queues)."""
 
     @property
     def queues(self) -> int:
-        """How many queues there are."""
+        """Number of queues."""
         return int(self.seconds.shape[1])
 
     @property
     def budget(self) -> int:
-        """How many threads there are for all queues together."""
+        """Number of threads for all queues together."""
         return int(self.seconds.shape[2])
 
     @property
     def due(self) -> NDArray[np.float64]:
-        """Seconds until each batch is wanted, shape (iterations, queues)."""
+        """Seconds until each batch is due, shape (iterations, queues)."""
         return np.broadcast_to(np.asarray(self.due_s, np.float64), self.requests.shape)
 
 
 def seconds_with(total_s: NDArray[np.float64], longest_s: NDArray[np.float64], most: int) -> NDArray[np.float64]:
-    """Seconds until pieces of work are done by 1 to `most` threads, shape (..., most).
+    """Return the seconds until pieces of work are done by 1 to `most` threads, shape (..., most).
 
     The pieces take `total_s` together, and the longest takes `longest_s`. Each free thread takes any piece that is
     left. Then the work takes no longer than this (Graham's bound), and never less than the mean.
@@ -56,10 +58,10 @@ def seconds_with(total_s: NDArray[np.float64], longest_s: NDArray[np.float64], m
 
 
 def late_s(queues: Queues, threads: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Seconds that each batch is late, negative where it is early, shape (iterations, queues).
+    """Return the seconds that each batch is late, negative if it is early, shape (iterations, queues).
 
-    A queue without a thread is later than each that has one; of several, the later one is that which would be later
-    with one thread.
+    A queue without a thread is later than each queue with a thread. Several queues without a thread are ordered by
+    their lateness with one thread.
     """
     late = seconds_taken(queues.seconds, threads) - queues.due
     longest_s, shortest_s = np.max(queues.seconds, initial=0), np.min(queues.seconds, initial=0)
@@ -68,5 +70,5 @@ def late_s(queues: Queues, threads: NDArray[np.int64]) -> NDArray[np.float64]:
 
 
 def seconds_taken(seconds: NDArray[np.float64], threads: NDArray[np.int64]) -> NDArray[np.float64]:
-    """The seconds with so many threads; with one, where there is none."""
+    """Return the seconds with this number of threads; those with one thread for a queue without any."""
     return np.take_along_axis(seconds, np.maximum(threads - 1, 0)[..., None], axis=2)[..., 0]

@@ -1,12 +1,12 @@
-"""For which rank does an idle preparer work next? For one that has fewer preparers than it needs to be in time.
+"""For which rank does an idle decode worker work next? For a rank with fewer workers than it needs to be in time.
 
-Each rank of each run has a queue: its next samples that are not prepared. `Costs` predict how long these take, and the
-rank's draws say when it wants them. A preparer works for the queue that is the latest with the preparers that it has; a
-queue that has none comes before those that have one. So preparers that come one after the other are divided as `least`
-divides them: each queue gets the fewest with which it is in time, before any gets more, and where they are too few, as
-`greedy` does. No preparer is idle while there is work.
+Each rank of each run has a queue: its next samples that are not decoded. `Costs` predicts their decode time, and the
+rank's draws determine when they are due. A worker serves the queue that is the latest with its present workers; a queue
+without a worker comes before queues that have one. Workers that become idle one after the other are therefore divided
+as `least` divides them: each queue gets the fewest workers with which it is in time, before any queue gets more. If
+there are too few workers, they are divided as `greedy` divides them. No worker is idle while there is work.
 
-Within a queue samples are prepared in the order of its draws. `Allotting` owns what has been learnt of the seconds.
+Within a queue, samples are decoded in the order of its draws. `Allotting` owns the measured costs.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from brand.node.memory.prepared import PreparedMemory
 from brand.node.memory.residents import Residents
 
 WINDOW: Final = 64
-"""Samples of a queue that are looked at: several batches, as several preparers may work for a queue."""
+"""Samples that are considered per queue: several batches, because several decode workers may serve a queue."""
 
 AGAIN_S: Final = 0.25
-"""How long after it found nothing to prepare a node looks again, without news."""
+"""Time until the next search for samples to decode, after one that found none, if there is no news."""
 
 
 class Allotting:
-    """What preparations cost, by want."""
+    """The decode costs, by decode spec."""
 
     def __init__(self) -> None:
         self._costs: defaultdict[int, Costs] = defaultdict(Costs)
@@ -41,16 +41,18 @@ class Allotting:
         return f"Allotting({dict(self._costs)})"
 
     def took(self, want: int, sizes: NDArray[Any], seconds: float) -> None:
-        """Samples of so many bytes took so long together: each its share, as was predicted."""
+        """Record the decode time of samples with these numbers of bytes. It is divided among them in proportion to the
+        predictions.
+        """
         predicted = self._costs[want].predict(sizes)
         self._costs[want].observe(sizes, seconds * predicted / predicted.sum())
 
     def choose(
         self, found: Sequence[NextToDecode], sizes: Sequence[NDArray[Any]], working: Mapping[Queue, int], budget: int
     ) -> NextToDecode:
-        """The queue for which the next of `budget` preparers works.
+        """Return the queue for which the next of `budget` decode workers works.
 
-        `sizes`: bytes of the samples of each queue. `working`: how many preparers work for each.
+        `sizes`: bytes of the samples of each queue. `working`: number of workers on each queue.
         """
         each = [self._costs[queue.want].predict(size) for queue, size in zip(found, sizes, strict=True)]
         total, longest = np.array([seconds.sum() for seconds in each]), np.array([seconds.max() for seconds in each])
@@ -59,38 +61,39 @@ class Allotting:
         return found[next_queue(seconds_with(total, longest, budget), due_s, busy)]
 
     def forget(self, want: int) -> None:
-        """A want is gone."""
+        """Forget a decode spec."""
         self._costs.pop(want, None)
 
 
 class DecodeQueue:
-    """What a node could prepare next."""
+    """The samples that a node could decode next."""
 
     def __init__(self, aheads: DecodeAheadTable, memory: PreparedMemory, residents: Residents) -> None:
         self._aheads, self._memory, self._residents = aheads, memory, residents
         self._allotting = Allotting()
         self._empty_s = -np.inf
-        """When there was last nothing to prepare; minus infinity: something may have come since."""
+        """The time of the last search that found nothing to decode; minus infinity if there may be new samples."""
 
     def __repr__(self) -> str:
-        return f"DecodeQueue({self._allotting!r}, nothing to prepare at {self._empty_s})"
+        return f"DecodeQueue({self._allotting!r}, nothing to decode at {self._empty_s})"
 
     def news(self) -> None:
-        """Something may have come that can be prepared."""
+        """Search again at the next call of `next`, because there may be new samples to decode."""
         self._empty_s = -np.inf
 
     def took(self, want: int, places: NDArray[Any], seconds: float) -> None:
-        """A preparer took so long for these samples."""
+        """Record the time that a decode worker took for these samples."""
         self._allotting.took(want, self._bytes(places), seconds)
 
     def forget(self, want: int) -> None:
-        """A want is gone."""
+        """Forget a decode spec."""
         self._allotting.forget(want)
 
     def next(self, working: Mapping[Queue, int], budget: int, batch: int, now_s: float) -> list[NextToDecode]:
-        """What the next of `budget` preparers prepares, and what else where that has no room: what is drawn soonest.
+        """Return the samples for the next of `budget` decode workers, and an alternative if memory has no space for
+        these: the samples that are drawn soonest.
 
-        `working`: how many work for each queue. `batch`: the most samples of a batch.
+        `working`: number of workers on each queue. `batch`: limit on the samples of a batch.
         """
         if now_s - self._empty_s <= AGAIN_S:
             return []
@@ -103,16 +106,16 @@ class DecodeQueue:
         return [chosen] if chosen is soonest else [chosen, soonest]
 
     def _bytes(self, places: NDArray[Any]) -> NDArray[np.int64]:
-        """About how many bytes samples have."""
+        """Return the approximate bytes of each sample."""
         found: NDArray[np.int64] = self._residents.pages_of[places].astype(np.int64)
         return found * self._residents.pool.allocator.page
 
 
 def next_queue(seconds: NDArray[np.float64], due_s: NDArray[np.float64], working: NDArray[np.int64]) -> int:
-    """The number of the queue that gets the next preparer: the one that is the latest with those that it has.
+    """Return the number of the queue that gets the next decode worker: the latest one with its present workers.
 
-    `seconds` until its work is done by 1, 2, ... preparers, shape (queues, preparers); never rises. `working`: how many
-    it has, fewer than there are in all.
+    `seconds`: time until the work of each queue is done by 1, 2, ... workers, shape (queues, workers); never rises.
+    `working`: present workers of each queue, fewer than there are in all.
     """
     known = Queues(seconds[None], np.ones((1, len(seconds))), due_s[None] * (1 - SLACK))
     return int(late_s(known, working[None])[0].argmax())

@@ -1,11 +1,13 @@
-"""How long does it take to prepare a sample of so many bytes? Learned while preparers report (Lobster, section 4.1).
+"""How long does it take to decode a sample of a given size? Learned from the reports of decode workers (Lobster,
+section 4.1).
 
 A size class has the samples of 2**(k-1) to 2**k - 1 bytes. The model is piece-wise linear through the means of the
-classes. One line would not do: in a mixed set, a small picture takes seven times as long for each byte as a large one.
+classes. A single line would be too inaccurate: in a mixed data set, a small image takes seven times as long per byte as
+a large one.
 
 A report counts half as much after `HALF_LIFE` more reports. A report that is far off its prediction, because the
-machine did something else, counts as one that is `MOST_OFF` times off. A class begins as `BEGIN` samples that took what
-was predicted before. The same reports always give the same model.
+machine was busy with other work, counts as a report that is `MOST_OFF` times off. A class begins as `BEGIN` samples
+that took the time predicted before. The same reports always give the same model.
 """
 
 from __future__ import annotations
@@ -16,24 +18,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 FIRST: Final = 5e-8
-"""Seconds a byte before any report, as of JPEG. Only the ratio of two predictions counts then."""
+"""Seconds per byte before any report, measured with JPEG. At that time only the ratio of two predictions counts."""
 HALF_LIFE: Final = 2000
 MOST_OFF: Final = 10.0
 BEGIN: Final = 2
 FORGOTTEN: Final = 1e-3
-"""A class of which less than so many samples count is not known any more."""
+"""A class is forgotten if fewer than this many of its samples count."""
 LONGEST_S: Final = 3600.0
-"""A report of more is wrong."""
+"""A report above this limit is ignored as wrong."""
 _SHORTEST_S: Final = 1e-6
 _CLASSES: Final = 65
 
 
 class Costs:
-    """Seconds of one way to prepare samples."""
+    """The decode times of one decode spec."""
 
     def __init__(self) -> None:
         self._sums = np.zeros((3, _CLASSES))
-        """Of each size class: samples, bytes, seconds; those of old reports are faded."""
+        """Samples, bytes and seconds of each size class; old reports have a smaller weight."""
 
     def __repr__(self) -> str:
         sizes, seconds = self._points()
@@ -41,16 +43,16 @@ class Costs:
         return f"Costs({points or 'no report'})"
 
     def predict(self, sizes: NDArray[Any]) -> NDArray[np.float64]:
-        """Seconds for samples of so many bytes, each for itself."""
+        """Return the predicted seconds of each sample, given its bytes."""
         known, seconds = self._points()
         if not len(known):
             return np.maximum(FIRST * sizes, _SHORTEST_S)
-        beyond = np.maximum(sizes / known[-1], 1)  # past the largest class, in proportion
+        beyond = np.maximum(sizes / known[-1], 1)  # sizes beyond the largest class take proportionally longer
         predicted: NDArray[np.float64] = np.maximum(np.interp(sizes, known, seconds) * beyond, _SHORTEST_S)
         return predicted
 
     def observe(self, sizes: NDArray[Any], seconds: NDArray[np.float64]) -> None:
-        """Samples of so many bytes took so long. Figures that cannot be seconds are left out."""
+        """Record the seconds that samples of these sizes took. Values that cannot be seconds are ignored."""
         right = (seconds >= 0) & (seconds <= LONGEST_S)
         if not right.any():
             return
@@ -70,6 +72,6 @@ class Costs:
         self._sums = np.where(after[0] >= FORGOTTEN, after, 0)
 
     def _points(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Mean bytes, ascending, and mean seconds of the classes that are known."""
+        """Return the mean bytes, ascending, and the mean seconds of the known classes."""
         count, size, seconds = self._sums[:, self._sums[0] > 0]
         return size / count, seconds / count

@@ -1,14 +1,14 @@
-"""Which preparers are there, what does each do, and when is one given up?
+"""Which decode workers does a node have, in which state is each, and when is a worker given up?
 
-    OFF        it is to be started where something is wanted
+    OFF        it is started when a client has a decode spec
     STARTING   its process starts
     IDLE       it waits for a batch
-    BUSY       it prepares a batch
-    DONE       the server copies what it has prepared
+    BUSY       it decodes a batch
+    DONE       the server copies its results
     DEAD       it ended `MOST_ENDS` times within `WITHIN_S`, or did not start, and is not started again
 
-A preparer is a process of the server that decodes. A file may crash or block a decoder, so a preparer may end at any
-time, and the server ends one that is late.
+A decode worker is a process of the server. A file may crash or block a decoder, so a worker may end at any time, and
+the server ends a worker that is late.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 MOST_STRIKES: Final = 2
-"""A sample is not sent to a preparer any more after so many have ended over it."""
+"""A sample is not sent to a decode worker any more after it has ended this many of them."""
 MOST_ENDS: Final = 3
 WITHIN_S: Final = 60.0
 START_S: Final = 30.0
-"""How long a preparer may take to start."""
+"""Time limit for the start of a decode worker."""
 
 
 class WorkerState(Enum):
-    """What a preparer does."""
+    """The state of a decode worker."""
 
     OFF = auto()
     STARTING = auto()
@@ -42,22 +42,22 @@ class WorkerState(Enum):
 
 @dataclass(slots=True)
 class DecodeWorker:
-    """One preparer."""
+    """One decode worker."""
 
     state: WorkerState = WorkerState.OFF
     since_s: float = 0.0
-    """Since when it is in this state."""
+    """The time since when it is in this state."""
     batch: int = 0
-    """Number of the batch that it prepares."""
+    """Number of the batch that it decodes."""
     ends: deque[float] = field(default_factory=lambda: deque(maxlen=MOST_ENDS))
-    """When it has ended."""
+    """Times of its last ends."""
 
     def becomes(self, state: WorkerState, now_s: float, batch: int = 0) -> None:
-        """It goes on to another state."""
+        """Change to another state."""
         self.state, self.since_s, self.batch = state, now_s, batch
 
     def ended(self, now_s: float) -> None:
-        """Its process has ended, or did not start in time."""
+        """Note that the process has ended, or did not start in time."""
         self.ends.append(now_s)
         often = len(self.ends) == MOST_ENDS and now_s - self.ends[0] <= WITHIN_S
         often |= self.state == WorkerState.STARTING and now_s - self.since_s > START_S
@@ -65,7 +65,7 @@ class DecodeWorker:
 
 
 class Strikes:
-    """Samples over which preparers have ended, by want and place."""
+    """Samples during whose decoding a worker has ended, by decode spec and place."""
 
     def __init__(self) -> None:
         self._strikes: dict[tuple[int, int], int] = {}
@@ -74,24 +74,24 @@ class Strikes:
         return f"Strikes({len(self._strikes)} samples)"
 
     def over(self, want: int, places: NDArray[Any]) -> NDArray[np.bool_]:
-        """Over which samples a preparer has ended."""
+        """Return whether a decode worker has ended over each sample."""
         if not self._strikes:
             return np.zeros(len(places), np.bool_)
         return np.isin(places, [place for of, place in self._strikes if of == want])
 
     def add(self, want: int, places: NDArray[Any]) -> NDArray[np.int64]:
-        """A preparer has ended over one of these samples. Returns those that are not sent to one any more."""
+        """Count an end of a decode worker over a batch. Return the samples that are not sent to a worker any more."""
         for place in places.tolist():
             self._strikes[want, place] = self._strikes.get((want, place), 0) + 1
         return np.array([p for p in places.tolist() if self._strikes[want, p] >= MOST_STRIKES], np.int64)
 
     def forget(self, want: int) -> None:
-        """A want is gone."""
+        """Forget a decode spec."""
         self._strikes = {key: strikes for key, strikes in self._strikes.items() if key[0] != want}
 
 
 class DecodeWorkers:
-    """So many preparers, by number. One that takes longer than `batch_s` for a batch is late."""
+    """The decode workers of a node, by number. A worker is late if it takes longer than `batch_s` for a batch."""
 
     def __init__(self, count: int, batch_s: float) -> None:
         self.count, self._batch_s = count, batch_s
@@ -103,60 +103,60 @@ class DecodeWorkers:
 
     @property
     def hopeful(self) -> bool:
-        """Whether a preparer works, or may be started."""
+        """Whether a decode worker runs or may be started."""
         return any(preparer.state != WorkerState.DEAD for preparer in self._preparers)
 
     @property
     def waited_for(self) -> bool:
-        """Whether a preparer starts or is busy, and so may become late."""
+        """Whether a decode worker is starting or busy, and so may become late."""
         return any(preparer.state in (WorkerState.STARTING, WorkerState.BUSY) for preparer in self._preparers)
 
     @property
     def alive(self) -> int:
-        """How many have a process."""
+        """Number of decode workers that have a process."""
         return sum(preparer.state not in (WorkerState.OFF, WorkerState.DEAD) for preparer in self._preparers)
 
     def start(self, now_s: float) -> list[int]:
-        """Preparers to start: all that are off."""
+        """Mark all decode workers that are off as starting. Return their numbers."""
         off = [number for number, preparer in enumerate(self._preparers) if preparer.state == WorkerState.OFF]
         for number in off:
             self._preparers[number].becomes(WorkerState.STARTING, now_s)
         return off
 
     def idle(self) -> int | None:
-        """A preparer that waits for a batch; None: there is none."""
+        """Return a decode worker that waits for a batch, or None if there is none."""
         return next((n for n, preparer in enumerate(self._preparers) if preparer.state == WorkerState.IDLE), None)
 
     def busy_s(self, number: int, now_s: float) -> float:
-        """How long a preparer has been in its state."""
+        """Return the seconds that a decode worker has been in its state."""
         return now_s - self._preparers[number].since_s
 
     def is_ready(self, number: int, now_s: float) -> None:
-        """A preparer has started, or has nothing to show of its batch."""
+        """Mark a decode worker as idle after it has started, or after a batch without results to copy."""
         self._preparers[number].becomes(WorkerState.IDLE, now_s)
 
     def takes(self, number: int, batch: int, now_s: float) -> None:
-        """A preparer gets a batch."""
+        """Mark a decode worker as busy with a batch."""
         self._preparers[number].becomes(WorkerState.BUSY, now_s, batch)
 
     def hands_over(self, number: int, batch: int, now_s: float) -> None:
-        """A preparer has prepared its batch, which the server copies."""
+        """Mark a decode worker as done with its batch, whose results the server copies."""
         self._preparers[number].becomes(WorkerState.DONE, now_s, batch)
 
     def is_done(self, number: int, batch: int, now_s: float) -> None:
-        """The server has copied a batch. Its preparer may have ended meanwhile."""
+        """Mark the decode worker of a copied batch as idle, unless it has ended meanwhile."""
         preparer = self._preparers[number]
         if (preparer.state, preparer.batch) == (WorkerState.DONE, batch):
             preparer.becomes(WorkerState.IDLE, now_s)
 
     def ended(self, number: int, now_s: float) -> bool:
-        """The process of a preparer has ended. Returns whether it is not started again."""
+        """Note that the process of a decode worker has ended. Return whether it is given up."""
         self.ended_in_all += 1
         self._preparers[number].ended(now_s)
         return self._preparers[number].state == WorkerState.DEAD
 
     def late(self, now_s: float) -> list[int]:
-        """Preparers that have taken too long."""
+        """Return the decode workers that have exceeded their time limit."""
         limit_s = {WorkerState.STARTING: START_S, WorkerState.BUSY: self._batch_s}
         return [
             number

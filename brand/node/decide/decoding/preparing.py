@@ -1,13 +1,12 @@
-"""What do the preparers of a node do next, and what does a draw get of it?
+"""Which samples do the decode workers of a node decode next, and which decoded samples does a draw get?
 
-Samples that a waiting draw lacks come first, then the next ones of each rank (`DecodeAheadTable`), as far ahead as the memory of
-prepared samples reaches. `DecodeQueue` says for which rank a preparer works. A batch goes to a preparer by its raw pages;
-the preparer says how large the samples became; the server takes pages for these and copies them out of the preparer's
-memory.
+Samples that a waiting draw lacks come first, then the next ones of each rank (`DecodeAheadTable`), as far ahead as the
+memory for decoded samples reaches. `DecodeQueue` says for which rank a worker decodes. A worker gets the raw pages of a
+batch and returns the decoded sizes; the server allocates pages and copies the samples out of the worker's memory.
 
-A draw waits for a sample that will be prepared. It does not wait where none will come: no preparer is left, memory is
-full, the sample cannot be prepared, a preparer has ended over it, or too few runs want it. Its client then prepares the
-sample.
+A draw waits for a sample that will be decoded. It does not wait if the sample will not be decoded: no worker is left,
+memory is full, the sample cannot be decoded, a worker has crashed on it, or too few runs want it. Its client then
+decodes the sample.
 """
 
 from __future__ import annotations
@@ -39,11 +38,11 @@ from brand.node.wire.prepared import DecodeSpec
 from brand.node.wire.preparer import BATCH_S, ENOUGH, MOST_PAGES, UNTRIED, pages_of
 
 BATCH: Final = 16
-"""The most samples of a batch."""
+"""Limit on the samples of a batch."""
 BATCH_SHARE: Final = 16
 """A batch of more than one sample takes at most `1 / BATCH_SHARE` of the memory."""
 GUESS: Final = 64
-"""Pages that a sample takes, as long as none of its want is known; less where memory is small."""
+"""Assumed pages of a sample until one with its decode spec is known; less if memory is small."""
 
 ToDo = StartPreparer | EndPreparer | Prepare | Fill
 
@@ -55,13 +54,13 @@ class _DecodeBatch:
     preparer: int
     places: NDArray[Any]
     pages: int
-    """Pages that it will take, as far as is known."""
+    """Expected pages of the decoded samples; 0 once they are allocated."""
     heads: NDArray[np.int32] | None = None
-    """First pages of the samples, once the preparer has said how large they are."""
+    """First pages of the samples, once the decode worker has reported their sizes."""
     counts: NDArray[Any] | None = None
 
     def gets(self, places: NDArray[Any], heads: NDArray[np.int32], counts: NDArray[Any]) -> None:
-        """These samples have become so large, and have got pages."""
+        """Record the samples that fit, and the pages allocated for them."""
         self.places, self.heads, self.counts, self.pages = places, heads, counts, 0
 
 
@@ -72,35 +71,37 @@ class _Counters:
     drawn: int = 0
     raw: int = 0
     pages: dict[int, int] = field(default_factory=dict)
-    """Pages of the samples that were made, by want."""
+    """Pages of the decoded samples, by decode spec."""
     samples: dict[int, int] = field(default_factory=dict)
 
     def makes(self, want: int, pages: NDArray[np.int64]) -> None:
-        """Samples of a want have these sizes."""
+        """Count decoded samples of a decode spec with these sizes."""
         self.pages[want] = self.pages.get(want, 0) + int(pages.sum())
         self.samples[want] = self.samples.get(want, 0) + len(pages)
 
     def answers(self, drawn: int, raw: int) -> None:
-        """A draw is answered, with so many samples that are prepared, and so many that are not."""
+        """Count a draw that is answered with `drawn` decoded samples and `raw` others."""
         self.drawn += drawn
         self.raw += raw
 
     def fills(self, samples: int) -> None:
-        """Samples are in the second memory."""
+        """Count samples that were copied into the memory of decoded samples."""
         self.made += samples
 
     def begins(self) -> int:
-        """A batch begins. Returns its number."""
+        """Count a batch. Return its number."""
         self.batches += 1
         return self.batches
 
     def mean(self, want: int, guess: int) -> int:
-        """Pages of a sample, rounded up."""
+        """Return the mean pages of a decoded sample, rounded up; `guess` if none is known."""
         return -(-self.pages[want] // self.samples[want]) if self.samples.get(want) else guess
 
 
 class ServerDecoding:
-    """Preparation at one node, with `memory` for its results, of what at least `least_runs` runs want."""
+    """Decoding at one node, with `memory` for its results, for the decode specs that at least `least_runs` runs
+    have.
+    """
 
     def __init__(
         self,
@@ -118,7 +119,7 @@ class ServerDecoding:
         self._batches: dict[int, _DecodeBatch] = {}
         self._strikes = Strikes()
         self._full = False
-        """Whether memory has no room for the next sample."""
+        """Whether memory has no space for the next sample."""
         self._counters = _Counters()
 
     def __repr__(self) -> str:
@@ -127,7 +128,7 @@ class ServerDecoding:
     # -- clients -----------------------------------------------------------------------------------------------------
 
     def register(self, client: ClientNumber, run: RunNumber, wants: tuple[DecodeSpec, ...]) -> tuple[int, ...] | None:
-        """A client has wants for its draws of a run. Returns their numbers; None where there are too many."""
+        """Register the decode specs of a client for a run. Return their numbers, or None if there are too many."""
         numbers = self.wants.register(client, run, wants)
         for number in numbers or ():
             if number not in self.memory:
@@ -136,11 +137,11 @@ class ServerDecoding:
         return numbers
 
     def news(self) -> None:
-        """Samples may have come into memory, or epochs may have begun."""
+        """Search for samples to decode again, because samples may be new in memory, or epochs may have begun."""
         self._choices.news()
 
     def waits(self, client: ClientNumber, run: RunNumber, places: NDArray[Any]) -> bool:
-        """Whether a draw of these places waits for one of them to be prepared."""
+        """Return whether a draw of these places waits for one of them to be decoded."""
         wants = self.wants.of(client, run)
         if not wants or not self.preparers.hopeful:
             return False
@@ -153,7 +154,7 @@ class ServerDecoding:
         return False
 
     def take(self, draw: Draw, epoch: Epoch, here: NDArray[Any]) -> DecodedSamples:
-        """A draw is answered, with these samples from memory. Returns what it gets of the second memory."""
+        """Answer a draw that found these samples in memory. Return the decoded samples that it gets."""
         self._aheads.drawn(epoch, epoch.plan.sample_of[draw.positions])
         wants = self.wants.of(draw.client, draw.key[0])
         if not wants:
@@ -167,10 +168,10 @@ class ServerDecoding:
         chains = Chains(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
         return DecodedSamples(prepared, chains, tuple((want, made) for want in wants))
 
-    # -- preparers ---------------------------------------------------------------------------------------------------
+    # -- decode workers ----------------------------------------------------------------------------------------------
 
     def step(self, now_s: float) -> Iterator[ToDo]:
-        """All that preparers can do now."""
+        """Yield the next instructions to all decode workers."""
         for late in self.preparers.late(now_s):
             self.ended(late, now_s)
             yield EndPreparer(late)
@@ -184,7 +185,7 @@ class ServerDecoding:
                 yield self._prepare(number, found, now_s)
 
     def sized(self, preparer: int, number: int, sizes: NDArray[np.int64], now_s: float) -> Iterator[Fill]:
-        """A preparer has prepared a batch, to samples of these sizes."""
+        """Allocate pages for a batch that a decode worker has decoded to samples of these sizes, and yield the copy."""
         batch, shelf = self._batches[number], self.memory[self._batches[number].want]
         places, pages = batch.places, pages_of(sizes)
         self._choices.took(batch.want, places[sizes != UNTRIED], self.preparers.busy_s(preparer, now_s))
@@ -193,6 +194,7 @@ class ServerDecoding:
         self._counters.makes(batch.want, pages[pages > 0])
         never = (pages > self.memory.largest) | ((pages == 0) & (sizes != UNTRIED))
         fits = (pages > 0) & ~never
+        # The batch may have become larger than expected, and its samples may have been drawn meanwhile.
         if int(pages[fits].sum()) > self.memory.allocator.free:
             fits &= self._aheads.leads(batch.want, places, self._aheads.counted(now_s)) < np.inf
             fits &= np.cumsum(np.where(fits, pages, 0)) <= self.memory.allocator.free
@@ -210,7 +212,7 @@ class ServerDecoding:
         yield Fill(preparer, number, np.flatnonzero(np.repeat(fits, pages)), target)
 
     def filled(self, number: int, now_s: float) -> None:
-        """The samples of a batch are in the second memory."""
+        """Note that the samples of a batch were copied into the memory of decoded samples."""
         batch = self._batches.pop(number)
         assert batch.heads is not None
         assert batch.counts is not None
@@ -219,7 +221,7 @@ class ServerDecoding:
         self.preparers.is_done(batch.preparer, number, now_s)
 
     def ended(self, preparer: int, now_s: float) -> None:
-        """A preparer has ended, over the batch that it had."""
+        """Give back the batch of a decode worker that has ended."""
         for number, batch in list(self._batches.items()):
             if batch.preparer == preparer and batch.heads is None:
                 del self._batches[number]
@@ -229,12 +231,16 @@ class ServerDecoding:
         self._aheads.rewind()
         self.news()
         if self.preparers.ended(preparer, now_s):
-            left = "clients prepare for themselves" if not self.preparers.hopeful else "the others go on"
-            why = "has ended too often, or did not start; it is not started again"
-            self._epochs.runs.notice(f"preparer {preparer} {why}, {left}")
+            left = (
+                "clients decode these samples themselves"
+                if not self.preparers.hopeful
+                else "the other workers continue"
+            )
+            why = "has ended too often, or did not start, and is not restarted"
+            self._epochs.runs.notice(f"decode worker {preparer} {why}; {left}")
 
     def facts(self) -> dict[str, Any]:
-        """Counters and memory, as plain values."""
+        """Return counters and memory, as plain values."""
         allocator, counters = self.memory.allocator, self._counters
         return {
             "limit": allocator.bytes,
@@ -248,7 +254,7 @@ class ServerDecoding:
         }
 
     def _next(self, now_s: float) -> NextToDecode | None:
-        """What to prepare next, no more than there is room for."""
+        """Return the samples to decode next, at most as many as memory has space for."""
         lacking = self._lacking(self._epochs.lives.draws())
         working = Counter(batch.queue for batch in self._batches.values() if batch.heads is None)
         choices = self._choices.next(working, self.preparers.alive, BATCH, now_s) if lacking is None else [lacking]
@@ -260,7 +266,7 @@ class ServerDecoding:
         return None
 
     def _with_room(self, found: NextToDecode, now_s: float) -> NDArray[Any]:
-        """The first of these samples, as many as a batch has and as there is room for."""
+        """Return the first of these samples, at most as many as a batch holds and as memory has space for."""
         allocator = self.memory.allocator
         mean = self._counters.mean(found.want, min(GUESS, self.memory.largest))
         most = min(ENOUGH // allocator.page, allocator.count // BATCH_SHARE)
@@ -272,7 +278,7 @@ class ServerDecoding:
         return found.places[: max(0, min(wanted, (allocator.free - under_way) // mean))]
 
     def _lacking(self, draws: Iterable[Draw]) -> NextToDecode | None:
-        """Samples that a waiting draw lacks, of the oldest such draw."""
+        """Return the samples that the oldest waiting draw lacks, or None if no draw lacks any."""
         for draw in draws:
             live = self._epochs.get(draw.key)
             wants = self.wants.of(draw.client, draw.key[0])
@@ -288,9 +294,10 @@ class ServerDecoding:
         return None
 
     def _alike(self, want: int, places: NDArray[Any]) -> NDArray[Any]:
-        """The first of these samples, and others that go with it: one over which a preparer has ended goes alone.
+        """Return the first of these samples, and others to decode with it. A sample over which a worker has ended is
+        decoded alone.
 
-        None where the first one is too large for a packet, and so is never prepared.
+        None if the first one is too large for a packet, and is never decoded.
         """
         struck = self._strikes.over(want, places)
         places = places[:1] if struck[0] else places[~struck]
@@ -310,7 +317,7 @@ class ServerDecoding:
         return Prepare(preparer, number, found.want, self.wants.named(found.want), chains)
 
     def _forget(self, want: int) -> bool:
-        """Forget a want that no client has, unless its samples are in use. Returns whether that was done."""
+        """Forget a decode spec that no client has, unless its samples are in use. Return whether it was forgotten."""
         if self.memory[want].used:
             return False
         self.memory.remove(want)
@@ -322,6 +329,8 @@ class ServerDecoding:
 def preparing_in(
     pages: Allocator, preparers: int, residents: Residents, epochs: Epochs, least_runs: int = 1
 ) -> ServerDecoding:
-    """Preparation with so many preparers, of what at least `least_runs` runs want; results go to these pages."""
+    """Return decoding with this number of workers into these pages, for decode specs that at least `least_runs` runs
+    have.
+    """
     memory = PreparedMemory(pages, len(residents.pages_of))
     return ServerDecoding(memory, DecodeWorkers(preparers, BATCH_S), residents, epochs, least_runs)

@@ -1,9 +1,9 @@
-"""What do clients want to have prepared, and by which numbers does the server call it?
+"""Which decode specs do clients have, and by which numbers does the server identify them?
 
-A want has one number for all clients. The wants of a run are those of all its clients. A want that no client has any
-more stays known, because the next job may have it again, until its number is needed.
+A decode spec has one number for all clients. A run has the decode specs of all its clients. A decode spec that no
+client has any more is remembered until its number is needed, because the next job may have it again.
 
-A server may prepare a want only where several runs have it (`least`): one job alone decodes faster for itself.
+A server may decode only for specs that several runs have (`least`): a single job decodes faster for itself.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from brand.node.wire.numbers import ClientNumber, RunNumber
 from brand.node.wire.prepared import DecodeSpec
 
 MOST: Final = 16
-"""The most wants that a server knows."""
+"""Limit on the decode specs that a server remembers."""
 
 
 class DecodeSpecTable:
-    """Wants by number, and the clients that have them. `forgets` says whether a want can be forgotten, and does so.
+    """Decode specs by number, and the clients that have them.
 
-    Wants are prepared that at least `least` runs have.
+    `forgets` forgets a decode spec if that is possible, and returns whether it did. The server decodes for specs that
+    at least `least` runs have.
     """
 
     def __init__(self, forgets: Callable[[int], bool], least: int = 1) -> None:
@@ -32,21 +33,21 @@ class DecodeSpecTable:
         self._of: dict[tuple[ClientNumber, RunNumber], tuple[int, ...]] = {}
         self._last = 0
         self._prepared: dict[RunNumber, set[int]] = {}
-        """Numbers of what is to be prepared, by run."""
+        """Numbers of the decode specs for which the server decodes, by run."""
 
     def __repr__(self) -> str:
-        return f"DecodeSpecTable({self._numbers}, {len(self._of)} clients want some)"
+        return f"DecodeSpecTable({self._numbers}, {len(self._of)} registrations)"
 
     def __len__(self) -> int:
         return len(self._numbers)
 
     @property
     def any(self) -> bool:
-        """Whether anything is to be prepared."""
+        """Whether the server decodes for any spec."""
         return any(self._prepared.values())
 
     def register(self, client: ClientNumber, run: RunNumber, wants: tuple[DecodeSpec, ...]) -> tuple[int, ...] | None:
-        """A client has wants for its draws of a run. Returns their numbers; None where there are too many."""
+        """Register the decode specs of a client for a run. Return their numbers, or None if there are too many."""
         used = {number for numbers in self._of.values() for number in numbers}
         for want in [want for want, number in self._numbers.items() if number not in used and want not in wants]:
             if len(self._numbers | dict.fromkeys(wants, 0)) > MOST and self._forgets(self._numbers[want]):
@@ -62,20 +63,20 @@ class DecodeSpecTable:
         return self._of[client, run]
 
     def left(self, client: ClientNumber) -> None:
-        """A client is gone."""
+        """Forget a client that has disconnected."""
         self._of = {key: numbers for key, numbers in self._of.items() if key[0] != client}
         self._count()
 
     def of(self, client: ClientNumber, run: RunNumber) -> tuple[int, ...]:
-        """Numbers of what a client wants of a run, in its order."""
+        """Return the numbers of a client's decode specs for a run, in the client's order."""
         return self._of.get((client, run), ())
 
     def of_run(self, run: RunNumber) -> set[int]:
-        """Numbers of what is to be prepared for a run: what its clients want, and clients of enough runs."""
+        """Return the numbers of the decode specs of a run for which the server decodes: those that enough runs have."""
         return self._prepared.get(run, set())
 
     def _count(self) -> None:
-        """Clients have come or gone: settle what is to be prepared."""
+        """Find the decode specs for which the server decodes, after clients have registered or disconnected."""
         wanted: dict[RunNumber, set[int]] = {}
         for (_, run), numbers in self._of.items():
             wanted.setdefault(run, set()).update(numbers)
@@ -83,5 +84,5 @@ class DecodeSpecTable:
         self._prepared = {run: {n for n in numbers if runs[n] >= self.least} for run, numbers in wanted.items()}
 
     def named(self, number: int) -> DecodeSpec:
-        """The want of a number."""
+        """Return the decode spec of a number."""
         return next(want for want, of in self._numbers.items() if of == number)

@@ -75,7 +75,7 @@ class Draws:
         if not len(positions) or positions.min() < 0 or positions.max() >= draws:
             raise UsageError(f"positions must be 0 to {draws - 1:,}")
         if any(draw.client == client for draw in self.waiting):
-            raise UsageError("this client already waits for a draw")
+            raise UsageError("this client already waits for an answer")
         self.leases.check(client)
         self._epochs.runs[key[0]].conduct.check()
         self._features.ask(key, positions, now_s)

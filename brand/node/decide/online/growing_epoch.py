@@ -86,7 +86,7 @@ class OnlineEpoch(Epoch):
         first = not self.ranks
         self.ranks |= ranks
         start = self.division.start
-        if first and ranks and start < self.division.samples:  # else nothing is read ahead
+        if first and ranks and start < self.division.samples:  # if not, nothing is read ahead
             places = self.plan.sample_of[min(start, self.growing.decided) :]
             self.states.expect(places[~self._setting.limits.never_held()[places]])
             self.progress.expect(len(places))

@@ -75,7 +75,9 @@ class OnlineOrderTable:
     def __getitem__(self, key: Key) -> OnlineOrder:
         """Return the order of an epoch. Raises `UsageError` if it is forgotten."""
         if self.over(key):
-            raise UsageError(f"epoch {key[1]} of job {self._runs[key[0]].name} is over, and its order is forgotten")
+            raise UsageError(
+                f"epoch {key[1]} of job {self._runs[key[0]].name} is over, and its order is not remembered"
+            )
         return self._orders.setdefault(key, OnlineOrder())
 
     def get(self, key: Key) -> OnlineOrder | None:

@@ -54,7 +54,7 @@ class OnlineOrders(Feature):
         """Whether there is more to decide at once."""
         return self._rounds.due(self._levels)
 
-    # -- something happens -------------------------------------------------------------------------------------------
+    # -- events ------------------------------------------------------------------------------------------------------
 
     def begin(self, key: Key) -> None:
         """Note that a rank begins an epoch."""
@@ -83,7 +83,7 @@ class OnlineOrders(Feature):
             return None
         order = self.orders.anew(key)
         growing = order.growing or order.becomes(Growing(plan.sample_of, plan.mapping.samples, ready.read_of))
-        if ready.begin.times and division.start > growing.decided:  # its ranks draw none before that
+        if ready.begin.times and division.start > growing.decided:  # no rank draws before the start
             self._rounds.leave(key)
             growing.skip_to(division.start)
         return OnlineEpoch(plan, division, number, setting, growing)
@@ -111,16 +111,16 @@ class OnlineOrders(Feature):
             or (places < 0).any()
             or (places >= mine.samples).any()
         ):
-            raise UsageError(f"samples or positions beyond those of {mine.draws:,} draws of {mine.samples:,} samples")
+            raise UsageError(f"samples or positions beyond the {mine.draws:,} draws of {mine.samples:,} samples")
         order = self.orders.anew(key)
         growing = order.growing or order.becomes(Growing.of(mine.mapping, mine.subset))
         if first > growing.decided:
-            raise UsageError(f"samples from position {first:,} on, where {growing.decided:,} are decided")
+            raise UsageError(f"samples from position {first:,} on, but only {growing.decided:,} positions are decided")
         order.asks(0, 0, now_s)
         before, end = growing.decided, min(first + len(places), sure)
         agreed = growing.agree(first, places)
         anew = agreed < end and first == 0 and not order.told
-        if anew:  # this server has decided ahead, and no client knows of it
+        if anew:  # this server has decided ahead, and no client has received these decisions
             growing.restart()
             agreed = growing.agree(first, places)
         if anew or growing.decided != before:
@@ -128,14 +128,14 @@ class OnlineOrders(Feature):
             self._grow(key, anew=anew)
         if agreed < end:
             raise UsageError(
-                f"epoch {key[1]} is under way with another order than this process knows: go on from the last state, "
-                "in a job of its own name"
+                f"epoch {key[1]} is under way with another order than this process has: load the last state in a job "
+                "of another name"
             )
 
     def want(self, key: Key, position: int, now_s: float) -> None:
         """Note that a client wants the order before a position. Raises `UsageError`."""
         order = self.orders[key]
-        if order.begun:  # else other processes know what another server has decided
+        if order.begun:  # if not, another server has decided the order, and other processes know it
             order.asks(min(position, self._runs[key[0]].order.draws), 0, now_s)
 
     # -- steps -------------------------------------------------------------------------------------------------------

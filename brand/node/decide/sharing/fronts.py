@@ -34,7 +34,7 @@ class LeadingOffsets:
         """The last reported progress of the ranks of each other node, by run."""
 
     def __repr__(self) -> str:
-        return f"LeadingOffsets({len(self._told)} epochs told, {self._drawn})"
+        return f"LeadingOffsets({len(self._told)} epochs reported, {self._drawn})"
 
     def news(self, now_s: float) -> Iterator[tuple[NodeNumber, LeadingOffset]]:
         """Yield the changes since the last call, for each reachable node."""
@@ -57,11 +57,12 @@ class LeadingOffsets:
     def takes(self, node: NodeNumber, key: Key, front: LeadingOffset, now_s: float) -> None:
         """Note the progress of another node's ranks in an epoch. Raises `ProtocolError`."""
         if front.position > self._runs[key[0]].order.draws or front.drawn > MAX_DRAWN:
-            raise ProtocolError(f"a front at {front.position:,}, after {front.drawn:,} samples")
+            raise ProtocolError(f"a leading offset at position {front.position:,}, after {front.drawn:,} draws")
         life = self._lives.get(key)
         if life is None or life.live is None:
             return
         life.live.epoch.progress.learn_elsewhere(node, front.position)
+        # The first report of a node only sets the count: its draws have no known beginning.
         before = self._drawn.get((node, key[0]), front.drawn)
         self._drawn = {which: drawn for which, drawn in self._drawn.items() if which[1] in self._runs}
         self._drawn[node, key[0]] = front.drawn

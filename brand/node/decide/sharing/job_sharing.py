@@ -55,7 +55,7 @@ class JobSharing(Feature):
             self._epochs.plans.remake(key)
         return self.leading.known(key)
 
-    # -- the life of epochs ------------------------------------------------------------------------------------------
+    # -- epochs ------------------------------------------------------------------------------------------------------
 
     def forget_runs(self) -> None:
         """Forget runs that have ended."""

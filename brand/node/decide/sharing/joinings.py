@@ -45,7 +45,7 @@ class JoinAnnouncements:
     def __repr__(self) -> str:
         return f"JoinAnnouncements({dict(self._told)}, {dict(self._owed)} owed)"
 
-    # -- other nodes tell --------------------------------------------------------------------------------------------
+    # -- from other nodes --------------------------------------------------------------------------------------------
 
     def take(self, node: NodeNumber, joining: JoinVote, now_s: float) -> None:
         """Take the joins with which another node would draw an epoch. Raises `UsageError`."""
@@ -76,7 +76,7 @@ class JoinAnnouncements:
         self._shown[node].clear()
         self._changes += 1
 
-    # -- this node tells ---------------------------------------------------------------------------------------------
+    # -- to other nodes ----------------------------------------------------------------------------------------------
 
     def news(self, now_s: float) -> Iterator[tuple[NodeNumber, JoinVote | EpochReleased | LeadingOffset]]:
         """Yield the changes since the last call, for each reachable node."""

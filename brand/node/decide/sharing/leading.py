@@ -35,7 +35,9 @@ LIMIT_S: Final = 30.0
 
 
 class JoinConsensus:
-    """The votes of the nodes on the joins of each epoch, and the joins that are committed. On one node, all joins are."""
+    """The votes of the nodes on the joins of each epoch, and the committed joins. On one node, all joins are
+    committed.
+    """
 
     def __init__(self, runs: Runs, lives: EpochTable, sharing: JobJoins, members: Members) -> None:
         self._runs, self._lives, self._sharing, self._members = runs, lives, sharing, members
@@ -54,9 +56,9 @@ class JoinConsensus:
         """Number of changes that this node reports to other nodes."""
 
     def __repr__(self) -> str:
-        return f"JoinConsensus({len(self._standing)} epochs stand, {self._theirs})"
+        return f"JoinConsensus({len(self._standing)} epochs committed, {self._theirs})"
 
-    # -- questions ---------------------------------------------------------------------------------------------------
+    # -- queries -----------------------------------------------------------------------------------------------------
 
     def decides(self, key: Key) -> bool:
         """Return whether nodes have to agree on the joins of an epoch."""
@@ -98,7 +100,7 @@ class JoinConsensus:
             return self._sharing.decide(key, now_s)
         if now_s - self._since_s.setdefault(key, now_s) > ANSWER_S and self._takes_its_place(key):
             self._runs.notice(
-                f"node {LEADER} does not answer: job {self._runs[key[0]].name} draws epoch {key[1]} without others"
+                f"node {LEADER} does not answer: job {self._runs[key[0]].name} draws epoch {key[1]} without other jobs"
             )
             self.changes += 1
             return self._sharing.decide(key, now_s, with_others=False)
@@ -113,11 +115,11 @@ class JoinConsensus:
                 silent = ", ".join(map(str, self._silent(draw.key) or [LEADER]))
                 yield (
                     run,
-                    f"nodes have not agreed within {LIMIT_S:.0f} s where job {self._runs[run].name} joins others in "
-                    f"epoch {epoch}: nothing from node {silent}; start its server again, or give order='stripes'",
+                    f"nodes have not agreed within {LIMIT_S:.0f} s how job {self._runs[run].name} joins other jobs in "
+                    f"epoch {epoch}: no vote from node {silent}; restart its server, or use order='stripes'",
                 )
 
-    # -- clients and other nodes say ---------------------------------------------------------------------------------
+    # -- from clients and other nodes --------------------------------------------------------------------------------
 
     def learns(self, key: Key, said: Joins) -> bool:
         """Commit the joins that a client knows of an epoch, from another server or from a loader state.
@@ -146,7 +148,7 @@ class JoinConsensus:
         self._theirs[node, key] = theirs
         if mine.stands and theirs.stands and mine.rows != theirs.rows:
             self._wrong[key[0]] = (
-                f"nodes {self._members.node} and {node} disagree where job {joining.name} joined others in epoch "
+                f"nodes {self._members.node} and {node} disagree how job {joining.name} joined other jobs in epoch "
                 f"{key[1]}: give all ranks the same state"
             )
         if mine.stands or theirs <= mine:
@@ -176,7 +178,7 @@ class JoinConsensus:
         self._unseen = {key for key in self._unseen if self._lives.get(key) is None}
         self._since_s = {key: since_s for key, since_s in self._since_s.items() if self._lives.get(key) is not None}
 
-    # -- steps -------------------------------------------------------------------------------------------------------
+    # -- helpers -----------------------------------------------------------------------------------------------------
 
     def _silent(self, key: Key) -> list[NodeNumber]:
         """Return the nodes that may have ranks of the run and have not voted as this node on an epoch."""

@@ -67,9 +67,9 @@ class Lockstep:
                 there = [n for n in self._runs if self._pacemakers.common(n) == common]
                 names = ", ".join(sorted(self._runs[n].name for n in there))
                 reason = (
-                    f"{len(there)} of {step.jobs} jobs that go in lock step ({names}) have begun within "
-                    f"{GATHER_S:.0f} s: start all of them with the same seed=, order= and server=, each with a job= "
-                    f"of its own"
+                    f"{len(there)} of {step.jobs} jobs in lock step ({names}) have begun within "
+                    f"{GATHER_S:.0f} s: start all of them with the same seed=, order= and server=, each with its "
+                    f"own job="
                 )
                 yield Refuse(draw.client, UsageError(reason))
 

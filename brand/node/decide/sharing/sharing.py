@@ -54,7 +54,7 @@ class JobJoins:
     def __repr__(self) -> str:
         return f"JobJoins({self._joins}, {self.pacemakers!r})"
 
-    # -- questions ---------------------------------------------------------------------------------------------------
+    # -- queries -----------------------------------------------------------------------------------------------------
 
     def joins(self, key: Key) -> tuple[Join, ...]:
         """Return the joins of an epoch; none if they are not decided, or if the run's policy has none."""
@@ -68,7 +68,7 @@ class JobJoins:
         """Return whether a plan with these joins is of use for an epoch that is under way."""
         return bool(joins) and self._wanted.get(key) == tuple(joins)
 
-    # -- something happens -------------------------------------------------------------------------------------------
+    # -- events ------------------------------------------------------------------------------------------------------
 
     def learns(self, key: Key, said: Joins, *, closed: bool = True) -> None:
         """Take the joins that a client knows of an epoch, from another server or from a loader state. Raises
@@ -86,6 +86,7 @@ class JobJoins:
             raise UsageError(str(error)) from None
         self._reaches(number, said.lap)
         if not closed:
+            # No draw was answered with the known joins yet, so they may still change.
             self._joins |= {key: said.rows} if said.rows else {}
             return
         known, life = self.known(key), self._lives.get(key)
@@ -93,10 +94,12 @@ class JobJoins:
             return
         if not known.is_start_of(said):
             raise UsageError(
-                f"epoch {epoch} is under way, and not as the state says: begin with the state, in a job of its own name"
+                f"epoch {epoch} is under way, and not as the loader state says: load the state in a job of another name"
             )
         if life is not None and (life.live is not None or life.planned):
-            raise UsageError(f"processes of one job know epoch {epoch} differently: go on from its last state")
+            raise UsageError(
+                f"processes of one job have different states of epoch {epoch}: load its last state in all of them"
+            )
         self._joins[key] = said.rows
 
     def asked(self, key: Key, last: int) -> None:
@@ -162,16 +165,17 @@ class JobJoins:
             return False
         late = self._most[key] - joins[-1].position
         if late > 0:
+            # The plan took longer than expected, so the next join is placed farther ahead.
             self._margin[key] = 2 * (self._margin.get(key, 0) + late)
             return False
         self._joins[key] = joins
         return True
 
-    # -- steps -------------------------------------------------------------------------------------------------------
+    # -- helpers -----------------------------------------------------------------------------------------------------
 
     def _first_join(self, number: RunNumber, epoch: int, now_s: float) -> Join:
         """Return the offset of a run and the leading offset, at or just before the beginning of an epoch."""
-        if self._runs[number].order.policy.lock_step is not None:  # the first lap of those under way that it can draw
+        if self._runs[number].order.policy.lock_step is not None:  # join the first lap under way that it can draw
             least, common = max(epoch, 1 + self._highest.get(number, -1)), self.pacemakers.common(number)
             under_way = [key for key in self._lives if self.pacemakers.common(key[0]) == common and self.joins(key)]
             laps = [joins[0].lap for joins in map(self.joins, under_way) if joins[0].lap >= least]

@@ -1,0 +1,153 @@
+"""The vocabulary holds: one word for one idea in code, messages, help and pages.
+
+A name of a class is used once. Docstrings say *if* and *when* for conditions, and name the actor first. Words that the
+project once used for an idea of the field are refused, each with its replacement, in the texts that users read: README,
+help of the command line, and messages.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from brand.cli.main import cli
+
+ROOT = Path(__file__).resolve().parent.parent
+MODULES = sorted((ROOT / "brand").rglob("*.py"))
+MOST = {"where": 2.0, "what": 2.0}
+"""Of these words, at most so many in 1,000 words of docstrings."""
+LEAST_IF = 5.0
+"""And at least so many times "if" or "when"."""
+
+REPLACED = {
+    r"anew": "again",
+    r"at the most": "at most",
+    r"clips?": "audio",
+    r"deals? out|dealt out": "shard",
+    r"draws?|drawn|drew": "fetch",
+    r"exact reads?": "direct read, random access",
+    r"fill rate": "read utilisation",
+    r"hurried": "on demand",
+    r"looks? after": "maintain",
+    r"mates": "chunk distance",
+    r"mends?|mended": "repair, fix",
+    r"neighbours": "adjacent distance",
+    r"node servers?": "data server",
+    r"pictures?": "image",
+    r"preparers?": "decode worker",
+    r"so many": "that many",
+    r"stretch(es)?": "run, range",
+    r"verbs?": "command",
+}
+"""Words of an older vocabulary, as patterns of whole words, and the words of the field that replace them."""
+ALLOWED = {"README.md": ("![", "docs/images")}
+"""Lines that hold one of these are not prose."""
+CLAUSE = re.compile(r"(?:^|[.:;] )(What|Whichever|Of|Where) (?!is |are |does |do |can |should )[^.?]*\.", re.MULTILINE)
+"""A sentence whose subject is a clause."""
+
+
+def docstrings(tree: ast.AST) -> Iterator[str]:
+    """Yield the docstrings of a module, its classes and its functions."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+            text = ast.get_docstring(node)
+            if text:
+                yield text
+
+
+def messages(tree: ast.AST) -> Iterator[str]:
+    """Yield the texts of errors and of lines of the log, with a dot for each value in them."""
+    for node in ast.walk(tree):
+        error = isinstance(node, ast.Raise)
+        logged = isinstance(node, ast.Call) and ast.unparse(node.func).startswith(("log.", "warnings.warn"))
+        if error or logged:
+            for part in ast.walk(node):
+                if isinstance(part, ast.JoinedStr):
+                    yield "".join(str(v.value) if isinstance(v, ast.Constant) else "." for v in part.values)
+                elif isinstance(part, ast.Constant) and isinstance(part.value, str) and " " in part.value:
+                    yield part.value
+
+
+def helps(command: click.Command, name: str) -> Iterator[tuple[str, str]]:
+    """Yield the name and the help of a command and of all below it."""
+    with click.Context(command, info_name=name) as context:
+        yield name, command.get_help(context)
+        if isinstance(command, click.Group):
+            for each in command.list_commands(context):
+                found = command.get_command(context, each)
+                assert found is not None
+                yield from helps(found, f"{name} {each}")
+
+
+def old_words(text: str) -> list[str]:
+    """Return the words of the older vocabulary in a text, each with its replacement. Code in backticks is left out."""
+    prose = re.sub(r"`[^`\n]*`|\]\([^)]*\)", "", text)
+    found = [(re.search(rf"\b(?:{old})\b", prose, re.IGNORECASE), new) for old, new in REPLACED.items()]
+    return [f"{match[0]} -> {new}" for match, new in found if match] + [m[0] for m in CLAUSE.finditer(prose)]
+
+
+def test_a_class_name_is_used_once() -> None:
+    """So a name leads to one class."""
+    homes = defaultdict(list)
+    for path in MODULES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                homes[node.name].append(str(path.relative_to(ROOT)))
+    assert {name: paths for name, paths in homes.items() if len(paths) > 1} == {}
+
+
+def test_docstrings_name_conditions_and_actors() -> None:
+    """Few clauses with "where" and "what", and "if" or "when" for conditions."""
+    count, words = Counter[str](), 0
+    for path in MODULES:
+        for text in docstrings(ast.parse(path.read_text())):
+            found = re.findall(r"[a-z']+", text.lower())
+            words += len(found)
+            count.update(found)
+    assert {word: per for word in MOST if (per := 1000 * count[word] / words) > MOST[word]} == {}
+    assert 1000 * count["if"] / words >= LEAST_IF
+
+
+def test_messages_use_the_words_of_the_field() -> None:
+    """Errors and lines of the log."""
+    found = {
+        f"{path.relative_to(ROOT)}: {text}": wrong
+        for path in MODULES
+        for text in messages(ast.parse(path.read_text()))
+        if (wrong := old_words(text))
+    }
+    assert found == {}
+
+
+def test_help_uses_the_words_of_the_field() -> None:
+    """Each command and option."""
+    found = {name: wrong for name, text in helps(cli, "brand") if (wrong := old_words(text))}
+    assert found == {}
+
+
+def test_the_readme_uses_the_words_of_the_field() -> None:
+    """Line by line, without code."""
+    text = re.sub(r"^```.*?^```$", "", (ROOT / "README.md").read_text(), flags=re.MULTILINE | re.DOTALL)
+    lines = [line for line in text.splitlines() if not any(mark in line for mark in ALLOWED["README.md"])]
+    assert {line: wrong for line in lines if (wrong := old_words(line))} == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("The node server draws a picture.", ["draws -> fetch", "node server -> data server", "picture -> image"]),
+        ("Of numbers the value is stored.", ["Of numbers the value is stored."]),
+        ("What leaves the folder gives its blocks back.", ["What leaves the folder gives its blocks back."]),
+        ("`draw` is code.", []),
+        ("What is a stripe?", []),
+    ],
+)
+def test_an_old_word_is_found(text: str, wrong: list[str]) -> None:
+    """The check can fail."""
+    assert old_words(text) == wrong
