@@ -30,8 +30,8 @@ def main() -> None:
             methods = [node for node in owner.body if isinstance(node, ast.FunctionDef)]
             lines = (owner.end_lineno or owner.lineno) - owner.lineno + 1
             rows.append((lines, len(methods), len(fields_of(owner)), owner.name, path.relative_to(LIBRARY)))
-    for lines, methods, fields, name, path in sorted(rows, key=lambda row: row[:3], reverse=True)[:SHOWN]:
-        sys.stdout.write(f"{lines:5} lines {methods:3} methods {fields:3} fields  {name} ({path})\n")
+    for lines, count, fields, name, path in sorted(rows, key=lambda row: row[:3], reverse=True)[:SHOWN]:
+        sys.stdout.write(f"{lines:5} lines {count:3} methods {fields:3} fields  {name} ({path})\n")
 
 
 if __name__ == "__main__":
