@@ -274,7 +274,7 @@ def test_what_is_no_data_set_is_said_at_opening(tmp_path: Path, name: str) -> No
         BrandDataset(tmp_path / name)
 
 
-@pytest.mark.parametrize(("memory", "said"), [(150e6, "a fraction of the data"), ("lots", "no size"), (0, "one byte")])
+@pytest.mark.parametrize(("memory", "said"), [(150e6, "a fraction of the data"), ("lots", "not a size"), (0, "one byte")])
 def test_a_wrong_memory_is_said_at_opening(fashion_set: Path, memory: float | str, said: str) -> None:
     """Not at the first sample, when the server starts."""
     with pytest.raises(UsageError, match=said):
