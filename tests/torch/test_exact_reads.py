@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-import numpy as np
 import os
 import pickle
-import pytest
 import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
 import torch
-from brand import (pack)
-from brand.errors import (NotADataSetError, SchemaError, UsageError)
-from brand.torch import (BrandDataset)
-from collections.abc import (Callable)
-from hypothesis import (given, strategies as st)
-from pathlib import (Path)
-from tests import (places)
-from tests.rounds import (examples)
-from typing import (Any)
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brand import pack
+from brand.errors import NotADataSetError, SchemaError, UsageError
+from brand.torch import BrandDataset
+from tests import places
+from tests.rounds import examples
 
 pytestmark = places.EVERYWHERE
 
