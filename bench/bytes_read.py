@@ -55,8 +55,8 @@ def run(folder: Path, name: str) -> dict[str, Any]:
             shares.append((after - before) / delivered)
             before = after
         stats = data.stats()
-    kept = stats["memory"]["kept"] / (stats["memory"]["limit"] / memory)
-    return {"case": name, "epochs": shares, "kept": kept, "exact": stats["exact"], "order": str(sampler.order)}
+    kept = stats["memory"]["cached"] / (stats["memory"]["limit"] / memory)
+    return {"case": name, "epochs": shares, "kept": kept, "exact": stats["direct"], "order": str(sampler.order)}
 
 
 def main() -> None:

@@ -36,7 +36,7 @@ BATCH = 256
 def draw(cluster: RunningCluster, order: Order, epochs: int, *, locality: bool) -> list[dict[str, Any]]:
     """Draw epochs on all nodes. Returns the sums of all nodes' counters after the first batch and after each epoch."""
     step, counted = threading.Barrier(NODES), []
-    names = ("draws", "sent", "sent_bytes", "requests", "hurried", "late", "exact", "reads")
+    names = ("draws", "sent", "sent_bytes", "requests", "on_demand", "timeouts", "direct", "reads")
 
     def count() -> None:
         facts = [cluster.facts(node) for node in range(NODES)]
@@ -84,7 +84,7 @@ def main() -> None:
         with running_cluster(options.data, nodes=NODES, memory=options.memory) as cluster:
             counted = draw(cluster, order, options.epochs, locality=locality)
         first, last = counted[-2], counted[-1]
-        late = sum(last[name] - counted[0][name] for name in ("hurried", "late", "exact"))
+        late = sum(last[name] - counted[0][name] for name in ("on_demand", "timeouts", "direct"))
         epoch = {key: last[key] - first[key] for key in last}
         table_of = order.plan(options.epochs - 1).requests
         foreseen = "" if table_of is None else f" (foreseen {len(table_of.positions):,})"

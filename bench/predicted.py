@@ -58,7 +58,7 @@ def run(folder: Path, memory: float, *, decode: bool) -> dict[str, Any]:
             time.sleep(QUIET_S)
             before, stats = stats, data.stats()
             if stats["reads"] == before["reads"] and not stats["reading"]:
-                counts = {name: stats[name] for name in ("reads", "read_bytes", "exact")}
+                counts = {name: stats[name] for name in ("reads", "read_bytes", "direct")}
                 return {"seconds": seconds, "order": data._source.ordering.order(0).to_json(), **counts}
 
 

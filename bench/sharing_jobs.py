@@ -221,7 +221,7 @@ def facts_of(servers: Mapping[str, str]) -> dict[str, float]:
         facts, mean = data_set._source.port.client.stats(), data_set._source.mean_bytes
         found["drawn"] += facts["draws"]
         found["drawn_bytes"] += facts["draws"] * mean
-        found["read_bytes"] += facts["read_bytes"] + facts["exact"] * mean
+        found["read_bytes"] += facts["read_bytes"] + facts["direct"] * mean
         found["made"] += (facts["prepared"] or {"made": 0})["made"]
         data_set._source.port.client.close()
     return found

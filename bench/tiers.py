@@ -154,7 +154,7 @@ def look(device: str, dataset: BrandDataset | None) -> Seen:
     stats = dataset.stats()
     threads = list(threads_of(stats["process"]))
     writer = max(threads, key=lambda thread: thread[1]) if stats["cache"] else (0.0, 0)
-    told = {name: stats[name] for name in ("reads", "read_bytes", "exact", "cache", "memory")}
+    told = {name: stats[name] for name in ("reads", "read_bytes", "direct", "cache", "memory")}
     return Seen(time.perf_counter(), read, *writer, sum(cpu_s for cpu_s, _ in threads), told)
 
 
@@ -239,8 +239,8 @@ def figures(taken: Sequence[Epoch], seen: Sequence[Seen], store: Store) -> dict[
     last = seen[-1].stats
     if last is None:
         return values
-    values["exact"] = last["exact"]
-    values["kept_share"] = last["memory"]["kept"] / store.payload_bytes
+    values["exact"] = last["direct"]
+    values["kept_share"] = last["memory"]["cached"] / store.payload_bytes
     first = seen[1].stats
     written = first["cache"]["written_bytes"] if first and first["cache"] else 0
     if written:

@@ -126,7 +126,7 @@ def main() -> None:
         print(f"epoch {epoch}: read {read} in {seconds:.1f} s, checksum {batches}")
     print(f"test accuracy {accuracy(model, test_loader):.4f}")
     if isinstance(train_data, BrandDataset) and (done := train_data.stats()):
-        share = done["amplification"]
+        share = done["read_amplification"]
         print(f"{done['draws']:,} draws, {done['reads']:,} large reads, {share:.2f} bytes read for each one delivered")
 
 

@@ -220,7 +220,7 @@ def brand(scene: Scene, draws: NDArray[Any]) -> Demand:
             due = work.due[in_time := work.due < iterations]
             mb[STORAGE, epoch, :, node] += np.bincount(due, work.read_sizes[in_time] / _MB, iterations)
             share = work.exact_bytes[:iterations] / max(1, work.exact_bytes.sum())
-            ops[STORAGE, epoch, :, node] = np.bincount(due, minlength=iterations) + work.exact * share
+            ops[STORAGE, epoch, :, node] = np.bincount(due, minlength=iterations) + work.direct * share
     flat = (scene.tiers + 3, epochs * iterations, nodes)
     return Demand(mb.reshape(flat), ops.reshape(flat), trained=trained.reshape(flat[1:]))
 

@@ -329,7 +329,7 @@ def _table(rows: list[_CaseRow], varying: list[str], price: Price) -> Table:
     table = Table(box=None, padding=(0, 3, 0, 0))
     waits = rows[0].case.machine.train_per_s < math.inf
     several, caches = any(row.case.nodes > 1 for row in rows), any(row.case.cache for row in rows)
-    names = [*varying, "epoch 1", "later", *(["waits"] if waits else []), "kept", "read", "reads", "exact"]
+    names = [*varying, "epoch 1", "later", *(["waits"] if waits else []), "cached", "read", "reads", "direct"]
     names += ["from cache"] if caches else []
     names += [*(["between nodes"] if several else []), *(["price"] if price.known else []), "sets the pace"]
     for name in names:
@@ -339,7 +339,7 @@ def _table(rows: list[_CaseRow], varying: list[str], price: Price) -> Table:
         cells = [row.named[name] for name in varying]
         cells += [duration(found.paces[0].seconds), duration(found.later.seconds)]
         cells += [f"{found.later.waits:.0%}"] if waits else []
-        cells += [size(found.kept_bytes), size(counts.read_bytes), f"{counts.reads:,}", f"{counts.exact:,}"]
+        cells += [size(found.kept_bytes), size(counts.read_bytes), f"{counts.reads:,}", f"{counts.direct:,}"]
         cells += [size(counts.cache_bytes)] if caches else []
         cells += [size(counts.sent_bytes)] if several else []
         cells += [f"{found.cost(price, row.case.nodes):,.2f}"] if price.known else []

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 _BAR: Final = 40
-_KINDS: Final = {"kept": "green", "samples of this epoch": "cyan", "being copied": "yellow", "free": "bright_black"}
+_KINDS: Final = {"cached": "green", "samples of this epoch": "cyan", "being copied": "yellow", "free": "bright_black"}
 
 
 @click.command()
@@ -136,8 +136,8 @@ def _view(facts: dict[str, Any], before: dict[str, Any] | None, interval: float)
         "server": f"{facts['address']}, process {facts['process']}, up {duration(facts['uptime_s'])}",
         "draws": f"{rate('draws'):,.0f}/s, {facts['draws']:,} in all, hit ratio {_share(facts['hit_ratio'])}",
         "reads": f"{rate('reads'):,.0f}/s, {size(rate('read_bytes'))}/s, {facts['reading']} in flight, "
-        f"fill rate {_share(facts['fill_rate'])}, amplification {_ratio(facts['amplification'])}",
-        "exact reads": f"{facts['exact']:,}, {len(facts['replaced'])} samples replaced, "
+        f"read utilisation {_share(facts['read_utilisation'])}, amplification {_ratio(facts['read_amplification'])}",
+        "direct reads": f"{facts['direct']:,}, {len(facts['replaced'])} samples replaced, "
         f"{facts['failed_reads']} reads failed",
         "clients": f"{facts['clients']}, {facts['waiting']} waiting, "
         f"{100 * rate('wait_s'):.0f} % of a client's time waited",
@@ -153,7 +153,8 @@ def _view(facts: dict[str, Any], before: dict[str, Any] | None, interval: float)
             "cluster": _nodes(facts["cluster"]),
             "sent": f"{rate('sent'):,.0f}/s, {size(rate('sent_bytes'))}/s, {facts['sent']:,} in all",
             "received": f"{rate('received'):,.0f}/s, {size(rate('received_bytes'))}/s, {facts['received']:,} in all",
-            "asked for": f"{facts['requests']:,} on demand, {facts['late']:,} late, {facts['fetched']:,} fetched",
+            "asked for": f"{facts['requests']:,} as planned, {facts['on_demand']:,} on demand, "
+            f"{facts['timeouts']:,} timeouts, {facts['remote_reads']:,} remote reads",
         }
     rows["why"] = facts["why"]["text"]
     for name, value in rows.items():
@@ -213,8 +214,8 @@ def _memory(memory: dict[str, int]) -> RenderableType:
     from rich.table import Table
     from rich.text import Text
 
-    held = max(0, memory["used"] - memory["kept"] - memory["leased"])
-    amounts = dict(zip(_KINDS, (memory["kept"], held, memory["leased"], memory["free"]), strict=True))
+    held = max(0, memory["used"] - memory["cached"] - memory["leased"])
+    amounts = dict(zip(_KINDS, (memory["cached"], held, memory["leased"], memory["free"]), strict=True))
     bar, legend = Text(), Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     for kind, amount in amounts.items():
         bar.append("█" * round(_BAR * amount / memory["limit"]), _KINDS[kind])

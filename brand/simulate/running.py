@@ -110,7 +110,7 @@ class EpochWork:
     """Bytes in the cache folder before the epoch, without samples that memory caches."""
     read_samples: int
     """Samples that large reads read from the storage."""
-    held_samples: int
+    buffered: int
     """Samples of these reads that are stored in memory."""
     sent: int
     """Samples that the node sends to other nodes."""
@@ -137,7 +137,7 @@ class EpochWork:
         return int(self.read_sizes[self.from_cache].sum())
 
     @property
-    def exact(self) -> int:
+    def direct(self) -> int:
         """Samples that clients read one by one."""
         return int(self.exact_reads.sum())
 
@@ -268,7 +268,7 @@ class _Node:
             kept_bytes=kept_pages * self._page,
             cached_bytes=0 if self._cached is None else int(run.sizes[self._cached].sum(dtype=np.int64)),
             read_samples=int(reads.spans[~reads.from_cache].sum()),
-            held_samples=int(reads.samples[~reads.from_cache].sum()),
+            buffered=int(reads.samples[~reads.from_cache].sum()),
             sent=draws.sent,
             sent_bytes=draws.sent_pages * self._page,
             received=draws.received,

@@ -109,8 +109,8 @@ class Counts:
     """Large reads from the cache folders."""
     cache_bytes: int
     read_samples: int
-    held_samples: int
-    exact: int
+    buffered: int
+    direct: int
     """Samples that clients read one by one."""
     sent: int
     """Samples that nodes send each other."""
@@ -145,7 +145,7 @@ class Prediction:
     def cost(self, price: Price, nodes: int) -> float:
         """Return the price of a later epoch."""
         counts, hours = self.counts[-1], self.later.seconds / 3600
-        operations = (counts.reads + counts.exact) / 1000
+        operations = (counts.reads + counts.direct) / 1000
         return operations * price.thousand_reads + counts.read_bytes / 1e9 * price.gigabyte + hours * nodes * price.hour
 
 

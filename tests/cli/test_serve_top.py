@@ -28,21 +28,21 @@ from tests.tools.cluster import running_cluster
 KEYS = {
     *("data_set", "address", "process", "uptime_s", "data_bytes", "clients", "replaced", "draws", "from_memory"),
     *(
-        "taken",
-        "exact",
+        "direct_hits",
+        "direct",
         "waited",
         "wait_s",
         "reads",
         "read_bytes",
         "read_samples",
-        "held_samples",
+        "buffered",
         "failed_reads",
         "hit_ratio",
     ),
     *(
         "hit_ratio",
-        "fill_rate",
-        "amplification",
+        "read_utilisation",
+        "read_amplification",
         "memory",
         "reading",
         "waiting",
@@ -52,9 +52,9 @@ KEYS = {
         "cluster",
         "sent",
     ),
-    *("sent_bytes", "store", "prepared", "held", "loops", "troubles", "why"),
+    *("sent_bytes", "store", "prepared", "pending", "loops", "recent_warnings", "why"),
     *("storage_wait_s", "node_wait_s", "preparation_wait_s", "server_wait_s"),
-    *("received", "received_bytes", "requests", "hurried", "late", "fetched"),
+    *("received", "received_bytes", "requests", "on_demand", "timeouts", "remote_reads"),
 }
 JOB = {
     **{"job": "lr-0.1", "epoch": 3, "position": 500, "samples": 1000, "drawn": 500, "rate": 1234.5, "shared": 0.25},
@@ -208,10 +208,12 @@ def test_one_look(server: RunningServer) -> None:
     assert lines["data set"].startswith(f"data set {server.path}")
     assert f"{server.address}, process" in answer.out
     assert re.search(r"draws [\d,]+/s, 31 in all, hit ratio 100.0 %", lines["draws"])
-    assert "0 in flight, fill rate 100.0 %, amplification x" in " ".join(answer.out.split())
-    assert "exact reads 0, 0 samples replaced, 0 reads failed" in " ".join(answer.out.split())
+    assert "0 in flight, read utilisation 100.0 %, amplification x" in " ".join(answer.out.split())
+    assert "direct reads 0, 0 samples replaced, 0 reads failed" in " ".join(answer.out.split())
     assert re.search(r"memory [\d.]+ kB █+", lines["memory"])
-    assert [kind for kind in ("kept", "samples of this epoch", "being copied", "free") if kind not in answer.out] == []
+    assert [
+        kind for kind in ("cached", "samples of this epoch", "being copied", "free") if kind not in answer.out
+    ] == []
     assert "\x1b" not in answer.out
 
 
@@ -228,7 +230,7 @@ def test_all_counters_as_json(server: RunningServer) -> None:
     assert (answer.code, answer.err) == (0, "")
     facts = answer.json
     assert set(facts) == set(server.facts()) == KEYS
-    assert (facts["draws"], facts["from_memory"], facts["exact"]) == (31, 31, 0)
+    assert (facts["draws"], facts["from_memory"], facts["direct"]) == (31, 31, 0)
     assert facts["address"] == server.address
     page = (Path(__file__).parents[2] / "docs" / "statistics-keys.md").read_text(encoding="utf-8")
     assert [key for key in KEYS if f"`{key}`" not in page] == []
@@ -250,7 +252,7 @@ def test_before_the_first_draw(own_photos_set: Path) -> None:
     with running_server(own_photos_set, memory=1.0) as running:
         shown = brand("top", running.address, "--once")
         assert "hit ratio -" in shown.out
-        assert "fill rate -, amplification -" in " ".join(shown.out.split())
+        assert "read utilisation -, amplification -" in " ".join(shown.out.split())
         assert brand("top", running.address, "--json").json["hit_ratio"] is None
 
 
@@ -333,12 +335,12 @@ def test_a_terminal_shows_it_live_until_the_server_ends(own_photos_set: Path) ->
 
 def facts_of(**more: Any) -> dict[str, Any]:
     """Counters of a server that has run for ten seconds."""
-    memory = {"limit": 1000, "used": 700, "kept": 300, "leased": 100, "free": 300}
+    memory = {"limit": 1000, "used": 700, "cached": 300, "leased": 100, "free": 300}
     return {
         **dict.fromkeys(KEYS, 0),
         "why": {"cause": "storage", "text": "step 3 waited 1.0 s for storage", "hint": ""},
         **{"data_set": "/a[b]/set.brand", "address": "unix:@x", "uptime_s": 10.0, "draws": 5000, "reads": 100},
-        **{"replaced": [], "hit_ratio": 0.5, "fill_rate": 1.0, "amplification": 1.25, "memory": memory},
+        **{"replaced": [], "hit_ratio": 0.5, "read_utilisation": 1.0, "read_amplification": 1.25, "memory": memory},
         **{"jobs": [JOB], "wait_s": 5.0},
         **{"cache": None, "store": None, "cluster": None, "prepared": None},
         **more,
@@ -411,11 +413,11 @@ def test_one_of_several_nodes_shows_the_others() -> None:
     """Which can be asked, and what comes and goes, per second since the last look."""
     assert "cluster" not in view(None)
     here = {"cluster": {"node": 1, "nodes": 3, "reachable": [0, 2]}, "sent": 100, "sent_bytes": 20_000_000}
-    shown = view(None, **here, received=5000, received_bytes=10**6, requests=1200, late=3, fetched=2)
+    shown = view(None, **here, received=5000, received_bytes=10**6, requests=1200, timeouts=3, remote_reads=2)
     assert "cluster node 1 of 3, all others reachable" in shown
     assert "sent 10/s, 2.0 MB/s, 100 in all" in shown
     assert "received 500/s, 100.0 kB/s, 5,000 in all" in shown
-    assert "asked for 1,200 on demand, 3 late, 2 fetched" in shown
+    assert "asked for 1,200 as planned, 0 on demand, 3 timeouts, 2 remote reads" in shown
     later = view(facts_of(**here), uptime_s=12.0, **here | {"sent": 300})
     assert "sent 100/s, 0 B/s, 300 in all" in later
     alone = view(None, cluster={"node": 1, "nodes": 4, "reachable": [2]})

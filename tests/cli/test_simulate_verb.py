@@ -72,7 +72,7 @@ def test_prices_count_reads_bytes_and_hours() -> None:
     prices = "--price-reads", "2", "--price-gb", "3", "--price-hour", "3600"
     (row,) = brand("simulate", *IMAGINED, "--nodes", "2", *prices, "--json").json["rows"]
     last = row["epochs"][-1]
-    reads = (last["reads"] + last["exact"]) / 1000
+    reads = (last["reads"] + last["direct"]) / 1000
     assert row["price"] == pytest.approx(2 * reads + 3 * last["read_bytes"] / 1e9 + 2 * row["later_epoch_s"])
 
 
@@ -95,7 +95,7 @@ def test_the_baselines_are_simulated_beside_the_default() -> None:
     assert uniform["reads"] == uniform["read_samples"]
     assert pool["reads"] < stripes["reads"] < uniform["reads"]
     for row in (stripes, pool, uniform):
-        assert row["exact"] == 0
+        assert row["direct"] == 0
         assert 0.45 * 20000 <= row["read_samples"] <= 0.75 * 20000
 
 

@@ -81,8 +81,8 @@ def test_simulation_server_and_store_count_the_same(
     works = [work for (work,) in work_of(run, range(2))]
     stripe = ("--stripe", 16) if isinstance(order, Stripes) else ("--order", "uniform")
     told = brand("simulate", s3.url(), "--memory", memory, "--epochs", 2, "--batch", 16, *stripe, "--json")
-    counted = [(each["reads"], each["exact"], each["read_bytes"]) for each in told.json["rows"][0]["epochs"]]
-    assert counted == [(work.reads, work.exact, work.read_bytes) for work in works]
+    counted = [(each["reads"], each["direct"], each["read_bytes"]) for each in told.json["rows"][0]["epochs"]]
+    assert counted == [(work.reads, work.direct, work.read_bytes) for work in works]
     s3.store.requests.clear()
     assert [drawn(data, sampler, epoch) for epoch in LAST] == [list(range(3000))] * 2
     asked = [request for request in s3.store.requests if "/chunks/" in request.key]
@@ -97,7 +97,7 @@ def test_simulation_server_and_store_count_the_same(
         # those that are drawn before the server has chosen what it keeps are read again for that.
         most = 1 if isinstance(order, Stripes) else 1.01
         assert all(0.98 * size <= found[name] <= most * size for name, size in expected.items())
-    assert sum(work.exact for work in works) == 0
+    assert sum(work.direct for work in works) == 0
     assert {request.operation for request in s3.store.requests} == {"GET"}
 
 
@@ -132,7 +132,7 @@ def test_the_price_is_that_of_a_later_epoch(s3: Shop) -> None:
     """Requests, by the thousand, and gigabytes: as the table's own columns say."""
     told = brand("simulate", s3.url(), "--price-reads", 0.4, "--price-gb", 90, "--stripe", 8, "--json").json["rows"]
     later = told[0]["epochs"][-1]
-    expected = (later["reads"] + later["exact"]) / 1000 * 0.4 + later["read_bytes"] / 1e9 * 90
+    expected = (later["reads"] + later["direct"]) / 1000 * 0.4 + later["read_bytes"] / 1e9 * 90
     assert told[0]["price"] == pytest.approx(expected)
 
 

@@ -77,10 +77,10 @@ def test_four_servers_that_are_alone(large: Path, tmp_path: Path, placement: Pla
             client.close()
         wait_until(lambda: all(not server.node._turn.core.epochs.runs for server in servers), "all runs have ended")
         wait_until(lambda: all(map(at_rest, servers)), "all is written")
-        holds = [server.facts()["cache"]["held_samples"] for server in servers]
-    assert sum(rank.late for rank in ranks) == sum(each["exact"] for each in facts)
+        holds = [server.facts()["cache"]["cached"] for server in servers]
+    assert sum(rank.late for rank in ranks) == sum(each["direct"] for each in facts)
     later = (read[-1] - read[3]) / (SAMPLES * (EPOCHS - 4))
-    kept = np.mean([each["memory"]["kept"] / each["memory"]["limit"] for each in facts]) * 0.3
+    kept = np.mean([each["memory"]["cached"] / each["memory"]["limit"] for each in facts]) * 0.3
     assert {each["cache"]["state"] for each in facts} <= ({"full", "filling"} if placement == "even" else {"changing"})
     assert later < {"auto": 0.55, "frequency": 0.72, "even": 0.8}[placement] * (1 - kept)
     for folder, each, held in zip(folders, facts, holds, strict=True):

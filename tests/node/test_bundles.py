@@ -54,7 +54,7 @@ def test_bundles_are_the_next_samples_sorted_by_place() -> None:
         assert read.pieces["offset"].tolist() == world_.index.table["offset"][read.places].tolist()
         assert [read.places_of(piece).tolist() for piece in range(BUNDLE)] == [[place] for place in read.places]
     counted = world_.core.counters.reads
-    assert (counted.reads, counted.read_samples, counted.held_samples) == (3 * BUNDLE,) * 3
+    assert (counted.reads, counted.read_samples, counted.buffered) == (3 * BUNDLE,) * 3
     assert world_.core.facts(1.0, 0.0)["reading"] == 3
 
 

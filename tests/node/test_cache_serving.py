@@ -101,16 +101,16 @@ def test_all_comes_from_the_folder_once_it_is_there(texts: Path, tmp_path: Path)
     """Also for a server that starts later: it reads nothing from the storage any more, but fronts of chunks."""
     first = fill(texts, tmp_path)
     assert first["used"] == bytes_of(texts)
-    assert first["held_samples"] == SAMPLES
+    assert first["cached"] == SAMPLES
     storage = CountedStorage()
     with running_server(texts, memory=0.3, cache=Cache(tmp_path), storage=storage) as server:
         draw(texts, server, 2)
         facts = server.facts()
     assert [read for read in storage.reads if not read.exact] == []
-    assert (facts["reads"], facts["read_bytes"], facts["exact"]) == (0, 0, 0)
+    assert (facts["reads"], facts["read_bytes"], facts["direct"]) == (0, 0, 0)
     assert facts["cache"]["read_bytes"] > bytes_of(texts)
     assert facts["cache"]["written_bytes"] == 0
-    assert facts["amplification"] == 0
+    assert facts["read_amplification"] == 0
 
 
 @places.turns("share")
@@ -137,7 +137,7 @@ def test_a_server_reads_what_is_predicted(texts: Path, tmp_path: Path, policy: P
     assert after["read_bytes"] - before["read_bytes"] == work.read_bytes
     assert after["cache"]["reads"] - before["cache"]["reads"] == work.cache_reads
     assert after["cache"]["read_bytes"] - before["cache"]["read_bytes"] == work.cache_bytes
-    assert after["exact"] - before["exact"] == work.exact
+    assert after["direct"] - before["direct"] == work.direct
     assert work.cache_bytes > 0
     assert share < 1 or work.reads == 0
 
@@ -162,7 +162,7 @@ def test_a_broken_part_costs_time_and_nothing_else(texts: Path, tmp_path: Path, 
         draw(texts, server, 2)
         facts = server.facts()
     if harm is not _flip:
-        assert facts["exact"] == 0
+        assert facts["direct"] == 0
         assert facts["reads"] > 0
         assert facts["cache"]["bad"] == 5 * 32
         assert min(parts(tmp_path)).name == "00000005.part"
@@ -199,7 +199,7 @@ def test_a_second_server_reads_only(texts: Path, tmp_path: Path) -> None:
     ):
         draw(texts, second)
         facts = second.facts()["cache"]
-    assert (facts["state"], facts["written_bytes"], facts["held_samples"]) == ("reads only", 0, 0)
+    assert (facts["state"], facts["written_bytes"], facts["cached"]) == ("reads only", 0, 0)
 
 
 @pytest.mark.slow

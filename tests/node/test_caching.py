@@ -63,9 +63,9 @@ def test_an_epoch_is_read_from_the_storage_and_the_next_ones_from_the_folder() -
     assert first == (sum(SIZES), 0)
     assert later == last == (0, sum(SIZES) - kept)
     assert facts(found)["written_bytes"] == facts(found)["used"] == sum(SIZES)
-    assert (facts(found)["state"], facts(found)["held_samples"]) == ("full", len(SIZES))
+    assert (facts(found)["state"], facts(found)["cached"]) == ("full", len(SIZES))
     assert found.core.counters.reads.read_bytes == sum(SIZES)
-    assert found.core.counters.draws.exact == 0
+    assert found.core.counters.draws.direct == 0
 
 
 @pytest.mark.parametrize("share", [0.2, 0.5, 0.7])
@@ -126,7 +126,7 @@ def test_nothing_is_written_once_the_disk_refuses(stopped: str) -> None:
     assert found.stored == held
     assert facts(found)["state"] == stopped
     assert reads[1][1] == sum(SIZES[place] for place in held if not found.core.residents.kept()[place])
-    assert found.core.counters.draws.exact == 0
+    assert found.core.counters.draws.direct == 0
 
 
 def test_a_sample_with_a_wrong_checksum_is_not_cached() -> None:
@@ -177,7 +177,7 @@ def test_a_read_that_fails_in_the_folder_goes_to_the_storage() -> None:
     assert not {place // CHUNK for place in found.stored} & {chunk}
     assert len(found.stored) == len(SIZES) - CHUNK
     assert reads[1][0] <= sum(SIZES[chunk * CHUNK : (chunk + 1) * CHUNK])
-    assert found.core.counters.draws.exact == 0
+    assert found.core.counters.draws.direct == 0
 
 
 def test_a_sample_that_a_client_finds_wrong_is_read_from_the_storage_and_written_again() -> None:
@@ -227,7 +227,7 @@ def test_pieces_of_a_bundle_that_fail_in_the_folder_go_to_the_storage_alone() ->
     for first in range(0, len(SIZES), 8):
         assert found.draw(1, run, 0, range(first, min(first + 8, len(SIZES))))
         found.settle()
-    assert found.core.counters.draws.exact == found.core.counters.reads.failed_reads == 0
+    assert found.core.counters.draws.direct == found.core.counters.reads.failed_reads == 0
 
 
 def test_a_read_that_fails_in_both_leaves_the_rest_to_the_clients() -> None:
@@ -240,7 +240,7 @@ def test_a_read_that_fails_in_both_leaves_the_rest_to_the_clients() -> None:
     for first in range(0, len(SIZES), 8):
         assert found.draw(1, run, 0, range(first, first + 8))
         found.settle()
-    assert found.core.counters.draws.exact == 4
+    assert found.core.counters.draws.direct == 4
 
 
 def test_the_queue_has_a_limit_and_what_it_leaves_out_comes_again() -> None:
@@ -418,7 +418,7 @@ def test_a_folder_that_is_off_holds_nothing_and_says_so() -> None:
     start = CacheStart("/nvme", np.full(8, 90, np.uint32), np.zeros(8, np.bool_), 0, "off")
     caching = Caching(Residents(pool), 4, 10, CacheCounters(), start)
     assert caching.facts() == {
-        **{"folder": "/nvme", "limit": 0, "used": 0, "held_samples": 0, "state": "off"},
+        **{"folder": "/nvme", "limit": 0, "used": 0, "cached": 0, "state": "off"},
         **{"reads": 0, "read_bytes": 0, "written_bytes": 0, "bad": 0},
     }
     assert caching.shelf(1, EpochTable(), later=False) is None

@@ -44,6 +44,6 @@ def test_a_part_reads_its_own_bytes() -> None:
             world.draw(1, run, 0, range(first, min(first + 8, world.draws(run))))
             world.settle()
         assert len(world.given[run, 0]) == world.draws(run) == 160
-        assert world.core.counters.draws.exact == 0
+        assert world.core.counters.draws.direct == 0
         read[gap] = world.read_bytes[world.epochs()[run, 0].epoch.number, False]
     assert read == {0: 160 * 100, 1 << 40: 20 * 11 * 100}

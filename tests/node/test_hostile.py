@@ -147,7 +147,7 @@ def test_nothing_is_held_for_those_who_left(server: RunningServer, texts: Path) 
     wait_until(lambda: server.facts()["clients"] == 1, "the client is gone")
     wait_until(lambda: not server.facts()["reading"], "no read is on its way")
     memory = server.facts()["memory"]
-    assert memory["used"] == memory["kept"]
+    assert memory["used"] == memory["cached"]
 
 
 @pytest.mark.slow

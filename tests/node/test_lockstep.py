@@ -130,7 +130,7 @@ def test_each_lap_is_read_once_for_all() -> None:
     numbers = {world.epochs()[job.run, 0].epoch.number for job in jobs}
     once = sum(size for (number, _), size in world.read_bytes.items() if number in numbers)
     assert SAMPLES * SIZE <= once < 1.05 * SAMPLES * SIZE  # a stripe or two that made room
-    assert world.core.counters.draws.exact == 0
+    assert world.core.counters.draws.direct == 0
 
 
 @pytest.mark.parametrize("killed", [True, False])

@@ -95,8 +95,8 @@ def test_a_server_delivers_every_sample_once(texts: Path, policy: InSequence, me
                 drawn += draw_all(node, order, epoch, positions, owner=os.getpid())
             assert drawn == list(range(order.samples))
         facts = server.facts()
-        assert facts["exact"] == 0
-        assert bool(facts["memory"]["kept"]) == bool(policy.kept)
+        assert facts["direct"] == 0
+        assert bool(facts["memory"]["cached"]) == bool(policy.kept)
 
 
 def test_a_training_goes_on_with_it_from_a_state(texts: Path) -> None:

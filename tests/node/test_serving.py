@@ -87,7 +87,7 @@ def test_epoch_after_epoch_from_memory(texts: Path) -> None:
             assert take(data_set, sampler) == planned(sampler, texts, epoch)
         facts = server.facts()
     assert facts["draws"] == 3 * SAMPLES
-    assert facts["exact"] == 0
+    assert facts["direct"] == 0
     assert facts["failed_reads"] == 0
 
 
@@ -156,7 +156,7 @@ def test_several_runs_at_once(texts: Path) -> None:
         facts = server.facts()
     assert facts["epochs"] == []
     assert facts["memory"]["leased"] == 0
-    assert facts["memory"]["used"] == facts["memory"]["kept"]
+    assert facts["memory"]["used"] == facts["memory"]["cached"]
 
 
 def test_several_threads_of_one_process(texts: Path) -> None:
@@ -188,8 +188,8 @@ def test_where_everything_fits_each_sample_is_read_once(texts: Path) -> None:
         for epoch in range(3):
             assert take(data_set, sampler) == planned(sampler, texts, epoch)
             assert server.facts()["read_bytes"] == stored
-        assert server.facts()["exact"] == 0
-        assert server.facts()["memory"]["kept"] == server.facts()["memory"]["used"]
+        assert server.facts()["direct"] == 0
+        assert server.facts()["memory"]["cached"] == server.facts()["memory"]["used"]
 
 
 @pytest.mark.slow
@@ -201,7 +201,7 @@ def test_where_everything_fits_and_storage_is_slow(texts: Path) -> None:
         sampler = BrandSampler(data_set, seed=8)
         for epoch in range(2):
             assert take(data_set, sampler, 100) == planned(sampler, texts, epoch)
-        assert server.facts()["exact"] == 0
+        assert server.facts()["direct"] == 0
     read = sorted((call.chunk, call.offset) for call in storage.reads if not call.exact)
     assert len(read) == len(set(read))
 
@@ -244,7 +244,7 @@ def test_a_read_that_goes_wrong(texts: Path, kind: str, lies_in: str) -> None:
             assert take(data_set, sampler) == planned(sampler, texts, 2)
         facts = server.facts()
     assert (facts["failed_reads"] > 0) == (kind != "wrong")
-    assert (facts["exact"] > 0) == (kind != "wrong")
+    assert (facts["direct"] > 0) == (kind != "wrong")
 
 
 @places.IN_A_FOLDER
@@ -343,4 +343,4 @@ def test_clients_that_hang_up_at_any_moment(texts: Path) -> None:
         wait_until(lambda: clients_and_reads(server) == (1, 0), "it is gone")
         facts = server.facts()["memory"]
         assert facts["leased"] == 0
-        assert facts["used"] == facts["kept"]
+        assert facts["used"] == facts["cached"]

@@ -84,7 +84,7 @@ def test_jobs_in_step_read_everything_once() -> None:
     epochs = {job.world.epochs()[job.key].epoch.number for job in jobs}
     once = sum(size for (number, _), size in world.read_bytes.items() if number in epochs) / (SAMPLES * SIZE)
     assert 1.0 <= once < 1.03  # a sample or two that made room
-    assert world.core.counters.draws.exact == 0
+    assert world.core.counters.draws.direct == 0
 
 
 def test_jobs_of_other_seeds_share_nothing() -> None:
@@ -116,7 +116,7 @@ def test_a_late_job_reads_what_has_passed_and_no_more(late: int) -> None:
     assert second.joins == [Join(0, 0, late, UNIT)]
     assert second.given() == list(range(SAMPLES))
     assert all(each == list(range(SAMPLES)) for each in done)
-    assert world.core.counters.draws.exact == 0
+    assert world.core.counters.draws.direct == 0
     share = late / SAMPLES
     alone_read = late / SAMPLES  # before the second one came, nothing could be shared
     assert read(world) <= alone_read + 2 * (1 + share * (1 - share)) / 2 + 0.55  # and what was read ahead for later

@@ -385,11 +385,11 @@ def test_epochs_in_memory_need_no_answers(texts: Path, memory: float) -> None:
             assert drawn(data_set, iter(sampler)) == plan
         facts = data_set.stats()
     assert facts["draws"] == 4 * SAMPLES
-    assert facts["from_memory"] + facts["exact"] == 4 * SAMPLES
+    assert facts["from_memory"] + facts["direct"] == 4 * SAMPLES
     if memory == 1.0:
-        assert facts["taken"] >= 3 * (SAMPLES - 37)
+        assert facts["direct_hits"] >= 3 * (SAMPLES - 37)
     else:
-        assert facts["taken"] == 0
+        assert facts["direct_hits"] == 0
 
 
 @pytest.mark.slow
@@ -406,7 +406,7 @@ def test_a_resume_and_a_break_between_epochs_that_are_taken(texts: Path) -> None
         sampler.load_state_dict(state)
         assert drawn(data_set, iter(sampler)) == want[1][300:]
         assert drawn(data_set, iter(sampler)) == want[2]
-        assert data_set.stats()["taken"] > SAMPLES
+        assert data_set.stats()["direct_hits"] > SAMPLES
 
 
 @pytest.mark.slow
@@ -434,7 +434,7 @@ def test_a_client_that_lies_is_cut_off_and_nobody_else(texts: Path) -> None:
         good.send(pack_taken(number, 0, np.arange(5, 9), np.arange(4, dtype=np.uint64)))
         good.send(pack_taken(number, 9, np.arange(5)))
         facts = good.stats()
-        assert facts["taken"] == 9
+        assert facts["direct_hits"] == 9
 
 
 def _draw_until_killed(path: str, address: str, begun: Any) -> None:
@@ -530,8 +530,8 @@ def test_a_loader_counts_all_that_it_took(texts: Path) -> None:
             for _ in range(3):
                 assert sum(len(batch[0]) for batch in loader) == SAMPLES
             facts = data_set.stats()
-        assert facts["draws"] == facts["from_memory"] + facts["exact"] == 3 * SAMPLES
-        assert facts["taken"] > SAMPLES
+        assert facts["draws"] == facts["from_memory"] + facts["direct"] == 3 * SAMPLES
+        assert facts["direct_hits"] > SAMPLES
 
 
 # -- the page cache ----------------------------------------------------------------------------------------------------
@@ -621,7 +621,7 @@ def test_data_in_the_page_cache_are_not_read_into_memory(tmp_path: Path, monkeyp
             assert found == plan
         wait_until(lambda: data_set.stats()["reading"] == 0, "the last reads")
         facts = data_set.stats()
-    assert facts["draws"] == facts["from_memory"] + facts["exact"] == 3 * samples
+    assert facts["draws"] == facts["from_memory"] + facts["direct"] == 3 * samples
     assert facts["failed_reads"] == 0
-    in_memory = facts["memory"]["kept"]
+    in_memory = facts["memory"]["cached"]
     assert facts["read_bytes"] <= 2 * in_memory + 10_000, "what it read is what it keeps"

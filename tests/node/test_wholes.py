@@ -110,7 +110,7 @@ def test_the_first_epoch_reads_units_and_nothing_twice() -> None:
     assert later[0][0] < sum(SIZES) // 20, "the queue is short: it leaves some samples to the next epoch"
     assert later[1] == (0, sum(SIZES) - kept, 0)
     assert facts(found)["written_bytes"] == sum(SIZES)
-    assert found.core.counters.draws.exact == 0
+    assert found.core.counters.draws.direct == 0
     assert not found.core.caching.writing._reserved
 
 
@@ -192,5 +192,5 @@ def test_a_real_server_reads_whole_units(texts: Path, tmp_path: Path, monkeypatc
     size = int(stored_sizes(StoredDataSet(texts)).sum())
     assert first["read_bytes"] <= 1.25 * size  # some are read ahead for the next epoch
     assert first["reads"] < 0.85 * len(StoredDataSet(texts))
-    assert (then["reads"], then["exact"]) == (full["reads"], 0)
-    assert then["cache"]["held_samples"] == len(StoredDataSet(texts))
+    assert (then["reads"], then["direct"]) == (full["reads"], 0)
+    assert then["cache"]["cached"] == len(StoredDataSet(texts))

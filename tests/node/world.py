@@ -821,6 +821,6 @@ class World:
 
         known = set(self.runs) if self.network is None else set(core.epochs.runs)  # other nodes are clients, too
         assert {run for run, _ in core.epochs.lives} <= known
-        given = core.counters.draws.from_memory + core.counters.draws.exact
+        given = core.counters.draws.from_memory + core.counters.draws.direct
         waiting = sum(len(draw.positions) for draw in core.draws.waiting)
         assert core.counters.draws.draws == given + waiting + self.unanswered

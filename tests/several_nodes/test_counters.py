@@ -30,7 +30,7 @@ def test_slots_on_three_nodes_count_what_the_plan_foresees(texts: Path, ahead: i
         facts = [cluster.facts(node) for node in range(3)]
     requests = [0 if plan.requests is None else len(plan.requests.positions) for plan in plans]
     assert sum(fact["requests"] for fact in facts) == sum(requests[:-1])
-    assert sum(fact["late"] + fact["fetched"] for fact in facts) == 0
+    assert sum(fact["timeouts"] + fact["remote_reads"] for fact in facts) == 0
     reads = [plan.read_count for plan in plans]
     assert sum(reads[:-1]) <= sum(fact["reads"] for fact in facts) <= sum(reads)
 
@@ -53,7 +53,7 @@ def test_stripes_on_three_nodes_ask_for_nothing(texts: Path) -> None:
         )
     assert elsewhere > 3000
     assert sum(fact["received"] for fact in facts) >= elsewhere
-    assert sum(fact["requests"] + fact["fetched"] + fact["late"] + fact["exact"] for fact in facts) == 0
+    assert sum(fact["requests"] + fact["remote_reads"] + fact["timeouts"] + fact["direct"] for fact in facts) == 0
 
 
 def test_a_training_that_has_ended_leaves_nothing_on_any_node(texts: Path) -> None:
@@ -69,7 +69,7 @@ def test_a_training_that_has_ended_leaves_nothing_on_any_node(texts: Path) -> No
 
 def _only_kept(memory: dict[str, int]) -> bool:
     """Whether nothing is held for an epoch."""
-    return memory["used"] == memory["kept"]
+    return memory["used"] == memory["cached"]
 
 
 def test_no_run_is_left(texts: Path) -> None:

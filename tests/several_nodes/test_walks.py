@@ -74,7 +74,7 @@ def test_an_epoch_that_comes_late_is_asked_for_once() -> None:
     cluster.talk()
     cluster.settle()
     assert foreseen > 1
-    assert (counters.requests, counters.hurried) == (foreseen, 0)
+    assert (counters.requests, counters.on_demand) == (foreseen, 0)
 
 
 def test_a_position_that_is_drawn_twice_is_asked_for_once() -> None:
@@ -193,7 +193,7 @@ def test_undisturbed_ranks_in_step_get_every_sample_from_memory(order: dict[str,
         cluster.rest()
     for world in cluster.worlds:
         counters = world.core.counters
-        assert (counters.draws.draws, counters.draws.exact, counters.nodes.late) == (96, 0, 0)
+        assert (counters.draws.draws, counters.draws.direct, counters.nodes.timeouts) == (96, 0, 0)
         assert counters.nodes.received > 20
     cluster.end()
 
@@ -216,7 +216,7 @@ def test_a_draw_does_not_wait_for_a_node_that_is_lost() -> None:
         for lease in list(first.world.held):
             first.world.release(lease)
     counters = first.world.core.counters
-    assert counters.draws.exact > 0
+    assert counters.draws.direct > 0
     cluster.join()
     before = counters.nodes.received
     cluster.rest()

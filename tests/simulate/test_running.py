@@ -151,11 +151,11 @@ def test_one_node_reads_what_it_is_said_to_read(run: SimulatedRun) -> None:
     played, residents = server.play(range(3)), server.turn.core.residents
     # Where memory is too small for a plan, the server gives up kept samples, or leaves samples to exact reads.
     assume(residents.kept_pages * residents.pool.allocator.page == works[-1].kept_bytes)
-    assume(played.draws.exact <= _sum(works, "exact"))
+    assume(played.draws.direct <= _sum(works, "direct"))
     assert (played.reads.reads, played.reads.read_bytes) == (_sum(works, "reads"), _sum(works, "read_bytes"))
     assert played.reads.read_samples == _sum(works, "read_samples")
-    assert played.reads.held_samples == _sum(works, "held_samples")
-    assert played.draws.exact == _sum(works, "exact")
+    assert played.reads.buffered == _sum(works, "buffered")
+    assert played.draws.direct == _sum(works, "direct")
 
 
 @pytest.mark.parametrize(("busy_share", "free"), [(1 / 16, 1 / 8), (1 / 6, 1 / 6), (1 / 2, 1 / 4)])
@@ -211,8 +211,8 @@ def test_a_real_server_counts_the_same(texts: Path, memory: float, policy: Polic
         draw_in_step([Rank(client, run.order, 0, 1)], [MAX_EPOCH])
         facts = server.facts()
     assert (facts["reads"], facts["read_bytes"]) == (work.reads, work.read_bytes)
-    assert (facts["read_samples"], facts["held_samples"]) == (work.read_samples, work.held_samples)
-    assert facts["exact"] == work.exact
+    assert (facts["read_samples"], facts["buffered"]) == (work.read_samples, work.buffered)
+    assert facts["direct"] == work.direct
 
 
 @pytest.mark.slow
@@ -229,4 +229,4 @@ def test_three_real_nodes_count_the_same(texts: Path, policy: Policy) -> None:
     for fact, work in zip(facts, works, strict=True):
         assert (fact["reads"], fact["read_bytes"]) == (work.reads, work.read_bytes)
         assert (fact["sent"], fact["sent_bytes"], fact["received"]) == (work.sent, work.sent_bytes, work.received)
-        assert (fact["exact"], fact["requests"]) == (work.exact, work.requests)
+        assert (fact["direct"], fact["requests"]) == (work.direct, work.requests)

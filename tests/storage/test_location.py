@@ -221,7 +221,7 @@ def test_draws_of_objects(objects: Objects) -> None:
         drawn = data_set.__getitems__(list(BrandSampler(data_set)))
         assert sorted(drawn) == [(k, NOTES[k]["text"]) for k in range(130)]
         facts = found.facts()
-    assert (facts["failed_reads"], facts["exact"]) == (0, 0)
+    assert (facts["failed_reads"], facts["direct"]) == (0, 0)
 
 
 def test_an_object_that_is_missing_is_named(objects: Objects) -> None:

@@ -81,7 +81,7 @@ def test_a_training_asks_for_the_reads_of_its_plan_and_nothing_else(store: Bucke
         wait_until(lambda: server.facts()["reads"] == chunks_asked(store), "no read is under way")
         facts = server.facts()
         assert of_chunks(store) == (facts["reads"], facts["read_bytes"])
-        assert (facts["exact"], facts["failed_reads"]) == (0, 0)
+        assert (facts["direct"], facts["failed_reads"]) == (0, 0)
         assert found == [indices_of(local) for _ in range(2)]
 
 
@@ -92,7 +92,7 @@ def test_a_cache_that_holds_all_asks_for_nothing(store: Bucket, folder: Path, tm
         loader = BrandLoader(data, 16)
         for _ in range(20):  # what memory had no room for until it was written is written in a later epoch
             assert len(indices_of(loader)) == COUNT
-            if server.facts()["cache"]["held_samples"] == COUNT:
+            if server.facts()["cache"]["cached"] == COUNT:
                 break
         assert server.facts()["cache"]["used"] == stored_bytes(folder)
         wait_until(lambda: server.facts()["reads"] == chunks_asked(store), "no read is under way")
@@ -122,7 +122,7 @@ def test_three_nodes_fetch_each_byte_once(store: Bucket) -> None:
             return indices_of(BrandLoader(data, 10, sampler=BrandSampler(data, num_replicas=3, rank=rank)))
 
         assert sorted(index for found in pool.map(draw, range(3)) for index in found) == list(range(COUNT))
-        assert [cluster.facts(node)["exact"] for node in range(3)] == [0, 0, 0]
+        assert [cluster.facts(node)["direct"] for node in range(3)] == [0, 0, 0]
     times = Counter((request.key, request.range) for request in store.store.requests if "/chunks/" in request.key)
     assert set(times.values()) <= {1, 2}  # the second time for the next epoch, which the nodes begin to read
     assert Counter(times.values())[2] < len(times) / 2

@@ -136,8 +136,8 @@ def test_memory_keeps_what_it_can_and_the_rest_is_read(tmp_path: Path, order: Or
             assert sorted(indices_of(loader)) == list(range(480))
             counts.append(data_set.stats())
         stats = counts[-1]
-        kept = stats["memory"]["kept"] / stats["memory"]["limit"] * 240
-        assert stats["exact"] == 0
+        kept = stats["memory"]["cached"] / stats["memory"]["limit"] * 240
+        assert stats["direct"] == 0
         assert stats["read_samples"] == samples_a_read * stats["reads"]
         assert 150 < kept < 240
         read = counts[3]["read_samples"] - counts[2]["read_samples"]

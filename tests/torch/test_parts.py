@@ -54,7 +54,7 @@ def test_each_sample_of_the_part_comes_once_an_epoch(small: Path, order: OrderOp
         assert len(loader) == -(-len(PART) // 8)
         assert [indices_of(loader) for _ in range(2)] == expected[2:]
         if memory == 1.0:
-            assert data_set.stats()["exact"] == 0
+            assert data_set.stats()["direct"] == 0
             kept = data_set.stats()["memory"]["used"]
     if memory == 1.0 and order == "stripes":
         with served(small, memory=memory, fields=("index",)) as data_set:
@@ -83,7 +83,7 @@ def test_memory_and_cache_folder_are_for_the_part(
 
         wait_until(nothing_is_read, "the part is in memory, or in the folder")
         if cache is not None:
-            assert data_set.stats()["cache"]["held_samples"] == third.sum()
+            assert data_set.stats()["cache"]["cached"] == third.sum()
 
 
 def test_the_order_is_that_of_all_without_the_others(small: Path) -> None:

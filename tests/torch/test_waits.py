@@ -194,7 +194,7 @@ def test_what_the_loop_waits_for_is_told_before_it_is_over(small: Path) -> None:
         facts = data_set.stats()
         assert facts["why"]["text"].startswith("step 0 is waiting for storage, ")
         assert facts["loops"][0]["now"]["cause"] == "storage"
-        assert facts["held"][0]["cause"] == "storage"
+        assert facts["pending"][0]["cause"] == "storage"
         storage.release()
         taken.join()
 

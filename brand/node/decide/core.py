@@ -184,7 +184,7 @@ class Core:
             "memory": {
                 "limit": allocator.bytes,
                 "used": (allocator.count - 1 - allocator.free) * page,
-                "kept": residents.kept_pages * page,
+                "cached": residents.kept_pages * page,
                 "leased": sum(int(residents.pages_of[p].sum()) for p in self.draws.leases.places()) * page,
                 "free": allocator.free * page,
             },

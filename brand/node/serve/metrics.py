@@ -20,11 +20,11 @@ Sample = tuple[Mapping[str, Any], float | int | None]
 _COUNTERS: Final = {
     "draws": ("drawn_samples_total", "Samples drawn."),
     "from_memory": ("drawn_from_memory_samples_total", "Samples drawn from memory."),
-    "exact": ("exact_read_samples_total", "Samples drawn that clients read directly."),
+    "direct": ("direct_read_samples_total", "Samples drawn that clients read directly."),
     "reads": ("storage_reads_total", "Large reads of the storage."),
     "read_bytes": ("storage_read_bytes_total", "Bytes of large reads of the storage."),
     "failed_reads": ("storage_failed_reads_total", "Large reads that failed."),
-    "late": ("node_late_samples_total", "Samples that another node did not send in time."),
+    "timeouts": ("node_timeout_samples_total", "Samples that another node did not send in time."),
 }
 _GAUGES: Final = {
     "uptime_s": ("uptime_seconds", "Seconds since the server started."),
@@ -59,8 +59,8 @@ def _families(facts: Mapping[str, Any]) -> Iterator[str]:
 
 def _memory(facts: Mapping[str, Any]) -> Iterator[str]:
     memory = facts["memory"]
-    kinds = {"kept": memory["kept"], "leased": memory["leased"], "free": memory["free"]}
-    kinds["epoch"] = max(0, memory["used"] - memory["kept"] - memory["leased"])
+    kinds = {"cached": memory["cached"], "leased": memory["leased"], "free": memory["free"]}
+    kinds["epoch"] = max(0, memory["used"] - memory["cached"] - memory["leased"])
     samples = [({"kind": kind}, size) for kind, size in kinds.items()]
     yield _family("memory_bytes", "gauge", "Memory for samples, by use.", samples)
     yield _family("memory_limit_bytes", "gauge", "Memory for samples.", [({}, memory["limit"])])

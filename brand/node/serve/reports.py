@@ -40,5 +40,5 @@ class Reports(Reprs, shows="_replaced _loops"):
             "why": why(loops, draws),
             "loops": [shown(loop, rows) for loop in loops],
             "replaced": [asdict(report) for report in self._replaced],
-            "troubles": self._troubles.recent(time.monotonic()),
+            "recent_warnings": self._troubles.recent(time.monotonic()),
         }

@@ -225,7 +225,7 @@ class ClientRequests(Reprs, shows="_address _greeted"):
             "clients": clients,
             **self._reports.facts(held, waits, rows),
             **self._turn.core.facts(self._data.mean_bytes, time.monotonic()),
-            "held": held,
+            "pending": held,
             "store": None if traffic is None else traffic.to_json(),
             "cluster": None if self._exchange is None else self._exchange.facts(),
         }

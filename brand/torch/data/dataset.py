@@ -40,72 +40,51 @@ _LABEL = "label"
 class BrandDataset(Drawable):
     """A converted data set as a map-style PyTorch data set: `len(ds)`, `ds[i]`, and one call for a batch.
 
-        `ds[i]` is sample `i` of the source: a dict of its fields with its `index` and `key`. If `fields` is given, it is a
-        tuple of these fields, as `ImageFolder` returns `(image, label)`. A `BrandDataset` can be pickled, and works under
-        fork, spawn and forkserver, with any number of DataLoader workers and from several threads. Opening it reads no
-        sample, starts no server and waits for no other rank.
+    `ds[i]` is sample `i` of the source: a dict of its fields with its `index` and `key`. If `fields` is given, it is a
+    tuple of these fields, as `ImageFolder` returns `(image, label)`. A `BrandDataset` can be pickled, and works under
+    fork, spawn and forkserver, with any number of DataLoader workers and from several threads. Opening it reads no
+    sample, starts no server and waits for no other rank.
 
-        PyTorch's default collate makes batches of tensors, numbers and strings, but not of Pillow images. If samples have
-        images, give a `transform` that turns an image into a tensor.
+    PyTorch's default collate makes batches of tensors, numbers and strings, but not of Pillow images. If samples have
+    images, give a `transform` that turns an image into a tensor.
 
-        Plain indices are random access: one read for each sample. With a `BrandSampler`, samples are fetched in shuffled
-        order at the speed of sequential reads, from the memory of a data server that all workers and ranks of this machine
-        share. The server is a separate process, which starts with the first fetch and ends with the training (Linux only).
+    Plain indices are random access: one read for each sample. With a `BrandSampler`, samples are fetched in shuffled
+    order at the speed of sequential reads, from the memory of a data server that all workers and ranks of this machine
+    share. The server is a separate process, which starts with the first fetch and ends with the training (Linux only).
 
-        Args:
-            path: The data set's folder, its URL (`s3://bucket/photos.brand`, see `docs/stores.md`), or its `Location`. A
-                server that starts by itself reads from this location. If the data set is a collection, `photos.brand` is
-                the newest version at the time of opening, whatever is appended later; `photos.brand@3` is version 3.
-            transform: A function of the whole sample (dict or tuple), or a dict `{field: function}` for single fields.
-            fields: Fields to return, as a tuple in this order; `index` and `key` may be among them. None: all, as a dict.
-            decode: True: images become RGB Pillow images and audio `Waveform(samples, rate)`. False: both are the file's
-                bytes. A dict `{field: DecodeImage(...)}` or `{field: DecodeAudio(...)}`: these fields become arrays of the
-    <<<<<<< /tmp/tmp00x3r4ak/ours
-                size or rate that the model needs, before `transform`, and other fields are decoded as with True. If a
-                fraction of its size is enough, a JPEG is decoded at that fraction.
-            memory: Memory of the data server for samples: `"2GB"`, or a fraction of the data as a float, such as 0.25 (1.0
-                is all of it). An int is a number of bytes, at least 1 MiB. None: a quarter of the memory that this process
-                may still allocate.
-            order: How an epoch is shuffled: `"stripes"`, `"slots"` (Brand, section 3.3) or `"uniform"` (each order is
-                equally likely), or `Stripes(...)`, `Slots(...)`, `Uniform()` with their options. `"shared"` if several jobs
-                train on the data set at a time. To compare with other systems: `brand.orders.baselines`.
-            server: Address of a running data server (`brand serve` prints it). None: one starts by itself. `"common"`: one
-                for all jobs of this user on this machine; the first of them starts it.
-            job: Name of this training among the jobs of the server. Needs `server=`; all processes of the training give the
-                same name. None: the launcher's name, or a random one.
-            on_error: If a sampler fetches a damaged sample: `"raise"` an error, or `"skip"` it: another sample of its group
-                replaces it, and `stats()["replaced"]` lists both. Random access always raises an error.
-            peer_memory: In a job on several nodes: the memory of a data server that may hold samples which other nodes send
-                ahead, as a size or as a fraction of its memory, at most half of it; None: a tenth.
-            tls: Certificates with which data servers of several nodes prove their addresses and encrypt their messages;
-                None: no encryption.
-            cache: A folder on a local disk, or `Cache(...)` with its size. The data server stores samples there that it has
-                read, for later epochs and later trainings. None: it holds samples in memory only.
-    =======
-                size or rate that the model needs, before `transform`, and other fields are decoded as with True. A JPEG is
-                then decoded at a fraction of its size if that is enough.
-            memory: How much of the data the node server may hold: `"2GB"`, or a share of the data as a float, such as
-                0.25 (1.0 is all of it); None: a quarter of what this process may still use. An int is bytes, at least 1 MiB.
-            order: `"stripes"`, `"slots"` (the paper's), `"uniform"` (each order equally likely), or `Stripes(...)`,
-                `Slots(...)` with their options, `Uniform()`; `"shared"` where several jobs train on the data set at a time;
-                to compare, `brand.orders.baselines`.
-            server: Address of a running server (`brand serve` prints it), instead of one that starts by itself.
-                `"common"`: one for all jobs of this user on this machine; the first of them starts it.
-            job: With `server=`: a name of this training among those of the server; all its processes give the same one.
-                None: the launcher's, or one of its own.
-            on_error: What a draw of a damaged sample does: `"raise"` an error, or `"skip"`: another sample of its group
-                takes its place, and `stats()["replaced"]` lists both.
-            peer_memory: In a job on several nodes: how much of a node server's memory may hold samples that other nodes
-                send ahead; None: a tenth.
-            tls: Certificates with which node servers speak to each other; None: messages are not encrypted.
-            cache: A folder on a local disk, or `Cache(...)` with its size: there the node server keeps what it has read,
-                for the next epochs and the next training. None: it keeps samples in memory only.
-    >>>>>>> /tmp/tmp00x3r4ak/theirs
+    Args:
+        path: The data set's folder, its URL (`s3://bucket/photos.brand`, see `docs/stores.md`), or its `Location`. A
+            server that starts by itself reads from this location. If the data set is a collection, `photos.brand` is
+            the newest version at the time of opening, whatever is appended later; `photos.brand@3` is version 3.
+        transform: A function of the whole sample (dict or tuple), or a dict `{field: function}` for single fields.
+        fields: Fields to return, as a tuple in this order; `index` and `key` may be among them. None: all, as a dict.
+        decode: True: images become RGB Pillow images and audio `Waveform(samples, rate)`. False: both are the file's
+            bytes. A dict `{field: DecodeImage(...)}` or `{field: DecodeAudio(...)}`: these fields become arrays of the
+            size or rate that the model needs, before `transform`, and other fields are decoded as with True. If a
+            fraction of its size is enough, a JPEG is decoded at that fraction.
+        memory: Memory of the data server for samples: `"2GB"`, or a fraction of the data as a float, such as 0.25 (1.0
+            is all of it). An int is a number of bytes, at least 1 MiB. None: a quarter of the memory that this process
+            may still allocate.
+        order: How an epoch is shuffled: `"stripes"`, `"slots"` (Brand, section 3.3) or `"uniform"` (each order is
+            equally likely), or `Stripes(...)`, `Slots(...)`, `Uniform()` with their options. `"shared"` if several jobs
+            train on the data set at a time. To compare with other systems: `brand.orders.baselines`.
+        server: Address of a running data server (`brand serve` prints it). None: one starts by itself. `"common"`: one
+            for all jobs of this user on this machine; the first of them starts it.
+        job: Name of this training among the jobs of the server. Needs `server=`; all processes of the training give the
+            same name. None: the launcher's name, or a random one.
+        on_error: If a sampler fetches a damaged sample: `"raise"` an error, or `"skip"` it: another sample of its group
+            replaces it, and `stats()["replaced"]` lists both. Random access always raises an error.
+        peer_memory: In a job on several nodes: the memory of a data server that may hold samples which other nodes send
+            ahead, as a size or as a fraction of its memory, at most half of it; None: a tenth.
+        tls: Certificates with which data servers of several nodes prove their addresses and encrypt their messages;
+            None: no encryption.
+        cache: A folder on a local disk, or `Cache(...)` with its size. The data server stores samples there that it has
+            read, for later epochs and later trainings. None: it holds samples in memory only.
 
-        Raises:
-            NotADataSetError, FormatError: `path` is not a data set, or a damaged one.
-            SchemaError: `fields`, `transform` or `decode` names a field that does not exist or has another codec.
-            UsageError: Another argument is not valid, or arguments contradict each other.
+    Raises:
+        NotADataSetError, FormatError: `path` is not a data set, or a damaged one.
+        SchemaError: `fields`, `transform` or `decode` names a field that does not exist or has another codec.
+        UsageError: Another argument is not valid, or arguments contradict each other.
     """
 
     _source: SetSource

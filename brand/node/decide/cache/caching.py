@@ -224,7 +224,7 @@ class Caching:
             "folder": start.folder,
             "limit": start.limit,
             "used": self._bytes(self._held),
-            "held_samples": int(np.count_nonzero(self._held)),
+            "cached": int(np.count_nonzero(self._held)),
             **self._counters.to_json(),
             "state": self.stopped or state,
         }

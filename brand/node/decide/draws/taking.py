@@ -27,7 +27,7 @@ class DirectHitLog:
         self._residents, self._epochs, self._counters = residents, epochs, counters
 
     def __repr__(self) -> str:
-        return f"DirectHitLog({self._counters.taken:,} samples were taken without being asked for)"
+        return f"DirectHitLog({self._counters.direct_hits:,} samples were taken without being asked for)"
 
     def places(self, key: Key, first: int, most: int) -> NDArray[np.int32]:
         """Return the samples at positions of an epoch, from `first` on, at most `most`, for clients that take

@@ -135,7 +135,7 @@ class Receiving:
         asked = np.unique(positions[np.isin(positions, epoch.requests.positions)])
         owner = self._owner_to_ask(epoch, epoch.plan.sample_of[asked])
         for node in [node for node in self._members.others if node not in epoch.lost]:
-            self._counters.add_requested(self._ask(node, epoch, asked[owner == node]), hurried=False)
+            self._counters.add_requested(self._ask(node, epoch, asked[owner == node]), on_demand=False)
 
     def requests(self) -> Iterator[PeerRequest]:
         """Yield the requests to send to owners now. Requests to a node that was not reached yet wait for it."""
@@ -162,7 +162,7 @@ class Receiving:
         owner = self._owner_to_ask(epoch, epoch.plan.sample_of[positions])
         late = [peer.node for peer in self._peers if peer.reach is Reach.OPEN and (owner == peer.node).any()]
         for node in late:
-            self._counters.add_requested(self._ask(node, epoch, positions[owner == node]), hurried=True)
+            self._counters.add_requested(self._ask(node, epoch, positions[owner == node]), on_demand=True)
         return bool(late)
 
     def _owner_to_ask(self, epoch: Epoch, places: NDArray[Any]) -> NDArray[np.int32]:

@@ -19,9 +19,9 @@ class DrawCounters:
     """Drawn samples."""
     from_memory: int = 0
     """Drawn samples that were in the server's memory."""
-    taken: int = 0
+    direct_hits: int = 0
     """Samples of `from_memory` that clients copied themselves, without a request."""
-    exact: int = 0
+    direct: int = 0
     """Drawn samples that clients read one by one."""
     waited: int = 0
     """Samples whose draw the server could not answer at once."""
@@ -48,16 +48,16 @@ class DrawCounters:
         """Count samples that a client has copied itself."""
         self.draws += samples
         self.from_memory += samples
-        self.taken += samples
+        self.direct_hits += samples
 
     def add_waiting(self, samples: int) -> None:
         """Count the samples of a draw that waits."""
         self.waited += samples
 
-    def add_answered(self, from_memory: int, exact: int, wait_s: float, held: Held = NOT_HELD) -> None:
+    def add_answered(self, from_memory: int, direct: int, wait_s: float, held: Held = NOT_HELD) -> None:
         """Count the samples of a draw that is answered, and add its wait in seconds."""
         self.from_memory += from_memory
-        self.exact += exact
+        self.direct += direct
         self.wait_s += wait_s
         self.storage_wait_s += held.storage
         self.node_wait_s += held.node
@@ -72,8 +72,8 @@ class ReadCounters:
     reads: int = 0
     read_bytes: int = 0
     read_samples: int = 0
-    held_samples: int = 0
-    """Samples that these reads loaded into memory: `held_samples / read_samples` is the mean read utilisation."""
+    buffered: int = 0
+    """Samples that these reads loaded into memory: `buffered / read_samples` is the mean read utilisation."""
     failed_reads: int = 0
 
     def add_started(self, pieces: NDArray[np.void]) -> None:
@@ -81,14 +81,14 @@ class ReadCounters:
         self.reads += len(pieces)
         self.read_bytes += int(pieces["size"].sum())
         self.read_samples += int(pieces["span"].sum())
-        self.held_samples += int(pieces["samples"].sum())
+        self.buffered += int(pieces["samples"].sum())
 
     def remove_left(self, pieces: NDArray[np.void]) -> None:
         """Uncount pieces of begun reads that were not read, because the page cache holds them."""
         self.reads -= len(pieces)
         self.read_bytes -= int(pieces["size"].sum())
         self.read_samples -= int(pieces["span"].sum())
-        self.held_samples -= int(pieces["samples"].sum())
+        self.buffered -= int(pieces["samples"].sum())
 
     def add_failed(self, reads: int) -> None:
         """Count reads that failed or could not begin."""
@@ -107,11 +107,11 @@ class NodeCounters:
     received_bytes: int = 0
     requests: int = 0
     """Samples that this node requested from their owners, as the plan of `slots` foresees."""
-    hurried: int = 0
+    on_demand: int = 0
     """Samples that had not arrived when they were drawn, so that this node requested them from their owners."""
-    late: int = 0
+    timeouts: int = 0
     """Samples that another node did not send in time."""
-    fetched: int = 0
+    remote_reads: int = 0
     """Late samples that this node's storage does not have, and that this node requested from their owners by index."""
 
     def add_sent(self, samples: int, size: int) -> None:
@@ -124,22 +124,22 @@ class NodeCounters:
         self.received += samples
         self.received_bytes += size
 
-    def add_requested(self, samples: int, *, hurried: bool) -> None:
+    def add_requested(self, samples: int, *, on_demand: bool) -> None:
         """Count samples that this node requests from an owner: as the plan foresees, or because a draw waits
-        (`hurried`).
+        (`on_demand`).
         """
-        if hurried:
-            self.hurried += samples
+        if on_demand:
+            self.on_demand += samples
         else:
             self.requests += samples
 
     def add_late(self, samples: int) -> None:
         """Count samples that this node no longer waits for."""
-        self.late += samples
+        self.timeouts += samples
 
     def add_fetched(self, samples: int) -> None:
         """Count samples that this node requests from an owner by index."""
-        self.fetched += samples
+        self.remote_reads += samples
 
 
 @dataclass(slots=True)
@@ -183,9 +183,9 @@ class Counters:
     def to_json(self, mean_bytes: float) -> dict[str, Any]:
         """Return the counters as plain values, with three ratios. `mean_bytes` is the mean size of a stored sample.
 
-        `hit_ratio`: fraction of the draws that were in memory. `fill_rate`: fraction of the read samples that were
-        loaded into memory. `amplification`: bytes read from storage, direct reads included, over bytes drawn here or
-        sent away.
+        `hit_ratio`: fraction of the draws that were in memory. `read_utilisation`: fraction of the read samples that
+        were loaded into memory. `read_amplification`: bytes read from storage, direct reads included, over bytes drawn
+        here or sent away.
         """
         draws, reads, nodes = self.draws, self.reads, self.nodes
         used = (draws.draws - nodes.received + nodes.sent) * mean_bytes
@@ -194,6 +194,6 @@ class Counters:
             **asdict(reads),
             **asdict(nodes),
             "hit_ratio": draws.from_memory / draws.draws if draws.draws else None,
-            "fill_rate": reads.held_samples / reads.read_samples if reads.read_samples else None,
-            "amplification": (reads.read_bytes + draws.exact * mean_bytes) / used if used > 0 else None,
+            "read_utilisation": reads.buffered / reads.read_samples if reads.read_samples else None,
+            "read_amplification": (reads.read_bytes + draws.direct * mean_bytes) / used if used > 0 else None,
         }
