@@ -111,7 +111,9 @@ class OnlineOrders(Feature):
             or (places < 0).any()
             or (places >= mine.samples).any()
         ):
-            raise UsageError(f"samples or positions beyond the {mine.draws:,} fetches of {mine.samples:,} samples")
+            raise UsageError(
+                f"samples or positions beyond the {mine.draws:,} positions of an epoch of {mine.samples:,} samples"
+            )
         order = self.orders.reopen(key)
         growing = order.growing or order.set_growing(Growing.of(mine.mapping, mine.subset))
         if first > growing.decided:

@@ -57,7 +57,7 @@ class LeadingOffsets:
     def on_front(self, node: NodeNumber, key: Key, front: LeadingOffset, now_s: float) -> None:
         """Note the progress of another node's ranks in an epoch. Raises `ProtocolError`."""
         if front.position > self._runs[key[0]].order.draws or front.drawn > MAX_DRAWN:
-            raise ProtocolError(f"a leading offset at position {front.position:,}, after {front.drawn:,} fetches")
+            raise ProtocolError(f"a leading offset at position {front.position:,}, after {front.drawn:,} samples")
         life = self._lives.get(key)
         if life is None or life.live is None:
             return

@@ -100,7 +100,8 @@ class JoinConsensus:
             return self._sharing.decide(key, now_s)
         if now_s - self._since_s.setdefault(key, now_s) > ANSWER_S and self._decides_for_leader(key):
             self._runs.notice(
-                f"node {LEADER} does not answer: job {self._runs[key[0]].name} draws epoch {key[1]} without other jobs"
+                f"node {LEADER} does not answer: job {self._runs[key[0]].name} reads epoch {key[1]} without joining "
+                "other jobs"
             )
             self.changes += 1
             return self._sharing.decide(key, now_s, with_others=False)
