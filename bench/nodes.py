@@ -1,4 +1,4 @@
-"""Three nodes train together: how long is an epoch, and does it train as well as on one?
+r"""Three nodes train together: how long is an epoch, and does it train as well as on one?
 
     python -m bench.nodes --train train.brand --folder fashion-mnist/train --test test.brand \
         --out bench/results/nodes.json --plot docs/images/nodes.svg
@@ -8,8 +8,8 @@ each rank. `bench.lab` gives a command its own storage, limited like a NAS: 120 
 PyTorch's nodes read plain files from one such storage, as from a shared NAS; each of Brand's nodes has its own. Caches
 are dropped before each run. One node alone, which draws the same global batches, gives the accuracy to compare with.
 
-Columns: seconds of each epoch, the first from cold storage; test accuracy after the last epoch; samples that came from
-other nodes, over all epochs (gradients cross the same links).
+Columns: seconds of each epoch, the first from cold storage; test accuracy after the last epoch; samples sent by other
+nodes, over all epochs (gradients cross the same links).
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ VARIANTS = (
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run has printed."""
+    """The output of a run."""
 
     variant: Variant
     epochs_s: list[float]
@@ -98,7 +98,7 @@ def run(variant: Variant, options: argparse.Namespace, spaces: Sequence[Namespac
 
 
 def launch(variant: Variant, number: int, master: str, data: Path, options: argparse.Namespace) -> list[str]:
-    """The command of one node."""
+    """Return the command of one node."""
     batch = BATCH * NODES // variant.nodes  # the same global batch
     return [
         *("env", "GLOO_SOCKET_IFNAME=eth0", "OMP_NUM_THREADS=1"),
@@ -109,12 +109,12 @@ def launch(variant: Variant, number: int, master: str, data: Path, options: argp
 
 
 def quoted(command: Sequence[str]) -> str:
-    """The command as a shell takes it."""
+    """Return the command as a line for a shell."""
     return " ".join(f"'{part}'" for part in command)
 
 
 def plot(outcomes: Sequence[Outcome], path: Path) -> None:
-    """Draw the seconds of each epoch."""
+    """Plot the seconds of each epoch."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -135,7 +135,7 @@ def plot(outcomes: Sequence[Outcome], path: Path) -> None:
 
 
 def main() -> None:
-    """Run all, print a table, keep every figure."""
+    """Run all variants, print a table, save every figure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--train", type=Path, required=True)
     parser.add_argument("--folder", type=Path, required=True, help="the same pictures as files")
