@@ -144,7 +144,10 @@ def round_robin(rivals: Iterable[Rival], repeat: int, measure: Callable[[Rival],
 
 
 def calmly(measure: Callable[[Rival], Outcome], most: float | None) -> Callable[[Rival], Outcome]:
-    """Repeat `measure` until the machine's host takes at most `most` cores from a run; return the calmest run."""
+    """Repeat `measure` until the machine's host takes at most `most` cores from a run, at most `_TRIES` times.
+
+    Return the calmest run. None for `most` measures once.
+    """
 
     def measured(rival: Rival) -> Outcome:
         tries: list[Outcome] = []

@@ -1,9 +1,9 @@
-"""Stop a training in the middle of an epoch and go on: the batches are the same, and the model is the same to the bit.
+"""Stop a training in the middle of an epoch and resume it: the batches and the model are the same to the bit.
 
     brand convert images fashion-mnist/train train.brand
     python examples/resume.py train.brand checkpoint.pt
 
-The state of the loader goes into the checkpoint beside the model's.
+The state of the loader is saved in the checkpoint next to the state of the model.
 """
 
 from __future__ import annotations
@@ -22,12 +22,15 @@ EPOCHS = 2
 
 
 def to_vector(image: Image.Image) -> torch.Tensor:
-    """The pixels of a picture, 0 to 1."""
+    """Return the pixels of an image, 0 to 1."""
     return torch.from_numpy(np.asarray(image.convert("L"), np.float32) / 255).flatten()
 
 
 def train(path: Path, checkpoint: Path, stop_after: int | None = None) -> dict[str, Any]:
-    """Train, from the checkpoint if there is one. Write one after `stop_after` batches, and stop. Returns the model."""
+    """Train, from the checkpoint if there is one, and return the model.
+
+    If `stop_after` is given, write a checkpoint after that many batches, and stop.
+    """
     torch.manual_seed(0)
     data = BrandDataset(path, fields=("image", "label"), transform={"image": to_vector}, memory=0.25)
     loader = BrandLoader(data, batch_size=16, sampler=BrandSampler(data, seed=0))
