@@ -195,10 +195,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--plot", type=Path)
     options = parser.parse_args()
-    torch.set_num_threads(1)  # so small a model is faster with one thread
+    torch.set_num_threads(1)  # a model of this size is faster with one thread
     train, test = pictures(options.train), pictures(options.test)
     found: dict[str, list[list[float]]] = {name: [] for name in options.only}
-    for seed in range(options.seeds):  # the orders take turns, so that an early stop leaves equally many runs of each
+    for seed in range(options.seeds):  # in turns: after an early stop each order has as many runs
         for name in options.only:
             order = Order(options.train, name, seed, options.epochs)
             found[name].append(run(order, seed, options.epochs, train, test))

@@ -61,7 +61,7 @@ class Work:
 def rivals_of(task: str, *, cold: bool) -> list[Rival]:
     """Return the rivals that take part in a task."""
     libraries = [] if cold and task == "text" else [converter.rival for converter in CONVERTERS]
-    if task == "images":  # pictures do not compress, so Brand does the same with and without compression
+    if task == "images":  # images do not compress, so compression changes nothing
         libraries.remove(BRAND_PLAIN)
     return [*libraries, COPY] if task == "images" else [*libraries, COPY, COPY_EACH]
 

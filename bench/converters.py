@@ -74,7 +74,7 @@ def _brand_images(source: Path, out: Path) -> Job:
 
 
 def _brand_records(records: list[Record], out: Path, compression: Literal["auto", "none"] = "auto") -> Job:
-    from brand import pack  # here, like the rivals' imports, which are not timed
+    from brand import pack  # imported here, so that the import is not timed
 
     schema = dict.fromkeys(("id", "lang", "label", "text"), "str")
     return lambda: _ignore(pack(records, out, schema=schema, jobs=JOBS, compression=compression))

@@ -93,7 +93,7 @@ def main() -> None:
             right = sum(int((model(x).argmax(1) == y).sum()) for x, y in DataLoader(test, 256))
         show(f"test accuracy {right / len(test):.4f}")
     if isinstance(loader, BrandLoader):
-        show(f"{loader.dataset.stats()['received']} samples came")
+        show(f"{loader.dataset.stats()['received']} samples received")
     dist.barrier()
     dist.destroy_process_group()
 

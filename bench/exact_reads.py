@@ -102,7 +102,7 @@ def check(reader: Reader, indices: list[int], checksums: Sequence[int]) -> int:
     found = [checksum(sample) for sample in reader.samples(reader.read(indices))]
     if found != [checksums[i] for i in indices]:
         wrong = next(i for i, sum_ in zip(indices, found, strict=False) if checksums[i] != sum_)
-        raise RuntimeError(f"sample {wrong} is not what was stored")
+        raise RuntimeError(f"sample {wrong} differs from the stored sample")
     return len(found)
 
 

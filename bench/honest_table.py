@@ -194,7 +194,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m bench.honest_table", description=(__doc__ or "").partition("\n")[0]
     )
-    parser.add_argument("results", type=Path, nargs="*", help="what `training_reads --out` has written")
+    parser.add_argument("results", type=Path, nargs="*", help="files of `training_reads --out`")
     parser.add_argument("--write", action="store_true", help="put the figures into README.md and bench/README.md")
     arguments = parser.parse_args()
     if arguments.write:

@@ -119,7 +119,7 @@ def compare(kind: str, folder: Path, out: Path) -> int:
     found = (sample for some in places for sample in stored.__getitems__(list(some)))
     for expected, sample in zip_longest(read(kind, folder), found):
         if expected is None or sample is None:
-            raise RuntimeError("the data sets have not the same number of samples")
+            raise RuntimeError("the data sets differ in their number of samples")
         told = sample.get("json", sample)
         different = [name for name, value in expected.items() if _plain(told[name]) != _plain(value)]
         if different:
@@ -287,7 +287,7 @@ def measure(rival: Rival, limit_s: float) -> Outcome:
 def main() -> None:
     """Run as parent, or as child (`--rival`)."""
     parser = harness.parser("bench.imports", __doc__)
-    parser.add_argument("--gigabytes", type=float, default=10.0, help="of rows (%(default)s)")
+    parser.add_argument("--gigabytes", type=float, default=10.0, help="gigabytes of rows (%(default)s)")
     parser.add_argument("--rows", nargs="*", choices=ROWS, default=ROWS, help="formats of rows (all)")
     arguments = parser.parse_args()
     if arguments.rival:

@@ -173,7 +173,7 @@ class GroupV1:
         """See `Group`."""
         blkio = self._folders["blkio"]
         for kind in ("read_bps", "read_iops"):
-            # These limits do not hold for groups inside, so a lab in a lab takes the smaller one by itself.
+            # The kernel does not apply these limits to groups inside, so a lab in a lab computes the smaller one.
             around = _read(self._parents["blkio"] / f"blkio.throttle.{kind}_device")
             outer = [float(value) for key, value in (line.split() for line in around.splitlines()) if key == device]
             least = min([getattr(limits, kind), *outer])
@@ -206,7 +206,7 @@ class GroupV1:
     def remove(self) -> None:
         """See `Group`."""
         with suppress(OSError):
-            (self._folders["memory"] / "memory.force_empty").write_text("0")  # else its page cache outlives it
+            (self._folders["memory"] / "memory.force_empty").write_text("0")  # otherwise the group's page cache stays
         for folder in self._folders.values():
             _remove(folder)
 
@@ -277,7 +277,7 @@ def disk_of(path: Path) -> str:
     name = f"{os.major(device)}:{os.minor(device)}"
     entry = Path("/sys/dev/block", name)
     if not entry.exists():
-        raise CannotLimitError(f"{path} is on no block device ({name}), so its reads cannot be limited")
+        raise CannotLimitError(f"{path} is not on a block device ({name}), so its reads cannot be limited")
     entry = entry.resolve()
     return (entry.parent / "dev").read_text().strip() if (entry / "partition").exists() else name
 
@@ -407,12 +407,12 @@ def _make(folder: Path) -> None:
         folder.mkdir()
     except OSError as error:
         raise CannotLimitError(
-            f"{folder} cannot be made: {error.strerror}. Be root, where control groups are writable"
+            f"{folder} cannot be made: {error.strerror}. Run as root on a system with writable control groups"
         ) from error
 
 
 def _remove(folder: Path) -> None:
-    for _ in range(100):  # the kernel lets go of a group some time after its last process has ended
+    for _ in range(100):  # the kernel frees a group some time after its last process has ended
         try:
             folder.rmdir()
         except FileNotFoundError:
@@ -449,11 +449,13 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--memory", type=size, metavar="SIZE", help="memory, page cache included")
     parser.add_argument("--path", type=Path, default=Path(), help="a path on the device to limit (%(default)s)")
     parser.add_argument("--cold", action="store_true", help="drop all cached files first")
-    parser.add_argument("--preload", metavar="COMMAND", help="a command to run before, without limits")
-    parser.add_argument("--readahead-kb", type=int, metavar="N", help="read-ahead of the device meanwhile")
-    parser.add_argument("--inode-readahead-blks", type=int, metavar="N", help="read-ahead of ext4's inodes meanwhile")
+    parser.add_argument("--preload", metavar="COMMAND", help="a command to run first, without limits")
+    parser.add_argument("--readahead-kb", type=int, metavar="N", help="read-ahead of the device during the command")
+    parser.add_argument(
+        "--inode-readahead-blks", type=int, metavar="N", help="ext4's read-ahead of inodes during the command"
+    )
     parser.add_argument("--timeout", type=float, metavar="S", help="end the command after this many seconds")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the measurements here")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the measurements to this file")
     parser.add_argument("command", nargs=argparse.REMAINDER, help="the command, after --")
     options = parser.parse_args(arguments)
     options.command = options.command[1:] if options.command[:1] == ["--"] else options.command

@@ -53,7 +53,7 @@ def read_texts(folder: Path, *, every: int, held: int) -> Texts:
     """
     files = sorted(folder.glob("*.jsonl"))
     if not files:
-        raise UsageError(f"{folder} holds no *.jsonl: give the folder with text/*.jsonl as --data")
+        raise UsageError(f"{folder} has no *.jsonl: give the folder with text/*.jsonl as --data")
     train, evaluated = [], []
     for file in files:
         with file.open(encoding="utf-8") as lines:

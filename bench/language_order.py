@@ -114,12 +114,12 @@ def run(name: str, seed: int, texts: Texts, scale: Scale) -> Run:
     torch.set_num_threads(1)
     samples = len(texts.train)
     order = ORDERS[name](samples, samples // scale.share, seed)
-    neighbours = measure(order, chunk_size=samples, batch=BATCH).neighbours  # raises where a sample is not drawn once
+    neighbours = measure(order, chunk_size=samples, batch=BATCH).neighbours  # raises if a sample is not drawn once
     torch.manual_seed(seed)
     model = Model()
     optimizer = torch.optim.AdamW(model.parameters(), RATE)
     train, held = torch.from_numpy(texts.train).long(), torch.from_numpy(texts.held).long()
-    steps = samples // BATCH  # an incomplete batch is left out
+    steps = samples // BATCH  # an incomplete batch is omitted
     ends = [steps * (number + 1) // scale.evaluations for number in range(scale.evaluations)]
     losses = []
     for step in range(steps):
@@ -219,7 +219,7 @@ def plot(runs: list[Run], rows: list[dict[str, Any]], texts: Texts, path: Path) 
     import matplotlib as mpl
 
     mpl.use("Agg")
-    mpl.rcParams["svg.hashsalt"] = "language order"  # the same picture has the same bytes
+    mpl.rcParams["svg.hashsalt"] = "language order"  # equal plots have equal bytes
     import matplotlib.pyplot as plt
 
     figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.8), width_ratios=(3, 2))
@@ -256,7 +256,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="seconds instead of half an hour: too short for a result")
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)), help="runs at a time")
     parser.add_argument("--json", type=Path, help="write all figures to this file")
-    parser.add_argument("--plot", type=Path, help="write a picture to this file")
+    parser.add_argument("--plot", type=Path, help="write a plot to this file")
     options = parser.parse_args()
     scale = QUICK if options.quick else FULL
     texts = read_texts(options.data / "text", every=scale.every, held=scale.held)

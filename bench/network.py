@@ -91,7 +91,7 @@ def node(number: int) -> PeerStreams:
 def next_events(peers: PeerStreams) -> list[Event]:
     """Wait for the next events."""
     if not select.select([peers.wake], [], [], PATIENCE_S)[0]:
-        raise RuntimeError("nothing happens")
+        raise RuntimeError("no event arrived in time")
     return peers.events()
 
 
@@ -163,7 +163,7 @@ def table_of(results: dict[int, list[Outcome]]) -> str:
 def main() -> None:
     """Run as parent, receiver or sender, as `--rival` and `--send` say."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--bytes", type=int, default=3 << 30, help="moved in each measurement (%(default)s)")
+    parser.add_argument("--bytes", type=int, default=3 << 30, help="bytes sent in each measurement (%(default)s)")
     parser.add_argument("--repeat", type=int, default=7, help="rounds (%(default)s)")
     parser.add_argument("--size", type=int, help="only messages of this size")
     parser.add_argument("--out", type=Path, help="write the results to this JSON file")

@@ -81,7 +81,7 @@ def run(variant: Variant, options: argparse.Namespace, spaces: Sequence[Namespac
         space.command(launch(variant, number, spaces[0].address, data, options))
         for number, space in enumerate(spaces[: variant.nodes])
     ]
-    if variant.plain:  # one storage for all
+    if variant.plain:  # one storage for all nodes
         commands = [["sh", "-c", " & ".join(map(quoted, commands)) + " & wait"]]
     started = [subprocess.Popen([*lab, *command], stdout=subprocess.PIPE, text=True) for command in commands]
     said = [process.communicate(timeout=LIMIT_S)[0] for process in started]
@@ -89,11 +89,11 @@ def run(variant: Variant, options: argparse.Namespace, spaces: Sequence[Namespac
         if process.returncode:
             raise SystemExit(f"{variant.name} failed with exit code {process.returncode}:\n{text}")
     text = "\n".join(said)
-    moved = sum(int(number) for number in re.findall(r"(\d+) samples came", text))
+    moved = sum(int(number) for number in re.findall(r"(\d+) samples received", text))
     epochs = [float(seconds) for seconds in re.findall(r"^epoch \d+ in ([\d.]+) s", text, re.MULTILINE)]
     found = re.search(r"test accuracy ([\d.]+)", text)
     if found is None or not epochs:
-        raise SystemExit(f"{variant.name} said nothing of its accuracy:\n{text}")
+        raise SystemExit(f"{variant.name} printed no accuracy:\n{text}")
     return Outcome(variant, epochs, float(found[1]), moved)
 
 
@@ -138,7 +138,7 @@ def main() -> None:
     """Run all variants, print a table, save every figure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--train", type=Path, required=True)
-    parser.add_argument("--folder", type=Path, required=True, help="the same pictures as files")
+    parser.add_argument("--folder", type=Path, required=True, help="folder with the same images as files")
     parser.add_argument("--test", type=Path, required=True)
     parser.add_argument("--lab", default=LAB, help="the command that limits storage (bench.lab)")
     parser.add_argument("--profile", default="nas")

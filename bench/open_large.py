@@ -93,7 +93,7 @@ def read_some(dataset: Any, seed: int) -> None:
         indices = [rng.randrange(len(dataset)) for _ in range(BATCH)]
         found = [int(sample["value"]) for sample in dataset.__getitems__(indices)]
         if found != indices:
-            raise RuntimeError("a sample is not the one that was asked for")
+            raise RuntimeError("a sample is not the requested one")
 
 
 def import_first() -> None:
@@ -164,7 +164,7 @@ WAYS: Final[dict[str, Callable[[Path], list[Figures]]]] = {"spawn": spawned, "fo
 def _memory() -> system.Memory:
     now = system.memory_of()
     if now is None:
-        raise RuntimeError("this system does not tell a process its memory")
+        raise RuntimeError("this system has no /proc/self/smaps_rollup")
     return now
 
 

@@ -137,9 +137,9 @@ def main() -> None:
     """Measure, and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="a folder with audio/ and text/*.jsonl")
-    parser.add_argument("--work", type=Path, required=True, help="where the data sets are kept")
+    parser.add_argument("--work", type=Path, required=True, help="folder for the data sets")
     parser.add_argument("--repeat", type=int, default=5, help="timed epochs of each kind of draws")
-    parser.add_argument("--out", type=Path, help="a JSON file for all figures")
+    parser.add_argument("--out", type=Path, help="write all figures to this JSON file")
     args = parser.parse_args()
     args.work.mkdir(parents=True, exist_ok=True)
     clips, documents = build(args.data, args.work)

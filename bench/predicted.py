@@ -65,7 +65,7 @@ def run(folder: Path, memory: float, *, decode: bool) -> dict[str, Any]:
 def decode_seconds(folder: Path) -> float:
     """Return the seconds that one thread takes to decode a sample in memory: the mean over all samples."""
     times = []
-    for decode in (False, False, True):  # the first one brings the files into the page cache
+    for decode in (False, False, True):  # the first run reads the files into the page cache
         data = BrandDataset(folder, fields=("image",), memory=1.0, decode=decode)
         parts = np.array_split(np.random.default_rng(0).permutation(len(data)), -(-len(data) // BATCH))
         started = time.perf_counter()
@@ -113,7 +113,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="a data set with a field `image`")
     parser.add_argument("--lab", default=LAB, help="the command that limits storage (bench.lab)")
-    parser.add_argument("--out", type=Path, help="write the figures here, as JSON")
+    parser.add_argument("--out", type=Path, help="write the figures to this JSON file")
     parser.add_argument("--child", type=float, help=argparse.SUPPRESS)
     parser.add_argument("--decode", action="store_true", help="decode the images")
     options = parser.parse_args()

@@ -85,7 +85,7 @@ def make(out: Path, folder: Path) -> None:
 def main() -> None:
     """Download and make the data."""
     parser = argparse.ArgumentParser(prog="python -m bench.public_data", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--out", type=Path, required=True, help="a new folder, DATA of the other benchmarks")
+    parser.add_argument("--out", type=Path, required=True, help="a new folder: DATA of the other benchmarks")
     out = parser.parse_args().out
     out.mkdir(parents=True)
     with tempfile.TemporaryDirectory(dir=out) as temporary:

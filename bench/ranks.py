@@ -82,7 +82,7 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(prog="bench.ranks", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--data", required=True, help="a data set of records")
-    parser.add_argument("--memory", default="0.25", help="for the server (%(default)s of the data)")
+    parser.add_argument("--memory", default="0.25", help="memory of the server (%(default)s of the data)")
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()

@@ -63,12 +63,12 @@ def turn(scene: str, count: int, arm: str, given: argparse.Namespace) -> dict[st
         if arm == "apart":
             servers = [stack.enter_context(serving(given.data)) for _ in range(count)]
         elif arm != "plain":
-            prepared = given.prepared if arm == "shared" else None
+            prepared = given.decoded_memory if arm == "shared" else None
             servers = count * [stack.enter_context(serving(given.data, prepared))]
         jobs = jobs_of(scene, count, arm, servers, given)
         samples = len(BrandDataset(given.data))
         running = stack.enter_context(side_by_side(jobs, samples))
-        if scene == "half speed":  # until then, the slower job has lost the other one, and joined it at its pace
+        if scene == "half speed":  # by then, the slower job has lost the other and joined it again
             wait_for(running[0], samples / 2)
         span = over(given.seconds, running)
     return {
@@ -102,14 +102,14 @@ def rows_of(found: dict[tuple[str, int, str], list[dict[str, float]]]) -> list[l
 def main() -> None:
     """Run the arms and print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--data", required=True, help="a data set of pictures")
-    parser.add_argument("--images", required=True, help="the folder of the same pictures")
+    parser.add_argument("--data", required=True, help="a data set of images")
+    parser.add_argument("--images", required=True, help="the folder of the same images")
     parser.add_argument("--scene", nargs="+", choices=["together", *LATE], default=["together"])
-    parser.add_argument("--jobs", type=int, nargs="+", default=[2], help="of the scene `together`")
+    parser.add_argument("--jobs", type=int, nargs="+", default=[2], help="numbers of jobs of the scene `together`")
     parser.add_argument("--seconds", type=float, default=25)
     parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--decoded-memory", default="1GB", help="memory for prepared pictures")
-    parser.add_argument("--rate", type=float, default=100, help="pictures a second of the faster job in `half speed`")
+    parser.add_argument("--decoded-memory", default="1GB", help="memory for decoded images")
+    parser.add_argument("--rate", type=float, default=100, help="images a second of the faster job in `half speed`")
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()

@@ -106,7 +106,7 @@ def reads(given: argparse.Namespace) -> Figures:
                     span = over(given.seconds, running)
                     drawn = sum(each.drawn for each in running)
             found |= {f"{name}: read/byte": span.read, f"{name}: samples/s": sum(span.rates)}
-            if given.lab:  # from the first draw on, so also what the first job read before the second one came
+            if given.lab:  # counts from the first draw on, also before the second job
                 counted = json.loads(report.read_text())["read_bytes"]
                 found[f"{name}: read/byte, kernel, all the time"] = counted / (drawn * data_set._source.mean_bytes)
     return found
@@ -127,7 +127,7 @@ def main() -> None:
     parser.add_argument("--question", nargs="+", choices=QUESTIONS, default=list(QUESTIONS))
     parser.add_argument("--seconds", type=float, default=20)
     parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--step", type=float, default=0.05, help="seconds that a batch is trained")
+    parser.add_argument("--step", type=float, default=0.05, help="seconds of training for a batch")
     parser.add_argument("--lab", default="", help="the command that slows storage, such as 'python -m bench.lab'")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()

@@ -172,7 +172,7 @@ class _Objects:
     def files(self) -> Any:
         """The file system of this process."""
         options: dict[str, Any] = {"config_kwargs": {"max_pool_connections": _CONNECTIONS}, "skip_instance_cache": True}
-        options["max_concurrency"] = 1  # else it asks for the size of each object first
+        options["max_concurrency"] = 1  # otherwise it asks for the size of each object first
         return import_module("s3fs").S3FileSystem(endpoint_url=self.job.endpoint, **options)
 
 

@@ -194,8 +194,10 @@ def _judged(good: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
 def _parse() -> argparse.Namespace:
     parser = harness.parser("bench.stores", __doc__, data=False, repeat=3)
     parser.add_argument("--task", choices=KINDS, required=True)
-    parser.add_argument("--only", nargs="+", metavar="RIVAL", help=f"with {LINK.rival.name!r}, which the shares need")
-    parser.add_argument("--seconds", type=float, default=60.0, help="after the first batch (%(default)s)")
+    parser.add_argument("--only", nargs="+", metavar="RIVAL", help=f"with {LINK.rival.name!r}, which `of link` needs")
+    parser.add_argument(
+        "--seconds", type=float, default=60.0, help="stop this long after the first batch (%(default)s)"
+    )
     parser.add_argument("--step", default="launch", help=argparse.SUPPRESS)
     parser.add_argument("--endpoint", help=argparse.SUPPRESS)
     parser.add_argument("--scratch", type=Path, help=argparse.SUPPRESS)

@@ -119,11 +119,13 @@ def main() -> None:
     """Measure all loops."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="a data set with fields `image` and `label`")
-    parser.add_argument("--memory", default="1GB", help="of the data server (%(default)s)")
-    parser.add_argument("--loops", type=float, nargs="+", default=[0, 300, 100], help="images/s (%(default)s)")
-    parser.add_argument("--turns", type=int, default=7, help="after the first (%(default)s)")
-    parser.add_argument("--images", type=int, default=1280, help="in a turn (%(default)s)")
-    parser.add_argument("--out", type=Path, help="write the figures here, as JSON")
+    parser.add_argument("--memory", default="1GB", help="memory of the data server (%(default)s)")
+    parser.add_argument(
+        "--loops", type=float, nargs="+", default=[0, 300, 100], help="speeds of the loops, images/s (%(default)s)"
+    )
+    parser.add_argument("--turns", type=int, default=7, help="turns after the first (%(default)s)")
+    parser.add_argument("--images", type=int, default=1280, help="images in a turn (%(default)s)")
+    parser.add_argument("--out", type=Path, help="write the figures to this JSON file")
     options = parser.parse_args()
     facts: dict[str, Any] = {"machine": machine(), "loops": {}}
     rows: list[list[str]] = []

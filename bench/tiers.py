@@ -446,7 +446,7 @@ def main() -> None:
     sources = [(store.folder / form, f"training/images/{form}") for form in (*FORMS, "plain.bytes")]
     size = int(IMAGE_OVERHEAD * len(FORMS) * store.payload_bytes) >> 20 << 20
     rivals = [arm.rival for arm in arms]
-    os.environ["XDG_CACHE_HOME"] = str(arguments.work / "tiers" / "profiles")  # of these runs alone
+    os.environ["XDG_CACHE_HOME"] = str(arguments.work / "tiers" / "profiles")  # profiles of these runs alone
     shutil.rmtree(os.environ["XDG_CACHE_HOME"], ignore_errors=True)
     with loop_device(arguments.work / "tiers" / "disk.img", size, sources) as device:
         nas = measured(arguments, Store(device.folder, "images").folder / "brand")

@@ -135,7 +135,7 @@ def check_once(arguments: argparse.Namespace, way: Way) -> dict[str, Any]:
             if way.exact and not job.decode:
                 for i, found in zip(labels.tolist(), payloads, strict=True):
                     if _plain(found) != source[i][job.payload]:
-                        raise RuntimeError(f"sample {i} is not what was stored")
+                        raise RuntimeError(f"sample {i} differs from the stored sample")
     return {"samples_checked": len(seen), "each_once": sorted(seen) == list(range(len(source)))}
 
 
@@ -334,14 +334,18 @@ def notes_of(values: dict[str, Any]) -> str:
 def _parse() -> argparse.Namespace:
     parser = harness.parser("bench.training_reads", __doc__, data=False, repeat=3)
     parser.add_argument("--lab", default=harness.LAB, help="the command that limits storage and memory (bench.lab)")
-    parser.add_argument("--lab-options", default="--readahead-kb 128", help="more for the cold regimes (%(default)r)")
+    parser.add_argument(
+        "--lab-options", default="--readahead-kb 128", help="options of the lab for the cold regimes (%(default)r)"
+    )
     parser.add_argument("--ffcv", type=Path, help="the interpreter of an environment with FFCV")
     parser.add_argument("--task", choices=KINDS, required=True)
     parser.add_argument("--pixels", action="store_true", help="decode the images")
     parser.add_argument("--regime", choices=tuple(REGIMES), nargs="+", default=list(REGIMES))
     parser.add_argument("--only", nargs="+", choices=[way.rival.name for way in WAYS], metavar="RIVAL")
-    parser.add_argument("--seconds", type=float, default=30.0, help="after the first batch (%(default)s)")
-    parser.add_argument("--epochs", type=int, default=2, help="%(default)s")
+    parser.add_argument(
+        "--seconds", type=float, default=30.0, help="stop this long after the first batch (%(default)s)"
+    )
+    parser.add_argument("--epochs", type=int, default=2, help="epochs to take (%(default)s)")
     parser.add_argument("--step", default="launch", help=argparse.SUPPRESS)
     parser.add_argument("--launch", help=argparse.SUPPRESS)
     parser.add_argument("--warm", action="store_true", help=argparse.SUPPRESS)

@@ -149,17 +149,19 @@ def main() -> None:
     """Measure the images, then compute all runs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="a data set with a field `image`")
-    parser.add_argument("--samples", type=int, default=6000, help="pictures that are measured (%(default)s)")
-    parser.add_argument("--iterations", type=int, default=300, help="(%(default)s)")
-    parser.add_argument("--budget", type=int, nargs="+", default=[8, 16], help="preparers (%(default)s)")
-    parser.add_argument("--load", type=float, nargs="+", default=[0.5, 0.65, 0.8], help="(%(default)s)")
-    parser.add_argument("--out", type=Path, help="write the figures here, as JSON")
+    parser.add_argument("--samples", type=int, default=6000, help="images that are measured (%(default)s)")
+    parser.add_argument("--iterations", type=int, default=300, help="iterations of a run (%(default)s)")
+    parser.add_argument("--budget", type=int, nargs="+", default=[8, 16], help="decode workers (%(default)s)")
+    parser.add_argument(
+        "--load", type=float, nargs="+", default=[0.5, 0.65, 0.8], help="load of the workers (%(default)s)"
+    )
+    parser.add_argument("--out", type=Path, help="write the figures to this JSON file")
     options = parser.parse_args()
     pictures = measured(options.data, options.samples)
     work = batches(pictures, options.iterations + WARM)
     busy_s = np.mean([sum(float(pictures.seconds[chosen].sum()) for chosen in ranks) for ranks in work])
     first = np.mean([float(pictures.seconds[ranks[0]].sum()) for ranks in work])
-    show(f"{1e3 * pictures.seconds.mean():.2f} ms a picture; rank 0 has {100 * first / busy_s:.0f} % of the work\n")
+    show(f"{1e3 * pictures.seconds.mean():.2f} ms an image; rank 0 has {100 * first / busy_s:.0f} % of the work\n")
     ways = {**{name: ALLOTMENTS[name] for name in SHOWN}, "knows": least}
     rows, facts = [], []
     for budget in options.budget:
@@ -170,7 +172,7 @@ def main() -> None:
             rows.append([str(budget), f"{load:.2f}", f"{1e3 * train_s:.0f} ms", *cells])
             runs: dict[str, Any] = {name: asdict(one) for name, one in found.items()}
             facts.append({"budget": budget, "load": load, "train_s": train_s, "runs": runs})
-    show(table(["preparers", "load", "training", *ways], rows))
+    show(table(["decode workers", "load", "training", *ways], rows))
     show("\ngap, time, threads")
     if options.out is not None:
         options.out.write_text(json.dumps({"machine": machine(), "runs": facts}, indent=1))

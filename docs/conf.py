@@ -48,9 +48,7 @@ html_show_sourcelink = False
 
 
 def _literal_drawings(_app: object, _what: str, _name: str, _obj: object, _options: object, lines: list[str]) -> None:
-    """Turn the indented text under a paragraph of a docstring, such as a drawing or an example, into a literal
-    block.
-    """
+    """Turn the indented text of a docstring, such as a drawing or an example, into a literal block."""
     for at in range(len(lines) - 1):
         paragraph = lines[at] and not lines[at].startswith((" ", ".", "-", ":"))
         below = lines[at + 2] if at + 2 < len(lines) else ""
@@ -61,9 +59,7 @@ def _literal_drawings(_app: object, _what: str, _name: str, _obj: object, _optio
 def _readable_defaults(
     _app: object, _what: str, _name: str, _obj: object, _options: object, signature: str | None, returned: str | None
 ) -> tuple[str | None, str | None]:
-    """Replace `<factory>`, which a dataclass shows for some defaults: it is no Python and spoils the whole
-    signature.
-    """
+    """Replace `<factory>`, a dataclass's text for some defaults, which is no Python and spoils the whole signature."""
     return signature and signature.replace("<factory>", "..."), returned
 
 

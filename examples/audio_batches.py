@@ -39,7 +39,7 @@ def collate(clips: list[Clip]) -> tuple[torch.Tensor, torch.Tensor, list[str], t
 def main() -> None:
     """Read one epoch of batches."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("path", type=Path, help="a data set made with --transcripts, in one folder a speaker")
+    parser.add_argument("path", type=Path, help="a data set made with --transcripts, with one folder for each speaker")
     args = parser.parse_args()
 
     data = BrandDataset(args.path, fields=("audio", "text", "label"), transform={"audio": to_mono})

@@ -21,7 +21,7 @@ def main() -> None:
     """Fetch two epochs on each rank, and count the samples of all ranks together in each step."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("one", type=Path, help="a data set: 70 % of each global batch")
-    parser.add_argument("other", type=Path, help="another one: 30 %")
+    parser.add_argument("other", type=Path, help="another data set: 30 %")
     args = parser.parse_args()
 
     torch.distributed.init_process_group("gloo")

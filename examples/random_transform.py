@@ -48,7 +48,7 @@ def digests(path: Path, threads: int, epochs: int) -> list[str]:
 def main() -> None:
     """Compare two runs with different numbers of threads."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("path", type=Path, help="a data set of pictures")
+    parser.add_argument("path", type=Path, help="a data set of images")
     args = parser.parse_args()
     one, four = digests(args.path, threads=1, epochs=2), digests(args.path, threads=4, epochs=2)
     print("one thread and four give the same pixels:", one == four)

@@ -43,7 +43,7 @@ def train(path: Path, checkpoint: Path, stop_after: int | None = None) -> dict[s
         loader.load_state_dict(state["loader"])
         print(f"goes on in epoch {state['loader']['epoch']} at sample {state['loader']['position']:,}")
     for epoch in range(state["loader"]["epoch"], EPOCHS):
-        loader.set_epoch(epoch)  # no change where the loaded state is in this epoch
+        loader.set_epoch(epoch)  # no change if the loaded state is in this epoch
         for step, (images, labels) in enumerate(loader, 1):
             optimizer.zero_grad()
             torch.nn.functional.cross_entropy(model(images), labels).backward()
@@ -56,8 +56,8 @@ def train(path: Path, checkpoint: Path, stop_after: int | None = None) -> dict[s
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("path", type=Path, help="a data set of pictures of 28 x 28 pixels in ten classes")
-    parser.add_argument("checkpoint", type=Path, help="where to keep the state; a new file")
+    parser.add_argument("path", type=Path, help="a data set of images of 28 x 28 pixels in ten classes")
+    parser.add_argument("checkpoint", type=Path, help="a new file for the state")
     args = parser.parse_args()
     whole, _, resumed = (train(args.path, args.checkpoint, stop_after=stop) for stop in (None, 30, None))
     print("the same model:", all(torch.equal(whole[name], resumed[name]) for name in whole))

@@ -101,8 +101,8 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--memory", type=float, default=0.25, help="share of the data that memory may hold")
-    parser.add_argument("--exact", action="store_true", help="read exactly, in the order of DataLoader(shuffle=True)")
+    parser.add_argument("--memory", type=float, default=0.25, help="fraction of the data that memory may hold")
+    parser.add_argument("--exact", action="store_true", help="read by index, in the order of DataLoader(shuffle=True)")
     args = parser.parse_args()
 
     torch.manual_seed(args.seed)

@@ -55,8 +55,8 @@ def train(path: Path, checkpoint: Path, stop_after: int | None = None) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("path", type=Path, help="a data set of pictures of 28 x 28 pixels in ten classes")
-    parser.add_argument("checkpoint", type=Path, help="where to keep the state; a new folder")
+    parser.add_argument("path", type=Path, help="a data set of images of 28 x 28 pixels in ten classes")
+    parser.add_argument("checkpoint", type=Path, help="a new folder for the state")
     args = parser.parse_args()
     train(args.path, args.checkpoint, stop_after=192)
     train(args.path, args.checkpoint)

@@ -47,8 +47,8 @@ class Classifier(LightningModule):  # type: ignore[misc]
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("path", type=Path, help="a data set of pictures of 28 x 28 pixels in ten classes")
-    parser.add_argument("folder", type=Path, help="where to keep the checkpoint")
+    parser.add_argument("path", type=Path, help="a data set of images of 28 x 28 pixels in ten classes")
+    parser.add_argument("folder", type=Path, help="folder for the checkpoint")
     args = parser.parse_args()
     data_set = BrandDataset(args.path, fields=("index", "image", "label"), transform={"image": to_vector}, memory=0.25)
     data, model = BrandDataModule(data_set, batch_size=32), Classifier()

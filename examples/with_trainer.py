@@ -46,8 +46,8 @@ def to_inputs(sample: dict[str, Any]) -> dict[str, Any]:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("path", type=Path, help="a data set of pictures of 28 x 28 pixels in ten classes")
-    parser.add_argument("folder", type=Path, help="where to keep the checkpoints")
+    parser.add_argument("path", type=Path, help="a data set of images of 28 x 28 pixels in ten classes")
+    parser.add_argument("folder", type=Path, help="folder for the checkpoints")
     args = parser.parse_args()
     data, model = BrandDataset(args.path, transform=to_inputs, memory=0.25), Classifier()
     options: dict[str, Any] = {"output_dir": str(args.folder), "per_device_train_batch_size": 32, "save_steps": 25}

@@ -75,7 +75,7 @@ def main() -> None:
     """Print one section, or all of them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("section", nargs="?", choices=[*SECTIONS, "all"], default="all")
-    parser.add_argument("--scale", type=float, default=1.0, help="share of samples and room (default: 1)")
+    parser.add_argument("--scale", type=float, default=1.0, help="fraction of samples and capacity (default: 1)")
     given = parser.parse_args()
     for name, section in SECTIONS.items():
         if given.section in (name, "all"):

@@ -29,7 +29,7 @@ from pathlib import Path
 
 FASHION_PER_CLASS = {"train": 300, "test": 60}
 
-# The same five prompts by five speakers, and one clip of each that has no transcript.
+# The same five prompts by five speakers, and one recording of each without a transcript.
 WAV_SPEAKERS = {
     "en_US_f_Allison": "beep",
     "es_MX_f_Allison": "digits__20-and",
@@ -113,7 +113,7 @@ LICENSES = {
 def evenly(names: list[str], count: int) -> list[str]:
     """Pick ``count`` of ``names`` at even steps, the first one included."""
     if len(names) < count:
-        raise ValueError(f"{count} wanted of only {len(names)}")
+        raise ValueError(f"{count} wanted, and there are only {len(names)}")
     return [names[i * len(names) // count] for i in range(count)]
 
 
@@ -197,7 +197,7 @@ def make_clips(data: Path, spoken: dict[str, bytes], out: Path) -> None:
             if prompt != silent:
                 said[path] = texts[path]
             elif path in texts:
-                raise ValueError(f"{path} was to have no transcript")
+                raise ValueError(f"{path} has a transcript, and should have none")
     for name, syllable in OGG_SYLLABLES.items():
         path = f"{OGG_SPEAKER}/{name}.ogg"
         write(out / path, spoken[OGG_PATH.format(syllable=syllable)])
