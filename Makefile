@@ -19,7 +19,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # Tests start thousands of Python processes. Where none may keep what it compiled, each compiles all of Brand again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo quick test everywhere explore tables frameworks release-tests marks coverage lint bench bench-more docs \
+.PHONY: help demo quick test everywhere explore tables frameworks release-tests marks sizes coverage lint bench bench-more docs \
 	release-check clean
 help:
 	@echo "make demo    convert, look at, verify and train from a small real data set"
@@ -92,6 +92,9 @@ explore: $(DEV)
 	$(PYTEST) -m "(rounds or hypothesis or tables) and not realdata and not pages" --rounds $(ROUNDS) --seed $(SEED) \
 		--everywhere --hypothesis-profile explore --hypothesis-seed $(SEED)
 	$(BIN)/python -m tests.tools.integrity --trials $$((200 * $(ROUNDS))) --seed $(SEED)
+
+sizes: $(DEV)
+	$(BIN)/python -m tests.sizes
 
 marks: $(DEV)
 	$(BIN)/python -m tests.marks

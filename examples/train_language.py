@@ -40,14 +40,11 @@ class Model(nn.Module):
 
 source, target = map(Path, sys.argv[1:])
 texts = [text for file in sorted(source.glob("*.txt")) for text in file.read_text("utf-8").split("\n\n")]
-samples = [
-    {"tokens": np.frombuffer(text.encode() + b"\n", np.uint8), "count": len(text.encode()) + 1} for text in texts
-]
+samples = [{"tokens": np.frombuffer(t.encode() + b"\n", np.uint8), "count": len(t.encode()) + 1} for t in texts]
 brand.pack(samples, target, schema={"tokens": "ndarray", "count": "int"})
 data = brand.BrandDataset(target, fields=("tokens",))
-sampler = brand.PackedBatchSampler(
-    data, "count", tokens_per_row=ROW, rows_per_batch=ROWS, subset=data.column("count") <= ROW * ROWS
-)
+subset = data.column("count") <= ROW * ROWS
+sampler = brand.PackedBatchSampler(data, "count", tokens_per_row=ROW, rows_per_batch=ROWS, subset=subset)
 torch.manual_seed(0)
 loader, model = brand.BrandLoader(data, batch_sampler=sampler, collate_fn=sampler.collate("tokens")), Model()
 optimizer = torch.optim.AdamW(model.parameters(), 3e-3)

@@ -67,6 +67,7 @@ class StreamClient(Reprs, shows="_stream.node _address _channel"):
             failure = self._attempt()
             if failure is None:
                 told = ""
+                # A stream that broke at once does not count as a recovery, so its pause still grows.
                 if time.monotonic() - began_s > LONGEST_PAUSE_S:
                     pause_s = FIRST_PAUSE_S
             elif failure.refused:

@@ -81,6 +81,7 @@ class PeerLink(Reprs, shows="stream _unsent _ended"):
     def _sent(self, size: int) -> None:
         with self._changed:
             self._unsent -= size
+            # Wake the loop once per full stream, and only at half, so that it adds many messages at a time.
             room = self._was_full and self._unsent < MAX_UNSENT // 2
             if room:
                 self._was_full = False

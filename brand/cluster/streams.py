@@ -136,9 +136,11 @@ class Streams(Reprs, shows="_closed _links _events _held"):
             return False
 
     def _has_room(self, size: int) -> bool:
+        # An empty queue accepts any message: a message above the limit would wait forever otherwise.
         return not self._held or self._held + size <= self._limit
 
     def _add(self, event: Event, size: int = 0) -> None:
+        # The loop removes all events at once, so one wake-up is enough.
         if not self._events:
             os.eventfd_write(self.wake, 1)
         self._events.append(event)

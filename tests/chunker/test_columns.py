@@ -123,7 +123,7 @@ def test_other_columns_are_another_data_set(speech: Path) -> None:
         (["label"], "every sample has a field of this name; rename the column"),
         (["text"], "every sample has a field of this name"),
         (["speaker name"], "field name 'speaker name': use letters, digits"),
-        (["lang", "lang"], "stands twice"),
+        (["lang", "lang"], "occurs twice"),
         ("lang", r"give a tuple of names, \('lang',\)"),
     ],
 )

@@ -364,7 +364,7 @@ def test_runs_of_pages_that_are_not_there_are_refused(head: int, count: int) -> 
     """Before memory is taken for them; with the core and without."""
     pages = Pages(np.zeros((100, 128), np.uint8), Buffers(), Crew(2))
     runs = np.array([head], np.int32), np.array([count], np.uint32)
-    with pytest.raises(ProtocolError, match="not there"):
+    with pytest.raises(ProtocolError, match="do not exist"):
         pages.copy_runs(*runs)
-    with without_core(), pytest.raises(ProtocolError, match="not there"):
+    with without_core(), pytest.raises(ProtocolError, match="do not exist"):
         pages.copy_runs(*runs)

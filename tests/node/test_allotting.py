@@ -99,13 +99,13 @@ def test_a_slow_preparation_gets_more_preparers_once_that_is_known() -> None:
     allotting, sizes = Allotting(), np.full(64, 10_000)
     one, two = (NextToDecode((RunNumber(1), want), want, np.arange(64), 0.0, 0.5) for want in (1, 2))
     for _ in range(20):
-        allotting.took(1, sizes, 64 * 0.001)
-        allotting.took(2, sizes, 64 * 0.010)
+        allotting.record(1, sizes, 64 * 0.001)
+        allotting.record(2, sizes, 64 * 0.010)
     assert allotting.choose([one, two], [sizes, sizes], {}, 4) is two
     assert allotting.choose([one, two], [sizes, sizes], {two.queue: 1}, 4) is one
     assert allotting.choose([one, two], [sizes, sizes], {one.queue: 1, two.queue: 1}, 4) is two
     allotting.forget(2)
-    allotting.took(1, sizes, 64 * 0.020)
+    allotting.record(1, sizes, 64 * 0.020)
     assert allotting.choose([one, two], [sizes, sizes], {}, 4) is one
 
 

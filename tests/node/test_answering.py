@@ -23,14 +23,14 @@ def opened(*nodes: NodeNumber, depth: int = 8) -> FetchAnswers:
     """Each node has a stream on which it asks."""
     answering = FetchAnswers(list(nodes), depth)
     for node in nodes:
-        answering.opened(node, 1)
+        answering.reset(node, 1)
     return answering
 
 
 def parts(answering: FetchAnswers, node: NodeNumber) -> list[FetchReply]:
     """All that can leave now."""
     found = []
-    while (part := answering.next_part(node)) is not None:
+    while (part := answering.pop_part(node)) is not None:
         found.append(part)
     return found
 
@@ -40,8 +40,8 @@ def test_an_answer_travels_in_parts() -> None:
     answering = opened(ONE)
     for number, size in ((1, 2 * PART + 7), (2, 0)):
         answering.ask(ONE, fetch(number), size)
-    for read, size in zip(list(answering.reads(8)), (2 * PART + 7, 0), strict=True):
-        answering.have_read(read, bytes(size))
+    for read, size in zip(list(answering.start_reads(8)), (2 * PART + 7, 0), strict=True):
+        answering.on_read(read, bytes(size))
     found = parts(answering, ONE)
     assert [(p.number, p.size, p.offset, len(p.part)) for p in found] == [
         (1, 2 * PART + 7, 0, PART),
@@ -56,14 +56,14 @@ def test_a_node_has_few_questions_open_until_their_answers_have_left() -> None:
     answering = opened(ONE)
     for number in range(MAX_QUESTIONS):
         answering.ask(ONE, fetch(number), 10)
-    with pytest.raises(ProtocolError, match="64 questions"):
+    with pytest.raises(ProtocolError, match="64 open questions"):
         answering.ask(ONE, fetch(99), 10)
     for _ in range(MAX_QUESTIONS):
-        for read in list(answering.reads(8)):
-            answering.have_read(read, bytes(10))
-    with pytest.raises(ProtocolError, match="64 questions"):
+        for read in list(answering.start_reads(8)):
+            answering.on_read(read, bytes(10))
+    with pytest.raises(ProtocolError, match="64 open questions"):
         answering.ask(ONE, fetch(99), 10)
-    assert answering.next_part(ONE) is not None
+    assert answering.pop_part(ONE) is not None
     answering.ask(ONE, fetch(99), 10)
 
 
@@ -72,13 +72,13 @@ def test_little_is_read_for_a_node_that_takes_nothing() -> None:
     answering = opened(ONE, depth=100)
     for number in range(8):
         answering.ask(ONE, fetch(number), MAX_READ // 2)
-    first = list(answering.reads(100))
+    first = list(answering.start_reads(100))
     assert len(first) == 2
     for read in first:
-        answering.have_read(read, bytes(MAX_READ // 2))
-    assert list(answering.reads(100)) == []
+        answering.on_read(read, bytes(MAX_READ // 2))
+    assert list(answering.start_reads(100)) == []
     assert len(parts(answering, ONE)) > 0
-    assert len(list(answering.reads(100))) == 2
+    assert len(list(answering.start_reads(100))) == 2
 
 
 def test_nodes_take_turns_and_leave_reads_for_clients() -> None:
@@ -87,15 +87,15 @@ def test_nodes_take_turns_and_leave_reads_for_clients() -> None:
     for node in (ONE, TWO):
         for number in range(5):
             answering.ask(node, fetch(number), 10)
-    reads = list(answering.reads(100))
+    reads = list(answering.start_reads(100))
     assert [read.node for read in reads] == [1, 2, 1, 2]
-    assert list(answering.reads(100)) == []
-    answering.have_read(reads[0], bytes(10))
-    assert list(answering.reads(0)) == []
-    assert len(list(answering.reads(1))) == 1
+    assert list(answering.start_reads(100)) == []
+    answering.on_read(reads[0], bytes(10))
+    assert list(answering.start_reads(0)) == []
+    assert len(list(answering.start_reads(1))) == 1
     alone = opened(ONE, depth=1)
     alone.ask(ONE, fetch(1), 10)
-    assert len(list(alone.reads(1))) == 1
+    assert len(list(alone.start_reads(1))) == 1
 
 
 @pytest.mark.parametrize("before", ["it is read", "its answer leaves"])
@@ -103,15 +103,15 @@ def test_what_was_asked_on_a_stream_that_has_ended_is_not_answered(before: str) 
     """The node asks anew by the same number: an old answer would look like a second one to it."""
     answering = opened(ONE)
     answering.ask(ONE, fetch(7), 10)
-    [old] = answering.reads(8)
+    [old] = answering.start_reads(8)
     if before == "its answer leaves":
-        answering.have_read(old, b"old answer")
-    answering.opened(ONE, 2)
+        answering.on_read(old, b"old answer")
+    answering.reset(ONE, 2)
     answering.ask(ONE, fetch(7), 10)
-    [new] = answering.reads(8)
+    [new] = answering.start_reads(8)
     if before == "it is read":
-        answering.have_read(old, b"old answer")
-    answering.have_read(new, b"new answer")
+        answering.on_read(old, b"old answer")
+    answering.on_read(new, b"new answer")
     assert [bytes(part.part) for part in parts(answering, ONE)] == [b"new answer"]
     assert answering.on_the_way == 0
 
@@ -120,6 +120,6 @@ def test_a_read_says_whose_it_is() -> None:
     """Node, question, opening, places and bytes."""
     answering = opened(TWO)
     answering.ask(TWO, fetch(5), 10)
-    [read] = answering.reads(1)
+    [read] = answering.start_reads(1)
     assert isinstance(read, ReadFor)
     assert (read.node, read.number, read.opening, read.places.tolist(), read.size) == (TWO, 5, 1, [5], 10)

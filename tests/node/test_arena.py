@@ -87,7 +87,7 @@ def test_pages_that_are_not_there_get_no_vector(pages: list[int], *, every: bool
     held = np.array([True, every])
     sizes = np.array([PAGE if every else 2 * PAGE - ROW_BYTES, PAGE - ROW_BYTES])
     sizes[0] -= ROW_BYTES if every else 0
-    with pytest.raises(IndexError, match="not there"):
+    with pytest.raises(IndexError, match="do not exist"):
         arena.vector(sizes, held, np.array(pages, np.int32))
     arena.vector(sizes, held, np.array([1, 3], np.int32))
     arena.close()

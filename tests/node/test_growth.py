@@ -170,7 +170,7 @@ def test_a_job_that_is_killed_leaves_nothing_behind() -> None:
     world.leave(1)
     world.quiet()
     assert world.core.facts(1.0, world.now_s)["memory"]["used"] == 0
-    assert repr(world.online) == "Growth(GrowingOrders({}), Rounds())"
+    assert repr(world.online) == "OnlineOrders(OnlineOrderTable({}), Rounds())"
 
 
 @pytest.mark.slow
@@ -240,7 +240,7 @@ def tell(
 
 def order_of(world: World, key: Key) -> list[int]:
     """What is decided of an epoch."""
-    found: list[int] = world.online.orders.tells(key, 0, 1 << 16).tolist()
+    found: list[int] = world.online.orders.publish(key, 0, 1 << 16).tolist()
     return found
 
 
@@ -290,7 +290,7 @@ def test_a_late_process_that_knows_otherwise_is_refused() -> None:
     other = decided[::-1]
     assert tell(world, 2, key, 0, [*decided[:2], *other], sure=2).places[:2].tolist() == decided[:2]
     assert order_of(world, key)[: len(decided)] == decided
-    with pytest.raises(UsageError, match="go on from the last state"):
+    with pytest.raises(UsageError, match="load the last state"):
         tell(world, 2, key, 0, other, sure=1)
 
 
@@ -363,8 +363,8 @@ def test_old_orders_are_forgotten_and_not_made_up_anew() -> None:
     """A draw of such an epoch is refused, until a rank begins it again."""
     world, job = after_many_epochs()
     orders = world.online.orders
-    assert orders.over((job.run, 0))
-    assert not orders.over((job.run, job.epoch - 1))
+    assert orders.is_over((job.run, 0))
+    assert not orders.is_over((job.run, job.epoch - 1))
     assert not world.draw(1, job.run, 0, [0])  # `World` knows that it is refused
     with pytest.raises(UsageError, match="epoch 0 of job job 1 is over"):
         tell(world, 1, (job.run, 0), 0, [], wanted=1)
@@ -377,10 +377,10 @@ def test_a_forgotten_order_is_not_read_ahead() -> None:
     """A rank goes back to the epoch before it, and draws all of that. A slow process may still draw what is over."""
     world, job = after_many_epochs()
     orders = world.online.orders
-    assert orders.over((job.run, 1))
+    assert orders.is_over((job.run, 1))
     job.begin(0)
     together([job], world)
-    assert orders.over((job.run, 1))
+    assert orders.is_over((job.run, 1))
     assert not world.draw(1, job.run, 1, [0])
 
 
@@ -403,7 +403,7 @@ def test_positions_that_are_left_out_stay_left_out() -> None:
         (0, [-1], 0, "beyond"),
         (60, [1, 2, 3, 4, 5], 0, "beyond"),
         (0, [1], 65, "beyond"),
-        (9, [1], 0, "where 0 are decided"),
+        (9, [1], 0, "only 0 positions are decided"),
         (0, [1, 1], 2, "another order"),
         (0, [4, 0], 2, "another order"),  # place 0 is not of the part
     ],

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from brand.node.decide.epochs.makings import follows
+from brand.node.decide.epochs.makings import requests_of_ranks
 from brand.node.decide.peers.outgoing import Outgoing
 from brand.node.wire.numbers import NodeNumber
 from brand.orders.base.plan import PeerRequests
@@ -89,7 +89,7 @@ def test_a_plan_of_requests_is_followed_where_ranks_lie_as_it_foresees() -> None
     """Those of a node side by side."""
     table = PeerRequests(positions(), positions(), np.array([], np.int64))
     zero, one = NodeNumber(0), NodeNumber(1)
-    assert follows(table, {0: zero, 1: zero, 2: one, 3: one}, 2, 4) is table
-    assert follows(table, {2: one}, 2, 4) is table
-    assert follows(table, {0: zero, 1: one, 2: zero, 3: one}, 2, 4) is None
-    assert follows(None, {0: zero}, 1, 1) is None
+    assert requests_of_ranks(table, {0: zero, 1: zero, 2: one, 3: one}, 2, 4) is table
+    assert requests_of_ranks(table, {2: one}, 2, 4) is table
+    assert requests_of_ranks(table, {0: zero, 1: one, 2: zero, 3: one}, 2, 4) is None
+    assert requests_of_ranks(None, {0: zero}, 1, 1) is None

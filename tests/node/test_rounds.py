@@ -60,8 +60,8 @@ def go(jobs: Sequence[Job]) -> None:
     rounds = jobs[0].rounds
     while True:
         levels = {job.key: job.levels() for job in jobs if job.key in rounds}
-        assert rounds.due(levels) == bool(rounds.step(levels)) or not levels
-        if not rounds.due(levels):
+        assert rounds.is_due(levels) == bool(rounds.step(levels)) or not levels
+        if not rounds.is_due(levels):
             break
     assert all(job.growing.decided >= min(job.asked, len(job.growing.sample_of)) for job in jobs)
 

@@ -210,17 +210,17 @@ def test_a_plan_that_comes_too_late_is_left_out() -> None:
     job.draw()
     before = job.joins
     sharing._wanted[job.key] = (*before, Join(4, 0, 9, UNIT))
-    assert sharing.wants(job.key, sharing._wanted[job.key])
-    assert not sharing.planned(job.key, sharing._wanted[job.key])
+    assert sharing.is_wanted(job.key, sharing._wanted[job.key])
+    assert not sharing.take_plan(job.key, sharing._wanted[job.key])
     assert job.joins == before
     assert sharing._margin[job.key] == 8
     later = (*before, Join(64, 0, 9, UNIT))
     sharing._wanted[job.key] = later
-    assert not sharing.planned(job.key, later, live=False)  # the epoch has made room meanwhile
-    assert not sharing.wants(job.key, later)
+    assert not sharing.take_plan(job.key, later, live=False)  # the epoch has made room meanwhile
+    assert not sharing.is_wanted(job.key, later)
     assert job.joins == before
     sharing._wanted[job.key] = later
-    assert sharing.planned(job.key, later)
+    assert sharing.take_plan(job.key, later)
     assert job.joins == [*later]
 
 
@@ -325,12 +325,12 @@ def test_what_is_prepared_next_follows_a_new_join() -> None:
     for _ in range(3):
         before = job.position
         job.draw()
-        ahead.drawn(epoch.plan.sample_of[before : job.position])
+        ahead.remove(epoch.plan.sample_of[before : job.position])
     plan = order.plan(0, (*alone(0), Join(64, 0, 200, 2 * UNIT)))
     assert plan.sample_of[:64].tolist() == epoch.plan.sample_of[:64].tolist()
     assert plan.sample_of.tolist() != epoch.plan.sample_of.tolist()
     epoch.replace_plan(plan, read_of_sample(plan))
-    ahead.look()
+    ahead.update()
     assert ahead.positions(plan.sample_of[job.position :]).tolist() == list(range(job.position, SAMPLES))
     assert np.isinf(ahead.positions(plan.sample_of[: job.position])).all()
 

@@ -699,7 +699,7 @@ class World:
         for draw in self.core.draws.waiting:
             live = epochs.get(draw.key)
             leading = None if self.turn.sharing is None else self.turn.sharing.leading
-            stands = leading is None or draw.key in leading._standing or not leading.decides(draw.key)
+            stands = leading is None or draw.key in leading._committed or not leading.needs_votes(draw.key)
             if live is None or not stands or not live.epoch.decides(draw.positions):
                 continue
             if self.core.epochs.runs[draw.key[0]].agreed_on(draw.key[1], self.members.node):
@@ -707,7 +707,7 @@ class World:
                 preparing = self.turn.preparing
                 prepares = preparing is not None and preparing.waits(draw.client, draw.key[0], places)
                 sharing = self.turn.sharing
-                in_step = sharing is not None and sharing.lockstep.waits(draw, self.now_s)
+                in_step = sharing is not None and sharing.lockstep.must_wait(draw, self.now_s)
                 if not live.epoch.states.waited_for(places).any() and not prepares and not in_step:
                     return True
         return False
@@ -717,7 +717,7 @@ class World:
         asked = self.asked.pop(answer.client)
         order = self.runs[asked.key[0]].order
         plan = self.plan(order, asked.key[1], self.joins(asked.key))
-        drawn = self.online.orders.tells(asked.key, 0, len(self.sizes)) if order.grows else plan.sample_of
+        drawn = self.online.orders.publish(asked.key, 0, len(self.sizes)) if order.grows else plan.sample_of
         assert answer.places.tolist() == drawn[asked.positions].tolist()
         assert order.subset is None or order.subset.mask[answer.places].all()
         given = self.given.setdefault(asked.key, {})

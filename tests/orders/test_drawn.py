@@ -43,5 +43,5 @@ def text(packed: bytes) -> str:
 )
 def test_what_is_damaged_is_refused(wrong: Any) -> None:
     """Not a text, not packed, too short, too long, cut off, or with a bit behind the last sample."""
-    with pytest.raises(ValueError, match=r"drawn samples|base64|ase64"):
+    with pytest.raises(ValueError, match=r"fetched samples|base64|ase64"):
         unpack_drawn(wrong, 20)

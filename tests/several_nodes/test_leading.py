@@ -145,7 +145,9 @@ def test_the_leader_is_not_waited_for_longer_than_two_seconds() -> None:
     assert not any(rank.waits for rank in cluster.ranks)
     assert joins_of(cluster, "run", 0) == {alone(0)}
     notices = [text for world in cluster.worlds for text in world.core.epochs.runs.take_notices()]
-    assert sorted(notices) == [f"node 0 does not answer: job {name} draws epoch 0 without other jobs" for name in NAMES]
+    assert sorted(notices) == [
+        f"node 0 does not answer: job {name} reads epoch 0 without joining other jobs" for name in NAMES
+    ]
 
 
 def test_two_nodes_that_cannot_hear_each_other_draw_nothing() -> None:

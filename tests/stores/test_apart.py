@@ -52,7 +52,7 @@ def test_errors_come_back_as_they_are(store: StoreProcess, there: Bucket) -> Non
         store.read("none", 5)
     assert told.value.filename == there.url("set/none")
     store.write("a", b"hello", new=True)
-    with pytest.raises(FileExistsError, match="there already"):
+    with pytest.raises(FileExistsError, match="exists already"):
         store.write("a", b"other", new=True)
     with pytest.raises(OSError, match="sends more than the 4 bytes"):
         store.read("a", 4)

@@ -150,7 +150,7 @@ class Client(Reprs, shows="path address run _idle"):
 
     @property
     def orders(self) -> Orders:
-        """What this process knows of orders that grow. Its threads share it."""
+        """Orders that grow, as far as this process knows them. Its threads share this table."""
         if self.run not in self._orders:
             from brand.node.client.orders import Orders
 

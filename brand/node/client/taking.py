@@ -121,6 +121,7 @@ class DirectHitReader(Reprs, shows="_entries _at _blocks"):
             return None
         entries = self._entries[places]
         stored = self._shown(entries) if entries.all() else self._with_cached(places, entries)
+        # The server may have reused pages during the copy: compare the entries again.
         if stored is None or not unchanged(self._entries[places], entries)[entries != 0].all():
             return None
         news = (entries != 0) & ~are_checked(entries)  # samples from the page cache are checked already
@@ -169,7 +170,7 @@ class DirectHitReader(Reprs, shows="_entries _at _blocks"):
         """Return the samples at positions; None if the server does not tell them."""
         highest = int(positions.max())
         first, last = int(positions.min()) // MOST_PLACES, highest // MOST_PLACES
-        if last - first >= REMEMBERED:
+        if last - first >= REMEMBERED:  # more blocks than are remembered would have to be requested for each draw
             return None
         for number in range(first, last + 1):
             block = self._blocks.pop(number, None)
@@ -213,6 +214,7 @@ class _Untold:
         self._messages.append(message)
         self._samples += len(positions)
         lowest, highest = int(positions.min()), int(positions.max())
+        # The positions that are left to this process, estimated from the distance of its positions in this draw.
         step = self._workers * max(1, (highest - lowest) // max(1, len(positions) - 1))
         left = (draws - 1 - highest) // step
         if left < TOLD_TOGETHER or self._samples >= TOLD_TOGETHER or now_s - self._since_s > TOLD_AFTER_S:

@@ -191,7 +191,9 @@ class NodeState:
             from brand.node.decide.sharing.joinings import JoinAnnouncements
 
             peering, sharing = self.peering, self.sharing
-            peering.talk_of(JoinAnnouncements(epochs, peering.peers, peering.telling, sharing.sharing, sharing.leading))
+            peering.set_talk(
+                JoinAnnouncements(epochs, peering.peers, peering.telling, sharing.sharing, sharing.leading)
+            )
 
     # -- stimuli -----------------------------------------------------------------------------------------------------
 
@@ -228,7 +230,7 @@ class NodeState:
             case ClientLeaves(client):
                 core.on_client_gone(client)
                 if self.preparing is not None:
-                    self.preparing.wants.left(client)
+                    self.preparing.wants.remove_client(client)
                 self.divisions.on_client_gone(client)
                 self.fetches.on_client_gone(client)
             case PlanMade():
@@ -243,17 +245,17 @@ class NodeState:
                 if read_for.node == self.members.node:
                     self.fetches.on_read_ended(read_for, data, error)
                 else:
-                    self._among().have_read(read_for, data)
+                    self._among().on_read(read_for, data)
             case StreamOpens(node, asks):
-                instructions += self._among().opened(node, now_s, asks=asks)
+                instructions += self._among().on_stream_open(node, now_s, asks=asks)
             case StreamEnds(node, asks):
-                self._among().ended(node, asks=asks)
+                self._among().on_stream_end(node, asks=asks)
             case NodeRefuses(reason):
                 self._among().telling.disagreements.refuse_all(reason)
             case NodeSays(node, message):
-                instructions += self._among().heard(node, message, now_s)
+                instructions += self._among().on_message(node, message, now_s)
         if self.preparing is not None and not isinstance(stimulus, ClientDraws | ClientTakes | ClientReleases):
-            self.preparing.news()
+            self.preparing.on_news()
         self._plans = core.epochs.plans.of_use()
         return instructions + list(core.draws.answers())
 
@@ -266,13 +268,13 @@ class NodeState:
                 numbers = preparing.register(client, run, wants)
                 yield Numbers(client, numbers or (), "" if numbers else TOO_MANY)
             case PreparerReady(preparer):
-                preparing.preparers.is_ready(preparer, now_s)
+                preparing.preparers.mark_idle(preparer, now_s)
             case PreparerSized(preparer, number, sizes):
-                yield from preparing.sized(preparer, number, sizes, now_s)
+                yield from preparing.on_sizes(preparer, number, sizes, now_s)
             case PreparedFilled(number):
-                preparing.filled(number, now_s)
+                preparing.on_copied(number, now_s)
             case PreparerEnded(preparer):
-                preparing.ended(preparer, now_s)
+                preparing.on_worker_end(preparer, now_s)
 
     def _decide_order(self, said: ClientOrders, now_s: float) -> OrderDecided:
         """Record the samples that a client knows of an online order, and answer with those that are decided.
@@ -284,9 +286,9 @@ class NodeState:
                 raise UsageError(NOT_ONLINE)
             return OrderDecided(said.client, 0, np.empty(0, np.int32))
         if len(said.places):
-            self.online.learns(said.key, said.first, said.places, said.sure, now_s)
+            self.online.learn(said.key, said.first, said.places, said.sure, now_s)
         self.online.want(said.key, said.wanted, now_s)
-        told = self.online.orders.tells(said.key, said.first, MOST_PLACES)
+        told = self.online.orders.publish(said.key, said.first, MOST_PLACES)
         return OrderDecided(said.client, self.online.orders.decided(said.key), told)
 
     def _among(self) -> Peering:
@@ -326,7 +328,7 @@ class NodeState:
         reads = self.core.reads
         yield from self.fetches.reads(self._free)
         if self.peering is not None:
-            yield from self.peering.answering.reads(self._free)
+            yield from self.peering.answering.start_reads(self._free)
         left, together, self._starting = AT_ONCE, AT_ONCE if self._starting else reads.under_way.together(), False
         while self._free > 0 and not self._starting:
             read = reads.next(now_s, min(left, self._free, together))

@@ -25,6 +25,7 @@ class Allocator(Reprs, shows="count page free"):
         self.page, self.count = page, limit // page
         if self.count < 2:
             raise UsageError(f"memory of {limit:,} bytes is too small: this data set needs at least {2 * page:,}")
+        # A stack whose top is page 1, so that the first chains are contiguous. Page 0 is the sink.
         self._free = np.arange(self.count - 1, 0, -1, dtype=np.int32)
         self.free = len(self._free)
         """Number of free pages: the first `free` entries of the stack."""

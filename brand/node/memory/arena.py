@@ -30,6 +30,8 @@ class Arena(Reprs, shows="pages _page descriptor"):
         self.descriptor = os.memfd_create("brand", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(self.descriptor, count * page)
         self._memory = mmap.mmap(self.descriptor, count * page)
+        # A client of a shorter file would crash at its next access (SIGBUS). This mapping is older than the seals, so
+        # it remains writable.
         seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
         try:
             fcntl.fcntl(self.descriptor, fcntl.F_ADD_SEALS, seals | _SEAL_FUTURE_WRITE)

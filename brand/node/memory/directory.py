@@ -78,6 +78,7 @@ def are_checked(entries: Entries) -> NDArray[np.bool_]:
 
 def runs_of(entries: Entries) -> tuple[NDArray[np.int32], NDArray[np.uint32]]:
     """Return first page and number of pages of each sample that is shown."""
+    # The casts to smaller integers drop the stamp and the checked bit.
     return entries.astype(np.uint32).view(np.int32), (entries >> np.uint64(32)).astype(np.uint16).astype(np.uint32)
 
 

@@ -62,7 +62,9 @@ class Residents:
 
     def __repr__(self) -> str:
         here = np.count_nonzero(self._head >= 0)
-        return f"Residents({here} of {len(self._head)} samples in memory, {np.count_nonzero(self.kept())} of them kept)"
+        return (
+            f"Residents({here} of {len(self._head)} samples in memory, {np.count_nonzero(self.kept())} of them cached)"
+        )
 
     def present(self, places: Places | slice) -> NDArray[np.bool_]:
         return self._head[places] >= 0

@@ -3,8 +3,8 @@
 server     the loop
 requests   turns messages of clients into stimuli
 clients    connections of clients
-exchange   messages of nodes become stimuli
-composing  parts of features that are on
+exchange   turns messages of other nodes into stimuli
+composing  imports the features that only some servers need
 work       plans and reads, in threads
 executor   the threads
 scouting   looks for chunks in the page cache, ahead of the reads

@@ -1,4 +1,6 @@
-"""What does a server need for the features that are on? It imports them here, and no others."""
+"""Imports the parts of a server that only some servers need: streams to other nodes, decode workers, the log of
+decisions.
+"""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ class StreamExchange(Reprs, shows="_turn.core.peers"):
             if not telling.disagreements.all_refused:
                 log.warning("%s", reason)
             self._tell(NodeRefuses(reason))
-        was_open = peers.reachable(node) if stream.asks else peers[node].asks
+        was_open = peers.is_reachable(node) if stream.asks else peers[node].asks
         if not was_open:
             return
         level = logging.WARNING if telling.draws else logging.INFO  # if no rank draws, the job has ended

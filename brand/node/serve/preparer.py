@@ -71,6 +71,7 @@ def main() -> None:
     with socket.socket(fileno=line) as server:
         server.send(READY)
         while packet := server.recv(MOST):
+            # Later than the server's own limit: the alarm matters only if the server cannot end this process.
             signal.alarm(round(2 * BATCH_S))
             number, order = unpack_order(packet)
             if isinstance(order, DecodeSpec):

@@ -148,7 +148,7 @@ def digest(instructions: Sequence[Instruction]) -> str:
 
 
 class _Player:
-    """A `NodeState` that gets the stimuli of a log, and the results of its own instructions."""
+    """Feeds a `NodeState` with the stimuli of a log, and with the results of its own instructions."""
 
     def __init__(self, head: dict[str, Any], index: Rows, pages_of: PageCounts) -> None:
         self._page = int(head["page"])

@@ -229,7 +229,7 @@ class NodeServer(Reprs, shows="address _clients _turn"):
         return _LOOK_S
 
     def _tell(self, stimulus: Stimulus) -> None:
-        """Take a stimulus, and execute what follows. Raises the errors of `NodeState.handle`."""
+        """Handle a stimulus, and execute the instructions that follow. Raises the errors of `NodeState.handle`."""
         now_s, instructions, refused = time.monotonic(), list[Instruction](), None
         try:
             instructions = self._turn.handle(stimulus, now_s)
@@ -237,6 +237,7 @@ class NodeServer(Reprs, shows="address _clients _turn"):
             refused = error
             raise
         finally:
+            # Refused stimuli are recorded, too: their replay must raise the same error.
             if self._recorder is not None:
                 self._recorder.told(now_s, stimulus, instructions, refused)
         for instruction in instructions:
@@ -291,6 +292,7 @@ class NodeServer(Reprs, shows="address _clients _turn"):
             self._clients.refuse(channel, error, time.monotonic())
 
     def _close(self, why: str) -> None:
+        # Clients first, so that they get the reason even if threads or other nodes take long to end.
         self._clients.close(why)
         if self._exchange is not None:
             self._exchange.close()

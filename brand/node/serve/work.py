@@ -123,7 +123,7 @@ class BackgroundWork(Reprs, shows="_executor"):
         self._executor.plan(make, self._made)
 
     def choose(self, choice: ChooseCached) -> None:
-        """Choose which samples are kept in memory, and which in the cache folder.
+        """Choose the samples to cache in memory, and those to cache in the cache folder.
 
         Long work is done in segments, each a job of its own, so that plans of running epochs are made in between.
         """

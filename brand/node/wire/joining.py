@@ -36,24 +36,25 @@ JOINS: Final = FieldSpec(_joins, lambda joins: _LAP.pack(joins.lap) + joins.to_b
 class Vote:
     """The joins with which a node would draw an epoch. The greater of two votes is preferred."""
 
-    stands: bool = False
+    committed: bool = False
     """Whether draws may have been answered with these joins: no other joins are possible any more."""
-    leads: bool = False
+    from_leader: bool = False
     """Whether the leader has decided them, and not the node that replaces the leader."""
     rows: tuple[Join, ...] = ()
     """The joins; empty if the node does not know them."""
 
 
 def _said(_: Any, value: dict[str, Any]) -> Vote:
-    stands, leads = (FLAG.checked(name, value.get(name)) for name in ("stands", "leads"))
+    # `stands` and `leads` are the keys of the message (docs/protocols/node-messages.md).
+    committed, from_leader = (FLAG.checked(name, value.get(name)) for name in ("stands", "leads"))
     try:
-        return Vote(stands, leads, Joins.from_json(value.get("joins"), value.get("lap")).rows)
+        return Vote(committed, from_leader, Joins.from_json(value.get("joins"), value.get("lap")).rows)
     except ValueError as error:
         raise ProtocolError(str(error)) from None
 
 
 def _entries(said: Vote) -> dict[str, Any]:
-    return {"joins": Joins(said.rows).to_json(), "stands": said.stands, "leads": said.leads}
+    return {"joins": Joins(said.rows).to_json(), "stands": said.committed, "leads": said.from_leader}
 
 
 @described(PeerKind.JOINING, json_body=True)
@@ -77,7 +78,7 @@ class JoinVote:
         """Raise `ProtocolError` if the order cannot have these joins."""
         if not self.order.joins:
             raise ProtocolError("joins of an order that has none")
-        if (self.said.stands or self.said.leads) and not self.said.rows:
+        if (self.said.committed or self.said.from_leader) and not self.said.rows:
             raise ProtocolError("joins that are decided, but empty")
         try:
             Joins(self.said.rows).check_fits(self.order.samples, self.order.draws)

@@ -41,7 +41,7 @@ class OrderFound:
 @described(Kind.POSITIONS)
 @dataclass(frozen=True, slots=True)
 class PositionsDivided:
-    """Tell a client which positions are a rank's own. All positions are below 2**32."""
+    """Tell a client the positions that belong to a rank. All positions are below 2**32."""
 
     client: ClientNumber
     positions: Annotated[NDArray[np.int64], array("<u4", into="<i8")]
@@ -68,7 +68,7 @@ class Joined:
 @described(Kind.DECIDED)
 @dataclass(frozen=True, slots=True, eq=False)
 class OrderDecided:
-    """Tell a client how many positions of an epoch are decided, and the samples at some of them."""
+    """Tell a client the number of decided positions of an epoch, and the samples at some of them."""
 
     client: ClientNumber
     decided: Annotated[int, U64]

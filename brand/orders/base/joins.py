@@ -59,7 +59,7 @@ class Joins:
     def check_fits(self, samples: int, draws: int) -> None:
         """Raise ValueError if a data set of `samples` samples and an epoch of `draws` draws cannot have these joins."""
         if any(join.position > draws or join.front >= samples for join in self.rows):
-            raise ValueError(f"joins beyond the {draws:,} draws of an epoch, or beyond a lap of {samples:,}")
+            raise ValueError(f"joins beyond the {draws:,} fetches of an epoch, or beyond a lap of {samples:,}")
 
     def is_start_of(self, other: Joins) -> bool:
         """Return whether the joins of `other` begin with these joins."""

@@ -121,5 +121,5 @@ def unpack_drawn(text: Any, samples: int) -> NDArray[np.int32]:
         raise ValueError(f"the fetched samples do not have one bit for each of {samples:,} samples")
     mask = np.unpackbits(np.frombuffer(bits, np.uint8), bitorder="little")
     if mask[samples:].any():
-        raise ValueError(f"there are more than {samples:,} drawn samples")
+        raise ValueError(f"there are more than {samples:,} fetched samples")
     return np.flatnonzero(mask).astype(np.int32)

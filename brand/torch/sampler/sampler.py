@@ -260,7 +260,7 @@ class BrandSampler(DistributedSampler[int]):
                 raise UsageError(
                     f"Accelerate runs {accelerate_processes()} processes and has not prepared the loader of this "
                     "BrandSampler, so each of them would fetch all samples. Call `accelerator.prepare(loader)`, or say "
-                    "which share of them is drawn here: BrandSampler(dataset, num_replicas=..., rank=...)"
+                    "which share of them is fetched here: BrandSampler(dataset, num_replicas=..., rank=...)"
                 )
             return 1
         if wrapping.skipped:
@@ -277,7 +277,7 @@ class BrandSampler(DistributedSampler[int]):
         if not hasattr(restart.loader, "load_state_dict"):
             raise UsageError(
                 f"Lightning goes on inside epoch {epoch}, and a DataLoader has no state to go on from: it would begin "
-                "the epoch anew and end it early. Use BrandLoader, or torchdata's StatefulDataLoader, which Lightning "
+                "the epoch again and end it early. Use BrandLoader, or torchdata's StatefulDataLoader, which Lightning "
                 "saves in its checkpoints (docs/frameworks.md)"
             )
         present = self._upcoming.present

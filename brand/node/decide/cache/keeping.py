@@ -91,7 +91,7 @@ class Keeping:
         if self._for is None:
             return None
         first, room = self._for
-        if not anew and (room is None or room.stays or self._caching.stopped):
+        if not anew and (room is None or room.is_fixed or self._caching.stopped):
             return None
         aim = None if room is None else self._placing.aim(first, room)
         if not anew and aim in (None, self._aim):

@@ -55,7 +55,7 @@ class CacheCapacity:
     unit_bytes: float
 
     @property
-    def stays(self) -> bool:
+    def is_fixed(self) -> bool:
         """Whether no sample is ever evicted from the folder."""
         return self.placement == "even" or self.all_fits
 
@@ -109,7 +109,7 @@ class Placing:
     def _may_move(self, live: ActiveEpoch, ranks: Ranks, room: CacheCapacity) -> bool:
         """Return whether samples may be evicted, by all that is known before the ranks here are settled."""
         placement = room.placement
-        if room.stays or live.epoch.plan.grows:  # the next epochs of a growing order are unknown
+        if room.is_fixed or live.epoch.plan.grows:  # the next epochs of a growing order are unknown
             return False
         if self._members.nodes > 1 or live.epoch.division.batch:
             if placement != "auto":

@@ -62,13 +62,13 @@ class DecodeAhead:
         self._cursors: dict[int, int] = {}
         """The cursor by decode spec. If there is none, a search begins at the front of the draws."""
         self._plan = epoch.plan
-        self.look()
+        self.update()
 
     def __repr__(self) -> str:
         left = np.count_nonzero(self._position >= 0)
         return f"DecodeAhead(epoch {self.epoch.number}, {left} to draw, cursors {self._cursors})"
 
-    def look(self) -> None:
+    def update(self) -> None:
         """Take account of ranks that have begun, positions that were given up, and a new plan after the run has
         joined again.
         """
@@ -88,7 +88,7 @@ class DecodeAhead:
             self._position[sample_of[self._start : progress.start]] = -1
             self._start = progress.start
 
-    def drawn(self, places: NDArray[Any]) -> None:
+    def remove(self, places: NDArray[Any]) -> None:
         """Remove samples that ranks have drawn."""
         self._position[places] = -1
 
@@ -145,7 +145,7 @@ class DecodeAheadTable:
     def __repr__(self) -> str:
         return f"DecodeAheadTable({self._aheads})"
 
-    def look(self) -> None:
+    def update(self) -> None:
         """Take account of epochs that have begun or ended."""
         live = {
             live.epoch.number: (key, live.epoch)
@@ -156,14 +156,14 @@ class DecodeAheadTable:
             number: self._aheads.get(number) or (key, DecodeAhead(epoch)) for number, (key, epoch) in live.items()
         }
         for _, ahead in self._aheads.values():
-            ahead.look()
+            ahead.update()
 
-    def drawn(self, epoch: Epoch, places: NDArray[Any]) -> None:
-        """Remove samples of an epoch that ranks have drawn. Draws before the next `look` are known from the epoch's
+    def remove(self, epoch: Epoch, places: NDArray[Any]) -> None:
+        """Remove samples of an epoch that ranks have drawn. Draws before the next `update` are known from the epoch's
         progress.
         """
         if epoch.number in self._aheads:
-            self._aheads[epoch.number][1].drawn(places)
+            self._aheads[epoch.number][1].remove(places)
 
     def rewind(self) -> None:
         """Reset all cursors, because samples that were decoded or about to be may need it again."""
@@ -176,7 +176,7 @@ class DecodeAheadTable:
 
         If only one rank draws, up to `few` samples, else up to `many` per rank.
         """
-        best, runs = dict[Queue, NextToDecode](), self.counted(now_s)
+        best, runs = dict[Queue, NextToDecode](), self.active_runs(now_s)
         aheads = [(key, ahead) for key, ahead in self._aheads.values() if key[0] in runs]
         alone = len(runs) == 1 and all(ahead.ranks == 1 for _, ahead in aheads)
         for key, ahead in aheads:
@@ -201,7 +201,7 @@ class DecodeAheadTable:
                 np.minimum(found, ahead.positions(places) + self._behind(key, ahead), out=found)
         return found
 
-    def counted(self, now_s: float) -> set[RunNumber]:
+    def active_runs(self, now_s: float) -> set[RunNumber]:
         """Return the runs that are not idle or have not begun to draw; all runs if there are none.
 
         The same rule is used to decode and to evict samples. Otherwise runs would evict each other's samples without

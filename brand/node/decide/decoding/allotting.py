@@ -40,7 +40,7 @@ class Allotting:
     def __repr__(self) -> str:
         return f"Allotting({dict(self._costs)})"
 
-    def took(self, want: int, sizes: NDArray[Any], seconds: float) -> None:
+    def record(self, want: int, sizes: NDArray[Any], seconds: float) -> None:
         """Record the decode time of samples with these numbers of bytes. It is divided among them in proportion to the
         predictions.
         """
@@ -77,13 +77,13 @@ class DecodeQueue:
     def __repr__(self) -> str:
         return f"DecodeQueue({self._allotting!r}, nothing to decode at {self._empty_s})"
 
-    def news(self) -> None:
+    def on_news(self) -> None:
         """Search again at the next call of `next`, because there may be new samples to decode."""
         self._empty_s = -np.inf
 
-    def took(self, want: int, places: NDArray[Any], seconds: float) -> None:
+    def record(self, want: int, places: NDArray[Any], seconds: float) -> None:
         """Record the time that a decode worker took for these samples."""
-        self._allotting.took(want, self._bytes(places), seconds)
+        self._allotting.record(want, self._bytes(places), seconds)
 
     def forget(self, want: int) -> None:
         """Forget a decode spec."""

@@ -52,16 +52,16 @@ class DecodeWorker:
     ends: deque[float] = field(default_factory=lambda: deque(maxlen=MOST_ENDS))
     """Times of its last ends."""
 
-    def becomes(self, state: WorkerState, now_s: float, batch: int = 0) -> None:
+    def set_state(self, state: WorkerState, now_s: float, batch: int = 0) -> None:
         """Change to another state."""
         self.state, self.since_s, self.batch = state, now_s, batch
 
-    def ended(self, now_s: float) -> None:
+    def on_end(self, now_s: float) -> None:
         """Note that the process has ended, or did not start in time."""
         self.ends.append(now_s)
         often = len(self.ends) == MOST_ENDS and now_s - self.ends[0] <= WITHIN_S
         often |= self.state == WorkerState.STARTING and now_s - self.since_s > START_S
-        self.becomes(WorkerState.DEAD if often else WorkerState.OFF, now_s)
+        self.set_state(WorkerState.DEAD if often else WorkerState.OFF, now_s)
 
 
 class Strikes:
@@ -73,7 +73,7 @@ class Strikes:
     def __repr__(self) -> str:
         return f"Strikes({len(self._strikes)} samples)"
 
-    def over(self, want: int, places: NDArray[Any]) -> NDArray[np.bool_]:
+    def has_strikes(self, want: int, places: NDArray[Any]) -> NDArray[np.bool_]:
         """Return whether a decode worker has ended over each sample."""
         if not self._strikes:
             return np.zeros(len(places), np.bool_)
@@ -120,7 +120,7 @@ class DecodeWorkers:
         """Mark all decode workers that are off as starting. Return their numbers."""
         off = [number for number, preparer in enumerate(self._preparers) if preparer.state == WorkerState.OFF]
         for number in off:
-            self._preparers[number].becomes(WorkerState.STARTING, now_s)
+            self._preparers[number].set_state(WorkerState.STARTING, now_s)
         return off
 
     def idle(self) -> int | None:
@@ -131,28 +131,28 @@ class DecodeWorkers:
         """Return the seconds that a decode worker has been in its state."""
         return now_s - self._preparers[number].since_s
 
-    def is_ready(self, number: int, now_s: float) -> None:
+    def mark_idle(self, number: int, now_s: float) -> None:
         """Mark a decode worker as idle after it has started, or after a batch without results to copy."""
-        self._preparers[number].becomes(WorkerState.IDLE, now_s)
+        self._preparers[number].set_state(WorkerState.IDLE, now_s)
 
-    def takes(self, number: int, batch: int, now_s: float) -> None:
+    def mark_busy(self, number: int, batch: int, now_s: float) -> None:
         """Mark a decode worker as busy with a batch."""
-        self._preparers[number].becomes(WorkerState.BUSY, now_s, batch)
+        self._preparers[number].set_state(WorkerState.BUSY, now_s, batch)
 
-    def hands_over(self, number: int, batch: int, now_s: float) -> None:
+    def mark_done(self, number: int, batch: int, now_s: float) -> None:
         """Mark a decode worker as done with its batch, whose results the server copies."""
-        self._preparers[number].becomes(WorkerState.DONE, now_s, batch)
+        self._preparers[number].set_state(WorkerState.DONE, now_s, batch)
 
-    def is_done(self, number: int, batch: int, now_s: float) -> None:
+    def on_copied(self, number: int, batch: int, now_s: float) -> None:
         """Mark the decode worker of a copied batch as idle, unless it has ended meanwhile."""
         preparer = self._preparers[number]
         if (preparer.state, preparer.batch) == (WorkerState.DONE, batch):
-            preparer.becomes(WorkerState.IDLE, now_s)
+            preparer.set_state(WorkerState.IDLE, now_s)
 
-    def ended(self, number: int, now_s: float) -> bool:
+    def on_end(self, number: int, now_s: float) -> bool:
         """Note that the process of a decode worker has ended. Return whether it is given up."""
         self.ended_in_all += 1
-        self._preparers[number].ended(now_s)
+        self._preparers[number].on_end(now_s)
         return self._preparers[number].state == WorkerState.DEAD
 
     def late(self, now_s: float) -> list[int]:

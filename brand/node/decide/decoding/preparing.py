@@ -59,7 +59,7 @@ class _DecodeBatch:
     """First pages of the samples, once the decode worker has reported their sizes."""
     counts: NDArray[Any] | None = None
 
-    def gets(self, places: NDArray[Any], heads: NDArray[np.int32], counts: NDArray[Any]) -> None:
+    def set_pages(self, places: NDArray[Any], heads: NDArray[np.int32], counts: NDArray[Any]) -> None:
         """Record the samples that fit, and the pages allocated for them."""
         self.places, self.heads, self.counts, self.pages = places, heads, counts, 0
 
@@ -74,21 +74,21 @@ class _Counters:
     """Pages of the decoded samples, by decode spec."""
     samples: dict[int, int] = field(default_factory=dict)
 
-    def makes(self, want: int, pages: NDArray[np.int64]) -> None:
+    def add_sizes(self, want: int, pages: NDArray[np.int64]) -> None:
         """Count decoded samples of a decode spec with these sizes."""
         self.pages[want] = self.pages.get(want, 0) + int(pages.sum())
         self.samples[want] = self.samples.get(want, 0) + len(pages)
 
-    def answers(self, drawn: int, raw: int) -> None:
+    def add_answered(self, drawn: int, raw: int) -> None:
         """Count a draw that is answered with `drawn` decoded samples and `raw` others."""
         self.drawn += drawn
         self.raw += raw
 
-    def fills(self, samples: int) -> None:
+    def add_copied(self, samples: int) -> None:
         """Count samples that were copied into the memory of decoded samples."""
         self.made += samples
 
-    def begins(self) -> int:
+    def next_number(self) -> int:
         """Count a batch. Return its number."""
         self.batches += 1
         return self.batches
@@ -133,12 +133,12 @@ class ServerDecoding:
         for number in numbers or ():
             if number not in self.memory:
                 self.memory.add(number)
-        self.news()
+        self.on_news()
         return numbers
 
-    def news(self) -> None:
+    def on_news(self) -> None:
         """Search for samples to decode again, because samples may be new in memory, or epochs may have begun."""
-        self._choices.news()
+        self._choices.on_news()
 
     def waits(self, client: ClientNumber, run: RunNumber, places: NDArray[Any]) -> bool:
         """Return whether a draw of these places waits for one of them to be decoded."""
@@ -149,19 +149,19 @@ class ServerDecoding:
         for want in self.wants.of_run(run).intersection(wants):
             state = self.memory[want].states(here)
             coming = (state == MAKING) | ((state == RAW) & (not self._full))
-            if coming.any() and not self._strikes.over(want, here[coming]).all():
+            if coming.any() and not self._strikes.has_strikes(want, here[coming]).all():
                 return True
         return False
 
     def take(self, draw: Draw, epoch: Epoch, here: NDArray[Any]) -> DecodedSamples:
         """Answer a draw that found these samples in memory. Return the decoded samples that it gets."""
-        self._aheads.drawn(epoch, epoch.plan.sample_of[draw.positions])
+        self._aheads.remove(epoch, epoch.plan.sample_of[draw.positions])
         wants = self.wants.of(draw.client, draw.key[0])
         if not wants:
             return NOTHING
         prepared = np.logical_and.reduce([self.memory[want].states(here) == MADE for want in wants])
         made = here[prepared]
-        self._counters.answers(len(made), len(here) - len(made))
+        self._counters.add_answered(len(made), len(here) - len(made))
         if not len(made):
             return NOTHING
         found = [self.memory[want].lease(made) for want in wants]
@@ -173,30 +173,30 @@ class ServerDecoding:
     def step(self, now_s: float) -> Iterator[ToDo]:
         """Yield the next instructions to all decode workers."""
         for late in self.preparers.late(now_s):
-            self.ended(late, now_s)
+            self.on_worker_end(late, now_s)
             yield EndPreparer(late)
         self._full = False
         if not self.wants.any:
             return
         yield from map(StartPreparer, self.preparers.start(now_s))
-        self._aheads.look()
+        self._aheads.update()
         while (number := self.preparers.idle()) is not None and (found := self._next(now_s)) is not None:
             if len(found.places):
                 yield self._prepare(number, found, now_s)
 
-    def sized(self, preparer: int, number: int, sizes: NDArray[np.int64], now_s: float) -> Iterator[Fill]:
+    def on_sizes(self, preparer: int, number: int, sizes: NDArray[np.int64], now_s: float) -> Iterator[Fill]:
         """Allocate pages for a batch that a decode worker has decoded to samples of these sizes, and yield the copy."""
         batch, shelf = self._batches[number], self.memory[self._batches[number].want]
         places, pages = batch.places, pages_of(sizes)
-        self._choices.took(batch.want, places[sizes != UNTRIED], self.preparers.busy_s(preparer, now_s))
+        self._choices.record(batch.want, places[sizes != UNTRIED], self.preparers.busy_s(preparer, now_s))
         self._residents.mark_checked(places[sizes > 0])
         self._residents.let_go(places)
-        self._counters.makes(batch.want, pages[pages > 0])
+        self._counters.add_sizes(batch.want, pages[pages > 0])
         never = (pages > self.memory.largest) | ((pages == 0) & (sizes != UNTRIED))
         fits = (pages > 0) & ~never
         # The batch may have become larger than expected, and its samples may have been drawn meanwhile.
         if int(pages[fits].sum()) > self.memory.allocator.free:
-            fits &= self._aheads.leads(batch.want, places, self._aheads.counted(now_s)) < np.inf
+            fits &= self._aheads.leads(batch.want, places, self._aheads.active_runs(now_s)) < np.inf
             fits &= np.cumsum(np.where(fits, pages, 0)) <= self.memory.allocator.free
         shelf.stops(places[never], never=True)
         shelf.stops(places[~never & ~fits])
@@ -204,23 +204,23 @@ class ServerDecoding:
             self._aheads.rewind()
         if not fits.any():
             del self._batches[number]
-            self.preparers.is_ready(preparer, now_s)
+            self.preparers.mark_idle(preparer, now_s)
             return
         heads, target = self.memory.allocator.take(pages[fits])
-        batch.gets(places[fits], heads, pages[fits])
-        self.preparers.hands_over(preparer, number, now_s)
+        batch.set_pages(places[fits], heads, pages[fits])
+        self.preparers.mark_done(preparer, number, now_s)
         yield Fill(preparer, number, np.flatnonzero(np.repeat(fits, pages)), target)
 
-    def filled(self, number: int, now_s: float) -> None:
+    def on_copied(self, number: int, now_s: float) -> None:
         """Note that the samples of a batch were copied into the memory of decoded samples."""
         batch = self._batches.pop(number)
         assert batch.heads is not None
         assert batch.counts is not None
         self.memory[batch.want].put(batch.places, batch.heads, batch.counts)
-        self._counters.fills(len(batch.places))
-        self.preparers.is_done(batch.preparer, number, now_s)
+        self._counters.add_copied(len(batch.places))
+        self.preparers.on_copied(batch.preparer, number, now_s)
 
-    def ended(self, preparer: int, now_s: float) -> None:
+    def on_worker_end(self, preparer: int, now_s: float) -> None:
         """Give back the batch of a decode worker that has ended."""
         for number, batch in list(self._batches.items()):
             if batch.preparer == preparer and batch.heads is None:
@@ -229,8 +229,8 @@ class ServerDecoding:
                 self.memory[batch.want].stops(batch.places)
                 self.memory[batch.want].stops(self._strikes.add(batch.want, batch.places), never=True)
         self._aheads.rewind()
-        self.news()
-        if self.preparers.ended(preparer, now_s):
+        self.on_news()
+        if self.preparers.on_end(preparer, now_s):
             left = (
                 "clients decode these samples themselves"
                 if not self.preparers.hopeful
@@ -272,7 +272,7 @@ class ServerDecoding:
         most = min(ENOUGH // allocator.page, allocator.count // BATCH_SHARE)
         wanted = min(len(found.places), BATCH, max(1, most // mean))
         under_way = sum(batch.pages for batch in self._batches.values())
-        runs = self._aheads.counted(now_s)
+        runs = self._aheads.active_runs(now_s)
         lead = float(self._aheads.leads(found.want, found.places[:wanted], runs).max())
         self._clearing.make_room(under_way + mean * wanted, lead, runs, now_s)
         return found.places[: max(0, min(wanted, (allocator.free - under_way) // mean))]
@@ -287,7 +287,7 @@ class ServerDecoding:
                 places = live.epoch.plan.sample_of[np.unique(draw.positions)]
                 places = places[self._residents.present(places)]
                 places = places[self.memory[want].states(places) == RAW]
-                places = places[~self._strikes.over(want, places)]
+                places = places[~self._strikes.has_strikes(want, places)]
                 if len(places):
                     queue = draw.key[0], live.epoch.division.rank_of(int(draw.positions[0]))
                     return NextToDecode(queue, want, places[:BATCH], 0.0, 0.0)
@@ -299,7 +299,7 @@ class ServerDecoding:
 
         None if the first one is too large for a packet, and is never decoded.
         """
-        struck = self._strikes.over(want, places)
+        struck = self._strikes.has_strikes(want, places)
         places = places[:1] if struck[0] else places[~struck]
         few = np.cumsum(self._residents.pages_of[places].astype(np.int64)) <= MOST_PAGES
         if not few[0]:
@@ -307,14 +307,14 @@ class ServerDecoding:
         return places[few]
 
     def _prepare(self, preparer: int, found: NextToDecode, now_s: float) -> Prepare:
-        number = self._counters.begins()
+        number = self._counters.next_number()
         places, mean = found.places, self._counters.mean(found.want, min(GUESS, self.memory.largest))
         self._batches[number] = _DecodeBatch(found.queue, found.want, preparer, places, mean * len(places))
         self.memory[found.want].starts(places)
         self._residents.refer(places)
-        self.preparers.takes(preparer, number, now_s)
+        self.preparers.mark_busy(preparer, number, now_s)
         chains = Chains(*self._residents.chains(places))
-        return Prepare(preparer, number, found.want, self.wants.named(found.want), chains)
+        return Prepare(preparer, number, found.want, self.wants.spec_of(found.want), chains)
 
     def _forget(self, want: int) -> bool:
         """Forget a decode spec that no client has, unless its samples are in use. Return whether it was forgotten."""

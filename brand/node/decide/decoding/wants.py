@@ -62,7 +62,7 @@ class DecodeSpecTable:
         self._count()
         return self._of[client, run]
 
-    def left(self, client: ClientNumber) -> None:
+    def remove_client(self, client: ClientNumber) -> None:
         """Forget a client that has disconnected."""
         self._of = {key: numbers for key, numbers in self._of.items() if key[0] != client}
         self._count()
@@ -83,6 +83,6 @@ class DecodeSpecTable:
         runs = Counter(chain.from_iterable(wanted.values()))
         self._prepared = {run: {n for n in numbers if runs[n] >= self.least} for run, numbers in wanted.items()}
 
-    def named(self, number: int) -> DecodeSpec:
+    def spec_of(self, number: int) -> DecodeSpec:
         """Return the decode spec of a number."""
         return next(want for want, of in self._numbers.items() if of == number)

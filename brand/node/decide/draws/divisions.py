@@ -54,7 +54,7 @@ class Divisions:
         waiting, self._asked = self._asked, []
         for asked in waiting:
             live = self._epochs.get(asked.key)
-            if live is not None and self._epochs.features.stands(asked.key):
+            if live is not None and self._epochs.features.is_committed(asked.key):
                 yield PositionsDivided(asked.client, live.epoch.division.positions(asked.rank))
             elif now_s - asked.since_s > LIMIT_S:
                 missing = ", ".join(map(str, self._missing_ranks(asked.key)))

@@ -121,9 +121,9 @@ class Draws:
         """Answer draws that have waited too long with the samples in memory."""
         for draw in self.waiting:
             live = self._epochs.get(draw.key)
-            if now_s - draw.since_s <= LONGEST_WAIT_S or live is None or not self._features.stands(draw.key):
+            if now_s - draw.since_s <= LONGEST_WAIT_S or live is None or not self._features.is_committed(draw.key):
                 continue
-            if live.epoch.decides(draw.positions) and not self._features.holds_back(draw, now_s):
+            if live.epoch.decides(draw.positions) and not self._features.is_held_back(draw, now_s):
                 self.answer(draw, now_s)
 
     def first_stuck(self, now_s: float) -> Draw | None:
@@ -132,7 +132,7 @@ class Draws:
             live = self._epochs.get(draw.key)
             if live is None or not live.epoch.waits_for_reads(draw.positions):
                 continue
-            if self._agreed(draw, live, now_s) and not self._features.holds_back(draw, now_s):
+            if self._agreed(draw, live, now_s) and not self._features.is_held_back(draw, now_s):
                 return draw
         return None
 
@@ -174,7 +174,7 @@ class Draws:
             draw.note_missing(int(draw.positions[to_come[-1]]))
             own = self._members.nodes == 1 or epoch.owner_of(places[to_come[-1:]])[0] == self._members.node
             return "storage" if own else "node"
-        if not self._agreed(draw, live, now_s) or self._features.holds_back(draw, now_s):
+        if not self._agreed(draw, live, now_s) or self._features.is_held_back(draw, now_s):
             return "server"
         if self._decodes is not None and self._decodes.waits(draw.client, draw.key[0], places):
             return "preparation"
@@ -186,8 +186,8 @@ class Draws:
         If ranks begin at different positions, the server refuses the run before that time is over.
         """
         if not live.agreed:
-            agreed = self._features.agrees(draw, now_s)
-            if agreed and self._features.stands(draw.key):
+            agreed = self._features.is_agreed(draw, now_s)
+            if agreed and self._features.is_committed(draw.key):
                 live.mark_agreed()
         return live.agreed
 

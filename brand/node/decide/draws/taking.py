@@ -83,7 +83,7 @@ class DirectHitLog:
         (number, epoch_number), epoch = key, live.epoch
         epoch.progress.add_drawn(epoch.division.rank_of(int(positions[0])), positions)
         self._epochs.pacing.pulse(number).beat(len(places), now_s)
-        self._epochs.features.drawn(key)
+        self._epochs.features.on_drawn(key)
         run = self._epochs.runs[number]
         run.add_drawn(len(places))
         run.add_served(len(readable(epoch, places)))

@@ -174,7 +174,7 @@ class Epochs:
         life = self.lives.get(key)
         if self.features.wants(key, joins):
             live = None if life is None else life.live
-            if self.features.replans(key, joins, live=live is not None) and live is not None and read_of is not None:
+            if self.features.take_plan(key, joins, live=live is not None) and live is not None and read_of is not None:
                 live.epoch.replace_plan(plan, read_of)
             return
         if life is None or not life.planned or isinstance(life.stage, PlanReady) or joins != self.features.joined(key):

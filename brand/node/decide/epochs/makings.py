@@ -86,7 +86,7 @@ class EpochBuilder:
         ranks = run.ranks(division.replicas) or {0: self._members.node}
         requests, foreseen = None, self._members.foreseen_by(run.order)
         if foreseen is not None and division == Division(run.order.draws, 0, foreseen.ranks):
-            requests = follows(plan.requests, ranks, foreseen.nodes, division.replicas)
+            requests = requests_of_ranks(plan.requests, ranks, foreseen.nodes, division.replicas)
         if division.batch:
             known = run.known(division.replicas)
             node_of_rank = np.array([known[rank] for rank in range(division.replicas)])
@@ -123,7 +123,7 @@ class EpochBuilder:
         return True
 
 
-def follows(
+def requests_of_ranks(
     requests: PeerRequests | None, ranks: dict[int, NodeNumber], nodes: int, replicas: int
 ) -> PeerRequests | None:
     """Return the table of requests if the ranks are at the nodes that it foresees: neighbouring ranks at each node.

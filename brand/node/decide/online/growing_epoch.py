@@ -93,7 +93,7 @@ class OnlineEpoch(Epoch):
             self.reads.look_anew(self.states)
             yield len(places)
 
-    def grows(self, *, anew: bool) -> None:
+    def on_growth(self, *, anew: bool) -> None:
         """Note that more of the order is decided; `anew`: earlier positions have changed, too."""
         if anew:
             self.reads.look_anew(self.states)

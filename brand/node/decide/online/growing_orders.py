@@ -40,20 +40,20 @@ class OnlineOrder:
     since_s: float | None = None
     """The time of the first request for it, or of the first report of what a client knows."""
 
-    def asks(self, end: int, count: int, now_s: float) -> None:
+    def add_request(self, end: int, count: int, now_s: float) -> None:
         """Note that a client asks for `count` positions before `end`, or wants them decided."""
         self.most, self.largest = max(self.most, end), max(self.largest, count)
         self.since_s = now_s if self.since_s is None else self.since_s
 
-    def begins(self) -> None:
+    def mark_begun(self) -> None:
         """Note that a rank begins the epoch."""
         self.begun = True
 
-    def answers(self) -> None:
+    def mark_told(self) -> None:
         """Note that samples are sent to a client."""
         self.told = True
 
-    def becomes(self, growing: Growing) -> Growing:
+    def set_growing(self, growing: Growing) -> Growing:
         """Set the order if there was none. Return the order."""
         if self.growing is None:
             self.growing = growing
@@ -74,7 +74,7 @@ class OnlineOrderTable:
 
     def __getitem__(self, key: Key) -> OnlineOrder:
         """Return the order of an epoch. Raises `UsageError` if it is forgotten."""
-        if self.over(key):
+        if self.is_over(key):
             raise UsageError(
                 f"epoch {key[1]} of job {self._runs[key[0]].name} is over, and its order is not remembered"
             )
@@ -88,11 +88,11 @@ class OnlineOrderTable:
         """Return all orders."""
         return list(self._orders.items())
 
-    def over(self, key: Key) -> bool:
+    def is_over(self, key: Key) -> bool:
         """Return whether the order of an epoch is forgotten, although samples were sent to clients."""
         return key[1] in self._over.get(key[0], ())
 
-    def anew(self, key: Key) -> OnlineOrder:
+    def reopen(self, key: Key) -> OnlineOrder:
         """Return the order of an epoch that a rank begins or a client knows; a new one if it is forgotten."""
         self._over.get(key[0], set()).discard(key[1])
         return self[key]
@@ -102,7 +102,7 @@ class OnlineOrderTable:
         order = self._orders.get(key)
         return 0 if order is None or order.growing is None else order.growing.decided
 
-    def tells(self, key: Key, first: int, most: int) -> NDArray[np.int32]:
+    def publish(self, key: Key, first: int, most: int) -> NDArray[np.int32]:
         """Return up to the given number of decided samples at positions from `first` on.
 
         These positions are final from now on.
@@ -110,7 +110,7 @@ class OnlineOrderTable:
         if first >= self.decided(key):
             return np.empty(0, np.int32)
         order = self._orders[key]
-        order.answers()
+        order.mark_told()
         assert order.growing is not None
         return order.growing.sample_of[first : min(first + most, order.growing.decided)].copy()
 

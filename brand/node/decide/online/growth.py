@@ -5,7 +5,7 @@ jobs draw together.
 
 **A server that replaces another one** knows no order. Each client process knows the orders of its epochs as far as they
 were decided at its last draw. Before its next draw it sends them, with the number of first positions that may have been
-answered (`learns`). For `RECOVERY_S` the server decides nothing beyond these, because other processes may know more.
+answered (`learn`). For `RECOVERY_S` the server decides nothing beyond these, because other processes may know more.
 Then it decides. If a late process was answered other samples than clients of this server have received meanwhile, the
 process is refused, because no sample may be drawn twice unnoticed.
 """
@@ -52,26 +52,26 @@ class OnlineOrders(Feature):
     @property
     def hurries(self) -> bool:
         """Whether there is more to decide at once."""
-        return self._rounds.due(self._levels)
+        return self._rounds.is_due(self._levels)
 
     # -- events ------------------------------------------------------------------------------------------------------
 
     def begin(self, key: Key) -> None:
         """Note that a rank begins an epoch."""
         if self._runs[key[0]].order.grows:
-            self.orders.anew(key).begins()
+            self.orders.reopen(key).mark_begun()
 
     def ask(self, key: Key, positions: NDArray[np.int64], now_s: float) -> None:
         """Note that a client asks for positions of an epoch. Raises `UsageError`."""
         if self._runs[key[0]].order.grows:
-            self.orders[key].asks(int(positions.max()) + 1, len(positions), now_s)
+            self.orders[key].add_request(int(positions.max()) + 1, len(positions), now_s)
 
     def answer(self, key: Key) -> int:
         """Note that samples are sent to a client. Return the number of decided positions, 0 if the order is not
         online.
         """
         if self._runs[key[0]].order.grows:
-            self.orders[key].answers()
+            self.orders[key].mark_told()
         return self.orders.decided(key)
 
     def make(
@@ -81,8 +81,8 @@ class OnlineOrders(Feature):
         plan = ready.plan
         if not plan.grows:
             return None
-        order = self.orders.anew(key)
-        growing = order.growing or order.becomes(Growing(plan.sample_of, plan.mapping.samples, ready.read_of))
+        order = self.orders.reopen(key)
+        growing = order.growing or order.set_growing(Growing(plan.sample_of, plan.mapping.samples, ready.read_of))
         if ready.begin.times and division.start > growing.decided:  # no rank draws before the start
             self._rounds.leave(key)
             growing.skip_to(division.start)
@@ -90,14 +90,14 @@ class OnlineOrders(Feature):
 
     def is_over(self, key: Key) -> bool:
         """Return whether the order of an epoch is forgotten, although samples were sent to clients."""
-        return self.orders.over(key)
+        return self.orders.is_over(key)
 
     def forget_runs(self) -> None:
         """Forget runs that have ended."""
         for key in self.orders.forget_old():
             self._rounds.leave(key)
 
-    def learns(self, key: Key, first: int, places: NDArray[Any], sure: int, now_s: float) -> None:
+    def learn(self, key: Key, first: int, places: NDArray[Any], sure: int, now_s: float) -> None:
         """Take the samples that a client knows at positions from `first` on.
 
         The client may have been answered positions before `sure`. Raises `UsageError`.
@@ -111,12 +111,14 @@ class OnlineOrders(Feature):
             or (places < 0).any()
             or (places >= mine.samples).any()
         ):
-            raise UsageError(f"samples or positions beyond the {mine.draws:,} draws of {mine.samples:,} samples")
-        order = self.orders.anew(key)
-        growing = order.growing or order.becomes(Growing.of(mine.mapping, mine.subset))
+            raise UsageError(
+                f"samples or positions beyond the {mine.draws:,} positions of an epoch of {mine.samples:,} samples"
+            )
+        order = self.orders.reopen(key)
+        growing = order.growing or order.set_growing(Growing.of(mine.mapping, mine.subset))
         if first > growing.decided:
             raise UsageError(f"samples from position {first:,} on, but only {growing.decided:,} positions are decided")
-        order.asks(0, 0, now_s)
+        order.add_request(0, 0, now_s)
         before, end = growing.decided, min(first + len(places), sure)
         agreed = growing.agree(first, places)
         anew = agreed < end and first == 0 and not order.told
@@ -136,7 +138,7 @@ class OnlineOrders(Feature):
         """Note that a client wants the order before a position. Raises `UsageError`."""
         order = self.orders[key]
         if order.begun:  # if not, another server has decided the order, and other processes know it
-            order.asks(min(position, self._runs[key[0]].order.draws), 0, now_s)
+            order.add_request(min(position, self._runs[key[0]].order.draws), 0, now_s)
 
     # -- steps -------------------------------------------------------------------------------------------------------
 
@@ -180,7 +182,7 @@ class OnlineOrders(Feature):
     def _grow(self, key: Key, *, anew: bool) -> None:
         epoch = self._epoch(key)
         if epoch is not None:
-            epoch.grows(anew=anew)
+            epoch.on_growth(anew=anew)
 
     def _epoch(self, key: Key) -> OnlineEpoch | None:
         """Return the active epoch of a key."""

@@ -45,7 +45,7 @@ class _Group:
     entered: int = 0
     """Number of jobs that have entered while other jobs were present."""
 
-    def enters(self, key: Key, seed: int, growing: Growing) -> None:
+    def add(self, key: Key, seed: int, growing: Growing) -> None:
         """Add a job. The stream of random words starts again."""
         self.entered = self.entered + 1 if self.jobs else 0
         need = self.tree.insert(growing.open())
@@ -79,7 +79,7 @@ class Rounds:
         group = self._groups.get(name)
         if group is None:
             group = self._groups[name] = _Group(Tree(self._samples), Words(seed, RandomStream.ROUNDS))
-        group.enters(key, seed, growing)
+        group.add(key, seed, growing)
         self._group_of[key] = name
 
     def leave(self, key: Key) -> None:
@@ -91,7 +91,7 @@ class Rounds:
             if not group.jobs:
                 del self._groups[name]
 
-    def due(self, levels: Mapping[Key, Levels]) -> bool:
+    def is_due(self, levels: Mapping[Key, Levels]) -> bool:
         """Return whether any job has fewer decided positions than it needs."""
         return any(self._in_need(group, levels) for group in self._groups.values())
 

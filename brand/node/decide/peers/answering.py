@@ -39,14 +39,14 @@ class _AskingNode:
     """Bytes of answers that are being read or wait to be sent."""
     answers: deque[FetchReply] = field(default_factory=deque)
 
-    def starts(self) -> tuple[Fetch, int]:
+    def start_next(self) -> tuple[Fetch, int]:
         """Start the read for the next question. Return the question and the bytes of its answer."""
         fetch, size = self.questions.popleft()
         self.reading += 1
         self.unsent += size
         return fetch, size
 
-    def has_read(self, number: int, data: bytes, size: int) -> None:
+    def add_answer(self, number: int, data: bytes, size: int) -> None:
         """Queue the answer to a question whose read has ended. The answer was expected to have `size` bytes."""
         view = memoryview(data)
         self.reading -= 1
@@ -54,14 +54,14 @@ class _AskingNode:
         for start in range(0, max(1, len(view)), PART):
             self.answers.append(FetchReply(number, len(view), start, view[start : start + PART]))
 
-    def leaves(self) -> FetchReply:
+    def pop_part(self) -> FetchReply:
         """Return the next piece of an answer, and remove it from the queue."""
         part = self.answers.popleft()
         self.unsent -= len(part.part)
         return part
 
     @property
-    def open(self) -> int:
+    def open_questions(self) -> int:
         """Number of questions whose answers were not sent completely."""
         return len(self.questions) + self.reading + len({part.number for part in self.answers})
 
@@ -77,10 +77,10 @@ class FetchAnswers:
         """Number of reads under way."""
 
     def __repr__(self) -> str:
-        state = {node: (asking.open, asking.unsent) for node, asking in self._asking.items()}
+        state = {node: (asking.open_questions, asking.unsent) for node, asking in self._asking.items()}
         return f"FetchAnswers({self.on_the_way} reads; questions and unsent bytes by node: {state})"
 
-    def opened(self, node: NodeNumber, opening: int) -> None:
+    def reset(self, node: NodeNumber, opening: int) -> None:
         """Forget the earlier questions of a node after it has opened a stream: they get no answer."""
         self._asking[node] = _AskingNode(opening)
 
@@ -89,11 +89,11 @@ class FetchAnswers:
         questions.
         """
         asking = self._asking[node]
-        if asking.open >= MAX_QUESTIONS:
+        if asking.open_questions >= MAX_QUESTIONS:
             raise ProtocolError(f"more than {MAX_QUESTIONS} open questions")
         asking.questions.append((fetch, size))
 
-    def reads(self, free: int) -> Iterator[ReadFor]:
+    def start_reads(self, free: int) -> Iterator[ReadFor]:
         """Start up to `free` reads, and yield them. Nodes take turns."""
         free = min(free, self._most - self.on_the_way)
         ready = deque(node for node, asking in self._asking.items() if asking.questions)
@@ -102,21 +102,21 @@ class FetchAnswers:
             asking = self._asking[node]
             if asking.unsent >= MAX_READ:
                 continue
-            fetch, size = asking.starts()
+            fetch, size = asking.start_next()
             self.on_the_way += 1
             free -= 1
             yield ReadFor(node, fetch.number, asking.opening, fetch.places, size)
             if asking.questions:
                 ready.append(node)
 
-    def have_read(self, read: ReadFor, data: bytes) -> None:
+    def on_read(self, read: ReadFor, data: bytes) -> None:
         """Take the result of a read that has ended. `data` is the result of `pack_samples`."""
         self.on_the_way -= 1
         asking = self._asking[read.node]
         if read.opening == asking.opening:  # if not, the stream of the question has ended
-            asking.has_read(read.number, data, read.size)
+            asking.add_answer(read.number, data, read.size)
 
-    def next_part(self, node: NodeNumber) -> FetchReply | None:
+    def pop_part(self, node: NodeNumber) -> FetchReply | None:
         """Return the piece of an answer to send to a node now, or None if there is none."""
         asking = self._asking[node]
-        return asking.leaves() if asking.answers else None
+        return asking.pop_part() if asking.answers else None

@@ -46,7 +46,7 @@ class Disagreements:
         if run is not None:
             self._wrong[run] = reason
 
-    def solve(self) -> None:
+    def clear(self) -> None:
         """Clear the reason that is for all runs after a node has agreed to work with this node."""
         self._wrong.pop(None, None)
 
@@ -54,14 +54,14 @@ class Disagreements:
         """Refuse these runs."""
         self._wrong |= dict.fromkeys(runs, reason)
 
-    def look(self, node: NodeNumber) -> None:
+    def check(self, node: NodeNumber) -> None:
         """Refuse the runs that ranks of this node (`node`) and of other nodes have begun in different ways."""
         for number, run in self._runs.items():
             reason = run.conflict(node)
             if reason is not None:
                 self._wrong[number] = reason
 
-    def clients(self, now_s: float) -> Iterator[tuple[ClientNumber, UsageError]]:
+    def refused_clients(self, now_s: float) -> Iterator[tuple[ClientNumber, UsageError]]:
         """Yield the clients to refuse, with the reasons. The server refuses them at once, and again until they
         disconnect.
 

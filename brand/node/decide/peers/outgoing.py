@@ -63,7 +63,7 @@ class Outgoing:
             self._first = np.concatenate((urgent, rest[waits], rest[~waits]))
             self.urgent += int(waits.sum())
             return
-        asked = self._bring(positions, _ASKED)
+        asked = self._move_to(positions, _ASKED)
         self._first = np.concatenate((self._first, asked))
         self.urgent = len(self._first)
         table = self._requests
@@ -72,7 +72,7 @@ class Outgoing:
         foreseen[foreseen] = table.positions[at[foreseen]] == asked[foreseen]
         along = np.concatenate((asked[:0], *(table.sent_with(number) for number in at[foreseen].tolist())))
         second = self._second[~np.isin(self._second, asked)]
-        self._second = np.sort(np.concatenate((second, self._bring(along, _ALONG))))  # in the order of the draws
+        self._second = np.sort(np.concatenate((second, self._move_to(along, _ALONG))))  # in the order of the draws
 
     @property
     def unanswered(self) -> NDArray[Any]:
@@ -89,7 +89,7 @@ class Outgoing:
             self._first = self._first[count:]
             self.urgent = max(0, self.urgent - count)
         else:
-            self._bring(self._second[:count], _ASKED)
+            self._move_to(self._second[:count], _ASKED)
             self._second = self._second[count:]
 
     def front(self, samples: int) -> int:
@@ -98,7 +98,7 @@ class Outgoing:
             return 0
         return int(self._first.min(initial=samples))
 
-    def _bring(self, positions: NDArray[Any], stage: int) -> NDArray[Any]:
+    def _move_to(self, positions: NDArray[Any], stage: int) -> NDArray[Any]:
         """Move positions to a stage. Return the positions that were at an earlier stage, ascending, all different."""
         at = np.searchsorted(self._known, positions)
         known = at < len(self._known)
@@ -128,7 +128,7 @@ class Taker:
     asked: list[NDArray[np.int64]] = field(default_factory=list)
     """Positions that the node requested before the plan was made."""
 
-    def starts(self, epoch: Epoch) -> None:
+    def start(self, epoch: Epoch) -> None:
         """Begin to send the samples that the node's ranks draw of an active epoch."""
         before = queue_to(epoch, self.node) if self.node in epoch.outgoing else None
         queue = Outgoing(epoch.to_send(self.node), epoch.plan.requests if self.asks else None, self.front)

@@ -46,15 +46,15 @@ _FRONT: Final = 64
 class JoinTalk(Protocol):
     """Messages between nodes about jobs that share."""
 
-    def opened(self, node: NodeNumber) -> None:
+    def on_stream_open(self, node: NodeNumber) -> None:
         """Report everything again to a node after a stream to or from it has opened: it may have restarted."""
         ...
 
-    def take(self, node: NodeNumber, joining: JoinVote, now_s: float) -> None:
+    def on_vote(self, node: NodeNumber, joining: JoinVote, now_s: float) -> None:
         """Take the joins with which another node would draw an epoch. Raises `UsageError`."""
         ...
 
-    def take_front(self, node: NodeNumber, front: LeadingOffset, now_s: float) -> None:
+    def on_front(self, node: NodeNumber, front: LeadingOffset, now_s: float) -> None:
         """Take the progress of another node's ranks. Raises `ProtocolError`."""
         ...
 
@@ -90,7 +90,7 @@ class Peering(Feature):
     def __repr__(self) -> str:
         return f"Peering({self.peers!r}, {self.telling!r}, {self.answering!r})"
 
-    def talk_of(self, talk: JoinTalk) -> None:
+    def set_talk(self, talk: JoinTalk) -> None:
         """Exchange messages about jobs that share from now on."""
         self._talk = talk
 
@@ -104,7 +104,7 @@ class Peering(Feature):
         """Ask the owners for samples for which a draw waits. Return whether there was an owner to ask."""
         return self.receiving.tend(epoch, draw.positions, now_s - draw.asked_s, now_s)
 
-    def agrees(self, draw: Draw, now_s: float) -> bool:
+    def is_agreed(self, draw: Draw, now_s: float) -> bool:
         """Return whether all ranks have begun the epoch at the same position, or have had long enough to do so.
 
         If ranks begin at different positions, the server refuses the run before that time is over.
@@ -122,60 +122,60 @@ class Peering(Feature):
 
     def refusals(self, now_s: float) -> Iterator[Refuse]:
         """Yield the clients of runs in which nodes disagree."""
-        for client, error in self.telling.disagreements.clients(now_s):
+        for client, error in self.telling.disagreements.refused_clients(now_s):
             yield Refuse(client, error)
 
-    def have_read(self, read: ReadFor, data: bytes) -> None:
+    def on_read(self, read: ReadFor, data: bytes) -> None:
         """Take the result of a read for another node."""
-        self.answering.have_read(read, data)
+        self.answering.on_read(read, data)
 
     # -- other nodes -------------------------------------------------------------------------------------------------
 
-    def opened(self, node: NodeNumber, now_s: float, *, asks: bool) -> Iterator[Say]:
+    def on_stream_open(self, node: NodeNumber, now_s: float, *, asks: bool) -> Iterator[Say]:
         """Begin an exchange on a stream that has opened, and yield the first messages.
 
         `asks`: this node asks on the stream; if False, the other node does.
         """
         if self._talk is not None:
-            self._talk.opened(node)
+            self._talk.on_stream_open(node)
         if asks:
-            self.receiving.opened(node, now_s)
-            for message in self.telling.begin_anew(node):
+            self.receiving.on_stream_open(node, now_s)
+            for message in self.telling.announce_all(node):
                 yield Say(node, asks=True, message=message)
         else:
             peer = self.peers[node]
-            peer.greets()
-            self.answering.opened(node, peer.opening)
+            peer.on_stream_open()
+            self.answering.reset(node, peer.opening)
 
-    def ended(self, node: NodeNumber, *, asks: bool) -> None:
+    def on_stream_end(self, node: NodeNumber, *, asks: bool) -> None:
         """End the exchange on an open stream that has ended."""
         if asks:
-            self.receiving.lost(node)
+            self.receiving.on_node_lost(node)
             self._fetches.on_node_lost(node)
         else:
             peer = self.peers[node]
-            peer.leaves()
-            self.answering.opened(node, peer.opening + 1)  # answers to reads under way are dropped
-            self.telling.gone(node)
+            peer.on_stream_end()
+            self.answering.reset(node, peer.opening + 1)  # answers to reads under way are dropped
+            self.telling.on_node_gone(node)
 
-    def heard(self, node: NodeNumber, message: Question | Reply, now_s: float) -> Iterator[Say]:
+    def on_message(self, node: NodeNumber, message: Question | Reply, now_s: float) -> Iterator[Say]:
         """Take a message of another node, and yield the answers. Raises `ProtocolError`, `UsageError`."""
         peer = self.peers[node]
         match message:
             case EpochAnnounced():
-                refused = self.telling.take_drawing(node, message)
+                refused = self.telling.on_announced(node, message)
                 if refused is not None:
                     yield Say(node, asks=False, message=refused)
             case EpochReleased():
-                self.telling.take_forget(node, message)
+                self.telling.on_released(node, message)
             case JoinVote():
-                self._talking().take(node, message, now_s)
+                self._talking().on_vote(node, message, now_s)
             case LeadingOffset():
-                self._talking().take_front(node, message, now_s)
+                self._talking().on_front(node, message, now_s)
             case PeerCapacity(pages):
-                peer.allows(pages)
+                peer.allow(pages)
             case SampleRequest(number, room, positions):
-                peer.allows(room)
+                peer.allow(room)
                 key = self.telling.key_of(node, number)
                 if key is not None:
                     if positions.min() < 0 or positions.max() >= self.receiving.samples:
@@ -185,7 +185,7 @@ class Peering(Feature):
                 self.answering.ask(node, message, self._fetches.check(places, self._members.node))
             case Push(number, places, missed, data):
                 live = [live for _, live in self._epochs.lives.live() if live.epoch.number == number]
-                self.receiving.came(node, live[0].epoch if live else None, places, missed, data, now_s)
+                self.receiving.on_samples(node, live[0].epoch if live else None, places, missed, data, now_s)
             case FetchReply():
                 self._fetches.on_reply(node, message)
             case Refused(about, reason):
@@ -199,18 +199,18 @@ class Peering(Feature):
         for node, news in self._news(now_s):
             yield Say(node, asks=True, message=news)
         for asking in self.receiving.requests():
-            room = self.receiving.room_for(asking.node, now=True)
+            room = self.receiving.grant(asking.node, now=True)
             yield Say(asking.node, asks=True, message=SampleRequest(asking.number, room or 0, asking.positions))
         for peer in self.peers:
             if peer.reach is Reach.OPEN:
-                room = self.receiving.room_for(peer.node)
+                room = self.receiving.grant(peer.node)
                 if room is not None:
                     yield Say(peer.node, asks=True, message=PeerCapacity(room))
                 for question in self._fetches.questions(peer.node):
                     yield Say(peer.node, asks=True, message=question)
             if peer.asks:
                 yield from self._replies(peer, unsent.get(peer.node, 0), stuck=stuck)
-        self._fetches.give_up(now_s, self.peers.reachable)
+        self._fetches.give_up(now_s, self.peers.is_reachable)
 
     def _news(
         self, now_s: float
@@ -222,7 +222,7 @@ class Peering(Feature):
     def _replies(self, peer: Peer, unsent: int, *, stuck: bool) -> Iterator[Say]:
         """Yield answers and samples for a node, as many as its stream takes."""
         while unsent < MAX_UNSENT:
-            part = self.answering.next_part(peer.node)
+            part = self.answering.pop_part(peer.node)
             if part is not None:
                 unsent += _FRONT + len(part.part)
                 yield Say(peer.node, asks=False, message=part)

@@ -40,11 +40,11 @@ class PeerTraffic:
     sent: int = 0
     received: int = 0
 
-    def sends(self, pages: int) -> None:
+    def add_sent(self, pages: int) -> None:
         """Count pages that this node sends."""
         self.sent += pages
 
-    def receives(self, pages: int) -> None:
+    def add_received(self, pages: int) -> None:
         """Count pages that the peer has sent."""
         self.received += pages
 
@@ -79,34 +79,34 @@ class Peer:
 
     # -- as the node that asks ---------------------------------------------------------------------------------------
 
-    def opens(self, now_s: float) -> None:
+    def mark_open(self, now_s: float) -> None:
         """Mark the peer as reachable after this node has opened a stream to it. All credit starts again at 0."""
         self.reach, self.heard_s = Reach.OPEN, now_s
         self._told = self._outstanding = self._received = 0
 
-    def loses(self) -> None:
+    def mark_lost(self) -> None:
         """Mark the peer as unreachable. A peer that was never reached is given up."""
         self.reach = Reach.LOST if self.reach in (Reach.OPEN, Reach.LOST) else Reach.GIVEN_UP
 
-    def owes(self, pages: int) -> None:
+    def add_requested(self, pages: int) -> None:
         """Count `pages` pages of samples for which this node asks the peer."""
         self._outstanding += pages
 
-    def receives(self, pages: int, now_s: float) -> None:
+    def add_received(self, pages: int, now_s: float) -> None:
         """Count `pages` pages that the peer has sent. Raises `ProtocolError` if they exceed the capacity that it was
         told.
         """
         self._received += pages
         if self._received > self._told:
             raise ProtocolError("more pages than it was allowed to send")
-        self.traffic.receives(pages)
+        self.traffic.add_received(pages)
         self.heard_s = now_s
 
-    def answers(self, pages: int) -> None:
+    def add_answered(self, pages: int) -> None:
         """Count `pages` pages that the peer has sent in answer to requests of this node."""
         self._outstanding = max(0, self._outstanding - pages)
 
-    def room(self, window: int, held: int, *, now: bool) -> int | None:
+    def grant(self, window: int, held: int, *, now: bool) -> int | None:
         """Return the pages that the peer may send in all since the stream was opened. The caller reports them to the
         peer.
 
@@ -121,17 +121,17 @@ class Peer:
 
     # -- as the node that answers ------------------------------------------------------------------------------------
 
-    def greets(self) -> None:
+    def on_stream_open(self) -> None:
         """Note that the peer has opened a stream to ask on. Its capacity is not known yet."""
         self.asks = self.has_asked = True
         self.opening += 1
         self._allowed = self._sent = 0
 
-    def leaves(self) -> None:
+    def on_stream_end(self) -> None:
         """Note that the stream on which the peer asks has ended."""
         self.asks = False
 
-    def allows(self, pages: int) -> None:
+    def allow(self, pages: int) -> None:
         """Allow `pages` pages in all, counted since the peer's stream was opened."""
         self._allowed = max(self._allowed, pages)
 
@@ -140,10 +140,10 @@ class Peer:
         """Pages that this node may send to the peer now."""
         return self._allowed - self._sent
 
-    def sends(self, pages: int) -> None:
+    def add_sent(self, pages: int) -> None:
         """Count `pages` pages that this node sends to the peer."""
         self._sent += pages
-        self.traffic.sends(pages)
+        self.traffic.add_sent(pages)
 
 
 class PeerTable:
@@ -164,7 +164,7 @@ class PeerTable:
     def __len__(self) -> int:
         return len(self._peers)
 
-    def reachable(self, node: NodeNumber) -> bool:
+    def is_reachable(self, node: NodeNumber) -> bool:
         """Return whether a node can be asked."""
         return self._peers[node].reachable
 

@@ -60,29 +60,29 @@ class Receiving:
 
     # -- received samples --------------------------------------------------------------------------------------------
 
-    def room_for(self, node: NodeNumber, *, now: bool = False) -> int | None:
-        """Return the pages that a node may send in all since its stream was opened; see `Peer.room`."""
+    def grant(self, node: NodeNumber, *, now: bool = False) -> int | None:
+        """Return the pages that a node may send in all since its stream was opened; see `Peer.grant`."""
         # A plan with requests accounts for the samples of all nodes together. Without one, nodes get equal shares.
         foreseen = any(live.epoch.requests is not None for _, live in self._epochs.lives.live())
         window = self.room if foreseen else self.room // max(1, self._members.nodes - 1)
-        return self._peers[node].room(window, int(self._residents.sent_pages[node]), now=now)
+        return self._peers[node].grant(window, int(self._residents.sent_pages[node]), now=now)
 
-    def opened(self, node: NodeNumber, now_s: float) -> None:
+    def on_stream_open(self, node: NodeNumber, now_s: float) -> None:
         """Expect samples from an owner that this node can ask, for the first time or again."""
-        self._peers[node].opens(now_s)
+        self._peers[node].mark_open(now_s)
         for _, live in self._epochs.lives.live():
             live.epoch.expect_again(node, self._residents.present)
 
-    def lost(self, node: NodeNumber) -> None:
+    def on_node_lost(self, node: NodeNumber) -> None:
         """Expect nothing from an owner that this node cannot ask, until it can again. Requests to the owner are
         dropped.
         """
         self._requests = deque(request for request in self._requests if request.node != node)
-        self._peers[node].loses()
+        self._peers[node].mark_lost()
         for _, live in self._epochs.lives.live():
             live.epoch.lose(node)
 
-    def came(
+    def on_samples(
         self,
         node: NodeNumber,
         epoch: Epoch | None,
@@ -103,14 +103,14 @@ class Receiving:
         if int(counts.sum()) != len(data) or len(np.unique(both)) != len(both):
             raise ProtocolError("samples that do not fill their pages, or the same sample twice")
         peer = self._peers[node]
-        peer.receives(len(data), now_s)
+        peer.add_received(len(data), now_s)
         self._counters.add_received(len(places), data.nbytes)
         if epoch is None:
             return
         if (epoch.owner_of(both) != node).any():
             raise ProtocolError("samples that the sending node does not own")
         asked = epoch.states.on_the_way(places)
-        peer.answers(int(self._residents.pages_of[places[asked]].sum()))
+        peer.add_answered(int(self._residents.pages_of[places[asked]].sum()))
         wanted, there = epoch.states.waited_for(places), self._residents.present(places)
         new = wanted & ~there
         self._put(node, places[new], data[np.repeat(new, counts)])
@@ -143,7 +143,7 @@ class Receiving:
             request = self._requests.popleft()
             peer = self._peers[request.node]
             if peer.reach is Reach.OPEN:
-                peer.owes(request.pages)
+                peer.add_requested(request.pages)
                 yield request
             elif peer.reach is Reach.EXPECTED:
                 self._requests.append(request)
@@ -192,4 +192,4 @@ class Receiving:
             epoch.states.release(late)
             self._counters.add_late(len(late))
             if peer.reach is not Reach.OPEN:  # it was never reached, or is gone
-                self.lost(peer.node)
+                self.on_node_lost(peer.node)

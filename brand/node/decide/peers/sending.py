@@ -99,6 +99,6 @@ class Sending:
         queue_to(epoch, peer.node).advance(fit)
         epoch.progress.add_sent(fit)
         self._epochs.runs[key[0]].add_served(fit)
-        peer.sends(len(data))
+        peer.add_sent(len(data))
         self._counters.add_sent(len(here), data.nbytes)
         return Batch(key, here, places[~present], data)

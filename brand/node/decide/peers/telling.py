@@ -59,19 +59,19 @@ class Announcements:
         for peer in self._peers:
             for message in self._tell(peer.node):
                 yield peer.node, message
-        self.disagreements.look(self._node)
+        self.disagreements.check(self._node)
 
-    def begin_anew(self, node: NodeNumber) -> Iterator[EpochAnnounced | EpochReleased]:
+    def announce_all(self, node: NodeNumber) -> Iterator[EpochAnnounced | EpochReleased]:
         """Return all announcements for a node that this node can ask, for the first time or again, and that knows
         nothing.
         """
-        self.disagreements.solve()
+        self.disagreements.clear()
         self._told[node].clear()
         return self._tell(node)
 
     def _tell(self, node: NodeNumber) -> Iterator[EpochAnnounced | EpochReleased]:
         """Yield the announcements of this node's draws that a node does not know yet."""
-        if not self._peers.reachable(node):
+        if not self._peers.is_reachable(node):
             return
         told = self._told[node]
         for key in [key for key in told if key not in self._drawings]:
@@ -130,7 +130,7 @@ class Announcements:
         """Return the number that a node gave an epoch; 0 if the node cannot take its samples."""
         return self._numbers.get((node, key), 0)
 
-    def take_drawing(self, node: NodeNumber, told: EpochAnnounced) -> Refused | None:
+    def on_announced(self, node: NodeNumber, told: EpochAnnounced) -> Refused | None:
         """Take the announcement of an epoch that a node draws. Return the refusal if this node disagrees. Raises
         `UsageError`.
         """
@@ -153,7 +153,7 @@ class Announcements:
             epochs.lives[key].take(node, Taker(node, drawing.begin.front, told.asks))
         return None
 
-    def take_forget(self, node: NodeNumber, forgotten: EpochReleased) -> None:
+    def on_released(self, node: NodeNumber, forgotten: EpochReleased) -> None:
         """Forget a node's epoch, or its run, that it has released."""
         epochs = self._epochs
         run = epochs.runs.number_of(forgotten.name, forgotten.order)
@@ -163,7 +163,7 @@ class Announcements:
         if forgotten.epoch is None and run is not None:
             epochs.remove_client(as_client(node), run)
 
-    def gone(self, node: NodeNumber) -> None:
+    def on_node_gone(self, node: NodeNumber) -> None:
         """Forget all that a node draws after its stream has ended."""
         for other, key in list(self._numbers):
             if other == node:

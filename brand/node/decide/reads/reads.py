@@ -152,7 +152,7 @@ class Reads:
             if live.epoch is waits.epoch:
                 self._epochs.runs[key[0]].add_loaded(len(read.places) - len(lost))
         if self._early is not None:
-            self._early.came(read, waits.others, lost)
+            self._early.on_read(read, waits.others, lost)
         gone = places[~states.mark_arrived(places)]
         if len(gone):
             residents.let_go(gone)
@@ -329,7 +329,7 @@ class Reads:
     ) -> Read:
         self._caching.on_read_started(epoch.number, self._epochs.lives)
         epoch.states.start(due)
-        others = self._early.starts(places, epoch) if self._early is not None and epoch.plan.shares else []
+        others = self._early.start(places, epoch) if self._early is not None and epoch.plan.shares else []
         self._last += 1
         self.under_way.waits[self._last] = Waits(epoch, others)
         return self._begin(Read(self._last, pieces, vectors, places, heads, rows, epoch.plan, reserved, count))

@@ -41,7 +41,7 @@ class EarlyHolds:
     def __repr__(self) -> str:
         return f"EarlyHolds({self._epochs!r})"
 
-    def starts(self, places: NDArray[Any], read_for: Epoch) -> list[tuple[Epoch, NDArray[Any]]]:
+    def start(self, places: NDArray[Any], read_for: Epoch) -> list[tuple[Epoch, NDArray[Any]]]:
         """Let the other epochs that will draw the samples of a read wait for it, so that they start no read of their
         own.
 
@@ -56,7 +56,7 @@ class EarlyHolds:
                     others.append((live.epoch, waited))
         return others
 
-    def came(self, read: Read, others: Sequence[tuple[Epoch, NDArray[Any]]], lost: NDArray[Any]) -> None:
+    def on_read(self, read: Read, others: Sequence[tuple[Epoch, NDArray[Any]]], lost: NDArray[Any]) -> None:
         """Give the other epochs the samples of a read, except those at the places `lost`."""
         if read.plan.grows:
             self._came[read.places] = read.number

@@ -50,14 +50,14 @@ class LeadingOffsets:
         if news:
             self._told_s = now_s
         for peer in self._peers:
-            if self._peers.reachable(peer.node):
+            if self._peers.is_reachable(peer.node):
                 for front in news:
                     yield peer.node, front
 
-    def takes(self, node: NodeNumber, key: Key, front: LeadingOffset, now_s: float) -> None:
+    def on_front(self, node: NodeNumber, key: Key, front: LeadingOffset, now_s: float) -> None:
         """Note the progress of another node's ranks in an epoch. Raises `ProtocolError`."""
         if front.position > self._runs[key[0]].order.draws or front.drawn > MAX_DRAWN:
-            raise ProtocolError(f"a leading offset at position {front.position:,}, after {front.drawn:,} draws")
+            raise ProtocolError(f"a leading offset at position {front.position:,}, after {front.drawn:,} samples")
         life = self._lives.get(key)
         if life is None or life.live is None:
             return
@@ -68,4 +68,4 @@ class LeadingOffsets:
         self._drawn[node, key[0]] = front.drawn
         if front.drawn > before:
             self._pacing.pulse(key[0]).beat(front.drawn - before, now_s)
-            self._sharing.drawn(key)
+            self._sharing.on_drawn(key)

@@ -51,7 +51,7 @@ class JobSharing(Feature):
 
     def learn(self, key: Key, said: Joins) -> Joins:
         """Take the joins that a client knows of an epoch. Return those that this node knows. Raises `UsageError`."""
-        if self.leading.learns(key, said):
+        if self.leading.learn(key, said):
             self._epochs.plans.remake(key)
         return self.leading.known(key)
 
@@ -59,9 +59,9 @@ class JobSharing(Feature):
 
     def forget_runs(self) -> None:
         """Forget runs that have ended."""
-        self.sharing.left()
-        self.lockstep.left()
-        self.leading.left()
+        self.sharing.forget_runs()
+        self.lockstep.forget_runs()
+        self.leading.forget_runs()
 
     def joined(self, key: Key) -> tuple[Join, ...]:
         """Return the joins of an epoch, as far as they are decided."""
@@ -77,15 +77,15 @@ class JobSharing(Feature):
 
     def wants(self, key: Key, joins: Sequence[Join]) -> bool:
         """Return whether a plan with these joins is of use for an epoch that is under way."""
-        return self.sharing.wants(key, joins)
+        return self.sharing.is_wanted(key, joins)
 
-    def replans(self, key: Key, joins: tuple[Join, ...], *, live: bool) -> bool:
+    def take_plan(self, key: Key, joins: tuple[Join, ...], *, live: bool) -> bool:
         """Take a requested plan of an epoch under way. Return whether it replaces the old one."""
-        return self.sharing.planned(key, joins, live=live)
+        return self.sharing.take_plan(key, joins, live=live)
 
-    def stands(self, key: Key) -> bool:
+    def is_committed(self, key: Key) -> bool:
         """Return whether draws of an epoch may be answered with the joins that this node knows."""
-        return self.leading.stands(key)
+        return self.leading.is_committed(key)
 
     def held_for_followers(self, order: Order, runs: set[RunNumber]) -> float:
         """Return how many samples memory has to hold for jobs that follow the job of this order."""
@@ -97,15 +97,15 @@ class JobSharing(Feature):
     def ask(self, key: Key, positions: NDArray[np.int64], now_s: float) -> None:
         """Note that a client asks for positions of an epoch, or has taken them."""
         del now_s
-        self.sharing.asked(key, int(positions.max()))
+        self.sharing.on_ask(key, int(positions.max()))
 
-    def holds_back(self, draw: Draw, now_s: float) -> bool:
+    def is_held_back(self, draw: Draw, now_s: float) -> bool:
         """Return whether a draw has to wait for other jobs, in lock step."""
-        return self.lockstep.waits(draw, now_s)
+        return self.lockstep.must_wait(draw, now_s)
 
-    def drawn(self, key: Key) -> None:
+    def on_drawn(self, key: Key) -> None:
         """Note that ranks of this node have drawn samples of an epoch."""
-        self.sharing.drawn(key)
+        self.sharing.on_drawn(key)
 
     def answer(self, key: Key) -> int:
         """Return how often the run has joined others in the epoch."""
@@ -126,4 +126,4 @@ class JobSharing(Feature):
 
     def refusals(self, now_s: float) -> Iterator[Refuse]:
         """Yield clients that have waited too long for the jobs that should begin together with theirs."""
-        return self.lockstep.refused(now_s)
+        return self.lockstep.refusals(now_s)

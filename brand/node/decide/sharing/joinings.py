@@ -47,7 +47,7 @@ class JoinAnnouncements:
 
     # -- from other nodes --------------------------------------------------------------------------------------------
 
-    def take(self, node: NodeNumber, joining: JoinVote, now_s: float) -> None:
+    def on_vote(self, node: NodeNumber, joining: JoinVote, now_s: float) -> None:
         """Take the joins with which another node would draw an epoch. Raises `UsageError`."""
         runs, leading = self._epochs.runs, self._leading
         number = runs.number_of(joining.name, joining.order)
@@ -56,22 +56,22 @@ class JoinAnnouncements:
         if number is None:
             return
         key = number, joining.epoch
-        if leading.hears(node, key, joining, now_s):
+        if leading.on_vote(node, key, joining, now_s):
             self._epochs.plans.remake(key)
-        if joining.asks or (leading.said(key).stands and not joining.said.stands):
+        if joining.asks or (leading.vote(key).committed and not joining.said.committed):
             self._told[node].pop(key, None)
             self._owed[node].add(key)
             self._changes += 1
 
-    def take_front(self, node: NodeNumber, front: LeadingOffset, now_s: float) -> None:
+    def on_front(self, node: NodeNumber, front: LeadingOffset, now_s: float) -> None:
         """Take the progress of another node's ranks. Raises `ProtocolError`."""
         key = self._telling.key_of(node, front.number)
         if key is not None:
-            self._fronts.takes(node, key, front, now_s)
+            self._fronts.on_front(node, key, front, now_s)
 
-    def opened(self, node: NodeNumber) -> None:
+    def on_stream_open(self, node: NodeNumber) -> None:
         """Report everything again to a node after a stream to or from it has opened: it may have restarted."""
-        self._leading.opened(node)
+        self._leading.on_stream_open(node)
         self._told[node].clear()
         self._shown[node].clear()
         self._changes += 1
@@ -92,9 +92,9 @@ class JoinAnnouncements:
             return
         self._seen = changes
         leading.tidy()
-        live = {key: None for key in epochs.lives if leading.decides(key)}
+        live = {key: None for key in epochs.lives if leading.needs_votes(key)}
         for peer in self._peers:
-            if self._peers.reachable(peer.node):
+            if self._peers.is_reachable(peer.node):
                 shown = self._shown[peer.node]
                 for number in [number for number in shown if not self._draws(number)]:
                     yield peer.node, shown.pop(number)
@@ -107,12 +107,12 @@ class JoinAnnouncements:
         """Yield the votes about these epochs that a node does not know yet."""
         told, epochs, leading = self._told[node], self._epochs, self._leading
         for key in keys:
-            run, said = epochs.runs.get(key[0]), leading.said(key)
+            run, said = epochs.runs.get(key[0]), leading.vote(key)
             if run is None or told.get(key) == said or not (said.rows or key in live):
                 continue
             if key in live:
                 told[key] = said
-            asks, draws = key in live and not leading.knows(node, key), self._draws(key[0])
+            asks, draws = key in live and not leading.has_vote(node, key), self._draws(key[0])
             if draws:
                 self._shown[node][key[0]] = EpochReleased(run.name, run.order, None)
             yield JoinVote(run.name, run.order, key[1], said, self._sharing.known(key).lap, asks, draws)

@@ -41,7 +41,7 @@ class JoinConsensus:
 
     def __init__(self, runs: Runs, lives: EpochTable, sharing: JobJoins, members: Members) -> None:
         self._runs, self._lives, self._sharing, self._members = runs, lives, sharing, members
-        self._standing: set[Key] = set()
+        self._committed: set[Key] = set()
         self._led: set[Key] = set()
         """Epochs whose joins the leader has decided."""
         self._theirs: dict[tuple[NodeNumber, Key], Vote] = {}
@@ -56,51 +56,52 @@ class JoinConsensus:
         """Number of changes that this node reports to other nodes."""
 
     def __repr__(self) -> str:
-        return f"JoinConsensus({len(self._standing)} epochs committed, {self._theirs})"
+        return f"JoinConsensus({len(self._committed)} epochs committed, {self._theirs})"
 
     # -- queries -----------------------------------------------------------------------------------------------------
 
-    def decides(self, key: Key) -> bool:
+    def needs_votes(self, key: Key) -> bool:
         """Return whether nodes have to agree on the joins of an epoch."""
         run = self._runs.get(key[0])
         return self._members.nodes > 1 and run is not None and run.order.joins
 
-    def said(self, key: Key) -> Vote:
+    def vote(self, key: Key) -> Vote:
         """Return the vote of this node."""
-        return Vote(key in self._standing, key in self._led, self._sharing.joins(key))
+        return Vote(key in self._committed, key in self._led, self._sharing.joins(key))
 
-    def knows(self, node: NodeNumber, key: Key) -> bool:
+    def has_vote(self, node: NodeNumber, key: Key) -> bool:
         """Return whether this node knows another node's vote on an epoch."""
         return (node, key) in self._theirs
 
-    def stands(self, key: Key) -> bool:
+    def is_committed(self, key: Key) -> bool:
         """Return whether draws of an epoch may be answered with the joins that this node knows."""
-        if key in self._standing or not self.decides(key):
+        if key in self._committed or not self.needs_votes(key):
             return True
         rows = self._sharing.joins(key)
         if not rows or self._silent(key):
             return False
-        self._standing.add(key)
+        self._committed.add(key)
         self.changes += 1
         return True
 
     def known(self, key: Key) -> Joins:
         """Return the joins that clients may see: none before they are committed."""
         known = self._sharing.known(key)
-        return known if self.stands(key) else Joins((), known.lap)
+        return known if self.is_committed(key) else Joins((), known.lap)
 
     def joins(self, key: Key, now_s: float) -> tuple[Join, ...] | None:
         """Return the joins for the plan of an epoch that has none, or None if they are not known yet."""
         known = self._sharing.joins(key)
-        if known or not self.decides(key):
+        if known or not self.needs_votes(key):
             return self._sharing.decide(key, now_s)
         if self._members.node == LEADER:
             self._led.add(key)
             self.changes += 1
             return self._sharing.decide(key, now_s)
-        if now_s - self._since_s.setdefault(key, now_s) > ANSWER_S and self._takes_its_place(key):
+        if now_s - self._since_s.setdefault(key, now_s) > ANSWER_S and self._decides_for_leader(key):
             self._runs.notice(
-                f"node {LEADER} does not answer: job {self._runs[key[0]].name} draws epoch {key[1]} without other jobs"
+                f"node {LEADER} does not answer: job {self._runs[key[0]].name} reads epoch {key[1]} without joining "
+                "other jobs"
             )
             self.changes += 1
             return self._sharing.decide(key, now_s, with_others=False)
@@ -111,7 +112,7 @@ class JoinConsensus:
         yield from self._wrong.items()
         for draw in self._lives.draws() if self._members.nodes > 1 else ():
             run, epoch = draw.key
-            if now_s - draw.since_s > LIMIT_S and not self.stands(draw.key):
+            if now_s - draw.since_s > LIMIT_S and not self.is_committed(draw.key):
                 silent = ", ".join(map(str, self._silent(draw.key) or [LEADER]))
                 yield (
                     run,
@@ -121,54 +122,54 @@ class JoinConsensus:
 
     # -- from clients and other nodes --------------------------------------------------------------------------------
 
-    def learns(self, key: Key, said: Joins) -> bool:
+    def learn(self, key: Key, said: Joins) -> bool:
         """Commit the joins that a client knows of an epoch, from another server or from a loader state.
 
         Returns whether a plan that was made for the epoch is void. Raises `UsageError`.
         """
         before = self._sharing.joins(key)
-        closed = not self.decides(key) or key in self._standing
-        self._sharing.learns(key, said, closed=closed)
+        closed = not self.needs_votes(key) or key in self._committed
+        self._sharing.learn(key, said, closed=closed)
         if closed or not said.rows:
             return False
-        self._standing.add(key)
+        self._committed.add(key)
         self.changes += 1
         return before not in ((), said.rows)
 
-    def hears(self, node: NodeNumber, key: Key, joining: JoinVote, now_s: float) -> bool:
+    def on_vote(self, node: NodeNumber, key: Key, joining: JoinVote, now_s: float) -> bool:
         """Take another node's vote on an epoch. Return whether this node's plan of the epoch is void."""
-        self._sharing.learns(key, Joins((), joining.lap), closed=False)
+        self._sharing.learn(key, Joins((), joining.lap), closed=False)
         if self._lives.get(key) is None and key not in self._unseen:
             if len(self._unseen) == MAX_UNSEEN:
                 return False
             self._unseen.add(key)
         if not joining.said.rows and self._members.node == LEADER:
             self.joins(key, now_s)
-        theirs, mine = joining.said, self.said(key)
+        theirs, mine = joining.said, self.vote(key)
         self._theirs[node, key] = theirs
-        if mine.stands and theirs.stands and mine.rows != theirs.rows:
+        if mine.committed and theirs.committed and mine.rows != theirs.rows:
             self._wrong[key[0]] = (
                 f"nodes {self._members.node} and {node} disagree how job {joining.name} joined other jobs in epoch "
                 f"{key[1]}: give all ranks the same state"
             )
-        if mine.stands or theirs <= mine:
+        if mine.committed or theirs <= mine:
             return False
-        self._sharing.learns(key, Joins(theirs.rows, joining.lap), closed=False)
-        if theirs.stands:
-            self._standing.add(key)
-        if theirs.leads:
+        self._sharing.learn(key, Joins(theirs.rows, joining.lap), closed=False)
+        if theirs.committed:
+            self._committed.add(key)
+        if theirs.from_leader:
             self._led.add(key)
         self.changes += 1
         return mine.rows not in ((), theirs.rows)
 
-    def opened(self, node: NodeNumber) -> None:
+    def on_stream_open(self, node: NodeNumber) -> None:
         """Forget the votes of a node after a stream to or from it has opened: it may have restarted."""
         self._theirs = {which: said for which, said in self._theirs.items() if which[0] != node}
         self.changes += 1
 
-    def left(self) -> None:
+    def forget_runs(self) -> None:
         """Forget runs that have ended."""
-        for known in (self._standing, self._led, self._unseen):
+        for known in (self._committed, self._led, self._unseen):
             known -= {key for key in known if key[0] not in self._runs}
         self._wrong = {run: reason for run, reason in self._wrong.items() if run in self._runs}
 
@@ -182,9 +183,11 @@ class JoinConsensus:
 
     def _silent(self, key: Key) -> list[NodeNumber]:
         """Return the nodes that may have ranks of the run and have not voted as this node on an epoch."""
-        mine, nothing = self.said(key), Vote()
+        mine, nothing = self.vote(key), Vote()
         said = {node: self._theirs.get((node, key), nothing) for node in self._with_ranks(self._runs[key[0]])}
-        return [node for node, theirs in said.items() if (theirs.leads, theirs.rows) != (mine.leads, mine.rows)]
+        return [
+            node for node, theirs in said.items() if (theirs.from_leader, theirs.rows) != (mine.from_leader, mine.rows)
+        ]
 
     def _with_ranks(self, run: Run) -> list[NodeNumber]:
         """Return the other nodes that may have ranks of a run: all of them, unless the node of each rank is known."""
@@ -193,7 +196,7 @@ class JoinConsensus:
             return sorted(set(homes[0].values()) - {self._members.node})
         return self._members.others
 
-    def _takes_its_place(self, key: Key) -> bool:
+    def _decides_for_leader(self, key: Key) -> bool:
         """Return whether this node decides in the leader's place: it has rank 0 of the run."""
         run = self._runs[key[0]]
         return any(run.known(replicas).get(0) == self._members.node for replicas in _replicas(run))

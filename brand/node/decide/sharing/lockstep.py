@@ -41,7 +41,7 @@ class Lockstep:
     def __repr__(self) -> str:
         return f"Lockstep({sorted(self._in_step)})"
 
-    def waits(self, draw: Draw, now_s: float) -> bool:
+    def must_wait(self, draw: Draw, now_s: float) -> bool:
         """Return whether a draw waits for other jobs."""
         number = draw.key[0]
         step = self._runs[number].order.policy.lock_step
@@ -58,7 +58,7 @@ class Lockstep:
         fronts = [self._front(other) for other in group if other != number and other in self._in_step]
         return any(front < first - step.window for front in fronts if front is not None)
 
-    def refused(self, now_s: float) -> Iterator[Refuse]:
+    def refusals(self, now_s: float) -> Iterator[Refuse]:
         """Yield clients that have waited too long for the jobs that should begin together with theirs."""
         for draw in self._lives.draws():
             order = self._runs[draw.key[0]].order
@@ -73,7 +73,7 @@ class Lockstep:
                 )
                 yield Refuse(draw.client, UsageError(reason))
 
-    def left(self) -> None:
+    def forget_runs(self) -> None:
         """Forget runs that have ended."""
         self._in_step = {run: since_s for run, since_s in self._in_step.items() if run in self._runs}
         self._together &= {self._pacemakers.common(run) for run in self._runs}

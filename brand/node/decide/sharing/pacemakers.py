@@ -30,7 +30,7 @@ class Pacemakers:
     def __repr__(self) -> str:
         return f"Pacemakers({sorted(self._pacemaker.values())})"
 
-    def left(self) -> None:
+    def forget_runs(self) -> None:
         """Forget runs that have ended."""
         self._pacemaker = {common: run for common, run in self._pacemaker.items() if run in self._runs}
 

@@ -64,13 +64,13 @@ class JobJoins:
         """Return the joins of an epoch that clients may see."""
         return Joins(self.joins(key), self._highest.get(key[0], -1))
 
-    def wants(self, key: Key, joins: Sequence[Join]) -> bool:
+    def is_wanted(self, key: Key, joins: Sequence[Join]) -> bool:
         """Return whether a plan with these joins is of use for an epoch that is under way."""
         return bool(joins) and self._wanted.get(key) == tuple(joins)
 
     # -- events ------------------------------------------------------------------------------------------------------
 
-    def learns(self, key: Key, said: Joins, *, closed: bool = True) -> None:
+    def learn(self, key: Key, said: Joins, *, closed: bool = True) -> None:
         """Take the joins that a client knows of an epoch, from another server or from a loader state. Raises
         `UsageError`.
 
@@ -84,7 +84,7 @@ class JobJoins:
             said.check_fits(self._samples, order.draws)
         except ValueError as error:
             raise UsageError(str(error)) from None
-        self._reaches(number, said.lap)
+        self._add_lap(number, said.lap)
         if not closed:
             # No draw was answered with the known joins yet, so they may still change.
             self._joins |= {key: said.rows} if said.rows else {}
@@ -102,19 +102,19 @@ class JobJoins:
             )
         self._joins[key] = said.rows
 
-    def asked(self, key: Key, last: int) -> None:
+    def on_ask(self, key: Key, last: int) -> None:
         """Note that a client asks for positions up to `last`. Positions that were asked for keep their samples."""
         self._most[key] = max(self._most[key], last + 1)
 
-    def drawn(self, key: Key) -> None:
+    def on_drawn(self, key: Key) -> None:
         """Note that a run has drawn."""
         front = self.pacemakers.front(key)
         if front is not None:
-            self._reaches(key[0], (front - 1) // self._samples)
+            self._add_lap(key[0], (front - 1) // self._samples)
 
-    def left(self) -> None:
+    def forget_runs(self) -> None:
         """Forget runs that have ended."""
-        self.pacemakers.left()
+        self.pacemakers.forget_runs()
         for run in [run for run in self._highest if run not in self._runs]:
             del self._highest[run]
         for known in (self._joins, self._wanted, self._margin, self._most):
@@ -124,7 +124,7 @@ class JobJoins:
     def decide(self, key: Key, now_s: float, *, with_others: bool = True) -> tuple[Join, ...]:
         """Decide the joins for the plan of an epoch that has none. Without other runs the epoch is a lap of its own."""
         if self._runs[key[0]].order.joins and key not in self._joins:
-            self._joins[key] = (self._first_join(*key, now_s) if with_others else self._begins(*key),)
+            self._joins[key] = (self._first_join(*key, now_s) if with_others else self._own_lap(*key),)
         return self.joins(key)
 
     def rejoins(self, now_s: float, bridge: int) -> Iterator[tuple[Key, tuple[Join, ...]]]:
@@ -142,7 +142,7 @@ class JobJoins:
             mine, front = self.pacemakers.front(key), self.pacemakers.front(self._pacing.now(pacemaker))
             joins, live = self.joins(key), self._lives[key].live
             assert live is not None
-            if mine is None or front is None or self._knows(number, front) or not 0 < len(joins) < MOST:
+            if mine is None or front is None or self._has_passed(number, front) or not 0 < len(joins) < MOST:
                 continue
             limit = max(1, min(max(LEAST_LOST, self._samples // LOST_SHARE), bridge))
             if abs(mine - front) <= limit or live.epoch.front() - joins[-1].position < order.draws // APART_SHARE:
@@ -155,7 +155,7 @@ class JobJoins:
                 self._wanted[key] = (*joins, Join(at, lap, passed, pace))
                 yield key, self._wanted[key]
 
-    def planned(self, key: Key, joins: tuple[Join, ...], *, live: bool = True) -> bool:
+    def take_plan(self, key: Key, joins: tuple[Join, ...], *, live: bool = True) -> bool:
         """Take a new plan of an epoch. Return whether it replaces the old one.
 
         It does not if the epoch is not `live` any more, or if draws have already passed the join.
@@ -180,7 +180,7 @@ class JobJoins:
             under_way = [key for key in self._lives if self.pacemakers.common(key[0]) == common and self.joins(key)]
             laps = [joins[0].lap for joins in map(self.joins, under_way) if joins[0].lap >= least]
             return alone(min(MAX_LAP, min(laps, default=least)))[0]
-        begins = self._begins(number, epoch)
+        begins = self._own_lap(number, epoch)
         if not self.pacemakers.others(number):
             return begins
         behind = self._lives.get((number, epoch - 1))
@@ -193,14 +193,14 @@ class JobJoins:
             near = self._samples // LAP_END_SHARE
             return Join(0, lap, front, 0) if near <= front <= self._samples - near else begins
         front_now = self.pacemakers.front(self._pacing.now(pacemaker))
-        if front_now is None or self._knows(number, front_now):
+        if front_now is None or self._has_passed(number, front_now):
             return begins
         pace = self._pace(number, pacemaker)
         left = 0 if before is None else self._runs[number].order.draws - before.progress.everywhere(before.here)
         lap, front = divmod(front_now + left * pace // UNIT, self._samples)
         return Join(0, lap, front, pace)
 
-    def _begins(self, number: RunNumber, epoch: int) -> Join:
+    def _own_lap(self, number: RunNumber, epoch: int) -> Join:
         """Return the beginning of a lap of its own: the first lap from which no sharing run has drawn."""
         runs = (number, *self.pacemakers.others(number))
         return alone(min(MAX_LAP, max(epoch, 1 + max(self._highest.get(run, -1) for run in runs))))[0]
@@ -210,7 +210,7 @@ class JobJoins:
         thinned = self._samples / self._runs[pacemaker].order.draws
         return max(LEAST_PACE, min(MOST_PACE, round(UNIT * self.pacemakers.times(number, pacemaker) * thinned)))
 
-    def _knows(self, number: RunNumber, front: int) -> bool:
+    def _has_passed(self, number: RunNumber, front: int) -> bool:
         """Return whether a run has drawn from a lap beyond this offset, so that it would see an order twice.
 
         Not if the run is only a little ahead of the runs that it shares with.
@@ -218,7 +218,7 @@ class JobJoins:
         ahead = self._highest.get(number, -1) * self._samples - front
         return ahead > min(self._samples // 4, max(LEAST_LOST, self._samples // LOST_SHARE))
 
-    def _reaches(self, number: RunNumber, lap: int) -> None:
+    def _add_lap(self, number: RunNumber, lap: int) -> None:
         self._highest[number] = max(self._highest.get(number, -1), lap)
 
 

@@ -65,11 +65,11 @@ class EpochFeature:
         """Return whether a plan with these joins is of use for an epoch that is under way."""
         return False
 
-    def replans(self, key: Key, joins: tuple[Join, ...], *, live: bool) -> bool:
+    def take_plan(self, key: Key, joins: tuple[Join, ...], *, live: bool) -> bool:
         """Take the plan of an epoch under way that was wanted. Return whether it replaces the old one."""
         return False
 
-    def stands(self, key: Key) -> bool:
+    def is_committed(self, key: Key) -> bool:
         """Return whether draws of an epoch may be answered with the plan that this node has."""
         return True
 
@@ -95,15 +95,15 @@ class DrawFeature:
         """Repeat requests for samples that a draw waits for. Return whether there was a node to ask."""
         return False
 
-    def agrees(self, draw: Draw, now_s: float) -> bool:
+    def is_agreed(self, draw: Draw, now_s: float) -> bool:
         """Return whether the epoch of a draw has begun in the same way on all nodes, or the wait for that is over."""
         return True
 
-    def holds_back(self, draw: Draw, now_s: float) -> bool:
+    def is_held_back(self, draw: Draw, now_s: float) -> bool:
         """Return whether a draw has to wait for other jobs."""
         return False
 
-    def drawn(self, key: Key) -> None:
+    def on_drawn(self, key: Key) -> None:
         """Note that ranks of this node have drawn samples of an epoch."""
 
     def answer(self, key: Key) -> int:
@@ -184,11 +184,11 @@ class _OfEpochs(_All):
     def wants(self, key: Key, joins: Sequence[Join]) -> bool:
         return any(each.wants(key, joins) for each in self._on)
 
-    def replans(self, key: Key, joins: tuple[Join, ...], *, live: bool) -> bool:
-        return any(each.replans(key, joins, live=live) for each in self._on if each.wants(key, joins))
+    def take_plan(self, key: Key, joins: tuple[Join, ...], *, live: bool) -> bool:
+        return any(each.take_plan(key, joins, live=live) for each in self._on if each.wants(key, joins))
 
-    def stands(self, key: Key) -> bool:
-        return all(each.stands(key) for each in self._on)
+    def is_committed(self, key: Key) -> bool:
+        return all(each.is_committed(key) for each in self._on)
 
     def make(self, key: Key, ready: PlanReady, division: Division, number: int, setting: EpochSetting) -> Epoch | None:
         made = (each.make(key, ready, division, number, setting) for each in self._on)
@@ -215,15 +215,15 @@ class Features(_OfEpochs):
             asked |= each.chase(epoch, draw, now_s)
         return asked
 
-    def agrees(self, draw: Draw, now_s: float) -> bool:
-        return all(each.agrees(draw, now_s) for each in self._on)
+    def is_agreed(self, draw: Draw, now_s: float) -> bool:
+        return all(each.is_agreed(draw, now_s) for each in self._on)
 
-    def holds_back(self, draw: Draw, now_s: float) -> bool:
-        return any(each.holds_back(draw, now_s) for each in self._on)
+    def is_held_back(self, draw: Draw, now_s: float) -> bool:
+        return any(each.is_held_back(draw, now_s) for each in self._on)
 
-    def drawn(self, key: Key) -> None:
+    def on_drawn(self, key: Key) -> None:
         for each in self._on:
-            each.drawn(key)
+            each.on_drawn(key)
 
     def answer(self, key: Key) -> int:
         return sum(each.answer(key) for each in self._on)
@@ -255,11 +255,11 @@ class EarlyReads(Protocol):
         """Whether jobs may hold samples that can be freed, so that a search is worth its time."""
         ...
 
-    def starts(self, places: NDArray[Any], read_for: Epoch) -> list[tuple[Epoch, NDArray[Any]]]:
+    def start(self, places: NDArray[Any], read_for: Epoch) -> list[tuple[Epoch, NDArray[Any]]]:
         """Have other epochs wait for a read, too. Return these epochs, each with the places that it waits for."""
         ...
 
-    def came(self, read: Read, others: Sequence[tuple[Epoch, NDArray[Any]]], lost: NDArray[Any]) -> None:
+    def on_read(self, read: Read, others: Sequence[tuple[Epoch, NDArray[Any]]], lost: NDArray[Any]) -> None:
         """Give the other epochs the samples of a read, except those at the places `lost`."""
         ...
 

@@ -101,7 +101,7 @@ Stage = PlanWanted | PlanUnderWay | PlanReady | ActiveEpoch | EpochDropped
 class SampleTaker(Protocol):
     """A node that can take samples of an epoch."""
 
-    def starts(self, epoch: Epoch) -> None:
+    def start(self, epoch: Epoch) -> None:
         """Send samples of an active epoch."""
         ...
 
@@ -173,7 +173,7 @@ class EpochEntry:
         """Make the epoch active. The nodes that can take its samples get them from now on."""
         self.stage = live
         for taker in self._takers.values():
-            taker.starts(live.epoch)
+            taker.start(live.epoch)
 
     def discard_plan(self) -> NDArray[Any]:
         """Discard the plan, and want another. Return the places that were held for it."""
@@ -198,7 +198,7 @@ class EpochEntry:
         """Add a node that can take samples."""
         self._takers[node] = taker
         if self.live is not None:
-            taker.starts(self.live.epoch)
+            taker.start(self.live.epoch)
 
     def ask(self, node: NodeNumber, positions: NDArray[np.int64]) -> None:
         """Note that a node asks for positions. Does nothing if the node cannot take samples."""
