@@ -3,6 +3,7 @@
 Names that are still written in their old spelling, so that earlier states remain equal:
 
     order of a state     `protocol` (the order's name), `part` (digest of the subset)
+    batches of a state   `size`, `most`, `row`, `rows` (the limits of `LengthBatchSampler` and `PackedBatchSampler`)
     plan of a conversion `parts` (number of tasks)
 
 Names that are read, and no longer written:

@@ -161,9 +161,13 @@ def test_a_number_with_a_point_is_a_share(memory: str | None, meant: object) -> 
         (("SET", "--memory", "lots"), 2, "'lots' is not a size; write it like 2GB, 500MB or 1.5GiB"),
         (("SET", "--memory", "8G"), 2, "brand: --memory: '8G' is not a size; write 8GB"),
         (("SET", "--peer-memory", "lots"), 2, "brand: --peer-memory: 'lots' is not a size"),
-        (("SET", "--memory", "0"), 2, "above 0 and at most 1.0"),
-        (("SET", "--memory", "-1"), 2, "above 0 and at most 1.0"),
-        (("SET", "--memory", "100"), 2, "memory of 100 bytes is too small"),
+        (("SET", "--memory", "0"), 2, "--memory 0 has no unit: give a size such as '8GB', or a share such as 0.25"),
+        (("SET", "--memory", "1"), 2, "--memory 1 has no unit: give a size such as '8GB', or a share such as 0.25"),
+        (("SET", "--memory", "1.5"), 2, "above 0 and at most 1.0"),
+        (("SET", "--memory", "100B"), 2, "memory of 100 bytes is too small"),
+        (("SET", "--peer-memory", "1"), 2, "--peer-memory 1 has no unit"),
+        (("SET", "--decoded-memory", "2"), 2, "--decoded-memory 2 has no unit: give a size such as '8GB'"),
+        (("SET", "--cache", "here:100"), 2, "--cache: size='100' of a cache has no unit: give a size such as"),
         (("SET", "--address", "here"), 2, "an address looks like 'unix:@name'"),
         (("SET", "--address", "unix:/tmp/socket"), 2, "an address looks like 'unix:@name'"),
         ((), 2, "Missing argument 'DST'"),
@@ -295,7 +299,7 @@ def test_no_server_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(top, "own_addresses", list)
     answer = brand("top")
     assert answer.code == 2
-    assert "one starts with the first draw, or with `brand serve`" in answer.err
+    assert "one starts with the first fetch, or with `brand serve`" in answer.err
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,7 @@ def test_a_piece_of_a_large_data_set_reads_the_same_share() -> None:
     [
         ([], "give 1 to 64"),
         ([PlannedJob()] * (MOST_JOBS + 1), "give 1 to 64"),
-        ([PlannedJob(epochs=2), PlannedJob()], "give each of them one, or none"),
+        ([PlannedJob(epochs=2), PlannedJob()], "give each of them a number, or none"),
         ([PlannedJob(), PlannedJob(0.01)], "leave out the slowest job"),
         ([PlannedJob(epochs=100)], "give fewer epochs"),
     ],

@@ -521,7 +521,7 @@ def test_loaders_say_what_does_not_go_with_a_plan(data_set: BrandDataset, server
         BrandLoader(data_set, batch_sampler=[[1], [2]])  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="not from a list"):
         LengthBatchSampler([1, 2], batch_size=4)  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="jobs decide the order while they draw"):
+    with pytest.raises(UsageError, match="the order is decided while jobs fetch"):
         LengthBatchSampler(opened(server, order="shared"), "count", batch_size=4)
 
 

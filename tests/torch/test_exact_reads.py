@@ -278,7 +278,7 @@ def test_what_is_no_data_set_is_said_at_opening(tmp_path: Path, name: str) -> No
     ("memory", "said"),
     [
         (150e6, "a fraction of the data"),
-        ("lots", "no size"),
+        ("lots", "is not a size"),
         (0, "memory=0 has no unit"),
         (1, r"memory=1 has no unit: give a size such as .8GB., or a share such as 0.25 \(1.0 is all\)"),
         ("300", "memory=.300. has no unit"),
