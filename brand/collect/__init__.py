@@ -25,7 +25,7 @@ from brand.collect.overlaying import overlay as overlay
 from brand.collect.redaction import redact as redact
 
 __all__ = [
-    "Wanted",
+    "NamedSamples",
     "append_audio",
     "append_data_set",
     "append_from",

@@ -240,7 +240,7 @@ def test_a_server_serves_the_version_that_it_was_started_with(grown: Path, opene
 def test_ranks_name_the_version(grown: Path, opened: Openings) -> None:
     """Else an append between their starts would give them different orders, and no rank would notice."""
     sampler = BrandSampler(opened(grown), num_replicas=2, rank=0)
-    with pytest.raises(UsageError, match=r"2 ranks draw from .*all, .* Name the version, '.*all@3'"):
+    with pytest.raises(UsageError, match=r"2 ranks fetch from .*all, .* Name the version, '.*all@3'"):
         next(iter(sampler))
     plain = BrandSampler(opened(grown), num_replicas=2, rank=0, shuffle=False)
     with pytest.raises(UsageError, match="Name the version"):
