@@ -1,1 +1,4 @@
-"""How does Brand compare with what it would replace? Each file asks one question; README.md tells how to run it."""
+"""How does Brand compare with the libraries that it would replace? Each file asks one question.
+
+README.md tells how to run the files.
+"""

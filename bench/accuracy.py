@@ -3,18 +3,18 @@
     python -m bench.accuracy --train train.brand --test test.brand --out bench/results/accuracy.json --plot accuracy.svg
 
 Each order has the same seeds, models and batches: PyTorch's `RandomSampler`; Brand's default with memory for a tenth of
-the samples; `stripes` and `slots` with all of that memory mixing; and `stripes` of 32 samples with a thirty-second of
-the data mixing, to see where the order begins to matter. Pictures are decoded once and kept as tensors. Only the
-*order* comes from a `BrandLoader` in each epoch, so the runs compare the shuffling and nothing else.
+the samples; `stripes` and `slots` with all of that memory as shuffle buffer; and `stripes` of 32 samples with a
+shuffle buffer of a thirty-second of the data, to see when the order begins to matter. Images are decoded once and held
+as tensors. Only the *order* of each epoch is from a `BrandLoader`, so the runs compare the shuffling and nothing else.
 
-Two more orders are of jobs that follow another one (`order="shared"`):
+Two more orders are those of jobs that follow another job (`order="shared"`):
 
     shared, half late     the other job is in the middle of an epoch when this one begins, and both draw equally fast
     shared, half speed    the other job draws twice as fast
 
 They are the plans that a server makes for such jobs, at constant speeds (`brand.simulate.joining`), so they are the
-same on any machine; that a job gets what is planned is what `tests/torch/test_shared.py` shows. `--only
-"RandomSampler" "default, 1/10" "shared, half late" "shared, half speed"` asks for these orders alone.
+same on any machine. `tests/torch/test_shared.py` shows that a job gets the samples that are planned. `--only
+"RandomSampler" "default, 1/10" "shared, half late" "shared, half speed"` runs these orders alone.
 
 Columns: mean test accuracy after the last epoch, its 95 % confidence interval (Student's t over the seeds), and the
 p-values of paired t-tests against `RandomSampler` and against the default (the same seed starts with the same model).
@@ -49,12 +49,12 @@ Pictures = tuple[torch.Tensor, torch.Tensor]
 
 @dataclass(frozen=True)
 class Beside:
-    """A job that follows another one."""
+    """A job that follows another job."""
 
     late: float
-    """How much of its first epoch the other job has drawn when this one begins."""
+    """The fraction of its first epoch that the other job has drawn when this job begins."""
     times: int
-    """How many times as fast the other job draws."""
+    """The speed of the other job over the speed of this job, in draws."""
 
 
 ORDERS: Final[dict[str, OrderOption | Beside | None]] = {
@@ -67,11 +67,11 @@ ORDERS: Final[dict[str, OrderOption | Beside | None]] = {
     "shared, half speed": Beside(late=0.0, times=2),
 }
 BASES: Final = ("RandomSampler", "default, 1/10")
-"""The orders that others are compared with."""
+"""The orders with which all orders are compared."""
 
 
 def make_model() -> nn.Module:
-    """Two convolutions and two linear layers: 0.1 million parameters."""
+    """Make a model of two convolutions and two linear layers: 0.1 million parameters."""
     return nn.Sequential(
         nn.Conv2d(1, 16, 3, stride=2, padding=1), nn.ReLU(),
         nn.Conv2d(16, 32, 3, stride=2, padding=1), nn.ReLU(),
@@ -80,7 +80,7 @@ def make_model() -> nn.Module:
 
 
 def pictures(path: Path) -> Pictures:
-    """All pictures, float32 of shape (N, 1, 28, 28), and labels, by index."""
+    """Return all images, float32 of shape (N, 1, 28, 28), and labels, by index."""
     data = BrandDataset(path, fields=("image", "label"))
     images = np.stack([np.asarray(image.convert("L")) for image, _ in (data[i] for i in range(len(data)))])
     return torch.from_numpy(images.astype(np.float32) / 255)[:, None], torch.from_numpy(data.column("label").copy())
@@ -102,7 +102,7 @@ class Order:
             self._loader = BrandLoader(data, BATCH, sampler=BrandSampler(data, seed=seed))
 
     def epoch(self, number: int) -> NDArray[np.int64]:
-        """Indices in the order in which an epoch delivers them, shape (N,)."""
+        """Return the indices in the order in which an epoch delivers them, shape (N,)."""
         if self._drawn is not None:
             return self._drawn[number]
         if self._loader is None:
@@ -112,7 +112,7 @@ class Order:
 
 
 def drawn_beside(path: Path, seed: int, epochs: int, how: Beside) -> list[NDArray[np.int64]]:
-    """The indices of each epoch of a job that draws beside another one."""
+    """Return the indices of each epoch of a job that draws at the same time as another job."""
     order = BrandDataset(path, memory=MEMORY, order="shared")._source.ordering.order(seed)
     assert isinstance(order.policy, SharedPolicy)
     every, begins = np.ones(order.samples, np.bool_), how.late * order.samples / how.times
@@ -127,7 +127,7 @@ def drawn_beside(path: Path, seed: int, epochs: int, how: Beside) -> list[NDArra
 
 
 def run(order: Order, seed: int, epochs: int, train: Pictures, test: Pictures) -> list[float]:
-    """Test accuracy after each epoch."""
+    """Train a model, and return the test accuracy after each epoch."""
     torch.manual_seed(seed)
     model = make_model()
     optimizer = torch.optim.Adam(model.parameters(), 1e-3)
@@ -150,7 +150,7 @@ def run(order: Order, seed: int, epochs: int, train: Pictures, test: Pictures) -
 
 
 def summary(found: dict[str, list[list[float]]]) -> list[dict[str, Any]]:
-    """One row for each order."""
+    """Summarise the runs in one row for each order."""
     from scipy import stats  # type: ignore[import-untyped,unused-ignore]
 
     rows = []
@@ -163,7 +163,7 @@ def summary(found: dict[str, list[list[float]]]) -> list[dict[str, Any]]:
 
 
 def plot(found: dict[str, list[list[float]]], path: Path) -> None:
-    """Mean test accuracy by epoch, with the 95 % confidence interval."""
+    """Plot the mean test accuracy by epoch, with the 95 % confidence interval."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -185,7 +185,7 @@ def plot(found: dict[str, list[list[float]]], path: Path) -> None:
 
 
 def main() -> None:
-    """Run all, print a table, keep every figure."""
+    """Run all orders, print a table, save every figure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--train", type=Path, required=True)
     parser.add_argument("--test", type=Path, required=True)
@@ -195,10 +195,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--plot", type=Path)
     options = parser.parse_args()
-    torch.set_num_threads(1)  # so small a model is faster with one thread
+    torch.set_num_threads(1)  # a model of this size is faster with one thread
     train, test = pictures(options.train), pictures(options.test)
     found: dict[str, list[list[float]]] = {name: [] for name in options.only}
-    for seed in range(options.seeds):  # the orders take turns, so that an early stop leaves equally many runs of each
+    for seed in range(options.seeds):  # in turns: after an early stop each order has as many runs
         for name in options.only:
             order = Order(options.train, name, seed, options.epochs)
             found[name].append(run(order, seed, options.epochs, train, test))

@@ -2,10 +2,10 @@
 
     python -m bench.bytes_read --data photos.brand --out bench/results/bytes_read.json
 
-For each memory limit and protocol, a data server in this process reads past the page cache, and a `BrandLoader` draws
-four epochs. `read_bytes` of /proc/self/io counts what the block device delivers. An epoch counts from the end of the
-one before, so bytes that the server reads ahead count for the epoch in which it reads them. Figures are bytes read over
-the stored bytes of all samples.
+For each memory limit and order, a data server in this process reads past the page cache, and a `BrandLoader` draws
+four epochs. `read_bytes` of /proc/self/io counts the bytes that the block device delivers. An epoch is counted from the
+end of the epoch before, so bytes that the server reads ahead count for the epoch in which it reads them. Figures are
+bytes read over the stored bytes of all samples.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ CASES: dict[str, tuple[float, Stripes | Slots]] = {
 
 
 def read_bytes() -> int:
-    """Bytes that the block device delivered for this process."""
+    """Return the bytes that the block device delivered for this process."""
     return int(re.findall(r"^read_bytes: (\d+)", Path("/proc/self/io").read_text(), re.MULTILINE)[0])
 
 
 def run(folder: Path, name: str) -> dict[str, Any]:
-    """One case: bytes read by epoch over bytes delivered."""
+    """Run one case, and return its bytes read by epoch over bytes delivered."""
     memory, order = CASES[name]
     with running_server(folder, memory=memory, page_cache=False) as server:
         data = BrandDataset(folder, server=server.address, order=order, decode=False)

@@ -11,7 +11,7 @@ Columns: "call" is the conversion itself without imports, the median run and the
 process, with imports and the loading of the records. "durable" is "call" plus the time until everything is on the disk
 (`sync -f`). CPU seconds are those of the whole process tree. A time counts only if the output holds all samples.
 
-Note that only Brand shuffles, all samples over all chunks. The others write in the order of the source.
+Only Brand shuffles, all samples over all chunks. The other libraries write in the order of the source.
 """
 
 from __future__ import annotations
@@ -53,21 +53,21 @@ class Work:
 
     job: Job
     samples: int
-    """How many the output must hold."""
+    """Samples that the output must hold."""
     count: Callable[[Path], int]
     """Counts the samples in an output."""
 
 
 def rivals_of(task: str, *, cold: bool) -> list[Rival]:
-    """The rivals that take part in a task."""
+    """Return the rivals that take part in a task."""
     libraries = [] if cold and task == "text" else [converter.rival for converter in CONVERTERS]
-    if task == "images":  # pictures do not compress, so Brand does the same with and without compression
+    if task == "images":  # images do not compress, so compression changes nothing
         libraries.remove(BRAND_PLAIN)
     return [*libraries, COPY] if task == "images" else [*libraries, COPY, COPY_EACH]
 
 
 def prepare(task: str, name: str, data: Path, work: Path, out: Path) -> Work:
-    """Load the source and import the library, which is not timed."""
+    """Load the source and import the library; neither is timed."""
     if name in (COPY.name, COPY_EACH.name):
         source = data / task if name == COPY.name else work / "text-files"
         return Work(copy(source, out), _count_files(source), _count_files)
@@ -80,7 +80,7 @@ def prepare(task: str, name: str, data: Path, work: Path, out: Path) -> Work:
 
 
 def measure_once(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Time one conversion; runs in the fresh process."""
+    """Time one conversion, in the fresh process."""
     out = _output_of(arguments)
     work = prepare(arguments.task, arguments.rival, arguments.data, arguments.work, out)
     prepared, prepared_cpu_s = time.perf_counter(), system.cpu_s()
@@ -117,7 +117,7 @@ def measure(arguments: argparse.Namespace, task: str, rival: Rival) -> Outcome:
 
 
 def table_of(task: str, outcomes: list[Outcome], rivals: list[Rival]) -> str:
-    """Medians, then the rivals that are faster than Brand, then failures."""
+    """Tabulate the medians, then list the rivals that are faster than Brand, then failures."""
 
     def median(rival: Rival, key: str) -> float | None:
         return harness.median_of(outcomes, rival.name, lambda outcome: float(outcome.values[key]))
@@ -149,7 +149,7 @@ def table_of(task: str, outcomes: list[Outcome], rivals: list[Rival]) -> str:
 
 
 def _modules_of(name: str) -> list[str]:
-    """Modules that stay warm when the caches are dropped (torch and numpy come along)."""
+    """Return the modules that stay warm when the caches are dropped (torch and numpy are imported with them)."""
     return [c.rival.module for c in CONVERTERS if c.rival.name == name and c.rival.module != "streaming"]
 
 
@@ -170,7 +170,7 @@ def _parse() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Parent or child, by `--rival`."""
+    """Run as parent or child, as `--rival` says."""
     arguments = _parse()
     if arguments.rival:
         harness.report(arguments.report, measure_once(arguments))

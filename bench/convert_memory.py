@@ -2,12 +2,12 @@
 
     python -m bench.convert_memory --data DATA --work SCRATCH [--gigabytes 5] [--out bench/results/convert_memory.json]
 
-Tasks, with two processes each: `images` gives `brand convert images` an image folder of hard links to the pictures of
+Tasks, with two processes each: `images` gives `brand convert images` an image folder of hard links to the images of
 DATA/images, in as many copies as make 5 GB. `records` gives `brand.pack` 5 GB of records from a generator. `baseline`
-packs ten records, which shows what the interpreter, the imports and the worker processes cost.
+packs ten records, which shows the memory of the interpreter, the imports and the worker processes.
 
-The conversion runs in a fresh process. Every 50 ms a watcher looks at all processes of its tree: at private memory
-(USS), at proportional memory (PSS, which divides a shared page among the processes that map it), and at the kernel's
+The conversion runs in a fresh process. Every 50 ms a watcher reads the memory of all processes of its tree: private
+memory (USS), proportional memory (PSS, which divides a shared page among the processes that map it), and the kernel's
 high-water mark of the resident size (VmHWM, which misses no peak, but also counts pages that a forked process only
 shares). Columns give the largest process and, for PSS, the largest sum over the tree at one moment.
 """
@@ -62,7 +62,10 @@ class Peaks:
 
 
 def large_image_folder(source: Path, folder: Path, size_bytes: int) -> Path:
-    """Hard links to the pictures of `source`, in as many copies as it takes. Made once; a marker file says so."""
+    """Make a folder of hard links to the images of `source`, in as many copies as `size_bytes` takes, and return it.
+
+    It is made once; a marker file says that it is complete.
+    """
     done = folder.with_name(folder.name + ".done")
     if done.exists():
         return folder
@@ -95,13 +98,13 @@ def records(text: bytes, count: int) -> Iterator[dict[str, Any]]:
 
 
 def some_text(folder: Path) -> bytes:
-    """A few megabytes of text, so that the benchmark's own memory does not count much."""
+    """Return a few megabytes of text, so that the benchmark's own memory does not count much."""
     with max(folder.glob("*.jsonl"), key=lambda file: file.stat().st_size).open("rb") as file:
         return file.read(TEXT_BYTES)
 
 
 def convert(task: str, arguments: argparse.Namespace, out: Path) -> None:
-    """Convert; runs in the watched process."""
+    """Convert, in the watched process."""
     if task == "images":
         source = large_image_folder(arguments.data / "images", _folder_of(arguments), _size_bytes(arguments))
         subprocess.run([sys.executable, "-m", "brand", "convert", "images", source, out, "-j", "2"], check=True)
@@ -114,7 +117,7 @@ def convert(task: str, arguments: argparse.Namespace, out: Path) -> None:
 
 
 def watch(task: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Start the conversion and look at it until it ends. Runs in a fresh process of its own."""
+    """Start the conversion, and sample its memory until it ends. It runs in a fresh process of its own."""
     out = _output_of(arguments)
     shutil.rmtree(out, ignore_errors=True)
     command = [sys.executable, "-m", "bench.convert_memory", *sys.argv[1:], "--convert", task]
@@ -132,7 +135,7 @@ def watch(task: str, arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def table_of(outcomes: list[Outcome]) -> str:
-    """One line a task, medians over the repetitions."""
+    """Tabulate the medians over the repetitions, one line for each task."""
     columns = [
         "task",
         "VmHWM of one MB",
@@ -185,7 +188,7 @@ def _parse() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Parent, watcher (`--rival TASK`) or the watched process (`--convert TASK`)."""
+    """Run as parent, watcher (`--rival TASK`) or watched process (`--convert TASK`)."""
     arguments = _parse()
     if arguments.convert:
         convert(arguments.convert, arguments, _output_of(arguments))

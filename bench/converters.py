@@ -1,7 +1,7 @@
 """How does each library turn images and records into its own files, with two processes?
 
-Every function takes the source and an output folder that does not exist yet, does what is not timed (imports), and
-returns the job to be timed. Each library runs in the best reasonable configuration that trying found:
+Every function takes the source and an output folder that does not exist yet, does the work that is not timed (imports),
+and returns the job to be timed. Each library runs in the best reasonable configuration that trying found:
 
 - Brand: one call, which divides the work itself and shuffles all samples over all chunks; once more without
   compression, as the rivals write.
@@ -9,9 +9,9 @@ returns the job to be timed. Each library runs in the best reasonable configurat
   two indexes.
 - litdata: two forked workers; each makes every other sample in one generator. The usual way, one call per sample, took
   2.8 times as long for the records.
-- cp: one process, which shows what it costs to touch the files at all.
+- cp: one process, which shows how long it takes to touch the files at all.
 
-No library decodes or encodes: all store the bytes of the picture, its label and its key. Only Brand shuffles. The
+No library decodes or encodes: all store the bytes of the image, its label and its key. Only Brand shuffles. The
 rivals have no types, so `import_module` imports them.
 """
 
@@ -33,7 +33,7 @@ from bench.sources import ImageFile, Record, list_images
 
 JOBS: Final = 2
 SHARD_BYTES: Final = 1 << 26
-"""mosaicml's default, used for every library that lets us choose."""
+"""mosaicml's default, used for every library that has an option for it."""
 
 _LITDATA_OPTIONS: Final[dict[str, Any]] = {
     "chunk_bytes": SHARD_BYTES,
@@ -46,7 +46,7 @@ _LITDATA_OPTIONS: Final[dict[str, Any]] = {
 Job = Callable[[], None]
 Encode = Callable[[Any], dict[str, Any]]
 Samples = Callable[[], list[Any]]
-"""Listing a folder belongs to the work, so it happens in the job."""
+"""A function that returns the samples: listing a folder is part of the work, so the job does it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Converter:
 
 
 def copy(source: Path, out: Path) -> Job:
-    """`cp -r`: the yardstick."""
+    """Copy with `cp -r`: the yardstick."""
     return lambda: _call(["cp", "-r", str(source), str(out)])
 
 
@@ -74,7 +74,7 @@ def _brand_images(source: Path, out: Path) -> Job:
 
 
 def _brand_records(records: list[Record], out: Path, compression: Literal["auto", "none"] = "auto") -> Job:
-    from brand import pack  # here, like the rivals' imports, which are not timed
+    from brand import pack  # imported here, so that the import is not timed
 
     schema = dict.fromkeys(("id", "lang", "label", "text"), "str")
     return lambda: _ignore(pack(records, out, schema=schema, jobs=JOBS, compression=compression))

@@ -1,4 +1,7 @@
-"""One rank of `bench.nodes`: trains a small CNN, drawn by Brand or read file by file, and times epochs."""
+"""Train a small CNN as one rank of `bench.nodes`, and time the epochs.
+
+The samples are drawn by Brand or read file by file.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +24,12 @@ from brand import BrandDataset, BrandLoader, BrandSampler
 
 
 def to_tensor(image: Image.Image) -> torch.Tensor:
-    """A picture as a float tensor of shape (1, 28, 28), 0 to 1."""
+    """Return an image as a float tensor of shape (1, 28, 28), 0 to 1."""
     return torch.from_numpy(np.asarray(image.convert("L"), np.float32) / 255)[None]
 
 
 class Files(Dataset[tuple[torch.Tensor, int]]):
-    """A folder of class folders, file by file."""
+    """A folder of class folders, read file by file."""
 
     def __init__(self, root: Path) -> None:
         folders = sorted(path for path in root.iterdir() if path.is_dir())
@@ -42,12 +45,12 @@ class Files(Dataset[tuple[torch.Tensor, int]]):
 
 
 def open_brand(path: Path, **more: Any) -> BrandDataset:
-    """Pictures and labels."""
+    """Open a data set of images and labels."""
     return BrandDataset(path, fields=("image", "label"), transform={"image": to_tensor}, **more)
 
 
 def make_loader(options: argparse.Namespace) -> Any:
-    """Batches of this rank."""
+    """Make the loader for the batches of this rank."""
     size = options.batch_size
     if options.files:
         files = Files(options.train)
@@ -90,7 +93,7 @@ def main() -> None:
             right = sum(int((model(x).argmax(1) == y).sum()) for x, y in DataLoader(test, 256))
         show(f"test accuracy {right / len(test):.4f}")
     if isinstance(loader, BrandLoader):
-        show(f"{loader.dataset.stats()['received']} samples came")
+        show(f"{loader.dataset.stats()['received']} samples received")
     dist.barrier()
     dist.destroy_process_group()
 

@@ -2,11 +2,11 @@
 
     python -m bench.exact_reads --data DATA --work SCRATCH [--out bench/results/exact_reads.json]
 
-Tasks: `records` (397,592 JSON lines, one bytes field each) and `images` (8,147 pictures and labels, nothing decoded).
-All do the same work: the same bytes go in, Python `bytes` come out, without worker processes. Each library uses its
-fastest official call, found by trying; readers.py names it.
+Tasks: `records` (397,592 JSON lines, one bytes field each) and `images` (8,147 images and labels, nothing decoded).
+All do the same work: the same bytes are stored, and Python `bytes` are returned, without worker processes. Each library
+uses its fastest official call, found by trying; readers.py names it.
 
-1. Every library builds its data set once, in a fresh process. The data set stays in SCRATCH for later runs.
+1. Every library builds its data set once, in a fresh process. The data set is left in SCRATCH for later runs.
 2. A fresh process reads all files once (warm page cache), opens the data set, and reads one pass that is not timed: the
    checksum of every sample must be that of the source.
 3. Then it times `--passes` passes over new random batches. The median pass of a process counts, and the median of
@@ -40,20 +40,20 @@ FIELDS: Final = {"records": ("line",), "images": ("image", "label")}
 
 
 def source_of(task: str, data: Path) -> list[Sample]:
-    """All samples, in source order."""
+    """Return all samples, in source order."""
     if task == "records":
         return [{"line": line} for line in load_lines(data / "text")]
     return [{"image": file.path.read_bytes(), "label": file.label} for file in list_images(data / "images")]
 
 
 def checksum(sample: Sample) -> int:
-    """One number for all fields of a sample."""
+    """Return one number for all fields of a sample."""
     content = sample.get("line") or sample["image"]
     return zlib.crc32(content, sample.get("label", 0))
 
 
 def build_once(library: Library, task: str, data: Path, store: Path) -> dict[str, Any]:
-    """Write the data set, and beside it the checksums of the source's samples."""
+    """Write the data set, and next to it the checksums of the source's samples."""
     samples = source_of(task, data)
     started = time.perf_counter()
     library.build(samples, store / "data")
@@ -80,7 +80,7 @@ def read_once(library: Library, task: str, store: Path, passes: int) -> dict[str
 
 
 def build_or_read(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Build or read, as the command line says; runs in the child."""
+    """Build or read in the child, as the command line says."""
     library = next(library for library in LIBRARIES if library.rival.name == arguments.rival)
     store = store_of(arguments.work, arguments.task, library.rival)
     if arguments.build:
@@ -89,7 +89,7 @@ def build_or_read(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def random_batches(samples: int) -> Iterator[list[int]]:
-    """Endless permutations of all samples, cut into batches; the same for every library."""
+    """Yield endless permutations of all samples, cut into batches, equal for every library."""
     rng = np.random.default_rng(0)
     while True:
         order = rng.permutation(samples)
@@ -98,16 +98,16 @@ def random_batches(samples: int) -> Iterator[list[int]]:
 
 
 def check(reader: Reader, indices: list[int], checksums: Sequence[int]) -> int:
-    """Read one batch and compare each sample with the source. Returns how many."""
+    """Read one batch, compare each sample with the source, and return the number of samples."""
     found = [checksum(sample) for sample in reader.samples(reader.read(indices))]
     if found != [checksums[i] for i in indices]:
         wrong = next(i for i, sum_ in zip(indices, found, strict=False) if checksums[i] != sum_)
-        raise RuntimeError(f"sample {wrong} is not what was stored")
+        raise RuntimeError(f"sample {wrong} differs from the stored sample")
     return len(found)
 
 
 def rate_of_pass(reader: Reader, batches: list[list[int]]) -> float:
-    """Samples a second."""
+    """Read all batches, and return the samples a second."""
     started = time.perf_counter()
     for indices in batches:
         reader.read(indices)
@@ -127,12 +127,12 @@ def measure(arguments: argparse.Namespace, task: str, rival: Rival) -> Outcome:
 
 
 def store_of(work: Path, task: str, rival: Rival) -> Path:
-    """Where one library keeps one data set."""
+    """Return the folder in which a library stores a data set."""
     return work / "exact" / task / rival.name.replace(", ", "-")
 
 
 def table_of(task: str, outcomes: list[Outcome], rivals: Sequence[Rival]) -> str:
-    """Medians, then the rivals that are faster than Brand, then failures."""
+    """Tabulate the medians, then list the rivals that are faster than Brand, then failures."""
 
     def median(rival: Rival, key: str) -> float | None:
         return harness.median_of(outcomes, rival.name, lambda outcome: float(outcome.values[key]))
@@ -162,7 +162,7 @@ def _parse() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Parent or child, by `--rival`."""
+    """Run as parent or child, as `--rival` says."""
     arguments = _parse()
     if arguments.rival:
         harness.report(arguments.report, build_or_read(arguments))

@@ -1,12 +1,12 @@
-"""What do three nodes send each other, and what do they ask for? Counted, not timed.
+"""How many samples and requests do three nodes send each other? Counted, not timed.
 
     python -m bench.exchange --data train.brand
 
 Three data servers are joined by gRPC on loopback. A rank on each draws epochs in batches of 256, in step with the other
 ranks. Rows: `stripes` with positions split in turn, `stripes` with `locality`, and `slots`. Columns: samples and bytes
-of one epoch that crossed between nodes; on-demand requests (for `slots` also the number that the plan foresees); late
-samples, which a node had to ask for or read exactly when a rank drew them, without each epoch's first global batch;
-reads of stripes or chunks.
+of one epoch that crossed between nodes; on-demand requests (for `slots` also the number in the plan); late samples,
+which a node had to ask for or read directly when a rank drew them, without each epoch's first global batch; reads of
+stripes or chunks.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ BATCH = 256
 
 
 def draw(cluster: RunningCluster, order: Order, epochs: int, *, locality: bool) -> list[dict[str, Any]]:
-    """Draw epochs on all nodes. Returns the sums of all nodes' counters after the first batch and after each epoch."""
+    """Draw epochs on all nodes. Return the sums of all nodes' counters after the first batch and after each epoch."""
     step, counted = threading.Barrier(NODES), []
     names = ("draws", "sent", "sent_bytes", "requests", "on_demand", "timeouts", "direct", "reads")
 

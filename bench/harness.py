@@ -1,16 +1,16 @@
-"""How is one rival measured without the others disturbing it, and how is the result written down?
+"""How is one rival measured without disturbance by the other rivals, and how is the result written down?
 
 A benchmark file starts itself again for every single measurement:
 
-    parent   python -m bench.convert --data DIR --work DIR              decides what to run, how often
+    parent   python -m bench.convert --data DIR --work DIR              decides which rivals to run, how often
     child    python -m bench.convert ... --rival NAME --report FILE     measures one rival once and ends
 
-1. `run_fresh` starts the child in its own session, with a time limit, and keeps its output for the reason of a failure.
-2. The child calls `report` with its measurements, as one JSON object. Time that it spends on checks goes into
-   `untimed_s` and `untimed_cpu_s`, and the parent takes it off.
-3. The parent adds what only it can see: seconds and CPU seconds of the whole process tree.
+1. `run_fresh` starts the child in its own session, with a time limit, and saves its output for the reason of a failure.
+2. The child calls `report` with its measurements, as one JSON object. Time that it spends on checks is reported as
+   `untimed_s` and `untimed_cpu_s`, and the parent subtracts it.
+3. The parent adds the figures that only it can see: seconds and CPU seconds of the whole process tree.
 4. `round_robin` takes turns (A B C, A B C, ...), so that a slow minute of the machine hits every rival alike. Tables
-   show medians, and the JSON file keeps every single measurement.
+   show medians, and the JSON file has every single measurement.
 
 A rival that fails stays in the tables as "failed", with its reason; a rival that is missing, as "not installed". Times,
 caches and memory of the system are in system.py.
@@ -50,10 +50,10 @@ _CALM: Final = "the machine's host takes no more than CORES meanwhile (where a b
 Status = Literal["ok", "failed", "timed out", "not installed"]
 
 LAB: Final = shlex.join([sys.executable, "-m", "bench.lab"])
-"""The command that limits storage and memory, as an option has it."""
+"""The command that limits storage and memory, in the form of a command-line option."""
 
 _SHOWN: Final[list[str]] = []
-"""What this process has printed as a result."""
+"""The results that this process has printed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +61,11 @@ class Rival:
     """One way to do the work."""
 
     name: str
-    """The name in the tables."""
+    """Name in the tables."""
     module: str = ""
-    """The module that must be importable; empty for tools of the system."""
+    """Module that must be importable; empty for tools of the system."""
     distribution: str = ""
-    """The distribution whose version is recorded."""
+    """Distribution whose version is recorded."""
 
     @property
     def installed(self) -> bool:
@@ -75,22 +75,22 @@ class Rival:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one fresh process measured."""
+    """The measurements of one fresh process."""
 
     rival: str
     status: Status
     reason: str = ""
-    """Empty when the status is "ok"."""
+    """The reason of a failure; empty if the status is "ok"."""
     wall_s: float = 0.0
-    """Start to end of the process, without its checks."""
+    """Seconds from start to end of the process, without its checks."""
     cpu_s: float = 0.0
     """User and system seconds of the process and its children, without its checks."""
     values: dict[str, Any] = field(default_factory=dict)
-    """What the child reported."""
+    """The report of the child."""
 
 
 def parser(module: str, doc: str | None, *, data: bool = True, repeat: int = 3) -> argparse.ArgumentParser:
-    """The options that all benchmarks have; `--rival` and `--report` are for the child."""
+    """Return a parser with the options that all benchmarks have; `--rival` and `--report` are for the child."""
     options = argparse.ArgumentParser(prog=f"python -m {module}", description=(doc or "").partition("\n")[0])
     if data:
         options.add_argument("--data", type=Path, required=True, help="folder with images/ and text/")
@@ -125,7 +125,7 @@ def run_fresh(rival: Rival, module: str, arguments: Sequence[str], limit_s: floa
 
 
 def report(file: Path, values: Mapping[str, Any]) -> None:
-    """Write the child's measurements; the child calls this at its end."""
+    """Write the child's measurements; the child calls this function at its end."""
     file.write_text(json.dumps(values))
 
 
@@ -144,7 +144,10 @@ def round_robin(rivals: Iterable[Rival], repeat: int, measure: Callable[[Rival],
 
 
 def calmly(measure: Callable[[Rival], Outcome], most: float | None) -> Callable[[Rival], Outcome]:
-    """`measure`, repeated while the machine's host took more than `most` cores from the run; then the calmest run."""
+    """Repeat `measure` until the machine's host takes at most `most` cores from a run, at most `_TRIES` times.
+
+    Return the calmest run. None for `most` measures once.
+    """
 
     def measured(rival: Rival) -> Outcome:
         tries: list[Outcome] = []
@@ -160,23 +163,23 @@ def calmly(measure: Callable[[Rival], Outcome], most: float | None) -> Callable[
 
 
 def median_of(outcomes: Iterable[Outcome], rival: str, value: Callable[[Outcome], float]) -> float | None:
-    """The median over the runs of `rival` that went well, or None if there is none."""
+    """Return the median over the successful runs of `rival`, or None if there is none."""
     seen = [value(outcome) for outcome in outcomes if outcome.rival == rival and outcome.status == "ok"]
     return statistics.median(seen) if seen else None
 
 
 def first_failure(outcomes: Iterable[Outcome], rival: str) -> Outcome | None:
-    """What went wrong with `rival`, if anything did."""
+    """Return the first failed run of `rival`, or None if there is none."""
     return next((o for o in outcomes if o.rival == rival and o.status != "ok"), None)
 
 
 def failures(outcomes: Iterable[Outcome]) -> str:
-    """A line with the reason for each rival of which a run failed."""
+    """Return a line with the reason for each rival with a failed run."""
     return "".join(f"\n{o.rival}: {o.status}: {o.reason}" for o in outcomes if o.status != "ok")
 
 
 def faster_than(name: str, speeds: Mapping[str, float | None]) -> str:
-    """A sentence that names the rivals that are faster than `name`."""
+    """Return a sentence that names the rivals that are faster than `name`."""
     own = speeds.get(name)
     if not own:
         return ""
@@ -185,7 +188,7 @@ def faster_than(name: str, speeds: Mapping[str, float | None]) -> str:
 
 
 def spread(runs: Sequence[Mapping[str, Any]], key: str, scale: float, form: str) -> str:
-    """The median of some runs, with the lowest and the highest one where they differ."""
+    """Return the median of some runs, with the lowest and the highest run if they differ."""
     found = sorted(values[key] * scale for values in runs if values.get(key) is not None)
     if not found:
         return ""
@@ -194,7 +197,7 @@ def spread(runs: Sequence[Mapping[str, Any]], key: str, scale: float, form: str)
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table with aligned columns."""
+    """Return a Markdown table with aligned columns."""
     lines = [list(columns), ["-" * len(name) for name in columns], *(list(row) for row in rows)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(columns))]
     padded = ([cell.ljust(width) for cell, width in zip(line, widths, strict=True)] for line in lines)
@@ -202,7 +205,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def tables_of(text: str) -> list[dict[str, Any]]:
-    """The tables of a printed result: `title` (the line above), `columns`, `rows`, and the lines `below`."""
+    """Return the tables of a printed result: `title` (the line above), `columns`, `rows`, and the lines `below`."""
     tables: list[dict[str, Any]] = []
     title, inside = "", False
     for line in text.splitlines():
@@ -221,7 +224,7 @@ def tables_of(text: str) -> list[dict[str, Any]]:
 
 
 def printed(shown: Mapping[str, Any]) -> str:
-    """A table of a file of results, as the run printed it."""
+    """Return a table of a file of results in the form in which the run printed it."""
     title = [shown["title"]] if shown["title"] else []
     return "\n".join([*title, table(shown["columns"], shown["rows"]), *shown["below"]])
 
@@ -234,7 +237,7 @@ def show(text: str) -> None:
 
 
 def progress(text: str) -> None:
-    """Print what is going on, on standard error."""
+    """Print the progress on standard error."""
     sys.stderr.write(f"[{time.strftime('%H:%M:%S')}] {text}\n")
     sys.stderr.flush()
 
@@ -257,14 +260,14 @@ def save(file: Path, doc: str | None, settings: Mapping[str, Any], rivals: Itera
 
 
 def command() -> str:
-    """The command line of this process, with the last part of each absolute path: folders are this machine's matter."""
+    """Return the command line of this process, with only the last part of each absolute path."""
     module = sys.modules["__main__"].__spec__
     words = [Path(word).name if word.startswith("/") else word for word in sys.argv[1:]]
     return shlex.join(["python", "-m", module.name if module else Path(sys.argv[0]).stem, *words])
 
 
 def machine() -> dict[str, Any]:
-    """Facts about the machine that measures."""
+    """Return facts about the machine that measures."""
     cpu = _first_field(Path("/proc/cpuinfo"), "model name") or platform.processor()
     memory_kib = int((_first_field(Path("/proc/meminfo"), "MemTotal") or "0 kB").split()[0])
     return {
@@ -278,7 +281,7 @@ def machine() -> dict[str, Any]:
 
 
 def versions(rivals: Iterable[Rival]) -> dict[str, str]:
-    """Version of every distribution in the comparison, and of the libraries that all use."""
+    """Return the version of every distribution in the comparison, and of the libraries that all use."""
     names = [rival.distribution for rival in rivals if rival.distribution]
     return {name: _version(name) for name in dict.fromkeys([*names, "torch", "numpy"])}
 
@@ -298,7 +301,7 @@ def _first_field(file: Path, name: str) -> str:
 
 
 def _run(command: Sequence[str], log_file: Path, limit_s: float) -> int | None:
-    """Exit status, or None when the limit was reached and the whole session was killed."""
+    """Return the exit status, or None if the limit was reached and the whole session was killed."""
     with log_file.open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
         try:
@@ -310,14 +313,14 @@ def _run(command: Sequence[str], log_file: Path, limit_s: float) -> int | None:
 
 
 def _kill_session(process: subprocess.Popen[bytes]) -> None:
-    """Kill all processes of the session, so that no grandchild stays."""
+    """Kill all processes of the session, so that no grandchild is left."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 
 
 def _reason(log_file: Path, code: int) -> str:
-    """The last line that the child printed, without the names of this machine's folders."""
+    """Return the last line that the child printed, without the names of this machine's folders."""
     lines = log_file.read_text(errors="replace").strip().splitlines()
     last = lines[-1].strip() if lines else "printed nothing"
     for folder in (sys.prefix, os.getcwd(), str(Path.home())):

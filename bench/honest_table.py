@@ -1,7 +1,7 @@
 """Which figures are in the README's table and in the results of bench/README.md? Those of the files in bench/results/.
 
     python -m bench.honest_table                # print the README's table
-    python -m bench.honest_table FILE...        # the same for what `training_reads --out` has written just now
+    python -m bench.honest_table FILE...        # print such a table of new files from `training_reads --out`
     python -m bench.honest_table --write        # put the figures of bench/results/ into README.md and bench/README.md
 
 Every cell of the README's table has the same basis: samples/s in the first epoch, from the end of the imports on (so
@@ -9,8 +9,8 @@ with start-up and the wait for the first batch), then samples/s in the second ep
 early. The highest figure of each epoch is bold. Only figures of one row compare: they are from one run, in turns.
 
 In bench/README.md, `<!-- results: NAME -->` begins a block with everything that bench/results/NAME.json holds. In
-prose, a figure is a link whose title says where it is from: a table, a row and a column of the file, or the ratio of
-two of them.
+prose, a figure is a link whose title gives its source: a table, a row and a column of the file, or the ratio of two of
+them.
 
     [12](results/NAME.json "images, warm > brand > with start")
     [1.3x](results/NAME.json "images, warm > spdl > with start over brand > with start")
@@ -61,9 +61,9 @@ class Row:
     label: str
     file: Path
     title: str
-    """Of the table in the file."""
+    """Title of the table in the file."""
     unit: int = 1
-    """What the rates are divided by."""
+    """Divisor of the rates."""
     distance: bool = False
     """Whether the row shows the adjacent distance in place of rates."""
 
@@ -78,7 +78,7 @@ ROWS: Final = (
     Row("adjacent distance, images", RESULTS / "training-images-nvme-4.json", "images, nvme-4", distance=True),
     Row("adjacent distance, records", RESULTS / "training-records-warm.json", "records, warm", distance=True),
 )
-"""The README's table."""
+"""The rows of the README's table."""
 
 
 def load(file: Path) -> Content:
@@ -88,7 +88,10 @@ def load(file: Path) -> Content:
 
 
 def cell(content: Content, title: str, row: str, column: str) -> str:
-    """Return a cell of a file, as the run printed it; empty if the table has no such row. Raises `KeyError`."""
+    """Return a cell of a file, as the run printed it; empty if the table has no such row.
+
+    Raises `KeyError` if there is no such table or column.
+    """
     for table in content["tables"]:
         if table["title"] == title and column in table["columns"]:
             place = table["columns"].index(column)
@@ -105,9 +108,9 @@ def number(text: str) -> float:
 
 
 def figure(content: Content, where: str) -> str | float:
-    """Return what the title of a link names: the text of a cell, or the ratio of two cells.
+    """Return the figure that the title of a link names: the text of a cell, or the ratio of two cells.
 
-    `where` is `TABLE > ROW > COLUMN`, or two of them with ` over ` in between; the second leaves out what it has in
+    `where` is `TABLE > ROW > COLUMN`, or two of them with ` over ` in between; the second omits the part that it has in
     common with the first: the table, or table and row.
     """
     first, over, second = where.partition(" over ")
@@ -120,7 +123,7 @@ def figure(content: Content, where: str) -> str | float:
 
 
 def is_early(content: Content, title: str, rival: str) -> bool:
-    """Whether a run of the rival was stopped early."""
+    """Return whether a run of the rival was stopped early."""
     try:
         return "~" in cell(content, title, rival, "notes")
     except KeyError:  # no run of this table has a note
@@ -128,7 +131,7 @@ def is_early(content: Content, title: str, rival: str) -> bool:
 
 
 def rates(content: Content, row: Row, rival: str) -> list[float]:
-    """Return the rates of a rival: first epoch with start-up, second epoch, as far as there are any."""
+    """Return the rates of a rival, if it has any: first epoch with start-up, second epoch."""
     found = [cell(content, row.title, rival, column) for column in EPOCHS]
     return [number(text) / row.unit for text in found if text]
 
@@ -160,7 +163,7 @@ def _rates(content: Content, row: Row) -> list[str]:
 
 
 def block(name: str) -> str:
-    """Return everything that a file holds: how, when and on which machine it was measured, and its tables."""
+    """Return everything that a file holds: method, date and machine of the measurement, and its tables."""
     content = load(RESULTS / f"{name}.json")
     machine = content["machine"]
     facts = [content["date"], f"brand-data {content['version']}", machine["cpu"]]
@@ -191,7 +194,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m bench.honest_table", description=(__doc__ or "").partition("\n")[0]
     )
-    parser.add_argument("results", type=Path, nargs="*", help="what `training_reads --out` has written")
+    parser.add_argument("results", type=Path, nargs="*", help="files of `training_reads --out`")
     parser.add_argument("--write", action="store_true", help="put the figures into README.md and bench/README.md")
     arguments = parser.parse_args()
     if arguments.write:

@@ -1,5 +1,4 @@
-"""How long does `brand convert FORMAT` take, is every sample the one that the rival's own reader finds, and how much
-memory do 10 GB of rows take?
+"""How long does `brand convert FORMAT` take, are its samples correct, and how much memory do 10 GB of rows take?
 
     python -m bench.imports --data DATA --work SCRATCH [--gigabytes 10] [--out bench/results/imports.json]
 
@@ -7,14 +6,16 @@ The images of DATA/images (bytes, label, key) and the records of DATA/text (four
 own writer, with two processes (converters.py; Parquet by pyarrow, with one). Three tasks for each, in turns:
 
 - "writes": the rival's own conversion, from the image folder, or from records in memory, into its format.
-- "reads": the rival's own reader reads its format once, in order, in one process, without decoding pictures.
+- "reads": the rival's own reader reads its format once, in order, in one process, without decoding images.
 - "brand": `brand convert FORMAT`, with two processes and with its start, from the rival's format.
 
-Then every sample of Brand's data set is compared with what the rival's reader finds at this place ("equal").
+Then every sample of Brand's data set is compared with the sample that the rival's reader returns for this index
+("equal").
 
 The last task, "rows", writes JSON lines and Parquet of `--gigabytes` of about 2 KiB of text each, and converts them
-with two processes, while a watcher looks at the whole process tree every 50 ms (convert_memory.py says what the columns
-of memory mean). The digests of all samples, as the format's library and as Brand read them, are compared ("equal").
+with two processes, while a watcher samples the memory of the whole process tree every 50 ms (convert_memory.py defines
+the columns of memory). The digests of all samples, as the format's library and as Brand read them, are compared
+("equal").
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ Sample = dict[str, Any]
 
 
 def write(kind: str, task: str, data: Path, out: Path) -> None:
-    """The rival's own conversion."""
+    """Convert with the rival's own writer."""
     if kind == "parquet":
         _write_parquet(_samples_of(task, data), out)
         return
@@ -88,7 +89,7 @@ def _write_parquet(samples: Iterator[Sample], out: Path) -> None:
 
 
 def read(kind: str, folder: Path) -> Iterator[Sample]:
-    """The samples as the rival's own reader finds them, in order."""
+    """Yield the samples that the rival's own reader returns, in order."""
     if kind == "mds":
         data = load_streaming().LocalDataset(str(folder))
         yield from (data[i] for i in range(len(data)))
@@ -110,7 +111,7 @@ def _of_tar(sample: Sample) -> Sample:
 
 
 def compare(kind: str, folder: Path, out: Path) -> int:
-    """Compare every sample with the one that the rival finds; returns their number. Raises RuntimeError."""
+    """Compare every sample with the rival's; return the number of samples. Raises `RuntimeError` if they differ."""
     import brand
 
     stored, count = brand.BrandDataset(out, decode=False), 0
@@ -118,7 +119,7 @@ def compare(kind: str, folder: Path, out: Path) -> int:
     found = (sample for some in places for sample in stored.__getitems__(list(some)))
     for expected, sample in zip_longest(read(kind, folder), found):
         if expected is None or sample is None:
-            raise RuntimeError("the data sets have not the same number of samples")
+            raise RuntimeError("the data sets differ in their number of samples")
         told = sample.get("json", sample)
         different = [name for name, value in expected.items() if _plain(told[name]) != _plain(value)]
         if different:
@@ -128,9 +129,9 @@ def compare(kind: str, folder: Path, out: Path) -> int:
 
 
 def compare_rows(kind: str, folder: Path, out: Path) -> int:
-    """Compare the digest of all rows, each with its index; returns their number. Raises RuntimeError.
+    """Compare the digest of all rows, each with its index; return their number. Raises `RuntimeError` if it differs.
 
-    A sum of checksums does not depend on the order, so Brand's samples are read as they lie on disk.
+    A sum of checksums does not depend on the order, so Brand's samples are read in stored order.
     """
     import brand
     from brand.storage.dataset.dataset import StoredDataSet
@@ -149,7 +150,7 @@ def compare_rows(kind: str, folder: Path, out: Path) -> int:
 
 
 def _digest(samples: Iterable[tuple[int, Sample]]) -> tuple[int, int]:
-    """Number of samples, and the sum of their checksums, each with its number."""
+    """Return the number of samples, and the sum of their checksums, each with its number."""
     count = total = 0
     for number, sample in samples:
         count += 1
@@ -158,7 +159,7 @@ def _digest(samples: Iterable[tuple[int, Sample]]) -> tuple[int, int]:
 
 
 def _rows_of(kind: str, folder: Path) -> Iterator[Sample]:
-    """The rows as the library of the format reads them, in order."""
+    """Yield the rows as the library of the format reads them, in order."""
     for path in sorted(folder.glob(f"*.{kind}")):
         if kind == "jsonl":
             with path.open(encoding="utf-8") as file:
@@ -173,7 +174,7 @@ def _plain(value: Any) -> Any:
 
 
 def measure_once(arguments: argparse.Namespace) -> dict[str, Any]:
-    """One step for one format and kind of data; runs in the fresh process."""
+    """Run one step for one format and kind of data, in the fresh process."""
     kind, task, step = arguments.rival.split()
     source, out = arguments.work / f"{task}-{kind}", arguments.work / f"{task}-{kind}.brand"
     before = time.perf_counter()
@@ -196,7 +197,7 @@ def measure_once(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def write_rows(kind: str, arguments: argparse.Namespace, folder: Path) -> None:
-    """Rows of about 2 KiB of real text, no two alike, in 20 files."""
+    """Write rows of about 2 KiB of real text, no two alike, in 20 files."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     text = some_text(arguments.data / "text").decode("utf-8", "replace")
@@ -225,7 +226,7 @@ def _write_groups(path: Path, rows: Iterator[tuple[int, str]]) -> None:
 
 
 def watch(kind: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Convert the rows, and look at the process tree until it ends; runs in a fresh process of its own."""
+    """Convert the rows, and sample the memory of the process tree until it ends, in a fresh process of its own."""
     folder, out = arguments.work / f"rows-{kind}", arguments.work / f"rows-{kind}.brand"
     before = time.perf_counter()
     write_rows(kind, arguments, folder)
@@ -255,7 +256,7 @@ def watch(kind: str, arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def table_of(outcomes: list[Outcome]) -> str:
-    """One line a format and kind of data, medians; then the memory."""
+    """Tabulate the medians, one line for each format and kind of data; then the memory."""
     rows, memory = [], []
 
     def median(name: str, key: str = "call_s") -> float | None:
@@ -279,14 +280,14 @@ def table_of(outcomes: list[Outcome]) -> str:
 
 
 def measure(rival: Rival, limit_s: float) -> Outcome:
-    """One step."""
+    """Measure one step."""
     return harness.run_fresh(rival, "bench.imports", [], limit_s)
 
 
 def main() -> None:
-    """Parent, or child (`--rival`)."""
+    """Run as parent, or as child (`--rival`)."""
     parser = harness.parser("bench.imports", __doc__)
-    parser.add_argument("--gigabytes", type=float, default=10.0, help="of rows (%(default)s)")
+    parser.add_argument("--gigabytes", type=float, default=10.0, help="gigabytes of rows (%(default)s)")
     parser.add_argument("--rows", nargs="*", choices=ROWS, default=ROWS, help="formats of rows (all)")
     arguments = parser.parse_args()
     if arguments.rival:

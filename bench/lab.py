@@ -53,16 +53,16 @@ _GRACE_S: Final = 3.0
 """Seconds from SIGTERM to SIGKILL, for processes that are left behind."""
 _UNITS: Final = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
 _JOIN: Final = 'for file in $0; do echo $$ > "$file" || exit 125; done; exec "$@"'
-"""A shell enters the groups (the files in `$0`) and becomes the command."""
+"""A script with which a shell enters the groups (the files in `$0`) and becomes the command."""
 
 
 class CannotLimitError(Exception):
-    """The limits cannot be set here; the message says why."""
+    """The limits cannot be set on this machine; the message gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The limits of the control groups; infinite for none."""
+    """The limits of the control groups; infinite if there is none."""
 
     read_bps: float = math.inf
     """Bytes read per second."""
@@ -82,12 +82,12 @@ PROFILES: Final = {
     "nas": Limits(read_bps=120e6, read_iops=400),
     "hdd": Limits(read_bps=160e6, read_iops=150),
 }
-"""A disk as it is; a network drive behind 1 Gbit/s; a hard disk."""
+"""A disk without limits; a network drive behind 1 Gbit/s; a hard disk."""
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What the processes of a control group have used."""
+    """Resources that the processes of a control group have used."""
 
     read_bytes: int
     read_ops: int
@@ -103,10 +103,10 @@ class Group(Protocol):
     version: int
 
     def make(self) -> None:
-        """Make the groups. Raises `CannotLimitError`."""
+        """Make the groups. Raises `CannotLimitError` if the system refuses."""
 
     def limit(self, device: str, limits: Limits) -> None:
-        """Set the limits, for reads from `device` (`major:minor`). Raises `CannotLimitError`."""
+        """Set the limits, for reads from `device` (`major:minor`). Raises `CannotLimitError` if the system refuses."""
 
     def entrances(self) -> list[Path]:
         """Return the files that take the number of a process which enters the groups."""
@@ -115,14 +115,14 @@ class Group(Protocol):
         """Return the bytes of private and of shared memory that the processes hold now."""
 
     def usage(self, device: str) -> Usage:
-        """Return what the processes have used since the groups were made."""
+        """Return the resources that the processes have used since the groups were made."""
 
     def remove(self) -> None:
         """Remove the groups, which are empty."""
 
 
 def size(text: str) -> float:
-    """Return the bytes that a text such as `700MB`, `2G` or `1.5GiB` stands for. Raises `ArgumentTypeError`."""
+    """Return the bytes of a text such as `700MB`, `2G` or `1.5GiB`. Raises `ArgumentTypeError` if it is not a size."""
     found = re.fullmatch(r"([\d.]+) *([kmg]?i?)b?", text.strip().lower())
     if found is None or found[2] not in _UNITS or found[1].count(".") > 1 or found[1] == ".":
         raise argparse.ArgumentTypeError(f"{text!r} is not a size: write 1000000, 120MB or 1.5GiB")
@@ -173,7 +173,7 @@ class GroupV1:
         """See `Group`."""
         blkio = self._folders["blkio"]
         for kind in ("read_bps", "read_iops"):
-            # These limits do not hold for groups inside, so a lab in a lab takes the smaller one by itself.
+            # The kernel does not apply these limits to groups inside, so a lab in a lab computes the smaller one.
             around = _read(self._parents["blkio"] / f"blkio.throttle.{kind}_device")
             outer = [float(value) for key, value in (line.split() for line in around.splitlines()) if key == device]
             least = min([getattr(limits, kind), *outer])
@@ -206,13 +206,16 @@ class GroupV1:
     def remove(self) -> None:
         """See `Group`."""
         with suppress(OSError):
-            (self._folders["memory"] / "memory.force_empty").write_text("0")  # else its page cache outlives it
+            (self._folders["memory"] / "memory.force_empty").write_text("0")  # otherwise the group's page cache stays
         for folder in self._folders.values():
             _remove(folder)
 
 
 class GroupV2:
-    """A control group of version 2, below the root: no group that holds processes can have limited groups inside."""
+    """A control group of version 2, below the root.
+
+    It is below the root because no group that holds processes can have limited groups inside.
+    """
 
     version = 2
 
@@ -256,7 +259,10 @@ class GroupV2:
 
 
 def group_here(root: Path = CONTROL_GROUPS, own: str | None = None) -> Group:
-    """Return the kind of control groups that this machine has, not made yet. Raises `CannotLimitError`."""
+    """Return the kind of control groups that this machine has, not made yet.
+
+    Raises `CannotLimitError` if it has none.
+    """
     name = f"brand-lab-{os.getpid()}-{secrets.token_hex(3)}"
     if (root / "blkio").is_dir() and (root / "memory").is_dir():
         return GroupV1(root, own_groups(own if own is not None else Path("/proc/self/cgroup").read_text()), name)
@@ -266,12 +272,12 @@ def group_here(root: Path = CONTROL_GROUPS, own: str | None = None) -> Group:
 
 
 def disk_of(path: Path) -> str:
-    """Return `major:minor` of the whole disk that holds a path. Raises `CannotLimitError`."""
+    """Return `major:minor` of the whole disk that holds a path. Raises `CannotLimitError` if there is none."""
     device = path.stat().st_dev
     name = f"{os.major(device)}:{os.minor(device)}"
     entry = Path("/sys/dev/block", name)
     if not entry.exists():
-        raise CannotLimitError(f"{path} is on no block device ({name}), so its reads cannot be limited")
+        raise CannotLimitError(f"{path} is not on a block device ({name}), so its reads cannot be limited")
     entry = entry.resolve()
     return (entry.parent / "dev").read_text().strip() if (entry / "partition").exists() else name
 
@@ -288,7 +294,7 @@ def read_ahead_files(path: Path, disk: str) -> dict[str, Path]:
 
 @contextmanager
 def setting(file: Path, value: int | None) -> Iterator[None]:
-    """Change a setting of the kernel, and set it back at the end. Raises `CannotLimitError`."""
+    """Change a setting of the kernel, and restore it at the end. Raises `CannotLimitError` if the system refuses."""
     if value is None:
         yield
         return
@@ -301,7 +307,7 @@ def setting(file: Path, value: int | None) -> Iterator[None]:
 
 
 def run(command: Sequence[str], group: Group, device: str, timeout_s: float | None) -> dict[str, Any]:
-    """Run a command in the groups, and return the measurements. Nothing of it is left when this returns."""
+    """Run a command in the groups, and return the measurements. No process is left when this returns."""
     before, started = group.usage(device), time.monotonic()
     entrances = " ".join(map(str, group.entrances()))
     process = subprocess.Popen(["/bin/sh", "-c", _JOIN, entrances, *command])
@@ -353,7 +359,7 @@ class _Peaks:
 
 @contextmanager
 def _signals_to(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Pass SIGTERM and SIGINT on to a process meanwhile, so that the groups are removed when it has ended."""
+    """Pass SIGTERM and SIGINT on to a process in this block, so that the groups are removed when it has ended."""
 
     def passed_on(number: int, _: FrameType | None) -> None:
         process.send_signal(number)
@@ -401,12 +407,12 @@ def _make(folder: Path) -> None:
         folder.mkdir()
     except OSError as error:
         raise CannotLimitError(
-            f"{folder} cannot be made: {error.strerror}. Be root, where control groups are writable"
+            f"{folder} cannot be made: {error.strerror}. Run as root on a system with writable control groups"
         ) from error
 
 
 def _remove(folder: Path) -> None:
-    for _ in range(100):  # the kernel lets go of a group some time after its last process has ended
+    for _ in range(100):  # the kernel frees a group some time after its last process has ended
         try:
             folder.rmdir()
         except FileNotFoundError:
@@ -443,11 +449,13 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--memory", type=size, metavar="SIZE", help="memory, page cache included")
     parser.add_argument("--path", type=Path, default=Path(), help="a path on the device to limit (%(default)s)")
     parser.add_argument("--cold", action="store_true", help="drop all cached files first")
-    parser.add_argument("--preload", metavar="COMMAND", help="a command to run before, without limits")
-    parser.add_argument("--readahead-kb", type=int, metavar="N", help="read-ahead of the device meanwhile")
-    parser.add_argument("--inode-readahead-blks", type=int, metavar="N", help="read-ahead of ext4's inodes meanwhile")
+    parser.add_argument("--preload", metavar="COMMAND", help="a command to run first, without limits")
+    parser.add_argument("--readahead-kb", type=int, metavar="N", help="read-ahead of the device during the command")
+    parser.add_argument(
+        "--inode-readahead-blks", type=int, metavar="N", help="ext4's read-ahead of inodes during the command"
+    )
     parser.add_argument("--timeout", type=float, metavar="S", help="end the command after this many seconds")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the measurements here")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the measurements to this file")
     parser.add_argument("command", nargs=argparse.REMAINDER, help="the command, after --")
     options = parser.parse_args(arguments)
     options.command = options.command[1:] if options.command[:1] == ["--"] else options.command
@@ -457,7 +465,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def limits_of(options: argparse.Namespace) -> Limits:
-    """Return the limits of a profile, with the ones that the options name in their place."""
+    """Return the limits of a profile, replaced by those that the options name."""
     named = {"read_bps": options.read_bps, "read_iops": options.read_iops, "memory": options.memory}
     return replace(PROFILES[options.profile], **{name: value for name, value in named.items() if value is not None})
 

@@ -1,4 +1,4 @@
-"""What does the language model of `language_order.py` read, and in which order?
+"""Which sequences does the language model of `language_order.py` read, and in which order?
 
 A training set is every n-th document of each file, in source order: file after file, as the files list the documents.
 The documents of a file, each with a zero byte behind it, are joined and cut into sequences of `LENGTH` bytes. A
@@ -34,26 +34,26 @@ Sequences = NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """What all runs train on and are evaluated with."""
+    """The training set and the evaluation set of all runs."""
 
     names: list[str]
     """Sources, in their order."""
     share: list[float]
-    """Share of each source in the training set."""
+    """Fraction of each source in the training set."""
     train: Sequences
-    """In source order, shape (samples, LENGTH)."""
+    """The training set in source order, shape (samples, LENGTH)."""
     held: Sequences
     """The evaluation set, source by source, shape (sources, n, LENGTH)."""
 
 
 def read_texts(folder: Path, *, every: int, held: int) -> Texts:
-    """Train on every `every`-th document, and evaluate with `held` sequences of others from each source.
+    """Train on every `every`-th document, and evaluate with `held` sequences of other documents from each source.
 
-    folder: holds `*.jsonl`, a document a line under "text". Raises `UsageError` where there is too little text.
+    folder: holds `*.jsonl`, a document a line under "text". Raises `UsageError` if there is too little text.
     """
     files = sorted(folder.glob("*.jsonl"))
     if not files:
-        raise UsageError(f"{folder} holds no *.jsonl: give the folder with text/*.jsonl as --data")
+        raise UsageError(f"{folder} has no *.jsonl: give the folder with text/*.jsonl as --data")
     train, evaluated = [], []
     for file in files:
         with file.open(encoding="utf-8") as lines:
@@ -69,23 +69,23 @@ def read_texts(folder: Path, *, every: int, held: int) -> Texts:
 
 
 def _cut(documents: list[bytes]) -> Sequences:
-    """Sequences of the joined documents, shape (n, LENGTH); the rest is left out."""
+    """Return the sequences of the joined documents, shape (n, LENGTH); the rest is omitted."""
     joined = np.frombuffer(b"".join(documents), np.uint8)
     return joined[: len(joined) // LENGTH * LENGTH].reshape(-1, LENGTH)
 
 
 def uniform(samples: int, memory: int, seed: int) -> Places:  # noqa: ARG001  (all orders have these arguments)
-    """A permutation of all samples. It needs memory for all of them, or a read for each."""
+    """Return a permutation of all samples. It needs memory for all of them, or a read for each."""
     return np.random.default_rng((seed, 0)).permutation(samples)
 
 
 def brand(samples: int, memory: int, seed: int) -> Places:
-    """Brand's default order: stripes over samples that the conversion shuffled."""
+    """Return Brand's default order: stripes over samples that the conversion shuffled."""
     return np.random.default_rng((seed, 1)).permutation(samples)[blocks(samples, memory, seed)]
 
 
 def blocks(samples: int, memory: int, seed: int) -> Places:
-    """The same stripes over samples in source order, as if the conversion had not shuffled."""
+    """Return the order of the same stripes over samples in source order, as if the conversion had not shuffled."""
     policy = StripePolicy(chunks_per_group(samples, CHUNK, memory), STRIPE)
     plan = Order("texts", samples, CHUNK, seed, policy).plan(0)
     assert peak(plan, np.ones(samples, np.int64)) <= memory
@@ -93,7 +93,10 @@ def blocks(samples: int, memory: int, seed: int) -> Places:
 
 
 def window(samples: int, memory: int, seed: int) -> Places:
-    """A shuffle buffer over samples in source order: draw one of the buffer, put the next sample into its place."""
+    """Return the order of a shuffle buffer over samples in source order.
+
+    Each draw takes a sample of the buffer and puts the next sample into its place.
+    """
     dice = np.random.default_rng((seed, 2))
     order = np.empty(samples, np.int64)
     buffer = np.arange(memory)

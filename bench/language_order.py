@@ -15,10 +15,10 @@ trains it with batches of 16. The learning rate rises to 0.004 during the first 
 cosine to a tenth. A seed decides weights and orders, so all orders of a seed start with the same weights.
 
 The evaluation set is an even sample of other documents: 200 sequences of each source. Losses are bits a byte; "by
-bytes" weighs a source by its share of the training set, "by source" weighs all sources alike. "against uniform" is the
-mean over the seeds of (loss / loss of `uniform` - 1). Intervals are 95 % confidence intervals (Student's t over the
-seeds). "neighbours" is the mean distance in the pass of two samples that lie side by side in the source, as a share of
-the pass; uniform is 0.333.
+bytes" weighs a source by its fraction of the training set, "by source" weighs all sources alike. "against uniform" is
+the mean over the seeds of (loss / loss of `uniform` - 1). Intervals are 95 % confidence intervals (Student's t over the
+seeds). "neighbours" is the adjacent distance: the mean distance in the pass of two samples that are adjacent in the
+source, as a fraction of the pass; uniform is 0.333.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ BATCH: Final = 16
 RATE: Final = 4e-3
 """Highest learning rate."""
 WARM_UP: Final = 0.05
-"""Share of the steps in which the learning rate rises."""
+"""Fraction of the steps in which the learning rate rises."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How much is trained and evaluated."""
+    """The amount of training and evaluation."""
 
     every: int
-    """One document of so many is trained on, and another one may be evaluated."""
+    """One document of this many is trained on, and another one may be evaluated."""
     share: int
     """Memory holds `1 / share` of the samples."""
     held: int
@@ -77,7 +77,7 @@ class Run:
     order: str
     seed: int
     seen: list[float]
-    """Share of the pass at each evaluation."""
+    """Fraction of the pass at each evaluation."""
     losses: list[list[float]]
     """Bits a byte at each evaluation, for each source."""
     neighbours: float
@@ -85,7 +85,7 @@ class Run:
 
 
 class Model(nn.Module):
-    """Predicts the next byte: an embedding, a GRU, a linear layer; 0.33 million parameters."""
+    """A model that predicts the next byte: an embedding, a GRU, a linear layer; 0.33 million parameters."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -94,14 +94,14 @@ class Model(nn.Module):
         self.head = nn.Linear(256, 256)
 
     def forward(self, sequences: torch.Tensor) -> torch.Tensor:
-        """Mean loss, in nats a byte, of all bytes but the first. sequences: int64, shape (n, LENGTH)."""
+        """Return the mean loss, in nats a byte, of all bytes but the first. sequences: int64, shape (n, LENGTH)."""
         states, _ = self.gru(self.embedding(sequences[:, :-1]))
         logits = self.head(states)
         return nn.functional.cross_entropy(logits.flatten(0, 1), sequences[:, 1:].flatten())
 
 
 def rate(step: int, steps: int) -> float:
-    """The learning rate of a step, as a share of the highest: a linear rise, then a cosine to a tenth."""
+    """Return the learning rate of a step, as a fraction of the highest: a linear rise, then a cosine to a tenth."""
     rising = WARM_UP * steps
     if step < rising:
         return (step + 1) / (rising + 1)
@@ -114,12 +114,12 @@ def run(name: str, seed: int, texts: Texts, scale: Scale) -> Run:
     torch.set_num_threads(1)
     samples = len(texts.train)
     order = ORDERS[name](samples, samples // scale.share, seed)
-    neighbours = measure(order, chunk_size=samples, batch=BATCH).neighbours  # raises where a sample is not drawn once
+    neighbours = measure(order, chunk_size=samples, batch=BATCH).neighbours  # raises if a sample is not drawn once
     torch.manual_seed(seed)
     model = Model()
     optimizer = torch.optim.AdamW(model.parameters(), RATE)
     train, held = torch.from_numpy(texts.train).long(), torch.from_numpy(texts.held).long()
-    steps = samples // BATCH  # an incomplete batch is left out
+    steps = samples // BATCH  # an incomplete batch is omitted
     ends = [steps * (number + 1) // scale.evaluations for number in range(scale.evaluations)]
     losses = []
     for step in range(steps):
@@ -136,7 +136,7 @@ def run(name: str, seed: int, texts: Texts, scale: Scale) -> Run:
 
 
 def run_all(texts: Texts, scale: Scale, processes: int) -> list[Run]:
-    """All seeds of all orders, each run in a process; the orders take turns."""
+    """Run all seeds of all orders, each run in a process; the orders take turns."""
     jobs = [(name, seed) for seed in range(scale.seeds) for name in ORDERS]
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(processes, context) as pool:
@@ -151,12 +151,12 @@ def run_all(texts: Texts, scale: Scale, processes: int) -> list[Run]:
 
 
 def losses_of(runs: list[Run], weights: list[float]) -> dict[str, NDArray[np.float64]]:
-    """Weighted loss of each order, bits a byte, shape (seeds, evaluations)."""
+    """Return the weighted loss of each order, bits a byte, shape (seeds, evaluations)."""
     return {name: np.array([np.array(done.losses) @ weights for done in runs if done.order == name]) for name in ORDERS}
 
 
 def interval(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Half of the 95 % confidence interval of the mean over the first axis (Student's t)."""
+    """Return half of the 95 % confidence interval of the mean over the first axis (Student's t)."""
     from scipy import stats  # type: ignore[import-untyped,unused-ignore]
 
     half: NDArray[np.float64] = stats.sem(values, axis=0) * stats.t.ppf(0.975, len(values) - 1)
@@ -164,7 +164,7 @@ def interval(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def summary(runs: list[Run], texts: Texts) -> list[dict[str, Any]]:
-    """One row for each order: losses at the end, and their differences to `uniform` in percent, paired by seed."""
+    """Return one row for each order: losses at the end, and differences to `uniform` in percent, paired by seed."""
     alike = [1 / len(texts.names)] * len(texts.names)
     weightings = {"bytes": texts.share, "source": alike}
     weightings |= {name: [float(name == other) for other in texts.names] for name in texts.names}
@@ -187,7 +187,7 @@ def summary(runs: list[Run], texts: Texts) -> list[dict[str, Any]]:
 
 
 def tables(rows: list[dict[str, Any]], texts: Texts) -> str:
-    """The losses, and the differences source by source."""
+    """Tabulate the losses, and the differences source by source."""
 
     def more(row: dict[str, Any], weighting: str) -> str:
         if row["order"] == UNIFORM:
@@ -215,11 +215,11 @@ def tables(rows: list[dict[str, Any]], texts: Texts) -> str:
 
 
 def plot(runs: list[Run], rows: list[dict[str, Any]], texts: Texts, path: Path) -> None:
-    """Left: loss by bytes during the pass. Right: differences to `uniform` at its end."""
+    """Plot the loss by bytes during the pass (left), and the differences to `uniform` at its end (right)."""
     import matplotlib as mpl
 
     mpl.use("Agg")
-    mpl.rcParams["svg.hashsalt"] = "language order"  # the same picture has the same bytes
+    mpl.rcParams["svg.hashsalt"] = "language order"  # equal plots have equal bytes
     import matplotlib.pyplot as plt
 
     figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.8), width_ratios=(3, 2))
@@ -250,13 +250,13 @@ def plot(runs: list[Run], rows: list[dict[str, Any]], texts: Texts, path: Path) 
 
 
 def main() -> None:
-    """Run all, print the tables, keep every figure."""
+    """Run all orders, print the tables, save every figure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="folder with text/*.jsonl")
     parser.add_argument("--quick", action="store_true", help="seconds instead of half an hour: too short for a result")
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)), help="runs at a time")
     parser.add_argument("--json", type=Path, help="write all figures to this file")
-    parser.add_argument("--plot", type=Path, help="write a picture to this file")
+    parser.add_argument("--plot", type=Path, help="write a plot to this file")
     options = parser.parse_args()
     scale = QUICK if options.quick else FULL
     texts = read_texts(options.data / "text", every=scale.every, held=scale.held)

@@ -1,10 +1,10 @@
-"""How does a data set get a block device of its own, so that its storage can be slowed and counted apart?
+"""How does a data set get a block device of its own, so that its storage can be slowed and counted separately?
 
     with loop_device(work / "disk.img", size, [(source, "name"), ...]) as device:
-        ...        # device.folder holds copies of the sources; device.counted() says what was read
+        ...        # device.folder holds copies of the sources; device.counted() counts the reads
 
 The device is an ext4 file system in one file, read past the page cache of the disk below (`--direct-io`). A limit on
-it does not touch that disk. Its image is made once; a later run with the same sources mounts it again. Needs root.
+it does not affect that disk. Its image is made once; a later run with the same sources mounts it again. Needs root.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SECTOR: Final = 512
 
 
 class Counted(NamedTuple):
-    """What a device has read since it was made, as the block layer counts it."""
+    """Reads of a device since it was made, as the block layer counts them."""
 
     operations: int
     read_bytes: int
@@ -34,17 +34,17 @@ class Device:
     """A mounted device."""
 
     folder: Path
-    """Where it is mounted."""
+    """Mount point."""
     name: str
-    """As in /sys/block."""
+    """Name in /sys/block."""
 
     def counted(self) -> Counted:
-        """What was read from it until now."""
+        """Return the reads of the device until now."""
         return counted(self.name)
 
 
 def counted(name: str) -> Counted:
-    """What a device has read until now."""
+    """Return the reads of a device until now."""
     operations, _, sectors = Path(f"/sys/block/{name}/stat").read_text().split()[:3]
     return Counted(int(operations), int(sectors) * _SECTOR)
 
@@ -53,7 +53,7 @@ def counted(name: str) -> Counted:
 def loop_device(image: Path, size: int, sources: Sequence[tuple[Path, str]]) -> Iterator[Device]:
     """Mount an image of `size` bytes with copies of the sources, for the length of the block.
 
-    `sources`: files or folders, and where each one lies on the device.
+    `sources`: files or folders, each with its path on the device.
     """
     done, folder = image.with_suffix(".json"), image.with_suffix("")
     described = json.dumps({"size": size, "sources": [[str(source), name] for source, name in sources]})
@@ -81,7 +81,7 @@ def loop_device(image: Path, size: int, sources: Sequence[tuple[Path, str]]) -> 
 
 
 def _release(image: Path, folder: Path) -> None:
-    """Unmount and detach; also what a killed run has left."""
+    """Unmount and detach, also after a killed run."""
     if folder.is_mount():
         _said("umount", str(folder))
     for line in _said("losetup", "--associated", str(image)).splitlines():

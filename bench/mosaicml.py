@@ -1,7 +1,7 @@
-"""How is mosaicml-streaming imported beside a PyTorch without CUDA?
+"""How is mosaicml-streaming imported with a PyTorch without CUDA?
 
 `import streaming` imports torchvision, though reading and writing MDS files needs nothing of it. The torchvision of
-PyPI is built for the CUDA build of PyTorch. Beside the CPU build its extension does not load, and the import fails,
+PyPI is built for the CUDA build of PyTorch. With the CPU build its extension does not load, and the import fails,
 because torchvision annotates two operators that do not exist. This module declares the two operators, so the import
 succeeds. No code ever calls them.
 """
@@ -13,11 +13,11 @@ from typing import Any, Final
 
 _MISSING: Final = ("nms", "qnms")
 _KEPT_ALIVE: Final[list[Any]] = []
-"""Operators vanish with the object that declared them."""
+"""Objects that declared operators: an operator is removed with its object."""
 
 
 def load_streaming() -> Any:
-    """The module `streaming`."""
+    """Import and return the module `streaming`."""
     try:
         return import_module("streaming")
     except RuntimeError as error:

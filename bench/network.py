@@ -1,4 +1,4 @@
-"""How many bytes a second pass from one node to another through gRPC, as a share of what a plain socket moves?
+"""How many bytes a second pass from one node to another through gRPC, as a fraction of the rate of a plain socket?
 
     python -m bench.network --out bench/results/network.json
 
@@ -46,7 +46,7 @@ class Meter:
         self.rate, self.cpu = 0.0, 0.0
 
     def message(self, size: int) -> bool:
-        """Count a message that has come. Returns whether there are more."""
+        """Count a message that has arrived. Return whether more follow."""
         if size != self.size:
             raise RuntimeError(f"a message of {size} bytes")
         self._seen += 1
@@ -83,7 +83,7 @@ def receive_by_socket(port: str, meter: Meter) -> None:
 
 
 def node(number: int) -> PeerStreams:
-    """One of two nodes, in the process of a server."""
+    """Make one of two nodes, as in the process of a server."""
     tune_server_process()
     return PeerStreams(Greeting("bench", number, 2, 4096, None, "0"), _TOKEN, "127.0.0.1:0")
 
@@ -91,7 +91,7 @@ def node(number: int) -> PeerStreams:
 def next_events(peers: PeerStreams) -> list[Event]:
     """Wait for the next events."""
     if not select.select([peers.wake], [], [], PATIENCE_S)[0]:
-        raise RuntimeError("nothing happens")
+        raise RuntimeError("no event arrived in time")
     return peers.events()
 
 
@@ -130,7 +130,7 @@ RECEIVERS: Final[dict[str, Callable[[str, Meter], None]]] = {
 
 
 def receive(arguments: argparse.Namespace) -> dict[str, float]:
-    """Start the sender, and receive; runs in the child."""
+    """Start the sender, and receive, in the child."""
     messages = arguments.bytes // arguments.size
     meter = Meter(arguments.size, messages)
     command = [sys.executable, "-m", "bench.network", *sys.argv[1:], "--send"]
@@ -141,13 +141,13 @@ def receive(arguments: argparse.Namespace) -> dict[str, float]:
 
 
 def median_rate(outcomes: list[Outcome], rival: Rival) -> float:
-    """Bytes a second; NaN where all measurements failed."""
+    """Return the median of bytes a second; NaN if all measurements failed."""
     rate = harness.median_of(outcomes, rival.name, lambda outcome: float(outcome.values["bytes_per_s"]))
     return float("nan") if rate is None else rate
 
 
 def table_of(results: dict[int, list[Outcome]]) -> str:
-    """Medians by size of message."""
+    """Tabulate the medians by size of message."""
     rows = []
     for size, outcomes in results.items():
         rates = [
@@ -161,9 +161,9 @@ def table_of(results: dict[int, list[Outcome]]) -> str:
 
 
 def main() -> None:
-    """Parent, receiver or sender, by `--rival` and `--send`."""
+    """Run as parent, receiver or sender, as `--rival` and `--send` say."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--bytes", type=int, default=3 << 30, help="moved in each measurement (%(default)s)")
+    parser.add_argument("--bytes", type=int, default=3 << 30, help="bytes sent in each measurement (%(default)s)")
     parser.add_argument("--repeat", type=int, default=7, help="rounds (%(default)s)")
     parser.add_argument("--size", type=int, help="only messages of this size")
     parser.add_argument("--out", type=Path, help="write the results to this JSON file")

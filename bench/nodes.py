@@ -1,4 +1,4 @@
-"""Three nodes train together: how long is an epoch, and does it train as well as on one?
+r"""Three nodes train together: how long is an epoch, and does it train as well as on one?
 
     python -m bench.nodes --train train.brand --folder fashion-mnist/train --test test.brand \
         --out bench/results/nodes.json --plot docs/images/nodes.svg
@@ -8,8 +8,8 @@ each rank. `bench.lab` gives a command its own storage, limited like a NAS: 120 
 PyTorch's nodes read plain files from one such storage, as from a shared NAS; each of Brand's nodes has its own. Caches
 are dropped before each run. One node alone, which draws the same global batches, gives the accuracy to compare with.
 
-Columns: seconds of each epoch, the first from cold storage; test accuracy after the last epoch; samples that came from
-other nodes, over all epochs (gradients cross the same links).
+Columns: seconds of each epoch, the first from cold storage; test accuracy after the last epoch; samples sent by other
+nodes, over all epochs (gradients cross the same links).
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ VARIANTS = (
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run has printed."""
+    """The output of a run."""
 
     variant: Variant
     epochs_s: list[float]
@@ -81,7 +81,7 @@ def run(variant: Variant, options: argparse.Namespace, spaces: Sequence[Namespac
         space.command(launch(variant, number, spaces[0].address, data, options))
         for number, space in enumerate(spaces[: variant.nodes])
     ]
-    if variant.plain:  # one storage for all
+    if variant.plain:  # one storage for all nodes
         commands = [["sh", "-c", " & ".join(map(quoted, commands)) + " & wait"]]
     started = [subprocess.Popen([*lab, *command], stdout=subprocess.PIPE, text=True) for command in commands]
     said = [process.communicate(timeout=LIMIT_S)[0] for process in started]
@@ -89,16 +89,16 @@ def run(variant: Variant, options: argparse.Namespace, spaces: Sequence[Namespac
         if process.returncode:
             raise SystemExit(f"{variant.name} failed with exit code {process.returncode}:\n{text}")
     text = "\n".join(said)
-    moved = sum(int(number) for number in re.findall(r"(\d+) samples came", text))
+    moved = sum(int(number) for number in re.findall(r"(\d+) samples received", text))
     epochs = [float(seconds) for seconds in re.findall(r"^epoch \d+ in ([\d.]+) s", text, re.MULTILINE)]
     found = re.search(r"test accuracy ([\d.]+)", text)
     if found is None or not epochs:
-        raise SystemExit(f"{variant.name} said nothing of its accuracy:\n{text}")
+        raise SystemExit(f"{variant.name} printed no accuracy:\n{text}")
     return Outcome(variant, epochs, float(found[1]), moved)
 
 
 def launch(variant: Variant, number: int, master: str, data: Path, options: argparse.Namespace) -> list[str]:
-    """The command of one node."""
+    """Return the command of one node."""
     batch = BATCH * NODES // variant.nodes  # the same global batch
     return [
         *("env", "GLOO_SOCKET_IFNAME=eth0", "OMP_NUM_THREADS=1"),
@@ -109,12 +109,12 @@ def launch(variant: Variant, number: int, master: str, data: Path, options: argp
 
 
 def quoted(command: Sequence[str]) -> str:
-    """The command as a shell takes it."""
+    """Return the command as a line for a shell."""
     return " ".join(f"'{part}'" for part in command)
 
 
 def plot(outcomes: Sequence[Outcome], path: Path) -> None:
-    """Draw the seconds of each epoch."""
+    """Plot the seconds of each epoch."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -135,10 +135,10 @@ def plot(outcomes: Sequence[Outcome], path: Path) -> None:
 
 
 def main() -> None:
-    """Run all, print a table, keep every figure."""
+    """Run all variants, print a table, save every figure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--train", type=Path, required=True)
-    parser.add_argument("--folder", type=Path, required=True, help="the same pictures as files")
+    parser.add_argument("--folder", type=Path, required=True, help="folder with the same images as files")
     parser.add_argument("--test", type=Path, required=True)
     parser.add_argument("--lab", default=LAB, help="the command that limits storage (bench.lab)")
     parser.add_argument("--profile", default="nas")

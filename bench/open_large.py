@@ -2,17 +2,18 @@
 
     python -m bench.open_large --work SCRATCH [--samples 13000000] [--out bench/results/open_large.json]
 
-1. `brand.pack` writes the data set from a generator of `{"value": i}`, once. The data set stays in SCRATCH.
-2. Each of four processes looks at its private memory (USS), opens the data set, looks again, reads 1,000 random samples
-   exactly, checks them, and looks a third time. All four do so at the same time. There are three ways to get four
-   processes:
+1. `brand.pack` writes the data set from a generator of `{"value": i}`, once. The data set is left in SCRATCH.
+2. Each of four processes measures its private memory (USS), opens the data set, measures again, reads 1,000 random
+   samples by index, checks them, and measures a third time. All four do so at the same time. There are three ways to
+   get four processes:
    - `spawn`: fresh interpreters, each opens the data set itself;
    - `fork`: workers of a real `DataLoader`, each opens the data set itself;
    - `inherited`: workers of a real `DataLoader` over a data set that the training process opened, as in training.
 
-The last three columns are what the data set adds to a process: by opening, and with the reads. Reads map pages of the
-index. These pages belong to the page cache, which the kernel takes back as it needs, and count as private only while no
-other process maps them; "no file" leaves them out. Modules are imported before the first look. The page cache is warm.
+The last three columns are the memory that the data set adds to a process: by opening, and with the reads. Reads map
+pages of the index. These pages belong to the page cache, which the kernel reclaims when it needs memory, and count as
+private only while no other process maps them; "no file" excludes them. Modules are imported before the first
+measurement. The page cache is warm.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def build_once(path: Path, samples: int) -> dict[str, Any]:
 
 
 def figures(get: Callable[[], Any], seed: int) -> Figures:
-    """What one process measures: `get` opens the data set, or returns an open one."""
+    """Measure one process: `get` opens the data set, or returns an open one."""
     before = _memory()
     started = time.perf_counter()
     dataset = get()
@@ -86,13 +87,13 @@ def figures(get: Callable[[], Any], seed: int) -> Figures:
 
 
 def read_some(dataset: Any, seed: int) -> None:
-    """Read 1,000 samples exactly, and check that each is the one asked for."""
+    """Read 1,000 samples by index, and check that each is the requested one."""
     rng = random.Random(seed)
     for _ in range(READS // BATCH):
         indices = [rng.randrange(len(dataset)) for _ in range(BATCH)]
         found = [int(sample["value"]) for sample in dataset.__getitems__(indices)]
         if found != indices:
-            raise RuntimeError("a sample is not the one that was asked for")
+            raise RuntimeError("a sample is not the requested one")
 
 
 def import_first() -> None:
@@ -121,7 +122,7 @@ class Probes(Dataset[Figures]):
 
 
 def spawned(path: Path) -> list[Figures]:
-    """Four fresh interpreters."""
+    """Measure four fresh interpreters."""
     context = multiprocessing.get_context("spawn")
     pipes = [context.Pipe(duplex=False) for _ in range(WORKERS)]
     processes = [
@@ -141,13 +142,13 @@ def _spawned_worker(path: Path, seed: int, sender: Connection) -> None:
 
 
 def forked(path: Path) -> list[Figures]:
-    """Workers of a `DataLoader` that open the data set themselves."""
+    """Measure the workers of a `DataLoader` that open the data set themselves."""
     import_first()
     return _through_loader(lambda: open_data_set(path))
 
 
 def inherited(path: Path) -> list[Figures]:
-    """Workers of a `DataLoader` over an open data set."""
+    """Measure the workers of a `DataLoader` over an open data set."""
     dataset = open_data_set(path)
     return _through_loader(lambda: dataset)
 
@@ -163,12 +164,12 @@ WAYS: Final[dict[str, Callable[[Path], list[Figures]]]] = {"spawn": spawned, "fo
 def _memory() -> system.Memory:
     now = system.memory_of()
     if now is None:
-        raise RuntimeError("this system does not tell a process its memory")
+        raise RuntimeError("this system has no /proc/self/smaps_rollup")
     return now
 
 
 def table_of(outcomes: list[Outcome], rivals: list[Rival]) -> str:
-    """The median worker and the worst worker of each way."""
+    """Tabulate the median worker and the worst worker of each way."""
     rows = []
     for rival in rivals:
         good = [o for o in outcomes if o.rival == rival.name and o.status == "ok"]
@@ -189,7 +190,7 @@ def measure(arguments: argparse.Namespace, rival: Rival) -> Outcome:
 
 
 def build_if_need_be(arguments: argparse.Namespace, path: Path) -> dict[str, Any]:
-    """Build the data set unless it exists; returns what building it took."""
+    """Build the data set unless it exists; return the cost of building it."""
     done = path.with_name(path.name + ".json")
     if arguments.rebuild or not done.exists():
         harness.progress(f"building {arguments.samples:,} samples")
@@ -209,7 +210,7 @@ def _parse() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Parent or child, by `--rival`."""
+    """Run as parent or child, as `--rival` says."""
     arguments = _parse()
     path = Path(arguments.work, f"large-{arguments.samples}")
     if arguments.rival:

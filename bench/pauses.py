@@ -1,14 +1,14 @@
-"""How long does the server's loop pause while it plans an epoch of 13 million samples beside a training that draws?
+"""How long does the server's loop pause while it plans an epoch of 13 million samples during a training that draws?
 
     python -m bench.pauses --work SCRATCH [--samples 13000000] [--out bench/results/pauses.json]
 
 One job draws batches of 1,024 records. Another process asks the server for its statistics every few milliseconds: an
-answer that is late is a loop that did something else. After a while a second job, with another seed, begins its first
-epoch; its plan is ready when its first batch comes. The data set is that of `server_memory`.
+answer is late if the loop was busy with other work. After a while a second job, with another seed, begins its first
+epoch; its plan is ready when its first batch arrives. The data set is that of `server_memory`.
 
 "before" is the time in which only the first job draws, "beside" the time until the second job's first batch, and
-"after" some seconds later. Between the two processes, the server and its threads there are more of them than
-processors, so what the machine itself adds is in "before".
+"after" some seconds later. The two processes, the server and its threads are more than the processors, so the pauses
+that the machine itself adds are in "before".
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _processes = multiprocessing.get_context("spawn")
 
 
 def draw(folder: Path, seed: int, pipe: Connection) -> None:
-    """Draw until told to end. Says "first" after the first batch, and then how many samples came."""
+    """Draw until told to end. Send the seconds until the first batch, and at the end the number of samples."""
     data = BrandDataset(folder, memory=0.1, fields=("label",))
     sampler, count = BrandSampler(data, seed=seed), 0
     loader = BrandLoader(data, BATCH, sampler=sampler)
@@ -53,7 +53,7 @@ def draw(folder: Path, seed: int, pipe: Connection) -> None:
 
 
 def ask(folder: Path, pipe: Connection) -> None:
-    """Ask for statistics until told to end. Sends when each question was asked, and how long its answer took."""
+    """Ask for statistics until told to end. Send the time of each question, and how long its answer took."""
     data = BrandDataset(folder, memory=0.1, fields=("label",))
     next(iter(BrandLoader(data, 16, sampler=BrandSampler(data, seed=0))))
     pipe.send("ready")
@@ -67,7 +67,7 @@ def ask(folder: Path, pipe: Connection) -> None:
 
 
 def start(work: Callable[..., None], *args: Any) -> tuple[Any, Connection]:
-    """A process that does this, and a pipe to it."""
+    """Start a process that does this, and return it with a pipe to it."""
     here, there = _processes.Pipe()
     process = _processes.Process(target=work, args=(*args, there), daemon=True)
     process.start()

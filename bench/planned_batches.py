@@ -1,13 +1,13 @@
-"""What do planned batches leave of padding, of the shuffle, and of the speed of draws?
+"""How do planned batches change padding, the shuffle, and the speed of draws?
 
     python -m bench.planned_batches --data DATA --work SCRATCH [--out bench/results/planned_batches.json]
 
-DATA holds `audio/` and `text/*.jsonl`. SCRATCH keeps the data sets: all clips with their `duration`, and each text as
+DATA holds `audio/` and `text/*.jsonl`. SCRATCH holds the data sets: all audio with its `duration`, and each text as
 its bytes (`tokens`) with their `count`.
 
-padding     The share of an epoch's batches that is padding, by plan and by memory: clips in batches of 16, and in
-            batches of 240 s with their padding; texts packed into 16 rows of 2,048 bytes. Beside them, random batches
-            of 16. `over` is how many batches are over their limit, of all in an epoch.
+padding     The fraction of an epoch's batches that is padding, by plan and by memory: audio in batches of 16, and in
+            batches of 240 s with their padding; texts packed into 16 rows of 2,048 bytes. For comparison, random
+            batches of 16. `over` is how many batches are over their limit, of all in an epoch.
 shuffling   `brand.testing.shuffling.measure` of the same epoch, drawn plainly and as planned.
 speed       Texts a second of one process and one server with all samples in memory, plain draws (lists of arrays, of
             as many texts a batch) and packed rows (tensors) in turn; an epoch each, the first pair is not timed. Ratios
@@ -39,7 +39,7 @@ MEMORIES: Final = (1.0, 0.25, 0.1)
 
 
 def texts(folder: Path) -> Iterator[dict[str, Any]]:
-    """Each text as its bytes, with a zero byte behind it."""
+    """Yield each text as its bytes, with a zero byte behind it."""
     for file in sorted(folder.glob("*.jsonl")):
         with file.open(encoding="utf-8") as lines:
             for line in lines:
@@ -48,7 +48,7 @@ def texts(folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def build(data: Path, work: Path) -> tuple[Path, Path]:
-    """The data sets, made once."""
+    """Build the data sets, once, and return their paths."""
     clips, documents = work / "clips.brand", work / "texts.brand"
     if not (clips / "brand.json").exists():
         convert_audio(data / "audio", clips, transcripts=data / "audio" / "transcripts.tsv")
@@ -58,13 +58,13 @@ def build(data: Path, work: Path) -> tuple[Path, Path]:
 
 
 def random_padding(lengths: np.ndarray) -> float:
-    """The padding of the epoch's order in batches of `BATCH`."""
+    """Return the padding of the epoch's order in batches of `BATCH`."""
     rows = lengths[: len(lengths) // BATCH * BATCH].reshape(-1, BATCH)
     return float(1 - rows.sum() / (rows.max(axis=1).sum() * BATCH))
 
 
 def look(path: Path, length: str, memory: float, **limits: Any) -> dict[str, Any]:
-    """Padding, limits and shuffling of the first epoch of a plan."""
+    """Return padding, limits and shuffling of the first epoch of a plan."""
     data = brand.BrandDataset(path, memory=memory)
     started = time.perf_counter()
     kind = brand.PackedBatchSampler if "tokens_per_row" in limits else brand.LengthBatchSampler
@@ -99,12 +99,12 @@ def look(path: Path, length: str, memory: float, **limits: Any) -> dict[str, Any
 
 
 def arrays(samples: list[tuple[np.ndarray]]) -> list[np.ndarray]:
-    """A batch as it comes."""
+    """Return a batch without change."""
     return [tokens for (tokens,) in samples]
 
 
 def speeds(path: Path, repeat: int) -> dict[str, Any]:
-    """Texts a second, plain and packed in turn."""
+    """Measure texts a second, plain and packed in turn."""
     data = brand.BrandDataset(path, fields=("tokens",), memory=1.0)
     plan = brand.PackedBatchSampler(data, "count", tokens_per_row=ROW, rows_per_batch=ROWS)
     size = plan._sequence.batches_of(0).mean_samples
@@ -137,9 +137,9 @@ def main() -> None:
     """Measure, and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="a folder with audio/ and text/*.jsonl")
-    parser.add_argument("--work", type=Path, required=True, help="where the data sets are kept")
+    parser.add_argument("--work", type=Path, required=True, help="folder for the data sets")
     parser.add_argument("--repeat", type=int, default=5, help="timed epochs of each kind of draws")
-    parser.add_argument("--out", type=Path, help="a JSON file for all figures")
+    parser.add_argument("--out", type=Path, help="write all figures to this JSON file")
     args = parser.parse_args()
     args.work.mkdir(parents=True, exist_ok=True)
     clips, documents = build(args.data, args.work)

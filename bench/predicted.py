@@ -1,13 +1,13 @@
-"""Does a run take as long, and read as much, as `brand simulate` says?
+"""Does a run take as long, and read as much, as `brand simulate` predicts?
 
     python -m bench.predicted --data images.brand [--decode] [--out FILE]
 
 For memory for a tenth, a quarter and a half of the data: three epochs of a `BrandLoader` on storage that lab.py
 limits to 120 MB/s and 400 operations a second, and the answer of the simulation for the same order. With
-`--decode`, one thread decodes; how long it takes for a sample is measured first, in memory, over all samples. Give a
-smaller data set then: a core decodes a tenth of what the storage gives. Seconds are those of an epoch from the end of
-the one before; the first one begins at the first batch. Reads and bytes are those of all epochs and of what the server
-has read ahead for the next one when it came to rest.
+`--decode`, one thread decodes; its seconds per sample are measured first, in memory, over all samples. Give a smaller
+data set then: a core decodes a tenth of the bytes that the storage delivers. Seconds are those of an epoch from the end
+of the epoch before; the first epoch begins at the first batch. Reads and bytes are those of all epochs and of the
+read-ahead for the next epoch until the server is idle.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ def run(folder: Path, memory: float, *, decode: bool) -> dict[str, Any]:
 
 
 def decode_seconds(folder: Path) -> float:
-    """Seconds that one thread takes to decode a sample that lies in memory: the mean over all."""
+    """Return the seconds that one thread takes to decode a sample in memory: the mean over all samples."""
     times = []
-    for decode in (False, False, True):  # the first one brings the files into the page cache
+    for decode in (False, False, True):  # the first run reads the files into the page cache
         data = BrandDataset(folder, fields=("image",), memory=1.0, decode=decode)
         parts = np.array_split(np.random.default_rng(0).permutation(len(data)), -(-len(data) // BATCH))
         started = time.perf_counter()
@@ -76,7 +76,7 @@ def decode_seconds(folder: Path) -> float:
 
 
 def limited(options: argparse.Namespace, memory: float, *, decode: bool) -> dict[str, Any]:
-    """`run` in a process of its own, on storage that is limited."""
+    """Call `run` in a process of its own, on storage that is limited."""
     lab = [*shlex.split(options.lab), "--profile", "nas", "--cold", "--path", str(options.data), "--preload"]
     loads = f"{sys.executable} -c 'import brand.torch'"
     child = [sys.executable, "-m", "bench.predicted", "--data", str(options.data), "--child", str(memory)]
@@ -91,7 +91,7 @@ def limited(options: argparse.Namespace, memory: float, *, decode: bool) -> dict
 
 
 def predicted(folder: Path, memory: float, order: Order, decode_s: float) -> tuple[list[float], int, int]:
-    """Seconds of each epoch; reads and bytes of all epochs, and of the reads ahead that memory has room for."""
+    """Return the seconds of each epoch; reads and bytes of all epochs, and of the read-ahead that fits in memory."""
     data = data_of(StoredDataSet(folder))
     one = SimulatedRun(data.sizes, order, memory, batch=BATCH)
     works = list(work_of(one, range(EPOCHS + 1)))
@@ -104,7 +104,7 @@ def predicted(folder: Path, memory: float, order: Order, decode_s: float) -> tup
 
 
 def _ahead(work: EpochWork, page: int) -> int:
-    """Reads of an epoch that fit in memory before its first draw."""
+    """Return the reads of an epoch that fit in memory before its first draw."""
     return int(np.searchsorted(np.cumsum(work.read_pages), work.room_pages - work.kept_bytes // page, "right"))
 
 
@@ -113,7 +113,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="a data set with a field `image`")
     parser.add_argument("--lab", default=LAB, help="the command that limits storage (bench.lab)")
-    parser.add_argument("--out", type=Path, help="write the figures here, as JSON")
+    parser.add_argument("--out", type=Path, help="write the figures to this JSON file")
     parser.add_argument("--child", type=float, help=argparse.SUPPRESS)
     parser.add_argument("--decode", action="store_true", help="decode the images")
     options = parser.parse_args()

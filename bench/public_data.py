@@ -1,4 +1,4 @@
-"""Where do images and texts for the benchmarks come from? Out of packages of Debian that everybody can download.
+"""Which public data serve as images and texts for the benchmarks? Packages of Debian that everybody can download.
 
     python -m bench.public_data --out DATA
 
@@ -34,7 +34,7 @@ _LEAST_BYTES: Final = 50_000
 
 
 def unpacked(package: str, folder: Path) -> Path:
-    """Download a package and unpack it below a folder. Return where."""
+    """Download a package and unpack it below a folder. Return the folder of the package."""
     target = folder / package
     target.mkdir()
     subprocess.run(["apt-get", "-q", "download", package], cwd=target, check=True)
@@ -44,7 +44,7 @@ def unpacked(package: str, folder: Path) -> Path:
 
 
 def records(lines: Iterator[str], label: str) -> Iterator[Record]:
-    """Yield texts out of the lines of a file of WordNet: what is behind the ` | ` of two lines."""
+    """Yield texts from the lines of a file of WordNet: the definitions behind the ` | ` of two lines."""
     glosses = (line.partition(" | ")[2].strip() for line in lines if not line.startswith("  "))
     for number, pair in enumerate(zip(glosses, glosses, strict=False)):
         yield {"id": f"{label}-{number}", "lang": "en", "label": label, "text": "\n".join(pair)}
@@ -85,7 +85,7 @@ def make(out: Path, folder: Path) -> None:
 def main() -> None:
     """Download and make the data."""
     parser = argparse.ArgumentParser(prog="python -m bench.public_data", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--out", type=Path, required=True, help="a new folder, DATA of the other benchmarks")
+    parser.add_argument("--out", type=Path, required=True, help="a new folder: DATA of the other benchmarks")
     out = parser.parse_args().out
     out.mkdir(parents=True)
     with tempfile.TemporaryDirectory(dir=out) as temporary:

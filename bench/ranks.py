@@ -3,8 +3,9 @@
     python -m bench.ranks --data records.brand --memory 0.25
 
 One server serves all ranks (`brand serve`). Each rank is a process with a `BrandLoader` of one thread. The second epoch
-counts, from the moment at which all ranks have begun it until the last one has ended it. `server` is the share of one
-core that the server takes, `CPU us` what a sample costs the server and a rank. More ranks than cores share the cores.
+counts, from the moment at which all ranks have begun it until the last rank has ended it. `server` is the fraction of
+one core that the server takes, `CPU us` the processor time of a sample in the server and in a rank. If there are more
+ranks than cores, the ranks share the cores.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ BATCH = 256
 
 
 def draw(rank: int, ranks: int, data: str, server: str, together: Barrier, found: Queue[Any]) -> None:
-    """Draw two epochs as one rank; tell when the second began and ended, and the samples and processor time."""
+    """Draw two epochs as one rank; send when the second began and ended, and the samples and processor time."""
     from brand import BrandDataset, BrandLoader, BrandSampler
 
     names = tuple(name for name in BrandDataset(data).schema if name != "key")
@@ -46,7 +47,7 @@ def draw(rank: int, ranks: int, data: str, server: str, together: Barrier, found
 
 
 def measure(data: str, memory: str, ranks: int) -> dict[str, float]:
-    """One number of ranks, with a server of their own."""
+    """Measure one number of ranks, with a server of their own."""
     address = f"unix:@bench-ranks-{os.getpid()}-{ranks}"
     command = [sys.executable, "-m", "brand", "serve", data, "--memory", memory, "--address", address, "--until-eof"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
@@ -81,7 +82,7 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(prog="bench.ranks", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--data", required=True, help="a data set of records")
-    parser.add_argument("--memory", default="0.25", help="for the server (%(default)s of the data)")
+    parser.add_argument("--memory", default="0.25", help="memory of the server (%(default)s of the data)")
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()

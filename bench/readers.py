@@ -1,17 +1,17 @@
 """How does each library store the same samples, and what is its fastest official call to read a batch of them by index?
 
-A sample is a dict: `{"line": bytes}`, one JSON record, or `{"image": bytes, "label": int}`, one picture as it is.
+A sample is a dict: `{"line": bytes}`, one JSON record, or `{"image": bytes, "label": int}`, one image as stored.
 `build` writes all samples in source order (Brand shuffles and keeps the source's numbering). `open` returns a `Reader`.
-`Reader.read` is timed: it returns what the library returns, usually dicts. `Reader.samples` turns that into plain
+`Reader.read` is timed: it returns the library's own result, usually dicts. `Reader.samples` turns that into plain
 samples for checking.
 
 - Brand: `ds.__getitems__`, which a `DataLoader` calls; also without compression.
 - mosaicml: `LocalDataset[i]`, its class for local data; it has no call for a batch.
-- litdata: `StreamingDataset[i]`; it has no call for a batch, either. One large chunk was fastest. Pictures are tuples,
+- litdata: `StreamingDataset[i]`; it has no call for a batch, either. One large chunk was fastest. Images are tuples,
   decoded one at a time, which is 60 times faster than its defaults; it returns views of a memory map, which are copied
   to bytes here. Records are dicts.
 - array_record: `ArrayRecordDataSource.__getitems__`, one file, one record a group, as its manual says; also without
-  compression. Its values are bytes, so a picture carries its label in 4 bytes before it.
+  compression. Its values are bytes, so an image carries its label in 4 bytes before it.
 - Lance: `dataset.take`, columns turned into Python values; it uses threads of its own.
 - files: one file per sample, paths and labels in lists.
 
@@ -47,7 +47,7 @@ class Reader:
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """One rival: how it stores, how it reads."""
+    """One rival: its way to store and to read."""
 
     rival: Rival
     build: Callable[[Sequence[Sample], Path], None]
@@ -186,7 +186,7 @@ def _file_of(out: Path, i: int) -> Path:
 
 
 def _payload(sample: Sample) -> bytes:
-    """The one field that is bytes."""
+    """Return the one field that is bytes."""
     return next(value for value in sample.values() if isinstance(value, bytes))
 
 

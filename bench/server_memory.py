@@ -1,4 +1,4 @@
-"""How much memory does the data server take beside its arena, with 1.28 million samples, or more?
+"""How much memory does the data server take in addition to its arena, with 1.28 million samples, or more?
 
     python -m bench.server_memory --work SCRATCH --out bench/results/server_memory.json
     python -m bench.server_memory --work SCRATCH --samples 13000000
@@ -23,11 +23,11 @@ SAMPLES = 1_280_000
 CHUNKS = 20_000
 EVERY_S = 0.005
 GOAL = 24
-"""Bytes a sample."""
+"""The goal, in bytes per sample."""
 
 
 def make(folder: Path, samples: int) -> None:
-    """Make the data set, if it is missing."""
+    """Make the data set if it is missing."""
     if not (folder / "brand.json").exists():
         records = ({"text": f"sample {n:>120}", "label": n % 10} for n in range(samples))
         fields = {"text": "str", "label": "int"}
@@ -43,14 +43,14 @@ class Watch(threading.Thread):
         self.peaks = dict.fromkeys(("RssAnon", "RssFile", "RssShmem", "beside"), 0)
 
     def run(self) -> None:
-        """Look until `stop` is called."""
+        """Sample the memory until `stop` is called."""
         while not self._end.wait(EVERY_S):
             found = {k: int(v) * 1024 for k, v in re.findall(r"^(Rss\w+):\s+(\d+) kB", self._path.read_text(), re.M)}
             found["beside"] = found["RssAnon"] + found["RssFile"]
             self.peaks = {name: max(peak, found[name]) for name, peak in self.peaks.items()}
 
     def stop(self) -> dict[str, int]:
-        """Stop looking; returns the peaks."""
+        """Stop sampling; return the peaks."""
         self._end.set()
         self.join()
         return self.peaks

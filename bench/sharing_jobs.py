@@ -1,9 +1,9 @@
-"""How do benchmarks let jobs draw side by side, and how fast was each of them in a span of time?
+"""How do benchmarks run jobs that draw at the same time, and how fast was each of them in a span of time?
 
     benchmark                                         job: python -m bench.sharing_jobs SPEC
     starts all jobs                                   imports PyTorch, opens its data, says `ready`
     says `go`: to a job that is late, once the        draws; a line for each batch: the time, and how many
-    first job has drawn so much of an epoch           samples it has by now
+    first job has drawn enough of an epoch            samples it has by now
     `over` measures a span; then it kills all jobs    trains, which is a sleep of `step_s`
 
 The time is that of the monotonic clock, which all processes have in common. A server is a child of the benchmark, so
@@ -39,31 +39,31 @@ from brand import BrandDataset, BrandLoader, BrandSampler, DecodeImage
 BATCH, SIDE = 64, 224
 PREPARE: Final = DecodeImage(shorter=256)
 BEGIN_LIMIT_S: Final = 1800.0
-"""How long a job may take until it draws, or until it has drawn so much that the next one begins."""
+"""Seconds that a job may take until it draws, or until it has drawn enough that the next job begins."""
 
 TELL_LIMIT_S: Final = 20.0
-"""How long after a span a job may take for the batch in which that span ends."""
+"""Seconds after a span that a job may take for the batch in which that span ends."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """What a job draws, and how."""
+    """The data set, order and speed of a job."""
 
     data: str
     order: Literal["stripes", "shared"] | None
-    """None: a `DataLoader` with one worker process, over the folder `images`."""
+    """The order; None for a `DataLoader` with one worker process, over the folder `images`."""
     server: str = ""
     images: str = ""
     decode: bool = True
-    """Whether it decodes pictures and cuts 224 x 224 pixels out of each; else it takes the bytes of their files."""
+    """Whether it decodes images and cuts 224 x 224 pixels out of each; otherwise it takes the bytes of their files."""
     step_s: float = 0.0
-    """How long it trains for each batch."""
+    """Seconds of training for each batch."""
     late: float = 0.0
-    """How much of an epoch the first job has drawn when this one begins."""
+    """The fraction of an epoch that the first job has drawn when this job begins."""
 
 
 class Folder(Dataset[torch.Tensor]):
-    """Pictures of a folder, decoded by Pillow as most trainings do."""
+    """Images of a folder, decoded by Pillow as in most trainings."""
 
     def __init__(self, folder: str) -> None:
         self.paths = sorted(str(path) for path in Path(folder).rglob("*") if path.is_file())
@@ -80,7 +80,7 @@ class Folder(Dataset[torch.Tensor]):
 
 
 def cut(picture: np.ndarray[Any, Any]) -> torch.Tensor:
-    """224 x 224 pixels at random, perhaps mirrored; a picture that is smaller is repeated at its edges."""
+    """Cut 224 x 224 pixels at random, perhaps mirrored; a smaller image is repeated at its edges."""
     height, width = picture.shape[:2]
     if height < SIDE or width < SIDE:
         picture = np.pad(picture, ((0, max(0, SIDE - height)), (0, max(0, SIDE - width)), (0, 0)), "edge")
@@ -91,7 +91,7 @@ def cut(picture: np.ndarray[Any, Any]) -> torch.Tensor:
 
 
 def loader_of(job: Job, name: str) -> Any:
-    """The loader of a job."""
+    """Return the loader of a job."""
     if job.order is None:
         return DataLoader(Folder(job.images), BATCH, shuffle=True, num_workers=1)
     more: dict[str, Any] = {"decode": False}
@@ -102,7 +102,7 @@ def loader_of(job: Job, name: str) -> Any:
 
 
 def work(job: Job, name: str) -> None:
-    """One job, which ends when it is killed."""
+    """Run one job until it is killed."""
     loader, done = loader_of(job, name), 0
     _say("ready")
     sys.stdin.readline()
@@ -125,7 +125,7 @@ class Running:
             raise RuntimeError(f"{job} has not begun")
 
     def go(self) -> None:
-        """Let it draw."""
+        """Tell the job to draw."""
         assert self.process.stdin is not None
         self.process.stdin.write("go\n")
         self.process.stdin.flush()
@@ -133,21 +133,21 @@ class Running:
 
     @property
     def drawn(self) -> int:
-        """Samples until now."""
+        """Samples drawn until now."""
         return self._samples[-1]
 
     def rate(self, from_s: float, to_s: float) -> float:
-        """Samples a second in a span of time that is over."""
+        """Return the samples a second in a span of time that is over."""
         before, after = np.interp([from_s, to_s], self._times, self._samples)
         return float(after - before) / (to_s - from_s)
 
     def wait_until(self, at_s: float) -> None:
-        """Wait until it tells of a batch that came later, or so long that there can be none."""
+        """Wait until the job reports a batch later than `at_s`, or until `TELL_LIMIT_S` has passed."""
         while self._times[-1] < at_s and time.monotonic() < at_s + TELL_LIMIT_S:
             time.sleep(0.01)
 
     def kill(self) -> None:
-        """End it, with its workers."""
+        """Kill the job, with its workers."""
         for process in process_tree(self.process.pid):
             with suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
@@ -166,7 +166,7 @@ class Running:
 
 @contextmanager
 def side_by_side(jobs: Sequence[Job], samples: int) -> Iterator[list[Running]]:
-    """Jobs that draw from a data set of so many samples, once each of them has drawn three batches."""
+    """Run jobs that draw from a data set of `samples` samples, and yield them once each has drawn three batches."""
     with ExitStack() as stack:
         running = list[Running]()
         for number, job in enumerate(jobs):
@@ -182,20 +182,20 @@ def side_by_side(jobs: Sequence[Job], samples: int) -> Iterator[list[Running]]:
 
 @dataclass(frozen=True)
 class Span:
-    """What was measured in a span of time."""
+    """The measurements of a span of time."""
 
     rates: list[float]
     """Samples a second, by job."""
     cpu_s: float
-    """Of all jobs and servers."""
+    """Processor seconds of all jobs and servers."""
     made: float
-    """Samples that the server prepared, for each draw; NaN where it prepares none."""
+    """Samples that the server decoded, for each draw; NaN if it decodes none."""
     read: float
-    """Bytes that the servers read from storage, for each byte drawn; NaN where there is none."""
+    """Bytes that the servers read from storage, for each byte drawn; NaN if there is no server."""
 
 
 def over(seconds: float, running: Sequence[Running]) -> Span:
-    """What jobs do for a while."""
+    """Measure jobs for a span of `seconds`."""
     servers = {each.job.server: each.job.data for each in running if each.job.server}
     before, cpu_s, from_s = facts_of(servers), _cpu_s(), time.monotonic()
     time.sleep(seconds)
@@ -214,7 +214,7 @@ def over(seconds: float, running: Sequence[Running]) -> Span:
 
 
 def facts_of(servers: Mapping[str, str]) -> dict[str, float]:
-    """Samples and bytes drawn, bytes read, and samples prepared, of servers of these data sets together."""
+    """Return samples and bytes drawn, bytes read, and samples decoded, of the servers of these data sets together."""
     found = {"drawn": 0.0, "drawn_bytes": 0.0, "read_bytes": 0.0, "made": 0.0}
     for server, data in servers.items():
         data_set = BrandDataset(data, server=server)
@@ -229,7 +229,7 @@ def facts_of(servers: Mapping[str, str]) -> dict[str, float]:
 
 @contextmanager
 def serving(data: str, prepared: str | None = None, memory: float = 0.25, within: Sequence[str] = ()) -> Iterator[str]:
-    """A server, and where it listens. `within` is a command that runs the one of the server."""
+    """Start a server and yield its address. `within` is a command that runs the server's command."""
     address = f"unix:@bench-sharing-{secrets.token_hex(8)}"
     command = [*within, sys.executable, "-m", "brand", "serve", data, "--memory", str(memory), "--address", address]
     with subprocess.Popen(
@@ -248,7 +248,7 @@ def _cpu_s() -> float:
 
 
 def wait_for(running: Running, samples: float) -> None:
-    """Until a job has drawn so many."""
+    """Wait until a job has drawn `samples` samples."""
     end_s = time.monotonic() + BEGIN_LIMIT_S
     while running.drawn < samples:
         if running.process.poll() is not None or time.monotonic() > end_s:

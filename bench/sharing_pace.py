@@ -1,22 +1,22 @@
-"""Does a job that shares a data server keep its own pace, and what do the jobs read? Nothing is decoded.
+"""Does a job that shares a data server keep its own pace, and how much do the jobs read? Nothing is decoded.
 
     python -m bench.sharing_pace --data images.brand [--question QUESTION ...] [--seconds 20] [--repeat 3]
                                  [--step 0.05] [--lab LAB] [--out FILE]
 
 Each job is a process of its own that takes batches of 64 files; training is a sleep. The questions, and their tables:
 
-    sleeps    Four jobs train 1, 2, 3 and 4 times `--step` for a batch. Samples a second of each beside the others, and
-              the ratio to what it draws alone on the same server.
+    sleeps    Four jobs train 1, 2, 3 and 4 times `--step` for a batch. Samples a second of each next to the other jobs,
+              and the ratio to its samples a second alone on the same server.
     killed    Of two jobs that train `--step` for a batch, the second half an epoch late, one is killed with SIGKILL.
               Samples a second of the other in the 5 s before and the 5 s after, and their ratio. The job that is killed
-              is the first, which makes the pace, and then the second.
+              is the first, which sets the pace, and then the second.
     alone     One job without others, which trains nothing, with `stripes` and with `shared`: samples a second.
     reads     Two jobs that train nothing, together and half an epoch late. Bytes that the server reads for each byte
               drawn, and samples a second of both; with `--lab` the server reads a network storage (120 MB/s, 400
-              operations a second), has memory for a quarter of the data and `BESIDE_BYTES` beside it, the page cache
-              included, and the table has what the kernel counted.
+              operations a second), has memory for a quarter of the data and `BESIDE_BYTES` in addition, the page cache
+              included, and the table has the bytes that the kernel counted.
 
-Medians of the turns. `reads` needs a data set whose epoch takes a minute or so where it is read through `--lab`.
+Medians of the turns. `reads` needs a data set whose epoch takes a minute or so if it is read through `--lab`.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ from brand import BrandDataset
 
 AFTER_S: Final = 5.0
 MEMORY: Final = 0.25
-"""The share of the data for which a server has memory."""
+"""The fraction of the data for which a server has memory."""
 BESIDE_BYTES: Final = 256 << 20
-"""What a server in the lab has beside that: for its program and for what else the page cache takes."""
+"""Memory of a server in the lab in addition to that: for its program and for the rest of the page cache."""
 PROTOCOLS: Final[tuple[Literal["stripes", "shared"], ...]] = ("stripes", "shared")
 Figures = dict[str, float]
 
 
 def sleeps(given: argparse.Namespace) -> Figures:
-    """Rates of four jobs, beside each other over alone."""
+    """Measure the rates of four jobs, next to each other over alone."""
     with serving(given.data) as server:
         jobs = [Job(given.data, "shared", server, decode=False, step_s=times * given.step) for times in (1, 2, 3, 4)]
         alone = []
@@ -60,7 +60,7 @@ def sleeps(given: argparse.Namespace) -> Figures:
 
 
 def killed(given: argparse.Namespace) -> Figures:
-    """The rate of one job before and after another one is killed."""
+    """Measure the rate of one job before and after another job is killed."""
     found: Figures = {}
     for number, name in enumerate(("pacemaker killed", "follower killed")):
         with serving(given.data) as server:
@@ -78,7 +78,7 @@ def killed(given: argparse.Namespace) -> Figures:
 
 
 def alone(given: argparse.Namespace) -> Figures:
-    """One job, by either protocol."""
+    """Measure one job, in either order."""
     rates = dict[str, float]()
     for order in PROTOCOLS:
         with (
@@ -90,7 +90,7 @@ def alone(given: argparse.Namespace) -> Figures:
 
 
 def reads(given: argparse.Namespace) -> Figures:
-    """What two jobs read."""
+    """Measure the reads of two jobs."""
     found: Figures = {}
     for name, late in (("together", 0.0), ("half late", 0.5)):
         with ExitStack() as stack:
@@ -106,7 +106,7 @@ def reads(given: argparse.Namespace) -> Figures:
                     span = over(given.seconds, running)
                     drawn = sum(each.drawn for each in running)
             found |= {f"{name}: read/byte": span.read, f"{name}: samples/s": sum(span.rates)}
-            if given.lab:  # from the first draw on, so also what the first job read before the second one came
+            if given.lab:  # counts from the first draw on, also before the second job
                 counted = json.loads(report.read_text())["read_bytes"]
                 found[f"{name}: read/byte, kernel, all the time"] = counted / (drawn * data_set._source.mean_bytes)
     return found
@@ -127,7 +127,7 @@ def main() -> None:
     parser.add_argument("--question", nargs="+", choices=QUESTIONS, default=list(QUESTIONS))
     parser.add_argument("--seconds", type=float, default=20)
     parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--step", type=float, default=0.05, help="seconds that a batch is trained")
+    parser.add_argument("--step", type=float, default=0.05, help="seconds of training for a batch")
     parser.add_argument("--lab", default="", help="the command that slows storage, such as 'python -m bench.lab'")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()

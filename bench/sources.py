@@ -20,17 +20,17 @@ Record = dict[str, str]
 
 @dataclass(frozen=True, slots=True)
 class ImageFile:
-    """One picture of an image folder."""
+    """One image of an image folder."""
 
     path: Path
     label: int
-    """Place of its class among the sorted class names."""
+    """Index of its class among the sorted class names."""
     key: str
     """Path relative to the folder."""
 
 
 def list_images(folder: Path) -> list[ImageFile]:
-    """Every picture, by sorted class and sorted path."""
+    """Return every image, by sorted class and sorted path."""
     classes = sorted(entry for entry in folder.iterdir() if entry.is_dir())
     return [
         ImageFile(path, label, str(path.relative_to(folder)))
@@ -41,17 +41,20 @@ def list_images(folder: Path) -> list[ImageFile]:
 
 
 def load_lines(folder: Path) -> list[bytes]:
-    """Every JSON line, by sorted file name, without line ends."""
+    """Return every JSON line, by sorted file name, without line ends."""
     return [line for file in sorted(folder.glob("*.jsonl")) for line in file.read_bytes().splitlines()]
 
 
 def load_records(folder: Path) -> list[Record]:
-    """Every record, in the order of `load_lines`."""
+    """Return every record, in the order of `load_lines`."""
     return [json.loads(line) for line in load_lines(folder)]
 
 
 def text_files(lines: list[bytes], folder: Path) -> list[Path]:
-    """The records as one file each, 1,000 a folder. Written once; a half-written folder starts over."""
+    """Write the records as one file each, 1,000 a folder, and return their paths.
+
+    They are written once; a half-written folder is written again.
+    """
     paths = [folder / f"{i // FILES_PER_FOLDER:04d}" / f"{i:07d}.json" for i in range(len(lines))]
     done = folder.with_name(folder.name + ".done")
     if done.exists():

@@ -33,7 +33,7 @@ CHUNKS = "*/chunks/*"
 
 
 def faults(seed: int) -> Faults:
-    """What goes wrong."""
+    """Return the faults of the store."""
     return Faults(
         Fault(Busy(), key=CHUNKS, share=0.01),
         Fault(Reset(after=50_000), key=CHUNKS, share=0.01),
@@ -44,7 +44,7 @@ def faults(seed: int) -> Faults:
 
 
 def serve(folder: Path, seed: int | None, told: Connection) -> None:
-    """Serve until told to end; say the address, then how many requests met a fault."""
+    """Serve until told to end; send the address, then how many requests met a fault."""
     broken = Faults() if seed is None else faults(seed)
     with ObjectStore(folder, faults=broken, latency_s=LATENCY_S, bytes_per_s=BYTES_PER_S) as store:
         told.send(store.url)
@@ -53,7 +53,7 @@ def serve(folder: Path, seed: int | None, told: Connection) -> None:
 
 
 def train(url: str, endpoint: str, cache: str, told: Connection) -> None:
-    """Take the epochs, and say how long that took and what came."""
+    """Take the epochs, and send how long they took and which samples were delivered."""
     os.environ |= {"AWS_ENDPOINT_URL": endpoint, "AWS_SKIP_SIGNATURE": "true", "XDG_CACHE_HOME": cache}
     from brand import BrandDataset, BrandLoader, BrandSampler
 
@@ -74,7 +74,7 @@ def train(url: str, endpoint: str, cache: str, told: Connection) -> None:
 
 
 def measure(data: Path, seed: int | None) -> dict[str, Any]:
-    """One run against a store with or without faults."""
+    """Run once against a store with or without faults."""
     spawn = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as cache:
         store_end, here = spawn.Pipe()
@@ -97,7 +97,7 @@ def measure(data: Path, seed: int | None) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure pairs, and print a line for each and one for all."""
+    """Measure pairs, and print a line for each pair and one for all."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="a data set of images")
     parser.add_argument("--repeat", type=int, default=5)

@@ -1,25 +1,25 @@
 """How does each library feed training from an object store?
 
-Every function opens a data set in a bucket, and returns a feed as training_loaders.py has them: `feed.epoch(n)` yields
-batches of 256. Shuffling, workers and batches are as there; each rival keeps what it has read in a cache folder of its
-own, which is empty at first and has no limit that matters.
+Every function opens a data set in a bucket, and returns a feed as training_loaders.py defines it: `feed.epoch(n)`
+yields batches of 256. Shuffling, workers and batches are as in that module; each rival caches the bytes that it has
+read in a folder of its own, which is empty at first and has no limit that matters.
 
 - link: no library. Eight threads read one object of the same bytes in order, in ranges of 8 MiB.
-- s3fs: what a training script gets by hand: a `DataLoader(shuffle=True)` over one object for each image, or over ranges
+- s3fs: a training script written by hand: a `DataLoader(shuffle=True)` over one object for each image, or over ranges
   of one object with all records. Each worker asks for all samples of its batch at the same time. It has no cache.
 - mosaicml: `StreamingDataset(remote=...)` downloads whole shards, each worker one after the other, and `predownload`
   samples ahead (default: eight batches). It reads the index before its workers are forked, so these would share that
-  one connection, and take each other's answers. Without TLS this goes unnoticed, and shards are damaged. So the
-  benchmark has it drop the connection first (`clean_up`).
+  one connection, and receive each other's answers. Without TLS this is not noticed, and shards are damaged. So the
+  benchmark makes it drop the connection first (`clean_up`).
 - litdata: `StreamingDataset("s3://...")` downloads whole chunks through obstore, each worker `max_pre_download` chunks
-  ahead (default: two). It has no option for a store without TLS, so the benchmark adds one to what it gives obstore
+  ahead (default: two). It has no option for a store without TLS, so the benchmark adds one to its options of obstore
   (`allow_http`).
 - brand: `BrandDataset("s3://...", cache=...)` with `BrandLoader`, memory for a tenth of the data; for records, a
   compressed data set, too.
 
 mosaicml and litdata read shards of 16 MiB (images) and 4 MiB (records). With their default of 64 MiB litdata's first
-epoch took 1.3 and more than 100 times as long: it reads the whole chunk for each few samples where two workers share
-one.
+epoch took 1.3 and more than 100 times as long: if two workers share a chunk, it reads the whole chunk for each few
+samples.
 """
 
 from __future__ import annotations
@@ -46,34 +46,34 @@ from bench.training_data import PAYLOAD, Store
 from bench.training_loaders import BATCH, WORKERS, Batch, Feed, collate
 
 BUCKET: Final = "training"
-"""The folder of that name in SCRATCH."""
+"""The bucket, which is the folder of that name in SCRATCH."""
 MEMORY: Final = 1 / 10
-"""Share of the data that Brand's server holds in memory."""
+"""Fraction of the data that Brand's server holds in memory."""
 _RANGE: Final = 8 << 20
 _IN_FLIGHT: Final = 8
 _CONNECTIONS: Final = 64
 _CACHE: Final = "100GB"
-"""More than any of the data sets."""
+"""A limit that is larger than any of the data sets."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What a way feeds to the training loop."""
+    """A data set in an object store, for the training loop."""
 
     store: Store
     """The data set on this machine, for sizes; its samples are read from the object store."""
     endpoint: str
-    """Where the object store listens."""
+    """Address of the object store."""
     cache: Path
-    """Folder for what the library keeps."""
+    """Folder for the library's cache."""
 
     def key(self, form: str) -> str:
-        """Bucket and name of one form."""
+        """Return bucket and name of one form."""
         return f"{BUCKET}/{self.store.name}/{form}"
 
     @property
     def payload(self) -> str:
-        """The field beside the label."""
+        """The field next to the label."""
         return PAYLOAD[self.store.kind]
 
     @property
@@ -92,19 +92,19 @@ class Way:
     """The form of training_data.py that it reads."""
     open: Callable[[Job], Feed]
     modules: Sequence[str] = ("torch",)
-    """Modules that `open` imports. They are imported before, so that their time is counted apart."""
+    """Modules that `open` imports. They are imported before, so that their time is counted separately."""
     kinds: Sequence[str] = ("images", "records")
     yardstick: bool = False
 
 
 def load(way: Way) -> None:
-    """Import what `way.open` needs."""
+    """Import the modules that `way.open` needs."""
     for module in way.modules:
         load_streaming() if module == "streaming" else import_module(module)
 
 
 def environment(endpoint: str, scratch: Path) -> dict[str, str]:
-    """What the libraries have to find in their environment, to reach the store with any credentials."""
+    """Return the environment variables with which the libraries reach the store, with any credentials."""
     return {
         "AWS_ENDPOINT_URL": endpoint,  # boto3, s3fs and obstore, so also litdata and Brand
         "S3_ENDPOINT_URL": endpoint,  # mosaicml
@@ -172,7 +172,7 @@ class _Objects:
     def files(self) -> Any:
         """The file system of this process."""
         options: dict[str, Any] = {"config_kwargs": {"max_pool_connections": _CONNECTIONS}, "skip_instance_cache": True}
-        options["max_concurrency"] = 1  # else it asks for the size of each object first
+        options["max_concurrency"] = 1  # otherwise it asks for the size of each object first
         return import_module("s3fs").S3FileSystem(endpoint_url=self.job.endpoint, **options)
 
 
@@ -249,7 +249,7 @@ WAYS: Final = (
 
 
 def drop_cached(folder: Path) -> None:
-    """Have the kernel write what a library keeps in its folder, and forget its pages."""
+    """Make the kernel write a library's cache folder to disk, and drop its pages."""
     os.sync()
     for file in folder.rglob("*"):
         if file.is_file():

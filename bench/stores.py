@@ -3,16 +3,16 @@
     python -m bench.training_data --data DATA --work SCRATCH
     python -m bench.stores --work SCRATCH --task images --repeat 3 [--only NAME ...] [--out FILE]
 
-Tasks: `images` (14,336 of 105 KB) and `records` (1,000,000 of 500 bytes) of training_data.py; store_ways.py says how
-each library is used.
+Tasks: `images` (14,336 of 105 KB) and `records` (1,000,000 of 500 bytes) of training_data.py; store_ways.py explains
+how each library is used.
 
 1. Two network namespaces are joined by links of 1 Gbit/s (`tc ... tbf`). In one of them `python -m
    tests.tools.objects` serves SCRATCH as an S3 store that waits 30 ms before each answer. The wait is the store's,
    not the link's: a connection opens at once, and its window grows quickly. The objects are in the page cache.
 2. In the other one a fresh process imports, opens, and takes batches for two epochs, with an empty cache folder at the
    start. Between the epochs it drops the pages of its cache folder, so the second epoch reads that folder's disk.
-3. After each epoch it asks the store for an object that is not there. So the store's list of requests tells the epochs
-   apart. What is read ahead counts where it is read.
+3. After each epoch it asks the store for an object that does not exist. So the store's list of requests separates the
+   epochs. Read-ahead counts in the epoch in which it is read.
 4. Rivals take turns. A run is stopped `--seconds` after its first batch.
 
 Memory is not limited. Both sides of the link, and the shaping, share the machine's cores.
@@ -22,14 +22,14 @@ Columns. Figures are medians of the runs, with the lowest and the highest run in
 - epoch 1, epoch 2: samples/s; the first from `iter()` on, so with the wait for the first batch, the second from the
   last batch of the first on. of link: the first over that of `link`, medians.
 - MB/s: bytes that the store sent for the first epoch, over its time.
-- first s: from the end of the imports to the first batch; opening the data set, and fetching its index, is in it.
+- first s: from the end of the imports to the first batch, with the opening of the data set and the fetch of its index.
 - x 1, x 2: bytes that the store sent for an epoch over the bytes of its samples. GET 1, GET 2: requests. other: HEAD
   and LIST.
-- apart: mean distance within the first epoch of two samples that lie side by side in the store, as a share of the
-  epoch; 0.333 for a uniform shuffle.
-- others: cores that other processes took meanwhile: the store, the kernel's threads, and what disturbs the run.
-  stolen: cores that the machine's host gave to others while work waited here.
-- notes: ~: stopped early; samples that were missing or came twice.
+- apart: adjacent distance: the mean distance within the first epoch of two samples that are adjacent in the store, as
+  a fraction of the epoch; 0.333 for a uniform shuffle.
+- others: cores that other processes took meanwhile: the store, the kernel's threads, and any disturbance of the run.
+  stolen: cores that the machine's host gave to other machines while work waited here.
+- notes: ~: stopped early; samples that were missing or delivered twice.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ LATENCY_S: Final = 0.03
 RATE: Final = "1gbit"
 EPOCHS: Final = 2
 MARK: Final = "mark"
-"""Bucket of the objects that are not there."""
+"""Bucket of the objects that do not exist."""
 END_LIMIT_S: Final = 60.0
 COLUMNS: Final[dict[str, tuple[str, float, str]]] = {
     "epoch 1": ("first_rate", 1, ",.0f"),
@@ -81,7 +81,7 @@ COLUMNS: Final[dict[str, tuple[str, float, str]]] = {
 
 
 def feed_once(arguments: argparse.Namespace, way: Way) -> dict[str, Any]:
-    """Take all epochs; runs in the measured process, beside the store."""
+    """Take all epochs, in the measured process, at the same time as the store."""
     load(way)
     imported = time.perf_counter()
     job = Job(Store(arguments.work, arguments.task), arguments.endpoint, arguments.scratch / "cache")
@@ -113,7 +113,7 @@ def mark(endpoint: str, number: int) -> None:
 
 
 def launch(arguments: argparse.Namespace, way: Way) -> dict[str, Any]:
-    """Start the store and the measured process, and join what both say; runs in the child."""
+    """Start the store and the measured process, and join their figures, in the child."""
     store, scratch = Store(arguments.work, arguments.task), arguments.work / "stores"
     system.warm(store.folder / way.form)
     shutil.rmtree(scratch, ignore_errors=True)
@@ -132,7 +132,7 @@ def launch(arguments: argparse.Namespace, way: Way) -> dict[str, Any]:
 
 @contextmanager
 def serving(space: Namespace, folder: Path) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """A store in a namespace: where it listens, and the list of its requests, which is filled at the end."""
+    """Run a store in a namespace; yield its address, and the list of its requests, which is filled at the end."""
     command = [sys.executable, "-m", "tests.tools.objects", str(folder), "--latency", str(LATENCY_S)]
     command = space.command([*command, "--address", space.address])
     requests: list[dict[str, Any]] = []
@@ -144,7 +144,7 @@ def serving(space: Namespace, folder: Path) -> Iterator[tuple[str, list[dict[str
 
 
 def requested(requests: Sequence[Mapping[str, Any]], values: Mapping[str, Any], store: Store) -> dict[str, Any]:
-    """What the store was asked for, by epoch."""
+    """Return the requests to the store, by epoch."""
     marks = [place for place, request in enumerate(requests) if request["key"].startswith(f"{MARK}/")]
     bounds = [0, *marks, len(requests)]
     parts = [
@@ -166,7 +166,7 @@ def requested(requests: Sequence[Mapping[str, Any]], values: Mapping[str, Any], 
 
 
 def table_of(outcomes: Sequence[Outcome], ways: Sequence[Way]) -> str:
-    """Medians with the lowest and the highest run."""
+    """Tabulate the medians with the lowest and the highest run."""
     rows = []
     limit = harness.median_of(outcomes, LINK.rival.name, lambda outcome: float(outcome.values["first_rate"]))
     for way in ways:
@@ -180,7 +180,7 @@ def table_of(outcomes: Sequence[Outcome], ways: Sequence[Way]) -> str:
 
 
 def _judged(good: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
-    """How well the samples were mixed, and what a reader must know."""
+    """Return how well the samples were mixed, and notes that a reader must know."""
     if not good:
         return "", ""
     notes = ["~"] if not all(all(values["complete"]) for values in good) else []
@@ -194,8 +194,10 @@ def _judged(good: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
 def _parse() -> argparse.Namespace:
     parser = harness.parser("bench.stores", __doc__, data=False, repeat=3)
     parser.add_argument("--task", choices=KINDS, required=True)
-    parser.add_argument("--only", nargs="+", metavar="RIVAL", help=f"with {LINK.rival.name!r}, which the shares need")
-    parser.add_argument("--seconds", type=float, default=60.0, help="after the first batch (%(default)s)")
+    parser.add_argument("--only", nargs="+", metavar="RIVAL", help=f"with {LINK.rival.name!r}, which `of link` needs")
+    parser.add_argument(
+        "--seconds", type=float, default=60.0, help="stop this long after the first batch (%(default)s)"
+    )
     parser.add_argument("--step", default="launch", help=argparse.SUPPRESS)
     parser.add_argument("--endpoint", help=argparse.SUPPRESS)
     parser.add_argument("--scratch", type=Path, help=argparse.SUPPRESS)
@@ -203,7 +205,7 @@ def _parse() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Parent, child, or the process that is measured: by `--rival` and `--step`."""
+    """Run as parent, child, or measured process, as `--rival` and `--step` say."""
     arguments = _parse()
     if arguments.rival:
         way = next(way for way in WAYS if way.rival.name == arguments.rival)

@@ -1,7 +1,7 @@
-"""What do the benchmarks ask of the system? Caches, flushing, sizes of folders, memory of processes. Linux only.
+"""Which facts of the system do the benchmarks need? Caches, flushing, sizes of folders, memory of processes.
 
-Memory comes from /proc/PID/smaps_rollup. Private memory (USS) is Private_Clean + Private_Dirty, which the system gets
-back when this one process ends. Proportional memory (PSS) adds the process's share of pages that several processes map.
+Linux only. Memory is from /proc/PID/smaps_rollup. Private memory (USS) is Private_Clean + Private_Dirty, which is freed
+when this one process ends. Proportional memory (PSS) adds the process's portion of pages that several processes map.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Memory:
 
 
 def memory_of(pid: int | str = "self") -> Memory | None:
-    """The memory of a process; None when the process has ended."""
+    """Return the memory of a process; None if the process has ended."""
     try:
         text = Path(f"/proc/{pid}/smaps_rollup").read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -45,7 +45,7 @@ def memory_of(pid: int | str = "self") -> Memory | None:
 
 
 def peak_resident_bytes(pid: int) -> int:
-    """The highest resident size that the kernel has seen (VmHWM); 0 when the process has ended."""
+    """Return the highest resident size that the kernel has seen (VmHWM); 0 if the process has ended."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except (FileNotFoundError, ProcessLookupError):
@@ -54,7 +54,7 @@ def peak_resident_bytes(pid: int) -> int:
 
 
 def process_tree(root: int) -> list[int]:
-    """`root` and all its living descendants."""
+    """Return `root` and all its living descendants."""
     found = [root]
     for pid in found:
         try:
@@ -66,20 +66,20 @@ def process_tree(root: int) -> list[int]:
 
 
 def cpu_s() -> float:
-    """User and system seconds of this process and of its children that have ended."""
+    """Return the user and system seconds of this process and of its children that have ended."""
     times = os.times()
     return times.user + times.system + times.children_user + times.children_system
 
 
 def busy_cpu_s() -> tuple[float, float]:
-    """Processor seconds since the machine started: (it worked, it wanted to work but its host gave it no core)."""
+    """Return the processor seconds since the machine started: working, and runnable without a core from the host."""
     user, nice, kernel, _, _, irq, softirq, stolen = map(int, Path("/proc/stat").read_text().split()[1:9])
     tick_s = 1 / os.sysconf("SC_CLK_TCK")
     return (user + nice + kernel + irq + softirq) * tick_s, stolen * tick_s
 
 
 def cpu_s_of(processes: Iterable[int]) -> float:
-    """Processor seconds of these processes, as far as they live, and of their children that have ended."""
+    """Return the processor seconds of those of these processes that live, and of their children that have ended."""
     ticks = 0
     for process in processes:
         try:
@@ -91,15 +91,17 @@ def cpu_s_of(processes: Iterable[int]) -> float:
 
 
 class Disturbance:
-    """How many cores do others take from now on? The kernel's threads count as others."""
+    """The cores that other processes take from now on. The kernel's threads count as other processes."""
 
     def __init__(self) -> None:
         self._at, (self._busy_s, self._stolen_s) = time.perf_counter(), busy_cpu_s()
         self._own_s = cpu_s_of(process_tree(os.getpid()))
 
     def cores(self, servers: Iterable[int] = ()) -> dict[str, float]:
-        """Mean cores until now: `other_cores`, that neither this process, nor its descendants, nor `servers` (started
-        since) used, and `stolen_cores`, that the machine's host gave to others while work was waiting here.
+        """Return the mean cores until now.
+
+        `other_cores` were used neither by this process, nor by its descendants, nor by `servers` (started since).
+        `stolen_cores` were given to other machines by the host while work was waiting here.
         """
         own = {*process_tree(os.getpid()), *(pid for server in servers for pid in process_tree(server))}
         spent_s = cpu_s_of(own) - self._own_s
@@ -109,19 +111,19 @@ class Disturbance:
 
 
 def can_drop_caches() -> bool:
-    """Whether cold measurements are possible here."""
+    """Return whether cold measurements are possible here."""
     return os.access(_DROP_CACHES, os.W_OK)
 
 
 def drop_caches(modules: Iterable[str]) -> None:
-    """Drop all cached files, then read the interpreter and `modules` again: only the data shall be cold."""
+    """Drop all cached files, then read the interpreter and `modules` again: only the data are to be cold."""
     subprocess.run(["sync"], check=True)
     _DROP_CACHES.write_text("3")
     subprocess.run([sys.executable, "-c", "".join(f"import {name}\n" for name in modules)], check=True)
 
 
 def flush(folder: Path) -> None:
-    """Write everything that waits for the file system of `folder` to its disk."""
+    """Write all pending data of the file system of `folder` to its disk."""
     subprocess.run(["sync", "-f", str(folder)], check=True)
 
 
@@ -135,6 +137,6 @@ def warm(folder: Path) -> None:
 
 
 def disk_usage(folder: Path) -> tuple[int, int]:
-    """(bytes in the files, bytes that files and folders occupy on the disk)."""
+    """Return (bytes in the files, bytes that files and folders occupy on the disk)."""
     stats = [entry.lstat() for entry in folder.rglob("*")]
     return sum(s.st_size for s in stats if S_ISREG(s.st_mode)), sum(s.st_blocks * 512 for s in stats)

@@ -1,16 +1,16 @@
-"""What does `BrandLoader(num_workers="auto")` gain, and what does it cost, against fixed numbers of threads?
+"""How fast is `BrandLoader(num_workers="auto")`, and how much does it cost, against fixed numbers of threads?
 
     python -m bench.threads_auto --data images.brand [--loops 0 300 100] [--turns N] [--images N] [--out FILE]
 
-One process trains on pictures that are decoded to 224 x 224 pixels: a loop that sleeps for each batch as long as
-training it would take. Loops of several speeds (images a second; 0: it takes batches as fast as they come) meet loaders
-with 1, 2, 4, ... threads up to the processors, and with "auto". The loaders of a loop take turns within the run, so
-that a slow minute of the machine hits all alike, and "auto" keeps what it has learnt. At most `AHEAD` batches are on
-their way, so that a loader is soon as fast as the loop. `images/s` counts from the first batch of a turn; `CPU ms` are
-those of the training process for each image that was decoded, trained or not; `waits` is the share of the time after
-the first batch in which the loop waited. All are medians of the turns without the first, in which "auto" learns; the
-first is a column of its own. `/ best` and `/ all` compare turn by turn: the speed with the best fixed number, the CPU
-ms with as many threads as processors.
+One process trains on images that are decoded to 224 x 224 pixels: a loop that sleeps for each batch as long as
+training it would take. Loops of several speeds (images a second; 0: it takes batches as fast as they arrive) meet
+loaders with 1, 2, 4, ... threads up to the processors, and with "auto". The loaders of a loop take turns within the
+run, so that a slow minute of the machine hits all alike, and "auto" remembers what it has learnt. At most `AHEAD`
+batches are in progress, so that a loader is soon as fast as the loop. `images/s` counts from the first batch of a turn;
+`CPU ms` are those of the training process for each image that was decoded, trained or not; `waits` is the fraction of
+the time after the first batch in which the loop waited. All are medians of the turns without the first, in which "auto"
+learns; the first is a column of its own. `/ best` and `/ all` compare turn by turn: the speed with the best fixed
+number, the CPU ms with as many threads as processors.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ AHEAD = 8
 
 
 def turn(loader: BrandLoader, epoch: int, rate: float, images: int) -> dict[str, float]:
-    """Train so many images, `rate` of them a second."""
+    """Train on `images` images, `rate` of them a second."""
     loader.set_epoch(epoch)
     batches = iter(loader)
     before = loader.stages.totals()
@@ -62,7 +62,7 @@ def turn(loader: BrandLoader, epoch: int, rate: float, images: int) -> dict[str,
 
 
 def take_turns(options: argparse.Namespace, rate: float) -> dict[str, list[dict[str, float]]]:
-    """All loaders in turns, for one loop; the order of the loaders changes with each turn."""
+    """Run all loaders in turns, for one loop; the order of the loaders changes with each turn."""
     data = BrandDataset(
         options.data, memory=options.memory, fields=("image", "label"), decode={"image": DecodeImage(size=(SIDE, SIDE))}
     )
@@ -86,7 +86,7 @@ def take_turns(options: argparse.Namespace, rate: float) -> dict[str, list[dict[
 
 
 def rows_of(rate: float, found: dict[str, list[dict[str, float]]]) -> list[list[str]]:
-    """One line for each loader."""
+    """Return one line for each loader."""
 
     def middle(runs: Sequence[dict[str, float]], key: str) -> float:
         return statistics.median(run[key] for run in runs[1:])
@@ -119,11 +119,13 @@ def main() -> None:
     """Measure all loops."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="a data set with fields `image` and `label`")
-    parser.add_argument("--memory", default="1GB", help="of the data server (%(default)s)")
-    parser.add_argument("--loops", type=float, nargs="+", default=[0, 300, 100], help="images/s (%(default)s)")
-    parser.add_argument("--turns", type=int, default=7, help="after the first (%(default)s)")
-    parser.add_argument("--images", type=int, default=1280, help="in a turn (%(default)s)")
-    parser.add_argument("--out", type=Path, help="write the figures here, as JSON")
+    parser.add_argument("--memory", default="1GB", help="memory of the data server (%(default)s)")
+    parser.add_argument(
+        "--loops", type=float, nargs="+", default=[0, 300, 100], help="speeds of the loops, images/s (%(default)s)"
+    )
+    parser.add_argument("--turns", type=int, default=7, help="turns after the first (%(default)s)")
+    parser.add_argument("--images", type=int, default=1280, help="images in a turn (%(default)s)")
+    parser.add_argument("--out", type=Path, help="write the figures to this JSON file")
     options = parser.parse_args()
     facts: dict[str, Any] = {"machine": machine(), "loops": {}}
     rows: list[list[str]] = []

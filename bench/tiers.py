@@ -1,39 +1,40 @@
-"""What does a cache folder make of a slow storage, for the default order and for a uniform one?
+"""How much does a cache folder speed up slow storage, for the default order and for a uniform one?
 
     python -m bench.training_data --data DATA --work SCRATCH --name images small-images --only plain sequential brand
     python -m bench.tiers --work SCRATCH --repeat 5 [--only NAME ...] [--out FILE]
 
-The images of training_data.py (14,336 of 105 KB; 1.5 GB) lie on a loop device (loop_device.py), which lab.py
-limits to 120 MB/s and 400 operations a second: `nas`. The cache folder lies on the machine's own disk, which
+The images of training_data.py (14,336 of 105 KB; 1.5 GB) are stored on a loop device (loop_device.py), which lab.py
+limits to 120 MB/s and 400 operations a second: `nas`. The cache folder is on the machine's own disk, which
 nothing limits. Arms whose name ends in `nvme` read a copy of the images on that disk, and have no folder.
 
 1. `brand profile` measures the slow device, as a user would; the machine's disk is not measured. A run on that disk
    measures the memory that the idle processes of Brand and of plain files need.
 2. All arms take turns, so each turn has one run of each. Each run is a fresh process in control groups of its own,
-   after all caches were dropped. Its memory, page cache included, is what the idle processes need and a tenth of the
+   after all caches were dropped. Its memory, page cache included, is the need of the idle processes and a tenth of the
    data. Brand takes 85 % of that tenth, as in training_reads.py. With a cache folder there are 64 MiB more, for pages
    on their way to it.
 3. The process takes batches of 256 from a `BrandLoader` (plain files: a `DataLoader` with two workers) and notes when
-   each came. It does nothing with them.
+   each arrived. It does nothing with them.
 
-Arms: `no cache`; `cache 1/2` and `cache all`: a folder that is empty at the start, with room for half of the data and
-for all; `after a restart`: new processes on the folder that `cache all` has filled in the same turn.
+Arms: `no cache`; `cache 1/2` and `cache all`: a folder that is empty at the start, with capacity for half of the data
+and for all; `after a restart`: new processes on the folder that `cache all` has filled in the same turn.
 
 Columns. Figures are medians of the runs, with the lowest and the highest run in brackets.
 
 - epoch 1: samples/s from `iter()` on, so the start of the server and the first batch count. later: samples/s from the
   last batch of the first epoch to the last batch of the last one (two epochs, with a cache folder three).
-- model: what `brand simulate` says for the same order, memory, folder and profile. The machine's disk has the speed
-  that the arm `sequential limit, nvme` found in this run.
+- model: the prediction of `brand simulate` for the same order, memory, folder and profile. The machine's disk has the
+  speed that the arm `sequential limit, nvme` found in this run.
 - first s: from `iter()` to the first batch, in the first epoch.
 - storage x: bytes that the data's device has read (/sys/block/loopN/stat) over bytes delivered, in the first epoch and
-  in later ones. Bytes that the server reads ahead count where they are read. KB/op: size of a read, from the same file.
-- writing: processor time of the thread that writes the folder, as a share of one core during the first epoch; ms/MB:
-  per MB that it wrote then. The copying into the page cache is in it. The kernel's own flushing is not.
+  in later ones. Bytes that the server reads ahead count in the epoch in which they are read. KB/op: size of a read,
+  from the same file.
+- writing: processor time of the thread that writes the folder, as a fraction of one core during the first epoch; ms/MB:
+  per MB that it wrote then. This includes the copying into the page cache, and not the kernel's own flushing.
 - peak MB: memory of the processes, without page cache. room MB: the limit, page cache included.
 - exact: images that were read one by one, because they were not in memory when they were drawn (0 is right).
 - others: cores that other processes took meanwhile, the kernel's threads among them. stolen: cores that the machine's
-  host gave to others while work waited here. Both are near 0 on a quiet machine.
+  host gave to other machines while work waited here. Both are near 0 on a quiet machine.
 """
 
 from __future__ import annotations
@@ -68,17 +69,17 @@ from brand.simulate.whatif import Case, Prediction, answer, data_of
 from brand.storage.dataset.dataset import StoredDataSet
 
 MEMORY: Final = 1 / 10
-"""Share of the data that fits in memory, page cache included."""
+"""Fraction of the data that fits in memory, page cache included."""
 BRAND_PART: Final = 0.85
-"""Share of that memory for Brand's arena; the limit also covers the server's tables and the page cache."""
+"""Fraction of that memory for Brand's arena; the limit also covers the server's tables and the page cache."""
 IDLE_MEMORY: Final = 32_000_000
 IDLE_S: Final = 10.0
 SLACK: Final = 1.1
 """Factor on the memory of an idle process, because its runs vary."""
 ON_THE_WAY: Final = 64 << 20
-"""Page cache for what is on its way to the cache folder."""
+"""Page cache for pages on their way to the cache folder."""
 PROFILE_S: Final = 30
-"""How long `brand profile` takes."""
+"""Seconds that `brand profile` takes."""
 IMAGE_OVERHEAD: Final = 1.15
 """Size of the device over that of its files."""
 FORMS: Final = ("plain", "sequential", "brand")
@@ -88,7 +89,7 @@ NVME: Final = "nvme"
 LIMIT_NVME: Final = "sequential limit, nvme"
 LAB_FACTS: Final = ("read_bytes", "read_ops", "max_memory_bytes", "memory_failcnt", "cpu_s")
 SHARES: Final = {"cache 1/2": 0.5, "cache all": 1.01}
-"""Room of the folder over the size of the data."""
+"""Capacity of the folder over the size of the data."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +98,11 @@ class Arm:
 
     name: str
     way: Way | None = None
-    """None: Brand."""
+    """The rival's way to feed; None for Brand."""
     order: OrderOption = "stripes"
     storage: str = NAS
     cache: float = 0.0
-    """Room of the cache folder over the size of the data; 0: there is no folder."""
+    """Capacity of the cache folder over the size of the data; 0 if there is no folder."""
     filled: bool = False
     """Whether the folder is the one that an earlier run has filled."""
     epochs: int = 2
@@ -133,7 +134,7 @@ ARMS: Final = {arm.name: arm for arm in _arms()}
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What was counted until some moment."""
+    """Counters at some moment."""
 
     at: float
     device: tuple[int, int]
@@ -147,7 +148,7 @@ class Seen:
 
 
 def look(device: str, dataset: BrandDataset | None) -> Seen:
-    """Count now; `dataset` None: without a server."""
+    """Count now; without a server if `dataset` is None."""
     read = counted(device) if device else (0, 0)
     if dataset is None:
         return Seen(time.perf_counter(), read)
@@ -159,7 +160,7 @@ def look(device: str, dataset: BrandDataset | None) -> Seen:
 
 
 def threads_of(process: int) -> Iterator[tuple[float, int]]:
-    """Processor seconds, and bytes that went to files, of each thread of a process."""
+    """Yield the processor seconds, and the bytes written to files, of each thread of a process."""
     for task in Path(f"/proc/{process}/task").iterdir():
         io = dict(line.split(": ") for line in (task / "io").read_text().splitlines())
         yield int((task / "schedstat").read_text().split()[0]) / 1e9, int(io["write_bytes"])
@@ -184,25 +185,25 @@ def open_feed(arm: Arm, arguments: argparse.Namespace, memory: int) -> tuple[Fee
 
 
 def stored_bytes(folder: Path) -> int:
-    """Bytes of all stored samples."""
+    """Return the bytes of all stored samples."""
     data = StoredDataSet(folder)
     return round(data.mean_bytes * len(data))
 
 
 def store_of(arm: Arm, arguments: argparse.Namespace) -> Store:
-    """Where the images of an arm lie."""
+    """Return the data set that holds the images of an arm."""
     return Store(Path(arguments.mounted) if arm.storage == NAS else arguments.work, "images")
 
 
 def cache_folder(arguments: argparse.Namespace) -> Path:
-    """The cache folder, on the machine's disk; each protocol has one of its own."""
+    """Return the cache folder, on the machine's disk; each order has one of its own."""
     order = ARMS[arguments.rival].order
     folder: Path = arguments.work / "tiers" / f"cache-{order}"
     return folder
 
 
 def feed_once(arguments: argparse.Namespace, arm: Arm) -> dict[str, Any]:
-    """Take all epochs; runs in the measured process."""
+    """Take all epochs, in the measured process."""
     if arm.cache and not arm.filled:
         shutil.rmtree(cache_folder(arguments), ignore_errors=True)
     if arm.cache:
@@ -228,7 +229,7 @@ def feed_once(arguments: argparse.Namespace, arm: Arm) -> dict[str, Any]:
 
 
 def figures(taken: Sequence[Epoch], seen: Sequence[Seen], store: Store) -> dict[str, Any]:
-    """What storage and server did."""
+    """Return the figures of storage and server."""
     mean = store.payload_bytes / store.samples
     read = [after.device[1] - before.device[1] for before, after in pairwise(seen)]
     share = [size / (sum(epoch.counts) * mean) for size, epoch in zip(read, taken, strict=True)]
@@ -256,7 +257,7 @@ def idle_once(arguments: argparse.Namespace, arm: Arm) -> dict[str, Any]:
 
 
 def preload(arguments: argparse.Namespace, arm: Arm) -> None:
-    """Bring the libraries' files into the page cache; for `idle` the data, too, so that another group pays for them."""
+    """Read the libraries' files into the page cache; for `idle` the data, too, so that another group is charged."""
     small = Store(arguments.work, "small-images")
     if arm.way is not None:
         for _ in arm.way.open(Job(small, IDLE_MEMORY, decode=False, cold=True)).epoch(0):
@@ -269,7 +270,7 @@ def preload(arguments: argparse.Namespace, arm: Arm) -> None:
 
 
 def launch(arguments: argparse.Namespace, arm: Arm) -> dict[str, Any]:
-    """Start the measured process in the lab, and join what both measured; runs in the child."""
+    """Start the measured process in the lab, and join the measurements of both, in the child."""
     store, seen = store_of(arm, arguments), arguments.report.with_suffix(".lab.json")
     inner = [sys.executable, "-m", "bench.tiers", *sys.argv[1:]]
     lab = [
@@ -301,7 +302,7 @@ def launch(arguments: argparse.Namespace, arm: Arm) -> dict[str, Any]:
 
 
 def idle_arm(arm: Arm) -> Arm:
-    """The arm whose idle memory counts for this one: of the same kind of loader, on the machine's disk."""
+    """Return the arm whose idle memory counts for this one: of the same kind of loader, on the machine's disk."""
     if arm.way is not None:
         return ARMS["plain files, nvme"] if arm.way is PLAIN else ARMS[LIMIT_NVME]
     return ARMS["uniform, nvme" if arm.order == "uniform" else "stripes, nvme"]
@@ -335,7 +336,7 @@ class Measurements:
 
 
 def measured(arguments: argparse.Namespace, folder: Path) -> Storage:
-    """Have `brand profile` measure the slow device, for the runs and for the model."""
+    """Measure the slow device with `brand profile`, for the runs and for the model."""
     harness.progress("brand profile")
     lab = [
         *shlex.split(arguments.lab),
@@ -358,7 +359,7 @@ def measured(arguments: argparse.Namespace, folder: Path) -> Storage:
 def model(
     work: Path, arms: Sequence[Arm], nas: Storage, disk_bytes_per_s: float | None
 ) -> dict[str, tuple[float, float]]:
-    """Samples/s that `brand simulate` says, of the first epoch and of later ones, by arm."""
+    """Return the samples/s that `brand simulate` predicts, of the first epoch and of later ones, by arm."""
     store = Store(work, "images")
     data = data_of(StoredDataSet(store.folder / "brand"))
     memory = int(BRAND_PART * MEMORY * store.payload_bytes)
@@ -392,7 +393,7 @@ COLUMNS: Final[dict[str, tuple[str, float, str]]] = {
 
 
 def table_of(outcomes: Sequence[Outcome], arms: Sequence[Arm], said: Mapping[str, tuple[float, float]]) -> str:
-    """Medians with the lowest and the highest run."""
+    """Tabulate the medians with the lowest and the highest run."""
     rows = []
     for arm in arms:
         good = [outcome.values for outcome in outcomes if outcome.rival == arm.name and outcome.status == "ok"]
@@ -429,7 +430,7 @@ def _parse() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Parent, child, or the process that is measured: by `--rival` and `--step`."""
+    """Run as parent, child, or measured process, as `--rival` and `--step` say."""
     arguments = _parse()
     if arguments.rival:
         arm = ARMS[arguments.rival]
@@ -445,7 +446,7 @@ def main() -> None:
     sources = [(store.folder / form, f"training/images/{form}") for form in (*FORMS, "plain.bytes")]
     size = int(IMAGE_OVERHEAD * len(FORMS) * store.payload_bytes) >> 20 << 20
     rivals = [arm.rival for arm in arms]
-    os.environ["XDG_CACHE_HOME"] = str(arguments.work / "tiers" / "profiles")  # of these runs alone
+    os.environ["XDG_CACHE_HOME"] = str(arguments.work / "tiers" / "profiles")  # profiles of these runs alone
     shutil.rmtree(os.environ["XDG_CACHE_HOME"], ignore_errors=True)
     with loop_device(arguments.work / "tiers" / "disk.img", size, sources) as device:
         nas = measured(arguments, Store(device.folder, "images").folder / "brand")

@@ -1,4 +1,4 @@
-"""What do the training benchmarks read, and how does each library store it?
+"""Which data do the training benchmarks read, and how does each library store them?
 
     python -m bench.training_data --data DATA --work SCRATCH
 
@@ -7,23 +7,23 @@ makes two data sets out of the real images and texts, deterministically, and wri
 - `images`: 14,336 JPEG files of 105 KB on average, about the size of ImageNet's. Each is a part of a photograph with
   four drawings pasted on it, and no two are alike.
 - `records`: 1,000,000 texts of about 500 bytes. Each joins one to five real texts.
-- `small-images`, `small-records`: the beginnings of the two, for loading libraries and for measuring what an idle
-  process needs.
+- `small-images`, `small-records`: the beginnings of the two, for loading libraries and for measuring the memory of an
+  idle process.
 
 A sample is `{"image": bytes, "label": int}` or `{"text": str, "label": int}`, and its label is its own number. So the
-labels alone tell a benchmark whether each sample came once, and how well samples were mixed.
+labels alone tell a benchmark whether each sample was delivered once, and how well samples were mixed.
 
 SCRATCH/training/NAME/FORM/ holds:
 
 - `plain`: one file for each image; all records in one JSONL file, with a table of offsets;
 - `sequential`: one file of the same bytes (for records, the file of `plain`);
-- `brand`: stored without compression, as the others do; `brand-zstd`: records compressed, as by default;
+- `brand`: stored without compression, like the other forms; `brand-zstd`: records compressed, as by default;
 - `mosaicml`, `litdata`, `webdataset`: as converters.py writes them, in shards of 64 MiB;
 - `mosaicml-store`, `litdata-store`: in the smaller shards with which they are fastest from an object store (stores.py);
 - `ffcv`: raw bytes, in the smallest pages that FFCV takes, so that its shuffling needs the least memory. Run with
   `--only ffcv` and the interpreter of an environment that has FFCV.
 
-All take about 20 GB. Forms that exist are not made again, and a library that is not installed is left out.
+All take about 20 GB. Forms that exist are not made again, and a library that is not installed is omitted.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ FFCV_PAGE_BYTES: Final = 1 << 21
 """The smallest page that FFCV takes; its shuffling holds two batches of pages."""
 
 _PHOTO_SIDE: Final = 1_000
-"""Photographs are first scaled down to this size, so that a part of one shows something."""
+"""Photographs are first scaled down to this size, so that a part of a photograph is recognisable."""
 _DRAWINGS: Final = 4
 _QUALITIES: Final = (89, 98)
 
@@ -88,17 +88,17 @@ class Store:
 
     @property
     def samples(self) -> int:
-        """How many samples there are."""
+        """Number of samples."""
         return SAMPLES[self.name]
 
     @property
     def folder(self) -> Path:
-        """Where the data set is."""
+        """Folder of the data set."""
         return self.work / "training" / self.name
 
     @property
     def payload_bytes(self) -> int:
-        """Bytes of all pictures, or of all texts in UTF-8, without labels."""
+        """Bytes of all images, or of all texts in UTF-8, without labels."""
         return int((self.folder / "plain.bytes").read_text())
 
     @property
@@ -112,11 +112,11 @@ class Store:
         return self.folder / "plain" / "records.jsonl"
 
     def image_file(self, i: int) -> str:
-        """The file of one picture."""
+        """Return the file of one image."""
         return f"{self.folder}/plain/{i // FILES_PER_FOLDER:04d}/{i:07d}.jpg"
 
     def source(self) -> Images | Records:
-        """All samples, by number."""
+        """Return all samples, by number."""
         return Images(self) if self.kind == "images" else Records(self)
 
 
@@ -160,7 +160,7 @@ class Records:
 
 
 def make_images(data: Path, store: Store) -> int:
-    """Write the image files. Returns their bytes."""
+    """Write the image files. Return their bytes."""
     for start in range(0, store.samples, FILES_PER_FOLDER):
         Path(store.image_file(start)).parent.mkdir(parents=True)
     with multiprocessing.get_context("fork").Pool(converters.JOBS) as pool:
@@ -168,7 +168,7 @@ def make_images(data: Path, store: Store) -> int:
 
 
 def make_records(data: Path, store: Store) -> int:
-    """Write the JSONL file and its table of offsets. Returns the bytes of the texts, in UTF-8."""
+    """Write the JSONL file and its table of offsets. Return the bytes of the texts, in UTF-8."""
     texts = [record["text"] for record in load_records(data / "text")]
     rng = np.random.default_rng(0)
     order, place, total, offsets = rng.permutation(len(texts)).tolist(), 0, 0, [0]
@@ -266,7 +266,10 @@ def _write_ffcv(store: Store, out: Path, _: Path) -> None:
 
 
 class _Triples:
-    """A data set as FFCV wants it. FFCV returns rows as long as the longest sample, so sizes are stored, too."""
+    """A data set in the form that FFCV needs.
+
+    Sizes are stored, too, because FFCV returns rows as long as the longest sample.
+    """
 
     def __init__(self, store: Store) -> None:
         self.name, self.source = PAYLOAD[store.kind], store.source()
@@ -296,7 +299,7 @@ FORMS: Final[dict[str, tuple[str, Callable[[Store, Path, Path], None]]]] = {
 
 
 def stored_order(store: Store, form: str) -> NDArray[np.int64]:
-    """The labels in the order in which the samples lie on storage."""
+    """Return the labels in the order in which the samples are stored."""
     labels = np.arange(store.samples)
     if form in ("brand", "brand-zstd"):
         index = importlib.import_module("brand.formats.index")
@@ -309,7 +312,7 @@ def stored_order(store: Store, form: str) -> NDArray[np.int64]:
 
 
 def make(store: Store, data: Path, form: str) -> bool:
-    """Make one form, unless it exists or cannot be made. Returns whether it was made now."""
+    """Make one form, unless it exists or cannot be made. Return whether it was made now."""
     module, write = FORMS[form]
     if form == "brand-zstd" and store.kind == "images":
         return False

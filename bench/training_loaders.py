@@ -5,21 +5,21 @@ uint8 tensor of 224 x 224 pixels each) and a tensor of ints. Each library runs i
 configuration, in the fastest form that trying found:
 
 - sequential limit: no library. It reads one file of the same bytes in order, four reads of 4 MiB in flight; with
-  O_DIRECT where the data are cold.
-- no I/O: a `DataLoader` over samples that are in memory already. It costs what any library with worker processes pays.
+  O_DIRECT if the data are cold.
+- no I/O: a `DataLoader` over samples that are in memory already. Any library with worker processes has this cost.
 - plain files: one file for each image, or all records in one file and a table of offsets; `DataLoader(shuffle=True)`.
 - spdl: reads the same files in threads, a batch in each task. It decodes with its own decoder (FFmpeg).
 - mosaicml: `StreamingDataset` on local shards with its default shuffle, `StreamingDataLoader`.
 - litdata: `StreamingDataset(shuffle=True)`, `StreamingDataLoader`.
 - webdataset: shards in random order, and a shuffle buffer in each worker, as large as the memory allows, at most
   10,000 samples.
-- ffcv: `QUASI_RANDOM` and its own page cache where data are larger than memory, else `RANDOM` over the system's cache.
-  It fills arrays with rows as long as the longest sample, and returns pictures as parts of these rows.
-- brand: `BrandLoader`, which returns pictures as tensors of bytes, in the memory that they were drawn into; the same
-  data set through a plain `DataLoader`; `BrandLoader` with the paper's protocol; for records, a compressed data set.
+- ffcv: `QUASI_RANDOM` and its own page cache if data are larger than memory, else `RANDOM` over the system's cache.
+  It fills arrays with rows as long as the longest sample, and returns images as parts of these rows.
+- brand: `BrandLoader`, which returns images as tensors of bytes, in the memory that they were drawn into; the same
+  data set through a plain `DataLoader`; `BrandLoader` with the paper's order; for records, a compressed data set.
 
-Every `DataLoader` has two forked workers, which stay between epochs and work two batches ahead, and PyTorch's default
-collate. The rivals have no types, so `import_module` imports them.
+Every `DataLoader` has two forked workers, which persist between epochs and work two batches ahead, and PyTorch's
+default collate. The rivals have no types, so `import_module` imports them.
 """
 
 from __future__ import annotations
@@ -49,35 +49,35 @@ SIDE: Final = 224
 _BLOCK: Final = 1 << 22
 _IN_FLIGHT: Final = 4
 _BRAND_PART: Final = 0.85
-"""Share of the memory for Brand's arena: the limit also covers Brand's tables and the page cache."""
+"""Fraction of the memory for Brand's arena: the limit also covers Brand's tables and the page cache."""
 _BUFFERED: Final = 10_000
 """Most samples in a shuffle buffer of webdataset: its users take 1,000 to 10,000, and more make it slower."""
 _BUFFERED_SAMPLE_BYTES: Final = 1_000
-"""Bytes that a sample takes in webdataset's shuffle buffer beside its payload: a dict, its key, its place."""
+"""Bytes that a sample takes in webdataset's shuffle buffer in addition to its payload: a dict, its key, its place."""
 
 Sample = dict[str, Any]
 Batch = tuple[Any, Any]
-"""(payloads, labels). Where a way has no samples, labels are None and payloads is their number."""
+"""(payloads, labels). If a way has no samples, labels are None and payloads is their number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What a way feeds to the training loop."""
+    """A data set and the memory for it, for the training loop."""
 
     store: Store
     memory: int
-    """Bytes for the buffer or cache whose size a library lets us choose."""
+    """Bytes for the buffer or cache if a library has an option for its size."""
     decode: bool
     cold: bool
     """Whether the data are larger than memory, and not in the page cache."""
 
     def folder(self, form: str) -> str:
-        """The folder of one form."""
+        """Return the folder of one form."""
         return str(self.store.folder / form)
 
     @property
     def payload(self) -> str:
-        """The field beside the label."""
+        """The field next to the label."""
         return PAYLOAD[self.store.kind]
 
 
@@ -97,15 +97,15 @@ class Way:
     form: str
     open: Callable[[Job], Feed]
     modules: Sequence[str] = ("torch",)
-    """Modules that `open` imports. They are imported before, so that their time is counted apart."""
+    """Modules that `open` imports. They are imported before, so that their time is counted separately."""
     yardstick: bool = False
-    """Whether it is no rival, but a figure to compare with."""
+    """Whether it is not a rival, but a figure to compare with."""
     whole: bool = False
     """Whether it is never stopped early."""
     buffer: bool = False
-    """Whether it takes `Job.memory` for itself, beside what its processes need."""
+    """Whether it takes `Job.memory` for itself, in addition to the needs of its processes."""
     pixels: bool = True
-    """Whether it can decode the pictures as they are stored."""
+    """Whether it can decode the images as they are stored."""
     exact: bool = True
     """Whether it returns the payload as it was stored."""
     images: bool = True
@@ -113,7 +113,7 @@ class Way:
 
 
 def to_pixels(picture: Any) -> Any:
-    """Pillow image -> uint8 tensor."""
+    """Convert a Pillow image to a uint8 tensor."""
     import torch
     from PIL import Image
 
@@ -121,14 +121,14 @@ def to_pixels(picture: Any) -> Any:
 
 
 def decoded(content: bytes) -> Any:
-    """Bytes of a picture -> uint8 tensor."""
+    """Decode the bytes of an image to a uint8 tensor."""
     from PIL import Image
 
     return to_pixels(Image.open(io.BytesIO(content)))
 
 
 def collate(samples: Sequence[tuple[Any, int]]) -> Batch:
-    """A batch of samples, made the same way for every library; `BrandLoader` makes such batches itself."""
+    """Collate a batch of samples, the same way for every library; `BrandLoader` makes such batches itself."""
     import torch
 
     payloads, labels = zip(*samples, strict=True)
@@ -137,7 +137,7 @@ def collate(samples: Sequence[tuple[Any, int]]) -> Batch:
 
 
 def _pair_maker(job: Job) -> Callable[[Sample], tuple[Any, int]]:
-    """A function: sample -> (payload, label), decoded where the job says so."""
+    """Return a function: sample -> (payload, label), decoded if the job says so."""
     name = job.payload
     if job.decode:
         return lambda sample: (decoded(sample[name]), sample["label"])
@@ -145,7 +145,7 @@ def _pair_maker(job: Job) -> Callable[[Sample], tuple[Any, int]]:
 
 
 class _MapStyle:
-    """What a `DataLoader` reads from."""
+    """The source of a `DataLoader`."""
 
     def __init__(self, job: Job, source: Any) -> None:
         self.source, self.pair = source, _pair_maker(job)
@@ -341,7 +341,7 @@ FFCV: Final = Way(Rival("ffcv"), "ffcv", _ffcv, ("torch", "ffcv", "ffcv.loader")
 
 
 def load(way: Way) -> None:
-    """Import what `way.open` needs."""
+    """Import the modules that `way.open` needs."""
     for module in way.modules:
         load_streaming() if module == "streaming" else import_module(module)
 

@@ -1,4 +1,4 @@
-"""What does a training loop see of the batches that reach it: how fast, how even, how well mixed?"""
+"""How fast, how evenly and how well mixed do batches reach a training loop?"""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bench.training_loaders import Feed
 
 @dataclass(slots=True)
 class Epoch:
-    """Which batches of an epoch came, and when."""
+    """The batches of an epoch, with the times of their arrival."""
 
     started: float
     stamps: array[float] = field(default_factory=lambda: array("d"))
@@ -28,7 +28,7 @@ class Epoch:
     complete: bool = False
 
     def note(self, payloads: Any, labels: Any) -> None:
-        """Take note of one batch."""
+        """Record one batch."""
         self.stamps.append(time.perf_counter())
         if labels is None:
             self.counts.append(payloads)
@@ -51,7 +51,7 @@ def take(feed: Feed, epochs: int, seconds: float) -> list[Epoch]:
 
 
 def speeds(taken: Sequence[Epoch]) -> dict[str, Any]:
-    """Samples a second, and how evenly they came."""
+    """Return samples a second, and how evenly they arrived."""
     first, second = taken[0], taken[1] if len(taken) > 1 else None
     stamps, counts = np.array(first.stamps), np.array(first.counts)
     gaps = [np.diff(np.array(epoch.stamps)) for epoch in taken]
@@ -73,7 +73,7 @@ def speeds(taken: Sequence[Epoch]) -> dict[str, Any]:
 
 
 def rates(taken: Sequence[Epoch]) -> dict[str, Any]:
-    """Samples a second of the first epoch, from its start on, and of all later ones together."""
+    """Return samples a second of the first epoch, from its start on, and of all later ones together."""
     first, later = taken[0], taken[1:]
     values = {
         "first_rate": sum(first.counts) / (first.stamps[-1] - first.started),
@@ -95,7 +95,7 @@ def save_labels(folder: Path, taken: Sequence[Epoch]) -> None:
 
 
 def shuffles(folder: Path, store: Store, form: str) -> dict[str, Any]:
-    """How many samples were repeated and left out in the saved epochs, and how far neighbours came apart."""
+    """Return how many samples were repeated and omitted in the saved epochs, and their adjacent distances."""
     complete = [np.fromfile(file, np.int32) for file in sorted(folder.glob("labels-*"))]
     if not complete:
         return {}
@@ -109,7 +109,7 @@ def shuffles(folder: Path, store: Store, form: str) -> dict[str, Any]:
 
 
 def apart(labels: NDArray[np.integer[Any]], order: NDArray[np.integer[Any]]) -> float:
-    """Mean distance of neighbours in `order` within `labels`, as a share of all."""
+    """Return the mean distance of neighbours in `order` within `labels`, as a fraction of all (adjacent distance)."""
     position = np.full(len(order), -1)
     position[labels] = np.arange(len(labels))
     along = position[order]
@@ -118,6 +118,6 @@ def apart(labels: NDArray[np.integer[Any]], order: NDArray[np.integer[Any]]) -> 
 
 
 def age_s() -> float:
-    """Seconds since this process was started; the system counts in hundredths."""
+    """Return the seconds since this process was started; the system counts in hundredths."""
     started = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
     return time.clock_gettime(time.CLOCK_BOOTTIME) - started

@@ -4,20 +4,20 @@
     python -m bench.training_reads --work SCRATCH --task images --regime nvme-4 [--out FILE]
 
 Tasks: `images` (105 KB each) and `records` (500 bytes each); `--pixels` decodes the images to 224 x 224.
-training_data.py makes them, training_loaders.py says how each library is used.
+training_data.py makes them, training_loaders.py explains how each library is used.
 
 Regimes: `warm` (everything is in the page cache, and memory is plenty); `nvme-4` and `nvme-10` (the machine's own disk,
-nothing cached, memory for what the idle process needs and for a quarter or a tenth of the data); `nas-4` and `nas-10`
-(the same at 120 MB/s and 400 operations a second). The sequential limit takes part where data are cold, `no I/O` in
+nothing cached, memory for the needs of the idle process and for a quarter or a tenth of the data); `nas-4` and `nas-10`
+(the same at 120 MB/s and 400 operations a second). The sequential limit takes part if data are cold, `no I/O` in
 `warm`.
 
 1. A run on a small data set checks every sample against the source. For the cold regimes, a run on the whole data set
-   measures what the processes of a rival need without data: the peak of their memory while the page cache of another
-   control group holds the data, less a small buffer where the rival takes one.
+   measures the memory that the processes of a rival need without data: the peak of their memory while the page cache of
+   another control group holds the data, less a small buffer if the rival takes one.
 2. lab.py drops the caches, loads the libraries' files by one more small run, and starts a fresh process in
    control groups of its own, which limit storage and memory, page cache included. A process that is killed for memory
-   runs again with 1.5, 2 and 3 times the share of the data, but with buffers of the same size.
-3. The process imports, opens, and takes batches for two epochs. It only notes when each batch came and which samples
+   runs again with 1.5, 2 and 3 times that fraction of the data, but with buffers of the same size.
+3. The process imports, opens, and takes batches for two epochs. It only notes when each batch arrived and which samples
    were in it. It is stopped `--seconds` after the first batch, except Brand (`stripes`) and the sequential limit.
 
 Columns:
@@ -28,9 +28,9 @@ Columns:
 - batch ms: median time between two batches. gap ms: from the last batch of the first epoch to the first of the second.
 - read x: bytes read from storage over bytes delivered. KB/op: size of a read, as the block layer counts.
 - peak MB: memory of the processes, without page cache. room MB: the limit, page cache included.
-- apart: mean distance within the first epoch of two samples that lie side by side in storage, as a share of the epoch;
-  0.333 for a uniform shuffle.
-- Notes: ~: stopped early, +: more memory than the others.
+- apart: adjacent distance: the mean distance within the first epoch of two samples that are adjacent in storage, as a
+  fraction of the epoch; 0.333 for a uniform shuffle.
+- Notes: ~: stopped early, +: more memory than the other rivals.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ IDLE_MEMORY: Final = 32_000_000
 SLACK: Final = 1.05
 """Factor on the memory of an idle process, because its runs vary."""
 MORE: Final = (1.0, 1.5, 2.0, 3.0)
-"""Factors on the share of the data, for rivals that are killed for memory."""
+"""Factors on the fraction of the data, for rivals that are killed for memory."""
 OUT_OF_MEMORY: Final = "out of memory"
 LAB_FACTS: Final = ("read_bytes", "read_ops", "max_memory_bytes", "memory_failcnt", "cpu_s", "leftover_processes")
 COLUMNS: Final = (
@@ -90,11 +90,11 @@ class Regime:
     profile: str
     """The lab's name for the storage."""
     share: float
-    """Share of the data that fits in memory; above 1 nothing is cold."""
+    """Fraction of the data that fits in memory; above 1 nothing is cold."""
 
     @property
     def cold(self) -> bool:
-        """Whether the data come from storage."""
+        """Whether the data are read from storage."""
         return self.share < 1
 
 
@@ -108,7 +108,7 @@ REGIMES: Final = {
 
 
 def feed_once(arguments: argparse.Namespace, way: Way) -> dict[str, Any]:
-    """Take batches for two epochs; runs in the measured process."""
+    """Take batches for two epochs, in the measured process."""
     started = time.perf_counter() - age_s()
     load(way)
     imported = time.perf_counter()
@@ -135,7 +135,7 @@ def check_once(arguments: argparse.Namespace, way: Way) -> dict[str, Any]:
             if way.exact and not job.decode:
                 for i, found in zip(labels.tolist(), payloads, strict=True):
                     if _plain(found) != source[i][job.payload]:
-                        raise RuntimeError(f"sample {i} is not what was stored")
+                        raise RuntimeError(f"sample {i} differs from the stored sample")
     return {"samples_checked": len(seen), "each_once": sorted(seen) == list(range(len(source)))}
 
 
@@ -147,12 +147,12 @@ def idle_once(arguments: argparse.Namespace, way: Way) -> dict[str, Any]:
 
 
 def _plain(payload: Any) -> str | bytes:
-    """A payload as str or bytes; it may be an array or a tensor of bytes."""
+    """Return a payload as str or bytes; it may be an array or a tensor of bytes."""
     return payload if isinstance(payload, str | bytes) else np.asarray(payload).tobytes()
 
 
 def job_of(arguments: argparse.Namespace) -> Job:
-    """The job that the command line asks for."""
+    """Return the job that the command line describes."""
     store, regime = Store(arguments.work, arguments.task), REGIMES[arguments.regime[0]]
     store = store.small if arguments.step in ("check", "preload") else store
     memory = int(regime.share * store.payload_bytes) if arguments.step == "feed" else IDLE_MEMORY
@@ -160,7 +160,7 @@ def job_of(arguments: argparse.Namespace) -> Job:
 
 
 def launch(arguments: argparse.Namespace, way: Way) -> dict[str, Any]:
-    """Start the measured process in the lab, and join what both measured; runs in the child."""
+    """Start the measured process in the lab, and join the measurements of both, in the child."""
     regime, store, python = (
         REGIMES[arguments.regime[0]],
         Store(arguments.work, arguments.task),
@@ -208,7 +208,7 @@ def launch(arguments: argparse.Namespace, way: Way) -> dict[str, Any]:
 
 
 def preload(arguments: argparse.Namespace, way: Way) -> None:
-    """Bring the libraries' files into the page cache, and in the warm regime the data, too."""
+    """Read the libraries' files into the page cache, and in the warm regime the data, too."""
     load(way)
     for _ in way.open(job_of(arguments)).epoch(0):
         pass
@@ -217,12 +217,12 @@ def preload(arguments: argparse.Namespace, way: Way) -> None:
 
 
 def python_of(arguments: argparse.Namespace, way: Way) -> str:
-    """The interpreter that has the library."""
+    """Return the interpreter that has the library."""
     return str(arguments.ffcv) if way is FFCV else sys.executable
 
 
 def _version_of_ffcv(python: Path | None) -> str:
-    """The version of FFCV, which lives in another environment."""
+    """Return the version of FFCV, which is installed in another environment."""
     if python is None:
         return "not installed"
     ask = "from importlib.metadata import version; print(version('ffcv'), 'with numba', version('numba'))"
@@ -260,7 +260,7 @@ class Measurements:
         return outcome
 
     def idle_bytes(self, way: Way) -> int:
-        """Bytes that the processes of this rival need without data."""
+        """Return the bytes that the processes of this rival need without data."""
         peak: int = self.before[way.rival.name][-1].values["lab_max_memory_bytes"]
         return int(SLACK * peak) - (IDLE_MEMORY if way.buffer else 0)
 
@@ -270,7 +270,7 @@ class Measurements:
 
 
 def table_of(title: str, outcomes: list[Outcome], ways: Sequence[Way]) -> str:
-    """Medians, then the rivals that are faster than Brand, then failures."""
+    """Tabulate the medians, then list the rivals that are faster than Brand, then failures."""
 
     def median(way: Way, key: str) -> float | None:
         good = [o for o in outcomes if o.values.get(key) is not None]
@@ -284,7 +284,7 @@ def table_of(title: str, outcomes: list[Outcome], ways: Sequence[Way]) -> str:
 
 
 def _with_memory(way: Way, outcomes: list[Outcome]) -> str:
-    """The name, and how much more memory it needed."""
+    """Return the name, and how much more memory the rival needed."""
     more = max([o.values.get("more", 1.0) for o in outcomes if o.rival == way.rival.name and o.status == "ok"] or [1.0])
     return way.rival.name if more == 1 else f"{way.rival.name} with x{more} the memory"
 
@@ -324,7 +324,7 @@ def _row(way: Way, outcomes: list[Outcome], rates: dict[str, float | None], medi
 
 
 def notes_of(values: dict[str, Any]) -> str:
-    """What a reader must know about a run."""
+    """Return notes about a run that a reader must know."""
     notes = ["~"] if not all(values["complete"]) else []
     notes += [f"+ x{values['more']}"] if values["more"] > 1 else []
     notes += [f"{kind} {max(values[kind]):,}" for kind in ("missing", "repeated") if max(values.get(kind, [0]))]
@@ -334,14 +334,18 @@ def notes_of(values: dict[str, Any]) -> str:
 def _parse() -> argparse.Namespace:
     parser = harness.parser("bench.training_reads", __doc__, data=False, repeat=3)
     parser.add_argument("--lab", default=harness.LAB, help="the command that limits storage and memory (bench.lab)")
-    parser.add_argument("--lab-options", default="--readahead-kb 128", help="more for the cold regimes (%(default)r)")
+    parser.add_argument(
+        "--lab-options", default="--readahead-kb 128", help="options of the lab for the cold regimes (%(default)r)"
+    )
     parser.add_argument("--ffcv", type=Path, help="the interpreter of an environment with FFCV")
     parser.add_argument("--task", choices=KINDS, required=True)
     parser.add_argument("--pixels", action="store_true", help="decode the images")
     parser.add_argument("--regime", choices=tuple(REGIMES), nargs="+", default=list(REGIMES))
     parser.add_argument("--only", nargs="+", choices=[way.rival.name for way in WAYS], metavar="RIVAL")
-    parser.add_argument("--seconds", type=float, default=30.0, help="after the first batch (%(default)s)")
-    parser.add_argument("--epochs", type=int, default=2, help="%(default)s")
+    parser.add_argument(
+        "--seconds", type=float, default=30.0, help="stop this long after the first batch (%(default)s)"
+    )
+    parser.add_argument("--epochs", type=int, default=2, help="epochs to take (%(default)s)")
     parser.add_argument("--step", default="launch", help=argparse.SUPPRESS)
     parser.add_argument("--launch", help=argparse.SUPPRESS)
     parser.add_argument("--warm", action="store_true", help=argparse.SUPPRESS)
@@ -351,7 +355,7 @@ def _parse() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Parent, child, or the process that is measured: by `--rival` and `--step`."""
+    """Run as parent, child, or measured process, as `--rival` and `--step` say."""
     arguments = _parse()
     if arguments.rival:
         way = next(way for way in WAYS if way.rival.name == arguments.rival)

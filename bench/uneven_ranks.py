@@ -1,17 +1,17 @@
-"""Four ranks of a node share its preparers, and one rank gets the largest pictures: who waits for whom?
+"""How long do four ranks of a node wait for shared decode workers if one rank gets the largest images?
 
     python -m bench.uneven_ranks --data images.brand [--samples N] [--budget N ...] [--load SHARE ...] [--out FILE]
 
-First the seconds are measured that `DecodeImage(shorter=256)` really takes for N random pictures of the data set:
+First the seconds are measured that `DecodeImage(shorter=256)` really takes for N random images of the data set:
 processor time of one thread, which a busy machine hardly changes. Then ranks train with these seconds, on a clock that
-is computed. Each iteration, rank 0 gets a batch of the quarter that has most bytes, and the others get batches of the
-rest. A part of each batch, between none and half, is there already. Preparers take pieces of a queue as they become
-free. Training takes so long that all pictures together keep the preparers busy for LOAD of the time.
+is computed. Each iteration, rank 0 gets a batch of the quarter that has most bytes, and the other ranks get batches of
+the rest. A part of each batch, between none and half, is decoded already. Decode workers take pieces of a queue as they
+become free. Training takes so long that all images together keep the decode workers busy for LOAD of the time.
 
-The allotments (`bench.papers.allotment`) see the sizes, and what `brand.node.decide.decoding.costs` has learnt from the
-iterations before. `gap` is the share of iterations in which ranks could begin more than 10 % of the training time
-apart, `time` the mean iteration over training, `threads` the mean number that is used. `knows` is `least` with the
-seconds that are really taken. The first `WARM` iterations are not counted.
+The allotments (`bench.papers.allotment`) see the sizes, and the costs that `brand.node.decide.decoding.costs` has
+learnt from the iterations before. `gap` is the fraction of iterations in which ranks could begin more than 10 % of the
+training time apart, `time` the mean iteration over training, `threads` the mean number that is used. `knows` is `least`
+with the seconds that are really taken. The first `WARM` iterations are not counted.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ from brand.node.decide.decoding.costs import Costs
 RANKS: Final = 4
 BATCH: Final = 256
 PIECE: Final = 4
-"""Samples that a preparer takes at a time."""
+"""Samples that a decode worker takes at a time."""
 WARM: Final = 50
 SHOWN: Final = ("equal", "by requests", "algorithm 1", "greedy", "least")
 
 
 @dataclass(frozen=True, slots=True)
 class Pictures:
-    """What is known and what is true of some pictures."""
+    """Sizes and measured decode seconds of some images."""
 
     sizes: NDArray[np.int64]
     seconds: NDArray[np.float64]
@@ -54,7 +54,7 @@ class Pictures:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What an allotment made of a run."""
+    """The figures of a run under an allotment."""
 
     gap: float
     time: float
@@ -62,7 +62,7 @@ class Figures:
 
 
 def measured(folder: Path, samples: int) -> Pictures:
-    """Prepare some pictures, one after the other."""
+    """Decode some images, one after the other, and measure them."""
     data, prepare = open_set(folder), DecodeImage(shorter=256)
     chosen = np.random.default_rng(0).permutation(len(data))[:samples]
     sizes, seconds = [], []
@@ -76,7 +76,7 @@ def measured(folder: Path, samples: int) -> Pictures:
 
 
 def batches(pictures: Pictures, iterations: int) -> list[list[NDArray[np.int64]]]:
-    """Pictures that are still to be prepared for each rank, [iteration][rank]."""
+    """Return the images that are still to be decoded for each rank, [iteration][rank]."""
     random = np.random.default_rng(1)
     by_size = np.argsort(pictures.sizes, kind="stable")
     large = len(by_size) - len(by_size) // RANKS
@@ -88,13 +88,16 @@ def batches(pictures: Pictures, iterations: int) -> list[list[NDArray[np.int64]]
 
 
 def pieces_of(seconds: NDArray[np.float64]) -> list[float]:
-    """Seconds of each piece."""
+    """Return the seconds of each piece."""
     sums: list[float] = np.add.reduceat(seconds, np.arange(0, len(seconds), PIECE)).tolist()
     return sums
 
 
 def done_s(pieces: Sequence[float], threads: int) -> float:
-    """When so many preparers have done all pieces; each takes the next one as it becomes free."""
+    """Return the second at which `threads` decode workers have done all pieces.
+
+    Each worker takes the next piece when it becomes free.
+    """
     free = [0.0] * threads
     for piece in pieces:
         heapq.heappush(free, heapq.heappop(free) + piece)
@@ -102,7 +105,7 @@ def done_s(pieces: Sequence[float], threads: int) -> float:
 
 
 def queues_of(seconds: Sequence[NDArray[np.float64]], budget: int, train_s: float) -> Queues:
-    """One iteration, as far as the seconds of each picture are known."""
+    """Return one iteration, from known or estimated seconds of each image."""
     pieces = [pieces_of(each) for each in seconds]
     total_s, longest_s = np.array([sum(each) for each in pieces]), np.array([max(each) for each in pieces])
     requests = np.array([len(each) for each in seconds], np.float64)
@@ -116,7 +119,7 @@ def run(
     train_s: float,
     ways: dict[str, Callable[[Queues], Allotment]],
 ) -> dict[str, Figures]:
-    """Train; all ways see the same batches, and what was learnt from them."""
+    """Train; all ways see the same batches, and the costs that were learnt from them."""
     costs = Costs()
     ready: dict[str, list[list[float]]] = {name: [] for name in ways}
     used: dict[str, list[int]] = {name: [] for name in ways}
@@ -143,20 +146,22 @@ def run(
 
 
 def main() -> None:
-    """Measure the pictures, then compute all runs."""
+    """Measure the images, then compute all runs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="a data set with a field `image`")
-    parser.add_argument("--samples", type=int, default=6000, help="pictures that are measured (%(default)s)")
-    parser.add_argument("--iterations", type=int, default=300, help="(%(default)s)")
-    parser.add_argument("--budget", type=int, nargs="+", default=[8, 16], help="preparers (%(default)s)")
-    parser.add_argument("--load", type=float, nargs="+", default=[0.5, 0.65, 0.8], help="(%(default)s)")
-    parser.add_argument("--out", type=Path, help="write the figures here, as JSON")
+    parser.add_argument("--samples", type=int, default=6000, help="images that are measured (%(default)s)")
+    parser.add_argument("--iterations", type=int, default=300, help="iterations of a run (%(default)s)")
+    parser.add_argument("--budget", type=int, nargs="+", default=[8, 16], help="decode workers (%(default)s)")
+    parser.add_argument(
+        "--load", type=float, nargs="+", default=[0.5, 0.65, 0.8], help="load of the workers (%(default)s)"
+    )
+    parser.add_argument("--out", type=Path, help="write the figures to this JSON file")
     options = parser.parse_args()
     pictures = measured(options.data, options.samples)
     work = batches(pictures, options.iterations + WARM)
     busy_s = np.mean([sum(float(pictures.seconds[chosen].sum()) for chosen in ranks) for ranks in work])
     first = np.mean([float(pictures.seconds[ranks[0]].sum()) for ranks in work])
-    show(f"{1e3 * pictures.seconds.mean():.2f} ms a picture; rank 0 has {100 * first / busy_s:.0f} % of the work\n")
+    show(f"{1e3 * pictures.seconds.mean():.2f} ms an image; rank 0 has {100 * first / busy_s:.0f} % of the work\n")
     ways = {**{name: ALLOTMENTS[name] for name in SHOWN}, "knows": least}
     rows, facts = [], []
     for budget in options.budget:
@@ -167,7 +172,7 @@ def main() -> None:
             rows.append([str(budget), f"{load:.2f}", f"{1e3 * train_s:.0f} ms", *cells])
             runs: dict[str, Any] = {name: asdict(one) for name, one in found.items()}
             facts.append({"budget": budget, "load": load, "train_s": train_s, "runs": runs})
-    show(table(["preparers", "load", "training", *ways], rows))
+    show(table(["decode workers", "load", "training", *ways], rows))
     show("\ngap, time, threads")
     if options.out is not None:
         options.out.write_text(json.dumps({"machine": machine(), "runs": facts}, indent=1))

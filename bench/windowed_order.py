@@ -1,15 +1,15 @@
 """Can the order of a data set of a billion samples be made in parts, with memory for a part only? A prototype.
 
 The access sequence of an epoch is a sort of random words, one for each sample (`brand.orders.base.random.permutation`).
-Part `k` of `K` is what a full sort would bring between two values: the words from `k / K` to `(k + 1) / K` of their
+Part `k` of `K` is the portion of a full sort between two values: the words from `k / K` to `(k + 1) / K` of their
 range. One pass over all words finds them, because any word can be made without those before it. Only they are sorted.
 
 A draw takes the next sample of its group's tape. A tape is a sort by keys, and the keys of a stripe that has `s`
-samples before it lie between `s` and `s + W` (`brand.orders.policies.stripes`). So the draws from `c` to `c + d` of a
-group can only come from stripes with `s` from `c - W - r` to `c + d + W + r`, and only these are sorted.
+samples before it are between `s` and `s + W` (`brand.orders.policies.stripes`). So the draws from `c` to `c + d` of a
+group can only be from stripes with `s` from `c - W - r` to `c + d + W + r`, and only these are sorted.
 
-What a part needs of the parts before it: how often each group was drawn. Going on in the middle of an epoch takes one
-more pass, which counts.
+A part needs one fact of the parts before it: how often each group was drawn. Resuming in the middle of an epoch takes
+one more pass, which counts.
 
     python -m bench.windowed_order --samples 13000000 --check     all parts, compared with the whole plan
     python -m bench.windowed_order --samples 1000000000 --only 7
@@ -32,13 +32,13 @@ from brand.orders.base.random import RandomStream, bits, low_mask, ranked
 from brand.orders.policies.stripes import plan_stripes
 
 _WORDS: Final = 1 << 18
-"""Words that are made at a time: they stay in the processor's cache."""
+"""Words that are made at a time: they fit in the processor's cache."""
 _ROWS: Final = 1 << 21
 """Samples of the groups whose tapes are made at a time."""
 
 
 class Parts:
-    """The order of one epoch of protocol `stripes`, in `parts` parts."""
+    """The order of one epoch of order `stripes`, in `parts` parts."""
 
     def __init__(self, mapping: Mapping, stripe: int, seed: int, epoch: int, parts: int) -> None:
         self.mapping, self.stripe, self.seed, self.epoch, self.parts = mapping, stripe, seed, epoch, parts
@@ -46,12 +46,12 @@ class Parts:
         """How often each group was drawn in the parts before the next one."""
 
     def skip(self, part: int) -> None:
-        """Go on with a part, as after a restart: count the draws of those before it."""
+        """Resume with a part, as after a restart: count the draws of those before it."""
         for index, _ in self._selected(0, part):
             self.drawn += np.bincount(index // self.mapping.group_size, minlength=self.mapping.groups)
 
     def make(self, part: int) -> NDArray[Any]:
-        """The samples of the next part, in the order of draws."""
+        """Return the samples of the next part, in the order of draws."""
         mapping = self.mapping
         mask = low_mask(mapping.samples)
         words = np.concatenate([words for _, words in self._selected(part, part + 1)])
@@ -72,7 +72,7 @@ class Parts:
         return samples
 
     def _selected(self, first: int, end: int) -> Iterator[tuple[NDArray[Any], NDArray[np.uint64]]]:
-        """(indices, words with the index in their low bits) of parts `first` to `end` - 1, block by block."""
+        """Yield (indices, words with the index in their low bits) of parts `first` to `end` - 1, block by block."""
         count = self.mapping.samples
         mask = low_mask(count)
         low, high = (np.uint64(min((number << 64) // self.parts, (1 << 64) - 1)) for number in (first, end))
@@ -87,7 +87,7 @@ class Parts:
             yield (words & mask).astype(np.int64), words
 
     def _tapes(self, first: int, end: int, before: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Draws `before` to `before + counts` - 1 of some groups, group after group."""
+        """Return draws `before` to `before + counts` - 1 of some groups, group after group."""
         mapping, r = self.mapping, self.stripe
         n, per_chunk = mapping.group_chunks, -(-mapping.chunk_size // r)
         width, window = n * per_chunk, 2 * mapping.chunk_size - r
@@ -146,7 +146,7 @@ class Parts:
 
 
 def main() -> None:
-    """Make parts, say how long each took and how much memory there was at the peak."""
+    """Make parts, print how long each took and the memory at the peak."""
     parser = argparse.ArgumentParser(prog="bench.windowed_order", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--samples", type=int, default=13_000_000)
     parser.add_argument("--chunk-size", type=int, default=8192)

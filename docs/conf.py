@@ -1,4 +1,4 @@
-"""How the documentation is built: `make docs`. Works without a network; warnings are errors."""
+"""How is the documentation built? With `make docs`, without a network; warnings are errors."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ html_show_sourcelink = False
 
 
 def _literal_drawings(_app: object, _what: str, _name: str, _obj: object, _options: object, lines: list[str]) -> None:
-    """Docstrings indent drawings and examples; what is indented under a paragraph becomes a literal block."""
+    """Turn the indented text of a docstring, such as a drawing or an example, into a literal block."""
     for at in range(len(lines) - 1):
         paragraph = lines[at] and not lines[at].startswith((" ", ".", "-", ":"))
         below = lines[at + 2] if at + 2 < len(lines) else ""
@@ -59,12 +59,12 @@ def _literal_drawings(_app: object, _what: str, _name: str, _obj: object, _optio
 def _readable_defaults(
     _app: object, _what: str, _name: str, _obj: object, _options: object, signature: str | None, returned: str | None
 ) -> tuple[str | None, str | None]:
-    """`<factory>`, which a dataclass shows for some defaults, is no Python and spoils the whole signature."""
+    """Replace `<factory>`, a dataclass's text for some defaults, which is no Python and spoils the whole signature."""
     return signature and signature.replace("<factory>", "..."), returned
 
 
 def _markdown_too(app: object, exception: Exception | None) -> None:
-    """Each page as Markdown beside the HTML: `llms.txt` leads to these."""
+    """Write each page as Markdown next to the HTML: `llms.txt` links to these pages."""
     if exception is None:
         docs = Path(__file__).parent
         for name in app.env.found_docs:  # type: ignore[attr-defined]
@@ -72,7 +72,7 @@ def _markdown_too(app: object, exception: Exception | None) -> None:
 
 
 def setup(app: object) -> None:
-    """Sphinx calls this."""
+    """Connect the functions of this file to Sphinx, which calls this function."""
     app.add_lexer("hex", TextLexer)  # type: ignore[attr-defined]
     app.connect("autodoc-process-signature", _readable_defaults)  # type: ignore[attr-defined]
     app.connect("build-finished", _markdown_too)  # type: ignore[attr-defined]

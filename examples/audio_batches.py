@@ -1,9 +1,9 @@
-"""Read clips of different lengths and sample rates as padded batches.
+"""Read audio of different lengths and sample rates as padded batches.
 
     brand convert audio examples/data/clips clips.brand --transcripts examples/data/clips/transcripts.tsv
     python examples/audio_batches.py clips.brand
 
-Each clip is mixed down to one channel, resampled to one rate, and padded with silence to the longest of its batch.
+Each recording is mixed down to one channel, resampled to one rate, and padded with silence to the longest of its batch.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Clip = tuple[torch.Tensor, str, int]
 
 
 def to_mono(clip: Waveform) -> torch.Tensor:
-    """One channel at RATE frames a second, made from the clip's spectrum, which is cut or padded to the new length."""
+    """Return one channel at RATE frames a second, made from the spectrum, which is cut or padded to the new length."""
     mono = torch.from_numpy(clip.samples).mean(0)
     frames = round(len(mono) * RATE / clip.rate)
     wave: torch.Tensor = torch.fft.irfft(torch.fft.rfft(mono), n=frames)
@@ -30,16 +30,16 @@ def to_mono(clip: Waveform) -> torch.Tensor:
 
 
 def collate(clips: list[Clip]) -> tuple[torch.Tensor, torch.Tensor, list[str], torch.Tensor]:
-    """Clips padded with silence, their lengths, texts and speakers."""
+    """Pad audio with silence, and return it with its lengths, texts and speakers."""
     waves, texts, speakers = zip(*clips, strict=True)
     lengths = torch.tensor([len(wave) for wave in waves])
     return torch.nn.utils.rnn.pad_sequence(list(waves), batch_first=True), lengths, list(texts), torch.tensor(speakers)
 
 
 def main() -> None:
-    """One epoch of batches."""
+    """Read one epoch of batches."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("path", type=Path, help="a data set made with --transcripts, in one folder a speaker")
+    parser.add_argument("path", type=Path, help="a data set made with --transcripts, with one folder for each speaker")
     args = parser.parse_args()
 
     data = BrandDataset(args.path, fields=("audio", "text", "label"), transform={"audio": to_mono})

@@ -1,4 +1,4 @@
-"""Two ranks draw from one data set; the first rank prints whether every sample came.
+"""Fetch one data set on two ranks; the first rank prints whether every sample was delivered.
 
     python -m torch.distributed.run --nproc-per-node 2 examples/distributed.py train.brand
 
@@ -16,7 +16,7 @@ from brand import BrandDataset, BrandLoader, BrandSampler
 
 
 def main() -> None:
-    """Draw two epochs on each rank."""
+    """Fetch two epochs on each rank."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("path", type=Path, help="a data set")
     args = parser.parse_args()

@@ -1,4 +1,4 @@
-"""Two data sets with exact shares in every global batch, on two ranks.
+"""Mix two data sets with exact shares in every global batch, on two ranks.
 
     python -m torch.distributed.run --nproc-per-node 2 examples/mixture.py train.brand test.brand
 
@@ -18,10 +18,10 @@ GLOBAL_BATCH = 100
 
 
 def main() -> None:
-    """Draw two epochs on each rank, and count what all ranks together have drawn in each step."""
+    """Fetch two epochs on each rank, and count the samples of all ranks together in each step."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("one", type=Path, help="a data set: 70 % of each global batch")
-    parser.add_argument("other", type=Path, help="another one: 30 %")
+    parser.add_argument("other", type=Path, help="another data set: 30 %")
     args = parser.parse_args()
 
     torch.distributed.init_process_group("gloo")

@@ -2,7 +2,7 @@
 
     python examples/pack_records.py examples/data/clips/transcripts.tsv texts.brand
 
-Each row becomes a sample; the first row decides the fields. A second run with the same target only reads.
+Each row becomes a sample; the first row decides the fields. If the target exists already, it is only read.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CODECS = {bool: "json", int: "int", float: "float", str: "str"}
 
 
 def rows(path: Path) -> Iterator[dict[str, Any]]:
-    """The rows of a table, one after the other: a file of any size takes little memory."""
+    """Yield the rows of a table one by one, so that a file of any size takes little memory."""
     with path.open(newline="", encoding="utf-8") as file:
         if path.suffix == ".jsonl":
             yield from map(json.loads, file)
@@ -32,7 +32,7 @@ def rows(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def collate(samples: list[dict[str, Any]]) -> tuple[torch.Tensor, torch.Tensor, list[str]]:
-    """Texts as padded UTF-8 bytes, their lengths, and the samples' keys."""
+    """Pad texts as UTF-8 bytes, and return them with their lengths and the samples' keys."""
     texts = [torch.tensor(list(sample["text"].encode()), dtype=torch.uint8) for sample in samples]
     lengths = torch.tensor([len(text) for text in texts])
     return torch.nn.utils.rnn.pad_sequence(texts, batch_first=True), lengths, [sample["key"] for sample in samples]

@@ -1,9 +1,9 @@
-"""Augment pictures in the threads of a BrandLoader, the same way in every run.
+"""Augment images in the threads of a BrandLoader, the same way in every run.
 
     brand convert images fashion-mnist/train train.brand
     python examples/random_transform.py train.brand
 
-Each sample has its own generator, from which torch's random functions draw in the transform, in any thread. All threads
+Each sample has its own generator, which torch's random functions use in the transform, in any thread. All threads
 share Python's `random` and numpy's global generator. So this transform seeds a numpy generator of its own from torch.
 """
 
@@ -21,7 +21,7 @@ from brand import BrandDataset, BrandLoader, BrandSampler
 
 
 def augment(image: Image.Image) -> torch.Tensor:
-    """A picture moved by up to two pixels, perhaps mirrored, with a little noise: float, (1, 28, 28)."""
+    """Move an image by up to two pixels, mirror it perhaps, and add a little noise: float, (1, 28, 28)."""
     pixels = torch.from_numpy(np.array(image.convert("L"), np.float32) / 255)
     if torch.rand(()) < 0.5:
         pixels = pixels.flip(1)
@@ -32,7 +32,7 @@ def augment(image: Image.Image) -> torch.Tensor:
 
 
 def digests(path: Path, threads: int, epochs: int) -> list[str]:
-    """A checksum over all pixels of each epoch, in order."""
+    """Return a checksum over all pixels of each epoch, in order."""
     data = BrandDataset(path, fields=("image", "label"), transform={"image": augment}, memory=0.25)
     loader = BrandLoader(data, batch_size=64, sampler=BrandSampler(data, seed=0), num_workers=threads)
     found = []
@@ -46,9 +46,9 @@ def digests(path: Path, threads: int, epochs: int) -> list[str]:
 
 
 def main() -> None:
-    """Two runs with different numbers of threads."""
+    """Compare two runs with different numbers of threads."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("path", type=Path, help="a data set of pictures")
+    parser.add_argument("path", type=Path, help="a data set of images")
     args = parser.parse_args()
     one, four = digests(args.path, threads=1, epochs=2), digests(args.path, threads=4, epochs=2)
     print("one thread and four give the same pixels:", one == four)

@@ -26,9 +26,9 @@ def main() -> None:
     parser.add_argument("test")
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--batch-size", type=int, default=64, help="samples of a batch of each rank")
-    parser.add_argument("--memory", type=float, default=0.25, help="share of the data that a node's memory may hold")
-    parser.add_argument("--locality", action="store_true", help="a rank takes first what its own node owns")
-    parser.add_argument("--server", help="a data server that runs already, as `brand launch` prints it")
+    parser.add_argument("--memory", type=float, default=0.25, help="fraction of the data that a node's memory may hold")
+    parser.add_argument("--locality", action="store_true", help="a rank prefers samples of its own node")
+    parser.add_argument("--server", help="address of a running data server, as `brand launch` prints it")
     args = parser.parse_args()
     if dist.is_torchelastic_launched():
         dist.init_process_group("gloo")

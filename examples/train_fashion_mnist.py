@@ -1,13 +1,13 @@
-"""Train a small CNN on Fashion-MNIST: from draws, from exact reads, or from the folder of PNG files.
+"""Train a small CNN on Fashion-MNIST: in shuffled order, by random access, or from the folder of PNG files.
 
-    python examples/train_fashion_mnist.py train.brand test.brand                      # drawn by a BrandSampler
+    python examples/train_fashion_mnist.py train.brand test.brand                      # fetched by a BrandSampler
     python examples/train_fashion_mnist.py train.brand test.brand --exact              # DataLoader(shuffle=True)
-    python examples/train_fashion_mnist.py fashion-mnist/train fashion-mnist/test      # the same, to the bit
+    python examples/train_fashion_mnist.py fashion-mnist/train fashion-mnist/test      # the same batches, to the bit
 
-Draws come in another order than with `shuffle=True`, and train equally well (docs/shuffling-training.md has the
-figures). Each run prints a checksum over every batch in order. The last two runs print the same checksum, because a
-converted data set has the folder's indices and labels. Draws print the same checksum in every run with the same seed,
-with any number of workers.
+A BrandSampler delivers samples in another order than `shuffle=True`, and the model trains equally well
+(docs/shuffling-training.md has the figures). Each run prints a checksum over every batch in order. The last two runs
+print the same checksum, because a converted data set has the folder's indices and labels. The first run prints the same
+checksum in every run with the same seed, with any number of workers.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ Loader = DataLoader[Any]
 
 
 def to_tensor(image: Image.Image) -> torch.Tensor:
-    """A picture as a float tensor of shape (1, 28, 28), 0 to 1."""
+    """Return an image as a float tensor of shape (1, 28, 28), 0 to 1."""
     return torch.from_numpy(np.asarray(image.convert("L"), np.float32) / 255)[None]
 
 
 class PngFolder(Dataset[tuple[torch.Tensor, int]]):
-    """The folder itself, file by file: what a training reads without Brand."""
+    """The folder itself, read file by file, as in a training without Brand."""
 
     def __init__(self, root: Path) -> None:
         classes = sorted(p.name for p in root.iterdir() if p.is_dir())
@@ -55,14 +55,14 @@ class PngFolder(Dataset[tuple[torch.Tensor, int]]):
 
 
 def open_data(path: Path, memory: float = 1.0) -> BrandDataset | PngFolder:
-    """A converted data set, of which memory may hold the share `memory`, or a plain folder of class folders."""
+    """Open a converted data set, of which memory may hold the fraction `memory`, or a plain folder of class folders."""
     if (path / "brand.json").exists():
         return BrandDataset(path, fields=("image", "label"), transform={"image": to_tensor}, memory=memory)
     return PngFolder(path)
 
 
 def make_model() -> nn.Module:
-    """Two convolutions and two linear layers: 0.2 million parameters."""
+    """Make a model of two convolutions and two linear layers: 0.2 million parameters."""
     return nn.Sequential(
         nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
         nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
@@ -71,7 +71,7 @@ def make_model() -> nn.Module:
 
 
 def train_epoch(model: nn.Module, loader: Loader, optimizer: torch.optim.Optimizer, title: str) -> str:
-    """One epoch; returns a checksum over all batches, in order."""
+    """Train one epoch; return a checksum over all batches, in order."""
     model.train()
     digest = xxhash.xxh3_64()
     batches = iter(loader)  # workers are forked before the progress bar has its thread
@@ -85,7 +85,7 @@ def train_epoch(model: nn.Module, loader: Loader, optimizer: torch.optim.Optimiz
 
 
 def accuracy(model: nn.Module, loader: Loader) -> float:
-    """Share of right answers."""
+    """Return the fraction of right answers."""
     model.eval()
     with torch.no_grad():
         right = sum(int((model(images).argmax(1) == labels).sum()) for images, labels in loader)
@@ -101,8 +101,8 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--memory", type=float, default=0.25, help="share of the data that memory may hold")
-    parser.add_argument("--exact", action="store_true", help="read exactly, in the order of DataLoader(shuffle=True)")
+    parser.add_argument("--memory", type=float, default=0.25, help="fraction of the data that memory may hold")
+    parser.add_argument("--exact", action="store_true", help="read by index, in the order of DataLoader(shuffle=True)")
     args = parser.parse_args()
 
     torch.manual_seed(args.seed)

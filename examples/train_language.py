@@ -2,7 +2,7 @@
 
     python examples/train_language.py examples/data/LICENSES language.brand
 
-A token attends to what comes before it in its own document, and to no other document of its row.
+A token attends to earlier tokens of its own document, and to no other document of its row.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ROW, ROWS, WIDTH, HEADS = 256, 8, 64, 4
 
 
 class Model(nn.Module):
-    """Two layers."""
+    """A model of two layers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class Model(nn.Module):
         self.out = nn.Linear(WIDTH, 256)
 
     def forward(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        """The loss."""
+        """Return the loss."""
         of, later = batch["document_ids"], torch.ones(ROW, ROW, dtype=torch.bool).triu(1)
         hidden = (of[:, :, None] != of[:, None]) | later
         x = self.tokens(batch["input_ids"]) + self.places(batch["position_ids"])

@@ -1,4 +1,4 @@
-"""Accelerate: stop in the middle of the second epoch, go on from the checkpoint, and count what was trained.
+"""Train with Accelerate: stop in the middle of the second epoch, resume from the checkpoint, and count the samples.
 
     brand convert images fashion-mnist/test test.brand
     python examples/with_accelerate.py test.brand run
@@ -23,12 +23,15 @@ EPOCHS = 2
 
 
 def to_vector(image: Any) -> torch.Tensor:
-    """The pixels of a picture, 0 to 1."""
+    """Return the pixels of an image, 0 to 1."""
     return torch.from_numpy(np.asarray(image.convert("L"), np.float32) / 255).flatten()
 
 
 def train(path: Path, checkpoint: Path, stop_after: int | None = None) -> None:
-    """Train, from the checkpoint if there is one. Write one after `stop_after` samples of epoch 1, and stop."""
+    """Train, from the checkpoint if there is one.
+
+    If `stop_after` is given, write a checkpoint after that many samples of epoch 1, and stop.
+    """
     accelerator = Accelerator(cpu=True)
     layer = torch.nn.Linear(784, 10)
     model, optimizer = accelerator.prepare(layer, torch.optim.SGD(layer.parameters(), lr=0.1))
@@ -52,8 +55,8 @@ def train(path: Path, checkpoint: Path, stop_after: int | None = None) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("path", type=Path, help="a data set of pictures of 28 x 28 pixels in ten classes")
-    parser.add_argument("checkpoint", type=Path, help="where to keep the state; a new folder")
+    parser.add_argument("path", type=Path, help="a data set of images of 28 x 28 pixels in ten classes")
+    parser.add_argument("checkpoint", type=Path, help="a new folder for the state")
     args = parser.parse_args()
     train(args.path, args.checkpoint, stop_after=192)
     train(args.path, args.checkpoint)

@@ -1,4 +1,4 @@
-"""Lightning: stop in the middle of the second epoch, go on from the checkpoint, and count what was trained.
+"""Train with Lightning: stop in the middle of the second epoch, resume from the checkpoint, and count the samples.
 
     brand convert images fashion-mnist/test test.brand
     python examples/with_lightning.py test.brand run
@@ -23,12 +23,12 @@ from brand.frameworks.lightning import BrandDataModule
 
 
 def to_vector(image: Any) -> torch.Tensor:
-    """The pixels of a picture, 0 to 1."""
+    """Return the pixels of an image, 0 to 1."""
     return torch.from_numpy(np.asarray(image.convert("L"), np.float32) / 255).flatten()
 
 
 class Classifier(LightningModule):  # type: ignore[misc]
-    """One layer, and a note of what it was trained on."""
+    """A model of one layer, which notes the samples that it was trained on."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,19 +36,19 @@ class Classifier(LightningModule):  # type: ignore[misc]
         self.seen: Counter[int] = Counter()
 
     def training_step(self, batch: Any, _: int) -> Any:
-        """The loss."""
+        """Return the loss."""
         self.seen[self.current_epoch] += len(set(batch[0].tolist()))
         return torch.nn.functional.cross_entropy(self.layer(batch[1]), batch[2])
 
     def configure_optimizers(self) -> Any:
-        """Nothing special."""
+        """Return a plain optimizer."""
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("path", type=Path, help="a data set of pictures of 28 x 28 pixels in ten classes")
-    parser.add_argument("folder", type=Path, help="where to keep the checkpoint")
+    parser.add_argument("path", type=Path, help="a data set of images of 28 x 28 pixels in ten classes")
+    parser.add_argument("folder", type=Path, help="folder for the checkpoint")
     args = parser.parse_args()
     data_set = BrandDataset(args.path, fields=("index", "image", "label"), transform={"image": to_vector}, memory=0.25)
     data, model = BrandDataModule(data_set, batch_size=32), Classifier()

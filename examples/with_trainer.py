@@ -1,4 +1,4 @@
-"""Hugging Face Trainer: stop in the second epoch, go on from the checkpoint, and count what was trained.
+"""Train with the Hugging Face Trainer: stop in the second epoch, resume from the checkpoint, and count the samples.
 
     brand convert images fashion-mnist/test test.brand
     python examples/with_trainer.py test.brand run
@@ -21,11 +21,11 @@ from brand.frameworks.transformers import BrandTrainerMixin
 
 
 class MyTrainer(BrandTrainerMixin, Trainer):  # type: ignore[misc]
-    """A Trainer that draws, and goes on from its checkpoints."""
+    """A Trainer that fetches samples from Brand, and resumes from its checkpoints."""
 
 
 class Classifier(torch.nn.Module):
-    """One layer, and a note of what it was trained on."""
+    """A model of one layer, which notes the samples that it was trained on."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,21 +33,21 @@ class Classifier(torch.nn.Module):
         self.seen: list[int] = []
 
     def forward(self, index: torch.Tensor, pixels: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
-        """The loss, as the Trainer wants it."""
+        """Return the loss in the form that the Trainer expects."""
         self.seen += index.tolist()
         return {"loss": torch.nn.functional.cross_entropy(self.layer(pixels), labels)}
 
 
 def to_inputs(sample: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of `forward`."""
+    """Return the arguments of `forward`."""
     pixels = torch.from_numpy(np.asarray(sample["image"].convert("L"), np.float32) / 255).flatten()
     return {"index": sample["index"], "pixels": pixels, "labels": sample["label"]}
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("path", type=Path, help="a data set of pictures of 28 x 28 pixels in ten classes")
-    parser.add_argument("folder", type=Path, help="where to keep the checkpoints")
+    parser.add_argument("path", type=Path, help="a data set of images of 28 x 28 pixels in ten classes")
+    parser.add_argument("folder", type=Path, help="folder for the checkpoints")
     args = parser.parse_args()
     data, model = BrandDataset(args.path, transform=to_inputs, memory=0.25), Classifier()
     options: dict[str, Any] = {"output_dir": str(args.folder), "per_device_train_batch_size": 32, "save_steps": 25}

@@ -1,4 +1,6 @@
-"""Do the systems of the papers, simulated here, yield what the papers print? `python -m bench.papers` prints both.
+"""Do the systems of the papers, simulated here, yield the figures that the papers print?
+
+`python -m bench.papers` prints both.
 
 scene, demand, policies, clock, cells     the simulator of HDMLP and Lobster; `scenes` has the papers' numbers
 show_scene                                one scene (python -m bench.papers.show_scene NAME)

@@ -1,15 +1,15 @@
-"""Do simulator, theory and plans yield what the papers print?
+"""Do simulator, theory and plans yield the figures that the papers print?
 
     python -m bench.papers [tables|grid|theory|brand|joader|all] [--scale 0.1]
 
 `tables`: each policy in the four tables of the thesis behind HDMLP, by the clock `in_turn`. `grid`: policy `frequency`
-with more or less memory and disk. A cell has our seconds, the published ones, and their ratio; all are multiplied by
-the factor that makes the lower bound (`perfect`) the published one. The last column is the clock `fair`, in which nodes
-share what storage gives. `theory`: access counts, reuse distances, hits and threads (`theory.py`). `brand`:
-misses, requests and reads of Brand's own paper, from real plans (`breakdown.py`). `joader`: reads of several jobs
-with one cache (`joader.py`).
+with more or less memory and disk. A cell has the simulated seconds, the published seconds, and their ratio. All seconds
+are multiplied by the factor that makes the lower bound (`perfect`) equal to the published one. The last column is the
+clock `fair`, in which nodes share the bandwidth of storage. `theory`: access counts, reuse distances, hits and threads
+(`theory.py`). `brand`: misses, requests and reads of Brand's own paper, from real plans (`breakdown.py`). `joader`:
+reads of several jobs with one cache (`joader.py`).
 
-`--scale 0.1` simulates a tenth of the samples of `tables` and `grid`, with a tenth of the room.
+`--scale 0.1` simulates a tenth of the samples of `tables` and `grid`, with a tenth of the capacity.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def tables(scale: float) -> None:
 
 
 def grid(scale: float) -> None:
-    """Print the environment study: room of the disk and of memory, a row for each cell."""
+    """Print the environment study: capacity of the disk and of memory, a row for each cell."""
     study, published, rows = load_grid("hdmlp-grid"), load_published("hdmlp-grid"), []
     first = study.scenes[0][0].scaled(scale)
     draws = first.draws()
@@ -59,7 +59,7 @@ SECTIONS: dict[str, Callable[[float], None]] = {
     "brand": lambda _: breakdown.print_all(),
     "joader": lambda _: joader.print_all(),
 }
-"""What can be printed; a function takes the scale."""
+"""The sections that can be printed; each function takes the scale."""
 
 
 def _cells(ours: float | None, theirs: float | None) -> list[str]:
@@ -72,10 +72,10 @@ def _seconds(value: float | None) -> str:
 
 
 def main() -> None:
-    """Print one section, or all."""
+    """Print one section, or all of them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("section", nargs="?", choices=[*SECTIONS, "all"], default="all")
-    parser.add_argument("--scale", type=float, default=1.0, help="share of samples and room (default: 1)")
+    parser.add_argument("--scale", type=float, default=1.0, help="fraction of samples and capacity (default: 1)")
     given = parser.parse_args()
     for name, section in SECTIONS.items():
         if given.section in (name, "all"):

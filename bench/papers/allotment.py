@@ -1,18 +1,19 @@
 """How many threads does each queue of a node get? All queues share a budget (Lobster, sections 4.2 to 4.4).
 
-Each rank has a queue of work for its next batch, of whichever job it is. The threads decode samples, or load them in
-the papers' scenes. The input is the predicted state of the queues (`Queues`), the output the threads of each queue:
+Each rank has a queue of work for its next batch, whichever job the rank belongs to. The threads decode samples, or load
+them in the papers' scenes. The input is the predicted state of the queues (`Queues`), the output the threads of each
+queue:
 
-    equal, by_requests      shares that look at no prediction, to compare with
-    greedy                  the latest batch as early as the budget allows
+    equal, by_requests      divisions that ignore the prediction, to compare with
+    greedy                  the latest batch is ready as early as the budget allows
     least                   the fewest threads with which each batch is in time; if the budget is short, `greedy`
     algorithm_1             Lobster's Algorithm 1, repaired
 
-Equation 2 of the paper wants loading and preprocessing to take as long as training. So Algorithm 1 makes batches late
-that could be in time; `least` does not. If there are more queues than threads, the queues that are latest get one each.
-A queue without work is not counted: the caller leaves it out.
+Equation 2 of the paper makes loading and preprocessing take as long as training. So Algorithm 1 makes batches late
+that could be in time; `least` does not. If there are more queues than threads, the latest queues get one thread each.
+A queue without work is not counted: the caller omits it.
 
-The server itself gives threads one by one, each to the queue that is then the latest
+The server itself assigns threads one by one, each to the queue that is then the latest
 (`brand.node.decide.decoding.allotting`).
 """
 
@@ -27,21 +28,21 @@ from numpy.typing import NDArray
 from brand.node.decide.decoding.allotment import SLACK, Queues, late_s, seconds_taken
 
 TAU: Final = 0.05
-"""Algorithm 1 is content with a batch that is this share of the training time early or late. The paper names none."""
+"""Algorithm 1 accepts a batch that is this fraction of the training time early or late. The paper gives no value."""
 Allotment = NDArray[np.int64]
 """Threads for each queue, shape (iterations, queues)."""
 
 
 def equal(queues: Queues) -> Allotment:
-    """Every queue gets the same number; the first queues share the remainder."""
+    """Give every queue the same number of threads; the first queues share the remainder."""
     each, over = divmod(queues.budget, queues.queues)
     return np.broadcast_to(each + (np.arange(queues.queues) < over), queues.requests.shape).astype(np.int64)
 
 
 def by_requests(queues: Queues) -> Allotment:
-    """Every queue gets threads in proportion to its pending requests. Largest remainders round up.
+    """Give every queue threads in proportion to its pending requests. Largest remainders round up.
 
-    Each gets at least one, where the budget has as many.
+    Each queue gets at least one thread if the budget has that many.
     """
     fewest = int(queues.budget >= queues.queues)
     weight = queues.requests + (queues.requests.sum(axis=1, keepdims=True) == 0)
@@ -55,9 +56,9 @@ def by_requests(queues: Queues) -> Allotment:
 
 
 def greedy(queues: Queues) -> Allotment:
-    """Each thread goes to the queue that is then the latest.
+    """Give each thread to the queue that is then the latest.
 
-    No other allotment within the budget makes the latest batch less late. Queues without a thread come first.
+    No other allotment within the budget makes the latest batch less late. Queues without a thread are served first.
     """
     threads = np.zeros(queues.requests.shape, np.int64)
     iteration = np.arange(len(threads))
@@ -67,9 +68,9 @@ def greedy(queues: Queues) -> Allotment:
 
 
 def least(queues: Queues, slack: float = SLACK) -> Allotment:
-    """Every queue gets the fewest threads that make its batch ready `slack` of its time early.
+    """Give every queue the fewest threads that make its batch ready `slack` of its time early.
 
-    Where their sum exceeds the budget, the iteration is allotted as `greedy` does it.
+    If their sum exceeds the budget, the iteration is allotted by `greedy`.
     """
     in_time = queues.seconds <= queues.due[..., None] * (1 - slack)
     threads = np.where(in_time.any(axis=2), in_time.argmax(axis=2) + 1, queues.budget)
@@ -79,12 +80,12 @@ def least(queues: Queues, slack: float = SLACK) -> Allotment:
 
 
 def algorithm_1(queues: Queues, tau: float = TAU) -> Allotment:
-    """Lobster's Algorithm 1, repaired where its print contradicts itself.
+    """Allot by Lobster's Algorithm 1, repaired at the lines at which the printed version contradicts itself.
 
     A late queue gets more threads; line 12 gives it fewer. The search keeps the smallest absolute difference; line 18
     keeps the largest. The search ends when its interval is empty; the paper does not define `IsConsistent`. Every queue
-    keeps one thread, where the budget has as many. Where the sum exceeds the budget, threads are taken one by one from
-    the queue that is then the least late.
+    keeps one thread if the budget has that many. If the sum exceeds the budget, threads are removed one by one from the
+    queue that is then the least late.
     """
     threads, _ = binary_search(queues, tau)
     while (over := threads.sum(axis=1) > queues.budget).any():
@@ -94,7 +95,10 @@ def algorithm_1(queues: Queues, tau: float = TAU) -> Allotment:
 
 
 def binary_search(queues: Queues, tau: float = TAU) -> tuple[Allotment, NDArray[np.int64]]:
-    """The search of `algorithm_1`, which does not look at the sum: threads, and the steps of each queue's search."""
+    """Return the threads that the search of `algorithm_1` finds, and the steps of each queue's search.
+
+    The sum of the threads may exceed the budget.
+    """
     now, tolerance = by_requests(queues), tau * queues.due
     late = ready_s(queues.seconds, now) - queues.due
     best, smallest, searching = now.copy(), np.abs(late), np.abs(late) >= tolerance
@@ -119,11 +123,11 @@ ALLOTMENTS: Final[dict[str, Callable[[Queues], Allotment]]] = {
     "greedy": greedy,
     "least": least,
 }
-"""The ways that keep to the budget, by name."""
+"""The allotments that keep to the budget, by name."""
 
 
 def ready_s(seconds: NDArray[np.float64], threads: Allotment) -> NDArray[np.float64]:
-    """Seconds until each batch is ready, shape (iterations, queues); infinite where a queue has no thread.
+    """Return the seconds until each batch is ready, shape (iterations, queues); infinite if a queue has no thread.
 
     `seconds` is by the number of threads, as in `Queues.seconds`.
     """
@@ -131,5 +135,5 @@ def ready_s(seconds: NDArray[np.float64], threads: Allotment) -> NDArray[np.floa
 
 
 def _only(queues: Queues, iterations: NDArray[np.bool_]) -> Queues:
-    """The queues of some iterations."""
+    """Return the queues of some iterations."""
     return Queues(queues.seconds[iterations], queues.requests[iterations], queues.due[iterations])

@@ -1,4 +1,4 @@
-"""Do the plans of protocol `slots` give the misses, requests and reads that Brand's own paper prints?
+"""Do the plans of order `slots` give the misses, requests and reads that Brand's own paper prints?
 
 `python -m bench.papers brand` prints three tables, each from real plans of one epoch of ImageNet-1k:
 
@@ -6,7 +6,7 @@
     Figure 12   how much remote abstract memory is used, by its limit
     Figure 13   how often a chunk is loaded on average, by its size
 
-A miss is a read of a chunk. The paper prints the numbers of Table 5 (`BREAKDOWN`; `tests/protocol` holds them). The
+A miss is a read of a chunk. The paper prints the numbers of Table 5 (`BREAKDOWN`; `tests/protocol` checks them). The
 curves of its figures are not in its text: there, the column "first model" has the figures of this project's own first
 model of the paper. The plans do not depend on each other, so two processes make them.
 """
@@ -29,9 +29,9 @@ from brand.orders.policies.prefetch import plan_slots_across_nodes
 from brand.orders.policies.slots import Refill
 
 SAMPLES: Final = 1_281_167
-"""Of ImageNet-1k."""
+"""Samples of ImageNet-1k."""
 SAMPLE_BYTES: Final = 105_000
-"""Their mean size."""
+"""Mean size of a sample of ImageNet-1k, in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +40,10 @@ class Setting:
 
     refill: Refill = "fill_rate"
     window: int = 16_800
-    """Draws that an owner looks ahead; 0: nothing is sent ahead."""
+    """Draws that an owner looks ahead; 0 if nothing is sent ahead."""
     chunk_size: int = 64
     group_chunks: int = 10
-    """Memory holds a tenth of the samples."""
+    """Chunks of a group: memory holds a tenth of the samples."""
     remote: int = 14_300
     """Limit of a node's remote abstract memory in samples: 1.5 GB."""
     nodes: int = 3
@@ -52,16 +52,16 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What the plan of a setting has."""
+    """Counts of reads and requests in the plan of a setting."""
 
     reads: int
     """Reads of chunks: the paper's misses."""
     loads: float
     """Reads of a chunk, on average."""
     requests: int
-    """Draws for which a node asks another one."""
+    """Draws for which a node asks another node."""
     ahead: int
-    """The most samples that lay in the remote abstract memory of one node."""
+    """The most samples that were in the remote abstract memory of one node at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ BREAKDOWN: Final[dict[Setting, Published]] = {
     Setting("random"): Published("Brand-random-selection", 1.33e5, 0.46e5),
     Setting(): Published("Brand", 1.26e5, 0.41e5),
 }
-"""Table 5. The paper does not print the window; with 16,800 draws, all eight numbers are met within 4 %."""
+"""Table 5. The paper does not print the window; with 16,800 draws, all eight numbers are within 4 % of the paper's."""
 
 LIMITS_MB: Final[dict[int, tuple[float, float]]] = {
     50: (1.72e5, 1.12e5),
@@ -108,7 +108,7 @@ _WIDE: Final = Setting(window=17_000)
 
 
 def counts(setting: Setting) -> Counts:
-    """What the plan of a setting has."""
+    """Plan an epoch of a setting and count its reads and requests."""
     mapping = Mapping(setting.samples, setting.chunk_size, setting.group_chunks)
     nodes = setting.nodes
     plan = plan_slots_across_nodes(mapping, nodes, nodes, setting.window, setting.remote, setting.refill, 0, 0)
@@ -118,9 +118,9 @@ def counts(setting: Setting) -> Counts:
 
 
 def most_ahead(requests: PeerRequests, nodes: int, samples: int) -> int:
-    """The most samples that wait in the remote abstract memory of one node, where each node has one rank.
+    """Return the most samples that wait in the remote abstract memory of one node, if each node has one rank.
 
-    A sample arrives with the answer to a request, and leaves when it is drawn.
+    A sample arrives with the answer to a request, and is removed when it is drawn.
     """
     came = np.repeat(requests.positions.astype(np.int64), np.diff(requests.ends, prepend=0))
     drawn: NDArray[Any] = requests.prefetched.astype(np.int64)
@@ -133,7 +133,7 @@ def most_ahead(requests: PeerRequests, nodes: int, samples: int) -> int:
 
 
 def print_all() -> None:
-    """All tables."""
+    """Print all tables."""
     limits = [replace(_WIDE, remote=limit * 10**6 // SAMPLE_BYTES) for limit in LIMITS_MB]
     several = [_part(replace(_WIDE, chunk_size=size)) for size in LOADS]
     alone = [_part(Setting(window=0, chunk_size=size, group_chunks=4, nodes=1)) for size in LOADS]
@@ -144,7 +144,10 @@ def print_all() -> None:
 
 
 def _part(setting: Setting) -> Setting:
-    """The setting for a quarter of all, where chunks are small: a chunk is loaded as often, and the plan is quick."""
+    """Return the setting for a quarter of all samples if chunks are small.
+
+    A chunk is loaded as often as with all samples, and the plan is quick.
+    """
     if setting.chunk_size > 8:
         return setting
     return replace(setting, window=setting.window // 4, remote=setting.remote // 4, samples=setting.samples // 4)

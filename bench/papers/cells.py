@@ -1,7 +1,7 @@
-"""How many seconds does each policy take in a scene, beside those that a paper printed?
+"""How many seconds does each policy take in a scene, next to those that a paper printed?
 
 The sizes of samples are random, and those of the papers are not known. Therefore all seconds of a scene are multiplied
-by the factor that makes its lower bound (policy `perfect`) the published one.
+by the factor that makes its lower bound (policy `perfect`) equal to the published one.
 """
 
 from __future__ import annotations
@@ -18,30 +18,31 @@ from brand.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What one policy takes in one scene."""
+    """The seconds of one policy in one scene."""
 
     policy: str
     in_turn_s: float | None
-    """Seconds by the clock of the papers; None where the policy cannot serve the scene."""
+    """Seconds by the clock of the papers; None if the policy cannot serve the scene."""
     fair_s: float | None
-    """Seconds where nodes share what storage gives."""
+    """Seconds if nodes share the bandwidth of storage; None if the policy cannot serve the scene."""
     published_s: float | None
-    """Published seconds; None where the paper prints none."""
+    """Published seconds; None if the paper prints none."""
     reason: str = ""
-    """Why the policy cannot serve the scene."""
+    """The reason why the policy cannot serve the scene."""
 
     @property
     def deviation(self) -> float | None:
-        """`in_turn_s` is so much more than published, in %."""
+        """The difference of `in_turn_s` from the published seconds, in % of the latter."""
         if self.in_turn_s is None or self.published_s is None:
             return None
         return 100 * (self.in_turn_s / self.published_s - 1)
 
 
 def cells(name: str | Path, policies: Iterable[str] = tuple(POLICIES), scale: float = 1.0) -> Iterator[Cell]:
-    """The cells of a scene, a shipped one or a TOML file, one after the other as they are simulated.
+    """Simulate the cells of a scene, a shipped one or a TOML file, and yield each as soon as it is simulated.
 
-    `scale`: the share of the samples and of the local room that is simulated (`Scene.scaled`). Raises `UsageError`.
+    `scale`: the fraction of the samples and of the local capacity that is simulated (`Scene.scaled`). Raises
+    `UsageError` if the scene or a policy is unknown or invalid.
     """
     wanted = list(policies)
     if unknown := [policy for policy in wanted if policy not in POLICIES]:

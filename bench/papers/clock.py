@@ -1,8 +1,9 @@
 """How many seconds does a demand take?
 
-`fair` is for users: nodes share what storage gives, sources work at the same time, and nothing exceeds a rate of the
-scene. `in_turn` is the model of the thesis behind HDMLP, with the `Rules` that reproduce its tables. In it a node's
-threads each get a reader's share of storage, so that nodes with two threads read twice what storage gives.
+`fair` is for users: nodes share the bandwidth of storage, sources work at the same time, and nothing exceeds a rate of
+the scene. `in_turn` is the model of the thesis behind HDMLP, with the `Rules` that reproduce its tables. In that model
+each thread of a node gets a reader's portion of storage, so that nodes with two threads read at twice the bandwidth of
+storage.
 """
 
 from __future__ import annotations
@@ -18,20 +19,20 @@ from bench.papers.scene import Scene
 
 _LITTLE_MB: Final = 1e-9
 _BLOCK: Final = 25
-"""Samples that a tier's threads read before the simulation looks again how many nodes read storage."""
+"""Samples that a tier's threads read before the simulation counts again how many nodes read storage."""
 _GUESS: Final = 20
-"""A node guesses that another node holds a sample if its own tier is so many samples further (paper, section 5.2)."""
+"""A node guesses that another node holds a sample if its own tier is that many samples further (paper, section 5.2)."""
 
 
 def side_by_side(
     read_s: NDArray[np.float64], decode_s: NDArray[np.float64], train_s: NDArray[np.float64], ahead: int, start_s: float
 ) -> NDArray[np.float64]:
-    """Seconds at which each iteration ends, shape (iterations,).
+    """Return the second at which each iteration ends, shape (iterations,).
 
     `read_s` has the seconds that each source takes, shape (sources, iterations, nodes); `decode_s` and `train_s` have
     shape (iterations, nodes). Sources work at the same time. A source begins the reads of an iteration when it has done
-    those before and the iteration `ahead` places earlier has ended. A node decodes what all sources have read, and
-    trains what is decoded. An iteration ends when its slowest node has trained. Nothing begins before `start_s`.
+    those before and the iteration `ahead` places earlier has ended. A node decodes after all sources have read, and
+    trains after it has decoded. An iteration ends when its slowest node has trained. Nothing begins before `start_s`.
     """
     iterations, nodes = train_s.shape
     ends = np.full(iterations + ahead, start_s)  # the first `ahead` iterations find the memory empty
@@ -44,12 +45,13 @@ def side_by_side(
 
 
 def fair(scene: Scene, demand: Demand, draws: NDArray[Any]) -> NDArray[np.float64]:
-    """Seconds at which each iteration ends, shape (iterations of all epochs,), in a system that shares its rates.
+    """Return the second at which each iteration ends in a system that shares its rates.
 
-    Storage gives all nodes together the rate for as many readers as there are nodes. More threads or MB/s never cost
-    time. Nor does more room, where reading a tier takes no time; a slow tier that relieves a faster storage does.
+    The shape is (iterations of all epochs,). Storage gives all nodes together the rate for as many readers as there are
+    nodes. More threads or MB/s never cost time. Nor does more capacity if reading a tier takes no time; a slow tier
+    that replaces reads of a faster storage does.
     """
-    del draws  # both clocks have one signature; here `demand` says it all
+    del draws  # both clocks have one signature; this one needs only `demand`
     mb, ops, trained = demand.mb, demand.ops, demand.trained_mb
     train_s = trained / scene.train_mb_s
     threads = scene.threads[0] if demand.staged else 1
@@ -73,7 +75,7 @@ def fair(scene: Scene, demand: Demand, draws: NDArray[Any]) -> NDArray[np.float6
 
 
 def in_turn(scene: Scene, demand: Demand, draws: NDArray[Any]) -> NDArray[np.float64]:
-    """Seconds at which each iteration ends, shape (iterations of all epochs,), as the thesis reckons.
+    """Return the second at which each iteration ends, shape (iterations of all epochs,), by the model of the thesis.
 
     Within an iteration the nodes plan their reads one after the other. A read shares storage with the nodes whose
     planned reads end later than it begins.
@@ -94,7 +96,7 @@ def in_turn(scene: Scene, demand: Demand, draws: NDArray[Any]) -> NDArray[np.flo
 def _while_loading(
     train_s: NDArray[np.float64], preload: Preload | None, loaded_s: float
 ) -> tuple[NDArray[np.float64], float]:
-    """Ends of the iterations that train on what is being loaded, evenly spaced, and when the others may begin."""
+    """Return the ends of the iterations that train during loading, evenly spaced, and the start of the next one."""
     first = train_s[: preload.iterations if preload is not None else 0]
     if not len(first):
         return np.empty(0), loaded_s
@@ -103,24 +105,27 @@ def _while_loading(
 
 
 class _Storage:
-    """The storage of the thesis: how long a read takes, with so many readers."""
+    """The storage of the thesis: the time that a read takes, by the number of readers."""
 
     def __init__(self, scene: Scene) -> None:
         self.scene = scene
         self.fetch_s = [0.0, *map(scene.fetch_s, range(1, max(scene.nodes, scene.tiers) + 1))]
         self.write_s = 1 / scene.decode_mb_s
         self.busy = [0.0] * scene.nodes
-        """When the last planned read of each node ends."""
+        """The second at which the last planned read of each node ends."""
 
     def read(self, start: float, mb: float, node: int, threads: int, beside_s: float) -> float:
-        """When is a node's read over? Each MB takes a thread `beside_s` seconds more than the read itself."""
+        """Return the second at which a node's read is over.
+
+        Each MB takes a thread `beside_s` seconds in addition to the read itself.
+        """
         if not self.scene.rules.readers_in_turn:
             return start + mb * (self.fetch_s[self.scene.nodes] + beside_s) / threads
         busy = [end for other, end in enumerate(self.busy) if end > start and other != node]
         return self._shared(start, mb, busy, threads, beside_s)
 
     def _shared(self, start: float, mb: float, busy: list[float], threads: int, beside_s: float) -> float:
-        """When is a read over that shares storage with readers who are busy until then?"""
+        """Return the second at which a read is over that shares storage with readers who are busy until `busy`."""
         readers = len(busy) + 1
         for end in sorted(busy):
             mb_s = threads / (self.fetch_s[readers] + beside_s)
@@ -131,7 +136,7 @@ class _Storage:
         return start + mb * (self.fetch_s[1] + beside_s) / threads
 
     def loaded_s(self, preload: Preload) -> float:
-        """When are the tiers of the node that loads most full?"""
+        """Return the second at which the tiers of the node that loads most are full."""
         most, threads = preload.mb.max(axis=1).tolist(), self.scene.threads[1:]
         if preload.alone:
             ends: list[float] = []
@@ -146,10 +151,10 @@ class _Storage:
 def _on_demand(
     scene: Scene, storage: _Storage, mb: NDArray[np.float64], drawn_mb: NDArray[np.float64], start_s: float
 ) -> NDArray[np.float64]:
-    """Ends of iterations whose samples one thread reads, decodes and trains, one sample after the other.
+    """Return the ends of iterations whose samples one thread reads, decodes and trains, one sample after the other.
 
-    `drawn_mb` has the MB of each draw, shape (iterations, nodes, batch / nodes). What is not in storage takes only the
-    training, and lies among what is. The first write of a batch is hidden.
+    `drawn_mb` has the MB of each draw, shape (iterations, nodes, batch / nodes). Samples that are not read from storage
+    take only the training, and are spread among those that are. The first write of a batch is hidden.
     """
     train_s, write_s = 1 / scene.train_mb_s, storage.write_s
     due, there_s = mb[STORAGE].tolist(), (mb[1:].sum(axis=0) * train_s).tolist()
@@ -188,7 +193,7 @@ class _Staging:
         trained = demand.trained_mb[first:]
         self._total = trained.tolist()
         self._elsewhere_s = (storage.write_s * (self._mb.sum(axis=0) - trained)).tolist()
-        """Seconds of decoding that are not this node's, or later."""
+        """Seconds of decoding that another node does, or that this node does later."""
         self._last = (sizes[self._drawn[:, :, -1]] / scene.train_mb_s).tolist()
         self._room = np.vstack([np.zeros(scene.nodes), np.cumsum(trained, axis=0)]).T.tolist()
         self._now = start_s
@@ -201,13 +206,13 @@ class _Staging:
         peer_s = [max(1 / scene.network_mb_s, seconds) for seconds in local_s]
         each_s = np.array([local_s, peer_s]) + storage.write_s
         self._there_s = np.array([*each_s[0, 1:], 0.0, each_s[1, 1]])
-        """Seconds in which a thread gets a MB from each source but storage."""
+        """Seconds in which a thread gets a MB from each source other than storage."""
         self._filling = None
         if demand.fills is not None:
             self._filling = _Filling(scene, storage, demand.fills, sizes, each_s)
 
     def run(self) -> NDArray[np.float64]:
-        """Ends of the iterations."""
+        """Return the ends of the iterations."""
         ends = []
         nodes = range(self._scene.nodes)
         for at, row in enumerate(self._total):
@@ -226,7 +231,7 @@ class _Staging:
         return np.array(ends)
 
     def _stage(self, at: int, node: int) -> bool:
-        """Plan the reads of a node's next batch, if its staging buffer has room in iteration `at`."""
+        """Plan the reads of a node's next batch, and return whether its staging buffer has space in iteration `at`."""
         batch, room = self._planned[node], self._room[node]
         if batch == len(self._total):
             return False
@@ -243,7 +248,7 @@ class _Staging:
             rest, there_s = self._filling.split(start, node, self._drawn[batch, node])
         threads = self._scene.threads[0]
         if rest:
-            # What is there already lies among the rest. The node reads storage all the while.
+            # Samples that are there already are spread among the rest, so the node reads storage until the end.
             end = self._storage.read(start, rest, node, threads, self._storage.write_s + there_s / rest)
             self._storage.busy[node] = end
         else:
@@ -255,14 +260,14 @@ class _Staging:
 
 
 class _Filling:
-    """Tiers whose threads read samples from storage, in a given order, beside the training."""
+    """Tiers whose threads read samples from storage, in a given order, during training."""
 
     def __init__(
         self, scene: Scene, storage: _Storage, fills: Fills, sizes: NDArray[np.float64], each_s: NDArray[np.float64]
     ) -> None:
         self._scene, self._storage, self._sizes = scene, storage, sizes
         self._at = np.full((scene.nodes, scene.samples), math.inf)
-        """When a node has a sample."""
+        """The second at which a node has a sample."""
         self._tier = np.zeros((scene.nodes, scene.samples), np.int8)
         self._rank = np.zeros((scene.nodes, scene.samples), np.int32)
         self._local_s, self._peer_s = each_s
@@ -281,7 +286,7 @@ class _Filling:
             self._blocks.append(rows)
 
     def split(self, now: float, node: int, drawn: NDArray[Any]) -> tuple[float, float]:
-        """MB of a batch that storage must give, and seconds of one thread for what is there by now."""
+        """Return the MB of a batch that storage must give, and the seconds of one thread for the samples in tiers."""
         for tier in range(self._scene.tiers):
             self._fill(tier, node, now)
         mb = self._sizes[drawn]
@@ -303,9 +308,9 @@ class _Filling:
         self._clock[tier][node], self._done[tier][node] = clock, done
 
     def _fastest(self, now: float, node: int, drawn: NDArray[Any]) -> NDArray[np.float64]:
-        """Seconds of a MB of each drawn sample from the node that gives it fastest; inf where it is not there.
+        """Return the seconds of a MB of each drawn sample from the node that gives it fastest; inf if no node has it.
 
-        A node does not know what others hold. It guesses that they have got as far as its own threads.
+        A node does not know what other nodes hold. It guesses that they have read as far as its own threads.
         """
         tier = self._tier[:, drawn]
         far = np.array([0, *(row[node] * _BLOCK - _GUESS for row in self._done)])

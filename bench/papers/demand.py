@@ -1,4 +1,4 @@
-"""What does a policy ask of storage, local tiers and other nodes, in each iteration?
+"""How much does a policy ask of storage, local tiers and other nodes, in each iteration?
 
     policy(scene, draws) -> Demand        no seconds                    (`bench.papers.policies`)
     clock(scene, demand, draws) -> seconds                              (`bench.papers.clock`)
@@ -21,49 +21,51 @@ from bench.papers.scene import Scene
 STORAGE: Final = 0
 """The storage that all nodes share."""
 READY: Final = -2
-"""Nothing is read: the samples lie in the staging buffer, decoded."""
+"""Nothing is read: the samples are in the staging buffer, decoded."""
 PEERS: Final = -1
-"""Memory of other nodes."""
+"""The memory of other nodes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Preload:
-    """What nodes read from storage into their tiers before training."""
+    """Reads of the nodes from storage into their tiers before training."""
 
     mb: NDArray[np.float64]
     """MB of each tier and node, shape (tiers, nodes)."""
     alone: bool = False
-    """Whether a node's tiers are the only readers of storage, as where every node copies all data by itself."""
+    """Whether a node's tiers are the only readers of storage, for example if every node copies all data by itself."""
     iterations: int = 0
-    """This many first iterations train on what is being loaded, and `mb` of the demand counts them as loaded."""
+    """The first iterations, this many, train during loading, and `mb` of the demand counts their samples as loaded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fills:
-    """Tiers that have threads of their own, which read from storage beside the training."""
+    """Tiers that have threads of their own, which read from storage during training."""
 
     order: tuple[tuple[NDArray[Any], ...], ...]
-    """Samples in the order in which a thread reads them, [tier][node]. A node has a sample in one tier at most."""
+    """Samples in the order in which a thread reads them, [tier][node]. A node has a sample in at most one tier."""
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What is due in each iteration, by source and node."""
+    """The MB and reads that are due in each iteration, by source and node."""
 
     mb: NDArray[np.float64]
     """MB, shape (sources, iterations of all epochs, nodes). Sources: storage, the local tiers, `READY`, `PEERS`."""
     ops: NDArray[np.float64] | None = None
-    """Reads, same shape. None: MB/s alone decide."""
+    """Reads, in the shape of `mb`. None if MB/s alone decide."""
     preload: Preload | None = None
-    """What is read before training."""
+    """Reads before training; None if there are none."""
     staged: bool = True
     """Whether samples are read ahead into the staging buffer. Otherwise one thread reads a sample when it is due."""
     fills: Fills | None = None
-    """What threads of the tiers read. Then `mb` counts what is due if a node stores a sample when it first draws it, as
-    `fair` assumes; the clock `in_turn` follows the threads instead."""
+    """Reads of the tiers' own threads; None if there are none. Then `mb` counts the reads that are due if a node
+    stores a sample when it first draws it, as `fair` assumes; the clock `in_turn` follows the threads instead.
+    """
     trained: NDArray[np.float64] | None = None
-    """MB that each node decodes and trains, shape (iterations of all epochs, nodes). None: all that is due. It is less
-    where a node also reads what other nodes draw, or what it draws later."""
+    """MB that each node decodes and trains, shape (iterations of all epochs, nodes). None: all MB that are due. They
+    are fewer if a node also reads samples that other nodes draw, or samples that it draws later.
+    """
 
     @property
     def trained_mb(self) -> NDArray[np.float64]:
@@ -74,7 +76,7 @@ class Demand:
 def by_source(
     scene: Scene, draws: NDArray[Any], source: NDArray[np.int8] | int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Fields `mb` and `ops` of a demand, from the source of each draw.
+    """Return the fields `mb` and `ops` of a demand, from the source of each draw.
 
     `draws` has the shape of `Scene.draws`; `source` has the same shape, or is one source for all. One sample is one
     read.

@@ -1,12 +1,13 @@
-"""How often does a node draw a sample, where each epoch deals all samples out anew?
+"""How often does a node draw a sample if each epoch deals out all samples again?
 
 In each epoch one of N nodes draws a sample, each with the same chance. So over E epochs the number of a node's draws of
-a sample is binomial: E trials, chance 1/N (HDMLP, section 3.1). A node that caches what it draws most often gains from
-the spread of this number. Closed forms are beside counts on real permutations, so that each checks the other.
+a sample is binomial: E trials, chance 1/N (HDMLP, section 3.1). A node that caches the samples that it draws most often
+gains from the spread of this number. Each closed form has a count on real permutations next to it, so that each checks
+the other.
 
-    node_draws          what one node draws, in order
+    node_draws          the draws of one node, in order
     expected_above      how many samples a node draws more often than (1 + delta) times the mean: expected
-    counted_above       the same, counted for each node
+    counted_above       the same number, counted for each node
     often, seldom       Lemma 1: what the draws of one node say about another node's
 """
 
@@ -25,10 +26,10 @@ from brand.orders.base.random import RandomStream, permutation
 
 
 def node_draws(samples: int, nodes: int, epochs: int, seed: int, node: int = 0) -> NDArray[Any]:
-    """The samples that one node draws, epoch by epoch and in order, shape (epochs, samples // nodes).
+    """Return the samples that one node draws, epoch by epoch and in order, shape (epochs, samples // nodes).
 
-    Nodes draw in turn from a permutation of all samples. The last turn of an epoch is dropped where it has too few
-    samples for all nodes. Raises UsageError.
+    Nodes draw in turn from a permutation of all samples. The last turn of an epoch is dropped if it has too few
+    samples for all nodes. Raises `UsageError` if there are fewer samples than nodes.
     """
     _check(nodes, epochs)
     if samples < nodes:
@@ -37,13 +38,13 @@ def node_draws(samples: int, nodes: int, epochs: int, seed: int, node: int = 0) 
 
 
 def _deal(samples: int, nodes: int, seed: int, epoch: int) -> NDArray[Any]:
-    """The samples of an epoch by turn and node, shape (samples // nodes, nodes)."""
+    """Return the samples of an epoch by turn and node, shape (samples // nodes, nodes)."""
     turns = samples // nodes
     return permutation(samples, seed, RandomStream.ACCESS, epoch)[: turns * nodes].reshape(turns, nodes)
 
 
 def draw_counts(nodes: int, epochs: int) -> NDArray[np.float64]:
-    """The chance that a node draws a sample 0, 1, ... `epochs` times in that many epochs, shape (epochs + 1,)."""
+    """Return the chance that a node draws a sample 0, 1, ... `epochs` times in `epochs` epochs, shape (epochs + 1,)."""
     _check(nodes, epochs)
     if nodes == 1:
         return np.append(np.zeros(epochs), 1.0)
@@ -55,21 +56,22 @@ def draw_counts(nodes: int, epochs: int) -> NDArray[np.float64]:
 
 
 def expected_above(samples: int, nodes: int, epochs: int, delta: Fraction) -> float:
-    """How many samples a node is expected to draw more than (1 + delta) epochs / nodes times.
+    """Return how many samples a node is expected to draw more than (1 + delta) epochs / nodes times.
 
-    "More" is strict, as the paper's text and left side say. The paper's sum begins at the ceiling of that limit. Where
-    the limit is a whole number, the ceiling also counts the samples that are drawn exactly that often. For 10,000
+    "More" is strict, as in the paper's text and on its left side. The paper's sum begins at the ceiling of that limit.
+    If the limit is a whole number, the ceiling also counts the samples that are drawn exactly that often. For 10,000
     samples, 4 nodes, 1,000 epochs and a delta of 1/10, this function gives 322.9 and the printed sum 378.2; the paper
     itself says 323. `delta` is a fraction, because 1.1 as a float is not 11/10 and may move the limit. Raises
-    UsageError.
+    `UsageError` if an argument is out of range.
     """
     return float(samples * draw_counts(nodes, epochs)[_above(nodes, epochs, delta) :].sum())
 
 
 def counted_above(samples: int, nodes: int, epochs: int, delta: Fraction, seed: int) -> NDArray[np.int64]:
-    """How many samples each node drew more than (1 + delta) epochs / nodes times, in real permutations. Shape (nodes,).
+    """Count the samples that each node drew more than (1 + delta) epochs / nodes times, shape (nodes,).
 
-    The Monte Carlo count that belongs to `expected_above`. Raises UsageError.
+    This is the Monte Carlo count for `expected_above`, over real permutations. Raises `UsageError` if an argument is
+    out of range.
     """
     least = _above(nodes, epochs, delta)
     counts = np.zeros((nodes, samples), np.int64)
@@ -90,9 +92,10 @@ class Another:
 
 
 def often(nodes: int, epochs: int, delta: Fraction) -> Another:
-    """Lemma 1: a node that draws a sample (1 + delta) times the mean, rounded up, leaves fewer draws to the others.
+    """Bound the draws of other nodes by Lemma 1, if a node draws a sample (1 + delta) times the mean, rounded up.
 
-    At least one other node draws the sample at most `bound` times. `delta` is 0 to nodes - 1. Raises UsageError.
+    The other nodes then draw it less often: at least one of them draws it at most `bound` times. `delta` is 0 to
+    nodes - 1. Raises `UsageError` if it is not, or if there are fewer than 2 nodes.
     """
     _check_lemma(nodes, epochs, delta, nodes - 1)
     mean = Fraction(epochs, nodes)
@@ -100,9 +103,10 @@ def often(nodes: int, epochs: int, delta: Fraction) -> Another:
 
 
 def seldom(nodes: int, epochs: int, delta: Fraction) -> Another:
-    """Lemma 1: a node that draws a sample (1 - delta) times the mean, rounded down, leaves more draws to the others.
+    """Bound the draws of other nodes by Lemma 1, if a node draws a sample (1 - delta) times the mean, rounded down.
 
-    At least one other node draws the sample at least `bound` times. `delta` is 0 to 1. Raises UsageError.
+    The other nodes then draw it more often: at least one of them draws it at least `bound` times. `delta` is 0 to 1.
+    Raises `UsageError` if it is not, or if there are fewer than 2 nodes.
     """
     _check_lemma(nodes, epochs, delta, 1)
     mean = Fraction(epochs, nodes)
@@ -110,7 +114,7 @@ def seldom(nodes: int, epochs: int, delta: Fraction) -> Another:
 
 
 def _above(nodes: int, epochs: int, delta: Fraction) -> int:
-    """The smallest number of draws that is strictly more than (1 + delta) times the mean."""
+    """Return the smallest number of draws that is strictly more than (1 + delta) times the mean."""
     _check(nodes, epochs)
     if delta < -1:
         raise UsageError(f"delta is {delta}, and a node cannot draw less than nothing: give -1 or more")

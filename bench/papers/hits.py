@@ -1,17 +1,19 @@
-"""Which of a node's draws does its cache answer, by the rule that decides what the cache keeps?
+"""How many of a node's draws does its cache answer, by the rule that decides which samples it caches?
 
-The node reads for itself alone: no other node sends it anything. Its cache has room for `capacity` samples of one size.
-Papers print a "hit ratio" without saying which of three shares it is; `HitRatios` defines them. The functions here
-count the first, the demand hits, for one rule each:
+The node reads for itself alone: no other node sends it anything. Its cache has capacity for `capacity` samples of one
+size. Papers print a "hit ratio" without saying which of three ratios it is; `HitRatios` defines them. The functions
+here count the first, the demand hits, for one rule each:
 
-    lru               each drawn sample comes in; the sample that was drawn longest ago goes
-    at_random         each drawn sample comes in; any sample goes
-    static            the samples that are drawn first come in; none goes (MinIO)
-    frequency         the samples that the node draws most often in the whole run come in when drawn; none goes (HDMLP)
+    lru               each drawn sample is cached; the sample that was drawn longest ago is evicted
+    at_random         each drawn sample is cached; any sample is evicted
+    static            the samples that are drawn first are cached; none is evicted (MinIO)
+    frequency         the samples that the node draws most often in the whole run are cached when drawn; none is evicted
+                      (HDMLP)
     prefetched        the same samples, all of them in the cache before the run begins
     next_use          after each epoch, the cache keeps the samples that the node draws again soonest
-    belady            after each draw, the sample that the node draws again last goes: the most hits that there can be
-    two_i_minus_h     the cache keeps only what the node draws again in the next epoch (one rule of Lobster's, alone)
+    belady            after each draw, the sample that the node draws again last is evicted: the most hits possible
+    two_i_minus_h     the cache keeps only samples that the node draws again in the next epoch (one rule of Lobster's,
+                      alone)
 
 Each takes `draws`, shape (epochs, draws of an epoch), as `node_draws` makes them: no sample twice in an epoch. Each
 returns which draws are hits, in the same shape.
@@ -40,29 +42,29 @@ Mask = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class HitRatios:
-    """Three shares of the same draws, 0 to 1."""
+    """Three ratios over the same draws, 0 to 1."""
 
     demand: float
-    """The sample lay in this node's cache since an earlier draw of this node."""
+    """Draws whose sample was in this node's cache since an earlier draw of this node."""
     ready: float
-    """The sample was in this node's memory when training asked for it, so training did not wait."""
+    """Draws whose sample was in this node's memory when training asked for it, so that training did not wait."""
     cluster: float
-    """No node read storage for this draw: the sample lay in this node's cache or came from another node."""
+    """Draws for which no node read storage: the sample was in this node's cache or was sent by another node."""
 
 
 def hit_ratios(held: Mask, waited: Mask, sent: Mask) -> HitRatios:
-    """The three ratios of the draws of a node. All arguments are by draw and have one shape.
+    """Return the three ratios of the draws of a node. All arguments are by draw and have one shape.
 
-    `held`: the sample lay in the node's cache since an earlier draw. `waited`: training waited for it. `sent`: another
+    `held`: the sample was in the node's cache since an earlier draw. `waited`: training waited for it. `sent`: another
     node sent it.
     """
     return HitRatios(float(held.mean()), float(1 - waited.mean()), float((held | sent).mean()))
 
 
 def lru(draws: NDArray[Any], capacity: int) -> Mask:
-    """Hits of a cache that evicts what was drawn longest ago.
+    """Return the hits of a cache that evicts the sample that was drawn longest ago.
 
-    A sample is still there if fewer than `capacity` other samples were drawn since. Within an epoch no sample comes
+    A sample is still cached if fewer than `capacity` other samples were drawn since. Within an epoch no sample is drawn
     twice. So these are all samples that this epoch has drawn so far, and those that were drawn later than the sample
     in earlier epochs and not yet in this one.
     """
@@ -78,7 +80,7 @@ def lru(draws: NDArray[Any], capacity: int) -> Mask:
 
 
 def at_random(draws: NDArray[Any], capacity: int, seed: int = 0) -> Mask:
-    """Hits of a cache that evicts a sample chosen by chance."""
+    """Return the hits of a cache that evicts a sample chosen at random."""
     _samples(draws, capacity)
     chosen = np.random.default_rng(seed).integers(capacity, size=draws.size).tolist()
     lies: dict[int, int] = {}
@@ -98,30 +100,31 @@ def at_random(draws: NDArray[Any], capacity: int, seed: int = 0) -> Mask:
 
 
 def static(draws: NDArray[Any], capacity: int) -> Mask:
-    """Hits of a cache that keeps the first `capacity` samples that are drawn (MinIO)."""
+    """Return the hits of a cache that keeps the first `capacity` samples that are drawn (MinIO)."""
     return _placed(draws, capacity, np.zeros(_samples(draws, capacity), np.int64)) & ~_first_draws(draws)
 
 
 def frequency(draws: NDArray[Any], capacity: int) -> Mask:
-    """Hits of a cache that keeps the samples of `prefetched`, each from its first draw on (HDMLP)."""
+    """Return the hits of a cache that keeps the samples of `prefetched`, each from its first draw on (HDMLP)."""
     return prefetched(draws, capacity) & ~_first_draws(draws)
 
 
 def prefetched(draws: NDArray[Any], capacity: int) -> Mask:
-    """Hits of a cache that holds the samples that the node draws most often, from before the run begins to its end.
+    """Return the hits of a cache that holds the samples that the node draws most often, from before the run to its end.
 
-    Of two samples with the same count, the one that is drawn first is placed.
+    Of two samples with the same count, the sample that is drawn first is placed.
     """
     return _placed(draws, capacity, -np.bincount(draws.ravel(), minlength=_samples(draws, capacity)))
 
 
 def next_use(draws: NDArray[Any], capacity: int, horizon: int | None = None) -> Mask:
-    """Hits of a cache that after each epoch keeps, of all it held or the node drew, what the node draws again soonest.
+    """Return the hits of a cache that after each epoch keeps the samples that the node draws again soonest.
 
-    Time is counted in epochs; a fixed random order decides between samples of the same epoch. The cache keeps no sample
-    that the node does not draw within `horizon` epochs; None looks ahead to the end. A sample that is not to be kept
-    leaves when this epoch has drawn it, or when the epoch begins. So within an epoch the cache may hold more than
-    `capacity`: 0.7 % more with eight nodes, 20,000 samples and a capacity of 29.6 %.
+    The cache chooses among the samples that it held or that the node drew. Time is counted in epochs; a fixed random
+    order decides between samples of the same epoch. The cache keeps no sample that the node does not draw within
+    `horizon` epochs; None looks ahead to the end. A sample that is not to be kept is evicted when this epoch has drawn
+    it, or when the epoch begins. So within an epoch the cache may hold more than `capacity`: 0.7 % more with eight
+    nodes, 20,000 samples and a capacity of 29.6 %.
     """
     samples, epochs = _samples(draws, capacity), len(draws)
     until = np.empty((epochs, samples), np.int64)
@@ -129,7 +132,7 @@ def next_use(draws: NDArray[Any], capacity: int, horizon: int | None = None) -> 
     for epoch in range(epochs - 1, 0, -1):
         until[epoch - 1] = until[epoch] + 1
         until[epoch - 1, draws[epoch]] = 1
-    most = epochs - 1 if horizon is None else min(horizon, epochs - 1)  # what is never drawn again is farther away
+    most = epochs - 1 if horizon is None else min(horizon, epochs - 1)  # farther away: never drawn again
     held, hits, size = np.zeros(samples, np.bool_), np.zeros(draws.shape, np.bool_), np.ones(samples, np.int64)
     for epoch, drawn in enumerate(draws):
         hits[epoch] = held[drawn]
@@ -139,16 +142,16 @@ def next_use(draws: NDArray[Any], capacity: int, horizon: int | None = None) -> 
 
 
 def two_i_minus_h(draws: NDArray[Any], capacity: int) -> Mask:
-    """Hits of Lobster's reuse-distance rule alone (section 4.4).
+    """Return the hits of Lobster's reuse-distance rule alone (section 4.4).
 
     After iteration h of an epoch of I iterations, the rule evicts each sample whose next draw is more than 2I - h
-    iterations away. So only what the next epoch draws stays: one draw in N, however large the cache is.
+    iterations away. So the cache holds only samples of the next epoch: one draw in N, however large the cache is.
     """
     return next_use(draws, capacity, horizon=1)
 
 
 def belady(draws: NDArray[Any], capacity: int) -> Mask:
-    """Hits of a cache that, where it is full, gives up the sample that the node draws again last.
+    """Return the hits of a cache that, when full, evicts the sample that the node draws again last.
 
     This may be the sample that was just drawn. No cache of `capacity` samples that begins empty has more demand hits.
     `next_use` may have a few more, because it may hold more samples within an epoch.
@@ -156,7 +159,7 @@ def belady(draws: NDArray[Any], capacity: int) -> Mask:
     never = draws.size
     following = _next_draws(draws)
     lies: dict[int, int] = {}  # sample -> position of its next draw
-    latest: list[tuple[int, int]] = []  # the same, the latest first; an entry counts while `lies` agrees
+    latest: list[tuple[int, int]] = []  # (-position, sample), a heap; valid while `lies` agrees
     hits = np.zeros(draws.size, np.bool_)
     _samples(draws, capacity)
     for position, (sample, again) in enumerate(zip(draws.ravel().tolist(), following.tolist(), strict=True)):
@@ -186,14 +189,17 @@ RULES: Final[dict[str, Callable[[NDArray[Any], int], Mask]]] = {
 
 
 def _samples(draws: NDArray[Any], capacity: int) -> int:
-    """One more than the highest sample. Raises UsageError where there is no room."""
+    """Return one more than the highest sample. Raises `UsageError` if the capacity is below 1."""
     if capacity < 1:
         raise UsageError(f"a cache of {capacity} samples: give room for 1 or more")
     return int(draws.max()) + 1
 
 
 def _placed(draws: NDArray[Any], capacity: int, key: NDArray[np.int64]) -> Mask:
-    """Which draws draw one of the `capacity` samples with the smallest keys; equal keys: the sample drawn first."""
+    """Return which draws draw one of the `capacity` samples with the smallest keys.
+
+    Of samples with equal keys, the sample that is drawn first wins.
+    """
     sample, first = np.unique(draws, return_index=True)
     placed = np.zeros(len(key), np.bool_)
     placed[sample[np.lexsort((first, key[sample]))[:capacity]]] = True
@@ -208,7 +214,10 @@ def _first_draws(draws: NDArray[Any]) -> Mask:
 
 
 def _next_draws(draws: NDArray[Any]) -> NDArray[np.int64]:
-    """Where each draw's sample is drawn again, shape (draws,); the number of all draws where it is not."""
+    """Return the position at which each draw's sample is drawn again, shape (draws,).
+
+    The position is the number of all draws if the sample is not drawn again.
+    """
     by_sample = np.argsort(draws, axis=None, kind="stable")
     again = np.flatnonzero(np.diff(draws.ravel()[by_sample]) == 0)
     following = np.full(draws.size, draws.size, np.int64)
@@ -217,9 +226,9 @@ def _next_draws(draws: NDArray[Any]) -> NDArray[np.int64]:
 
 
 def _smaller_before(values: NDArray[np.int64]) -> NDArray[np.int64]:
-    """How many earlier values are smaller, shape (len(values),). All values differ.
+    """Count the earlier values that are smaller than each value, shape (len(values),). All values differ.
 
-    Bit by bit of the ranks: an earlier value is smaller if, at the highest bit where the two differ, it has the 0.
+    Bit by bit of the ranks: an earlier value is smaller if, at the highest bit at which the two differ, it has the 0.
     """
     count = len(values)
     rank = np.empty(count, np.int64)

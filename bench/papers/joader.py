@@ -1,6 +1,6 @@
-"""What do several jobs read that share one cache, by the rules of JOADER's appendix A.2?
+"""How much do several jobs read that share one cache, by the rules of JOADER's appendix A.2?
 
-`python -m bench.papers joader` prints it: elements read, beside the first model of this project (`design`), which the
+`python -m bench.papers joader` prints it: elements read, next to the first model of this project (`design`), which the
 paper's curves are compared with. The paper prints two figures in its text, 20,000 and 16,000, which are read off curves
 of another run. Times of an insertion follow; the paper has 0.57 s for sets of 1 to 2 million.
 """
@@ -85,7 +85,7 @@ def _cell(name: str, sampling: Sampling, policy: Policy, slots: int) -> str:
 
 
 def insertion_s(jobs: int = 128, most: int = 2_000_000) -> float:
-    """Mean seconds in which a tree takes a job, over so many."""
+    """Return the mean seconds in which a tree inserts a job, over `jobs` insertions."""
     rng, tree, spent_s = np.random.default_rng(0), Tree(most), 0.0
     for _ in range(jobs):
         needed = rng.random(most) < rng.uniform(0.5, 1)

@@ -1,8 +1,8 @@
-"""What does each policy read, and from where?
+"""How much does each policy read, and from which source?
 
-A policy is a function of a scene and its draws. Those of the paper "Clairvoyant Prefetching for Distributed Machine
-Learning I/O" (HDMLP, section 6) are here with their assumptions, caches of other papers below. Some policies change
-which node draws a sample; their demand then has the same MB in every iteration, from other sources.
+A policy is a function of a scene and its draws. The policies of the paper "Clairvoyant Prefetching for Distributed
+Machine Learning I/O" (HDMLP, section 6) are at the top, with their assumptions; caches of other papers follow. Some
+policies change which node draws a sample; their demand then has the same MB in every iteration, from other sources.
 """
 
 from __future__ import annotations
@@ -28,29 +28,29 @@ CHUNK_MB: Final = 4.0
 CHUNK_SAMPLES: Final = 64
 """Samples of a chunk of policy `brand`, as in Brand's paper."""
 _MB: Final = 1e6
-"""Bytes."""
+"""Bytes of a MB."""
 
 
 def perfect(scene: Scene, draws: NDArray[Any]) -> Demand:
-    """Nothing is ever waited for: a lower bound (HDMLP, 6)."""
+    """Wait for nothing: a lower bound (HDMLP, 6)."""
     return Demand(*by_source(scene, draws, READY))
 
 
 def naive(scene: Scene, draws: NDArray[Any]) -> Demand:
-    """A sample is read from storage when it is due (HDMLP, 6)."""
+    """Read a sample from storage when it is due (HDMLP, 6)."""
     return Demand(*by_source(scene, draws, STORAGE), staged=False)
 
 
 def staging(scene: Scene, draws: NDArray[Any]) -> Demand:
-    """Samples are read from storage ahead of time, and dropped after use, as double buffering does (HDMLP, 6)."""
+    """Read samples from storage ahead of time, and drop them after use, as double buffering does (HDMLP, 6)."""
     return Demand(*by_source(scene, draws, STORAGE))
 
 
 def frequency(scene: Scene, draws: NDArray[Any]) -> Demand:
-    """HDMLP: a node keeps what it will draw most often, in its fastest tier; threads fill tiers in order of first use.
+    """Cache the samples that a node draws most often in its fastest tier (HDMLP).
 
-    The count is over all epochs, ties go to the sample that is drawn first, and a sample that a node never draws is not
-    placed there (section 5.1).
+    Threads fill tiers in order of first use. The count is over all epochs, ties are won by the sample that is drawn
+    first, and a sample that a node never draws is not placed on that node (section 5.1).
     """
     source = np.empty(draws.shape, np.int8)
     order = []
@@ -65,7 +65,10 @@ def frequency(scene: Scene, draws: NDArray[Any]) -> Demand:
 
 
 def deepio(scene: Scene, draws: NDArray[Any]) -> Demand:
-    """DeepIO in given order: the memories of all nodes hold what fits; the rest is read when it is due (HDMLP, 6)."""
+    """Hold as much as fits in the memories of all nodes; read the rest when it is due.
+
+    This is DeepIO in given order (HDMLP, 6).
+    """
     share, memory = _share_mb(scene), scene.room_mb[1]
     fits = share <= memory
     held = _in_memories(scene) | fits
@@ -74,17 +77,20 @@ def deepio(scene: Scene, draws: NDArray[Any]) -> Demand:
 
 
 def deepio_p(scene: Scene, draws: NDArray[Any]) -> Demand:
-    """DeepIO in an order of its own: a node draws only what its memory holds (HDMLP, 6). Not all samples are drawn."""
+    """Draw only samples that the node's memory holds.
+
+    This is DeepIO in an order of its own (HDMLP, 6). Not all samples are drawn.
+    """
     if not scene.room_mb[1]:
         raise UsageError("nodes have no memory for samples: give room_mb[1]")
     return Demand(*by_source(scene, draws, 1), _preload(scene, min(_share_mb(scene), scene.room_mb[1])))
 
 
 def parallel(scene: Scene, draws: NDArray[Any]) -> Demand:
-    """Parallel staging: before training, every node copies what it will draw into its tiers (HDMLP, 6).
+    """Copy the samples that a node will draw into its tiers before training (parallel staging; HDMLP, 6).
 
-    Where the data fit in a node's tiers, every node copies all of them. Otherwise it draws only what it has copied, and
-    not all samples are drawn.
+    If the data fit in a node's tiers, every node copies all of them. Otherwise it draws only samples that it has
+    copied, and not all samples are drawn.
     """
     sizes, rooms = scene.sizes(), np.array(scene.room_mb[1:])
     if not rooms.any():
@@ -101,7 +107,7 @@ def parallel(scene: Scene, draws: NDArray[Any]) -> Demand:
 
 
 def lbann(scene: Scene, draws: NDArray[Any]) -> Demand:
-    """The data store of LBANN, dynamic: nodes keep in memory what they draw in the first epoch (HDMLP, 6)."""
+    """Keep in memory the samples that a node draws in the first epoch (the dynamic data store of LBANN; HDMLP, 6)."""
     mb, ops = _lbann(scene, draws)
     first = mb[:, : scene.iterations].sum(axis=(0, 1))
     loaded = np.zeros((scene.tiers, scene.nodes))
@@ -110,15 +116,15 @@ def lbann(scene: Scene, draws: NDArray[Any]) -> Demand:
 
 
 def lbann_preload(scene: Scene, draws: NDArray[Any]) -> Demand:
-    """The data store of LBANN, preloaded: nodes load all data into their memories before training (HDMLP, 6)."""
+    """Load all data into the memories of the nodes before training (the preloaded data store of LBANN; HDMLP, 6)."""
     return Demand(*_lbann(scene, draws), _preload(scene, _share_mb(scene)))
 
 
 def locality(scene: Scene, draws: NDArray[Any]) -> Demand:
-    """Locality-aware loading: a node draws those samples of a batch that it holds (Yang & Cong 2019; HDMLP, 6).
+    """Draw on each node those samples of a batch that it holds (locality-aware loading; Yang & Cong 2019; HDMLP, 6).
 
-    Where a node's share of the data overflows its memory, all tiers are loaded, but only memory is used afterwards: the
-    figures of the thesis need both.
+    If a node's partition of the data overflows its memory, all tiers are loaded, but only memory is used afterwards:
+    the figures of the thesis need both.
     """
     share, memory = _share_mb(scene), scene.room_mb[1]
     if share <= memory:
@@ -127,7 +133,10 @@ def locality(scene: Scene, draws: NDArray[Any]) -> Demand:
 
 
 def minio(scene: Scene, draws: NDArray[Any]) -> Demand:
-    """CoorDL's MinIO: a node keeps what it draws first until its tiers are full, and replaces nothing (VLDB 2021)."""
+    """Keep the samples that a node draws first until its tiers are full, and replace none.
+
+    This is CoorDL's MinIO (VLDB 2021).
+    """
     source = np.empty(draws.shape, np.int8)
     for node in range(scene.nodes):
         _, first = _counts(scene, draws[:, :, node])
@@ -137,7 +146,7 @@ def minio(scene: Scene, draws: NDArray[Any]) -> Demand:
 
 
 def pool(scene: Scene, draws: NDArray[Any]) -> Demand:
-    """DIESEL: chunks are read in random order, and samples are shuffled among those in memory (ICPP 2020).
+    """Read chunks in random order, and shuffle samples among those in memory (DIESEL; ICPP 2020).
 
     Storage does one read for each chunk.
     """
@@ -147,7 +156,7 @@ def pool(scene: Scene, draws: NDArray[Any]) -> Demand:
 
 
 def next_use(scene: Scene, draws: NDArray[Any]) -> Demand:
-    """Next use: after each epoch a node keeps, of what it has or drew, what it will draw soonest.
+    """Keep after each epoch, of the samples that a node has or drew, those that it will draw soonest.
 
     This is Belady's rule with the epoch as the unit of time.
     """
@@ -162,10 +171,10 @@ def next_use(scene: Scene, draws: NDArray[Any]) -> Demand:
 
 
 def lobster(scene: Scene, draws: NDArray[Any]) -> Demand:
-    """Lobster: next use, and what another node holds comes from there (section 4.4 of its paper).
+    """Keep samples as `next_use` does, and get samples that another node holds from that node (Lobster, section 4.4).
 
-    A node keeps a sample that it will not draw again, as long as there is room, if it is the only one that has it. How
-    Lobster shares out threads is no part of a demand.
+    If capacity is left, a node keeps a sample that it will not draw again if it is the only node that has the sample.
+    Lobster's allotment of threads is not part of a demand.
     """
     source, sizes = np.empty(draws.shape, np.int8), scene.sizes()
     drawn = np.stack([_drawn(scene, draws[:, :, node]) for node in range(scene.nodes)])
@@ -187,12 +196,12 @@ def lobster(scene: Scene, draws: NDArray[Any]) -> Demand:
 
 
 def brand(scene: Scene, draws: NDArray[Any]) -> Demand:
-    """Brand, protocol `stripes`: the real plan in a memory of `room_mb[1]`, and the decisions of a real server.
+    """Read as Brand's order `stripes` does, with a real plan and the decisions of a real server.
 
-    The owner of a sample reads it from storage when its stripe is due, and keeps it or sends it to the node that draws
-    it. So storage counts what is read; own memory and peers count what is drawn. A sample that is too large to be sent
-    (a quarter of a message) is read by the node that draws it. The plan has an order of its own; `draws` only says how
-    many draws there are. Slower tiers are not used.
+    Memory is `room_mb[1]`. The home node of a sample reads it from storage when its stripe is due, and caches it or
+    sends it to the node that draws it. So storage counts samples that are read; own memory and peers count samples that
+    are drawn. A sample that is too large to be sent (a quarter of a message) is read by the node that draws it. The
+    plan has an order of its own; `draws` only gives the number of draws. Slower tiers are not used.
     """
     epochs, iterations, nodes, each = draws.shape
     sizes = np.maximum(1, np.round(_MB * scene.sizes())).astype(np.uint32)
@@ -246,19 +255,19 @@ POLICIES: dict[str, Policy] = {
 
 
 def _share_mb(scene: Scene) -> float:
-    """MB of a node's share of the data."""
+    """Return the MB of a node's partition of the data."""
     return float(scene.sizes().sum()) / scene.nodes
 
 
 def _in_memories(scene: Scene) -> NDArray[np.bool_]:
-    """Whether the memories of all nodes together hold a sample, shape (samples,)."""
+    """Return whether the memories of all nodes together hold a sample, shape (samples,)."""
     return np.cumsum(scene.sizes()) <= scene.room_mb[1] * scene.nodes
 
 
 def _preload(scene: Scene, mb: float) -> Preload:
-    """Every node loads so many MB, fastest tier first.
+    """Load `mb` MB on every node, fastest tier first.
 
-    By rule `to_the_brim` it fills all of its tiers as soon as one of them overflows.
+    By rule `to_the_brim` a node fills all of its tiers as soon as one of them overflows.
     """
     rooms = np.array(scene.room_mb[1:])
     before = np.cumsum(rooms) - rooms
@@ -268,13 +277,16 @@ def _preload(scene: Scene, mb: float) -> Preload:
 
 
 def _held_by_all(scene: Scene, draws: NDArray[Any], held: NDArray[np.bool_]) -> NDArray[np.int8]:
-    """The source of each draw where nodes hold samples in turn, in memory, and give them to each other."""
+    """Return the source of each draw if nodes hold samples in turn, in memory, and send them to each other."""
     mine = draws % scene.nodes == np.arange(scene.nodes)[:, None]
     return np.where(held[draws], np.where(mine, 1, PEERS), STORAGE).astype(np.int8)
 
 
 def _lbann(scene: Scene, draws: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Fields `mb` and `ops` where the memories of all nodes hold all data."""
+    """Return the fields `mb` and `ops` if the memories of all nodes hold all data.
+
+    Raises `UsageError` if they cannot.
+    """
     if (share := _share_mb(scene)) > scene.room_mb[1]:
         raise UsageError(
             f"the data store holds everything in memory: a node's share of {share:,.0f} MB exceeds its"
@@ -284,7 +296,7 @@ def _lbann(scene: Scene, draws: NDArray[Any]) -> tuple[NDArray[np.float64], NDAr
 
 
 def _counts(scene: Scene, mine: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """How often a node draws each sample, and the number of its first draw; past the last one where it never does."""
+    """Return how often a node draws each sample, and the number of its first draw, or of all draws if it never does."""
     flat = mine.reshape(-1)
     first = np.full(scene.samples, len(flat), np.int64)
     first[flat[::-1]] = np.arange(len(flat))[::-1]
@@ -292,20 +304,23 @@ def _counts(scene: Scene, mine: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any
 
 
 def _from_second_draw(tier: NDArray[np.int8], first: NDArray[Any], mine: NDArray[Any]) -> NDArray[np.int8]:
-    """The source of each draw of a node that stores a sample in its tier when it first draws it."""
+    """Return the source of each draw of a node that stores a sample in its tier when it first draws it."""
     again = np.arange(mine.size).reshape(mine.shape) > first[mine]
     return np.where(again, tier[mine], STORAGE).astype(np.int8)
 
 
 def _drawn(scene: Scene, mine: NDArray[Any]) -> NDArray[np.bool_]:
-    """Whether a node draws each sample in each epoch, shape (epochs, samples)."""
+    """Return whether a node draws each sample in each epoch, shape (epochs, samples)."""
     drawn = np.zeros((scene.epochs, scene.samples), np.bool_)
     np.put_along_axis(drawn, mine.reshape(scene.epochs, -1).astype(np.int64), values=True, axis=1)
     return drawn
 
 
 def _epochs_until_next(drawn: NDArray[np.bool_]) -> NDArray[np.int32]:
-    """After each epoch: epochs until the next draw of each sample; as many as there are epochs, where there is none."""
+    """Return the epochs until the next draw of each sample, after each epoch.
+
+    The value is the number of all epochs if there is no next draw.
+    """
     epochs = len(drawn)
     until = np.full(drawn.shape, epochs, np.int32)
     for epoch in range(epochs - 2, -1, -1):
@@ -316,7 +331,7 @@ def _epochs_until_next(drawn: NDArray[np.bool_]) -> NDArray[np.int32]:
 def _kept(
     scene: Scene, sizes: NDArray[np.float64], until: NDArray[np.int32], worth: NDArray[np.bool_]
 ) -> NDArray[np.int8]:
-    """The tier of each sample after an epoch, of those that are worth it, the soonest drawn first."""
+    """Return the tier of each sample after an epoch, for samples that are worth it, the soonest drawn first."""
     tier = np.zeros(scene.samples, np.int8)
     some = np.flatnonzero(worth)
     tier[some] = place(until[some], sizes[some], np.array(scene.room_mb[1:]))

@@ -1,13 +1,13 @@
 """After how many iterations does a node draw the same sample again?
 
-A node draws a sample in each epoch with chance 1/N. So its next draw comes e epochs later with chance
-1/N (1 - 1/N)^(e - 1). Each of the two draws lies in any of the I iterations of its epoch, with the same chance. So the
+A node draws a sample in each epoch with chance 1/N. So its next draw is e epochs later with chance
+1/N (1 - 1/N)^(e - 1). Each of the two draws is in any of the I iterations of its epoch, with the same chance. So the
 distance is e I plus the difference of two uniform numbers, whose distribution is a triangle from -I to I (Lobster,
 section 3, observation 4 and figure 4).
 
-A run of E epochs shows only the distances of which both ends lie in it: a distance of e epochs can begin in E - e of
-them. So a run shows fewer long distances than there are without an end. Lobster does not say which share it prints; its
-80 % beyond 1,000 iterations is what a run of 30 epochs shows.
+A run of E epochs shows only the distances whose two ends are in it: a distance of e epochs can begin in E - e of
+them. So a run shows fewer long distances than a run without an end. Lobster does not say which fraction it prints; its
+80 % beyond 1,000 iterations is the figure of a run of 30 epochs.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from brand.errors import UsageError
 
 
 def share_longer(distance: int, nodes: int, iterations: int, epochs: int | None = None) -> float:
-    """The share of reuse distances of more than `distance` iterations, 0 to 1.
+    """Return the fraction of reuse distances of more than `distance` iterations, 0 to 1.
 
-    `iterations` are those of an epoch. `epochs` is the length of the run; None is a run without end. Raises UsageError.
+    `iterations` are those of an epoch. `epochs` is the length of the run; None is a run without end. Raises
+    `UsageError` if an argument is out of range.
     """
     if distance < 0 or min(nodes, iterations) < 1:
         raise UsageError(
@@ -43,10 +44,11 @@ def share_longer(distance: int, nodes: int, iterations: int, epochs: int | None 
 
 
 def reuse_distances(draws: NDArray[Any], iterations: int) -> NDArray[np.int64]:
-    """All reuse distances in a node's draws, in iterations, in no particular order. Shape (draws that are not first,).
+    """Return all reuse distances in a node's draws, in iterations, unordered. Shape (draws that are not first,).
 
     `draws` has the samples that the node draws, shape (epochs, draws of an epoch), as `node_draws` makes them. Each
-    epoch has `iterations` iterations of as equal length as possible. Raises UsageError.
+    epoch has `iterations` iterations of as equal length as possible. Raises `UsageError` if it has too few draws for
+    them.
     """
     epochs, each = draws.shape
     if not 1 <= iterations <= each:
@@ -59,7 +61,7 @@ def reuse_distances(draws: NDArray[Any], iterations: int) -> NDArray[np.int64]:
 
 
 def _triangle_above(limit: NDArray[np.int64], width: int) -> NDArray[np.float64]:
-    """The chance that the difference of two numbers, each uniform over 0 to width - 1, is more than each limit."""
+    """Return the chance that a number exceeds another by more than each limit, both uniform over 0 to width - 1."""
     beyond = np.clip(width - 1 - limit, 0, width)  # how many differences on the short side are left out or counted
     rest = np.clip(width + limit, 0, width)
     total = 2.0 * width * width

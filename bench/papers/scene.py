@@ -1,8 +1,8 @@
-"""What are the numbers of a simulation: data, nodes, storage, caches?
+"""Which numbers describe a simulation of data, nodes, storage and caches?
 
 A scene is a TOML file with the fields of `Scene`, and optionally tables `[rules]`, `[published]` and `[grid]`. The
 scenes of the paper "Clairvoyant Prefetching for Distributed Machine Learning I/O" (HDMLP) and of its author's thesis
-ship with Brand (`scene_names`). Units are those of the thesis: MB and seconds; 1 GB of room is 1,024 MB.
+ship with Brand (`scene_names`). Units are those of the thesis: MB and seconds; 1 GB of capacity is 1,024 MB.
 """
 
 from __future__ import annotations
@@ -21,29 +21,37 @@ from brand.errors import UsageError
 from brand.orders.base.random import RandomStream, permutation
 
 _BESIDE: Final = {"published", "grid"}
-"""Tables of a file that are no part of the scene."""
+"""Tables of a file that are not part of the scene."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What the thesis does not state, but its figures need. With the defaults `in_turn` yields its tables."""
+    """Assumptions that the thesis does not state, but its figures need.
+
+    With the defaults `in_turn` yields its tables.
+    """
 
     readers_in_turn: bool = True
-    """Storage has as many readers as nodes with a planned read at this time; otherwise always all nodes."""
+    """Whether storage has as many readers as nodes with a planned read at this time; otherwise always all nodes."""
     plan_ahead: bool = True
-    """A node plans reads for its whole staging buffer at once; otherwise the nodes take turns, one batch each."""
+    """Whether a node plans reads for its whole staging buffer at once; otherwise the nodes take turns, one batch
+    each.
+    """
     undivided: bool = True
-    """Every thread reads a local tier at the rate of all its threads together; otherwise the threads share the rate."""
+    """Whether every thread reads a local tier at the rate of all its threads together; otherwise they share the
+    rate.
+    """
     peers: bool = False
-    """Policy `frequency` also reads what other nodes hold, where it guesses that they hold it already."""
+    """Whether policy `frequency` also reads samples from other nodes if it guesses that they already hold them."""
     to_the_brim: bool = True
-    """Once memory overflows, preloading fills each local tier entirely, all tiers at the same time; otherwise it loads
-    no more than a node's share, one tier after the other."""
+    """Whether preloading, once memory overflows, fills each local tier entirely, all tiers at the same time;
+    otherwise it loads no more than a node's partition, one tier after the other.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """The numbers of a simulation. Raises `UsageError` where they contradict each other."""
+    """The numbers of a simulation. Raises `UsageError` if they contradict each other."""
 
     samples: int
     """Samples of the data set."""
@@ -70,7 +78,7 @@ class Scene:
     threads: tuple[int, ...]
     """Threads of a node that fill the staging buffer, then those that fill each local tier, fastest tier first."""
     room_mb: tuple[float, ...]
-    """MB of the staging buffer, then of each local tier."""
+    """Capacity in MB of the staging buffer, then of each local tier."""
     local_mb_s: tuple[float, ...]
     """MB/s at which all threads of the staging buffer and of each local tier together read it."""
     storage_ops_s: float = math.inf
@@ -78,7 +86,7 @@ class Scene:
     seed: int = 0
     """Seed of sizes and draws."""
     rules: Rules = field(default_factory=Rules)
-    """What the clock `in_turn` assumes."""
+    """Assumptions of the clock `in_turn`."""
 
     def __post_init__(self) -> None:
         for name in ("samples", "epochs", "nodes", "batch"):
@@ -129,21 +137,21 @@ class Scene:
         return self.samples // self.batch
 
     def storage_rate(self, readers: int) -> float:
-        """MB/s that so many readers get from storage together."""
+        """Return the MB/s that `readers` readers get from storage together."""
         counts, rates = zip(*self.storage_mb_s, strict=True)
         return float(np.interp(readers, counts, rates))
 
     def fetch_s(self, readers: int) -> float:
-        """Seconds in which one of so many readers gets a MB from storage."""
+        """Return the seconds in which one of `readers` readers gets a MB from storage."""
         return 1 / min(self.client_mb_s, self.storage_rate(readers) / readers)
 
     def sizes(self) -> NDArray[np.float64]:
-        """MB of each sample, shape (samples,)."""
+        """Return the MB of each sample, shape (samples,)."""
         drawn = np.random.Generator(np.random.Philox(self.seed)).normal(self.mean_mb, self.sd_mb, self.samples)
         return np.maximum(0.0, drawn)
 
     def draws(self) -> NDArray[Any]:
-        """The samples that each node draws, integers of shape (epochs, iterations, nodes, batch / nodes).
+        """Return the samples that each node draws, integers of shape (epochs, iterations, nodes, batch / nodes).
 
         An epoch is a permutation of all samples, without those of the last, incomplete iteration.
         """
@@ -152,7 +160,7 @@ class Scene:
         return np.stack([epoch[: math.prod(shape)].reshape(shape) for epoch in epochs])
 
     def scaled(self, share: float) -> Scene:
-        """The scene with this share of its samples and of its local tiers, which shortens the simulation.
+        """Return the scene with this fraction of its samples and of its local tiers, which shortens the simulation.
 
         The staging buffer keeps its size: the pace within an epoch depends on how many batches it holds.
         """
@@ -164,12 +172,12 @@ class Scene:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """A table of scenes that differ in room, beside what was published."""
+    """A table of scenes that differ in capacity, with the published seconds."""
 
     disk_mb: tuple[float, ...]
-    """Room of the second local tier of each row, in MB."""
+    """Capacity of the second local tier of each row, in MB."""
     memory_mb: tuple[float, ...]
-    """Room of the first local tier of each column, in MB."""
+    """Capacity of the first local tier of each column, in MB."""
     scenes: tuple[tuple[Scene, ...], ...]
     """Scenes, [row][column]."""
     published: tuple[tuple[float, ...], ...]
@@ -177,12 +185,15 @@ class Grid:
 
 
 def scene_names() -> list[str]:
-    """Names of the scenes that ship with Brand, sorted."""
+    """Return the names of the scenes that ship with Brand, sorted."""
     return sorted(file.name.removesuffix(".toml") for file in _shipped().iterdir() if file.name.endswith(".toml"))
 
 
 def load_scene(name_or_path: str | Path) -> Scene:
-    """A shipped scene by its name, or the scene of a TOML file. Raises `UsageError`."""
+    """Load a shipped scene by its name, or the scene of a TOML file.
+
+    Raises `UsageError` if it is unknown or invalid.
+    """
     table = {key: value for key, value in _table(name_or_path).items() if key not in _BESIDE}
     rules = table.pop("rules", {})
     if not isinstance(rules, Mapping):
@@ -201,7 +212,10 @@ def load_scene(name_or_path: str | Path) -> Scene:
 
 
 def load_published(name: str | Path) -> dict[str, float]:
-    """Published seconds of a scene by policy; empty where nothing was published. Raises `UsageError`."""
+    """Return the published seconds of a scene by policy; empty if nothing was published.
+
+    Raises `UsageError` if the scene is unknown or invalid.
+    """
     table = _table(name).get("published", {})
     if not isinstance(table, Mapping):
         raise UsageError(f"{name}: published = {table!r}: give a table [published]")
@@ -212,7 +226,7 @@ def load_published(name: str | Path) -> dict[str, float]:
 
 
 def load_grid(name: str | Path) -> Grid:
-    """The scenes of a file with a table `[grid]`. Raises `UsageError`."""
+    """Load the scenes of a file with a table `[grid]`. Raises `UsageError` if it has none or is invalid."""
     scene, table = load_scene(name), _table(name).get("grid", {})
     if set(table) != {"disk_mb", "memory_mb", "published"} or scene.tiers != 2:
         raise UsageError(f"{name}: no grid: give two local tiers, and disk_mb, memory_mb and published in [grid]")
@@ -227,7 +241,7 @@ def _shipped() -> Any:
 
 
 def _table(name_or_path: str | Path) -> dict[str, Any]:
-    """What the file of a scene holds."""
+    """Return the content of the file of a scene."""
     shipped = str(name_or_path) in scene_names()
     file = _shipped() / f"{name_or_path}.toml" if shipped else Path(name_or_path)
     try:
@@ -240,7 +254,7 @@ def _table(name_or_path: str | Path) -> dict[str, Any]:
 
 
 def _check_keys(name: str | Path, kind: Any, table: Mapping[str, Any]) -> None:
-    """Raise `UsageError` where a key is unknown or missing."""
+    """Raise `UsageError` if a key is unknown or missing."""
     known = {item.name: item.default is MISSING and item.default_factory is MISSING for item in fields(kind)}
     if unknown := sorted(set(table) - set(known)):
         raise UsageError(f"{name}: {unknown[0]} is unknown: give {', '.join(known)}")

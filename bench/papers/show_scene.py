@@ -3,7 +3,7 @@
     python -m bench.papers.show_scene NAME|FILE [--policies A,B,...] [--plot FILE] [--json]
 
 NAME is a scene of the folder `scenes`, such as hdmlp-t1; FILE is a TOML file with the same fields. All policies are the
-default. `--plot` draws them (.png, .svg or .pdf), `--json` prints all digits.
+default. `--plot` plots them (.png, .svg or .pdf), `--json` prints all digits.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from brand.errors import UsageError, counted
 def show_scene(name: str, policies: str, plot: Path | None, *, as_json: bool) -> None:
     """Simulate some policies, or `all`, in a scene, and print a row for each.
 
-    Raises `UsageError`.
+    Raises `UsageError` if the scene or a policy is unknown or invalid.
     """
     figure = empty_figure(plot) if plot else None
     wanted = list(POLICIES) if policies == "all" else [policy.strip() for policy in policies.split(",")]

@@ -2,8 +2,8 @@
 
 `python -m bench.papers theory` prints them. Each row has our figure, the published one, and the difference. `HDMLP` and
 `Lobster` are figures that the papers print. `design` is a figure of this project's first model of the same thing, for
-which the papers print none: Lobster publishes neither its throughput tables nor its preprocessing models, so its
-threads are compared on a synthetic node. The tests in `tests/simulate` hold these figures.
+figures that the papers do not print: Lobster publishes neither its throughput tables nor its preprocessing models, so
+its threads are compared on a synthetic node. The tests in `tests/simulate` check these figures.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from bench.papers.threads import algorithm_1_as_printed as as_printed
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One figure."""
+    """One figure, with the published one."""
 
     what: str
     ours: float
     published: float
     source: str
-    """Who published it: a paper, or the design."""
+    """The publisher of the figure: a paper, or the design."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +57,9 @@ HITS: Final = {
 Lobster names systems, not rules: PyTorch (lru), DALI (static), NoPFS (frequency) and itself (next use).
 """
 STEADY: Final = Hits(63.9, 63.2)
-"""The same of `next use` once the caches are full."""
+"""Demand hits of `next use`, as in `HITS`, once the caches are full."""
 HELD: Final = 0.296
-"""Lobster's share of the data in a node's cache: 40 of 135 GB."""
+"""Lobster's fraction of the data in a node's cache: 40 of 135 GB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +67,9 @@ class Threads:
     """The design's figures of one allotment in one scene."""
 
     time: float
-    """Mean iteration over training."""
+    """Mean duration of an iteration over that of training."""
     imbalance: float
-    """% of the iterations."""
+    """Imbalanced iterations, in % of all iterations."""
     threads: float | None = None
 
 
@@ -110,7 +110,7 @@ THREADS: Final[dict[ThreadScene, dict[str, Threads]]] = {
 
 @cache
 def hit_figures(nodes: int) -> tuple[dict[str, float], float]:
-    """The demand hit ratio of every rule, and of `next use` after ten epochs, 0 to 1; see `HITS`."""
+    """Return the demand hit ratio of every rule, and of `next use` after ten epochs, 0 to 1; see `HITS`."""
     samples = 2_500 * nodes
     draws = node_draws(samples, nodes, 50, seed=0)
     found = {rule: hits(draws, int(HELD * samples)) for rule, hits in RULES.items()}
@@ -119,7 +119,7 @@ def hit_figures(nodes: int) -> tuple[dict[str, float], float]:
 
 @cache
 def thread_figures(scene: ThreadScene) -> dict[str, Outcome]:
-    """What every allotment makes of a scene; see `THREADS`."""
+    """Return the outcome of every allotment in a scene; see `THREADS`."""
     seconds, queues = scene.draw()
     allotted = {name: allot(queues) for name, allot in ALLOTMENTS.items()}
     allotted[SLACKER] = least(queues, slack=0.2)
@@ -127,7 +127,7 @@ def thread_figures(scene: ThreadScene) -> dict[str, Outcome]:
 
 
 def print_frequency() -> None:
-    """How many samples a node draws more than 1.1 times as often as the mean."""
+    """Print how many samples a node draws more than 1.1 times as often as the mean."""
     setting, delta = (10_000, 4, 1000), Fraction(1, 10)
     counted = counted_above(*setting, delta, seed=0)
     rows = [
@@ -139,7 +139,7 @@ def print_frequency() -> None:
 
 
 def print_reuse() -> None:
-    """Which share of a node's draws comes again after more than 1,000 iterations."""
+    """Print the fraction of a node's draws that it repeats after more than 1,000 iterations."""
     rows = [Row("in a run without end, %", 100 * share_longer(1000, 8, 562), 84.48, "design")]
     for epochs, published, source in ((30, 79.8, "design"), (30, 80, "Lobster 3"), (50, 82.0, "design")):
         rows.append(Row(f"in {epochs} epochs, %", 100 * share_longer(1000, 8, 562, epochs), published, source))
@@ -149,7 +149,7 @@ def print_reuse() -> None:
 
 
 def print_hits() -> None:
-    """Demand hits of eight nodes that read for themselves, and of one node that draws everything."""
+    """Print the demand hits of eight nodes that read for themselves, and of one node that draws everything."""
     found, steady = hit_figures(nodes=8)
     figures = [(rule, found[rule], hits) for rule, hits in HITS.items()]
     rows = []
@@ -168,7 +168,10 @@ ONE_NODE: Final = ("lru", "static", "belady")
 
 
 def print_threads() -> None:
-    """Loading threads of eight GPUs: time, imbalance, threads in use; then Algorithm 1's steps and its print."""
+    """Print the loading threads of eight GPUs: time, imbalance, threads in use; then Algorithm 1's steps.
+
+    Its form as printed in the paper follows.
+    """
     for scene, figures in THREADS.items():
         ours = thread_figures(scene)
         rows = []
@@ -200,6 +203,6 @@ def _print(title: str, rows: Iterable[Row]) -> None:
 
 
 def print_all() -> None:
-    """All tables."""
+    """Print all tables."""
     for section in (print_frequency, print_reuse, print_hits, print_threads):
         section()

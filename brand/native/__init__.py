@@ -1,7 +1,7 @@
-"""Does this process have the compiled loops over samples (core.c)? It does without them where it has none.
+"""Does this process have the compiled loops over samples (core.c)? Brand works without them if it has none.
 
-`CORE` is the extension module; None where it was not built, or where `BRAND_NATIVE=0` says so. Each caller has the same
-in Python beside it, slower and with the same results (docs/native.md).
+`CORE` is the extension module; None if it was not built, or if `BRAND_NATIVE=0` says so. Each caller has the same loop
+in Python next to it, slower and with the same results (docs/native.md).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final
 from brand.native.borrowed import lend
 
 WANTED: Final = os.environ.get("BRAND_NATIVE") != "0"
-"""Whether the core is used where there is one."""
+"""Whether the core is used if there is one."""
 
 
 def _load() -> ModuleType | None:
@@ -27,4 +27,4 @@ def _load() -> ModuleType | None:
 
 CORE: Final = _load()
 XXH3: Final = lend(("XXH3_64bits",), "xxhash._xxhash") if CORE is not None else ()
-"""The address of the function that makes a sample's checksum; empty where it cannot be had."""
+"""The address of the function that makes a sample's checksum; empty if it is not available."""

@@ -1,7 +1,7 @@
 """Which functions of other libraries does the core call? XXH3 of the package xxhash, and zstd of the package zstandard.
 
-Both packages carry these libraries inside of their extension modules. The core is given the addresses, so Brand neither
-copies nor links them. Where a package was built in another way, and does not show a function, the core does without.
+Both packages contain these libraries in their extension modules. The core is given the addresses, so Brand neither
+copies nor links them. If a package was built in another way, and does not export a function, the core works without it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ZSTD: Final = (
 
 
 def lend(names: tuple[str, ...], *modules: str) -> tuple[int, ...]:
-    """The addresses of these functions in the first module that shows all of them; empty where none does."""
+    """Return the addresses of these functions in the first module that exports all of them; empty if none does."""
     for module in modules:
         with suppress(ImportError, OSError, AttributeError):
             spec = find_spec(module)
@@ -37,5 +37,5 @@ def lend(names: tuple[str, ...], *modules: str) -> tuple[int, ...]:
 
 @cache
 def zstd() -> tuple[int, ...]:
-    """The functions that the core needs to unpack frames, in its order; empty where they cannot be had."""
+    """Return the functions that the core needs to unpack frames, in its order; empty if they are not available."""
     return lend(_ZSTD, "zstandard._cffi", "zstandard.backend_c")

@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
-"""Rebuild the small real data of this folder from the packages that it comes from.
+"""Rebuild the small real data of this folder from packages of Debian.
 
     python pick.py DATA GCIN_VOICE_DEB [OUT]
 
-DATA is the folder laid down by ``get_real_data.sh DATA images fashion-mnist audio images-webp``: files of
+DATA is the folder made by ``get_real_data.sh DATA images fashion-mnist audio images-webp``: files of
 Debian packages under ``images/``, ``fashion-mnist/``, ``audio/`` and ``images-webp/``, and the packages'
 copyright files under ``LICENSES/``. GCIN_VOICE_DEB is Debian's package ``gcin-voice`` (the Ogg Vorbis
 speech) as ``apt-get download gcin-voice`` fetches it. OUT is the folder to write to; the default is the
 folder of this script.
 
-Nothing is drawn at random and nothing is re-encoded: every picture and every clip is a byte-for-byte copy,
+Nothing is chosen at random and nothing is re-encoded: every image and every recording is a byte-for-byte copy,
 and the same input gives the same output. ``fashion-mnist-small.zip``, ``clips/``, ``photos/``,
-``SHA256SUMS`` and the licence texts that come from packages are replaced; ``README.md`` and the two licence
-texts written by hand (``LICENSES/apache-2.0.txt``, ``LICENSES/gcompris.txt``) are left alone. Python 3.10
+``SHA256SUMS`` and the licence texts of packages are replaced; ``README.md`` and the two licence
+texts written by hand (``LICENSES/apache-2.0.txt``, ``LICENSES/gcompris.txt``) are not changed. Python 3.10
 or newer, standard library only.
 """
 
@@ -29,7 +29,7 @@ from pathlib import Path
 
 FASHION_PER_CLASS = {"train": 300, "test": 60}
 
-# The same five prompts by five speakers, and one clip of each that has no transcript.
+# The same five prompts by five speakers, and one recording of each without a transcript.
 WAV_SPEAKERS = {
     "en_US_f_Allison": "beep",
     "es_MX_f_Allison": "digits__20-and",
@@ -113,12 +113,12 @@ LICENSES = {
 def evenly(names: list[str], count: int) -> list[str]:
     """Pick ``count`` of ``names`` at even steps, the first one included."""
     if len(names) < count:
-        raise ValueError(f"{count} wanted of only {len(names)}")
+        raise ValueError(f"{count} wanted, and there are only {len(names)}")
     return [names[i * len(names) // count] for i in range(count)]
 
 
 def fashion_entries(source: Path) -> Iterator[tuple[str, bytes]]:
-    """Yield (name in the archive, PNG bytes) of the picked Fashion-MNIST pictures."""
+    """Yield (name in the archive, PNG bytes) of the picked Fashion-MNIST images."""
     for part, count in FASHION_PER_CLASS.items():
         for folder in sorted(p for p in (source / part).iterdir() if p.is_dir()):
             for name in evenly(sorted(p.name for p in folder.glob("*.png")), count):
@@ -139,7 +139,7 @@ def zip_bytes(entries: list[tuple[str, bytes]], method: int) -> bytes:
 
 
 def write(path: Path, data: bytes) -> None:
-    """Write a file, its folders first."""
+    """Write a file, and make its folders first."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
 
@@ -197,7 +197,7 @@ def make_clips(data: Path, spoken: dict[str, bytes], out: Path) -> None:
             if prompt != silent:
                 said[path] = texts[path]
             elif path in texts:
-                raise ValueError(f"{path} was to have no transcript")
+                raise ValueError(f"{path} has a transcript, and should have none")
     for name, syllable in OGG_SYLLABLES.items():
         path = f"{OGG_SPEAKER}/{name}.ogg"
         write(out / path, spoken[OGG_PATH.format(syllable=syllable)])
@@ -207,7 +207,7 @@ def make_clips(data: Path, spoken: dict[str, bytes], out: Path) -> None:
 
 
 def make_sums(out: Path, parts: list[str]) -> None:
-    """Write SHA256SUMS of everything made, for ``sha256sum -c``."""
+    """Write SHA256SUMS of all files that were made, for ``sha256sum -c``."""
     made = [out / part for part in parts]
     files = [f for part in made for f in (part.rglob("*") if part.is_dir() else [part]) if f.is_file()]
     names = sorted(f.relative_to(out).as_posix() for f in files)
@@ -216,7 +216,7 @@ def make_sums(out: Path, parts: list[str]) -> None:
 
 
 def main() -> None:
-    """Parse the command line and make every part."""
+    """Parse the command line and make all data."""
     parser = argparse.ArgumentParser(description="Rebuild examples/data from the packages it comes from.")
     parser.add_argument("data", type=Path, help="folder laid down by get_real_data.sh")
     parser.add_argument("gcin_voice", type=Path, help="the Debian package gcin-voice_*.deb")
