@@ -144,7 +144,7 @@ def test_a_state_of_another_part_is_refused(small: Path) -> None:
     for shuffle in (True, False):
         every, some = (BrandSampler(data_set, shuffle=shuffle, subset=part) for part in (None, MASK))
         digest = some.order.to_json()["part"]
-        with pytest.raises(UsageError, match=f"the state is of subset {digest}, this sampler fetches all samples: give"):
+        with pytest.raises(UsageError, match=f"the state is of subset {digest}, this sampler fetches all samples"):
             every.load_state_dict(some.state_dict())
         with pytest.raises(UsageError, match=f"the state is of all samples, this sampler fetches subset {digest}"):
             some.load_state_dict(every.state_dict())
