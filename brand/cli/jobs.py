@@ -181,7 +181,11 @@ def _advice(rows: list[_JobsRow], jobs: Sequence[PlannedJob], aligned: Any) -> s
         return None
     gain = 1 - of["follow"].per_draw / of["alone"].per_draw
     if gain < _LITTLE:
-        why = ": a random subset meets little of what others draw" if any(job.subset < 1 for job in jobs) else ""
+        why = (
+            ": a random subset overlaps little with the samples of other jobs"
+            if any(job.subset < 1 for job in jobs)
+            else ""
+        )
         return f"Together these jobs read only {max(0.0, gain):.0%} less than each for itself{why}. Run them apart"
     told = f"Together these jobs read {gain:.0%} less than each for itself"
     if len({job.start for job in jobs}) > 1:

@@ -43,9 +43,12 @@ def test_lock_step_is_told_to_go_at_the_speed_of_the_slowest() -> None:
 
 @pytest.mark.slow
 def test_a_random_part_is_told_to_run_apart() -> None:
-    """It meets little of what others draw."""
+    """It overlaps little with the samples of other jobs."""
     told = brand("simulate", *IMAGINED[:4], "--memory", "0.01", "--job", "1", "--job", "1,subset=0.1").out
-    assert "less than each for itself: a random part meets little of what others draw. Run them apart" in told
+    assert (
+        "less than each for itself: a random subset overlaps little with the samples of other jobs. Run them apart"
+        in told
+    )
 
 
 def test_one_job_is_told_that_it_is_alone() -> None:
@@ -70,7 +73,7 @@ def test_each_memory_and_policy_makes_a_row_of_json() -> None:
     assert [(row["memory"], row["policy"]) for row in found["rows"]] == [
         (memory, policy) for memory in ("0.1", "1GB") for policy in ("follow", "joader", "coordl", "alone")
     ]
-    assert found["jobs"][1] == {"job": "500/s", "speed": 500, "start": 0, "part": 1, "epochs": None}
+    assert found["jobs"][1] == {"job": "500/s", "speed": 500, "start": 0, "subset": 1, "epochs": None}
     for row in found["rows"]:
         shared = row["policy"] != "alone"
         assert row["prepared_per_draw"] == pytest.approx(0.5 if shared else 1, abs=0.01)

@@ -178,7 +178,7 @@ def test_a_state_that_is_damaged_is_refused(server: RunningServer) -> None:
     others = data_set._source.data.places(np.arange(SAMPLES - 16, SAMPLES, 2))
     again = BrandSampler(job(server, "told"), subset=subset)
     again.load_state_dict(state | {"drawn": pack_drawn(others, SAMPLES)})
-    with pytest.raises(UsageError, match="with another order than this process knows"):
+    with pytest.raises(UsageError, match="with another order than this process has"):
         list(again)
 
 
