@@ -27,10 +27,7 @@ def to_vector(image: Image.Image) -> torch.Tensor:
 
 
 def train(path: Path, checkpoint: Path, stop_after: int | None = None) -> dict[str, Any]:
-    """Train, from the checkpoint if there is one, and return the model.
-
-    If `stop_after` is given, write a checkpoint after that many batches, and stop.
-    """
+    """Train from the checkpoint, if there is one. Write one after `stop_after` batches, and stop. Return the model."""
     torch.manual_seed(0)
     data = BrandDataset(path, fields=("image", "label"), transform={"image": to_vector}, memory=0.25)
     loader = BrandLoader(data, batch_size=16, sampler=BrandSampler(data, seed=0))

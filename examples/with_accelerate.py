@@ -28,10 +28,7 @@ def to_vector(image: Any) -> torch.Tensor:
 
 
 def train(path: Path, checkpoint: Path, stop_after: int | None = None) -> None:
-    """Train, from the checkpoint if there is one.
-
-    If `stop_after` is given, write a checkpoint after that many samples of epoch 1, and stop.
-    """
+    """Train from the checkpoint, if there is one. Write one after `stop_after` samples of epoch 1, and stop."""
     accelerator = Accelerator(cpu=True)
     layer = torch.nn.Linear(784, 10)
     model, optimizer = accelerator.prepare(layer, torch.optim.SGD(layer.parameters(), lr=0.1))
