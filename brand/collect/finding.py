@@ -42,7 +42,7 @@ class FoundSamples:
 
 
 def find(index: JoinedIndex, wanted: NamedSamples, on_chunk: OnChunk, *, deleted: bool = False) -> FoundSamples:
-    """Return the samples that are wanted; with `deleted`, also deleted ones.
+    """Return the named samples; with `deleted`, deleted samples as well.
 
     Raises `UsageError` if a key or an index names none, or a deleted sample; `FormatError`.
     """

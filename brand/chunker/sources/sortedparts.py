@@ -149,7 +149,7 @@ def publish_part(folder: Path, number: int, identity: str, part: SortedPart) -> 
 
 
 def find_part(folder: Path, number: int, identity: str) -> SortedPart | None:
-    """Return the part of this identity that an earlier run has finished, if its files are as they were written."""
+    """Return the sorted part with this identity that an earlier run finished, if its files are unchanged."""
     try:
         told = json.loads((folder / f"{number:06d}.json").read_bytes())
         if told["identity"] != identity:
