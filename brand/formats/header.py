@@ -52,7 +52,7 @@ class Header:
 
     @classmethod
     def from_json(cls, value: Any, path: str | Path) -> Header:
-        """Check a header object that was read from `path`, and return the header. Raises `LayoutError`, `OversizedError`."""
+        """Check a header object read from `path`, and return the header. Raises `LayoutError`, `OversizedError`."""
         try:
             classes = value["classes"]
             header = cls(

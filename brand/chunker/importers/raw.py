@@ -1,6 +1,7 @@
-"""The common part of MDS and LitData.
+"""The common part of the formats MDS and LitData.
 
-Samples after a table of offsets, columns of bytes whose contents the index does not declare, and raw pixels.
+Both store samples after a table of offsets, with columns of bytes whose contents the index does not declare, and raw
+pixels.
 """
 
 from __future__ import annotations
