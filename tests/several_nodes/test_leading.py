@@ -167,7 +167,7 @@ def test_two_nodes_that_cannot_hear_each_other_draw_nothing() -> None:
     assert not any(world.given for world in cluster.worlds)
     for rank in cluster.ranks:
         other = 1 if rank.world is cluster.worlds[0] else 0
-        assert f"nothing from node {other}" in rank.world.refused[rank.client]
+        assert f"no vote from node {other}" in rank.world.refused[rank.client]
 
 
 def test_what_stands_goes_on_without_the_others() -> None:
