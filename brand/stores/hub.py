@@ -52,13 +52,20 @@ def download(url: Url, names: str) -> Path:
     kind, repository, revision, folder = _parts(url)
     try:
         root = snapshot_download(
-            repository, repo_type=kind, revision=revision, allow_patterns=f"{folder}/*{names}" if folder else names
+            repository, repo_type=kind, revision=revision, allow_patterns=pattern_of(folder, names)
         )
     except Exception as error:  # noqa: BLE001 - the library raises those of several others
         raise UsageError(
             f"{url}: it is not on the Hub, or the Hub does not answer: {failed(error, '').strerror}"
         ) from None
     return Path(root, folder)
+
+
+def pattern_of(folder: str, names: str) -> str:
+    """Return the pattern of the files to download: `names` below a folder, or the folder itself if it is a pattern."""
+    if any(character in folder for character in "*?["):
+        return folder
+    return f"{folder}/*{names}" if folder else names
 
 
 def _parts(url: Url) -> tuple[str, str, str | None, str]:
