@@ -48,7 +48,7 @@ REPLACED = {
 """Words of an older vocabulary, as patterns of whole words, and the words of the field that replace them."""
 ALLOWED = {"README.md": ("![", "docs/images")}
 """Lines that hold one of these are not prose."""
-CLAUSE = re.compile(r"(?:^|[.:;] )(What|Whichever|Of|Where) (?!is |are |does |do |can |should )[^.?]*\.", re.MULTILINE)
+CLAUSE = re.compile(r"(?:^|[.:;] )(What|Whichever|Of|Where) [^.?;]*[.;]", re.MULTILINE)
 """A sentence whose subject is a clause."""
 
 

@@ -1,4 +1,4 @@
-"""How often does a node draw a sample if each epoch deals out all samples again?
+"""How often does a node draw a sample if each epoch shards all samples again?
 
 In each epoch one of N nodes draws a sample, each with the same chance. So over E epochs the number of a node's draws of
 a sample is binomial: E trials, chance 1/N (HDMLP, section 3.1). A node that caches the samples that it draws most often

@@ -112,7 +112,7 @@ def frequency(draws: NDArray[Any], capacity: int) -> Mask:
 def prefetched(draws: NDArray[Any], capacity: int) -> Mask:
     """Return the hits of a cache that holds the samples that the node draws most often, from before the run to its end.
 
-    Of two samples with the same count, the sample that is drawn first is placed.
+    If two samples have the same count, the sample that is drawn first is placed.
     """
     return _placed(draws, capacity, -np.bincount(draws.ravel(), minlength=_samples(draws, capacity)))
 
@@ -198,7 +198,7 @@ def _samples(draws: NDArray[Any], capacity: int) -> int:
 def _placed(draws: NDArray[Any], capacity: int, key: NDArray[np.int64]) -> Mask:
     """Return which draws draw one of the `capacity` samples with the smallest keys.
 
-    Of samples with equal keys, the sample that is drawn first wins.
+    If samples have equal keys, the sample that is drawn first wins.
     """
     sample, first = np.unique(draws, return_index=True)
     placed = np.zeros(len(key), np.bool_)

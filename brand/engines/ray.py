@@ -103,7 +103,7 @@ def _results(job: Job, bound: int) -> Iterator[PublishedChunk]:
             if not ready:
                 raise InterruptedConversionError(
                     f"the Ray cluster has finished no chunk for {STILL_S / 60:.0f} minutes: see `ray status`."
-                    " What is finished is kept; run the same command again to continue"
+                    " Finished chunks are kept; run the same command again to continue"
                 )
             yield from map(_result, ready)
     finally:
@@ -121,6 +121,6 @@ def _result(reference: Any) -> PublishedChunk:
         told = f"{type(cause).__name__}: {cause}" if cause is not None else str(error)
         raise InterruptedConversionError(
             f"a worker of the Ray cluster failed or died again and again: {told.splitlines()[0]}. Each node needs the"
-            " same versions of Brand. What is finished is kept; run the same command again to continue"
+            " same versions of Brand. Finished chunks are kept; run the same command again to continue"
         ) from error
     return made

@@ -1,4 +1,4 @@
-"""What must a new data set have in common with those of a collection, to become a segment of it?
+"""Checks that a new data set can become a segment of a collection: the properties that both must share.
 
 All segments have equal fields, chunk size and dictionary. Classes keep their numbers, and new ones get the next.
 """

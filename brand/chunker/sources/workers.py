@@ -49,7 +49,7 @@ def run_tasks(
     except BrokenProcessPool as error:
         raise InterruptedConversionError(
             "a worker process died (killed, perhaps for lack of memory: try fewer with -j)."
-            " What is finished is kept; run the same command again to continue"
+            " Finished chunks are kept; run the same command again to continue"
         ) from error
     finally:
         _end(pool)

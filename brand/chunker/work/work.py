@@ -1,4 +1,4 @@
-"""What does a conversion know of the runs before it, and where are its finished files stored?
+"""The state that a conversion keeps over several runs, and the place of its finished files.
 
 A *work folder* exists from the first moment of a conversion to its last. It holds the plan, and results that take long
 to make, so the same command continues after a kill. A lock keeps two conversions apart, and ends with its process.
