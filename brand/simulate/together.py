@@ -27,8 +27,7 @@ from brand.orders import Stripes
 from brand.orders.base.mapping import Mapping
 from brand.orders.base.placement import unit_at
 from brand.orders.policies.stripe_policy import BUFFER_SHARE, StripePolicy
-from brand.simulate.following import ReadTally, tally
-from brand.simulate.joining import Runner, draws_together
+from brand.simulate.following import ReadTally, Runner, draws_together, tally
 from brand.simulate.rounds import drawn_and_read
 
 Policy = Literal["follow", "joader", "coordl", "alone"]
