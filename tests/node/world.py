@@ -22,10 +22,9 @@ from brand.node.decide.cache.caching import CacheStart
 from brand.node.decide.cache.writing import WRITES
 from brand.node.decide.core import LARGEST_SHARE, DecodingStart
 from brand.node.decide.node_state import NodeState
-from brand.node.decide.online.growing_epoch import OnlineEpoch
-from brand.node.decide.online.growth import OnlineOrders
+from brand.node.decide.online.online_orders import OnlineEpoch, OnlineOrders
 from brand.node.decide.reads.gaps import StorageFacts
-from brand.node.decide.sharing.sharing import JobJoins
+from brand.node.decide.sharing.joins import JobJoins
 from brand.node.decide.state.choosing import ChooseCached, Placement
 from brand.node.decide.state.epoch import Epoch
 from brand.node.decide.state.lives import ActiveEpoch, Key

@@ -70,8 +70,8 @@ from brand.orders.base.mapping import Mapping as Places
 from brand.orders.order import Order
 
 if TYPE_CHECKING:
-    from brand.node.decide.decoding.preparing import ServerDecoding
-    from brand.node.decide.online.growth import OnlineOrders
+    from brand.node.decide.decoding.server_decoding import ServerDecoding
+    from brand.node.decide.online.online_orders import OnlineOrders
     from brand.node.decide.peers.peering import Peering
     from brand.node.decide.peers.peers import PeerTable
     from brand.node.decide.sharing.job_sharing import JobSharing
@@ -152,10 +152,10 @@ class NodeState:
     # -- features are imported and turned on when they are needed -----------------------------------------------------
 
     def _peering(self, index: Rows, peers: PeerTable) -> Peering:
+        from brand.node.decide.peers.announcements import Announcements
         from brand.node.decide.peers.peering import Peering
         from brand.node.decide.peers.receiving import Receiving
         from brand.node.decide.peers.sending import Sending
-        from brand.node.decide.peers.telling import Announcements
 
         core, members, epochs, passed = self.core, self.members, self.core.epochs, self.core.counters.nodes
         receiving = Receiving(index, core.residents, epochs, members, peers, core.remote_pages, passed)
@@ -172,7 +172,7 @@ class NodeState:
         if order.shares:
             self._share()
         if order.grows and self.online is None:
-            from brand.node.decide.online.growth import OnlineOrders
+            from brand.node.decide.online.online_orders import OnlineOrders
 
             self.online = OnlineOrders(self.core.epochs.runs, self.core.epochs.lives, len(self.core.residents.pages_of))
             self.core.epochs.features.turn_on(self.online)
@@ -188,7 +188,7 @@ class NodeState:
         epochs.features.turn_on(self.sharing)
         core.reads.share(self.sharing.early)
         if self.peering is not None:
-            from brand.node.decide.sharing.joinings import JoinAnnouncements
+            from brand.node.decide.sharing.join_messages import JoinAnnouncements
 
             peering, sharing = self.peering, self.sharing
             peering.set_talk(
@@ -353,6 +353,6 @@ def _peers(members: Members) -> PeerTable:
 
 
 def _preparing(start: DecodingStart, residents: Residents, epochs: Epochs) -> ServerDecoding:
-    from brand.node.decide.decoding.preparing import preparing_in
+    from brand.node.decide.decoding.server_decoding import ServerDecoding
 
-    return preparing_in(start.allocator, start.preparers, residents, epochs, start.least_runs)
+    return ServerDecoding(start.allocator, start.preparers, residents, epochs, start.least_runs)

@@ -3,7 +3,7 @@
 A large read uses the folder if the folder holds all samples that the read is for. Otherwise it reads all of them from
 the storage. Samples that are read from the storage and have a place in the folder are written to it later (`Writing`).
 The planner chooses the places (`ChooseCached`). Until it has, samples wait to be written. If the choice changes with
-each epoch, samples without a place are evicted from the folder (`Leaving`).
+each epoch, samples without a place are evicted from the folder once they are read for this epoch (`Evictions`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.node.decide.cache.leaving import Leaving
 from brand.node.decide.cache.writing import Writing
 from brand.node.decide.state.choosing import CacheContents, Placement
 from brand.node.decide.state.counters import CacheCounters
@@ -24,13 +23,68 @@ from brand.node.decide.state.lives import EpochTable
 from brand.node.decide.state.tasks import Forget, Write
 from brand.node.memory.residents import Residents
 from brand.orders.base.placement import cached_unit
+from brand.reprs import Reprs
+
+Mask = NDArray[np.bool_]
+
+
+class Evictions(Reprs, shows="moves"):
+    """The samples to evict from one folder.
+
+    The choice for an epoch is made while the epoch before it is still read. It takes effect with the first read of its
+    epoch: until then, the folder holds the samples that the epoch before still reads from it.
+    """
+
+    def __init__(self, samples: int) -> None:
+        self._coming: tuple[int, Mask] | None = None
+        """The choice that is not in effect yet: number of its first epoch, and a mask of the samples with a place."""
+        self._going = np.zeros(samples, np.bool_)
+        """Whether each sample is evicted when it is read."""
+        self.moves = False
+        """Whether samples are evicted at all."""
+
+    @property
+    def next_placed(self) -> Mask | None:
+        """Mask of the samples with a place by the choice that is not in effect yet. None if there is no such choice."""
+        return None if self._coming is None else self._coming[1]
+
+    def stop(self) -> None:
+        """Evict nothing from now on."""
+        self._coming, self.moves = None, False
+        self._going[:] = False
+
+    def store_choice(self, since: int, placed: Mask) -> None:
+        """Store a choice. It takes effect with the first read of epoch number `since`, or of a later one."""
+        self._coming, self.moves = (since, placed), True
+
+    def is_due(self, number: int) -> bool:
+        """Return whether the stored choice takes effect with this read, for epoch number `number`."""
+        return self._coming is not None and number >= self._coming[0]
+
+    def apply(self, held: Mask, to_read: Mask) -> tuple[Mask, NDArray[np.intp]]:
+        """Put the stored choice into effect. Return the mask of samples with a place, and the places to evict at once.
+
+        `held` is a mask of the folder's samples, `to_read` of the samples that epochs still have to read.
+        """
+        assert self._coming is not None
+        (_, placed), self._coming = self._coming, None
+        self._going = held & ~placed
+        now = np.flatnonzero(self._going & ~to_read)
+        self._going[now] = False
+        return placed, now
+
+    def on_read(self, places: NDArray[Any]) -> NDArray[Any]:
+        """Note that these samples are in memory. Return those of them to evict now."""
+        going: NDArray[Any] = places[self._going[places]]
+        self._going[going] = False
+        return going
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Placed:
     """The samples that have a place in the folder."""
 
-    mask: NDArray[np.bool_]
+    mask: Mask
     """Whether each sample has a place, shape (samples,)."""
     whole_unit: int = 1
     """Samples of a unit that a miss reads as a whole."""
@@ -43,7 +97,7 @@ class CacheStart:
     folder: str
     sizes: NDArray[np.uint32]
     """Stored size of each place's sample in bytes, shape (samples,)."""
-    held: NDArray[np.bool_]
+    held: Mask
     """Whether the folder holds each sample, shape (samples,)."""
     limit: int
     """Bytes that the folder's samples may take."""
@@ -66,7 +120,7 @@ class CacheStart:
         return int(self.sizes.sum(dtype=np.int64)) <= self.limit
 
 
-class Caching:
+class Caching(Reprs, shows="stopped _held writing"):
     """The cache folder of one node. `start` is None if there is none.
 
     `largest`: pages of the largest sample that memory holds, and that can therefore be written.
@@ -90,17 +144,14 @@ class Caching:
             self._held, self.stopped = start.held.copy(), start.stopped
         self._placed: Placed | None = None
         """The samples that have a place in the folder. None if the planner has not chosen."""
-        self._leaving = Leaving(len(self._held))
+        self._evictions = Evictions(len(self._held))
         self._spoilt = np.zeros(len(self._held), np.bool_)
         """Whether each sample is in a chunk whose files could not be read. Such samples are not written again."""
         self._lost: deque[Forget] = deque()
         """Samples that the folder still has to forget."""
         self.writing = Writing(residents, self.wanted)
 
-    def __repr__(self) -> str:
-        return f"Caching({self.stopped or f'{np.count_nonzero(self._held)} held, {self.writing!r}'})"
-
-    def holds(self, places: NDArray[Any]) -> NDArray[np.bool_]:
+    def holds(self, places: NDArray[Any]) -> Mask:
         """Return whether the folder holds each of these places, shape (places,)."""
         return np.zeros(len(places), np.bool_) if self.start is None else self._held[places]
 
@@ -116,8 +167,8 @@ class Caching:
         if start is None or self.stopped:
             return None
         every = np.arange(len(self._held))
-        held, coming = self._held.copy(), self._leaving.next_placed
-        placed = self._placed.mask if coming is None and self._leaving.moves and self._placed is not None else coming
+        held, coming = self._held.copy(), self._evictions.next_placed
+        placed = self._placed.mask if coming is None and self._evictions.moves and self._placed is not None else coming
         if later and placed is not None:
             held = placed & (held | lives.waited_for(len(every)) | self._residents.present(every))
         able = self._residents.pages_of <= self._largest
@@ -135,7 +186,7 @@ class Caching:
         """Samples of a unit that a miss reads as a whole. 1 if it reads only the missing sample."""
         return 1 if self._placed is None or self.stopped else self._placed.whole_unit
 
-    def on_choice(self, placed: NDArray[np.bool_], since: int | None, whole_unit: int) -> None:
+    def on_choice(self, placed: Mask, since: int | None, whole_unit: int) -> None:
         """Apply the planner's choice of samples that have a place, from epoch number `since` on. None: at once, for
         good.
 
@@ -144,9 +195,9 @@ class Caching:
         if self.stopped:
             return
         if since is not None:
-            self._leaving.store_choice(since, placed)
+            self._evictions.store_choice(since, placed)
             return
-        self._leaving.stop()
+        self._evictions.stop()
         self._placed = Placed(placed, whole_unit)
         self.writing.review()
         self.writing.add_later(np.flatnonzero(placed & ~self._held & self._residents.kept()))
@@ -155,8 +206,8 @@ class Caching:
         """Note that a read for epoch number `number` begins. The first such read puts the choice for this epoch into
         effect.
         """
-        if self._leaving.is_due(number):
-            placed, gone = self._leaving.apply(self._held, lives.waited_for(len(self._held)))
+        if self._evictions.is_due(number):
+            placed, gone = self._evictions.apply(self._held, lives.waited_for(len(self._held)))
             self._placed = Placed(placed)
             self._drop(gone)
             self.writing.review()
@@ -167,7 +218,7 @@ class Caching:
         Samples that have lost their place are evicted from the folder. `reserved`: the queue has space for all of them.
         """
         if len(places) and not self.stopped:
-            self._drop(self._leaving.on_read(places))
+            self._drop(self._evictions.on_read(places))
             self.writing.add(places, reserved=reserved)
 
     def instructions(self) -> Iterator[Write | Forget]:
@@ -177,7 +228,7 @@ class Caching:
         if self._placed is not None and not self.stopped:
             yield from self.writing.next()
 
-    def on_write_ended(self, write: Write, held: NDArray[np.bool_], stopped: str) -> None:
+    def on_write_ended(self, write: Write, held: Mask, stopped: str) -> None:
         """Record a write that has ended. `held`: whether the folder holds each of its samples now.
 
         `stopped`: why nothing more can be written. Empty if it can.
@@ -185,13 +236,12 @@ class Caching:
         wanted = self.wanted(write.places)
         new, late = write.places[held & wanted], write.places[held & ~wanted & ~self._held[write.places]]
         self._held[new] = True
-        if len(late):  # they lost their places during the write
-            self._lost.append(Forget(late, parts=False))
+        self._drop(late)  # they lost their places during the write
         self._counters.add_written(self._bytes(new))
         self.writing.on_write_ended(write)
         if stopped and not self.stopped:
             self.stopped = stopped
-            self._leaving.stop()
+            self._evictions.stop()
             self.writing.stop()
 
     def on_read_failed(self, places: NDArray[Any]) -> None:
@@ -205,8 +255,8 @@ class Caching:
 
     def forget_wrong(self, places: NDArray[Any]) -> None:
         """Forget samples with wrong checksums, so that they are read from the storage and written again."""
-        places = places[self._held[places]] if self.start is not None else places[:0]
-        if len(places):
+        if self.start is not None:
+            places = places[self._held[places]]
             self._counters.add_lost(len(places))
             self._drop(places)
 
@@ -216,7 +266,7 @@ class Caching:
         if start is None:
             return None
         state = "filling"
-        if self._leaving.moves:
+        if self._evictions.moves:
             state = "changing"
         elif self._placed is not None and not (self._placed.mask & ~self._held & ~self._spoilt).any():
             state = "full"
@@ -235,9 +285,9 @@ class Caching:
             self._held[places] = False
             self._lost.append(Forget(places, parts=False))
 
-    def wanted(self, places: NDArray[Any]) -> NDArray[np.bool_]:
+    def wanted(self, places: NDArray[Any]) -> Mask:
         """Return a mask of the samples that have a place, as far as it is chosen, and are not held."""
-        wanted: NDArray[np.bool_] = ~self._held[places] & ~self._spoilt[places]
+        wanted: Mask = ~self._held[places] & ~self._spoilt[places]
         return wanted if self._placed is None else wanted & self._placed.mask[places]
 
     def _bytes(self, places: NDArray[Any]) -> int:

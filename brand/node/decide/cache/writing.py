@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from brand.node.decide.state.tasks import Write
 from brand.node.memory.residents import Residents
+from brand.reprs import Reprs
 
 QUEUE_SHARE: Final = 2
 """Samples that wait to be written take at most `1 / QUEUE_SHARE` of the memory, or one read.
@@ -30,7 +31,7 @@ Wanted = Callable[[NDArray[Any]], NDArray[np.bool_]]
 """Returns a mask of the samples that are still to be written."""
 
 
-class Writing:
+class Writing(Reprs, shows="_queue _under_way _pages"):
     """The queue of one node. `wanted` returns a mask of the samples that belong into it."""
 
     def __init__(self, residents: Residents, wanted: Wanted) -> None:
@@ -46,9 +47,6 @@ class Writing:
         self._under_way: set[int] = set()
         """Numbers of writes."""
         self._last = 0
-
-    def __repr__(self) -> str:
-        return f"Writing({len(self._queue)} reads wait, {len(self._under_way)} writes under way, {self._pages} pages)"
 
     @property
     def room(self) -> int:
@@ -89,9 +87,8 @@ class Writing:
                 self.add(places[self._residents.present(places)])
             elif not self._queue:
                 return
-            elif len(
-                places := self._still_wanted(self._queue.popleft())
-            ):  # another epoch may have queued the same samples
+            # Another epoch may have queued the same samples.
+            elif len(places := self._still_wanted(self._queue.popleft())):
                 self._last += 1
                 self._under_way.add(self._last)
                 yield Write(self._last, places, *self._residents.chains(places))

@@ -12,11 +12,10 @@ from brand.errors import ProtocolError
 from brand.node.decide.draws.draws import LONGEST_WAIT_S
 from brand.node.decide.draws.fetches import Fetches
 from brand.node.decide.epochs.epochs import Epochs
-from brand.node.decide.peers.answering import FetchAnswers
+from brand.node.decide.peers.announcements import Announcements
 from brand.node.decide.peers.peers import Peer, PeerTable, Reach
 from brand.node.decide.peers.receiving import SILENCE_S, Receiving
-from brand.node.decide.peers.sending import Sending
-from brand.node.decide.peers.telling import Announcements
+from brand.node.decide.peers.sending import FetchAnswers, Sending
 from brand.node.decide.state.draw import Draw
 from brand.node.decide.state.epoch import Epoch
 from brand.node.decide.state.features import Feature

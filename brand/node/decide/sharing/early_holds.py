@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.node.decide.epochs.epochs import Epochs, draws_before
-from brand.node.decide.sharing.pacemakers import Pacemakers
+from brand.node.decide.sharing.joins import Pacemakers
 from brand.node.decide.state.epoch import Epoch, reached, readable
 from brand.node.decide.state.lives import ActiveEpoch, Key
 from brand.node.decide.state.states import HELD

@@ -12,21 +12,222 @@ process is refused, because no sample may be drawn twice unnoticed.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from brand.errors import UsageError
-from brand.node.decide.online.growing_epoch import OnlineEpoch
-from brand.node.decide.online.growing_orders import OnlineOrder, OnlineOrderTable
 from brand.node.decide.online.rounds import Levels, Rounds
 from brand.node.decide.state.division import Division
-from brand.node.decide.state.epoch import EpochSetting
+from brand.node.decide.state.epoch import Epoch, EpochSetting
 from brand.node.decide.state.features import NOT_ONLINE, Feature
 from brand.node.decide.state.lives import EpochTable, Key, PlanReady
+from brand.node.decide.state.read_queue import ReadQueue
 from brand.node.decide.state.runs import Runs
+from brand.node.decide.state.states import EARLY, SampleStates
+from brand.node.wire.numbers import NodeNumber, RunNumber
+from brand.orders.base.plan import EpochPlan
 from brand.orders.joader.growing import Growing
+
+MOST_KEPT: Final = 4
+"""Orders of epochs without an entry that are remembered per run, because a slow process may still draw from them."""
+
+
+@dataclass(eq=False, slots=True)
+class OnlineOrder:
+    """The order of one epoch, and the positions that clients have asked for."""
+
+    growing: Growing | None = None
+    """None until a plan is made."""
+    most: int = 0
+    """Clients have asked for positions before this one."""
+    largest: int = 0
+    """Positions of the largest draw."""
+    begun: bool = False
+    """Whether a rank has begun the epoch here."""
+    told: bool = False
+    """Whether a sample was sent to a client, so that decided positions are final."""
+    since_s: float | None = None
+    """The time of the first request for it, or of the first report of what a client knows."""
+
+    def add_request(self, end: int, count: int, now_s: float) -> None:
+        """Note that a client asks for `count` positions before `end`, or wants them decided."""
+        self.most, self.largest = max(self.most, end), max(self.largest, count)
+        self.since_s = now_s if self.since_s is None else self.since_s
+
+    def mark_begun(self) -> None:
+        """Note that a rank begins the epoch."""
+        self.begun = True
+
+    def mark_told(self) -> None:
+        """Note that samples are sent to a client."""
+        self.told = True
+
+    def set_growing(self, growing: Growing) -> Growing:
+        """Set the order if there was none. Return the order."""
+        if self.growing is None:
+            self.growing = growing
+        return self.growing
+
+
+class OnlineOrderTable:
+    """The online orders of all runs of a node, by run and epoch."""
+
+    def __init__(self, runs: Runs, lives: EpochTable) -> None:
+        self._runs, self._lives = runs, lives
+        self._orders: dict[Key, OnlineOrder] = {}
+        self._over: dict[RunNumber, set[int]] = {}
+        """Epochs whose orders are forgotten, although samples were sent to clients."""
+
+    def __repr__(self) -> str:
+        return f"OnlineOrderTable({ {key: order.growing for key, order in self._orders.items()} })"
+
+    def __getitem__(self, key: Key) -> OnlineOrder:
+        """Return the order of an epoch. Raises `UsageError` if it is forgotten."""
+        if self.is_over(key):
+            raise UsageError(
+                f"epoch {key[1]} of job {self._runs[key[0]].name} is over, and its order is not remembered"
+            )
+        return self._orders.setdefault(key, OnlineOrder())
+
+    def get(self, key: Key) -> OnlineOrder | None:
+        """Return the order of an epoch, or None if the server has none."""
+        return self._orders.get(key)
+
+    def items(self) -> list[tuple[Key, OnlineOrder]]:
+        """Return all orders."""
+        return list(self._orders.items())
+
+    def is_over(self, key: Key) -> bool:
+        """Return whether the order of an epoch is forgotten, although samples were sent to clients."""
+        return key[1] in self._over.get(key[0], ())
+
+    def reopen(self, key: Key) -> OnlineOrder:
+        """Return the order of an epoch that a rank begins or a client knows; a new one if it is forgotten."""
+        self._over.get(key[0], set()).discard(key[1])
+        return self[key]
+
+    def decided(self, key: Key) -> int:
+        """Return how many positions of an epoch are decided."""
+        order = self._orders.get(key)
+        return 0 if order is None or order.growing is None else order.growing.decided
+
+    def publish(self, key: Key, first: int, most: int) -> NDArray[np.int32]:
+        """Return up to the given number of decided samples at positions from `first` on.
+
+        These positions are final from now on.
+        """
+        if first >= self.decided(key):
+            return np.empty(0, np.int32)
+        order = self._orders[key]
+        order.mark_told()
+        assert order.growing is not None
+        return order.growing.sample_of[first : min(first + most, order.growing.decided)].copy()
+
+    def forget_old(self) -> list[Key]:
+        """Forget runs that have ended, and epochs long before the current ones. Return these epochs."""
+        gone = [key for key in self._orders if key[0] not in self._runs]
+        self._over = {run: epochs for run, epochs in self._over.items() if run in self._runs}
+        idle: dict[RunNumber, list[Key]] = {}
+        for key in self._orders:
+            if key[0] in self._runs and self._lives.get(key) is None:
+                idle.setdefault(key[0], []).append(key)
+        for keys in idle.values():
+            old = sorted(keys)[:-MOST_KEPT]
+            gone += old
+            for run, epoch in (key for key in old if self._orders[key].told):
+                self._over.setdefault(run, set()).add(epoch)
+        for key in gone:
+            del self._orders[key]
+        return gone
+
+
+class OnlineReadQueue(ReadQueue):
+    """Numbers of the reads of a plan with an online order: one read of one sample for each decided position.
+
+    A read's number is its position. The queue never reads an undecided position, because another job may have read it.
+    """
+
+    def __init__(self, plan: EpochPlan, growing: Growing) -> None:
+        super().__init__(plan)
+        self._growing = growing
+        self._known = 0
+        """Positions before this one have been visited."""
+
+    def look(self, states: SampleStates) -> None:
+        """Queue the reads of due samples at positions that were decided since the last call."""
+        positions = np.arange(self._known, self._growing.decided)
+        places = self._growing.sample_of[self._known : self._growing.decided]
+        wanted = positions[states.due(places) | states.are(EARLY, places)]
+        self._soon, self._at = np.concatenate((self.rest(), wanted), dtype=np.int32), 0
+        self._known = self._growing.decided
+
+    def look_anew(self, states: SampleStates) -> None:
+        """Queue the reads of due samples at all decided positions."""
+        self._soon, self._at, self._known = np.arange(0, dtype=np.int32), 0, 0
+        self.look(states)
+
+    def deadlines(self, places: NDArray[Any]) -> NDArray[Any]:
+        """Return the position of each place, infinity if it is not decided."""
+        return self._growing.positions(places)
+
+    def put_back(self, places: NDArray[Any]) -> None:
+        """Queue the reads of these places again at their deadlines, as far as these are decided."""
+        positions = self._growing.position_of[places]
+        self._soon, self._at = np.union1d(self.rest(), positions[positions < self._known]).astype(np.int32), 0
+
+
+class OnlineEpoch(Epoch):
+    """The progress of one epoch with an online order."""
+
+    def __init__(
+        self, plan: EpochPlan, division: Division, number: int, setting: EpochSetting, growing: Growing
+    ) -> None:
+        super().__init__(replace(plan, sample_of=growing.sample_of), division, number, setting)
+        self.growing = growing
+        self.reads: OnlineReadQueue = OnlineReadQueue(self.plan, growing)
+
+    def decides(self, positions: NDArray[np.int64]) -> bool:
+        """Return whether the samples at these positions are decided."""
+        return int(positions.max()) < self.growing.decided
+
+    def waits_for_reads(self, positions: NDArray[np.int64]) -> bool:
+        """Return whether any of these positions waits for a read of this node."""
+        return self.decides(positions) and super().waits_for_reads(positions)
+
+    def expecting(
+        self, ranks: Mapping[int, NodeNumber], fronts: Mapping[int, int], read_of: NDArray[Any] | None = None
+    ) -> Iterator[int]:
+        """Note that more ranks draw. The rank of each sample is open, so the first rank makes the epoch need all
+        samples.
+        """
+        del fronts, read_of
+        first = not self.ranks
+        self.ranks |= ranks
+        start = self.division.start
+        if first and ranks and start < self.division.samples:  # if not, nothing is read ahead
+            places = self.plan.sample_of[min(start, self.growing.decided) :]
+            self.states.expect(places[~self._setting.limits.never_held()[places]])
+            self.progress.expect(len(places))
+            self.reads.look_anew(self.states)
+            yield len(places)
+
+    def on_growth(self, *, anew: bool) -> None:
+        """Note that more of the order is decided; `anew`: earlier positions have changed, too."""
+        if anew:
+            self.reads.look_anew(self.states)
+        else:
+            self.reads.look(self.states)
+
+    def give_up_before(self, position: int) -> NDArray[Any]:
+        """Release the positions before this one, for which no rank asks any more. Return the places that were held for
+        them.
+        """
+        return super().give_up_before(min(position, self.growing.decided))
+
 
 AHEAD: Final = 1024
 """Positions that are decided ahead, unless memory bridges more (the channel in JOADER's code)."""

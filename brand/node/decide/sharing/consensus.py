@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from brand.node.decide.sharing.sharing import JobJoins
+from brand.node.decide.sharing.joins import JobJoins
 from brand.node.decide.state.lives import EpochTable, Key
 from brand.node.decide.state.members import Members
 from brand.node.decide.state.runs import Run, Runs
