@@ -19,7 +19,6 @@ MOST_PARAMETERS = 8
 WITH_MORE = {
     "Core",
     "NodeState",
-    "Peering",
     "ClientRequests",
     "BackgroundWork",
     "UndecodedSamples",

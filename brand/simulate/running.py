@@ -268,7 +268,7 @@ class _Node:
         """Return the reads that the node starts for an epoch, in their order."""
         pages, (held, cached) = np.zeros(plan.read_count, np.int64), np.zeros((2, plan.read_count), np.int32)
         for part in blocks(len(self._run.sizes)):  # the samples of each read that are stored in memory
-            due = to_read(epoch, part)
+            due = to_read(epoch, np.arange(part.start, part.stop))
             read = read_of[part][due]
             np.add.at(pages, read, self._residents.pages_of[part][due].astype(np.int64))
             np.add.at(held, read, 1)
@@ -313,7 +313,8 @@ class _Node:
         return found
 
     def _drawn_here(self, positions: NDArray[Any]) -> NDArray[np.bool_]:
-        return drawer_of(positions, self._run.nodes, self._run.ranks) == self._members.node
+        here: NDArray[np.bool_] = drawer_of(positions, self._run.nodes, self._run.ranks) == self._members.node
+        return here
 
 
 @dataclass(frozen=True, slots=True)

@@ -152,19 +152,13 @@ class NodeState:
     # -- features are imported and turned on when they are needed -----------------------------------------------------
 
     def _peering(self, index: Rows, peers: PeerTable) -> Peering:
-        from brand.node.decide.peers.announcements import Announcements
         from brand.node.decide.peers.peering import Peering
-        from brand.node.decide.peers.receiving import Receiving
-        from brand.node.decide.peers.sending import Sending
+        from brand.node.decide.peers.receiving import NodeAmongOthers
 
-        core, members, epochs, passed = self.core, self.members, self.core.epochs, self.core.counters.nodes
-        receiving = Receiving(index, core.residents, epochs, members, peers, core.remote_pages, passed)
-        sending, telling = (
-            Sending(core.residents, epochs, passed),
-            Announcements(epochs, peers, members.node, core.on_client_gone),
-        )
-        peering = Peering(members, peers, epochs, receiving, sending, telling, self.fetches, self.depth, self._share)
-        epochs.features.turn_on(peering)
+        core = self.core
+        node = NodeAmongOthers(index, core.residents, core.epochs, self.members, core.remote_pages, core.counters.nodes)
+        peering = Peering(node, peers, self.fetches, self.depth, self._share, core.on_client_gone)
+        core.epochs.features.turn_on(peering)
         return peering
 
     def _turn_on_for(self, order: Order) -> None:
@@ -192,7 +186,7 @@ class NodeState:
 
             peering, sharing = self.peering, self.sharing
             peering.set_talk(
-                JoinAnnouncements(epochs, peering.peers, peering.telling, sharing.sharing, sharing.leading)
+                JoinAnnouncements(epochs, peering.peers, peering.announcements, sharing.sharing, sharing.leading)
             )
 
     # -- stimuli -----------------------------------------------------------------------------------------------------
@@ -245,13 +239,13 @@ class NodeState:
                 if read_for.node == self.members.node:
                     self.fetches.on_read_ended(read_for, data, error)
                 else:
-                    self._among().on_read(read_for, data)
+                    self._among().answering.on_read(read_for, data)
             case StreamOpens(node, asks):
                 instructions += self._among().on_stream_open(node, now_s, asks=asks)
             case StreamEnds(node, asks):
                 self._among().on_stream_end(node, asks=asks)
             case NodeRefuses(reason):
-                self._among().telling.disagreements.refuse_all(reason)
+                self._among().announcements.disagreements.refuse_all(reason)
             case NodeSays(node, message):
                 instructions += self._among().on_message(node, message, now_s)
         if self.preparing is not None and not isinstance(stimulus, ClientDraws | ClientTakes | ClientReleases):

@@ -153,7 +153,7 @@ class ServerDecoding(Reprs, shows="memory preparers _batches wants"):
         self._residents.mark_checked(places[sizes > 0])
         self._residents.let_go(places)
         before, samples = self._decoded.get(batch.want, (0, 0))
-        self._decoded[batch.want] = before + int(pages.sum()), samples + np.count_nonzero(pages)
+        self._decoded[batch.want] = before + int(pages.sum()), samples + int(np.count_nonzero(pages))
         never = (pages > self.memory.largest) | ((pages == 0) & (sizes != UNTRIED))
         fits = (pages > 0) & ~never
         # The batch may have become larger than expected, and its samples may have been drawn meanwhile.

@@ -1,7 +1,9 @@
-"""How far must each online order be decided, and what does a new server learn of it from clients?
+"""Which online orders does a server know, how far is each decided, and what does a new server learn from clients?
 
 Positions are decided up to the last one that a client has asked for, and somewhat ahead, so that reads have time and
-jobs draw together.
+jobs draw together. An order belongs to an epoch of a run and outlasts its entries: an answer to a client is final. The
+server remembers the orders of a run's epochs that have an entry, and the last few others. If it has forgotten an order,
+it makes no new one before a rank begins the epoch again.
 
 **A server that replaces another one** knows no order. Each client process knows the orders of its epochs as far as they
 were decided at its last draw. Before its next draw it sends them, with the number of first positions that may have been
@@ -31,9 +33,17 @@ from brand.node.decide.state.states import EARLY, SampleStates
 from brand.node.wire.numbers import NodeNumber, RunNumber
 from brand.orders.base.plan import EpochPlan
 from brand.orders.joader.growing import Growing
+from brand.reprs import Reprs
 
 MOST_KEPT: Final = 4
 """Orders of epochs without an entry that are remembered per run, because a slow process may still draw from them."""
+AHEAD: Final = 1024
+"""Positions that are decided ahead, unless memory bridges more (the channel in JOADER's code)."""
+AHEAD_SHARE: Final = 32
+"""Upper limit on the share of an epoch that is decided ahead: one job's own decisions are shared with no other job."""
+LEAST_AHEAD: Final = 16
+RECOVERY_S: Final = 5.0
+"""Time that an epoch begun by another server waits for the knowledge of client processes."""
 
 
 @dataclass(eq=False, slots=True)
@@ -59,11 +69,9 @@ class OnlineOrder:
         self.since_s = now_s if self.since_s is None else self.since_s
 
     def mark_begun(self) -> None:
-        """Note that a rank begins the epoch."""
         self.begun = True
 
     def mark_told(self) -> None:
-        """Note that samples are sent to a client."""
         self.told = True
 
     def set_growing(self, growing: Growing) -> Growing:
@@ -73,7 +81,7 @@ class OnlineOrder:
         return self.growing
 
 
-class OnlineOrderTable:
+class OnlineOrderTable(Reprs, shows="_orders"):
     """The online orders of all runs of a node, by run and epoch."""
 
     def __init__(self, runs: Runs, lives: EpochTable) -> None:
@@ -81,9 +89,6 @@ class OnlineOrderTable:
         self._orders: dict[Key, OnlineOrder] = {}
         self._over: dict[RunNumber, set[int]] = {}
         """Epochs whose orders are forgotten, although samples were sent to clients."""
-
-    def __repr__(self) -> str:
-        return f"OnlineOrderTable({ {key: order.growing for key, order in self._orders.items()} })"
 
     def __getitem__(self, key: Key) -> OnlineOrder:
         """Return the order of an epoch. Raises `UsageError` if it is forgotten."""
@@ -94,11 +99,9 @@ class OnlineOrderTable:
         return self._orders.setdefault(key, OnlineOrder())
 
     def get(self, key: Key) -> OnlineOrder | None:
-        """Return the order of an epoch, or None if the server has none."""
         return self._orders.get(key)
 
     def items(self) -> list[tuple[Key, OnlineOrder]]:
-        """Return all orders."""
         return list(self._orders.items())
 
     def is_over(self, key: Key) -> bool:
@@ -111,7 +114,6 @@ class OnlineOrderTable:
         return self[key]
 
     def decided(self, key: Key) -> int:
-        """Return how many positions of an epoch are decided."""
         order = self._orders.get(key)
         return 0 if order is None or order.growing is None else order.growing.decided
 
@@ -181,7 +183,11 @@ class OnlineReadQueue(ReadQueue):
 
 
 class OnlineEpoch(Epoch):
-    """The progress of one epoch with an online order."""
+    """The progress of one epoch with an online order. Each node has such an epoch for itself.
+
+    The epoch needs all samples that ranks will draw and waits for each of them, although most have no position yet. It
+    holds the samples of these that another job reads, and reads only samples with a decided position.
+    """
 
     def __init__(
         self, plan: EpochPlan, division: Division, number: int, setting: EpochSetting, growing: Growing
@@ -191,11 +197,9 @@ class OnlineEpoch(Epoch):
         self.reads: OnlineReadQueue = OnlineReadQueue(self.plan, growing)
 
     def decides(self, positions: NDArray[np.int64]) -> bool:
-        """Return whether the samples at these positions are decided."""
         return int(positions.max()) < self.growing.decided
 
     def waits_for_reads(self, positions: NDArray[np.int64]) -> bool:
-        """Return whether any of these positions waits for a read of this node."""
         return self.decides(positions) and super().waits_for_reads(positions)
 
     def expecting(
@@ -223,22 +227,10 @@ class OnlineEpoch(Epoch):
             self.reads.look(self.states)
 
     def give_up_before(self, position: int) -> NDArray[Any]:
-        """Release the positions before this one, for which no rank asks any more. Return the places that were held for
-        them.
-        """
         return super().give_up_before(min(position, self.growing.decided))
 
 
-AHEAD: Final = 1024
-"""Positions that are decided ahead, unless memory bridges more (the channel in JOADER's code)."""
-AHEAD_SHARE: Final = 32
-"""Upper limit on the share of an epoch that is decided ahead: one job's own decisions are shared with no other job."""
-LEAST_AHEAD: Final = 16
-RECOVERY_S: Final = 5.0
-"""Time that an epoch begun by another server waits for the knowledge of client processes."""
-
-
-class OnlineOrders(Feature):
+class OnlineOrders(Feature, Reprs, shows="orders _rounds"):
     """Decides the online orders of all runs of a node. `samples`: of the data set."""
 
     def __init__(self, runs: Runs, lives: EpochTable, samples: int) -> None:
@@ -247,30 +239,22 @@ class OnlineOrders(Feature):
         self._rounds = Rounds(samples)
         self._levels: dict[Key, Levels] = {}
 
-    def __repr__(self) -> str:
-        return f"OnlineOrders({self.orders!r}, {self._rounds!r})"
-
     @property
     def hurries(self) -> bool:
-        """Whether there is more to decide at once."""
         return self._rounds.is_due(self._levels)
 
     # -- events ------------------------------------------------------------------------------------------------------
 
     def begin(self, key: Key) -> None:
-        """Note that a rank begins an epoch."""
         if self._runs[key[0]].order.grows:
             self.orders.reopen(key).mark_begun()
 
     def ask(self, key: Key, positions: NDArray[np.int64], now_s: float) -> None:
-        """Note that a client asks for positions of an epoch. Raises `UsageError`."""
         if self._runs[key[0]].order.grows:
             self.orders[key].add_request(int(positions.max()) + 1, len(positions), now_s)
 
     def answer(self, key: Key) -> int:
-        """Note that samples are sent to a client. Return the number of decided positions, 0 if the order is not
-        online.
-        """
+        """Note that samples are sent to a client. Return the number of decided positions, 0 for other orders."""
         if self._runs[key[0]].order.grows:
             self.orders[key].mark_told()
         return self.orders.decided(key)
@@ -278,7 +262,6 @@ class OnlineOrders(Feature):
     def make(
         self, key: Key, ready: PlanReady, division: Division, number: int, setting: EpochSetting
     ) -> OnlineEpoch | None:
-        """Return the epoch whose plan is made; None if its order is decided already."""
         plan = ready.plan
         if not plan.grows:
             return None
@@ -290,11 +273,9 @@ class OnlineOrders(Feature):
         return OnlineEpoch(plan, division, number, setting, growing)
 
     def is_over(self, key: Key) -> bool:
-        """Return whether the order of an epoch is forgotten, although samples were sent to clients."""
         return self.orders.is_over(key)
 
     def forget_runs(self) -> None:
-        """Forget runs that have ended."""
         for key in self.orders.forget_old():
             self._rounds.leave(key)
 

@@ -1,4 +1,4 @@
-"""What do other nodes know about the draws of this node, and what do they draw themselves?
+"""What do other nodes know about the draws of this node, what do they draw themselves, and which runs do nodes refuse?
 
 A node tells every other node which epochs its ranks draw, and from which position on. Two nodes that draw different
 orders under the same name disagree: they refuse the run before they answer its first draw.
@@ -20,12 +20,13 @@ from brand.node.wire.drawing import Begin, Drawing
 from brand.node.wire.numbers import ClientNumber, NodeNumber, RunNumber
 from brand.node.wire.peer_messages import EpochAnnounced, EpochReleased, Refused
 from brand.orders.order import Order
+from brand.reprs import Reprs
 
 REMEMBER_S: Final = 2.0
 """Time that a run is refused after its last client has disconnected."""
 
 
-class Disagreements:
+class Disagreements(Reprs, shows="_wrong"):
     """Runs that the server refuses, with the reasons."""
 
     def __init__(self, runs: Runs) -> None:
@@ -34,9 +35,6 @@ class Disagreements:
         """Reasons by run. The reason of key None is for all runs."""
         self._lately: dict[tuple[str, Order], tuple[str, float]] = {}
         """The reason by name and order of a refused run, and the time until which it is remembered."""
-
-    def __repr__(self) -> str:
-        return f"Disagreements({self._wrong})"
 
     @property
     def all_refused(self) -> bool:
@@ -75,9 +73,7 @@ class Disagreements:
         A process registers on each of its connections. A connection that opens shortly after the refusal is refused,
         too.
         """
-        self._lately = {
-            named: (reason, until_s) for named, (reason, until_s) in self._lately.items() if until_s > now_s
-        }
+        self._lately = {named: (why, until_s) for named, (why, until_s) in self._lately.items() if until_s > now_s}
         self._wrong = {run: reason for run, reason in self._wrong.items() if run is None or run in self._runs}
         for number, run in self._runs.items() if self._lately else ():
             lately = self._lately.get((run.name, run.order))
@@ -116,7 +112,7 @@ def _differences(here: NodeNumber, ours: Order, there: NodeNumber, theirs: Order
     return "; ".join(parts)
 
 
-class Announcements:
+class Announcements(Reprs, shows="_drawings _numbers disagreements"):
     """Announcements of draws that this node (`node`) sends to other nodes and takes from them.
 
     `left` is called with the number of a node among the clients when the node does not ask any more.
@@ -135,9 +131,6 @@ class Announcements:
         self._numbers: dict[tuple[NodeNumber, Key], int] = {}
         """Numbers of epochs that other nodes draw, by node and epoch; 0 if the node cannot take samples yet."""
         self.disagreements = Disagreements(epochs.runs)
-
-    def __repr__(self) -> str:
-        return f"Announcements({len(self._drawings)} epochs drawn here, {self._numbers} there, {self.disagreements!r})"
 
     @property
     def draws(self) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -24,6 +25,7 @@ from brand.node.decide.state.members import Members
 from brand.node.decide.state.tasks import PeerRequest, Rows
 from brand.node.memory.residents import Residents
 from brand.node.wire.numbers import NodeNumber
+from brand.reprs import Reprs
 
 HURRY_S: Final = 0.2
 """If a draw has waited for this long, this node asks the owners of the missing samples."""
@@ -31,27 +33,28 @@ SILENCE_S: Final = 2.0
 """This node does not wait for samples of an owner that has sent nothing for this long."""
 
 
-class Receiving:
-    """Samples that other nodes send to this node. They may fill `room` pages of its memory."""
+@dataclass(frozen=True, slots=True)
+class NodeAmongOthers:
+    """The parts of a node with which it exchanges samples with other nodes."""
 
-    def __init__(
-        self,
-        index: Rows,
-        residents: Residents,
-        epochs: Epochs,
-        members: Members,
-        peers: PeerTable,
-        room: int,
-        counters: NodeCounters,
-    ) -> None:
-        self._index, self._residents, self._epochs = index, residents, epochs
-        self._members, self._peers, self._counters = members, peers, counters
-        self.room = room
+    index: Rows
+    residents: Residents
+    epochs: Epochs
+    members: Members
+    room: int
+    """Pages of the memory that other nodes may fill."""
+    counters: NodeCounters
+
+
+class Receiving(Reprs, shows="room _requests"):
+    """Samples that other nodes send to this node."""
+
+    def __init__(self, node: NodeAmongOthers, peers: PeerTable) -> None:
+        self._index, self._residents, self._epochs = node.index, node.residents, node.epochs
+        self._members, self._counters, self._peers = node.members, node.counters, peers
+        self.room = node.room
         """Pages of the memory that other nodes may fill."""
         self._requests: deque[PeerRequest] = deque()
-
-    def __repr__(self) -> str:
-        return f"Receiving({self.room} pages, {len(self._requests)} requests to send)"
 
     @property
     def samples(self) -> int:
@@ -96,8 +99,7 @@ class Receiving:
         `epoch` is None if the epoch of the samples is not active any more.
         """
         both = np.concatenate((places, missed))
-        samples = len(self._residents.pages_of)
-        if len(both) and (both.min() < 0 or both.max() >= samples):
+        if len(both) and (both.min() < 0 or both.max() >= self.samples):
             raise ProtocolError("places that the data set does not have")
         counts = self._residents.pages_of[places].astype(np.int64)
         if int(counts.sum()) != len(data) or len(np.unique(both)) != len(both):

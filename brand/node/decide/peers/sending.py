@@ -1,4 +1,15 @@
-"""Which samples does this node, as their owner, send to other nodes next? A sent sample is removed from its memory."""
+"""Which samples does this node send to other nodes, as their owner, and in which order?
+
+With `stripes`, it sends all samples that the other node's ranks will draw, in the order of their draws, without
+requests. With `slots`, it sends the samples that the other node requests, and then the samples that are sent along with
+them (section 3.4 of the paper). A position is queued at most once, even if the other node requests it twice: if a
+sample were taken out of memory twice, its pages would be freed twice.
+
+**Direct reads**: another node asks for samples by place. The owner queues the question, reads the samples, and sends
+them in pieces, as fast as the asking node's stream takes them. Three limits hold for each asking node: the number of
+its open questions, the bytes of its unsent answers (no read starts above that limit), and the stream, because an answer
+is sent only on the stream of its question. Reads for other nodes count towards the reads of the owner (`depth`).
+"""
 
 from __future__ import annotations
 
@@ -23,11 +34,19 @@ from brand.node.wire.numbers import NodeNumber, RunNumber
 from brand.node.wire.peer_messages import Fetch, FetchReply
 from brand.orders.base.dtypes import index_dtype
 from brand.orders.base.plan import PeerRequests
+from brand.reprs import Reprs
 
 MAX_EARLY: Final = 1 << 20
 """Limit on the requested positions of another node that are kept until the plan is made."""
 LOOK: Final = 1024
 """Limit on the positions that `next` returns."""
+MAX_QUESTIONS: Final = 64
+"""Limit on the open questions of one node."""
+MAX_READ: Final = 16 << 20
+"""An owner starts no read for a node that has not taken this many bytes of its answers."""
+PART: Final = 1 << 20
+"""Largest piece of an answer, in bytes."""
+
 
 _OPEN, _ALONG, _ASKED = range(3)
 """Stages of a position: the node may request it; it will be sent along; it was requested or sent."""
@@ -163,7 +182,7 @@ class Batch:
 
 
 class Sending:
-    """Chooses the samples to send to other nodes."""
+    """Chooses the samples to send to other nodes. A sent sample is removed from this node's memory."""
 
     def __init__(self, residents: Residents, epochs: Epochs, counters: NodeCounters) -> None:
         self._residents, self._epochs, self._counters = residents, epochs, counters
@@ -236,14 +255,6 @@ class Sending:
         return Batch(key, here, places[~present], data)
 
 
-MAX_QUESTIONS: Final = 64
-"""Limit on the open questions of one node."""
-MAX_READ: Final = 16 << 20
-"""An owner starts no read for a node that has not taken this many bytes of its answers."""
-PART: Final = 1 << 20
-"""Largest piece of an answer, in bytes."""
-
-
 @dataclass(slots=True)
 class _AskingNode:
     """The questions of one other node."""
@@ -284,7 +295,7 @@ class _AskingNode:
         return len(self.questions) + self.reading + len({part.number for part in self.answers})
 
 
-class FetchAnswers:
+class FetchAnswers(Reprs, shows="on_the_way _asking"):
     """Questions of other nodes, from their arrival until their answers are sent."""
 
     def __init__(self, nodes: list[NodeNumber], depth: int) -> None:
@@ -293,10 +304,6 @@ class FetchAnswers:
         """Limit on simultaneous reads for all other nodes. The rest of `depth` is for this node's clients."""
         self.on_the_way = 0
         """Number of reads under way."""
-
-    def __repr__(self) -> str:
-        state = {node: (asking.open_questions, asking.unsent) for node, asking in self._asking.items()}
-        return f"FetchAnswers({self.on_the_way} reads; questions and unsent bytes by node: {state})"
 
     def reset(self, node: NodeNumber, opening: int) -> None:
         """Forget the earlier questions of a node after it has opened a stream: they get no answer."""

@@ -24,6 +24,7 @@ from brand.node.decide.state.runs import Run, Runs
 from brand.node.wire.joining import JoinVote, Vote
 from brand.node.wire.numbers import FIRST_NODE, NodeNumber, RunNumber
 from brand.orders.base.joins import Join, Joins
+from brand.reprs import Reprs
 
 LEADER: Final = FIRST_NODE
 ANSWER_S: Final = 2.0
@@ -34,7 +35,7 @@ LIMIT_S: Final = 30.0
 """A draw is refused if its joins are not committed after this long."""
 
 
-class JoinConsensus:
+class JoinConsensus(Reprs, shows="_committed _theirs"):
     """The votes of the nodes on the joins of each epoch, and the committed joins. On one node, all joins are
     committed.
     """
@@ -55,18 +56,12 @@ class JoinConsensus:
         self.changes = 0
         """Number of changes that this node reports to other nodes."""
 
-    def __repr__(self) -> str:
-        return f"JoinConsensus({len(self._committed)} epochs committed, {self._theirs})"
-
-    # -- queries -----------------------------------------------------------------------------------------------------
-
     def needs_votes(self, key: Key) -> bool:
         """Return whether nodes have to agree on the joins of an epoch."""
         run = self._runs.get(key[0])
         return self._members.nodes > 1 and run is not None and run.order.joins
 
     def vote(self, key: Key) -> Vote:
-        """Return the vote of this node."""
         return Vote(key in self._committed, key in self._led, self._sharing.joins(key))
 
     def has_vote(self, node: NodeNumber, key: Key) -> bool:
@@ -168,7 +163,6 @@ class JoinConsensus:
         self.changes += 1
 
     def forget_runs(self) -> None:
-        """Forget runs that have ended."""
         for known in (self._committed, self._led, self._unseen):
             known -= {key for key in known if key[0] not in self._runs}
         self._wrong = {run: reason for run, reason in self._wrong.items() if run in self._runs}

@@ -23,12 +23,13 @@ from brand.node.decide.state.lives import ActiveEpoch, Key
 from brand.node.decide.state.states import HELD
 from brand.node.decide.state.tasks import Read
 from brand.node.memory.residents import Residents
+from brand.reprs import Reprs
 
 LOOK_SHARE: Final = 8
 """If nothing could be given back, the next search waits until jobs have released this share of the memory."""
 
 
-class EarlyHolds:
+class EarlyHolds(Reprs, shows="_epochs"):
     """Samples that jobs hold before their own reads begin. The epochs own the holds."""
 
     def __init__(self, residents: Residents, epochs: Epochs, pacemakers: Pacemakers) -> None:
@@ -38,15 +39,8 @@ class EarlyHolds:
         self._look_at = 0
         """The value of `residents.released` from which a search for samples to give back is worthwhile."""
 
-    def __repr__(self) -> str:
-        return f"EarlyHolds({self._epochs!r})"
-
     def start(self, places: NDArray[Any], read_for: Epoch) -> list[tuple[Epoch, NDArray[Any]]]:
-        """Let the other epochs that will draw the samples of a read wait for it, so that they start no read of their
-        own.
-
-        Returns these epochs, each with the places that it waits for.
-        """
+        """Have other epochs that will draw the samples wait for this read, so that they start no read of their own."""
         others = []
         for _, live in self._epochs.lives.live():
             if live.epoch.plan.shares and live.epoch is not read_for:
@@ -57,7 +51,6 @@ class EarlyHolds:
         return others
 
     def on_read(self, read: Read, others: Sequence[tuple[Epoch, NDArray[Any]]], lost: NDArray[Any]) -> None:
-        """Give the other epochs the samples of a read, except those at the places `lost`."""
         if read.plan.grows:
             self._came[read.places] = read.number
         for epoch, places in others:
@@ -67,10 +60,7 @@ class EarlyHolds:
             self._residents.refer(came[epoch.states.mark_arrived(came)])
 
     def lead(self, key: Key, live: ActiveEpoch, deadline: NDArray[Any] | int, now_s: float) -> Any:
-        """Return how soon an epoch reaches a deadline, in draws of the fastest job that shares with it.
-
-        Infinity if its job draws nothing at present and other jobs do.
-        """
+        """Return how soon an epoch reaches a deadline; infinity if its job draws nothing now and other jobs do."""
         if live.epoch.plan.shares and self._epochs.pacing.idle(key[0], now_s):
             return math.inf
         before = draws_before(self._epochs, key, live)

@@ -1,4 +1,12 @@
-"""The hooks through which jobs that share reads take part in the steps of a node: they join and wait for each other."""
+"""The hooks through which jobs that share reads take part in the steps of a node: they join and wait for each other.
+
+**Lock step** (order `coordl`; CoorDL, coordinated prep): the first jobs wait until as many jobs as their policy names
+have begun. From then on they are in step: none draws a sample more than a window ahead of the slowest. A job that has
+ended, or has drawn nothing for a while, is not waited for. A job that is farther behind, because it started later or
+paused, proceeds alone: it waits for no job, no job waits for it, and it is in step again when it is within the window.
+So every wait has an end. This module has no clock: times are arguments. `Lockstep` owns the set of jobs that are in
+step.
+"""
 
 from __future__ import annotations
 
@@ -27,14 +35,20 @@ from brand.orders.base.joins import Join, Joins
 from brand.orders.base.policy import LockStep
 from brand.orders.order import Order
 from brand.orders.policies.following import UNIT
+from brand.reprs import Reprs
 
+FOLLOWER_SHARE: Final = 0.045
+"""Upper limit on the share of the data set that a following job holds for the samples that it missed.
+
+Found by simulation: two jobs hold 0.095 of the data set together, one job 0.053.
+"""
 GATHER_S: Final = 60.0
 """Time that the first jobs wait for the others."""
 AWAY_S: Final = 30.0
 """A job that has drawn nothing for this long is not waited for any more."""
 
 
-class Lockstep:
+class Lockstep(Reprs, shows="_in_step"):
     """The jobs of a node that are in step."""
 
     def __init__(self, runs: Runs, lives: EpochTable, pacing: Pacing, pacemakers: Pacemakers) -> None:
@@ -43,9 +57,6 @@ class Lockstep:
         """The time since when each run is in step."""
         self._together: set[Hashable] = set()
         """The common key of the groups whose jobs were all present at some time."""
-
-    def __repr__(self) -> str:
-        return f"Lockstep({sorted(self._in_step)})"
 
     def must_wait(self, draw: Draw, now_s: float) -> bool:
         """Return whether a draw waits for other jobs."""
@@ -80,7 +91,6 @@ class Lockstep:
                 yield Refuse(draw.client, UsageError(reason))
 
     def forget_runs(self) -> None:
-        """Forget runs that have ended."""
         self._in_step = {run: since_s for run, since_s in self._in_step.items() if run in self._runs}
         self._together &= {self._pacemakers.common(run) for run in self._runs}
 
@@ -112,14 +122,7 @@ class Lockstep:
         return self._pacemakers.front(self._pacing.now(run))
 
 
-FOLLOWER_SHARE: Final = 0.045
-"""Upper limit on the share of the data set that a following job holds for the samples that it missed.
-
-Found by simulation: two jobs hold 0.095 of the data set together, one job 0.053.
-"""
-
-
-class JobSharing(Feature):
+class JobSharing(Feature, Reprs, shows="sharing lockstep leading"):
     """Jobs that share the reads of one node."""
 
     def __init__(self, residents: Residents, epochs: Epochs, members: Members) -> None:
@@ -132,29 +135,21 @@ class JobSharing(Feature):
         self.leading = JoinConsensus(runs, lives, self.sharing, members)
         self._alone = members.nodes == 1
 
-    def __repr__(self) -> str:
-        return f"JobSharing({self.sharing!r}, {self.lockstep!r}, {self.leading!r})"
-
     def learn(self, key: Key, said: Joins) -> Joins:
         """Take the joins that a client knows of an epoch. Return those that this node knows. Raises `UsageError`."""
         if self.leading.learn(key, said):
             self._epochs.plans.remake(key)
         return self.leading.known(key)
 
-    # -- epochs ------------------------------------------------------------------------------------------------------
-
     def forget_runs(self) -> None:
-        """Forget runs that have ended."""
         self.sharing.forget_runs()
         self.lockstep.forget_runs()
         self.leading.forget_runs()
 
     def joined(self, key: Key) -> tuple[Join, ...]:
-        """Return the joins of an epoch, as far as they are decided."""
         return self.sharing.joins(key)
 
     def joins(self, key: Key, now_s: float) -> tuple[Join, ...] | None:
-        """Decide the joins for the plan of an epoch that has none. Return None if they are not known yet."""
         return self.leading.joins(key, now_s)
 
     def rejoins(self, now_s: float, bridge: int) -> Iterator[tuple[Key, tuple[Join, ...]]]:
@@ -162,35 +157,26 @@ class JobSharing(Feature):
         return self.sharing.rejoins(now_s, bridge) if self._alone else iter(())
 
     def wants(self, key: Key, joins: Sequence[Join]) -> bool:
-        """Return whether a plan with these joins is of use for an epoch that is under way."""
         return self.sharing.is_wanted(key, joins)
 
     def take_plan(self, key: Key, joins: tuple[Join, ...], *, live: bool) -> bool:
-        """Take a requested plan of an epoch under way. Return whether it replaces the old one."""
         return self.sharing.take_plan(key, joins, live=live)
 
     def is_committed(self, key: Key) -> bool:
-        """Return whether draws of an epoch may be answered with the joins that this node knows."""
         return self.leading.is_committed(key)
 
     def held_for_followers(self, order: Order, runs: set[RunNumber]) -> float:
-        """Return how many samples memory has to hold for jobs that follow the job of this order."""
         follow = sum(bool(self.pacemakers.others(run)) for run in runs) - 1
         return FOLLOWER_SHARE * order.samples * follow + 2 * LEAST_LOST if order.joins and follow > 0 else 0.0
 
-    # -- draws -------------------------------------------------------------------------------------------------------
-
     def ask(self, key: Key, positions: NDArray[np.int64], now_s: float) -> None:
-        """Note that a client asks for positions of an epoch, or has taken them."""
         del now_s
         self.sharing.on_ask(key, int(positions.max()))
 
     def is_held_back(self, draw: Draw, now_s: float) -> bool:
-        """Return whether a draw has to wait for other jobs, in lock step."""
         return self.lockstep.must_wait(draw, now_s)
 
     def on_drawn(self, key: Key) -> None:
-        """Note that ranks of this node have drawn samples of an epoch."""
         self.sharing.on_drawn(key)
 
     def answer(self, key: Key) -> int:

@@ -2,6 +2,9 @@
 
 A node sends every other node the joins with which it would draw an epoch (`JoinConsensus`), and sends them again after
 each change. If clients of this node draw the run, the other node remembers the run until a message releases it.
+
+Every node also reports to all other nodes from time to time how far its ranks have drawn. So each node knows the rate
+of a run over all nodes, and the leader knows the run's leading offset. This module has no clock: times are arguments.
 """
 
 from __future__ import annotations
@@ -12,34 +15,31 @@ from typing import Final
 
 from brand.errors import ProtocolError
 from brand.node.decide.epochs.epochs import Epochs
-from brand.node.decide.epochs.pacing import Pacing
 from brand.node.decide.peers.announcements import Announcements, as_client
 from brand.node.decide.peers.peers import PeerTable
 from brand.node.decide.sharing.consensus import JoinConsensus
 from brand.node.decide.sharing.joins import JobJoins
-from brand.node.decide.state.lives import EpochTable, Key
-from brand.node.decide.state.runs import Runs
+from brand.node.decide.state.lives import Key
 from brand.node.wire.joining import JoinVote, LeadingOffset, Vote
 from brand.node.wire.numbers import NodeNumber, RunNumber
 from brand.node.wire.peer_messages import EpochReleased
+from brand.reprs import Reprs
 
 TELL_S: Final = 0.25
 """Shortest time between two reports of a node's leading offsets."""
 MAX_DRAWN: Final = 1 << 62
 
 
-class LeadingOffsets:
+class LeadingOffsets(Reprs, shows="_told _drawn"):
     """The leading offsets that this node reports, and those that other nodes have reported."""
 
-    def __init__(self, runs: Runs, lives: EpochTable, pacing: Pacing, sharing: JobJoins, peers: PeerTable) -> None:
-        self._runs, self._lives, self._pacing, self._sharing, self._peers = runs, lives, pacing, sharing, peers
+    def __init__(self, epochs: Epochs, sharing: JobJoins, peers: PeerTable) -> None:
+        self._runs, self._lives, self._pacing = epochs.runs, epochs.lives, epochs.pacing
+        self._sharing, self._peers = sharing, peers
         self._told_s = float("-inf")
         self._told: dict[Key, LeadingOffset] = {}
         self._drawn: dict[tuple[NodeNumber, RunNumber], int] = {}
         """The last reported progress of the ranks of each other node, by run."""
-
-    def __repr__(self) -> str:
-        return f"LeadingOffsets({len(self._told)} epochs reported, {self._drawn})"
 
     def news(self, now_s: float) -> Iterator[tuple[NodeNumber, LeadingOffset]]:
         """Yield the changes since the last call, for each reachable node."""
@@ -76,29 +76,21 @@ class LeadingOffsets:
             self._sharing.on_drawn(key)
 
 
-class JoinAnnouncements:
+class JoinAnnouncements(Reprs, shows="_told _owed"):
     """The joins and leading offsets that this node reports to other nodes, and takes from them."""
 
     def __init__(
-        self,
-        epochs: Epochs,
-        peers: PeerTable,
-        telling: Announcements,
-        sharing: JobJoins,
-        leading: JoinConsensus,
+        self, epochs: Epochs, peers: PeerTable, announcements: Announcements, sharing: JobJoins, leading: JoinConsensus
     ) -> None:
-        self._epochs, self._peers, self._telling, self._sharing = epochs, peers, telling, sharing
-        self._leading = leading
-        self._fronts = LeadingOffsets(epochs.runs, epochs.lives, epochs.pacing, sharing, peers)
+        self._epochs, self._peers, self._announcements = epochs, peers, announcements
+        self._sharing, self._leading = sharing, leading
+        self._fronts = LeadingOffsets(epochs, sharing, peers)
         self._told: defaultdict[NodeNumber, dict[Key, Vote]] = defaultdict(dict)
         self._owed: defaultdict[NodeNumber, set[Key]] = defaultdict(set)
         """Epochs about which each node has asked."""
         self._shown: defaultdict[NodeNumber, dict[RunNumber, EpochReleased]] = defaultdict(dict)
         """Runs of clients of this node that each node knows, with the message that releases them there."""
         self._changes, self._seen = 0, (-1, -1, -1)
-
-    def __repr__(self) -> str:
-        return f"JoinAnnouncements({dict(self._told)}, {dict(self._owed)} owed)"
 
     # -- from other nodes --------------------------------------------------------------------------------------------
 
@@ -120,7 +112,7 @@ class JoinAnnouncements:
 
     def on_front(self, node: NodeNumber, front: LeadingOffset, now_s: float) -> None:
         """Take the progress of another node's ranks. Raises `ProtocolError`."""
-        key = self._telling.key_of(node, front.number)
+        key = self._announcements.key_of(node, front.number)
         if key is not None:
             self._fronts.on_front(node, key, front, now_s)
 
@@ -136,7 +128,7 @@ class JoinAnnouncements:
     def news(self, now_s: float) -> Iterator[tuple[NodeNumber, JoinVote | EpochReleased | LeadingOffset]]:
         """Yield the changes since the last call, for each reachable node."""
         for run, reason in self._leading.wrong(now_s):
-            self._telling.disagreements.note([run], reason)
+            self._announcements.disagreements.note([run], reason)
         yield from self._joinings()
         yield from self._fronts.news(now_s)
 
@@ -151,7 +143,7 @@ class JoinAnnouncements:
         for peer in self._peers:
             if self._peers.is_reachable(peer.node):
                 shown = self._shown[peer.node]
-                for number in [number for number in shown if not self._draws(number)]:
+                for number in [number for number in shown if not self._is_drawn_here(number)]:
                     yield peer.node, shown.pop(number)
                 owed = self._owed.pop(peer.node, set())
                 self._told[peer.node] = {key: said for key, said in self._told[peer.node].items() if key in live}
@@ -167,12 +159,12 @@ class JoinAnnouncements:
                 continue
             if key in live:
                 told[key] = said
-            asks, draws = key in live and not leading.has_vote(node, key), self._draws(key[0])
+            asks, draws = key in live and not leading.has_vote(node, key), self._is_drawn_here(key[0])
             if draws:
                 self._shown[node][key[0]] = EpochReleased(run.name, run.order, None)
             yield JoinVote(run.name, run.order, key[1], said, self._sharing.known(key).lap, asks, draws)
 
-    def _draws(self, number: RunNumber) -> bool:
+    def _is_drawn_here(self, number: RunNumber) -> bool:
         """Return whether clients of this node draw a run; runs of other nodes have negative numbers."""
         run = self._epochs.runs.get(number)
         return run is not None and max(run.clients, default=-1) >= 0

@@ -1,9 +1,12 @@
-"""At which point of the shared order does a run join the runs that it shares with?
+"""Which runs share, which of them leads, and at which point of the shared order does a run join the others?
+
+Runs share if their orders have the same seed and the same laps (`Policy.common`). The fastest one is the *pacemaker*.
+It stays pacemaker until another run is 10 % faster, or it ends, or it draws nothing for a while.
 
 A run joins at the pacemaker's *leading offset* when an epoch of it begins, and again when it has fallen off that
 offset. Its order follows from its joins alone (`brand.orders.policies.following`). So decided joins are final, and no
 position that a client has asked for gets another sample. This module has no clock: times are arguments. `JobJoins` owns
-the joins.
+the joins, `Pacemakers` the choice of the pacemaker, and `Pacing` the measured rates.
 """
 
 from __future__ import annotations
@@ -21,12 +24,23 @@ from brand.node.decide.state.runs import Runs
 from brand.node.wire.numbers import RunNumber
 from brand.orders.base.joins import LEAST_PACE, MAX_LAP, MOST, MOST_PACE, Join, Joins, alone
 from brand.orders.policies.following import UNIT
+from brand.reprs import Reprs
 
 FASTER: Final = 1.1
 """The pacemaker changes if another run is this many times as fast. Rates that differ by less count as equal."""
+LAP_END_SHARE: Final = 50
+"""If a pacemaker is within this share of a lap of its end, a joining run begins with the next lap."""
+LOST_SHARE: Final = 50
+"""A run joins again if it is this share of a lap off the leading offset, or more than memory holds for it."""
+LEAST_LOST: Final = 4096
+"""The fewest samples that count as lost, if memory holds that many: loaders ask for that many at a time."""
+APART_SHARE: Final = 64
+"""Smallest distance between two joins of an epoch, as a share of its draws."""
+PLANNING_S: Final = 1.0
+"""Seconds of draws by which a new join lies ahead, so that its plan is ready in time."""
 
 
-class Pacemakers:
+class Pacemakers(Reprs, shows="_pacemaker"):
     """The pacemakers of all runs of a node that share."""
 
     def __init__(self, runs: Runs, lives: EpochTable, pacing: Pacing) -> None:
@@ -34,11 +48,7 @@ class Pacemakers:
         self._pacemaker: dict[Hashable, RunNumber] = {}
         """The pacemaker of each group of runs, by the group's common key."""
 
-    def __repr__(self) -> str:
-        return f"Pacemakers({sorted(self._pacemaker.values())})"
-
     def forget_runs(self) -> None:
-        """Forget runs that have ended."""
         self._pacemaker = {common: run for common, run in self._pacemaker.items() if run in self._runs}
 
     def front(self, key: Key | None) -> int | None:
@@ -93,19 +103,7 @@ class Pacemakers:
         return None if order.policy.common is None else (order.seed, order.policy.common)
 
 
-LAP_END_SHARE: Final = 50
-"""If a pacemaker is within this share of a lap of its end, a joining run begins with the next lap."""
-LOST_SHARE: Final = 50
-"""A run joins again if it is this share of a lap off the leading offset, or more than memory holds for it."""
-LEAST_LOST: Final = 4096
-"""The fewest samples that count as lost, if memory holds that many: loaders ask for that many at a time."""
-APART_SHARE: Final = 64
-"""Smallest distance between two joins of an epoch, as a share of its draws."""
-PLANNING_S: Final = 1.0
-"""Seconds of draws by which a new join lies ahead, so that its plan is ready in time."""
-
-
-class JobJoins:
+class JobJoins(Reprs, shows="_joins pacemakers"):
     """The joins of all runs of a node. `samples`: of the data set."""
 
     def __init__(self, runs: Runs, lives: EpochTable, samples: int, pacing: Pacing, pacemakers: Pacemakers) -> None:
@@ -120,11 +118,6 @@ class JobJoins:
         """Draws that a run may make while its plan is made."""
         self._highest: dict[RunNumber, int] = {}
         """The highest lap that each run has drawn from."""
-
-    def __repr__(self) -> str:
-        return f"JobJoins({self._joins}, {self.pacemakers!r})"
-
-    # -- queries -----------------------------------------------------------------------------------------------------
 
     def joins(self, key: Key) -> tuple[Join, ...]:
         """Return the joins of an epoch; none if they are not decided, or if the run's policy has none."""
@@ -183,7 +176,6 @@ class JobJoins:
             self._add_lap(key[0], (front - 1) // self._samples)
 
     def forget_runs(self) -> None:
-        """Forget runs that have ended."""
         self.pacemakers.forget_runs()
         for run in [run for run in self._highest if run not in self._runs]:
             del self._highest[run]
