@@ -200,10 +200,7 @@ class _Together:
 
 @dataclass(frozen=True, eq=False)
 class ReadTally:
-    """The draws of several jobs in a time interval.
-
-    Arrays without a shape have that of all draws, by sample, then by time.
-    """
+    """The draws of several jobs in an interval. Arrays without a shape are by draw: by sample, then by time."""
 
     came: NDArray[np.int16]
     """The moment of the previous draw, by which the sample was read; -1 if no memory can have it."""

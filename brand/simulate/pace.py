@@ -71,18 +71,15 @@ class EpochTimes:
     @property
     def sets_the_pace(self) -> str:
         """The name of the slowest component."""
-        parts = {"training": self.training, "storage": self.storage}
-        parts |= {"cache": self.cache, "network": self.network, "decoding": self.decoding}
-        return max(parts, key=lambda part: parts[part])
+        parts = "training", "storage", "cache", "network", "decoding"
+        return max(parts, key=lambda part: float(getattr(self, part)))
 
 
 def pace(run: SimulatedRun, epochs: Sequence[Sequence[EpochWork]], machine: Machine) -> list[EpochTimes]:
     """Return the times of each epoch. `epochs`: the work of each node of the run, epoch by epoch, from `work_of`."""
     nodes, per_epoch = run.nodes, run.iterations
     iterations = per_epoch * len(epochs)
-    came = np.zeros(iterations)
-    for node in range(nodes):
-        came = np.maximum(came, np.concatenate([epoch[node].received_bytes for epoch in epochs]))
+    came = np.max([np.concatenate([epoch[node].received_bytes for epoch in epochs]) for node in range(nodes)], axis=0)
     from_storage, from_cache = _together([[epoch[node] for epoch in epochs] for node in range(nodes)], per_epoch)
     storage_s = machine.storage.seconds(from_storage.size, from_storage.operations)
     cache_s = machine.cache.seconds(from_cache.size / nodes, from_cache.operations / nodes)

@@ -137,7 +137,6 @@ class EpochWork:
 
     @property
     def direct(self) -> int:
-        """Samples that clients read one by one."""
         return int(self.exact_reads.sum())
 
 
@@ -177,9 +176,7 @@ class _Node:
         self._placed = held
         """Whether each sample has a place in the cache folder, shape (samples,)."""
         self._cached: NDArray[np.bool_] | None = None
-        """Whether the folder holds each sample and memory does not; None if there is no folder, or it is still
-        empty.
-        """
+        """Whether the folder holds each sample and memory does not. None without a folder, or while it is empty."""
         for rank in run.ranks_of(node):
             (said,) = self._state.handle(ClientRegisters(ClientNumber(rank + 1), run.order, _NAME, turn=0), 0.0)
             assert isinstance(said, Number)

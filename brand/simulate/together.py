@@ -154,10 +154,7 @@ class Together:
         return runners
 
     def _first(self) -> _Shares:
-        """Return the samples that each job reads before all other jobs, which are read even if memory caches them.
-
-        0 if jobs do not end.
-        """
+        """Return the samples that each job reads before all others, cached ones included. 0 if jobs do not end."""
         first, seen = np.zeros(len(self._jobs)), np.zeros(self._facts.samples, np.bool_)
         if self._ends:
             for at in sorted(range(len(self._jobs)), key=lambda at: self._jobs[at].start):

@@ -168,7 +168,7 @@ def test_a_job_that_is_killed_leaves_nothing_behind() -> None:
     world.leave(1)
     world.quiet()
     assert world.core.facts(1.0, world.now_s)["memory"]["used"] == 0
-    assert repr(world.online) == "OnlineOrders(orders=OnlineOrderTable(orders={}), rounds=Rounds())"
+    assert repr(world.online) == "OnlineOrders(orders={}, rounds=Rounds())"
 
 
 @pytest.mark.slow

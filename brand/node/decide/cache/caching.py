@@ -111,12 +111,10 @@ class CacheStart:
 
     @property
     def mean_bytes(self) -> float:
-        """Mean stored size of a sample."""
         return float(self.sizes.mean())
 
     @property
     def all_fits(self) -> bool:
-        """Whether the folder has space for all samples."""
         return int(self.sizes.sum(dtype=np.int64)) <= self.limit
 
 
@@ -203,9 +201,7 @@ class Caching(Reprs, shows="stopped _held writing"):
         self.writing.add_later(np.flatnonzero(placed & ~self._held & self._residents.kept()))
 
     def on_read_started(self, number: int, lives: EpochTable) -> None:
-        """Note that a read for epoch number `number` begins. The first such read puts the choice for this epoch into
-        effect.
-        """
+        """Note that a read for an epoch begins. The first one puts the choice for this epoch into effect."""
         if self._evictions.is_due(number):
             placed, gone = self._evictions.apply(self._held, lives.waited_for(len(self._held)))
             self._placed = Placed(placed)
@@ -229,10 +225,7 @@ class Caching(Reprs, shows="stopped _held writing"):
             yield from self.writing.next()
 
     def on_write_ended(self, write: Write, held: Mask, stopped: str) -> None:
-        """Record a write that has ended. `held`: whether the folder holds each of its samples now.
-
-        `stopped`: why nothing more can be written. Empty if it can.
-        """
+        """Record a write that has ended: whether the folder holds each sample now, and why it is `stopped`, if so."""
         wanted = self.wanted(write.places)
         new, late = write.places[held & wanted], write.places[held & ~wanted & ~self._held[write.places]]
         self._held[new] = True

@@ -101,9 +101,7 @@ class Placing(Reprs, shows="_aim"):
         return self._aim
 
     def _after(self, last: Aim | None, epochs: list[int]) -> Aim:
-        """Return the aim for the next epoch. Epochs are chosen in order, as each depends on the contents after the
-        last one.
-        """
+        """Return the aim for the next epoch. Epochs are chosen in order: each depends on the contents before it."""
         assert last is not None
         if last.way == "frequency":
             return last
@@ -169,9 +167,7 @@ class Keeping:
         self._runs: set[RunNumber] = set()
         """Runs that were under way at the last choice."""
         self._for: tuple[RunNumber, CacheCapacity | None] | None = None
-        """The run of the last choice, and the facts that the folder's placement depends on. None if the folder is
-        not written.
-        """
+        """The run of the last choice, and the facts for the folder's placement; None if the folder is not written."""
         self._last = self._taken = 0
         """Numbers of the last choice that was requested, and of the last one that was made."""
         self._placing = Placing(members, epochs)
@@ -221,17 +217,14 @@ class Keeping:
     def _choice(
         self, run: RunNumber, aim: Aim | None, live: dict[int, ActiveEpoch], *, anew: bool
     ) -> ChooseCached | None:
-        """Return the choice for a run with these active epochs.
-
-        The memory cache is only chosen `anew`, because the reads of the next epochs are planned with it.
-        """
+        """Return the choice for a run with these active epochs. The memory cache is only chosen `anew`."""
         self._aim, order = aim, self._order(run)
         epoch = aim.epoch if aim is not None and aim.epoch in live else next(iter(live))
         unit = order.policy.kept_unit
         later = aim is not None and aim.way in ("next", "frequency")
         whole = live[epoch].epoch.plan.reads is None and aim is not None and aim.way == "even"
         shelf = self._caching.shelf(unit, self._epochs.lives, later=later, whole=whole)
-        kept = unit if anew else None
+        kept = unit if anew else None  # the reads of the next epochs are planned with it
         if kept is None and shelf is None:
             return None
         follow = None if shelf is None else self._follow(order, aim, epoch, live[epoch])

@@ -118,9 +118,7 @@ class Writing(Reprs, shows="_queue _under_way _pages"):
         return places[wanted]
 
     def _leave_out(self, places: NDArray[Any]) -> None:
-        """Leave out samples for which the queue has no space. Stores those of the memory cache, which no read loads
-        again.
-        """
+        """Leave out samples for which the queue has no space. Store those of the memory cache, which no read loads."""
         kept = places[self._residents.to_keep(places)]
         if len(kept):
             self._left_out.append(kept)

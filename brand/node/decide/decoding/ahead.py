@@ -60,9 +60,7 @@ class NextToDecode:
 
 
 class DecodeAhead(Reprs, shows="epoch.number _cursors"):
-    """The samples of one epoch that ranks of this node still draw, and the progress of their decoding, by decode
-    spec.
-    """
+    """The samples of an epoch that ranks of this node still draw, and the progress of their decoding, by spec."""
 
     def __init__(self, epoch: Epoch) -> None:
         self.epoch = epoch
@@ -77,9 +75,7 @@ class DecodeAhead(Reprs, shows="epoch.number _cursors"):
         self.update()
 
     def update(self) -> None:
-        """Take account of ranks that have begun, positions that were given up, and a new plan after the run has
-        joined again.
-        """
+        """Take account of new ranks, positions that were given up, and a new plan after the run has joined again."""
         sample_of, progress = self.epoch.plan.sample_of, self.epoch.progress
         if self.epoch.plan is not self._plan:
             self._plan = self.epoch.plan
@@ -164,9 +160,7 @@ class DecodeAheadTable(Reprs, shows="_aheads"):
             ahead.update()
 
     def remove(self, epoch: Epoch, places: NDArray[Any]) -> None:
-        """Remove samples of an epoch that ranks have drawn. Draws before the next `update` are known from the epoch's
-        progress.
-        """
+        """Remove samples that ranks have drawn. Draws before the next `update` are known from the epoch's progress."""
         if epoch.number in self._aheads:
             self._aheads[epoch.number][1].remove(places)
 

@@ -102,9 +102,7 @@ class Allotting(Reprs, shows="_costs"):
         self._costs: defaultdict[int, Costs] = defaultdict(Costs)
 
     def record(self, want: int, sizes: NDArray[Any], seconds: float) -> None:
-        """Record the decode time of samples with these numbers of bytes. It is divided among them in proportion to the
-        predictions.
-        """
+        """Record the decode time of samples of these sizes. It is divided in proportion to the predictions."""
         predicted = self._costs[want].predict(sizes)
         self._costs[want].observe(sizes, seconds * predicted / predicted.sum())
 
@@ -122,7 +120,6 @@ class Allotting(Reprs, shows="_costs"):
         return found[next_queue(seconds_with(total, longest, budget), due_s, busy)]
 
     def forget(self, want: int) -> None:
-        """Forget a decode spec."""
         self._costs.pop(want, None)
 
 
@@ -144,7 +141,6 @@ class DecodeQueue(Reprs, shows="_allotting _empty_s"):
         self._allotting.record(want, self._bytes(places), seconds)
 
     def forget(self, want: int) -> None:
-        """Forget a decode spec."""
         self._allotting.forget(want)
 
     def next(self, working: Mapping[Queue, int], budget: int, batch: int, now_s: float) -> list[NextToDecode]:

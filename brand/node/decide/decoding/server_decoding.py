@@ -60,14 +60,11 @@ class _DecodeBatch:
     counts: NDArray[Any] | None = None
 
     def set_pages(self, places: NDArray[Any], heads: NDArray[np.int32], counts: NDArray[Any]) -> None:
-        """Record the samples that fit, and the pages allocated for them."""
         self.places, self.heads, self.counts, self.pages = places, heads, counts, 0
 
 
 class ServerDecoding(Reprs, shows="memory preparers _batches wants"):
-    """Decoding at one node by `workers` decode workers into these pages, for decode specs that at least `least_runs`
-    runs have.
-    """
+    """Decoding at one node by `workers` decode workers, for decode specs that at least `least_runs` runs have."""
 
     def __init__(self, pages: Allocator, workers: int, residents: Residents, epochs: Epochs, least_runs: int) -> None:
         self.memory, self.preparers = PreparedMemory(pages, len(residents.pages_of)), DecodeWorkers(workers, BATCH_S)

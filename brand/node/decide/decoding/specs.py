@@ -82,5 +82,4 @@ class DecodeSpecTable(Reprs, shows="_numbers _of"):
         self._prepared = {run: {n for n in numbers if runs[n] >= self.least} for run, numbers in wanted.items()}
 
     def spec_of(self, number: int) -> DecodeSpec:
-        """Return the decode spec of a number."""
         return next(want for want, of in self._numbers.items() if of == number)

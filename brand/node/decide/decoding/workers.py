@@ -122,7 +122,6 @@ class DecodeWorkers(Reprs, shows="alive ended_in_all"):
         return next((n for n, worker in enumerate(self._workers) if worker.state == WorkerState.IDLE), None)
 
     def busy_s(self, number: int, now_s: float) -> float:
-        """Return the seconds that a decode worker has been in its state."""
         return now_s - self._workers[number].since_s
 
     def mark_idle(self, number: int, now_s: float) -> None:

@@ -81,28 +81,20 @@ class OnlineOrder:
         return self.growing
 
 
-class OnlineOrderTable(Reprs, shows="_orders"):
-    """The online orders of all runs of a node, by run and epoch."""
+class OnlineOrderTable(dict[Key, OnlineOrder]):
+    """The online orders of all runs of a node, by run and epoch. A missing order is added, unless it is forgotten."""
 
     def __init__(self, runs: Runs, lives: EpochTable) -> None:
         self._runs, self._lives = runs, lives
-        self._orders: dict[Key, OnlineOrder] = {}
         self._over: dict[RunNumber, set[int]] = {}
         """Epochs whose orders are forgotten, although samples were sent to clients."""
 
-    def __getitem__(self, key: Key) -> OnlineOrder:
-        """Return the order of an epoch. Raises `UsageError` if it is forgotten."""
+    def __missing__(self, key: Key) -> OnlineOrder:
         if self.is_over(key):
             raise UsageError(
                 f"epoch {key[1]} of job {self._runs[key[0]].name} is over, and its order is not remembered"
             )
-        return self._orders.setdefault(key, OnlineOrder())
-
-    def get(self, key: Key) -> OnlineOrder | None:
-        return self._orders.get(key)
-
-    def items(self) -> list[tuple[Key, OnlineOrder]]:
-        return list(self._orders.items())
+        return self.setdefault(key, OnlineOrder())
 
     def is_over(self, key: Key) -> bool:
         """Return whether the order of an epoch is forgotten, although samples were sent to clients."""
@@ -114,36 +106,33 @@ class OnlineOrderTable(Reprs, shows="_orders"):
         return self[key]
 
     def decided(self, key: Key) -> int:
-        order = self._orders.get(key)
+        order = self.get(key)
         return 0 if order is None or order.growing is None else order.growing.decided
 
     def publish(self, key: Key, first: int, most: int) -> NDArray[np.int32]:
-        """Return up to the given number of decided samples at positions from `first` on.
-
-        These positions are final from now on.
-        """
+        """Return up to `most` decided samples at positions from `first` on. These positions are final from now on."""
         if first >= self.decided(key):
             return np.empty(0, np.int32)
-        order = self._orders[key]
+        order = self[key]
         order.mark_told()
         assert order.growing is not None
         return order.growing.sample_of[first : min(first + most, order.growing.decided)].copy()
 
     def forget_old(self) -> list[Key]:
         """Forget runs that have ended, and epochs long before the current ones. Return these epochs."""
-        gone = [key for key in self._orders if key[0] not in self._runs]
+        gone = [key for key in self if key[0] not in self._runs]
         self._over = {run: epochs for run, epochs in self._over.items() if run in self._runs}
         idle: dict[RunNumber, list[Key]] = {}
-        for key in self._orders:
+        for key in self:
             if key[0] in self._runs and self._lives.get(key) is None:
                 idle.setdefault(key[0], []).append(key)
         for keys in idle.values():
             old = sorted(keys)[:-MOST_KEPT]
             gone += old
-            for run, epoch in (key for key in old if self._orders[key].told):
+            for run, epoch in (key for key in old if self[key].told):
                 self._over.setdefault(run, set()).add(epoch)
         for key in gone:
-            del self._orders[key]
+            del self[key]
         return gone
 
 
@@ -159,18 +148,13 @@ class OnlineReadQueue(ReadQueue):
         self._known = 0
         """Positions before this one have been visited."""
 
-    def look(self, states: SampleStates) -> None:
-        """Queue the reads of due samples at positions that were decided since the last call."""
-        positions = np.arange(self._known, self._growing.decided)
-        places = self._growing.sample_of[self._known : self._growing.decided]
-        wanted = positions[states.due(places) | states.are(EARLY, places)]
-        self._soon, self._at = np.concatenate((self.rest(), wanted), dtype=np.int32), 0
+    def look(self, states: SampleStates, *, anew: bool = False) -> None:
+        """Queue the reads of due samples at positions that were decided since the last call, or at all of them."""
+        rest, first = (np.arange(0), 0) if anew else (self.rest(), self._known)
+        places = self._growing.sample_of[first : self._growing.decided]
+        wanted = first + np.flatnonzero(states.due(places) | states.are(EARLY, places))
+        self._soon, self._at = np.concatenate((rest, wanted), dtype=np.int32), 0
         self._known = self._growing.decided
-
-    def look_anew(self, states: SampleStates) -> None:
-        """Queue the reads of due samples at all decided positions."""
-        self._soon, self._at, self._known = np.arange(0, dtype=np.int32), 0, 0
-        self.look(states)
 
     def deadlines(self, places: NDArray[Any]) -> NDArray[Any]:
         """Return the position of each place, infinity if it is not decided."""
@@ -205,9 +189,7 @@ class OnlineEpoch(Epoch):
     def expecting(
         self, ranks: Mapping[int, NodeNumber], fronts: Mapping[int, int], read_of: NDArray[Any] | None = None
     ) -> Iterator[int]:
-        """Note that more ranks draw. The rank of each sample is open, so the first rank makes the epoch need all
-        samples.
-        """
+        """Add ranks that draw. The rank of each sample is open, so the first rank makes the epoch need all samples."""
         del fronts, read_of
         first = not self.ranks
         self.ranks |= ranks
@@ -216,15 +198,12 @@ class OnlineEpoch(Epoch):
             places = self.plan.sample_of[min(start, self.growing.decided) :]
             self.states.expect(places[~self._setting.limits.never_held()[places]])
             self.progress.expect(len(places))
-            self.reads.look_anew(self.states)
+            self.reads.look(self.states, anew=True)
             yield len(places)
 
     def on_growth(self, *, anew: bool) -> None:
         """Note that more of the order is decided; `anew`: earlier positions have changed, too."""
-        if anew:
-            self.reads.look_anew(self.states)
-        else:
-            self.reads.look(self.states)
+        self.reads.look(self.states, anew=anew)
 
     def give_up_before(self, position: int) -> NDArray[Any]:
         return super().give_up_before(min(position, self.growing.decided))

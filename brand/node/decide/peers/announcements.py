@@ -55,8 +55,7 @@ class Disagreements(Reprs, shows="_wrong"):
         """Clear the reason that is for all runs after a node has agreed to work with this node."""
         self._wrong.pop(None, None)
 
-    def note(self, runs: Iterable[RunNumber], reason: str) -> None:
-        """Refuse these runs."""
+    def refuse_runs(self, runs: Iterable[RunNumber], reason: str) -> None:
         self._wrong |= dict.fromkeys(runs, reason)
 
     def check(self, node: NodeNumber) -> None:
@@ -134,7 +133,6 @@ class Announcements(Reprs, shows="_drawings _numbers disagreements"):
 
     @property
     def draws(self) -> bool:
-        """Whether ranks of this node draw."""
         return bool(self._drawings)
 
     # -- to other nodes ----------------------------------------------------------------------------------------------
@@ -151,9 +149,7 @@ class Announcements(Reprs, shows="_drawings _numbers disagreements"):
         self.disagreements.check(self._node)
 
     def announce_all(self, node: NodeNumber) -> Iterator[EpochAnnounced | EpochReleased]:
-        """Return all announcements for a node that this node can ask, for the first time or again, and that knows
-        nothing.
-        """
+        """Return all announcements for a node that this node can ask now, and that knows nothing."""
         self.disagreements.clear()
         self._told[node].clear()
         return self._tell(node)
@@ -220,14 +216,14 @@ class Announcements(Reprs, shows="_drawings _numbers disagreements"):
         return self._numbers.get((node, key), 0)
 
     def on_announced(self, node: NodeNumber, told: EpochAnnounced) -> Refused | None:
-        """Take the announcement of an epoch that a node draws. Return the refusal if this node disagrees. Raises
-        `UsageError`.
-        """
+        """Take the announcement of an epoch. Return the refusal if this node disagrees. Raises `UsageError`."""
         drawing, epochs = told.drawing, self._epochs
         wrong = disagreement(self._node, self._drawings.values(), node, drawing)
         if wrong is not None:
             same = (drawing.name, drawing.turn)
-            self.disagreements.note({key[0] for key, d in self._drawings.items() if (d.name, d.turn) == same}, wrong)
+            self.disagreements.refuse_runs(
+                {key[0] for key, d in self._drawings.items() if (d.name, d.turn) == same}, wrong
+            )
             return Refused(EpochReleased(drawing.name, drawing.order, None), wrong)
         run = epochs.runs.register(as_client(node), drawing.order, drawing.name, None, drawing.turn)
         key = run, drawing.epoch

@@ -158,9 +158,9 @@ class Peering(Feature, Reprs, shows="peers announcements answering"):
                     self._epochs.lives[key].ask(node, positions)
             case Fetch(_, places):
                 self.answering.ask(node, message, self._fetches.check(places, self._members.node))
-            case Push(number, places, missed, data):
-                live = [live for _, live in self._epochs.lives.live() if live.epoch.number == number]
-                self.receiving.on_samples(node, live[0].epoch if live else None, places, missed, data, now_s)
+            case Push(number):
+                live = [live.epoch for _, live in self._epochs.lives.live() if live.epoch.number == number]
+                self.receiving.on_samples(node, live[0] if live else None, message, now_s)
             case FetchReply():
                 self._fetches.on_reply(node, message)
             case Refused(about, reason):

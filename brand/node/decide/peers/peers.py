@@ -54,7 +54,6 @@ class Peer(Reprs, shows="node reach asks _sent _allowed _received _told _outstan
 
     @property
     def reachable(self) -> bool:
-        """Whether the node can be asked."""
         return self.reach is Reach.OPEN
 
     # -- as the node that asks ---------------------------------------------------------------------------------------
@@ -73,9 +72,7 @@ class Peer(Reprs, shows="node reach asks _sent _allowed _received _told _outstan
         self._outstanding += pages
 
     def add_received(self, pages: int, now_s: float) -> None:
-        """Count `pages` pages that the peer has sent. Raises `ProtocolError` if they exceed the capacity that it was
-        told.
-        """
+        """Count pages that the peer has sent. Raises `ProtocolError` if they exceed the capacity that it was told."""
         self._received += pages
         if self._received > self._told:
             raise ProtocolError("more pages than it was allowed to send")
@@ -108,7 +105,6 @@ class Peer(Reprs, shows="node reach asks _sent _allowed _received _told _outstan
         self._allowed = self._sent = 0
 
     def on_stream_end(self) -> None:
-        """Note that the stream on which the peer asks has ended."""
         self.asks = False
 
     def allow(self, pages: int) -> None:

@@ -25,6 +25,7 @@ from brand.node.decide.state.members import Members
 from brand.node.decide.state.tasks import PeerRequest, Rows
 from brand.node.memory.residents import Residents
 from brand.node.wire.numbers import NodeNumber
+from brand.node.wire.peer_messages import Push
 from brand.reprs import Reprs
 
 HURRY_S: Final = 0.2
@@ -77,27 +78,18 @@ class Receiving(Reprs, shows="room _requests"):
             live.epoch.expect_again(node, self._residents.present)
 
     def on_node_lost(self, node: NodeNumber) -> None:
-        """Expect nothing from an owner that this node cannot ask, until it can again. Requests to the owner are
-        dropped.
-        """
+        """Expect nothing from an owner that this node cannot ask, until it can again. Drop the requests to it."""
         self._requests = deque(request for request in self._requests if request.node != node)
         self._peers[node].mark_lost()
         for _, live in self._epochs.lives.live():
             live.epoch.lose(node)
 
-    def on_samples(
-        self,
-        node: NodeNumber,
-        epoch: Epoch | None,
-        places: NDArray[np.int64],
-        missed: NDArray[np.int64],
-        data: NDArray[np.uint8],
-        now_s: float,
-    ) -> None:
-        """Take samples that an owner has sent; the arguments are those of `Batch`. Raises `ProtocolError`.
+    def on_samples(self, node: NodeNumber, epoch: Epoch | None, push: Push, now_s: float) -> None:
+        """Take samples that an owner has sent. Raises `ProtocolError`.
 
         `epoch` is None if the epoch of the samples is not active any more.
         """
+        places, missed, data = push.places, push.missed, push.data
         both = np.concatenate((places, missed))
         if len(both) and (both.min() < 0 or both.max() >= self.samples):
             raise ProtocolError("places that the data set does not have")

@@ -310,9 +310,7 @@ class FetchAnswers(Reprs, shows="on_the_way _asking"):
         self._asking[node] = _AskingNode(opening)
 
     def ask(self, node: NodeNumber, fetch: Fetch, size: int) -> None:
-        """Queue a node's question for samples of `size` stored bytes. Raises `ProtocolError` if it has too many open
-        questions.
-        """
+        """Queue a node's question for `size` stored bytes. Raises `ProtocolError` if it has too many open questions."""
         asking = self._asking[node]
         if asking.open_questions >= MAX_QUESTIONS:
             raise ProtocolError(f"more than {MAX_QUESTIONS} open questions")

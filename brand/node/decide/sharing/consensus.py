@@ -36,9 +36,7 @@ LIMIT_S: Final = 30.0
 
 
 class JoinConsensus(Reprs, shows="_committed _theirs"):
-    """The votes of the nodes on the joins of each epoch, and the committed joins. On one node, all joins are
-    committed.
-    """
+    """The votes of the nodes on the joins of each epoch, and the committed joins: on one node, all joins."""
 
     def __init__(self, runs: Runs, lives: EpochTable, sharing: JobJoins, members: Members) -> None:
         self._runs, self._lives, self._sharing, self._members = runs, lives, sharing, members
@@ -65,7 +63,6 @@ class JoinConsensus(Reprs, shows="_committed _theirs"):
         return Vote(key in self._committed, key in self._led, self._sharing.joins(key))
 
     def has_vote(self, node: NodeNumber, key: Key) -> bool:
-        """Return whether this node knows another node's vote on an epoch."""
         return (node, key) in self._theirs
 
     def is_committed(self, key: Key) -> bool:

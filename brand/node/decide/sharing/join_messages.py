@@ -30,53 +30,7 @@ TELL_S: Final = 0.25
 MAX_DRAWN: Final = 1 << 62
 
 
-class LeadingOffsets(Reprs, shows="_told _drawn"):
-    """The leading offsets that this node reports, and those that other nodes have reported."""
-
-    def __init__(self, epochs: Epochs, sharing: JobJoins, peers: PeerTable) -> None:
-        self._runs, self._lives, self._pacing = epochs.runs, epochs.lives, epochs.pacing
-        self._sharing, self._peers = sharing, peers
-        self._told_s = float("-inf")
-        self._told: dict[Key, LeadingOffset] = {}
-        self._drawn: dict[tuple[NodeNumber, RunNumber], int] = {}
-        """The last reported progress of the ranks of each other node, by run."""
-
-    def news(self, now_s: float) -> Iterator[tuple[NodeNumber, LeadingOffset]]:
-        """Yield the changes since the last call, for each reachable node."""
-        if not len(self._peers) or now_s - self._told_s < TELL_S:
-            return
-        found = {}
-        for key, live in self._lives.live():
-            run, epoch = self._runs[key[0]], live.epoch
-            if run.order.joins and live.begun and epoch.here:
-                found[key] = LeadingOffset(epoch.number, epoch.front(), run.drawn)
-        news = [front for key, front in found.items() if self._told.get(key) != front]
-        self._told = found
-        if news:
-            self._told_s = now_s
-        for peer in self._peers:
-            if self._peers.is_reachable(peer.node):
-                for front in news:
-                    yield peer.node, front
-
-    def on_front(self, node: NodeNumber, key: Key, front: LeadingOffset, now_s: float) -> None:
-        """Note the progress of another node's ranks in an epoch. Raises `ProtocolError`."""
-        if front.position > self._runs[key[0]].order.draws or front.drawn > MAX_DRAWN:
-            raise ProtocolError(f"a leading offset at position {front.position:,}, after {front.drawn:,} samples")
-        life = self._lives.get(key)
-        if life is None or life.live is None:
-            return
-        life.live.epoch.progress.learn_elsewhere(node, front.position)
-        # The first report of a node only sets the count: its draws have no known beginning.
-        before = self._drawn.get((node, key[0]), front.drawn)
-        self._drawn = {which: drawn for which, drawn in self._drawn.items() if which[1] in self._runs}
-        self._drawn[node, key[0]] = front.drawn
-        if front.drawn > before:
-            self._pacing.pulse(key[0]).beat(front.drawn - before, now_s)
-            self._sharing.on_drawn(key)
-
-
-class JoinAnnouncements(Reprs, shows="_told _owed"):
+class JoinAnnouncements(Reprs, shows="_told _owed _drawn"):
     """The joins and leading offsets that this node reports to other nodes, and takes from them."""
 
     def __init__(
@@ -84,13 +38,17 @@ class JoinAnnouncements(Reprs, shows="_told _owed"):
     ) -> None:
         self._epochs, self._peers, self._announcements = epochs, peers, announcements
         self._sharing, self._leading = sharing, leading
-        self._fronts = LeadingOffsets(epochs, sharing, peers)
         self._told: defaultdict[NodeNumber, dict[Key, Vote]] = defaultdict(dict)
         self._owed: defaultdict[NodeNumber, set[Key]] = defaultdict(set)
         """Epochs about which each node has asked."""
         self._shown: defaultdict[NodeNumber, dict[RunNumber, EpochReleased]] = defaultdict(dict)
         """Runs of clients of this node that each node knows, with the message that releases them there."""
         self._changes, self._seen = 0, (-1, -1, -1)
+        self._reported_s = float("-inf")
+        self._reported: dict[Key, LeadingOffset] = {}
+        """The leading offsets that this node has reported last, and the time of this report."""
+        self._drawn: dict[tuple[NodeNumber, RunNumber], int] = {}
+        """The last reported progress of the ranks of each other node, by run."""
 
     # -- from other nodes --------------------------------------------------------------------------------------------
 
@@ -112,9 +70,22 @@ class JoinAnnouncements(Reprs, shows="_told _owed"):
 
     def on_front(self, node: NodeNumber, front: LeadingOffset, now_s: float) -> None:
         """Take the progress of another node's ranks. Raises `ProtocolError`."""
-        key = self._announcements.key_of(node, front.number)
-        if key is not None:
-            self._fronts.on_front(node, key, front, now_s)
+        key, epochs = self._announcements.key_of(node, front.number), self._epochs
+        if key is None:
+            return
+        if front.position > epochs.runs[key[0]].order.draws or front.drawn > MAX_DRAWN:
+            raise ProtocolError(f"a leading offset at position {front.position:,}, after {front.drawn:,} samples")
+        live = epochs.get(key)
+        if live is None:
+            return
+        live.epoch.progress.learn_elsewhere(node, front.position)
+        # The first report of a node only sets the count: its draws have no known beginning.
+        before = self._drawn.get((node, key[0]), front.drawn)
+        self._drawn = {which: drawn for which, drawn in self._drawn.items() if which[1] in epochs.runs}
+        self._drawn[node, key[0]] = front.drawn
+        if front.drawn > before:
+            epochs.pacing.pulse(key[0]).beat(front.drawn - before, now_s)
+            self._sharing.on_drawn(key)
 
     def on_stream_open(self, node: NodeNumber) -> None:
         """Report everything again to a node after a stream to or from it has opened: it may have restarted."""
@@ -128,9 +99,27 @@ class JoinAnnouncements(Reprs, shows="_told _owed"):
     def news(self, now_s: float) -> Iterator[tuple[NodeNumber, JoinVote | EpochReleased | LeadingOffset]]:
         """Yield the changes since the last call, for each reachable node."""
         for run, reason in self._leading.wrong(now_s):
-            self._announcements.disagreements.note([run], reason)
+            self._announcements.disagreements.refuse_runs([run], reason)
         yield from self._joinings()
-        yield from self._fronts.news(now_s)
+        yield from self._fronts(now_s)
+
+    def _fronts(self, now_s: float) -> Iterator[tuple[NodeNumber, LeadingOffset]]:
+        """Yield the leading offsets that have changed since the last report."""
+        if not len(self._peers) or now_s - self._reported_s < TELL_S:
+            return
+        found = {}
+        for key, live in self._epochs.lives.live():
+            run, epoch = self._epochs.runs[key[0]], live.epoch
+            if run.order.joins and live.begun and epoch.here:
+                found[key] = LeadingOffset(epoch.number, epoch.front(), run.drawn)
+        news = [front for key, front in found.items() if self._reported.get(key) != front]
+        self._reported = found
+        if news:
+            self._reported_s = now_s
+        for peer in self._peers:
+            if self._peers.is_reachable(peer.node):
+                for front in news:
+                    yield peer.node, front
 
     def _joinings(self) -> Iterator[tuple[NodeNumber, JoinVote | EpochReleased]]:
         epochs, leading = self._epochs, self._leading
