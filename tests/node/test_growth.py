@@ -13,7 +13,7 @@ from hypothesis import given
 from brand.errors import UsageError
 from brand.node.decide.epochs.pacing import IDLE_S
 from brand.node.decide.online.online_orders import MOST_KEPT, RECOVERY_S, OnlineEpoch
-from brand.node.decide.sharing.early_holds import EarlyHolds
+from brand.node.decide.sharing.job_sharing import EarlyHolds
 from brand.node.decide.sharing.joins import Pacemakers
 from brand.node.decide.state.lives import Key
 from brand.node.decide.state.states import HELD

@@ -24,9 +24,8 @@ SEVERAL_NODES: Final = (
     "grpc",
 )
 JOBS_THAT_SHARE: Final = (
-    "brand.node.decide.sharing.early_holds",
-    "brand.node.decide.sharing.join_messages",
     "brand.node.decide.sharing.job_sharing",
+    "brand.node.decide.sharing.join_messages",
     "brand.node.decide.sharing.consensus",
     "brand.node.decide.sharing.joins",
 )
@@ -131,11 +130,8 @@ def test_a_plain_run_imports_no_feature(small: Path, tmp_path: Path) -> None:
 def test_a_feature_that_is_on_is_imported(small: Path, tmp_path: Path) -> None:
     """Then the names above are those of modules: no test of absence passes by a misprint."""
     found = modules_of(small, tmp_path, "joader")
-    expected = {*JOBS_THAT_SHARE, *ONLINE_ORDERS} - {
-        "brand.node.client.orders",
-        "brand.node.decide.sharing.join_messages",
-    }
-    assert expected - {"brand.node.decide.sharing.join_messages"} <= found["server"]
+    elsewhere = {"brand.node.client.orders", "brand.node.decide.sharing.join_messages"}
+    assert {*JOBS_THAT_SHARE, *ONLINE_ORDERS} - elsewhere <= found["server"]
     assert "brand.node.client.orders" in found["training"]
     assert not {*SEVERAL_NODES, *SERVER_SIDE_DECODING} & found["server"]
 

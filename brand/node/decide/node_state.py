@@ -179,14 +179,13 @@ class NodeState:
 
         core, epochs = self.core, self.core.epochs
         self.sharing = JobSharing(core.residents, epochs, self.members)
-        epochs.features.turn_on(self.sharing)
         core.reads.share(self.sharing.early)
         if self.peering is not None:
             from brand.node.decide.sharing.join_messages import JoinAnnouncements
 
             peering, sharing = self.peering, self.sharing
             peering.set_talk(
-                JoinAnnouncements(epochs, peering.peers, peering.announcements, sharing.sharing, sharing.leading)
+                JoinAnnouncements(epochs, peering.peers, peering.announcements, sharing.joins, sharing.consensus)
             )
 
     # -- stimuli -----------------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from brand.node.decide.sharing.joins import JobJoins
+from brand.node.decide.state.features import Feature
 from brand.node.decide.state.lives import EpochTable, Key
 from brand.node.decide.state.members import Members
 from brand.node.decide.state.runs import Run, Runs
@@ -35,7 +36,7 @@ LIMIT_S: Final = 30.0
 """A draw is refused if its joins are not committed after this long."""
 
 
-class JoinConsensus(Reprs, shows="_committed _theirs"):
+class JoinConsensus(Feature, Reprs, shows="_committed _theirs"):
     """The votes of the nodes on the joins of each epoch, and the committed joins: on one node, all joins."""
 
     def __init__(self, runs: Runs, lives: EpochTable, sharing: JobJoins, members: Members) -> None:
@@ -60,16 +61,15 @@ class JoinConsensus(Reprs, shows="_committed _theirs"):
         return self._members.nodes > 1 and run is not None and run.order.joins
 
     def vote(self, key: Key) -> Vote:
-        return Vote(key in self._committed, key in self._led, self._sharing.joins(key))
+        return Vote(key in self._committed, key in self._led, self._sharing.joined(key))
 
     def has_vote(self, node: NodeNumber, key: Key) -> bool:
         return (node, key) in self._theirs
 
     def is_committed(self, key: Key) -> bool:
-        """Return whether draws of an epoch may be answered with the joins that this node knows."""
         if key in self._committed or not self.needs_votes(key):
             return True
-        rows = self._sharing.joins(key)
+        rows = self._sharing.joined(key)
         if not rows or self._silent(key):
             return False
         self._committed.add(key)
@@ -82,8 +82,7 @@ class JoinConsensus(Reprs, shows="_committed _theirs"):
         return known if self.is_committed(key) else Joins((), known.lap)
 
     def joins(self, key: Key, now_s: float) -> tuple[Join, ...] | None:
-        """Return the joins for the plan of an epoch that has none, or None if they are not known yet."""
-        known = self._sharing.joins(key)
+        known = self._sharing.joined(key)
         if known or not self.needs_votes(key):
             return self._sharing.decide(key, now_s)
         if self._members.node == LEADER:
@@ -119,7 +118,7 @@ class JoinConsensus(Reprs, shows="_committed _theirs"):
 
         Returns whether a plan that was made for the epoch is void. Raises `UsageError`.
         """
-        before = self._sharing.joins(key)
+        before = self._sharing.joined(key)
         closed = not self.needs_votes(key) or key in self._committed
         self._sharing.learn(key, said, closed=closed)
         if closed or not said.rows:

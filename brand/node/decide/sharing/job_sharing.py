@@ -1,4 +1,11 @@
-"""The hooks through which jobs that share reads take part in the steps of a node: they join and wait for each other.
+"""How do jobs that share reads take part in the steps of a node? They join each other, wait, and hold samples.
+
+**Held samples**: a sample that one job reads serves all jobs that will draw it. Each of them waits for it and holds it
+until its own draw, although its own read has not begun, so one read serves them all. A job may give back a held sample
+at any time; its own read then starts when it is due. If memory has no space for a read, the samples that are drawn last
+are evicted (Belady's rule). A plan says when each sample is drawn. In an online order most samples have no position
+yet: these are evicted first, starting with those that the fewest jobs still need, then the oldest (JOADER's count of
+references).
 
 **Lock step** (order `coordl`; CoorDL, coordinated prep): the first jobs wait until as many jobs as their policy names
 have begun. From then on they are in step: none draws a sample more than a window ahead of the slowest. A job that has
@@ -10,45 +17,121 @@ step.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import astuple
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from brand.errors import UsageError
-from brand.node.decide.epochs.epochs import Epochs
+from brand.node.decide.epochs.epochs import Epochs, draws_before
 from brand.node.decide.epochs.pacing import Pacing
 from brand.node.decide.sharing.consensus import JoinConsensus
-from brand.node.decide.sharing.early_holds import EarlyHolds
-from brand.node.decide.sharing.joins import LEAST_LOST, JobJoins, Pacemakers
+from brand.node.decide.sharing.joins import JobJoins, Pacemakers
 from brand.node.decide.state.draw import Draw
+from brand.node.decide.state.epoch import Epoch, reached, readable
 from brand.node.decide.state.features import Feature
-from brand.node.decide.state.lives import EpochTable, Key
+from brand.node.decide.state.lives import ActiveEpoch, EpochTable, Key
 from brand.node.decide.state.members import Members
 from brand.node.decide.state.runs import Runs
-from brand.node.decide.state.tasks import Refuse
+from brand.node.decide.state.states import HELD
+from brand.node.decide.state.tasks import Read, Refuse
 from brand.node.memory.residents import Residents
 from brand.node.wire.numbers import RunNumber
-from brand.orders.base.joins import Join, Joins
+from brand.orders.base.joins import Joins
 from brand.orders.base.policy import LockStep
-from brand.orders.order import Order
-from brand.orders.policies.following import UNIT
 from brand.reprs import Reprs
 
-FOLLOWER_SHARE: Final = 0.045
-"""Upper limit on the share of the data set that a following job holds for the samples that it missed.
-
-Found by simulation: two jobs hold 0.095 of the data set together, one job 0.053.
-"""
 GATHER_S: Final = 60.0
 """Time that the first jobs wait for the others."""
 AWAY_S: Final = 30.0
 """A job that has drawn nothing for this long is not waited for any more."""
+LOOK_SHARE: Final = 8
+"""If nothing could be given back, the next search waits until jobs have released this share of the memory."""
 
 
-class Lockstep(Reprs, shows="_in_step"):
+class EarlyHolds(Reprs, shows="_epochs"):
+    """Samples that jobs hold before their own reads begin. The epochs own the holds."""
+
+    def __init__(self, residents: Residents, epochs: Epochs, pacemakers: Pacemakers) -> None:
+        self._residents, self._epochs, self._pacemakers = residents, epochs, pacemakers
+        self._came = np.zeros(len(residents.pages_of), np.int32)
+        """The last read that brought each sample for a job with an online order."""
+        self._look_at = 0
+        """The value of `residents.released` from which a search for samples to give back is worthwhile."""
+
+    def start(self, places: NDArray[Any], read_for: Epoch) -> list[tuple[Epoch, NDArray[Any]]]:
+        """Have other epochs that will draw the samples wait for this read, so that they start no read of their own."""
+        others = []
+        for _, live in self._epochs.lives.live():
+            if live.epoch.plan.shares and live.epoch is not read_for:
+                waited = places[live.epoch.states.due(places)]
+                if len(waited):
+                    live.epoch.states.start(waited)
+                    others.append((live.epoch, waited))
+        return others
+
+    def on_read(self, read: Read, others: Sequence[tuple[Epoch, NDArray[Any]]], lost: NDArray[Any]) -> None:
+        if read.plan.grows:
+            self._came[read.places] = read.number
+        for epoch, places in others:
+            failed = np.isin(places, lost)
+            epoch.states.mark_failed(places[failed])
+            came = places[~failed]
+            self._residents.refer(came[epoch.states.mark_arrived(came)])
+
+    def lead(self, key: Key, live: ActiveEpoch, deadline: NDArray[Any] | int, now_s: float) -> Any:
+        """Return how soon an epoch reaches a deadline; infinity if its job draws nothing now and other jobs do."""
+        if live.epoch.plan.shares and self._epochs.pacing.idle(key[0], now_s):
+            return math.inf
+        before = draws_before(self._epochs, key, live)
+        return (before + deadline - reached(live.epoch)) * self._pacemakers.slowness(key[0])
+
+    @property
+    def may_give_back(self) -> bool:
+        """Return whether a search is worthwhile. A search visits all samples that jobs hold."""
+        return self._residents.released >= self._look_at
+
+    def give_back(self, pages: int, now_s: float, beyond: float = -math.inf) -> bool:
+        """Free at least `pages` of samples that are drawn last, and later than in `beyond` draws.
+
+        Samples without a position yet are freed first, starting with those that the fewest jobs hold.
+
+        Returns whether any were freed.
+        """
+        self._look_at = self._residents.released + self._residents.pool.allocator.count // LOOK_SHARE
+        found = []
+        for key, live in self._epochs.lives.live():
+            if live.epoch.plan.shares:
+                places = readable(live.epoch, live.epoch.states.all(HELD))
+                deadlines = live.epoch.reads.deadlines(places)
+                leads = self.lead(key, live, deadlines, now_s) + np.zeros(len(places))
+                found.append((live.epoch, places, leads))
+        if not sum(len(places) for _, places, _ in found):
+            return False
+        samples = len(self._residents.pages_of)
+        soonest, holds = np.full(samples, math.inf), np.zeros(samples, np.int32)
+        for _, places, leads in found:
+            soonest[places] = np.minimum(soonest[places], leads)
+            holds[places] += 1
+        free = np.flatnonzero(holds)
+        free = free[(self._residents.references(free) == holds[free]) & (soonest[free] > beyond)]
+        last = free[np.lexsort((self._came[free], holds[free], -soonest[free]))]
+        enough = int(np.searchsorted(np.cumsum(self._residents.pages_of[last], dtype=np.int64), pages)) + 1
+        going = np.zeros(samples, np.bool_)
+        going[last[:enough]] = True
+        for epoch, places, _ in found:
+            theirs = places[going[places]]
+            epoch.states.requeue(theirs)
+            epoch.reads.put_back(theirs)
+            self._residents.let_go(theirs)
+        if len(last):
+            self._look_at = 0
+        return bool(len(last))
+
+
+class Lockstep(Feature, Reprs, shows="_in_step"):
     """The jobs of a node that are in step."""
 
     def __init__(self, runs: Runs, lives: EpochTable, pacing: Pacing, pacemakers: Pacemakers) -> None:
@@ -58,8 +141,7 @@ class Lockstep(Reprs, shows="_in_step"):
         self._together: set[Hashable] = set()
         """The common key of the groups whose jobs were all present at some time."""
 
-    def must_wait(self, draw: Draw, now_s: float) -> bool:
-        """Return whether a draw waits for other jobs."""
+    def is_held_back(self, draw: Draw, now_s: float) -> bool:
         number = draw.key[0]
         step = self._runs[number].order.policy.lock_step
         if step is None:
@@ -122,80 +204,22 @@ class Lockstep(Reprs, shows="_in_step"):
         return self._pacemakers.front(self._pacing.now(run))
 
 
-class JobSharing(Feature, Reprs, shows="sharing lockstep leading"):
-    """Jobs that share the reads of one node."""
+class JobSharing(Reprs, shows="joins lockstep consensus"):
+    """The parts of a node for jobs that share its reads. They take part in its steps from now on."""
 
     def __init__(self, residents: Residents, epochs: Epochs, members: Members) -> None:
         runs, lives, pacing = epochs.runs, epochs.lives, epochs.pacing
-        self._epochs = epochs
+        self._plans = epochs.plans
         self.pacemakers = Pacemakers(runs, lives, pacing)
-        self.sharing = JobJoins(runs, lives, len(residents.pages_of), pacing, self.pacemakers)
+        self.joins = JobJoins(epochs, self.pacemakers, len(residents.pages_of), alone=members.nodes == 1)
         self.lockstep = Lockstep(runs, lives, pacing, self.pacemakers)
         self.early = EarlyHolds(residents, epochs, self.pacemakers)
-        self.leading = JoinConsensus(runs, lives, self.sharing, members)
-        self._alone = members.nodes == 1
+        self.consensus = JoinConsensus(runs, lives, self.joins, members)
+        for each in (self.joins, self.lockstep, self.consensus):
+            epochs.features.turn_on(each)
 
     def learn(self, key: Key, said: Joins) -> Joins:
         """Take the joins that a client knows of an epoch. Return those that this node knows. Raises `UsageError`."""
-        if self.leading.learn(key, said):
-            self._epochs.plans.remake(key)
-        return self.leading.known(key)
-
-    def forget_runs(self) -> None:
-        self.sharing.forget_runs()
-        self.lockstep.forget_runs()
-        self.leading.forget_runs()
-
-    def joined(self, key: Key) -> tuple[Join, ...]:
-        return self.sharing.joins(key)
-
-    def joins(self, key: Key, now_s: float) -> tuple[Join, ...] | None:
-        return self.leading.joins(key, now_s)
-
-    def rejoins(self, now_s: float, bridge: int) -> Iterator[tuple[Key, tuple[Join, ...]]]:
-        """Yield epochs whose runs have fallen off the leading offset, on one node, each with all its joins."""
-        return self.sharing.rejoins(now_s, bridge) if self._alone else iter(())
-
-    def wants(self, key: Key, joins: Sequence[Join]) -> bool:
-        return self.sharing.is_wanted(key, joins)
-
-    def take_plan(self, key: Key, joins: tuple[Join, ...], *, live: bool) -> bool:
-        return self.sharing.take_plan(key, joins, live=live)
-
-    def is_committed(self, key: Key) -> bool:
-        return self.leading.is_committed(key)
-
-    def held_for_followers(self, order: Order, runs: set[RunNumber]) -> float:
-        follow = sum(bool(self.pacemakers.others(run)) for run in runs) - 1
-        return FOLLOWER_SHARE * order.samples * follow + 2 * LEAST_LOST if order.joins and follow > 0 else 0.0
-
-    def ask(self, key: Key, positions: NDArray[np.int64], now_s: float) -> None:
-        del now_s
-        self.sharing.on_ask(key, int(positions.max()))
-
-    def is_held_back(self, draw: Draw, now_s: float) -> bool:
-        return self.lockstep.must_wait(draw, now_s)
-
-    def on_drawn(self, key: Key) -> None:
-        self.sharing.on_drawn(key)
-
-    def answer(self, key: Key) -> int:
-        """Return how often the run has joined others in the epoch."""
-        return len(self.sharing.joins(key))
-
-    def facts(self, key: Key, now_s: float) -> dict[str, Any]:
-        """Return the facts about how the job of an epoch keeps together with other jobs."""
-        number, pacing, joins = key[0], self._epochs.pacing, self.sharing.joins(key)
-        pacemaker = self.pacemakers.pacemaker(number, now_s)
-        mine, front = self.pacemakers.front(key), self.pacemakers.front(pacing.now(pacemaker))
-        order = self._epochs.runs[number].order
-        return {
-            "sets_the_pace": order.joins and pacemaker == number and bool(self.pacemakers.others(number)),
-            "pace": joins[-1].pace / UNIT if joins and joins[-1].pace else None,
-            "behind": None if front is None or mine is None else front - mine,
-            "joins": [list(astuple(join)) for join in joins],
-        }
-
-    def refusals(self, now_s: float) -> Iterator[Refuse]:
-        """Yield clients that have waited too long for the jobs that should begin together with theirs."""
-        return self.lockstep.refusals(now_s)
+        if self.consensus.learn(key, said):
+            self._plans.remake(key)
+        return self.consensus.known(key)

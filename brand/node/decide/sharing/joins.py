@@ -13,16 +13,22 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Sequence
-from typing import Final
+from dataclasses import astuple
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from brand.errors import UsageError
+from brand.node.decide.epochs.epochs import Epochs
 from brand.node.decide.epochs.pacing import Pacing
 from brand.node.decide.state.division import Division
-from brand.node.decide.state.features import NO_JOINS
+from brand.node.decide.state.features import NO_JOINS, Feature
 from brand.node.decide.state.lives import EpochTable, Key
 from brand.node.decide.state.runs import Runs
 from brand.node.wire.numbers import RunNumber
 from brand.orders.base.joins import LEAST_PACE, MAX_LAP, MOST, MOST_PACE, Join, Joins, alone
+from brand.orders.order import Order
 from brand.orders.policies.following import UNIT
 from brand.reprs import Reprs
 
@@ -36,6 +42,11 @@ LEAST_LOST: Final = 4096
 """The fewest samples that count as lost, if memory holds that many: loaders ask for that many at a time."""
 APART_SHARE: Final = 64
 """Smallest distance between two joins of an epoch, as a share of its draws."""
+FOLLOWER_SHARE: Final = 0.045
+"""Upper limit on the share of the data set that a following job holds for the samples that it missed.
+
+Found by simulation: two jobs hold 0.095 of the data set together, one job 0.053.
+"""
 PLANNING_S: Final = 1.0
 """Seconds of draws by which a new join lies ahead, so that its plan is ready in time."""
 
@@ -103,12 +114,12 @@ class Pacemakers(Reprs, shows="_pacemaker"):
         return None if order.policy.common is None else (order.seed, order.policy.common)
 
 
-class JobJoins(Reprs, shows="_joins pacemakers"):
-    """The joins of all runs of a node. `samples`: of the data set."""
+class JobJoins(Feature, Reprs, shows="_joins pacemakers"):
+    """The joins of all runs of a node. `samples`: of the data set. `alone`: there is no other node."""
 
-    def __init__(self, runs: Runs, lives: EpochTable, samples: int, pacing: Pacing, pacemakers: Pacemakers) -> None:
-        self._runs, self._lives, self._samples = runs, lives, samples
-        self._pacing, self.pacemakers = pacing, pacemakers
+    def __init__(self, epochs: Epochs, pacemakers: Pacemakers, samples: int, *, alone: bool) -> None:
+        self._runs, self._lives, self._pacing = epochs.runs, epochs.lives, epochs.pacing
+        self.pacemakers, self._samples, self._alone = pacemakers, samples, alone
         self._joins: dict[Key, tuple[Join, ...]] = {}
         self._wanted: dict[Key, tuple[Join, ...]] = {}
         """Joins for which a plan is being made, for a run that has fallen off the leading offset."""
@@ -119,16 +130,14 @@ class JobJoins(Reprs, shows="_joins pacemakers"):
         self._highest: dict[RunNumber, int] = {}
         """The highest lap that each run has drawn from."""
 
-    def joins(self, key: Key) -> tuple[Join, ...]:
-        """Return the joins of an epoch; none if they are not decided, or if the run's policy has none."""
+    def joined(self, key: Key) -> tuple[Join, ...]:
         return self._joins.get(key, ())
 
     def known(self, key: Key) -> Joins:
         """Return the joins of an epoch that clients may see."""
-        return Joins(self.joins(key), self._highest.get(key[0], -1))
+        return Joins(self.joined(key), self._highest.get(key[0], -1))
 
-    def is_wanted(self, key: Key, joins: Sequence[Join]) -> bool:
-        """Return whether a plan with these joins is of use for an epoch that is under way."""
+    def wants(self, key: Key, joins: Sequence[Join]) -> bool:
         return bool(joins) and self._wanted.get(key) == tuple(joins)
 
     # -- events ------------------------------------------------------------------------------------------------------
@@ -165,12 +174,16 @@ class JobJoins(Reprs, shows="_joins pacemakers"):
             )
         self._joins[key] = said.rows
 
-    def on_ask(self, key: Key, last: int) -> None:
-        """Note that a client asks for positions up to `last`. Positions that were asked for keep their samples."""
-        self._most[key] = max(self._most[key], last + 1)
+    def ask(self, key: Key, positions: NDArray[np.int64], now_s: float) -> None:
+        """Note that a client asks for positions. Positions that were asked for keep their samples."""
+        del now_s
+        self._most[key] = max(self._most[key], int(positions.max()) + 1)
+
+    def answer(self, key: Key) -> int:
+        """Return how often the run has joined others in the epoch."""
+        return len(self.joined(key))
 
     def on_drawn(self, key: Key) -> None:
-        """Note that a run has drawn."""
         front = self.pacemakers.front(key)
         if front is not None:
             self._add_lap(key[0], (front - 1) // self._samples)
@@ -187,14 +200,14 @@ class JobJoins(Reprs, shows="_joins pacemakers"):
         """Decide the joins for the plan of an epoch that has none. Without other runs the epoch is a lap of its own."""
         if self._runs[key[0]].order.joins and key not in self._joins:
             self._joins[key] = (self._first_join(*key, now_s) if with_others else self._own_lap(*key),)
-        return self.joins(key)
+        return self.joined(key)
 
     def rejoins(self, now_s: float, bridge: int) -> Iterator[tuple[Key, tuple[Join, ...]]]:
-        """Yield epochs that continue from another join, with all joins: their runs have fallen off the leading offset.
+        """Yield epochs whose runs have fallen off the leading offset, on one node, each with all its joins.
 
         `bridge`: about how many samples memory holds for runs that draw them later. Each plan is requested once.
         """
-        for number in self._pacing.begun():
+        for number in self._pacing.begun() if self._alone else ():
             order = self._runs[number].order
             if not order.policy.rejoins or not self.pacemakers.others(number):
                 continue
@@ -202,7 +215,7 @@ class JobJoins(Reprs, shows="_joins pacemakers"):
             if pacemaker == number or key is None or key in self._wanted:
                 continue
             mine, front = self.pacemakers.front(key), self.pacemakers.front(self._pacing.now(pacemaker))
-            joins, live = self.joins(key), self._lives[key].live
+            joins, live = self.joined(key), self._lives[key].live
             assert live is not None
             if mine is None or front is None or self._has_passed(number, front) or not 0 < len(joins) < MOST:
                 continue
@@ -217,7 +230,7 @@ class JobJoins(Reprs, shows="_joins pacemakers"):
                 self._wanted[key] = (*joins, Join(at, lap, passed, pace))
                 yield key, self._wanted[key]
 
-    def take_plan(self, key: Key, joins: tuple[Join, ...], *, live: bool = True) -> bool:
+    def take_plan(self, key: Key, joins: tuple[Join, ...], *, live: bool) -> bool:
         """Take a new plan of an epoch. Return whether it replaces the old one.
 
         It does not if the epoch is not `live` any more, or if draws have already passed the join.
@@ -233,14 +246,31 @@ class JobJoins(Reprs, shows="_joins pacemakers"):
         self._joins[key] = joins
         return True
 
+    def held_for_followers(self, order: Order, runs: set[RunNumber]) -> float:
+        follow = sum(bool(self.pacemakers.others(run)) for run in runs) - 1
+        return FOLLOWER_SHARE * order.samples * follow + 2 * LEAST_LOST if order.joins and follow > 0 else 0.0
+
+    def facts(self, key: Key, now_s: float) -> dict[str, Any]:
+        """Return the facts about how the job of an epoch keeps together with other jobs."""
+        number, joins = key[0], self.joined(key)
+        pacemaker = self.pacemakers.pacemaker(number, now_s)
+        mine, front = self.pacemakers.front(key), self.pacemakers.front(self._pacing.now(pacemaker))
+        order = self._runs[number].order
+        return {
+            "sets_the_pace": order.joins and pacemaker == number and bool(self.pacemakers.others(number)),
+            "pace": joins[-1].pace / UNIT if joins and joins[-1].pace else None,
+            "behind": None if front is None or mine is None else front - mine,
+            "joins": [list(astuple(join)) for join in joins],
+        }
+
     # -- helpers -----------------------------------------------------------------------------------------------------
 
     def _first_join(self, number: RunNumber, epoch: int, now_s: float) -> Join:
         """Return the offset of a run and the leading offset, at or just before the beginning of an epoch."""
         if self._runs[number].order.policy.lock_step is not None:  # join the first lap under way that it can draw
             least, common = max(epoch, 1 + self._highest.get(number, -1)), self.pacemakers.common(number)
-            under_way = [key for key in self._lives if self.pacemakers.common(key[0]) == common and self.joins(key)]
-            laps = [joins[0].lap for joins in map(self.joins, under_way) if joins[0].lap >= least]
+            under_way = [key for key in self._lives if self.pacemakers.common(key[0]) == common and self.joined(key)]
+            laps = [joins[0].lap for joins in map(self.joined, under_way) if joins[0].lap >= least]
             return alone(min(MAX_LAP, min(laps, default=least)))[0]
         begins = self._own_lap(number, epoch)
         if not self.pacemakers.others(number):
