@@ -86,7 +86,6 @@ class _Epoch:
         return slice(first, self.done)
 
     def join(self, join: Join, draws_of: Callable[[list[Join]], JobDraws]) -> None:
-        """Join the front from the next draw on."""
         self.joins = [*(each for each in self.joins if each.position < self.done), join]
         self.drawn = draws_of(self.joins)
 
@@ -117,7 +116,6 @@ class _Together:
         self._laps = laps
 
     def run(self, until: float) -> Iterator[list[DrawRun]]:
-        """Yield the draws before a time."""
         waiting = sorted(range(len(self._runners)), key=lambda at: self._runners[at].start)
         now = self._runners[waiting[0]].start
         while now < until and (waiting or self._epochs):
@@ -145,7 +143,6 @@ class _Together:
         return True
 
     def _draw(self, at: int, epoch: _Epoch, end: float) -> DrawRun:
-        """Return the draws of a job from its position to a time."""
         some = epoch.draw(end)
         return DrawRun(at, epoch.began, epoch.drawn.places[some].astype(np.int32), epoch.times[some])
 

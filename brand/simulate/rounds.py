@@ -106,18 +106,15 @@ class _Count:
         self._served = dict[int, list[tuple[int, bool]]]()
 
     def read(self, element: int) -> None:
-        """Note that an element is read."""
         served = self._served.pop(element, [])
         for job, counts in served:
             self._read[job] += counts / len(served)
 
     def drawn(self, element: int, job: int, *, counts: bool) -> None:
-        """Note that a job draws an element."""
         self._drawn[job] += counts
         self._served.setdefault(element, []).append((job, counts))
 
     def result(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Return the draws and the reads of each job."""
         for element in list(self._served):
             self.read(element)
         return np.array(self._drawn), np.array(self._read)

@@ -183,7 +183,6 @@ class _Node:
             self._number = said.run
 
     def begin(self, epoch: int, nodes: list[_Node]) -> None:
-        """Begin an epoch with all ranks."""
         for rank in self._run.ranks_of(self._members.node):
             announcement = Announcement(epoch, 0, rank, self._run.ranks)
             self._state.handle(ClientBegins(ClientNumber(rank + 1), self._number, announcement), 0.0)
@@ -191,7 +190,6 @@ class _Node:
             self._state.handle(said, 0.0)
 
     def announce(self, epoch: int) -> NodeSays:
-        """Return the announcement of an epoch to the other nodes."""
         run, here = self._run, self._members.node
         largest = self._state.core.epochs.limits.largest_sent(here)
         begin = Begin(0, run.ranks, run.ranks_of(here), node=here, largest=largest)

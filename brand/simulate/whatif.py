@@ -156,7 +156,6 @@ class Price:
 
     @property
     def known(self) -> bool:
-        """Whether any price is above 0."""
         return any((self.thousand_reads, self.gigabyte, self.hour))
 
 

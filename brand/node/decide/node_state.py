@@ -157,9 +157,7 @@ class NodeState:
 
         core = self.core
         node = NodeAmongOthers(index, core.residents, core.epochs, self.members, core.remote_pages, core.counters.nodes)
-        peering = Peering(node, peers, self.fetches, self.depth, self._share, core.on_client_gone)
-        core.epochs.features.turn_on(peering)
-        return peering
+        return Peering(node, peers, self.fetches, self.depth, self._share, core.on_client_gone)
 
     def _turn_on_for(self, order: Order) -> None:
         """Turn on the features that a new run needs."""

@@ -103,7 +103,6 @@ class Writing(Reprs, shows="_queue _under_way _pages"):
                 yield Write(self._last, places, *self._residents.chains(places))
 
     def on_write_ended(self, write: Write) -> None:
-        """Remove a write that has ended."""
         self._under_way.discard(write.number)
         self._leave(write.places)
 
@@ -262,7 +261,6 @@ class Caching(Reprs, shows="stopped _held writing"):
         self.writing = Writing(residents, self.wanted)
 
     def holds(self, places: NDArray[Any]) -> Mask:
-        """Return whether the folder holds each of these places, shape (places,)."""
         return np.zeros(len(places), np.bool_) if self.start is None else self._held[places]
 
     def shelf(
@@ -385,7 +383,6 @@ class Caching(Reprs, shows="stopped _held writing"):
         }
 
     def _drop(self, places: NDArray[Any]) -> None:
-        """Have the folder forget samples that it holds."""
         if len(places):
             self._held[places] = False
             self._lost.append(Forget(places, parts=False))

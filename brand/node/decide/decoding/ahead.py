@@ -93,7 +93,6 @@ class DecodeAhead(Reprs, shows="epoch.number _cursors"):
             self._start = progress.start
 
     def remove(self, places: NDArray[Any]) -> None:
-        """Remove samples that ranks have drawn."""
         self._position[places] = -1
 
     def rewind(self) -> None:
@@ -147,7 +146,6 @@ class DecodeAheadTable(Reprs, shows="_aheads"):
         """By number of the epoch."""
 
     def update(self) -> None:
-        """Take account of epochs that have begun or ended."""
         live = {
             live.epoch.number: (key, live.epoch)
             for key, live in self._epochs.lives.live()

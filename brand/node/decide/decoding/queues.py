@@ -137,7 +137,6 @@ class DecodeQueue(Reprs, shows="_allotting _empty_s"):
         self._empty_s = -np.inf
 
     def record(self, want: int, places: NDArray[Any], seconds: float) -> None:
-        """Record the time that a decode worker took for these samples."""
         self._allotting.record(want, self._bytes(places), seconds)
 
     def forget(self, want: int) -> None:

@@ -99,7 +99,6 @@ class ServerDecoding(Reprs, shows="memory preparers _batches wants"):
         self._choices.on_news()
 
     def waits(self, client: ClientNumber, run: RunNumber, places: NDArray[Any]) -> bool:
-        """Return whether a draw of these places waits for one of them to be decoded."""
         wants = self.wants.of(client, run)
         if not wants or not self.preparers.hopeful:
             return False
@@ -129,7 +128,6 @@ class ServerDecoding(Reprs, shows="memory preparers _batches wants"):
     # -- decode workers ----------------------------------------------------------------------------------------------
 
     def step(self, now_s: float) -> Iterator[ToDo]:
-        """Yield the next instructions to all decode workers."""
         for late in self.preparers.late(now_s):
             self.on_worker_end(late, now_s)
             yield EndPreparer(late)
@@ -196,7 +194,6 @@ class ServerDecoding(Reprs, shows="memory preparers _batches wants"):
             self._epochs.runs.notice(f"decode worker {preparer} {why}; {left}")
 
     def facts(self) -> dict[str, Any]:
-        """Return counters and memory, as plain values."""
         allocator, counts = self.memory.allocator, self._counts
         return {
             "limit": allocator.bytes,

@@ -61,7 +61,6 @@ class DecodeSpecTable(Reprs, shows="_numbers _of"):
         return self._of[client, run]
 
     def remove_client(self, client: ClientNumber) -> None:
-        """Forget a client that has disconnected."""
         self._of = {key: numbers for key, numbers in self._of.items() if key[0] != client}
         self._count()
 

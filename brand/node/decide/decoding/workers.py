@@ -118,7 +118,6 @@ class DecodeWorkers(Reprs, shows="alive ended_in_all"):
         return off
 
     def idle(self) -> int | None:
-        """Return a decode worker that waits for a batch, or None if there is none."""
         return next((n for n, worker in enumerate(self._workers) if worker.state == WorkerState.IDLE), None)
 
     def busy_s(self, number: int, now_s: float) -> float:

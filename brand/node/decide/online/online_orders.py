@@ -346,7 +346,6 @@ class OnlineOrders(Feature, Reprs, shows="orders _rounds"):
             epoch.on_growth(anew=anew)
 
     def _epoch(self, key: Key) -> OnlineEpoch | None:
-        """Return the active epoch of a key."""
         life = self._lives.get(key)
         live = None if life is None else life.live
         return live.epoch if live is not None and isinstance(live.epoch, OnlineEpoch) else None

@@ -14,8 +14,10 @@ from brand.errors import UsageError
 from brand.node.decide.epochs.epochs import Epochs
 from brand.node.decide.peers.peers import PeerTable
 from brand.node.decide.peers.sending import Taker
+from brand.node.decide.state.features import Feature
 from brand.node.decide.state.lives import Key
 from brand.node.decide.state.runs import Run, Runs
+from brand.node.decide.state.tasks import Refuse
 from brand.node.wire.drawing import Begin, Drawing
 from brand.node.wire.numbers import ClientNumber, NodeNumber, RunNumber
 from brand.node.wire.peer_messages import EpochAnnounced, EpochReleased, Refused
@@ -26,7 +28,7 @@ REMEMBER_S: Final = 2.0
 """Time that a run is refused after its last client has disconnected."""
 
 
-class Disagreements(Reprs, shows="_wrong"):
+class Disagreements(Feature, Reprs, shows="_wrong"):
     """Runs that the server refuses, with the reasons."""
 
     def __init__(self, runs: Runs) -> None:
@@ -65,7 +67,7 @@ class Disagreements(Reprs, shows="_wrong"):
             if reason is not None:
                 self._wrong[number] = reason
 
-    def refused_clients(self, now_s: float) -> Iterator[tuple[ClientNumber, UsageError]]:
+    def refusals(self, now_s: float) -> Iterator[Refuse]:
         """Yield the clients to refuse, with the reasons. The server refuses them at once, and again until they
         disconnect.
 
@@ -84,7 +86,7 @@ class Disagreements(Reprs, shows="_wrong"):
                 self._lately[run.name, run.order] = reason, now_s + REMEMBER_S
             for client in self._runs.clients(wrong):
                 if client >= 0:  # other nodes have negative numbers (`as_client`)
-                    yield client, UsageError(reason)
+                    yield Refuse(client, UsageError(reason))
 
 
 def disagreement(here: NodeNumber, drawings: Iterable[Drawing], there: NodeNumber, drawing: Drawing) -> str | None:

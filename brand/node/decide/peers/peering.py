@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
 from brand.errors import ProtocolError
 from brand.node.decide.draws.draws import LONGEST_WAIT_S
 from brand.node.decide.draws.fetches import Fetches
@@ -16,9 +13,8 @@ from brand.node.decide.peers.peers import Peer, PeerTable, Reach
 from brand.node.decide.peers.receiving import SILENCE_S, NodeAmongOthers, Receiving
 from brand.node.decide.peers.sending import FetchAnswers, Sending
 from brand.node.decide.state.draw import Draw
-from brand.node.decide.state.epoch import Epoch
 from brand.node.decide.state.features import Feature
-from brand.node.decide.state.tasks import Refuse, Say
+from brand.node.decide.state.tasks import Say
 from brand.node.wire.joining import JoinVote, LeadingOffset
 from brand.node.wire.numbers import ClientNumber, NodeNumber
 from brand.node.wire.peer_messages import (
@@ -74,18 +70,12 @@ class Peering(Feature, Reprs, shows="peers announcements answering"):
         self.answering = FetchAnswers(node.members.others, depth)
         self._talk: JoinTalk | None = None
         """Messages about jobs that share. None if no job shares."""
+        for each in (self, self.receiving, self.sending, self.announcements.disagreements):
+            node.epochs.features.turn_on(each)
 
     def set_talk(self, talk: JoinTalk) -> None:
         """Exchange messages about jobs that share from now on."""
         self._talk = talk
-
-    # -- hooks -------------------------------------------------------------------------------------------------------
-
-    def request(self, epoch: Epoch, positions: NDArray[np.int64]) -> None:
-        self.receiving.ask(epoch, positions)
-
-    def chase(self, epoch: Epoch, draw: Draw, now_s: float) -> bool:
-        return self.receiving.tend(epoch, draw.positions, now_s - draw.asked_s, now_s)
 
     def is_agreed(self, draw: Draw, now_s: float) -> bool:
         """Return whether all ranks have begun the epoch at the same position, or have had long enough to do so.
@@ -95,16 +85,6 @@ class Peering(Feature, Reprs, shows="peers announcements answering"):
         run, epoch = draw.key
         limit_s = SILENCE_S if self.peers.any_lost else LONGEST_WAIT_S
         return now_s - draw.since_s > limit_s or self._epochs.runs[run].agreed_on(epoch, self._members.node)
-
-    @property
-    def waited_for(self) -> bool:
-        return self.sending.waited_for
-
-    def refusals(self, now_s: float) -> Iterator[Refuse]:
-        for client, error in self.announcements.disagreements.refused_clients(now_s):
-            yield Refuse(client, error)
-
-    # -- other nodes -------------------------------------------------------------------------------------------------
 
     def on_stream_open(self, node: NodeNumber, now_s: float, *, asks: bool) -> Iterator[Say]:
         """Begin an exchange on a stream that has opened, and yield the first messages.
@@ -123,7 +103,6 @@ class Peering(Feature, Reprs, shows="peers announcements answering"):
             self.answering.reset(node, peer.opening)
 
     def on_stream_end(self, node: NodeNumber, *, asks: bool) -> None:
-        """End the exchange on an open stream that has ended."""
         if asks:
             self.receiving.on_node_lost(node)
             self._fetches.on_node_lost(node)

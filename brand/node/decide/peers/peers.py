@@ -117,7 +117,6 @@ class Peer(Reprs, shows="node reach asks _sent _allowed _received _told _outstan
         return self._allowed - self._sent
 
     def add_sent(self, pages: int) -> None:
-        """Count `pages` pages that this node sends to the peer."""
         self._sent += pages
         self.total_sent += pages
 
@@ -154,7 +153,6 @@ class PeerTable(Reprs, shows="_peers"):
 
     @property
     def any_asks(self) -> bool:
-        """Whether another node has a stream on which it can ask this node."""
         return any(peer.asks for peer in self)
 
     @property

@@ -20,7 +20,9 @@ from brand.errors import ProtocolError
 from brand.node.decide.epochs.epochs import Epochs
 from brand.node.decide.peers.peers import PeerTable, Reach
 from brand.node.decide.state.counters import NodeCounters
+from brand.node.decide.state.draw import Draw
 from brand.node.decide.state.epoch import Epoch
+from brand.node.decide.state.features import Feature
 from brand.node.decide.state.members import Members
 from brand.node.decide.state.tasks import PeerRequest, Rows
 from brand.node.memory.residents import Residents
@@ -47,7 +49,7 @@ class NodeAmongOthers:
     counters: NodeCounters
 
 
-class Receiving(Reprs, shows="room _requests"):
+class Receiving(Feature, Reprs, shows="room _requests"):
     """Samples that other nodes send to this node."""
 
     def __init__(self, node: NodeAmongOthers, peers: PeerTable) -> None:
@@ -59,7 +61,6 @@ class Receiving(Reprs, shows="room _requests"):
 
     @property
     def samples(self) -> int:
-        """Number of samples of the data set."""
         return len(self._residents.pages_of)
 
     # -- received samples --------------------------------------------------------------------------------------------
@@ -122,7 +123,7 @@ class Receiving(Reprs, shows="room _requests"):
 
     # -- requests to owners ------------------------------------------------------------------------------------------
 
-    def ask(self, epoch: Epoch, positions: NDArray[np.int64]) -> None:
+    def request(self, epoch: Epoch, positions: NDArray[np.int64]) -> None:
         """Ask the owners for those of the positions of a draw that the plan foresees as requests."""
         if epoch.requests is None:
             return
@@ -142,14 +143,12 @@ class Receiving(Reprs, shows="room _requests"):
             elif peer.reach is Reach.EXPECTED:
                 self._requests.append(request)
 
-    def tend(self, epoch: Epoch, positions: NDArray[np.int64], waited_s: float, now_s: float) -> bool:
-        """Ask for the missing samples of a waiting draw, and later stop waiting for owners that send nothing.
-
-        Returns whether there was an owner to ask.
-        """
+    def chase(self, epoch: Epoch, draw: Draw, now_s: float) -> bool:
+        """Ask for the missing samples of a waiting draw, and later stop waiting for owners that send nothing."""
+        waited_s = now_s - draw.asked_s
         if waited_s > SILENCE_S:
-            self._give_up(epoch, positions, now_s - SILENCE_S)
-        return waited_s > HURRY_S and self._hurry(epoch, positions)
+            self._give_up(epoch, draw.positions, now_s - SILENCE_S)
+        return waited_s > HURRY_S and self._hurry(epoch, draw.positions)
 
     def _hurry(self, epoch: Epoch, positions: NDArray[np.int64]) -> bool:
         positions = np.unique(positions)

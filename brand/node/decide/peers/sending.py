@@ -26,6 +26,7 @@ from brand.node.decide.epochs.epochs import Epochs
 from brand.node.decide.peers.peers import Peer
 from brand.node.decide.state.counters import NodeCounters
 from brand.node.decide.state.epoch import Epoch
+from brand.node.decide.state.features import Feature
 from brand.node.decide.state.limits import MESSAGE_BYTES
 from brand.node.decide.state.lives import Key
 from brand.node.decide.state.tasks import ReadFor
@@ -181,7 +182,7 @@ class Batch:
     """Pages of the samples, sample by sample, shape (pages, page size)."""
 
 
-class Sending:
+class Sending(Feature, Reprs, shows="waited_for"):
     """Chooses the samples to send to other nodes. A sent sample is removed from this node's memory."""
 
     def __init__(self, residents: Residents, epochs: Epochs, counters: NodeCounters) -> None:
@@ -189,7 +190,6 @@ class Sending:
 
     @property
     def waited_for(self) -> bool:
-        """Whether another node waits for samples that it has requested."""
         live_epochs = [live.epoch for _, live in self._epochs.lives.live()]
         return any(queue_to(epoch, node).urgent for epoch in live_epochs for node in epoch.outgoing)
 
@@ -284,7 +284,6 @@ class _AskingNode:
             self.answers.append(FetchReply(number, len(view), start, view[start : start + PART]))
 
     def pop_part(self) -> FetchReply:
-        """Return the next piece of an answer, and remove it from the queue."""
         part = self.answers.popleft()
         self.unsent -= len(part.part)
         return part

@@ -251,7 +251,6 @@ class JobJoins(Feature, Reprs, shows="_joins pacemakers"):
         return FOLLOWER_SHARE * order.samples * follow + 2 * LEAST_LOST if order.joins and follow > 0 else 0.0
 
     def facts(self, key: Key, now_s: float) -> dict[str, Any]:
-        """Return the facts about how the job of an epoch keeps together with other jobs."""
         number, joins = key[0], self.joined(key)
         pacemaker = self.pacemakers.pacemaker(number, now_s)
         mine, front = self.pacemakers.front(key), self.pacemakers.front(self._pacing.now(pacemaker))
