@@ -97,7 +97,8 @@ def pace(run: SimulatedRun, epochs: Sequence[Sequence[EpochWork]], machine: Mach
     np.add.at(busy_s, from_storage.due, storage_s)
     copying_s = np.zeros(iterations)
     np.add.at(copying_s, from_cache.due, cache_s)
-    parts = [_by_epoch(seconds, per_epoch) for seconds in (busy_s, copying_s, network_s, decode_s, train_s)]
+    each_s = np.array([busy_s, copying_s, network_s, decode_s, train_s])
+    parts = each_s.reshape(len(each_s), -1, per_epoch).sum(axis=2).tolist()
     return [EpochTimes(*each) for each in zip(np.diff(ends, prepend=0.0).tolist(), *parts, strict=True)]
 
 
@@ -178,8 +179,3 @@ def _merged(due: NDArray[np.int64], after: NDArray[np.int64], size: NDArray[np.i
         return _Reads(due, after, size.astype(np.float64), np.zeros(0))
     counts = np.diff(first, append=len(due)).astype(np.float64)
     return _Reads(due[first], after[first], np.add.reduceat(size, first).astype(np.float64), counts)
-
-
-def _by_epoch(seconds: NDArray[np.float64], per_epoch: int) -> list[float]:
-    sums: list[float] = seconds.reshape(-1, per_epoch).sum(axis=1).tolist()
-    return sums

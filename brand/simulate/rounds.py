@@ -125,15 +125,12 @@ def _due(runners: Sequence[Runner], until: float) -> Iterator[tuple[int, list[in
     now = int(min(runner.start for runner in runners))
     while now < until:
         rounds = np.arange(now, min(now + _ROUNDS, int(np.ceil(until))) + 1)
-        done = [np.clip(np.ceil((rounds - runner.start) * runner.speed), 0, _ends(runner)) for runner in runners]
-        due = np.diff(np.array(done), axis=1) > 0
+        done = [np.ceil((rounds - runner.start) * runner.speed) for runner in runners]
+        last = np.array([[runner.epochs * runner.draws] for runner in runners])
+        due = np.diff(np.clip(done, 0, last), axis=1) > 0
         changes = [0, *(np.flatnonzero((due[:, 1:] != due[:, :-1]).any(axis=0)) + 1).tolist(), len(rounds) - 1]
         for first, end in pairwise(changes):
             jobs = np.flatnonzero(due[:, first]).tolist()
             if jobs:
                 yield now + first, jobs, end - first
         now = int(rounds[-1])
-
-
-def _ends(runner: Runner) -> float:
-    return runner.epochs * runner.draws

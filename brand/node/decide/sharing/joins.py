@@ -140,8 +140,6 @@ class JobJoins(Feature, Reprs, shows="_joins pacemakers"):
     def wants(self, key: Key, joins: Sequence[Join]) -> bool:
         return bool(joins) and self._wanted.get(key) == tuple(joins)
 
-    # -- events ------------------------------------------------------------------------------------------------------
-
     def learn(self, key: Key, said: Joins, *, closed: bool = True) -> None:
         """Take the joins that a client knows of an epoch, from another server or from a loader state. Raises
         `UsageError`.
@@ -261,8 +259,6 @@ class JobJoins(Feature, Reprs, shows="_joins pacemakers"):
             "behind": None if front is None or mine is None else front - mine,
             "joins": [list(astuple(join)) for join in joins],
         }
-
-    # -- helpers -----------------------------------------------------------------------------------------------------
 
     def _first_join(self, number: RunNumber, epoch: int, now_s: float) -> Join:
         """Return the offset of a run and the leading offset, at or just before the beginning of an epoch."""
