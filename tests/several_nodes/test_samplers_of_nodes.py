@@ -17,7 +17,7 @@ import pytest
 
 from brand.node.decide.draws import draws
 from brand.node.decide.peers import peering
-from brand.node.decide.peers.disagreements import disagreement
+from brand.node.decide.peers.announcements import disagreement
 from brand.node.wire.drawing import Begin, Drawing
 from brand.node.wire.numbers import NodeNumber
 from tests.made_orders import order_of
