@@ -30,9 +30,9 @@ from brand.chunker.work.store_work import open_store_work
 from brand.chunker.work.work import Work
 from brand.errors import SchemaError, SourceError, UsageError, counted
 from brand.formats.compression import Mode
+from brand.formats.header import Schema
 from brand.formats.publish import storage_errors
 from brand.formats.record import encode_columns
-from brand.formats.schema import Schema
 from brand.stores.url import is_url, parse_url
 
 

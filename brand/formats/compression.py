@@ -19,7 +19,7 @@ import zstandard
 from numpy.typing import NDArray
 
 from brand.errors import UsageError
-from brand.formats.records import Records
+from brand.formats.record import Records
 from brand.formats.values import Buffer, lengths
 from brand.native import CORE, borrowed
 

@@ -1,15 +1,16 @@
-"""The samples of a chunk file, one after the other: checked stored bytes, and the records that they unpack to.
+"""The samples of a chunk file: checked stored bytes, and the records and values that they unpack to.
 
-A pass over a chunk reads blocks of up to `BLOCK_BYTES` (or one sample, if that is larger), so memory does not depend on
-the chunk's size.
+`read_records` passes over a whole chunk. It reads blocks of up to `BLOCK_BYTES` (or one sample, if that is larger), so
+memory does not depend on the chunk's size. `StoredSamples` are any samples in one memory, checked and decoded together.
 """
 
 from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Final, cast
+from typing import Any, BinaryIO, Final, cast
 
 import numpy as np
 import xxhash
@@ -18,8 +19,7 @@ from numpy.typing import NDArray
 from brand.errors import ChecksumError, DecodeError, FormatError, LayoutError
 from brand.formats.chunk import ChunkFront
 from brand.formats.compression import Decompressor
-from brand.formats.record import fixed_columns, fixed_dtype
-from brand.formats.records import Records
+from brand.formats.record import RecordDecoder, Records, checksums, fixed_columns, fixed_dtype, slices
 from brand.formats.values import Buffer
 
 Unpack = Callable[[Buffer, int], Buffer]
@@ -103,3 +103,43 @@ def _check(stored: memoryview, row: np.void, number: int, path: str | Path, unpa
         return unpack(stored, int(row["raw_size"]))
     except ValueError as error:
         return DecodeError(str(error), path=path, chunk=number, sample=sample)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSamples:
+    """Samples as they are stored, not yet unpacked."""
+
+    memory: NDArray[np.uint8]
+    starts: NDArray[np.int64]
+    """Offset of each sample in `memory`."""
+    rows: NDArray[np.void]
+    """The samples' rows of the index, of dtype `ROW`: size, raw size, checksum, index."""
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def part(self, which: NDArray[Any] | slice) -> StoredSamples:
+        """Return some of the samples; `which` holds their positions, or is a mask or a slice."""
+        return StoredSamples(self.memory, self.starts[which], self.rows[which])
+
+    def pieces(self) -> list[Buffer]:
+        return slices(self.memory, self.starts, self.rows["size"].astype(np.int64))
+
+    def right(self) -> NDArray[np.bool_]:
+        """Return whether each sample has the recorded checksum, shape (samples,)."""
+        found = checksums(self.memory, self.starts, self.rows["size"].astype(np.int64))
+        right: NDArray[np.bool_] = found == self.rows["checksum"]
+        return right
+
+    def view(self, number: int) -> memoryview:
+        """Return the stored bytes of one sample."""
+        start = int(self.starts[number])
+        return self.memory.data[start : start + int(self.rows["size"][number])]
+
+    def columns(self, decode: RecordDecoder, decompressor: Decompressor) -> list[NDArray[Any] | list[Any]]:
+        """Return the fields that `decode` makes: numbers as arrays, other fields as lists.
+
+        Raises ValueError or RecursionError if a sample does not unpack or decode.
+        """
+        sizes, raw_sizes = self.rows["size"].astype(np.int64), self.rows["raw_size"].astype(np.int64)
+        return decode.columns(*decompressor.unpack_all(self.memory, self.starts, sizes, raw_sizes), raw_sizes)

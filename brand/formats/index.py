@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.errors import FormatError, LayoutError, MissingFileError, OversizedError, TruncatedError, UnreadableError
-from brand.formats.arrays import ArrayFile
+from brand.formats.arrays import ArrayFile, flush, gather, release, reserve, scatter
 from brand.formats.constants import (
     CHUNK_ROW,
     CHUNKS_NAME,
@@ -31,7 +31,6 @@ from brand.formats.constants import (
 )
 from brand.formats.header import Header
 from brand.formats.manifest import Files, Manifest, index_names, pack_manifest
-from brand.formats.mapped import flush, gather, release, reserve, scatter
 from brand.formats.publish import Target, file_digest
 
 _NPY_START: Final = 10

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.errors import MissingExtraError, SchemaError, UsageError
+from brand.formats.header import Schema
 from brand.formats.media import as_rgb, decode_audio, open_image, pillow_errors, soundfile
-from brand.formats.schema import Schema
 from brand.formats.values import Buffer
 
 if TYPE_CHECKING:

@@ -29,9 +29,8 @@ from brand.formats.constants import (
     VERSION_OF_COLLECTIONS,
     VERSIONS_NAME,
 )
-from brand.formats.header import canonical_json
-from brand.formats.schema import is_field_name
-from brand.formats.signed import identity, natural, pack_signed, parse_signed
+from brand.formats.header import canonical_json, is_field_name
+from brand.formats.manifest import identity, natural, pack_signed, parse_signed
 
 MARKER: Final = "brand-version"
 _DIGEST: Final = re.compile(r"[0-9a-f]{32}")

@@ -29,9 +29,8 @@ from brand.chunker.sources.shuffle import SortKeys, open_order, write_order
 from brand.chunker.sources.sortedparts import SPAN, find_part
 from brand.chunker.work.folder_work import open_folder_work
 from brand.errors import SourceError
-from brand.formats.record import Numbered, encode_records
-from brand.formats.records import Records
-from brand.formats.schema import Schema
+from brand.formats.header import Schema
+from brand.formats.record import Numbered, Records, encode_records
 from brand.storage.dataset.dataset import StoredDataSet
 from tests.rounds import Chance, examples, rounds
 from tests.support import brand, running_brand, session_processes, tree_digest, wait_until

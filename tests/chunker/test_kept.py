@@ -13,8 +13,8 @@ from brand.chunker.plan.plan import ChunkPlan, Layout, make_plan
 from brand.chunker.work.chunks import Written
 from brand.chunker.work.kept import KeptChunks, keep_chunk
 from brand.formats.constants import ROW
+from brand.formats.header import Schema
 from brand.formats.record import fixed_dtype
-from brand.formats.schema import Schema
 from tests.rounds import examples
 
 SCHEMAS = [{"n": "int", "x": "float", "text": "str"}, {"text": "str"}]

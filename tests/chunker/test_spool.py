@@ -19,9 +19,8 @@ from brand.chunker.sources import spool as spool_module
 from brand.chunker.sources.shuffle import open_order, write_order
 from brand.chunker.sources.spool import SAMPLES_A_STEP, SpoolSource, spool
 from brand.errors import SchemaError, SourceError
-from brand.formats.record import encode_records
-from brand.formats.records import SMALL
-from brand.formats.schema import Schema
+from brand.formats.header import Schema
+from brand.formats.record import SMALL, encode_records
 from brand.storage.dataset.dataset import StoredDataSet
 from tests.rounds import examples
 from tests.support import tree_digest

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from brand.errors import UsageError
 from brand.formats import compression as module
 from brand.formats.compression import LEVEL, Compression, Compressor, Decompressor, choose
-from brand.formats.records import Records
+from brand.formats.record import Records
 from brand.formats.values import Buffer
 
 RANDOM = random.Random(0)

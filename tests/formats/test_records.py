@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brand.formats.records import SMALL, Records, slices, windows
+from brand.formats.record import SMALL, Records, slices, windows
 
 PIECES = st.lists(st.binary(max_size=40) | st.just(b"x" * (3 * SMALL)), max_size=30)
 

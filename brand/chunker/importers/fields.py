@@ -16,8 +16,8 @@ import numpy as np
 
 from brand.chunker.sources.shards import Block
 from brand.errors import UsageError
+from brand.formats.header import CODECS, Schema, is_field_name
 from brand.formats.media import HEAD_BYTES, kind_of
-from brand.formats.schema import CODECS, Schema, is_field_name
 from brand.printable import printable
 
 LOOKED_AT: Final = 8

@@ -28,8 +28,8 @@ from brand.chunker.importers.fields import (
 )
 from brand.chunker.sources.shards import Block
 from brand.errors import SchemaError, UsageError
+from brand.formats.header import Schema
 from brand.formats.record import Numbered
-from brand.formats.schema import Schema
 
 _ROWS_AT_ONCE: Final = 1024
 _ROWS: Final = {

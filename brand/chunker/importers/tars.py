@@ -18,7 +18,7 @@ import numpy as np
 
 from brand.errors import SourceError
 from brand.formats.constants import MAX_SAMPLE
-from brand.formats.records import windows
+from brand.formats.record import windows
 
 _BLOCK: Final = 512
 _ZEROS: Final = bytes(_BLOCK)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from brand.errors import SchemaError
 from brand.formats.compression import Compression
-from brand.formats.schema import Schema
+from brand.formats.header import Schema
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,7 @@ import xxhash
 from brand.errors import UsageError
 from brand.formats.compression import Compression, Mode, choose
 from brand.formats.constants import MAX_CHUNK_SAMPLES
-from brand.formats.header import Header, canonical_json, pack_header
-from brand.formats.schema import Schema
+from brand.formats.header import Header, Schema, canonical_json, pack_header
 
 USUAL_SAMPLES: Final = 64
 """Samples per chunk, as the paper recommends (section 5.5)."""

@@ -13,8 +13,7 @@ from pathlib import Path
 from brand.chunker.plan.report import Problem
 from brand.chunker.sources.folders import ScannedFolder
 from brand.chunker.sources.source import FolderSource
-from brand.formats.constants import EXTRAS_NAME, SKIPPED_NAME
-from brand.formats.extras import most_unpacked
+from brand.formats.constants import EXTRAS_NAME, SKIPPED_NAME, most_unpacked
 from brand.formats.publish import storage_errors
 
 _DATE = (1980, 1, 1, 0, 0, 0)  # so that every run writes equal bytes

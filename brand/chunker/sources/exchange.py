@@ -25,9 +25,9 @@ from brand.chunker.sources.sortedparts import PARTS_NAME, PartWriter, SortedPart
 from brand.chunker.sources.spool import SpoolSource, joined
 from brand.chunker.sources.workers import run_tasks
 from brand.errors import SchemaError, SourceError, counted
+from brand.formats.header import Schema
 from brand.formats.publish import storage_errors
 from brand.formats.record import encode_columns
-from brand.formats.schema import Schema
 
 LEAST_BYTES: Final = 32 << 20
 """The fewest stored bytes of a stretch; smaller shards are joined."""

@@ -15,7 +15,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from brand.formats.mapped import map_array, release
+from brand.formats.arrays import map_array, release
 
 ENTRY: Final = np.dtype(
     [

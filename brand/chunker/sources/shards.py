@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from brand.formats.schema import Schema
+from brand.formats.header import Schema
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ from brand.chunker.plan.report import Problem
 from brand.chunker.sources.shuffle import SortKeys, sorted_places
 from brand.formats.contents import cut_blocks
 from brand.formats.publish import publish_bytes, storage_errors
-from brand.formats.records import Records
+from brand.formats.record import Records
 
 PARTS_NAME: Final = "parts"
 """Folder of the parts in a work folder."""

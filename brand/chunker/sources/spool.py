@@ -21,11 +21,10 @@ from brand.chunker.sources.shuffle import SortKeys
 from brand.chunker.sources.sortedparts import PARTS_NAME, SPAN, PartWriter, SortedPart, part_files
 from brand.chunker.sources.source import Indices
 from brand.errors import SourceError
-from brand.formats.mapped import gather, map_array, release
+from brand.formats.arrays import gather, map_array, release
+from brand.formats.header import Schema
 from brand.formats.publish import storage_errors
-from brand.formats.record import encode_records
-from brand.formats.records import Records
-from brand.formats.schema import Schema
+from brand.formats.record import Records, encode_records
 
 SAMPLES_A_STEP: Final = 1024
 _SPANS_A_STEP: Final = 1 << 18
@@ -101,7 +100,7 @@ class SpoolSource:
                     file.seek(offset)
                     _read_whole(file, memory[begin:end], path)
 
-    def fingerprint(self, *, times: bool) -> str:  # noqa: ARG002 - what is spooled has no dates
+    def fingerprint(self, *, times: bool) -> str:  # noqa: ARG002 - spooled records have no dates
         """Return the checksum of all records."""
         return self._digest
 

@@ -21,8 +21,8 @@ import xxhash
 
 from brand.chunker.sources.listing import Listing
 from brand.errors import SourceError, UsageError
-from brand.formats.mapped import flush
-from brand.formats.schema import is_field_name
+from brand.formats.arrays import flush
+from brand.formats.header import is_field_name
 from brand.printable import escaped
 
 PATH_NAMES: Final = ("path", "file", "filename", "file_name", "audio", "clip", "wav")

@@ -28,7 +28,7 @@ from brand.errors import LayoutError, NotADataSetError, UsageError
 from brand.formats.compression import Compression
 from brand.formats.constants import EXTRAS_NAME, MAX_DICTIONARY, SKIPPED_NAME
 from brand.formats.header import Header, pack_header
-from brand.formats.signed import identity, natural, pack_signed, parse_signed
+from brand.formats.manifest import identity, natural, pack_signed, parse_signed
 
 JOB_NAME: Final = "job.json"
 _MARKER: Final = "brand-job"

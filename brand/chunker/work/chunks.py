@@ -14,15 +14,14 @@ from brand.chunker.plan.plan import ChunkPlan
 from brand.chunker.sources.shuffle import open_order
 from brand.chunker.sources.source import Indices, Source
 from brand.errors import FormatError, SchemaError
+from brand.formats.arrays import release
 from brand.formats.chunk import front_size, pack_front, parse_preamble, read_front
 from brand.formats.compression import Compressor
 from brand.formats.constants import ROW, chunk_name
 from brand.formats.contents import cut_blocks, read_fixed
 from brand.formats.header import Header
-from brand.formats.mapped import release
 from brand.formats.publish import storage_errors
-from brand.formats.record import fixed_columns
-from brand.formats.records import Records
+from brand.formats.record import Records, fixed_columns
 from brand.formats.values import Buffer
 
 _OBJECT_BYTES: Final = 128
