@@ -1,4 +1,4 @@
-"""Persistent numbers and names of the format: never change one, never reuse one for another meaning (docs/format.md)."""
+"""Persistent numbers and names (docs/format.md): never change one, never reuse one for another meaning."""
 
 from __future__ import annotations
 

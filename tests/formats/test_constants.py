@@ -43,6 +43,8 @@ PINNED = {
     "SAMPLES_NAME": "index/samples.npy",
     "PLACE_NAME": "index/place.npy",
     "CHUNKS_NAME": "index/chunks.npy",
+    "_EXTRAS_FREE_BYTES": 1_048_576,
+    "_EXTRAS_RATIO": 64,
 }
 
 DTYPES = {
