@@ -1,7 +1,7 @@
 """From a source that can be read in any order to a sealed data set.
 
     order             the storage order of the samples                                         shuffle
-    probe, plan       compression, chunk size, identity: decided before anything is written    probe, plan
+    probe, plan       compression, chunk size, identity: decided before anything is written    chunks, plan
     claim             this plan takes the target; any other plan is refused                    work
     pack              workers make chunks under temporary names                                chunks, workers
     publish           fsync and rename, or upload, in threads, while workers continue          formats.publish, work
@@ -26,11 +26,10 @@ import numpy as np
 from brand.chunker.plan.options import Options
 from brand.chunker.plan.plan import ChunkPlan
 from brand.chunker.plan.report import OnProgress, Report, StageProgress
-from brand.chunker.sources.probe import decide
 from brand.chunker.sources.source import Source
 from brand.chunker.sources.spool import SpoolSource
 from brand.chunker.sources.workers import run_tasks
-from brand.chunker.work.chunks import Packer, pack_chunk
+from brand.chunker.work.chunks import Packer, decide, pack_chunk
 from brand.chunker.work.work import Work
 from brand.errors import SourceError
 from brand.formats.index import IndexBuilder, seal

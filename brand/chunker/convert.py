@@ -19,15 +19,12 @@ from brand.chunker.importers.fields import FieldMapping
 from brand.chunker.importers.tables import table_of
 from brand.chunker.plan.options import Options
 from brand.chunker.plan.report import OnProgress, Report, silent
-from brand.chunker.sources.companions import write_skipped
-from brand.chunker.sources.exchange import exchange
-from brand.chunker.sources.request import FolderRequest, Target, find, folder_of, hinted, make_request
-from brand.chunker.sources.shards import Shards
+from brand.chunker.sources.request import FolderRequest, Target, find, folder_of, hinted, make_request, write_skipped
+from brand.chunker.sources.shards import Shards, exchange
 from brand.chunker.sources.source import IndexableSource, Source
 from brand.chunker.sources.spool import spool, spool_records
-from brand.chunker.work.folder_work import open_folder_work
 from brand.chunker.work.store_work import open_store_work
-from brand.chunker.work.work import Work
+from brand.chunker.work.work import Work, open_folder_work
 from brand.errors import SchemaError, SourceError, UsageError, counted
 from brand.formats.compression import Mode
 from brand.formats.header import Schema

@@ -18,8 +18,7 @@ from typing import Any, Final
 
 from brand.chunker.distributed import Job, PublishedChunk, run
 from brand.chunker.plan.report import OnProgress, StageProgress, silent
-from brand.chunker.tasks.job import read_decided
-from brand.chunker.tasks.planning import joined
+from brand.chunker.tasks.planning import joined, read_decided
 from brand.errors import BrandError, InterruptedConversionError, MissingExtraError, UsageError
 from brand.formats.constants import SHARED_PLAN_NAME
 

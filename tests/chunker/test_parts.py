@@ -18,7 +18,7 @@ import pytest
 
 from brand.chunker import Options, convert_audio, convert_images
 from brand.chunker.distributed import Job, Task, plan_audio, plan_images, run, run_task, seal
-from brand.chunker.tasks.parts import MAX_PARTS, by_part, missing
+from brand.chunker.tasks.running import MAX_PARTS, by_part, missing
 from brand.errors import InterruptedConversionError, SourceError, TargetExistsError, UsageError
 from tests.support import LIMIT_S, Outcome, brand, options, running_brand, tree_digest, wait_until
 

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from brand.chunker import pack
 from brand.chunker.plan.report import StageProgress, silent
-from brand.chunker.sources import sortedparts
 from brand.chunker.sources import spool as spool_module
 from brand.chunker.sources.shuffle import open_order, write_order
 from brand.chunker.sources.spool import SAMPLES_A_STEP, SpoolSource, spool
@@ -48,7 +47,7 @@ def test_records_come_back_equal_for_any_run_size(
     """In any order, in any number, also twice, for runs from one record to all of them."""
     expected = list(encode_records(SCHEMA, samples_of(texts), range(len(texts))))
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
-        patch.setattr(sortedparts, "RUN_BYTES", run)
+        patch.setattr(spool_module, "RUN_BYTES", run)
         patch.setattr(spool_module, "SAMPLES_A_STEP", step)
         source = spooled(texts, Path(folder), seed)
         assert len(source) == len(texts)
@@ -73,7 +72,7 @@ def test_the_fingerprint_is_of_the_contents_and_not_of_the_runs(tmp_path: Path) 
     prints = set()
     for number, run in enumerate((100, 5000, 10**9)):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(sortedparts, "RUN_BYTES", run)
+            patch.setattr(spool_module, "RUN_BYTES", run)
             folder = tmp_path / str(number)
             folder.mkdir()
             prints.add(spooled(texts, folder, seed=number).fingerprint(times=False))
@@ -93,7 +92,7 @@ def test_where_one_sample_ends_is_part_of_the_fingerprint(tmp_path: Path) -> Non
 
 def test_a_chunk_lies_in_each_run_in_one_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Consecutive places of the shuffled order lie in a run side by side: one read a run."""
-    monkeypatch.setattr(sortedparts, "RUN_BYTES", 30_000)
+    monkeypatch.setattr(spool_module, "RUN_BYTES", 30_000)
     texts = [f"{i:06d}" for i in range(5 * SAMPLES_A_STEP)]
     told: list[StageProgress] = []
     source = spool(iter(samples_of(texts)), SCHEMA, 0, tmp_path, total=None, on_progress=told.append)
@@ -129,7 +128,7 @@ def test_a_wrong_sample_late_in_the_stream_is_named_by_its_index(tmp_path: Path)
 
 def test_progress_counts_samples_and_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Told after each run and at the end, with the total where it is known."""
-    monkeypatch.setattr(sortedparts, "RUN_BYTES", 1000)
+    monkeypatch.setattr(spool_module, "RUN_BYTES", 1000)
     told: list[StageProgress] = []
     source = spool(samples_of(["abcd"] * 3000), SCHEMA, 0, tmp_path, total=3000, on_progress=told.append)
     raw = int(source.sizes(np.arange(3000)).sum())
@@ -143,7 +142,7 @@ def test_a_data_set_does_not_depend_on_the_runs(tmp_path: Path, monkeypatch: pyt
     """A generator larger than one run gives the bytes that it gives in one run, and every sample comes back."""
     texts = [f"{i} " * (i % 50) for i in range(4000)]
     pack(iter(samples_of(texts)), tmp_path / "one", {"text": "str", "number": "int"}, chunk_size=100, jobs=1)
-    monkeypatch.setattr(sortedparts, "RUN_BYTES", 20_000)
+    monkeypatch.setattr(spool_module, "RUN_BYTES", 20_000)
     pack(iter(samples_of(texts)), tmp_path / "many", {"text": "str", "number": "int"}, chunk_size=100, jobs=2)
     assert tree_digest(tmp_path / "one") == tree_digest(tmp_path / "many")
     stored = StoredDataSet(tmp_path / "many")

@@ -28,8 +28,7 @@ from typing import Any, Final
 import numpy as np
 
 from brand.chunker.importers.fields import FieldMapping, choose, is_taken
-from brand.chunker.importers.files import reading
-from brand.chunker.importers.raw import at_offsets, below, folder_error, pixels, scalar, settled
+from brand.chunker.importers.files import at_offsets, below, folder_error, pixels, reading, scalar, settled
 from brand.chunker.sources.shards import Block, Shard
 from brand.errors import SourceError, UsageError
 from brand.formats.record import Numbered

@@ -14,8 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from brand.chunker.importers.arrow import ArrowFields
-from brand.chunker.importers.arrowtypes import arrow
+from brand.chunker.importers.arrow import ArrowFields, arrow
 from brand.chunker.importers.fields import (
     LOOKED_AT,
     ROWS_LOOKED_AT,

@@ -18,11 +18,10 @@ import xxhash
 from numpy.typing import NDArray
 
 from brand.chunker.sources.folders import ScannedFolder
-from brand.chunker.sources.kinds import other_kind
 from brand.chunker.sources.listing import SIDECARS
 from brand.errors import SourceError
 from brand.formats.header import Schema
-from brand.formats.media import check_image, decode_audio, duration
+from brand.formats.media import check_image, decode_audio, duration, other_kind
 from brand.formats.record import Records, encode_records, head_struct, record_parts
 
 Indices = NDArray[np.integer[Any]]

@@ -2,8 +2,8 @@
 
 `seal` reads the front of each chunk: it must be that of this plan, at this place, and whole. The chunk's table becomes
 a row of the index; its fixed fields become columns, from the file that the process that made the chunk has stored
-(`kept`), or else from the chunk itself. So results need not travel, and the process that started the tasks may have
-ended. Then `seal` writes the companions that the plan holds, the index, and the manifest, last of all.
+(`KeptChunks`), or else from the chunk itself. So results need not travel, and the process that started the tasks may
+have ended. Then `seal` writes the companions that the plan holds, the index, and the manifest, last of all.
 """
 
 from __future__ import annotations
@@ -19,13 +19,10 @@ from typing import Final
 import numpy as np
 
 from brand.chunker.plan.report import OnProgress, Report, StageProgress, silent
-from brand.chunker.tasks.job import JobDecisions, read_decided
-from brand.chunker.tasks.parts import by_part, missing
-from brand.chunker.tasks.planning import is_planned
-from brand.chunker.work.chunks import Written
-from brand.chunker.work.folder_work import FolderWork
-from brand.chunker.work.kept import KEPT_NAME, KeptChunks
-from brand.chunker.work.work import locked
+from brand.chunker.tasks.planning import JobDecisions, is_planned, read_decided
+from brand.chunker.tasks.running import by_part, missing
+from brand.chunker.work.chunks import KEPT_NAME, KeptChunks, Written
+from brand.chunker.work.work import FolderWork, locked
 from brand.errors import ForeignFileError, FormatError, MissingChunksError, MissingFileError, NotADataSetError, counted
 from brand.formats.chunk import read_front
 from brand.formats.constants import MANIFEST_NAME, SHARED_PLAN_NAME, WORK_NAME, chunk_name

@@ -1,7 +1,7 @@
 """A conversion into a store: may it write there, and what have earlier runs made?
 
 The work folder is below the user's cache folder, by the URL of the target. A chunk is made there, uploaded and removed,
-so only a few are there at a time; the rows that the index needs are stored (`kept`).
+so only a few are there at a time; the rows that the index needs are stored (`KeptChunks`).
 
 The store itself records the owner of the target. A manifest is a finished data set. Chunk 0 marks one that is not
 finished: the *claim*, which has the identity of the data set, takes its place before anything else is written,
@@ -24,10 +24,8 @@ from typing import Final
 import xxhash
 
 from brand.chunker.plan.plan import ChunkPlan
-from brand.chunker.work.chunks import Written
-from brand.chunker.work.claim import CLAIM_NAME, Claim
-from brand.chunker.work.kept import KEPT_NAME, KeptChunks, keep_chunk
-from brand.chunker.work.work import Work, locked, worth_keeping
+from brand.chunker.work.chunks import KEPT_NAME, KeptChunks, Written, keep_chunk
+from brand.chunker.work.work import CLAIM_NAME, Claim, Work, locked, worth_keeping
 from brand.errors import TargetExistsError
 from brand.formats.chunk import claimed_by, pack_claim
 from brand.formats.constants import MANIFEST_NAME, MAX_MANIFEST, PREAMBLE_SIZE, chunk_name
