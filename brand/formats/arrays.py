@@ -76,7 +76,7 @@ class ArrayFile:
             raise IndexError(f"{self.path} has {self._length:,} elements: a number is out of range")
         found = np.empty(len(wanted), self.dtype)
         memory, size = found.view(np.uint8), self.dtype.itemsize
-        landing = _landing() if hasattr(os, "memfd_create") else None
+        landing = _thread_landing.get() if hasattr(os, "memfd_create") else None
         if landing is not None and landing.copy_all(self._address, wanted, size, memory):
             return found
         for first in range(0, len(wanted), _PIECES):
@@ -158,21 +158,24 @@ def _pwritev() -> Callable[[int, int, int, int], int]:
     return function  # type: ignore[no-any-return]
 
 
-_local = threading.local()
+class _ThreadLanding(threading.local):
+    """The landing of this thread."""
+
+    _landing: _Landing | None = None
+
+    def get(self) -> _Landing:
+        if self._landing is None:
+            self._landing = _Landing()
+        return self._landing
 
 
-def _landing() -> _Landing:
-    """Return the landing of this thread."""
-    found: _Landing | None = getattr(_local, "landing", None)
-    if found is None:
-        found = _local.landing = _Landing()
-    return found
+_thread_landing = _ThreadLanding()
 
 
 def _forget() -> None:
     """Replace the landing in a forked child, which must not share it with its parent."""
-    global _local
-    _local = threading.local()
+    global _thread_landing
+    _thread_landing = _ThreadLanding()
 
 
 os.register_at_fork(after_in_child=_forget)

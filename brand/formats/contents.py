@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from brand.errors import ChecksumError, DecodeError, FormatError, LayoutError
 from brand.formats.chunk import ChunkFront
 from brand.formats.compression import Decompressor
-from brand.formats.record import RecordDecoder, Records, checksums, fixed_columns, fixed_dtype, slices
+from brand.formats.record import RecordDecoder, Records, fixed_columns, fixed_dtype
 from brand.formats.values import Buffer
 
 Unpack = Callable[[Buffer, int], Buffer]
@@ -71,11 +71,8 @@ def read_fixed(file: BinaryIO, front: ChunkFront, path: str | Path) -> NDArray[n
         if isinstance(record, FormatError):
             raise record
         if len(record) < size:
-            what, sample = (
-                f"a record of {len(record)} bytes is too short for {size} bytes of numbers",
-                int(row["index"]),
-            )
-            raise DecodeError(what, path=path, chunk=front.preamble.number, sample=sample)
+            what = f"a record of {len(record)} bytes is too short for {size} bytes of numbers"
+            raise DecodeError(what, path=path, chunk=front.preamble.number, sample=int(row["index"]))
         heads.append(bytes(record[:size]))
     return fixed_columns(front.header.schema, Records.of(heads))
 
@@ -90,15 +87,8 @@ def _read_block(file: BinaryIO, offset: int, size: int) -> memoryview:
 def _check(stored: memoryview, row: np.void, number: int, path: str | Path, unpack: Unpack) -> Buffer | FormatError:
     expected, sample = int(row["checksum"]), int(row["index"])
     if xxhash.xxh3_64_intdigest(stored) != expected:
-        found = xxhash.xxh3_64_hexdigest(stored)
-        return ChecksumError(
-            "the sample's bytes have changed",
-            path=path,
-            chunk=number,
-            sample=sample,
-            expected=f"{expected:016x}",
-            found=found,
-        )
+        what, told, found = "the sample's bytes have changed", f"{expected:016x}", xxhash.xxh3_64_hexdigest(stored)
+        return ChecksumError(what, path=path, chunk=number, sample=sample, expected=told, found=found)
     try:
         return unpack(stored, int(row["raw_size"]))
     except ValueError as error:
@@ -122,13 +112,16 @@ class StoredSamples:
         """Return some of the samples; `which` holds their positions, or is a mask or a slice."""
         return StoredSamples(self.memory, self.starts[which], self.rows[which])
 
+    def records(self) -> Records:
+        """Return the stored bytes of the samples."""
+        return Records(self.memory, self.starts, self.rows["size"].astype(np.int64))
+
     def pieces(self) -> list[Buffer]:
-        return slices(self.memory, self.starts, self.rows["size"].astype(np.int64))
+        return self.records().pieces()
 
     def right(self) -> NDArray[np.bool_]:
         """Return whether each sample has the recorded checksum, shape (samples,)."""
-        found = checksums(self.memory, self.starts, self.rows["size"].astype(np.int64))
-        right: NDArray[np.bool_] = found == self.rows["checksum"]
+        right: NDArray[np.bool_] = self.records().checksums() == self.rows["checksum"]
         return right
 
     def view(self, number: int) -> memoryview:
@@ -141,5 +134,4 @@ class StoredSamples:
 
         Raises ValueError or RecursionError if a sample does not unpack or decode.
         """
-        sizes, raw_sizes = self.rows["size"].astype(np.int64), self.rows["raw_size"].astype(np.int64)
-        return decode.columns(*decompressor.unpack_all(self.memory, self.starts, sizes, raw_sizes), raw_sizes)
+        return decode.columns(decompressor.unpack_all(self.records(), self.rows["raw_size"].astype(np.int64)))

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import zstandard
 
-from brand.errors import LayoutError, OversizedError, SchemaError
+from brand.errors import LayoutError, OversizedError, SchemaError, VersionError
 from brand.formats.constants import (
     MAX_CHUNK_SAMPLES,
     MAX_CHUNKS,
@@ -24,6 +24,7 @@ from brand.formats.constants import (
     MAX_HEADER,
     MAX_HEADER_UNPACKED,
     MAX_SAMPLES,
+    VERSION_MAJOR,
 )
 
 FIXED: Final = {"int": "q", "float": "d"}
@@ -149,6 +150,13 @@ class Header:
         if header.samples > MAX_SAMPLES or header.chunk_size > MAX_CHUNK_SAMPLES or header.chunks > MAX_CHUNKS:
             raise OversizedError("the header exceeds a limit of the format", path=path)
         return header
+
+
+def check_major(found: int, path: str | Path, chunk: int | None = None) -> None:
+    """Raise `VersionError` if a file has another major version of the format than this library reads."""
+    if found != VERSION_MAJOR:
+        hint = "Install the newest brand-data to read it"
+        raise VersionError("format version", path=path, chunk=chunk, expected=VERSION_MAJOR, found=found, hint=hint)
 
 
 def canonical_json(value: Any) -> bytes:

@@ -28,7 +28,6 @@ from brand.errors import (
     NotADataSetError,
     OversizedError,
     UnreadableError,
-    VersionError,
 )
 from brand.formats.constants import (
     CHUNKS_NAME,
@@ -51,7 +50,7 @@ from brand.formats.constants import (
     WORK_NAME,
     column_name,
 )
-from brand.formats.header import Header, canonical_json
+from brand.formats.header import Header, canonical_json, check_major
 
 
 def pack_signed(marker: str, facts: Mapping[str, Any], minor: int = VERSION_MINOR) -> bytes:
@@ -73,14 +72,7 @@ def parse_signed(data: bytes, path: str | Path, *, marker: str, name: str, hint:
             raise ValueError(f"not a {name} of Brand")
     except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
         raise LayoutError(f"the {name} is not readable: {error}", path=path, hint=hint) from error
-    if version[0] != VERSION_MAJOR:
-        raise VersionError(
-            "format version",
-            path=path,
-            expected=VERSION_MAJOR,
-            found=version[0],
-            hint="Install the newest brand-data to read it",
-        )
+    check_major(version[0], path)
     found = value.pop("checksum", None)
     try:
         expected = xxhash.xxh3_64_hexdigest(canonical_json(value))
@@ -93,6 +85,15 @@ def parse_signed(data: bytes, path: str | Path, *, marker: str, name: str, hint:
 
 def _refuse(constant: str) -> None:
     raise ValueError(f"{constant} is not JSON")
+
+
+def read_limited(path: Path, limit: int, name: str) -> bytes:
+    """Return the contents of a document, which messages call `name`. Raises `OversizedError`, OSError."""
+    with path.open("rb") as file:
+        data = file.read(limit + 1)
+    if len(data) > limit:
+        raise OversizedError(f"the {name} is too large", path=path, expected=f"<= {limit} bytes", found=f"> {limit}")
+    return data
 
 
 def identity(text: str) -> bytes:
@@ -115,6 +116,8 @@ _MARKER: Final = "brand"
 # A newer minor version may add files, so unknown names are accepted; paths outside the data set are not.
 _FILE: Final = re.compile(r"(index|columns)/[A-Za-z0-9_]+\.npy")
 _COMPANION: Final = re.compile(r"[a-z]+\.(zip|tsv)")
+
+_COUNTS: Final = ("dictionary_size", "stored_bytes", "raw_bytes", "largest_sample")
 
 Files = Mapping[str, tuple[int, str]]
 """Path below the data set -> (size, XXH3-128)."""
@@ -147,10 +150,7 @@ def pack_manifest(manifest: Manifest) -> bytes:
         "id": manifest.data_set_id.hex(),
         "header": manifest.header.to_json(),
         "chunks": manifest.header.chunks,
-        "dictionary_size": manifest.dictionary_size,
-        "stored_bytes": manifest.stored_bytes,
-        "raw_bytes": manifest.raw_bytes,
-        "largest_sample": manifest.largest_sample,
+        **{name: getattr(manifest, name) for name in _COUNTS},
         "files": {name: list(facts) for name, facts in manifest.files.items()},
         "companions": {name: list(facts) for name, facts in manifest.companions.items()},
     }
@@ -161,17 +161,11 @@ def read_manifest(folder: Path) -> Manifest:
     """Read and check the manifest of a data set. Raises a `FormatError` that says what to do."""
     path = folder / MANIFEST_NAME
     try:
-        with path.open("rb") as file:
-            data = file.read(MAX_MANIFEST + 1)
+        return parse_manifest(read_limited(path, MAX_MANIFEST, "manifest"), path)
     except FileNotFoundError:
         raise NotADataSetError(_why_not(folder), path=folder) from None
     except (NotADirectoryError, IsADirectoryError):
         raise NotADataSetError("not a data set: a data set is a folder with a file brand.json", path=folder) from None
-    if len(data) > MAX_MANIFEST:
-        raise OversizedError(
-            "the manifest is too large", path=path, expected=f"<= {MAX_MANIFEST} bytes", found=f"> {MAX_MANIFEST}"
-        )
-    return parse_manifest(data, path)
 
 
 def parse_manifest(data: bytes, path: str | Path) -> Manifest:
@@ -182,10 +176,7 @@ def parse_manifest(data: bytes, path: str | Path) -> Manifest:
         manifest = Manifest(
             data_set_id=identity(value["id"]),
             header=Header.from_json(value["header"], path),
-            dictionary_size=natural(value["dictionary_size"], "dictionary_size"),
-            stored_bytes=natural(value["stored_bytes"], "stored_bytes"),
-            raw_bytes=natural(value["raw_bytes"], "raw_bytes"),
-            largest_sample=natural(value["largest_sample"], "largest_sample"),
+            **{name: natural(value[name], name) for name in _COUNTS},
             files=_files(value["files"]),
             companions=_files(value["companions"]),
         )
@@ -292,17 +283,11 @@ def read_share(folder: Path, manifest: Manifest) -> Share | None:
     """Return the partition in a folder; None if the folder holds the whole data set. Raises a `FormatError`."""
     path = folder / SHARE_NAME
     try:
-        with path.open("rb") as file:
-            data = file.read(MAX_SHARE + 1)
+        share = parse_share(read_limited(path, MAX_SHARE, "share file"), path)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise UnreadableError(f"cannot be read: {error.strerror}", path=path) from error
-    if len(data) > MAX_SHARE:
-        raise OversizedError(
-            "the share file is too large", path=path, expected=f"<= {MAX_SHARE} bytes", found=f"> {MAX_SHARE}"
-        )
-    share = parse_share(data, path)
     for what, expected, found in (
         ("a partition of another data set", manifest.data_set_id.hex(), share.data_set_id.hex()),
         ("a partition of another number of chunks", manifest.header.chunks, share.cuts[-1]),

@@ -110,11 +110,8 @@ class DecodeImage:
 
             width, height = (-(-side // factor) for side in size)
             pixels = simplejpeg.decode_jpeg(data, "RGB", min_height=height, min_width=width)
-        except (
-            ImportError,
-            ValueError,
-        ):  # Pillow decodes some files that simplejpeg refuses, and its error names the fault
-            return None
+        except (ImportError, ValueError):
+            return None  # Pillow decodes some files that simplejpeg refuses, and its error names the fault
         made = Image.fromarray(pixels)
         return made if self.mode == "RGB" else made.convert("L")
 

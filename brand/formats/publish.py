@@ -88,11 +88,7 @@ def storage_reason(error: OSError) -> str:
 
 def publish_file(temporary: Path, final: Path) -> None:
     """Flush a finished file to the device and give it its name. Both names must be on one file system."""
-    descriptor = os.open(temporary, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    _flush(temporary)
     temporary.replace(final)
 
 
@@ -106,7 +102,11 @@ def publish_bytes(final: Path, data: bytes) -> None:
 
 def sync_folder(folder: Path) -> None:
     """Flush a folder's entries, so that renames survive a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY)
+    _flush(folder)
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

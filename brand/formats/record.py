@@ -74,7 +74,17 @@ class Records(Sequence[bytes]):
 
     def pieces(self) -> list[Buffer]:
         """Return the bytes of each record, without a copy if they are large."""
-        return slices(self.memory, self.starts, self.sizes)
+        data: Any = self.memory.data
+        starts, sizes = self.starts, self.sizes
+        if len(sizes) and int(sizes.mean()) < SMALL:
+            if CORE is not None:
+                pieces: list[Buffer] = CORE.pieces(
+                    self.memory, np.ascontiguousarray(starts), np.ascontiguousarray(sizes)
+                )
+                return pieces
+            first = int(starts.min())
+            data, starts = self.memory[first : int((starts + sizes).max())].tobytes(), starts - first
+        return [data[start:end] for start, end in zip(starts.tolist(), (starts + sizes).tolist(), strict=True)]
 
     def joined(self) -> Buffer:
         """Return the bytes of all records, one after the other: a copy."""
@@ -86,37 +96,17 @@ class Records(Sequence[bytes]):
 
     def checksums(self) -> NDArray[np.uint64]:
         """Return the XXH3 of each record."""
-        return checksums(self.memory, self.starts, self.sizes)
-
-    def windows(self, size: int) -> NDArray[np.void]:
-        """Return `size` bytes from each of these offsets of the memory on, without a copy."""
-        return windows(self.memory, size)
+        if CORE is None or not XXH3:
+            return np.fromiter(map(xxhash.xxh3_64_intdigest, self.pieces()), np.uint64, len(self))
+        made = np.empty(len(self), np.uint64)
+        starts, sizes = np.ascontiguousarray(self.starts), np.ascontiguousarray(self.sizes)
+        CORE.digests(XXH3[0], self.memory, starts, sizes, made)
+        return made
 
 
 def windows(memory: NDArray[np.uint8], size: int) -> NDArray[np.void]:
     """Return `size` bytes from each of these offsets of a memory on, without a copy."""
     return np.ndarray((max(0, len(memory) - size + 1),), f"V{size}", memory, strides=(1,))
-
-
-def slices(memory: NDArray[np.uint8], starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> list[Buffer]:
-    """Return pieces of one memory: `sizes[i]` bytes from `starts[i]` on."""
-    data: Any = memory.data
-    if len(sizes) and int(sizes.mean()) < SMALL:
-        if CORE is not None:
-            pieces: list[Buffer] = CORE.pieces(memory, np.ascontiguousarray(starts), np.ascontiguousarray(sizes))
-            return pieces
-        first = int(starts.min())
-        data, starts = memory[first : int((starts + sizes).max())].tobytes(), starts - first
-    return [data[start:end] for start, end in zip(starts.tolist(), (starts + sizes).tolist(), strict=True)]
-
-
-def checksums(memory: NDArray[np.uint8], starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """Return the XXH3 of each of the pieces that `slices` makes."""
-    if CORE is None or not XXH3:
-        return np.fromiter(map(xxhash.xxh3_64_intdigest, slices(memory, starts, sizes)), np.uint64, len(starts))
-    made = np.empty(len(starts), np.uint64)
-    CORE.digests(XXH3[0], memory, np.ascontiguousarray(starts), np.ascontiguousarray(sizes), made)
-    return made
 
 
 _Piece = TypeVar("_Piece", str, bytes)
@@ -129,10 +119,13 @@ def head_struct(schema: Schema) -> struct.Struct:
 
 
 class Numbered(Sequence[str]):
-    """Names for samples that have only numbers, for messages: `sample 12`. Each is made on demand."""
+    """Names for samples that have only numbers, for messages: `sample 12`. Each is made on demand.
 
-    def __init__(self, numbers: Sequence[int], word: str = "sample") -> None:
-        self._numbers, self._word = numbers, word
+    `before` returns the number of samples before them, and is called only when a name is asked for.
+    """
+
+    def __init__(self, numbers: Sequence[int], word: str = "sample", before: Callable[[], int] | None = None) -> None:
+        self._numbers, self._word, self._before = numbers, word, before
 
     def __len__(self) -> int:
         return len(self._numbers)
@@ -145,8 +138,9 @@ class Numbered(Sequence[str]):
 
     def __getitem__(self, position: int | slice) -> str | Numbered:
         if isinstance(position, slice):
-            return Numbered(self._numbers[position], self._word)
-        return f"{self._word} {self._numbers[position]}"
+            return Numbered(self._numbers[position], self._word, self._before)
+        before = 0 if self._before is None else self._before()
+        return f"{self._word} {before + self._numbers[position]}"
 
 
 def encode_records(schema: Schema, samples: Sequence[Mapping[str, Any]], indices: Sequence[int]) -> Records:
@@ -176,7 +170,7 @@ def encode_columns(schema: Schema, columns: Mapping[str, Sequence[Any]], called:
         what = f"{int(sizes[position]):,} bytes; the limit is {MAX_SAMPLE:,}"
         raise SchemaError(f"{called[position]} has {what}")
     records = Records.side_by_side(memory, sizes)
-    records.windows(head)[records.starts] = _heads(schema, fixed, sizes_of, count).view(f"V{head}")
+    windows(records.memory, head)[records.starts] = _heads(schema, fixed, sizes_of, count).view(f"V{head}")
     return records
 
 
@@ -262,25 +256,18 @@ class RecordDecoder:
             raise ValueError(f"the fields end at byte {start} of a record of {len(record)}")
         return values if self._in_order else {name: values[name] for name in self.names}
 
-    def columns(
-        self, memory: NDArray[np.uint8], starts: NDArray[np.int64], sizes: NDArray[np.int64]
-    ) -> list[NDArray[Any] | list[Any]]:
-        """Decode records that are in one memory: one column for each field, in the requested order.
+    def columns(self, records: Records) -> list[NDArray[Any] | list[Any]]:
+        """Decode records: one column for each field, in the requested order.
 
         `int` and `float` fields are arrays, other fields are lists. Raises ValueError as for one record, but the
         message does not name the record at fault.
         """
-        size = self._head.size
+        memory, starts, sizes, size = records.memory, records.starts, records.sizes, self._head.size
         if len(sizes) and int(sizes.min()) < size:
             raise ValueError(f"a record of {int(sizes.min())} bytes is too short for its head of {size}")
         layout = _head_dtype(self.schema)
-        heads = windows(memory, size)[starts].view(layout) if size and len(starts) else None
-        made: dict[str, NDArray[Any] | list[Any]] = {}
-        if heads is None:
-            heads = np.zeros(len(starts), layout)
-        for name in self._fixed:
-            if name in self.names:
-                made[name] = heads[name].copy()
+        heads = windows(memory, size)[starts].view(layout) if size and len(starts) else np.zeros(len(starts), layout)
+        made: dict[str, Any] = {name: heads[name].copy() for name in self._fixed if name in self.names}
         begin = starts + size
         for name, decode in self._variable:
             end = begin + heads[f"length of {name}"]
@@ -288,21 +275,19 @@ class RecordDecoder:
                 if name in self._views:
                     made[name] = [memory[low:high] for low, high in zip(begin.tolist(), end.tolist(), strict=True)]
                 else:
-                    made[name] = _decoded(decode, memory, begin, end - begin)
+                    made[name] = _decoded(decode, Records(memory, begin, end - begin))
             begin = end
         if not np.array_equal(begin, starts + sizes):
             raise ValueError("the fields of a record do not end where it ends")
         return [made[name] for name in self.names]
 
 
-def _decoded(
-    decode: Callable[[Buffer], Any], memory: NDArray[np.uint8], starts: NDArray[np.int64], sizes: NDArray[np.int64]
-) -> list[Any]:
-    """Return `decode` of each piece, if possible without a Python call for each."""
+def _decoded(decode: Callable[[Buffer], Any], payloads: Records) -> list[Any]:
+    """Return `decode` of each payload, if possible without a Python call for each."""
     if decode is decode_str and CORE is not None:
-        texts: list[str] = CORE.texts(memory, starts, sizes)
+        texts: list[str] = CORE.texts(payloads.memory, payloads.starts, payloads.sizes)
         return texts
-    pieces = slices(memory, starts, sizes)
+    pieces = payloads.pieces()
     if decode is decode_str:
         return list(map(str, pieces, repeat("utf-8")))
     if decode is bytes and pieces and isinstance(pieces[0], bytes):
@@ -315,7 +300,7 @@ def fixed_columns(schema: Schema, records: Records) -> NDArray[np.void]:
     dtype = fixed_dtype(schema)
     if not schema.fixed:
         return np.empty(len(records), dtype)
-    return records.windows(dtype.itemsize)[records.starts].view(dtype)
+    return windows(records.memory, dtype.itemsize)[records.starts].view(dtype)
 
 
 def fixed_dtype(schema: Schema) -> np.dtype[np.void]:

@@ -30,7 +30,7 @@ from brand.formats.constants import (
     VERSIONS_NAME,
 )
 from brand.formats.header import canonical_json, is_field_name
-from brand.formats.manifest import identity, natural, pack_signed, parse_signed
+from brand.formats.manifest import identity, natural, pack_signed, parse_signed, read_limited
 
 MARKER: Final = "brand-version"
 _DIGEST: Final = re.compile(r"[0-9a-f]{32}")
@@ -48,7 +48,7 @@ class Listed:
     @property
     def name(self) -> str:
         """Path of the file below the folder of the collection."""
-        return list_name(self.digest)
+        return f"lists/{self.digest}.npy"
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,25 +175,15 @@ def part_name(part: str) -> str:
     return f"parts/{part}"
 
 
-def list_name(digest: str) -> str:
-    """Return the path of a list below the folder of the collection."""
-    return f"lists/{digest}.npy"
-
-
 def read_version(folder: Path, number: int) -> Version:
     """Read and check a version of the collection in `folder`. Raises a `FormatError`."""
     path = folder / version_name(number)
     try:
-        with path.open("rb") as file:
-            data = file.read(MAX_MANIFEST + 1)
+        version = parse_version(read_limited(path, MAX_MANIFEST, "version"), path)
     except FileNotFoundError:
         raise MissingFileError("there is no such version", path=path, hint=_HINT) from None
     except OSError as error:
         raise UnreadableError(f"cannot be read: {error.strerror}", path=path, hint=_HINT) from error
-    if len(data) > MAX_MANIFEST:
-        what, expected = "the version is too large", f"<= {MAX_MANIFEST} bytes"
-        raise OversizedError(what, path=path, expected=expected, found=f"> {MAX_MANIFEST}")
-    version = parse_version(data, path)
     if version.number != number:
         what = "a version with the name of another version"
         raise LayoutError(what, path=path, expected=number, found=version.number, hint=_HINT)

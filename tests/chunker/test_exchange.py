@@ -9,7 +9,6 @@ import shutil
 import signal
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from brand.chunker.conductor import Conversion
 from brand.chunker.plan.report import StageProgress, silent
 from brand.chunker.sources import shards as shards_module
 from brand.chunker.sources import spool as spool_module
-from brand.chunker.sources.shards import Bad, Block, Shard, cut_stretches, exchange
+from brand.chunker.sources.shards import Bad, Block, Shard, Shards, cut_stretches, exchange
 from brand.chunker.sources.shuffle import SortKeys, open_order, write_order
 from brand.chunker.sources.spool import SPAN, find_part
 from brand.chunker.work.work import open_folder_work
@@ -37,21 +36,16 @@ from tests.support import brand, running_brand, session_processes, tree_digest, 
 TEXTS = st.lists(st.lists(st.text(max_size=30), max_size=30), min_size=1, max_size=12).filter(any)
 
 
-@dataclass
-class Texts:
+class Texts(Shards):
     """A source in memory: each shard is a list of texts; a text of one `!` cannot be used."""
 
-    texts: list[list[str]]
-    kind: str = "jsonl"
-    classes: None = None
-    choice: str = ""
-    notes: tuple[str, ...] = ()
+    kind = "jsonl"
+    fields = Schema.parse({"text": "str", "number": "int"})
 
-    schema = Schema.parse({"text": "str", "number": "int"})
-
-    @property
-    def shards(self) -> list[Shard]:
-        return [Shard(f"{n}", sum(map(len, texts)), repr(texts)) for n, texts in enumerate(self.texts)]
+    def __init__(self, texts: list[list[str]]) -> None:
+        self.texts = texts
+        shards = [Shard(f"{n}", sum(map(len, some)), repr(some)) for n, some in enumerate(texts)]
+        super().__init__(shards, self.fields)
 
     def read(self, number: int) -> Iterator[Block | Bad]:
         for first in range(0, len(self.texts[number]), 4):
@@ -67,7 +61,7 @@ class Texts:
 def records_of(texts: list[list[str]]) -> list[bytes]:
     """The slow model: all records in the order of the source."""
     samples = [{"text": t, "number": len(t)} for shard in texts for t in shard if t != "!"]
-    return list(encode_records(Texts.schema, samples, range(len(samples))))
+    return list(encode_records(Texts.fields, samples, range(len(samples))))
 
 
 @pytest.mark.slow
@@ -176,9 +170,9 @@ def test_a_shard_with_another_number_of_samples_than_its_index_says_is_refused(t
     """Also where samples are left out: those count."""
 
     class Counted(Texts):
-        @property
-        def shards(self) -> list[Shard]:
-            return [Shard("a.mds", 9, "", told)]
+        def __init__(self, texts: list[list[str]]) -> None:
+            super().__init__(texts)
+            self.shards = (Shard("a.mds", 9, "", told),)
 
     with pytest.raises(SourceError, match=rf"a.mds: it holds 3 samples, and its index says {told}"):
         exchange(Counted([["a", "!", "b"]]), Options(jobs=1, skip_errors=True), tmp_path, silent)
@@ -188,7 +182,7 @@ def test_chunks_that_hold_something_else_than_was_read_are_not_sealed(tmp_path: 
     """Samples and bytes are compared before the manifest is written."""
     with open_folder_work(tmp_path / "set") as work:
         source, _, _ = exchange(Texts([["a", "b"]]), Options(jobs=1), work.folder, silent)
-        source.raw_bytes += 1
+        source._raw_bytes += 1
         with pytest.raises(SourceError, match="the chunks hold 2 samples of 26 bytes, and 2 of 27 bytes were read"):
             Conversion(work, source, "jsonl", None, Options(jobs=1), silent).run()
     assert not (tmp_path / "set" / "brand.json").exists()

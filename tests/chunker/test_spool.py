@@ -16,7 +16,7 @@ from brand.chunker import pack
 from brand.chunker.plan.report import StageProgress, silent
 from brand.chunker.sources import spool as spool_module
 from brand.chunker.sources.shuffle import open_order, write_order
-from brand.chunker.sources.spool import SAMPLES_A_STEP, SpoolSource, spool
+from brand.chunker.sources.spool import SAMPLES_A_STEP, SpoolSource, encoded, spool
 from brand.errors import SchemaError, SourceError
 from brand.formats.header import Schema
 from brand.formats.record import SMALL, encode_records
@@ -35,7 +35,7 @@ def samples_of(texts: list[str]) -> list[dict[str, Any]]:
 
 def spooled(texts: list[str], folder: Path, seed: int = 0) -> SpoolSource:
     """A spool of these texts, read from a generator."""
-    return spool((s for s in samples_of(texts)), SCHEMA, seed, folder, total=None, on_progress=silent)
+    return spool(encoded((s for s in samples_of(texts)), SCHEMA), SCHEMA, seed, folder, total=None, on_progress=silent)
 
 
 @pytest.mark.slow
@@ -95,7 +95,7 @@ def test_a_chunk_lies_in_each_run_in_one_piece(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(spool_module, "RUN_BYTES", 30_000)
     texts = [f"{i:06d}" for i in range(5 * SAMPLES_A_STEP)]
     told: list[StageProgress] = []
-    source = spool(iter(samples_of(texts)), SCHEMA, 0, tmp_path, total=None, on_progress=told.append)
+    source = spool(encoded(samples_of(texts), SCHEMA), SCHEMA, 0, tmp_path, total=None, on_progress=told.append)
     runs = len(told)
     assert runs > 1
     write_order(tmp_path / "order.bin", [len(texts)], 0)
@@ -123,14 +123,16 @@ def test_a_wrong_sample_late_in_the_stream_is_named_by_its_index(tmp_path: Path)
     """The index in the message is the position in the stream, not in a step."""
     many: list[dict[str, Any]] = [*samples_of(["x"] * 2500), {"text": 5, "number": 1}]
     with pytest.raises(SchemaError, match=r"sample 2500.*'text'"):
-        spool(iter(many), SCHEMA, 0, tmp_path, total=None, on_progress=silent)
+        spool(encoded(iter(many), SCHEMA), SCHEMA, 0, tmp_path, total=None, on_progress=silent)
 
 
 def test_progress_counts_samples_and_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Told after each run and at the end, with the total where it is known."""
     monkeypatch.setattr(spool_module, "RUN_BYTES", 1000)
     told: list[StageProgress] = []
-    source = spool(samples_of(["abcd"] * 3000), SCHEMA, 0, tmp_path, total=3000, on_progress=told.append)
+    source = spool(
+        encoded(samples_of(["abcd"] * 3000), SCHEMA), SCHEMA, 0, tmp_path, total=3000, on_progress=told.append
+    )
     raw = int(source.sizes(np.arange(3000)).sum())
     assert [p.samples for p in told] == [1024, 2048, 3000, 3000]
     assert [p.total for p in told] == [3000] * 4

@@ -14,15 +14,16 @@ Only this module imports pyarrow.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
 
 from brand.chunker.importers.fields import FieldMapping, Fields, choose, codec_of_bytes, is_taken
-from brand.chunker.sources.shards import Block
-from brand.errors import MissingExtraError
+from brand.chunker.sources.shards import Block, Shard, Shards
+from brand.errors import MissingExtraError, SourceError
 from brand.formats.record import Numbered
 
 _ARRAYS: Final = ("Array2D", "Array3D", "Array4D", "Array5D")
@@ -43,14 +44,14 @@ def arrow() -> Any:
     return pyarrow
 
 
-def way_of(kind: Any, feature: Mapping[str, Any]) -> tuple[str, str]:
-    """Return (codec, way of reading) of a type. The codec is `?` if it depends on the values."""
+def layout_of(kind: Any, feature: Mapping[str, Any]) -> tuple[str, str]:
+    """Return (codec, layout) of a type. The codec is `?` if it depends on the values."""
     types = arrow().types
     if isinstance(kind, arrow().BaseExtensionType):
         tensor = isinstance(kind, arrow().FixedShapeTensorType)
-        return ("ndarray", "tensor") if tensor else way_of(kind.storage_type, feature)
+        return ("ndarray", "tensor") if tensor else layout_of(kind.storage_type, feature)
     if types.is_dictionary(kind):
-        return way_of(kind.value_type, feature)[0], "plain"
+        return layout_of(kind.value_type, feature)[0], "plain"
     if types.is_struct(kind) and _is_file(kind):
         return _MEDIA.get(str(feature.get("_type")), "?"), "file"
     if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
@@ -87,24 +88,24 @@ def _is_file(kind: Any) -> bool:
     )
 
 
-def values_of(column: Any, way: str, codec: str, natural: str) -> Any:
+def values_of(column: Any, layout: str, codec: str, natural: str) -> Any:
     """Return the values of a column for a field of this codec."""
-    if way != "tensor" and isinstance(column, arrow().ExtensionArray):
+    if layout != "tensor" and isinstance(column, arrow().ExtensionArray):
         column = column.storage
-    if way == "file" and codec != "json":
+    if layout == "file" and codec != "json":
         # A file that is stored elsewhere is only named. Its name is refused, with a message that explains it.
         return [value and (value["path"] if value["bytes"] is None else value["bytes"]) for value in column.to_pylist()]
     if column.null_count == 0 and codec == natural:
-        if way == "number":
+        if layout == "number":
             exact = np.int64 if codec == "int" else np.float64
             values = column.to_numpy(zero_copy_only=False)
             if np.can_cast(values.dtype, exact):
                 return np.ascontiguousarray(values, exact)
-        if way == "numbers":
+        if layout == "numbers":
             return _arrays(column)
-    if way == "tensor" and codec == "ndarray" and column.null_count == 0:
+    if layout == "tensor" and codec == "ndarray" and column.null_count == 0:
         return list(column.to_numpy_ndarray())
-    if way == "nested" and codec == "ndarray":
+    if layout == "nested" and codec == "ndarray":
         dtype = _innermost(column.type)
         return [None if value is None else np.asarray(value, dtype) for value in column.to_pylist()]
     return column.to_pylist()
@@ -144,19 +145,15 @@ class ArrowFields:
         `order` is that of the fields, and names all. Raises `UsageError` if the choice does not fit the schema.
         """
         features = _features(schema)
-        self._ways = {column.name: way_of(column.type, features.get(column.name, {})) for column in schema}
-        open_ones = [name for name, (codec, _) in self._ways.items() if codec == "?" and is_taken(name, choice)]
-        looked_at = first_rows(open_ones) if open_ones else None
+        self._layouts = {column.name: layout_of(column.type, features.get(column.name, {})) for column in schema}
+        open_ones = [name for name, (codec, _) in self._layouts.items() if codec == "?" and is_taken(name, choice)]
+        looked_at = first_rows(open_ones) if open_ones else {}
         natural = []
-        for name in order or self._ways:
-            told, way = self._ways[name]
-            if told == "?":
-                told = (
-                    "bytes"
-                    if looked_at is None or name not in open_ones
-                    else codec_of_bytes(_bytes_of(looked_at[name], way))
-                )
-            natural.append((name, told))
+        for name in order or self._layouts:
+            codec, layout = self._layouts[name]
+            if codec == "?":
+                codec = codec_of_bytes(_bytes_of(looked_at[name], layout)) if name in open_ones else "bytes"
+            natural.append((name, codec))
         self._natural = dict(natural)
         self.fields: Fields = choose(natural, choice)
         names = next((_class_names(features.get(c, {})) for c, n in self._renamed if n == "label"), None)
@@ -166,29 +163,29 @@ class ArrowFields:
     def _renamed(self) -> list[tuple[str, str]]:
         return list(zip(self.fields.columns, self.fields.schema.names, strict=True))
 
-    def ways(self, schema: Any) -> dict[str, tuple[str, str]]:
-        """Return how the chosen columns would be read from another schema; a column that it lacks is left out."""
+    def check(self, name: str, schema: Any, first: str, hint: str = "") -> None:
+        """Raise `SourceError` if the schema of the file `name` differs from that of the file `first`."""
         features = _features(schema)
-        columns = {column.name: column.type for column in schema}
-        return {c: way_of(columns[c], features.get(c, {})) for c in self.fields.columns if c in columns}
-
-    def differs(self, schema: Any) -> str:
-        """Return in words how another schema differs from the first; empty if no difference matters."""
-        ways = self.ways(schema)
+        types = {column.name: column.type for column in schema}
         for column in self.fields.columns:
-            if column not in ways:
-                return f"it lacks the column {column!r}"
-            if ways[column] != self._ways[column]:
-                return f"its column {column!r} is {schema.field(column).type}, which is another kind of values"
-        return ""
+            if column not in types:
+                differs = f"it lacks the column {column!r}"
+            elif layout_of(types[column], features.get(column, {})) != self._layouts[column]:
+                differs = f"its column {column!r} is {types[column]}, which is another kind of values"
+            else:
+                continue
+            raise SourceError(name, f"{differs}; it is not as in {first}", hint=hint)
 
-    def block(self, batch: Any, first_row: int) -> Block:
-        """Return the rows of a record batch as a block; `first_row` is the number of the first row in messages."""
-        called = Numbered(range(first_row, first_row + batch.num_rows), "row")
-        columns = {}
-        for (column, _), (_, codec) in zip(self._renamed, self.fields.schema.fields, strict=True):
-            columns[column] = values_of(batch.column(column), self._ways[column][1], codec, self._natural[column])
-        return self.fields.block(columns, called)
+    def blocks(self, batches: Iterable[Any], row: int = 0) -> Iterator[Block]:
+        """Yield the rows of record batches as blocks; `row` is the number of the first row in messages."""
+        for batch in batches:
+            called = Numbered(range(row, row + batch.num_rows), "row")
+            columns = {}
+            for (column, _), (_, codec) in zip(self._renamed, self.fields.schema.fields, strict=True):
+                layout = self._layouts[column][1]
+                columns[column] = values_of(batch.column(column), layout, codec, self._natural[column])
+            yield self.fields.block(columns, called)
+            row += batch.num_rows
 
 
 def _features(schema: Any) -> Mapping[str, Any]:
@@ -206,6 +203,31 @@ def _class_names(feature: Mapping[str, Any]) -> tuple[str, ...] | None:
     return tuple(map(str, names)) if feature.get("_type") == "ClassLabel" and isinstance(names, list) else None
 
 
-def _bytes_of(column: Any, way: str) -> list[bytes | None]:
+def _bytes_of(column: Any, layout: str) -> list[bytes | None]:
     values = column.to_pylist()
-    return [value and value["bytes"] for value in values] if way == "file" else values
+    return [value and value["bytes"] for value in values] if layout == "file" else values
+
+
+class ArrowShards(Shards):
+    """Shards that hold batches of Arrow."""
+
+    def __init__(self, shards: Iterable[Shard], columns: ArrowFields) -> None:
+        fields = columns.fields
+        super().__init__(shards, fields.schema, fields.choice, fields.renamed, columns.classes)
+        self._columns = columns
+
+
+@contextmanager
+def arrow_errors(name: str, what: str) -> Iterator[None]:
+    """Turn an error of Arrow about the file `name` into a `SourceError` that says `what` the fault is."""
+    library = arrow()
+    try:
+        yield
+    except (library.ArrowException, OSError) as error:
+        raise SourceError(name, f"{what}: {error}") from error
+
+
+def intact(name: str, what: str, batches: Iterator[Any]) -> Iterator[Any]:
+    """Yield the batches of the file `name`. Raises `SourceError` if one cannot be read."""
+    with arrow_errors(name, what):
+        yield from batches

@@ -26,7 +26,7 @@ import numpy as np
 import zstandard
 
 from brand.chunker.importers.fields import LOOKED_AT, codec_of_bytes
-from brand.errors import SourceError, counted
+from brand.errors import SourceError, UsageError, counted
 from brand.formats.constants import MAX_SAMPLE
 
 BUFFER_BYTES: Final = 1 << 20
@@ -49,6 +49,11 @@ class ImportFile:
     bytes: int
     mark: str
     """Size and date."""
+
+
+def with_compressed(*suffixes: str) -> list[str]:
+    """Return the endings of files, also of compressed ones."""
+    return [*suffixes, *(suffix + ending for suffix in suffixes for ending in COMPRESSED)]
 
 
 def find_files(src: str | os.PathLike[str], suffixes: Iterable[str], what: str) -> list[ImportFile]:
@@ -79,11 +84,23 @@ def _hidden(path: Path) -> bool:
     return any(part.startswith(".") for part in path.parts)
 
 
+def listed_file(root: Path, name: str, index: str = "index.json") -> ImportFile:
+    """Return a file that the index of a folder names. Raises `SourceError`, ValueError if it is outside the folder."""
+    try:
+        return _file_at(below(root, name), name)
+    except OSError as error:
+        raise SourceError(name, f"cannot be read: {error.strerror}; {index} lists it") from error
+
+
 def _file(path: Path, name: str) -> ImportFile:
     try:
-        facts = path.stat()
+        return _file_at(path, name)
     except OSError as error:
         raise SourceError(str(path), f"cannot be read: {error.strerror}") from error
+
+
+def _file_at(path: Path, name: str) -> ImportFile:
+    facts = path.stat()
     return ImportFile(path, name, facts.st_size, f"{facts.st_size} {facts.st_mtime_ns}")
 
 
@@ -234,8 +251,14 @@ def pixels(data: bytes) -> Any:
     return Image.frombytes(data[_PIXELS.size : start].decode(), (width, height), data[start:])
 
 
-def folder_error(path: Path, error: Exception, what: str) -> SourceError:
-    """Return the error for the index of a folder that cannot be read, or is invalid."""
-    if isinstance(error, FileNotFoundError):
-        return SourceError(str(path), "there is no such file; it lists the files of the folder")
-    return SourceError(str(path), f"it is not an index of {what}: {error}")
+@contextmanager
+def index_errors(path: Path, what: str) -> Iterator[None]:
+    """Turn an error into a `SourceError`: `path`, which lists the files of a folder, cannot be read, or is invalid."""
+    try:
+        yield
+    except UsageError:  # which is a ValueError
+        raise
+    except FileNotFoundError as error:
+        raise SourceError(str(path), "there is no such file; it lists the files of the folder") from error
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+        raise SourceError(str(path), f"it is not an index of {what}: {error}") from error

@@ -11,14 +11,14 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from brand.chunker.importers.arrow import ArrowFields, arrow
+from brand.chunker.importers.arrow import ArrowFields, ArrowShards, arrow, arrow_errors, intact
 from brand.chunker.importers.fields import LOOKED_AT, FieldMapping
-from brand.chunker.importers.files import ImportFile, below, find_files, folder_error
+from brand.chunker.importers.files import ImportFile, find_files, index_errors, listed_file
 from brand.chunker.sources.shards import Block, Shard
 from brand.errors import SourceError, UsageError
 from brand.stores.url import is_url, parse_url
@@ -28,18 +28,18 @@ STRETCH_BYTES: Final = 64 << 20
 _BATCH_BYTES: Final = 4 << 20
 _BATCH_ROWS: Final = 1 << 15
 _READ_BYTES: Final = 1 << 20
+_DAMAGED: Final = "it is damaged or truncated"
+_SPLIT: Final = re.compile(r"(?:^|[^a-z])(train|validation|valid|val|dev|test)(?=$|[^a-z])")
 
 
-class Parquet:
+class Parquet(ArrowShards):
     """Parquet files with equal columns."""
 
     kind = "parquet"
 
     def __init__(self, src: str | os.PathLike[str], choice: FieldMapping) -> None:
         arrow()
-        self._take(find_files(src, [".parquet", ".pq"], "Parquet file"), choice)
-
-    def _take(self, files: Sequence[ImportFile], choice: FieldMapping) -> None:
+        files = find_files(src, [".parquet", ".pq"], "Parquet file")
         self._stretches: list[tuple[ImportFile, list[int]]] = []
         shards, columns = [], None
         for file in files:
@@ -47,22 +47,13 @@ class Parquet:
                 schema = parquet.schema_arrow
                 if columns is None:
                     columns = ArrowFields(schema, partial(_first, parquet), choice)
-                differs = columns.differs(schema)
-                if differs:
-                    hint = "--columns takes only those that all files have"
-                    raise SourceError(file.name, f"{differs}; it is not as in {files[0].name}", hint=hint)
+                columns.check(file.name, schema, files[0].name, "--columns takes only those that all files have")
                 for groups, samples, size in _cuts(parquet.metadata):
                     self._stretches.append((file, groups))
                     shards.append(Shard(file.name, size, f"{file.mark} {groups[0]} {groups[-1]}", samples))
         if columns is None or not shards:
             raise SourceError(files[0].name, "there are no rows in it, nor in any other file")
-        self._columns, self.shards, self.classes = columns, tuple(shards), columns.classes
-        self.schema, self.choice = columns.fields.schema, columns.fields.choice
-
-    @property
-    def notes(self) -> list[str]:
-        """Sentences for the report."""
-        return self._columns.fields.renamed
+        super().__init__(shards, columns)
 
     def read(self, number: int) -> Iterator[Block]:
         """Yield the rows of one shard, as `Shards.read` does."""
@@ -74,25 +65,13 @@ class Parquet:
             rows = max(1, min(_BATCH_ROWS, _BATCH_BYTES // max(1, mean)))
             names = list(self._columns.fields.columns)
             batches = parquet.iter_batches(rows, row_groups=groups, columns=names, use_threads=False)
-            while (batch := _next_batch(file, batches)) is not None:
-                yield self._columns.block(batch, row)
-                row += batch.num_rows
+            yield from self._columns.blocks(intact(file.name, "it is damaged", batches), row)
 
 
 def _opened(file: ImportFile) -> Any:
     """Open a Parquet file as a context. Raises `SourceError` if it cannot be read."""
-    library = arrow()
-    try:
-        return library.parquet.ParquetFile(file.path, buffer_size=_READ_BYTES, pre_buffer=False)
-    except (library.ArrowException, OSError) as error:
-        raise SourceError(file.name, f"it is not a whole Parquet file: {error}") from error
-
-
-def _next_batch(file: ImportFile, batches: Iterator[Any]) -> Any:
-    try:
-        return next(batches, None)
-    except (arrow().ArrowException, OSError) as error:
-        raise SourceError(file.name, f"it is damaged: {error}") from error
+    with arrow_errors(file.name, "it is not a whole Parquet file"):
+        return arrow().parquet.ParquetFile(file.path, buffer_size=_READ_BYTES, pre_buffer=False)
 
 
 def _first(parquet: Any, names: list[str]) -> Any:
@@ -115,58 +94,38 @@ def _cuts(metadata: Any) -> list[tuple[list[int], int, int]]:
     return cuts
 
 
-_SPLIT: Final = re.compile(r"(?:^|[^a-z])(train|validation|valid|val|dev|test)(?=$|[^a-z])")
-
-
-class Saved:
+class Saved(ArrowShards):
     """A folder that `Dataset.save_to_disk` wrote."""
 
     kind = "hf"
 
     def __init__(self, root: Path, choice: FieldMapping) -> None:
         library, state = arrow(), root / "state.json"
-        try:
+        with index_errors(state, "Arrow files"):
             told = json.loads(state.read_bytes())
-            names = [str(file["filename"]) for file in told["_data_files"]]
-            paths = [below(root, name) for name in names]
-            facts = [path.stat() for path in paths]
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise folder_error(state, error, "Arrow files") from error
+            self._files = [listed_file(root, str(file["filename"]), state.name) for file in told["_data_files"]]
         if told.get("_indices_data_files"):
             raise SourceError(str(state), "its rows are in another order: call flatten_indices() and save it again")
-        if not paths:
+        if not self._files:
             raise SourceError(str(state), "it lists no files")
-        self._files = [
-            ImportFile(path, name, fact.st_size, f"{fact.st_size} {fact.st_mtime_ns}")
-            for path, name, fact in zip(paths, names, facts, strict=True)
-        ]
-        with library.OSFile(str(paths[0])) as file:
+        with library.OSFile(str(self._files[0].path)) as file:
             reader = _stream(self._files[0], file)
             schema = reader.schema
-            first = _next_rows(self._files[0], reader)
+            first = next(intact(self._files[0].name, _DAMAGED, reader), None)
         rows = schema.empty_table() if first is None else library.Table.from_batches([first.slice(0, LOOKED_AT)])
-        self._columns = ArrowFields(schema, rows.select, choice)
-        self.schema, self.choice = self._columns.fields.schema, self._columns.fields.choice
-        self.classes = self._columns.classes
-        self.shards = tuple(Shard(file.name, file.bytes, file.mark) for file in self._files)
-
-    @property
-    def notes(self) -> list[str]:
-        """Sentences for the report."""
-        return self._columns.fields.renamed
+        shards = (Shard(file.name, file.bytes, file.mark) for file in self._files)
+        super().__init__(shards, ArrowFields(schema, rows.select, choice))
 
     def read(self, number: int) -> Iterator[Block]:
         """Yield the rows of one shard, as `Shards.read` does."""
         file, row = self._files[number], 0
         with arrow().OSFile(str(file.path)) as stream:
             reader = _stream(file, stream)
-            differs = self._columns.differs(reader.schema)
-            if differs:
-                raise SourceError(file.name, f"{differs}; it is not as in {self._files[0].name}")
-            while (batch := _next_rows(file, reader)) is not None:
+            self._columns.check(file.name, reader.schema, self._files[0].name)
+            for batch in intact(file.name, _DAMAGED, reader):
                 step = max(1, min(_BATCH_ROWS, _BATCH_BYTES * batch.num_rows // max(1, batch.nbytes)))
-                for start in range(0, batch.num_rows, step):
-                    yield self._columns.block(batch.slice(start, step), row + start)
+                cut = (batch.slice(start, step) for start in range(0, batch.num_rows, step))
+                yield from self._columns.blocks(cut, row)
                 row += batch.num_rows
 
 
@@ -214,17 +173,5 @@ def _refuse_splits(src: str, root: Path) -> None:
 
 
 def _stream(file: ImportFile, stream: Any) -> Any:
-    library = arrow()
-    try:
-        return library.ipc.open_stream(stream)
-    except (library.ArrowException, OSError) as error:
-        raise SourceError(file.name, f"it is not an Arrow stream: {error}") from error
-
-
-def _next_rows(file: ImportFile, reader: Any) -> Any:
-    try:
-        return reader.read_next_batch()
-    except StopIteration:
-        return None
-    except (arrow().ArrowException, OSError) as error:
-        raise SourceError(file.name, f"it is damaged or truncated: {error}") from error
+    with arrow_errors(file.name, "it is not an Arrow stream"):
+        return arrow().ipc.open_stream(stream)

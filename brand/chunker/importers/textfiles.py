@@ -18,14 +18,14 @@ import json
 import os
 import re
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
-from itertools import islice
+from functools import lru_cache, partial
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any, BinaryIO, Final, overload
+from typing import Any, BinaryIO, Final
 
 from brand.chunker.importers.fields import ROWS_LOOKED_AT, FieldMapping, choose, codec_of_value, common_codec, is_taken
-from brand.chunker.importers.files import BUFFER_BYTES, COMPRESSED, ImportFile, find_files, reading
-from brand.chunker.sources.shards import Bad, Block, Shard
+from brand.chunker.importers.files import BUFFER_BYTES, COMPRESSED, ImportFile, find_files, reading, with_compressed
+from brand.chunker.sources.shards import Bad, Block, Shard, Shards
 from brand.errors import SourceError, UsageError, counted
 from brand.formats.constants import MAX_SAMPLE
 from brand.formats.record import Numbered
@@ -38,51 +38,42 @@ _BLOCK_BYTES: Final = 2 << 20
 _BOM: Final = b"\xef\xbb\xbf"
 
 
-class JsonLines:
+class JsonLines(Shards):
     """Files of JSON lines."""
 
     kind = "jsonl"
-    classes = None
 
     def __init__(self, src: str | os.PathLike[str], choice: FieldMapping) -> None:
-        names = (".jsonl", ".ndjson", ".json")
-        endings = [*names, *(f"{name}{ending}" for name in names for ending in COMPRESSED)]
-        self._files = find_files(src, endings, "JSONL file")
-        natural = _columns(self._files, choice)
+        files = find_files(src, with_compressed(".jsonl", ".ndjson", ".json"), "JSONL file")
+        natural = _columns(files, choice)
         if not natural:
             raise SourceError(os.fspath(src), "there are no samples: every file is empty")
         self._all, self._some = {name for name, _ in natural}, bool(choice.columns)
         self._fields = choose(natural, choice)
-        self.schema, self.choice = self._fields.schema, self._fields.choice
-        self._stretches = [(file, low, high) for file in self._files for low, high in _cuts(file)]
-        self.shards = tuple(
-            Shard(file.name, high - low, f"{file.mark} {low} {high}") for file, low, high in self._stretches
-        )
-
-    @property
-    def notes(self) -> list[str]:
-        """Sentences for the report."""
-        return self._fields.renamed
+        self._stretches = [(file, low, high) for file in files for low, high in _cuts(file)]
+        shards = (Shard(file.name, high - low, f"{file.mark} {low} {high}") for file, low, high in self._stretches)
+        super().__init__(shards, self._fields.schema, self._fields.choice, self._fields.renamed)
 
     def read(self, number: int) -> Iterator[Block | Bad]:
         """Yield the samples of one shard, as `Shards.read` does."""
         file, low, high = self._stretches[number]
+        before = partial(_lines_before, file.path, low)
         rows: list[dict[str, Any]] = []
         places: list[int] = []
         held = 0
         for line_number, line in _lines(file, low, high):
             row = self._parsed(line)
             if isinstance(row, str):
-                yield Bad(LineNumbers(file.path, low, [line_number])[0], row, self._hint(row))
+                yield Bad(Numbered([line_number], "line", before)[0], row, self._hint(row))
                 continue
             rows.append(row)
             places.append(line_number)
             held += len(line)
             if held >= _BLOCK_BYTES:
-                yield self._fields.block_of_rows(rows, LineNumbers(file.path, low, places))
+                yield self._fields.block_of_rows(rows, Numbered(places, "line", before))
                 rows, places, held = [], [], 0
         if rows:
-            yield self._fields.block_of_rows(rows, LineNumbers(file.path, low, places))
+            yield self._fields.block_of_rows(rows, Numbered(places, "line", before))
 
     def _parsed(self, line: bytes) -> dict[str, Any] | str:
         """Return the object of a line, or in words why it is invalid."""
@@ -101,27 +92,6 @@ class JsonLines:
 
     def _hint(self, reason: str) -> str:
         return f"--columns {','.join(self._fields.columns)} takes no others" if reason.startswith("it has") else ""
-
-
-class LineNumbers(Sequence[str]):
-    """The names of lines of a file in messages: `line 12`. Lines before a stretch are counted when one is asked for."""
-
-    def __init__(self, path: Path, start: int, numbers: Sequence[int]) -> None:
-        self._path, self._start, self._numbers = path, start, numbers
-
-    def __len__(self) -> int:
-        return len(self._numbers)
-
-    @overload
-    def __getitem__(self, position: int) -> str: ...
-
-    @overload
-    def __getitem__(self, position: slice) -> LineNumbers: ...
-
-    def __getitem__(self, position: int | slice) -> str | LineNumbers:
-        if isinstance(position, slice):
-            return LineNumbers(self._path, self._start, self._numbers[position])
-        return f"line {_lines_before(self._path, self._start) + self._numbers[position]}"
 
 
 @lru_cache(maxsize=8)
@@ -207,25 +177,17 @@ _FLOAT: Final = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?|nan|inf|-inf|
 _PARSED: Final = ("json", "ndarray")
 
 
-class Csv:
+class Csv(Shards):
     """CSV and TSV files with equal columns."""
 
     kind = "csv"
-    classes = None
 
     def __init__(self, src: str | os.PathLike[str], choice: FieldMapping) -> None:
-        names = (".csv", ".tsv")
-        endings = [*names, *(f"{name}{ending}" for name in names for ending in COMPRESSED)]
-        self._files = find_files(src, endings, "CSV file")
+        self._files = find_files(src, with_compressed(".csv", ".tsv"), "CSV file")
         self._header, natural = _header_and_columns(self._files)
         self._fields = choose(natural, choice)
-        self.schema, self.choice = self._fields.schema, self._fields.choice
-        self.shards = tuple(Shard(file.name, file.bytes, file.mark) for file in self._files)
-
-    @property
-    def notes(self) -> list[str]:
-        """Sentences for the report."""
-        return self._fields.renamed
+        shards = (Shard(file.name, file.bytes, file.mark) for file in self._files)
+        super().__init__(shards, self._fields.schema, self._fields.choice, self._fields.renamed)
 
     def read(self, number: int) -> Iterator[Block | Bad]:
         """Yield the rows of one shard, as `Shards.read` does."""
@@ -306,18 +268,13 @@ def _rows(file: ImportFile) -> Iterator[tuple[int, list[str]]]:
     with reading(file.path, file.name) as stream:
         lines = _texts(file, stream)
         first = next(lines, "")
-        reader = csv.reader(_chained(first, lines), delimiter=_separator(file, first), strict=True)
+        reader = csv.reader(chain([first], lines), delimiter=_separator(file, first), strict=True)
         try:
             for row in reader:
                 if row:
                     yield reader.line_num, row
         except csv.Error as error:
             raise SourceError(file.name, f"line {reader.line_num}: {error}") from error
-
-
-def _chained(first: str, lines: Iterator[str]) -> Iterator[str]:
-    yield first
-    yield from lines
 
 
 def _texts(file: ImportFile, stream: Any) -> Iterator[str]:

@@ -34,12 +34,13 @@ from typing import Any, BinaryIO, Final
 import numpy as np
 
 from brand.chunker.importers.fields import FILES_LOOKED_AT, FieldMapping, choose, codec_of_bytes, common_codec
-from brand.chunker.importers.files import COMPRESSED, ImportFile, find_files, reading
-from brand.chunker.sources.shards import Bad, Block, Shard
+from brand.chunker.importers.files import ImportFile, find_files, reading, with_compressed
+from brand.chunker.sources.shards import Bad, Block, Shard, Shards
 from brand.errors import SourceError
 from brand.formats.constants import MAX_SAMPLE
 from brand.formats.media import HEAD_BYTES
 from brand.formats.record import windows
+from brand.reprs import Reprs
 
 _BLOCK: Final = 512
 _ZEROS: Final = bytes(_BLOCK)
@@ -86,7 +87,7 @@ def _read(stream: BinaryIO, size: int) -> bytes:
     return b"".join(pieces)
 
 
-class _Walk:
+class _Walk(Reprs, shows="at missing _told"):
     """Steps from header to header through the stretches of one file."""
 
     def __init__(self) -> None:
@@ -99,9 +100,6 @@ class _Walk:
         """Whether the last block marked the end of an archive."""
         self._told: dict[str, str] | None = None
         """Facts from headers before the next one: `path`, `size`. None if there are none."""
-
-    def __repr__(self) -> str:
-        return f"_Walk(at {self.at}, {self.missing} bytes missing, told {self._told})"
 
     def over(self, data: bytes) -> list[tuple[str, int, int]]:
         """Return the files that are wholly in a stretch: names, begins and ends of the contents. Raises ValueError."""
@@ -240,15 +238,13 @@ Sample = tuple[str, dict[str, bytes]]
 """Key, and contents by ending."""
 
 
-class WebDataset:
+class WebDataset(Shards):
     """Tar files, also compressed ones."""
 
     kind = "webdataset"
-    classes = None
 
     def __init__(self, src: str | os.PathLike[str], choice: FieldMapping) -> None:
-        self._files = find_files(src, [".tar", *(f".tar{ending}" for ending in COMPRESSED), ".tgz"], "tar file")
-        self.shards = tuple(Shard(file.name, file.bytes, file.mark) for file in self._files)
+        self._files = find_files(src, [*with_compressed(".tar"), ".tgz"], "tar file")
         seen: list[Sample] = []
         for file in self._files:
             for key, files in islice(_samples(file), FILES_LOOKED_AT):
@@ -266,12 +262,8 @@ class WebDataset:
         self._all = {name for name, _ in natural}
         self._some = bool(choice.columns)
         self._fields = choose([*natural, ("key", "str")], choice)
-        self.schema, self.choice = self._fields.schema, self._fields.choice
-
-    @property
-    def notes(self) -> list[str]:
-        """Sentences for the report."""
-        return self._fields.renamed
+        shards = (Shard(file.name, file.bytes, file.mark) for file in self._files)
+        super().__init__(shards, self._fields.schema, self._fields.choice, self._fields.renamed)
 
     def read(self, number: int) -> Iterator[Block | Bad]:
         """Yield the samples of one shard, as `Shards.read` does."""

@@ -36,30 +36,29 @@ from brand.stores.url import is_url, parse_url
 _DATE = (1980, 1, 1, 0, 0, 0)  # so that every run writes equal bytes
 
 
-def write_skipped(into: Path, problems: Iterable[Problem]) -> str | None:
-    """Write `skipped.tsv` into a folder: one line for each file that was left out, sorted by path.
+def write_skipped(into: Path, problems: Iterable[Problem]) -> list[str]:
+    """Write `skipped.tsv` into a folder, unless no file was left out. Return the names of the files written.
 
-    Returns its name, or None if no file was left out.
-
-    Paths are escaped, so a tab or a line break in a name does not break the table.
+    It has one line for each file that was left out, sorted by path. Paths are escaped, so a tab or a line break in a
+    name does not break the table.
     """
     rows = sorted((p.path, p.reason) for p in problems)
     if not rows:
-        return None
+        return []
     lines = ["path\treason", *map("\t".join, rows)]
     with storage_errors(into, "cannot write"):
         (into / SKIPPED_NAME).write_bytes(("\n".join(lines) + "\n").encode())
-    return SKIPPED_NAME
+    return [SKIPPED_NAME]
 
 
-def write_extras(into: Path, folder: ScannedFolder, source: FolderSource, table: Path | None) -> str | None:
-    """Write `extras.zip` into a folder. Returns its name, or None if there is nothing to put into it."""
+def write_extras(into: Path, folder: ScannedFolder, source: FolderSource, table: Path | None) -> list[str]:
+    """Write `extras.zip` into a folder, unless it would be empty. Return the names of the files written."""
     names = []
     if table is not None and table.resolve().is_relative_to(folder.root.resolve()):
         names.append(table.resolve().relative_to(folder.root.resolve()).as_posix())
     empty = [f"{name}/" for name in sorted(folder.empty_folders)]
     if not names and not empty and not source.listing.entries["sidecar"].any():
-        return None
+        return []
     path = into / EXTRAS_NAME
     with storage_errors(path, "cannot write"):
         for method in (zipfile.ZIP_DEFLATED, zipfile.ZIP_STORED):
@@ -71,7 +70,7 @@ def write_extras(into: Path, folder: ScannedFolder, source: FolderSource, table:
                 unpacked = sum(info.file_size for info in archive.infolist())
             if unpacked <= most_unpacked(path.stat().st_size):
                 break
-    return EXTRAS_NAME
+    return [EXTRAS_NAME]
 
 
 def _store(archive: zipfile.ZipFile, root: Path, name: str, method: int) -> None:
@@ -115,9 +114,7 @@ def leave_out_unusable(
         if len(bad) == len(source):
             misfit = misfit_hint(source)
         if bad:
-            mask = np.zeros(len(source), bool)
-            mask[[index for index, _ in bad]] = True
-            source.listing = source.listing.without(mask)
+            source.leave_out([index for index, _ in bad])
     if alone:
         alone.difference_update(source.all_sidecars())
         problems += [Problem.of(name, "the audio file that it belongs to was left out") for name in sorted(alone)]
@@ -241,8 +238,7 @@ class FoundFiles:
 
     def write_companions(self, into: Path) -> list[str]:
         """Write `skipped.tsv` and `extras.zip` into a folder, each if it has contents. Return their names."""
-        written = write_skipped(into, self.problems), write_extras(into, self.folder, self.source, self.table)
-        return [name for name in written if name is not None]
+        return write_skipped(into, self.problems) + write_extras(into, self.folder, self.source, self.table)
 
 
 def find(request: FolderRequest, scratch: Path, memo: Memo, on_progress: OnProgress) -> FoundFiles:
@@ -251,16 +247,8 @@ def find(request: FolderRequest, scratch: Path, memo: Memo, on_progress: OnProgr
     Raises `UsageError`, and `SourceError` if a file cannot be used or none is left.
     """
     table, options = request.table, request.options
-    folder = scan_folder(
-        request.root,
-        scratch,
-        labels=options.with_labels,
-        known=options.classes,
-        sidecars=request.kind == "audio" and table is None,
-        follow_links=options.follow_links,
-        exclude=table,
-        on_progress=on_progress,
-    )
+    sidecars = request.kind == "audio" and table is None
+    folder = scan_folder(request.root, scratch, options, sidecars=sidecars, exclude=table, on_progress=on_progress)
     notes = []
     if folder.ignored:
         notes.append(f"{counted(folder.ignored, 'hidden file or folder', 'hidden files or folders')} ignored")

@@ -12,11 +12,12 @@ second stage is that of every conversion: it reads the parts as one source (`spo
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, ClassVar, Final
 
 import xxhash
 
@@ -84,33 +85,28 @@ class Bad:
     """Advice for the user."""
 
 
-class Shards(Protocol):
+class Shards(ABC):
     """A source of shards. Picklable: workers receive it, and open the files themselves."""
 
-    @property
-    def kind(self) -> str:
-        """The source's format, by its name in the header and in the command."""
+    kind: ClassVar[str]
+    """The source's format, by its name in the header and in the command."""
 
-    @property
-    def shards(self) -> Sequence[Shard]:
-        """All shards, in the order of the source."""
+    def __init__(
+        self,
+        shards: Iterable[Shard],
+        schema: Schema,
+        choice: str = "",
+        notes: Sequence[str] = (),
+        classes: tuple[str, ...] | None = None,
+    ) -> None:
+        """`choice` are the options that change the samples, as a text that is equal for equal options.
 
-    @property
-    def schema(self) -> Schema:
-        """Fields of the samples."""
+        `notes` are facts about the source for the report, in sentences. `classes` names the values of `label`.
+        """
+        self.shards, self.schema, self.choice = tuple(shards), schema, choice
+        self.notes, self.classes = tuple(notes), classes
 
-    @property
-    def classes(self) -> tuple[str, ...] | None:
-        """Names of the values of `label`; None if there are none."""
-
-    @property
-    def choice(self) -> str:
-        """The options that change the samples (`--null`), as a text that is equal for equal options."""
-
-    @property
-    def notes(self) -> Sequence[str]:
-        """Facts about the source for the report, in sentences."""
-
+    @abstractmethod
     def read(self, number: int) -> Iterator[Block | Bad]:
         """Yield the samples of one shard, in order, in bounded memory.
 

@@ -30,13 +30,14 @@ from numpy.typing import NDArray
 
 from brand.chunker.plan.report import OnProgress, Problem, StageProgress
 from brand.chunker.sources.shuffle import SortKeys, sorted_places
-from brand.chunker.sources.source import Indices
+from brand.chunker.sources.source import Indices, Source
 from brand.errors import SourceError
 from brand.formats.arrays import gather, map_array, release
 from brand.formats.contents import cut_blocks
 from brand.formats.header import Schema
-from brand.formats.publish import publish_bytes, storage_errors
+from brand.formats.publish import file_digest, publish_bytes, storage_errors
 from brand.formats.record import Records, encode_records
+from brand.reprs import Reprs
 
 PARTS_NAME: Final = "parts"
 """Folder of the parts in a work folder."""
@@ -46,7 +47,6 @@ _OBJECT_BYTES: Final = 64
 """Bytes that Python needs for each record in addition to its contents."""
 _COPIED_BYTES: Final = 4 << 20
 """Bytes that are copied in one call."""
-_READ_BYTES: Final = 4 << 20
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class SortedPart:
     """Samples that were left out."""
 
 
-class PartWriter:
+class PartWriter(Reprs, shows="_records.name samples _held"):
     """Writes one part. The caller opens the two files, and publishes the part that `finish` returns.
 
     A thread sorts and writes a run while the caller makes the records of the next one. While it writes, it owns the
@@ -80,9 +80,6 @@ class PartWriter:
         self._digest, self._of_records, self._of_spans = (xxhash.xxh3_128() for _ in range(3))
         self._thread = ThreadPoolExecutor(1, "part")
         self._writing: Future[None] | None = None
-
-    def __repr__(self) -> str:
-        return f"PartWriter({self._records.name}, {self.samples} samples, {self._held} bytes held)"
 
     def __enter__(self) -> Self:
         return self
@@ -164,7 +161,7 @@ def find_part(folder: Path, number: int, identity: str) -> SortedPart | None:
             return None
         facts = told["part"]
         part = SortedPart(**facts | {"problems": tuple(Problem(**problem) for problem in facts["problems"])})
-        found = "".join(map(_digest_of, part_files(folder, number)))
+        found = "".join(file_digest(path)[1] for path in part_files(folder, number))
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return None
     return part if found == part.files_digest else None
@@ -175,30 +172,20 @@ def has_parts(folder: Path) -> bool:
     return folder.is_dir() and any(folder.glob("*.json"))
 
 
-def _digest_of(path: Path) -> str:
-    digest = xxhash.xxh3_128()
-    with path.open("rb") as file:
-        while data := file.read(_READ_BYTES):
-            digest.update(data)
-    return digest.hexdigest()
-
-
 SAMPLES_A_STEP: Final = 1024
 _SPANS_A_STEP: Final = 1 << 18
 
 
-class SpoolSource:
+class SpoolSource(Source):
     """Spooled samples. Picklable; each process opens the files for itself.
 
     A record has an address: the files of records share one address space, with a gap between them.
     """
 
-    file_field = ""
-
     def __init__(self, folder: Path, schema: Schema, parts: Sequence[SortedPart]) -> None:
         self.folder, self.schema = folder, schema
         self.stretches = tuple(part.samples for part in parts)
-        self.raw_bytes = sum(part.raw_bytes for part in parts)
+        self._raw_bytes = sum(part.raw_bytes for part in parts)
         digests = [part.digest for part in parts]
         self._digest = digests[0] if len(digests) == 1 else xxhash.xxh3_128_hexdigest("".join(digests).encode())
         room = np.array([part.file_bytes + 1 for part in parts], np.int64)
@@ -207,8 +194,10 @@ class SpoolSource:
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_spans"}
 
-    def __len__(self) -> int:
-        return sum(self.stretches)
+    @property
+    def raw_bytes(self) -> int:
+        """Bytes of all records together."""
+        return self._raw_bytes
 
     def sizes(self, indices: Indices) -> NDArray[np.int64]:
         """Return the exact sizes."""
@@ -300,29 +289,7 @@ def _rows_of(path: Path) -> Iterator[NDArray[np.void]]:
 
 
 def spool(
-    samples: Iterable[Mapping[str, Any]],
-    schema: Schema,
-    seed: int,
-    folder: Path,
-    *,
-    total: int | None,
-    on_progress: OnProgress,
-) -> SpoolSource:
-    """Encode an iterable into `folder`.
-
-    Raises `SchemaError`, which names the sample at fault, and `SourceError` if the iterable is empty.
-    """
-    return spool_records(_encoded(samples, schema), schema, seed, folder, total=total, on_progress=on_progress)
-
-
-def spool_records(
-    records: Iterable[Records],
-    schema: Schema,
-    seed: int,
-    folder: Path,
-    *,
-    total: int | None,
-    on_progress: OnProgress,
+    records: Iterable[Records], schema: Schema, seed: int, folder: Path, *, total: int | None, on_progress: OnProgress
 ) -> SpoolSource:
     """Write records, which fill their memories, into `folder`. Raises `SourceError` if there are none."""
     with storage_errors(folder, "cannot write"):
@@ -343,7 +310,8 @@ def spool_records(
     return joined(folder, schema, [part])
 
 
-def _encoded(samples: Iterable[Mapping[str, Any]], schema: Schema) -> Iterator[Records]:
+def encoded(samples: Iterable[Mapping[str, Any]], schema: Schema) -> Iterator[Records]:
+    """Yield the records of an iterable, for `spool`. Raises `SchemaError`, which names the sample at fault."""
     iterator, first = iter(samples), 0
     while block := list(islice(iterator, SAMPLES_A_STEP)):
         yield encode_records(schema, block, range(first, first + len(block)))

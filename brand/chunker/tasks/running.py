@@ -32,8 +32,6 @@ from brand.formats.constants import MANIFEST_NAME, SHARED_PLAN_NAME, WORK_NAME, 
 from brand.formats.manifest import read_manifest
 from brand.formats.publish import FolderTarget, storage_errors
 
-_here = threading.local()
-
 
 @dataclass(frozen=True, slots=True)
 class PublishedChunk:
@@ -58,8 +56,9 @@ def run(job: Job, number: int) -> PublishedChunk:
     """
     job.check(number)
     place = Path(job.target)
-    if _is_sealed(job, place):  # by the process that found all chunks
-        return PublishedChunk(number, read_manifest(place).header.chunk_samples(number), 0, found=True)
+    manifest = read_manifest(place) if (place / MANIFEST_NAME).exists() else None
+    if manifest is not None and manifest.data_set_id == job.data_set_id:  # sealed, by the process that found all chunks
+        return PublishedChunk(number, manifest.header.chunk_samples(number), 0, found=True)
     folder = place / WORK_NAME
     if not folder.is_dir():
         raise _gone(job)
@@ -68,7 +67,7 @@ def run(job: Job, number: int) -> PublishedChunk:
         if claim is None or claim.data_set_id != job.data_set_id:
             raise _gone(job)
         claim.check_versions(job.target)
-        return _make(_worker(job, folder), place, folder, number)
+        return _make(_thread_worker.get(job, folder), place, folder, number)
 
 
 @dataclass(frozen=True)
@@ -80,19 +79,24 @@ class _Worker:
     skipping: bool
 
 
-def _worker(job: Job, folder: Path) -> _Worker:
-    shared = folder / SHARED_PLAN_NAME
-    file = (shared / JOB_NAME).stat()
-    which = job, file.st_ino, file.st_mtime_ns  # a plan that was removed and made again has other files to map
-    known: tuple[tuple[Job, int, int], _Worker] | None = getattr(_here, "known", None)
-    if known is not None and known[0] == which:
-        return known[1]
-    decided = read_decided(shared)
-    source = decided.source(shared, Path(job.source))
-    packer = Packer(decided.plan, source, ChunksInFolder(Path(job.target)), shared)
-    worker = _Worker(packer, source, decided.asked.get("--on-error skip") is True)
-    _here.known = which, worker
-    return worker
+class _ThreadWorker(threading.local):
+    """The worker of this thread, for the plan of its last chunk."""
+
+    _last: tuple[tuple[Job, int, int], _Worker] | None = None
+
+    def get(self, job: Job, folder: Path) -> _Worker:
+        shared = folder / SHARED_PLAN_NAME
+        file = (shared / JOB_NAME).stat()
+        which = job, file.st_ino, file.st_mtime_ns  # a plan that was removed and made again has other files to map
+        if self._last is None or self._last[0] != which:
+            decided = read_decided(shared)
+            source = decided.source(shared, Path(job.source))
+            packer = Packer(decided.plan, source, ChunksInFolder(Path(job.target)), shared)
+            self._last = which, _Worker(packer, source, decided.asked.get("--on-error skip") is True)
+        return self._last[1]
+
+
+_thread_worker = _ThreadWorker()
 
 
 def _make(worker: _Worker, place: Path, folder: Path, number: int) -> PublishedChunk:
@@ -114,10 +118,6 @@ def _make(worker: _Worker, place: Path, folder: Path, number: int) -> PublishedC
             kept.mkdir(exist_ok=True)
             keep_chunk(kept, plan.data_set_id, number, chunk)
     return PublishedChunk(number, len(chunk.rows), int(chunk.rows["raw_size"].sum(dtype="i8")), chunk.found)
-
-
-def _is_sealed(job: Job, place: Path) -> bool:
-    return (place / MANIFEST_NAME).exists() and read_manifest(place).data_set_id == job.data_set_id
 
 
 def _gone(job: Job) -> InterruptedConversionError:

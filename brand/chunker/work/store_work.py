@@ -41,6 +41,8 @@ _UPLOADS: Final = 8
 class StoreWork(Work):
     """The work folder of a conversion into a store."""
 
+    least_publishers = _UPLOADS  # a request waits for the network most of the time
+
     def __init__(self, store: StoreProcess, folder: Path) -> None:
         self._to = StoreTarget(store)
         super().__init__(str(store.url), self._to, folder)
@@ -80,13 +82,6 @@ class StoreWork(Work):
 
     def check_room(self, stored_bytes: int) -> None:
         """Do nothing: the capacity of a store is not limited."""
-
-    def publishers(self, processes: int) -> int:
-        """Return the number of publishing threads, as `Work.publishers` does.
-
-        A request waits for the network most of the time.
-        """
-        return max(_UPLOADS, processes)
 
     def publish_chunk(self, number: int, temporary: Path, chunk: Written) -> None:
         """Upload a chunk, as `Work.publish_chunk` does."""

@@ -32,11 +32,14 @@ from brand.chunker.sources.spool import PARTS_NAME, has_parts
 from brand.chunker.work.chunks import ChunksInFolder, Earlier, Written
 from brand.errors import StorageError, TargetExistsError
 from brand.formats.constants import MANIFEST_NAME, SHARED_PLAN_NAME, VERSIONS_NAME, WORK_NAME, chunk_name
-from brand.formats.manifest import read_manifest
+from brand.formats.index import IndexBuilder, seal
+from brand.formats.manifest import Files, Manifest, read_manifest
 from brand.formats.publish import FolderTarget, Target, file_digest, publish_bytes, storage_errors
 from brand.version import __version__
 
 CLAIM_NAME: Final = "plan.json"
+LOCK_WAIT_S: Final = 2.0
+_POLL_S: Final = 0.05
 
 
 def versions() -> dict[str, str]:
@@ -106,12 +109,11 @@ def _listed(made_with: Mapping[str, str]) -> str:
     return " and ".join(f"{what} {version}" for what, version in sorted(made_with.items())) or "an older Brand"
 
 
-LOCK_WAIT_S: Final = 2.0
-_POLL_S: Final = 0.05
-
-
 class Work(ABC):
     """An opened, locked work folder, and the target of its conversion."""
+
+    least_publishers = 1
+    """The fewest chunks that are published at the same time; there are at least as many as processes."""
 
     def __init__(self, name: str, target: Target, folder: Path) -> None:
         self.name, self.target, self.folder = name, target, folder
@@ -132,10 +134,6 @@ class Work(ABC):
     @abstractmethod
     def check_room(self, stored_bytes: int) -> None:
         """Raise `StorageError` before hours of work if the data cannot fit. The writers check again."""
-
-    @abstractmethod
-    def publishers(self, processes: int) -> int:
-        """Return how many chunks are published at the same time if `processes` processes make them."""
 
     def publish_chunk(self, number: int, temporary: Path, chunk: Written) -> None:  # noqa: ARG002 - a store keeps its rows
         """Move a finished chunk to its place. Raises `StorageError`."""
@@ -158,6 +156,13 @@ class Work(ABC):
     def remember(self, name: str, key: str, value: Any) -> None:
         """Store a result that takes long to make, for a run that continues this one."""
         publish_bytes(self.folder / f"{name}.json", json.dumps({"key": key, "value": value}).encode())
+
+    def seal(self, plan: ChunkPlan, builder: IndexBuilder, companions: Files) -> Manifest:
+        """Move a finished index into the data set, write the manifest, and remove the work folder."""
+        size = len(plan.compression.dictionary)
+        manifest = seal(self.target, builder, data_set_id=plan.data_set_id, dictionary_size=size, companions=companions)
+        self.tidy()
+        return manifest
 
     def tidy(self) -> None:
         """Remove the work folder of a finished conversion."""
@@ -243,10 +248,6 @@ class FolderWork(Work):
                 f"{self.place}: about {need:,} bytes are still to be written and {free:,} are free."
                 " Free some space and run the same command again"
             )
-
-    def publishers(self, processes: int) -> int:
-        """Return the number of publishing threads, as `Work.publishers` does."""
-        return processes
 
 
 @contextmanager
