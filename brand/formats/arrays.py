@@ -251,7 +251,6 @@ def release(*arrays: NDArray[Any]) -> None:
 
 
 def flush(array: NDArray[Any]) -> None:
-    """Write a mapped array's changes to its file."""
     mapping = _mapping_of(array)
     if mapping is not None:
         mapping.flush()

@@ -220,7 +220,6 @@ def _compressor(dictionary: bytes) -> zstandard.ZstdCompressor:
 
 
 def _frames(zstd: zstandard.ZstdCompressor, records: Records) -> list[Any]:
-    """Return a frame for each record."""
     if not _BULK or not records.sizes.any():  # zstandard refuses to pack nothing at all
         return [zstd.compress(record) for record in records.pieces()]
     frames: Any = zstd.multi_compress_to_buffer(_segments(records), threads=1)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
@@ -70,7 +70,6 @@ class Schema:
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """Names in storage order."""
         return tuple(name for name, _ in self.fields)
 
     @cached_property
@@ -116,15 +115,7 @@ class Header:
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON object that is written."""
-        return {
-            "samples": self.samples,
-            "chunk_size": self.chunk_size,
-            "schema": [list(f) for f in self.schema.fields],
-            "classes": None if self.classes is None else list(self.classes),
-            "compression": self.compression,
-            "seed": self.seed,
-            "source": dict(self.source),
-        }
+        return {**asdict(self), "schema": self.schema.fields}
 
     @classmethod
     def from_json(cls, value: Any, path: str | Path) -> Header:
@@ -165,7 +156,6 @@ def canonical_json(value: Any) -> bytes:
 
 
 def pack_header(header: Header) -> bytes:
-    """Return the bytes of the header, as stored in a chunk file."""
     packed = zstandard.ZstdCompressor(level=19).compress(canonical_json(header.to_json()))
     if len(packed) > MAX_HEADER:
         raise SchemaError(

@@ -58,7 +58,6 @@ def array_dtypes(header: Header) -> dict[str, tuple[np.dtype[Any], int]]:
 
 
 def array_bytes(header: Header, name: str) -> int:
-    """Return the size of a file of the index in bytes."""
     dtype, length = array_dtypes(header)[name]
     return len(_npy_head(dtype, length)) + dtype.itemsize * length
 
@@ -115,7 +114,6 @@ class IndexBuilder:
 
 
 def _new_npy(path: Path, dtype: np.dtype[Any], length: int) -> NDArray[Any]:
-    """Make and map a new .npy file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     head = _npy_head(dtype, length)
     path.write_bytes(head)
@@ -155,7 +153,6 @@ def seal(
 
 
 def companions_in(folder: Path) -> Files:
-    """Return the companions in the folder of a data set."""
     return {name: file_digest(folder / name) for name in (EXTRAS_NAME, SKIPPED_NAME) if (folder / name).exists()}
 
 

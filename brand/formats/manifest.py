@@ -145,7 +145,6 @@ class Manifest:
 
 
 def pack_manifest(manifest: Manifest) -> bytes:
-    """Return the bytes of `brand.json`."""
     facts = {
         "id": manifest.data_set_id.hex(),
         "header": manifest.header.to_json(),
@@ -249,7 +248,6 @@ class Share:
 
     @property
     def nodes(self) -> int:
-        """Number of nodes over which the data set is divided."""
         return len(self.cuts) - 1
 
     @property
@@ -269,7 +267,6 @@ class Share:
 
 
 def pack_share(share: Share) -> bytes:
-    """Return the bytes of `share.json`."""
     facts = {
         "id": share.data_set_id.hex(),
         "node": share.node,

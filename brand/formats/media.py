@@ -173,7 +173,6 @@ def soundfile() -> Any:
 
 
 def has_soundfile() -> bool:
-    """Return whether audio can be decoded here."""
     try:
         soundfile()
     except MissingExtraError:

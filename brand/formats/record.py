@@ -95,7 +95,6 @@ class Records(Sequence[bytes]):
         return made.data
 
     def checksums(self) -> NDArray[np.uint64]:
-        """Return the XXH3 of each record."""
         if CORE is None or not XXH3:
             return np.fromiter(map(xxhash.xxh3_64_intdigest, self.pieces()), np.uint64, len(self))
         made = np.empty(len(self), np.uint64)

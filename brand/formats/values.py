@@ -70,7 +70,6 @@ def encode_str(value: Any) -> bytes:
 
 
 def encode_bytes(value: Any) -> bytes:
-    """Return the bytes unchanged."""
     if not isinstance(value, bytes | bytearray | memoryview):
         raise TypeError(f"expected bytes, found {type(value).__name__}")
     return bytes(value)
@@ -100,12 +99,10 @@ def encode_ndarray(value: Any) -> bytes:
 
 
 def decode_str(payload: Buffer) -> str:
-    """Decode the payload of `encode_str`."""
     return str(payload, "utf-8")
 
 
 def decode_json(payload: Buffer) -> Any:
-    """Decode the payload of `encode_json`."""
     return json.loads(bytes(payload))
 
 

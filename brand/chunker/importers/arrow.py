@@ -106,7 +106,10 @@ def values_of(column: Any, layout: str, codec: str, natural: str) -> Any:
     if layout == "tensor" and codec == "ndarray" and column.null_count == 0:
         return list(column.to_numpy_ndarray())
     if layout == "nested" and codec == "ndarray":
-        dtype = _innermost(column.type)
+        kind = column.type
+        while hasattr(kind, "value_type"):
+            kind = kind.value_type
+        dtype = kind.to_pandas_dtype()
         return [None if value is None else np.asarray(value, dtype) for value in column.to_pylist()]
     return column.to_pylist()
 
@@ -121,12 +124,6 @@ def _arrays(column: Any) -> Any:
         return list(values.reshape(len(column), column.type.list_size))
     lengths = arrow().compute.list_value_length(column).to_numpy(zero_copy_only=False)
     return np.split(values, np.cumsum(lengths)[:-1]) if len(column) else []
-
-
-def _innermost(kind: Any) -> Any:
-    while hasattr(kind, "value_type"):
-        kind = kind.value_type
-    return kind.to_pandas_dtype()
 
 
 class ArrowFields:

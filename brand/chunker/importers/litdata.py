@@ -135,16 +135,16 @@ def _chunk(root: Path, chunk: Mapping[str, Any]) -> tuple[Path, Shard]:
     return file.path, Shard(name, file.bytes, file.mark, samples)
 
 
-def _names(spec: Mapping[str, Any], way: tuple[str, ...] = ()) -> Iterator[str]:
+def _names(spec: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[str]:
     """Yield the names of the values of a sample, in their order."""
     children, context = spec["children_spec"], spec.get("context")
     if spec["type"] is None:
-        yield "_".join(way) or "value"
+        yield "_".join(path) or "value"
         return
     keys = json.loads(context) if isinstance(context, str) and context.startswith("[") else None
     names = keys if isinstance(keys, list) and len(keys) == len(children) else range(len(children))
     for name, child in zip(names, children, strict=True):
-        yield from _names(child, (*way, str(name)))
+        yield from _names(child, (*path, str(name)))
 
 
 def _reader(name: str, kind: str) -> tuple[str, Callable[[bytes], Any]]:

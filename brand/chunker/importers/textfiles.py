@@ -64,7 +64,8 @@ class JsonLines(Shards):
         for line_number, line in _lines(file, low, high):
             row = self._parsed(line)
             if isinstance(row, str):
-                yield Bad(Numbered([line_number], "line", before)[0], row, self._hint(row))
+                hint = f"--columns {','.join(self._fields.columns)} takes no others" if row.startswith("it has") else ""
+                yield Bad(Numbered([line_number], "line", before)[0], row, hint)
                 continue
             rows.append(row)
             places.append(line_number)
@@ -89,9 +90,6 @@ class JsonLines(Shards):
             more = next(name for name in row if name not in self._all)
             return f"it has {more!r}, which the first lines have not"
         return row
-
-    def _hint(self, reason: str) -> str:
-        return f"--columns {','.join(self._fields.columns)} takes no others" if reason.startswith("it has") else ""
 
 
 @lru_cache(maxsize=8)

@@ -298,20 +298,15 @@ class WebDataset(Shards):
             if column in self._all:
                 row[column] = data
             elif not self._some:
-                names = ",".join(self._fields.columns)
-                return Bad(
-                    called,
-                    f"it has a file .{ending}, and the first samples have none",
-                    f"--columns {names} reads no others",
-                )
+                hint = f"--columns {','.join(self._fields.columns)} reads no others"
+                return Bad(called, f"it has a file .{ending}, and the first samples have none", hint)
         for column, (name, codec) in zip(self._fields.columns, self.schema.fields, strict=True):
             if column in row and column != "key":
                 try:
                     row[column] = _value(codec, row[column])
                 except ValueError as error:
-                    return Bad(
-                        called, f"field {name!r} ({codec}): {error}", f"--field {name}=bytes stores what is there"
-                    )
+                    hint = f"--field {name}=bytes stores what is there"
+                    return Bad(called, f"field {name!r} ({codec}): {error}", hint)
             elif column not in row and name not in self._fields.nulls:
                 hint = f"--null {name}=VALUE replaces each missing value"
                 return Bad(called, f"it has no file for the field {name!r}, which other samples have", hint)
@@ -322,12 +317,8 @@ def _usual(ending: str) -> str:
     return _USUAL.get(ending.lower(), ending)
 
 
-def _last(ending: str) -> str:
-    return ending.rpartition(".")[2].lower()
-
-
 def _codec(ending: str, data: bytes) -> str:
-    return _CODECS.get(_last(ending)) or codec_of_bytes([data])
+    return _CODECS.get(ending.rpartition(".")[2].lower()) or codec_of_bytes([data])
 
 
 def _value(codec: str, data: bytes) -> Any:

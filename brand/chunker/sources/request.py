@@ -11,13 +11,14 @@ the transcripts (tables and sidecars) and the empty folders of the source; `bran
 
 from __future__ import annotations
 
+import json
 import os
 import zipfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal
 
 import numpy as np
 
@@ -30,10 +31,19 @@ from brand.chunker.sources.workers import run_tasks
 from brand.errors import SourceError, UsageError, counted
 from brand.formats.constants import EXTRAS_NAME, SKIPPED_NAME, most_unpacked
 from brand.formats.media import HEAD_BYTES, has_soundfile, kind_of
-from brand.formats.publish import storage_errors
+from brand.formats.publish import publish_bytes, storage_errors
 from brand.stores.url import is_url, parse_url
 
-_DATE = (1980, 1, 1, 0, 0, 0)  # so that every run writes equal bytes
+SKIP_HINT: Final = "--on-error skip leaves such files out and lists them"
+_FILES_A_TASK: Final = 32
+_LOOKED_AT: Final = 64
+"""Number of inspected files, evenly spread over the folder."""
+_VERBS: Final = {"image": "`brand convert images` is for images", "audio": "`brand convert audio` is for audio files"}
+
+Bad = list[tuple[int, str]]
+"""(index, reason) of files that do not decode."""
+
+_DATE: Final = (1980, 1, 1, 0, 0, 0)  # so that every run writes equal bytes
 
 
 def write_skipped(into: Path, problems: Iterable[Problem]) -> list[str]:
@@ -66,37 +76,31 @@ def write_extras(into: Path, folder: ScannedFolder, source: FolderSource, table:
                 for name in empty:
                     archive.writestr(zipfile.ZipInfo(name, _DATE), b"")
                 for name in (*names, *source.all_sidecars()):
-                    _store(archive, folder.root, name, method)
+                    info, data = zipfile.ZipInfo(name, _DATE), (folder.root / name).read_bytes()
+                    archive.writestr(info, data, compress_type=method)
                 unpacked = sum(info.file_size for info in archive.infolist())
             if unpacked <= most_unpacked(path.stat().st_size):
                 break
     return [EXTRAS_NAME]
 
 
-def _store(archive: zipfile.ZipFile, root: Path, name: str, method: int) -> None:
-    info = zipfile.ZipInfo(name, _DATE)
-    info.compress_type = method
-    archive.writestr(info, (root / name).read_bytes())
+class Memo:
+    """Results that take long to make, stored in a folder for a run that continues this one."""
 
-
-SKIP_HINT: Final = "--on-error skip leaves such files out and lists them"
-_FILES_A_TASK: Final = 32
-_LOOKED_AT: Final = 64
-"""Number of inspected files, evenly spread over the folder."""
-_VERBS: Final = {"image": "`brand convert images` is for images", "audio": "`brand convert audio` is for audio files"}
-
-Bad = list[tuple[int, str]]
-"""(index, reason) of files that do not decode."""
-
-
-class Memo(Protocol):
-    """Results of an earlier run of the same conversion. The work folder is one."""
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
 
     def recall(self, name: str, key: str) -> Any:
-        """Return the result that was stored under `name` with the same `key`, or None."""
+        """Return the result that `remember` stored under `name` for the same `key`, or None."""
+        try:
+            value = json.loads((self.folder / f"{name}.json").read_bytes())
+        except (FileNotFoundError, ValueError):
+            return None
+        return value["value"] if value["key"] == key else None
 
     def remember(self, name: str, key: str, value: Any) -> None:
-        """Store a result under `name` for a run that continues this one."""
+        """Store a JSON value under `name`. Raises OSError."""
+        publish_bytes(self.folder / f"{name}.json", json.dumps({"key": key, "value": value}).encode())
 
 
 def leave_out_unusable(

@@ -30,9 +30,9 @@ from brand.chunker.sources.spool import (
     SortedPart,
     SpoolSource,
     find_part,
-    joined,
     part_files,
     publish_part,
+    source_of,
 )
 from brand.chunker.sources.workers import run_tasks
 from brand.errors import SchemaError, SourceError, counted
@@ -189,7 +189,7 @@ def exchange(
         raise SourceError("samples", "there are none: every shard is empty, or all samples were left out")
     on_progress(StageProgress("spool", samples, samples, total_bytes, total_bytes))
     ordered = [parts[number] for number in range(len(stretches))]
-    return joined(folder, source.schema, ordered), [p for part in ordered for p in part.problems], found
+    return source_of(folder, source.schema, ordered), [p for part in ordered for p in part.problems], found
 
 
 def make_part(plan: ExchangeContext, number: int) -> tuple[SortedPart, bool]:

@@ -267,7 +267,7 @@ def _read_whole(file: Any, memory: memoryview, path: Path) -> None:
         memory = memory[count:]
 
 
-def joined(folder: Path, schema: Schema, parts: Sequence[SortedPart]) -> SpoolSource:
+def source_of(folder: Path, schema: Schema, parts: Sequence[SortedPart]) -> SpoolSource:
     """Return the source of finished parts, one after the other. Writes the spans of all of them to one file.
 
     Raises `StorageError`.
@@ -307,7 +307,7 @@ def spool(
     if not part.samples:
         raise SourceError("samples", "there are none: the iterable is empty")
     on_progress(StageProgress("spool", part.samples, part.samples, part.raw_bytes, part.raw_bytes))
-    return joined(folder, schema, [part])
+    return source_of(folder, schema, [part])
 
 
 def encoded(samples: Iterable[Mapping[str, Any]], schema: Schema) -> Iterator[Records]:

@@ -31,7 +31,7 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -55,7 +55,7 @@ from brand.formats.constants import (
 )
 from brand.formats.header import Header, pack_header
 from brand.formats.manifest import identity, natural, pack_signed, parse_signed
-from brand.formats.publish import file_digest, storage_errors, storage_reason, sync_folder
+from brand.formats.publish import file_digest, storage_errors, storage_reason, sync_file, sync_folder
 
 JOB_NAME: Final = "job.json"
 _MARKER: Final = "brand-job"
@@ -117,21 +117,15 @@ class JobDecisions:
 def pack_decided(decided: JobDecisions) -> bytes:
     """Return the contents of `job.json`."""
     plan = decided.plan
-    facts = {
-        "asked": dict(decided.asked),
-        "parts": decided.parts,
+    own = {each.name: getattr(decided, each.name) for each in fields(decided) if each.name not in ("plan", "problems")}
+    facts = own | {
+        "problems": [asdict(problem) for problem in decided.problems],
         "id": plan.data_set_id.hex(),
         "header": plan.header.to_json(),
         "raw_bytes": plan.raw_bytes,
         "worth": plan.compression.worth,
         "expected_ratio": plan.compression.expected_ratio,
         "dictionary": base64.b64encode(plan.compression.dictionary).decode(),
-        "entries": decided.entries,
-        "columns": list(decided.columns),
-        "with_text": decided.with_text,
-        "problems": [asdict(problem) for problem in decided.problems],
-        "notes": list(decided.notes),
-        "companions": list(decided.companions),
     }
     return pack_signed(_MARKER, facts)
 
@@ -195,7 +189,7 @@ def plan(request: FolderRequest, place: Path, parts: int, on_progress: OnProgres
         StorageError: The storage refused a read or a write.
         InterruptedConversionError: Another machine has been making the plan for six hours.
     """
-    with joined(place) as folder, storage_errors(place, "cannot write"):
+    with shared_work_folder(place) as folder, storage_errors(place, "cannot write"):
         if not is_planned(folder):
             with _alone(folder / "planning", place, on_progress):
                 if not is_planned(folder):
@@ -204,7 +198,7 @@ def plan(request: FolderRequest, place: Path, parts: int, on_progress: OnProgres
 
 
 @contextmanager
-def joined(place: Path) -> Iterator[Path]:
+def shared_work_folder(place: Path) -> Iterator[Path]:
     """Open the work folder of a target, shared with all processes of one plan. It is made if it is missing.
 
     Raises `TargetExistsError`, `StorageError`.
@@ -267,11 +261,7 @@ def _publish(scratch: Path, final: Path) -> None:
     If another machine was faster, its folder wins.
     """
     for file in scratch.iterdir():
-        descriptor = os.open(file, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        sync_file(file)
     sync_folder(scratch)
     try:
         scratch.rename(final)

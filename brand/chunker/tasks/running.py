@@ -24,13 +24,15 @@ from brand.chunker.plan.report import OnProgress, StageProgress, TaskReport, sil
 from brand.chunker.sources.request import hinted
 from brand.chunker.sources.source import FolderSource
 from brand.chunker.sources.workers import run_tasks
-from brand.chunker.tasks.planning import JOB_NAME, Job, joined, read_decided
+from brand.chunker.tasks.planning import JOB_NAME, Job, read_decided, shared_work_folder
 from brand.chunker.work.chunks import KEPT_NAME, ChunksInFolder, Packer, keep_chunk, make_chunk
 from brand.chunker.work.work import check_folder_target, locked, read_claim
 from brand.errors import InterruptedConversionError, UsageError
 from brand.formats.constants import MANIFEST_NAME, SHARED_PLAN_NAME, WORK_NAME, chunk_name
 from brand.formats.manifest import read_manifest
 from brand.formats.publish import FolderTarget, storage_errors
+
+MAX_TASKS: Final = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +128,6 @@ def _gone(job: Job) -> InterruptedConversionError:
     )
 
 
-MAX_PARTS: Final = 100_000
-
-
 @dataclass(frozen=True, slots=True)
 class Task:
     """Task `number` of `of`, counted from 0: a run of consecutive chunks.
@@ -140,8 +139,8 @@ class Task:
     of: int
 
     def __post_init__(self) -> None:
-        if not 1 <= self.of <= MAX_PARTS:
-            raise UsageError(f"task {self}: a conversion has 1 to {MAX_PARTS:,} tasks")
+        if not 1 <= self.of <= MAX_TASKS:
+            raise UsageError(f"task {self}: a conversion has 1 to {MAX_TASKS:,} tasks")
         if not 0 <= self.number < self.of:
             raise UsageError(
                 f"task {self}: tasks are counted from 0, so they are 0/{self.of} to {self.of - 1}/{self.of}"
@@ -163,12 +162,12 @@ class Task:
         return range(self.number * count // self.of, (self.number + 1) * count // self.of)
 
 
-def by_part(numbers: Sequence[int], count: int, parts: int) -> dict[str, list[int]]:
+def by_task(numbers: Sequence[int], count: int, tasks: int) -> dict[str, list[int]]:
     """Return the task of each of these chunks of a data set that has `count`. Numbers are sorted; so are tasks."""
     found: dict[str, list[int]] = {}
     for number in numbers:
-        part = Task(((number + 1) * parts - 1) // count, parts)
-        found.setdefault(str(part), []).append(number)
+        task = Task(((number + 1) * tasks - 1) // count, tasks)
+        found.setdefault(str(task), []).append(number)
     return found
 
 
@@ -185,7 +184,7 @@ def run_task(job: Job, part: Task, *, jobs: int | None = None, on_progress: OnPr
     """
     started, place = time.monotonic(), Path(job.target)
     numbers = part.chunks(job.chunks)
-    with joined(place) as folder:
+    with shared_work_folder(place) as folder:
         header = read_decided(folder / SHARED_PLAN_NAME).plan.header
         total = sum(header.chunk_samples(number) for number in numbers)
         done = done_bytes = found = 0

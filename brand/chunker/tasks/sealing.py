@@ -19,7 +19,7 @@ import numpy as np
 
 from brand.chunker.plan.report import OnProgress, Report, StageProgress, silent
 from brand.chunker.tasks.planning import JobDecisions, is_planned, read_decided
-from brand.chunker.tasks.running import by_part, missing
+from brand.chunker.tasks.running import by_task, missing
 from brand.chunker.work.chunks import KEPT_NAME, KeptChunks, Written
 from brand.chunker.work.work import FolderWork, locked
 from brand.errors import ForeignFileError, FormatError, MissingChunksError, MissingFileError, NotADataSetError, counted
@@ -51,13 +51,13 @@ def seal(target: str | Path, on_progress: OnProgress = silent) -> Report:
     started, place = time.monotonic(), Path(target)
     folder = place / WORK_NAME
     if not folder.is_dir():
-        return _sealed_before(place, started)
+        return _report(place, read_manifest(place), started)
     _check_names(place, folder)
     with locked(folder, str(place), lambda: None, wait_s=LOCK_WAIT_S), storage_errors(place, "cannot write"):
         work = FolderWork(place, folder)
         if (place / MANIFEST_NAME).exists():  # a seal that was killed while it tidied up
             work.tidy()
-            return _sealed_before(place, started)
+            return _report(place, read_manifest(place), started)
         decided = read_decided(folder / SHARED_PLAN_NAME)
         builder = IndexBuilder(folder / "built", decided.plan.header, place)
         _add_chunks(place, folder, decided, builder, on_progress)
@@ -143,7 +143,7 @@ def _read(place: Path, folder: Path, decided: JobDecisions, number: int) -> Writ
 
 def _unfinished(place: Path, decided: JobDecisions, lost: list[int], reasons: list[str]) -> MissingChunksError:
     count = decided.plan.header.chunks
-    parts = by_part(lost, count, decided.parts) if decided.parts else {}
+    parts = by_task(lost, count, decided.parts) if decided.parts else {}
     what = ("is" if len(lost) == 1 else "are") + (" missing or damaged" if reasons else " missing")
     message = f"{place} is not finished: {counted(len(lost), 'chunk')} of {count:,} {what}"
     error = MissingChunksError(message, lost, parts)
@@ -159,12 +159,7 @@ def _unfinished(place: Path, decided: JobDecisions, lost: list[int], reasons: li
     return error
 
 
-def _sealed_before(place: Path, started: float) -> Report:
-    """Return the report of a data set that is finished. Raises `NotADataSetError` if there is none."""
-    return _report(place, read_manifest(place), started, None)
-
-
-def _report(place: Path, manifest: Manifest, started: float, decided: JobDecisions | None) -> Report:
+def _report(place: Path, manifest: Manifest, started: float, decided: JobDecisions | None = None) -> Report:
     header = manifest.header
     return Report(
         target=str(place),

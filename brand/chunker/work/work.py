@@ -23,11 +23,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import zstandard
 
 from brand.chunker.plan.plan import ChunkPlan
+from brand.chunker.sources.request import Memo
 from brand.chunker.sources.spool import PARTS_NAME, has_parts
 from brand.chunker.work.chunks import ChunksInFolder, Earlier, Written
 from brand.errors import StorageError, TargetExistsError
@@ -109,14 +110,15 @@ def _listed(made_with: Mapping[str, str]) -> str:
     return " and ".join(f"{what} {version}" for what, version in sorted(made_with.items())) or "an older Brand"
 
 
-class Work(ABC):
+class Work(Memo, ABC):
     """An opened, locked work folder, and the target of its conversion."""
 
     least_publishers = 1
     """The fewest chunks that are published at the same time; there are at least as many as processes."""
 
     def __init__(self, name: str, target: Target, folder: Path) -> None:
-        self.name, self.target, self.folder = name, target, folder
+        super().__init__(folder)
+        self.name, self.target = name, target
         self.companions: dict[str, tuple[int, str]] = {}
         """Size and checksum of the companions that were published."""
 
@@ -144,18 +146,6 @@ class Work(ABC):
         """Move a finished companion to its place. Raises OSError."""
         self.companions[name] = file_digest(temporary)
         self.target.publish(temporary, name)
-
-    def recall(self, name: str, key: str) -> Any:
-        """Return the result that `remember` stored under `name` for the same `key`, or None."""
-        try:
-            value = json.loads((self.folder / f"{name}.json").read_bytes())
-        except (FileNotFoundError, ValueError):
-            return None
-        return value["value"] if value["key"] == key else None
-
-    def remember(self, name: str, key: str, value: Any) -> None:
-        """Store a result that takes long to make, for a run that continues this one."""
-        publish_bytes(self.folder / f"{name}.json", json.dumps({"key": key, "value": value}).encode())
 
     def seal(self, plan: ChunkPlan, builder: IndexBuilder, companions: Files) -> Manifest:
         """Move a finished index into the data set, write the manifest, and remove the work folder."""
