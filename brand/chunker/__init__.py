@@ -11,7 +11,7 @@ plan        options, decisions, progress and report
 """
 
 from brand.chunker.convert import convert_audio, convert_from, convert_images, pack
-from brand.chunker.plan.options import Options
+from brand.chunker.plan.plan import Options
 from brand.chunker.plan.report import Report
 
 __all__ = ["Options", "Report", "convert_audio", "convert_from", "convert_images", "pack"]

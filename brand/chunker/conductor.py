@@ -24,8 +24,7 @@ from typing import Final
 
 import numpy as np
 
-from brand.chunker.plan.options import Options
-from brand.chunker.plan.plan import ChunkPlan
+from brand.chunker.plan.plan import ChunkPlan, Options
 from brand.chunker.plan.report import OnProgress, Report, StageProgress
 from brand.chunker.sources.source import Source
 from brand.chunker.sources.spool import SpoolSource

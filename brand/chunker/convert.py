@@ -17,7 +17,7 @@ from brand.chunker.conductor import Conversion
 from brand.chunker.importers import FORMATS, open_shards
 from brand.chunker.importers.fields import FieldMapping
 from brand.chunker.importers.tables import table_of
-from brand.chunker.plan.options import Options
+from brand.chunker.plan.plan import Options
 from brand.chunker.plan.report import OnProgress, Report, silent
 from brand.chunker.sources.request import FolderRequest, Target, find, folder_of, hinted, make_request, write_skipped
 from brand.chunker.sources.shards import Shards, exchange

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from brand.chunker.plan.options import Options
+from brand.chunker.plan.plan import Options
 from brand.chunker.plan.report import OnProgress, TaskReport, silent
 from brand.chunker.sources.request import FolderRequest, Target, folder_of, make_request
 from brand.chunker.tasks.planning import Job, plan

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
@@ -44,7 +44,7 @@ def is_field_name(name: str) -> bool:
 class Schema:
     """The fields of a data set, in storage order."""
 
-    fields: tuple[tuple[str, str], ...] = field()
+    fields: tuple[tuple[str, str], ...]
     """(name, codec) of each field."""
 
     @classmethod
@@ -123,8 +123,8 @@ class Header:
         try:
             classes = value["classes"]
             header = cls(
-                samples=_natural(value, "samples"),
-                chunk_size=_natural(value, "chunk_size"),
+                samples=natural(value["samples"], "samples", positive=True),
+                chunk_size=natural(value["chunk_size"], "chunk_size", positive=True),
                 schema=Schema.parse([(str(n), str(c)) for n, c in value["schema"]]),
                 classes=None if classes is None else tuple(map(str, classes)),
                 compression=str(value["compression"]),
@@ -178,8 +178,8 @@ def unpack_header(packed: bytes, path: str | Path) -> Header:
     return Header.from_json(value, path)
 
 
-def _natural(value: Mapping[str, Any], key: str) -> int:
-    number = value[key]
-    if not isinstance(number, int) or isinstance(number, bool) or number < 1:
-        raise ValueError(f"{key} is {number!r}, not a positive whole number")
+def natural(number: Any, name: str, *, positive: bool = False) -> int:
+    """Return `number` if it is a whole number from 0 or 1 on. Raises ValueError, also for booleans and floats."""
+    if not isinstance(number, int) or isinstance(number, bool) or number < positive:
+        raise ValueError(f"{name} is {number!r}, not a {'positive ' if positive else ''}whole number")
     return number

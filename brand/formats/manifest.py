@@ -50,7 +50,7 @@ from brand.formats.constants import (
     WORK_NAME,
     column_name,
 )
-from brand.formats.header import Header, canonical_json, check_major
+from brand.formats.header import Header, canonical_json, check_major, natural
 
 
 def pack_signed(marker: str, facts: Mapping[str, Any], minor: int = VERSION_MINOR) -> bytes:
@@ -102,13 +102,6 @@ def identity(text: str) -> bytes:
     if len(found) != 16:
         raise ValueError(f"id {text!r} is not 32 hexadecimal digits")
     return found
-
-
-def natural(number: Any, name: str) -> int:
-    """Return `number` if it is a whole number from 0 on. Raises ValueError, also for booleans and floats."""
-    if not isinstance(number, int) or isinstance(number, bool) or number < 0:
-        raise ValueError(f"{name} is {number!r}, not a whole number")
-    return number
 
 
 _MARKER: Final = "brand"

@@ -29,8 +29,8 @@ from brand.formats.constants import (
     VERSION_OF_COLLECTIONS,
     VERSIONS_NAME,
 )
-from brand.formats.header import canonical_json, is_field_name
-from brand.formats.manifest import identity, natural, pack_signed, parse_signed, read_limited
+from brand.formats.header import canonical_json, is_field_name, natural
+from brand.formats.manifest import identity, pack_signed, parse_signed, read_limited
 
 MARKER: Final = "brand-version"
 _DIGEST: Final = re.compile(r"[0-9a-f]{32}")

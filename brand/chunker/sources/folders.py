@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Final
 
-from brand.chunker.plan.options import Options
+from brand.chunker.plan.plan import Options
 from brand.chunker.plan.report import OnProgress, Problem, StageProgress
 from brand.chunker.sources.listing import SIDECARS, Listing, ListingWriter, SourceFile
 from brand.errors import SourceError, UsageError, counted

@@ -14,19 +14,19 @@ from __future__ import annotations
 import json
 import os
 import zipfile
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
 import numpy as np
 
-from brand.chunker.plan.options import Options
+from brand.chunker.plan.plan import Options
 from brand.chunker.plan.report import OnProgress, Problem, StageProgress
 from brand.chunker.sources.folders import ScannedFolder, check_folder, scan_folder
+from brand.chunker.sources.listing import join_table, not_taken
 from brand.chunker.sources.source import FolderSource
-from brand.chunker.sources.transcripts import join_table, not_taken
 from brand.chunker.sources.workers import run_tasks
 from brand.errors import SourceError, UsageError, counted
 from brand.formats.constants import EXTRAS_NAME, SKIPPED_NAME, most_unpacked
@@ -90,17 +90,16 @@ class Memo:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def recall(self, name: str, key: str) -> Any:
-        """Return the result that `remember` stored under `name` for the same `key`, or None."""
-        try:
-            value = json.loads((self.folder / f"{name}.json").read_bytes())
-        except (FileNotFoundError, ValueError):
-            return None
-        return value["value"] if value["key"] == key else None
-
-    def remember(self, name: str, key: str, value: Any) -> None:
-        """Store a JSON value under `name`. Raises OSError."""
-        publish_bytes(self.folder / f"{name}.json", json.dumps({"key": key, "value": value}).encode())
+    def remember(self, name: str, key: str, compute: Callable[[], Any]) -> Any:
+        """Return the result of `compute`, or the one that is stored under `name` for the same `key`. Raises OSError."""
+        path = self.folder / f"{name}.json"
+        with suppress(FileNotFoundError, ValueError):
+            stored = json.loads(path.read_bytes())
+            if stored["key"] == key:
+                return stored["value"]
+        value = compute()
+        publish_bytes(path, json.dumps({"key": key, "value": value}).encode())
+        return value
 
 
 def leave_out_unusable(
@@ -112,7 +111,8 @@ def leave_out_unusable(
     """
     problems, alone, misfit = list(folder.problems), set(folder.lost_sidecars), ""
     if options.decode_all:
-        bad = _decode_all(memo, source, options, on_progress)
+        key = f"{source.fingerprint(times=True)} {source.file_field}"
+        bad: Bad = memo.remember("checked", key, lambda: _decode_all(source, options, on_progress))
         problems += [Problem.of(source.listing.key(index), reason) for index, reason in bad]
         alone.update(name for index, _ in bad for name in source.sidecars(index))
         if len(bad) == len(source):
@@ -132,11 +132,7 @@ def leave_out_unusable(
     return problems
 
 
-def _decode_all(memo: Memo, source: FolderSource, options: Options, on_progress: OnProgress) -> Bad:
-    key = f"{source.fingerprint(times=True)} {source.file_field}"
-    known: Bad | None = memo.recall("checked", key)
-    if known is not None:
-        return known
+def _decode_all(source: FolderSource, options: Options, on_progress: OnProgress) -> Bad:
     bad: Bad = []
     sizes = source.listing.entries["size"]
     total, total_bytes = len(source), int(sizes.sum())
@@ -146,9 +142,7 @@ def _decode_all(memo: Memo, source: FolderSource, options: Options, on_progress:
         some = sizes[first : first + _FILES_A_TASK]
         done, done_bytes = done + len(some), done_bytes + int(some.sum())
         on_progress(StageProgress("check", done, total, done_bytes, total_bytes))
-    bad.sort()
-    memo.remember("checked", key, bad)
-    return bad
+    return sorted(bad)
 
 
 def _decode_some(source: FolderSource, first: int) -> Bad:

@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Final
 
 import xxhash
 
-from brand.chunker.plan.options import Options
+from brand.chunker.plan.plan import Options
 from brand.chunker.plan.report import OnProgress, Problem, StageProgress
 from brand.chunker.sources.shuffle import SortKeys
 from brand.chunker.sources.spool import (

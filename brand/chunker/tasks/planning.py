@@ -53,10 +53,13 @@ from brand.formats.constants import (
     SKIPPED_NAME,
     WORK_NAME,
 )
-from brand.formats.header import Header, pack_header
-from brand.formats.manifest import identity, natural, pack_signed, parse_signed
+from brand.formats.header import Header, natural, pack_header
+from brand.formats.manifest import identity, pack_signed, parse_signed
 from brand.formats.publish import file_digest, storage_errors, storage_reason, sync_file, sync_folder
 
+PLAN_WAIT_S: Final = 6 * 3600.0
+"""Seconds that a machine waits for another one to list, and perhaps to decode, the source."""
+_POLL_S: Final = 0.2
 JOB_NAME: Final = "job.json"
 _MARKER: Final = "brand-job"
 _HINT: Final = "Remove the data set's folder to start again"
@@ -138,16 +141,12 @@ def parse_decided(data: bytes, path: Path) -> JobDecisions:
         dictionary = base64.b64decode(value["dictionary"], validate=True)
         codec: Literal["none", "zstd"] = "zstd" if header.compression == "zstd" else "none"
         compression = Compression(codec, dictionary, float(value["worth"]), float(value["expected_ratio"]))
+        raw_bytes = natural(value["raw_bytes"], "raw_bytes")
+        plan = ChunkPlan(header, compression, identity(value["id"]), pack_header(header), raw_bytes)
         decided = JobDecisions(
             asked=dict(value["asked"]),
             parts=natural(value["parts"], "parts"),
-            plan=ChunkPlan(
-                header,
-                compression,
-                identity(value["id"]),
-                pack_header(header),
-                natural(value["raw_bytes"], "raw_bytes"),
-            ),
+            plan=plan,
             entries=str(value["entries"]),
             columns=tuple(map(str, value["columns"])),
             with_text=value["with_text"] is True,
@@ -172,11 +171,6 @@ def read_decided(folder: Path) -> JobDecisions:
     except FileNotFoundError:
         raise NotADataSetError("there is no plan of tasks here", path=path, hint=_HINT) from None
     return parse_decided(data, path)
-
-
-PLAN_WAIT_S: Final = 6 * 3600.0
-"""Seconds that a machine waits for another one to list, and perhaps to decode, the source."""
-_POLL_S: Final = 0.2
 
 
 def plan(request: FolderRequest, place: Path, parts: int, on_progress: OnProgress) -> Job:

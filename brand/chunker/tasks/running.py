@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from brand.chunker.plan.options import default_jobs
+from brand.chunker.plan.plan import default_jobs
 from brand.chunker.plan.report import OnProgress, StageProgress, TaskReport, silent
 from brand.chunker.sources.request import hinted
 from brand.chunker.sources.source import FolderSource

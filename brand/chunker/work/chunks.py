@@ -24,8 +24,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from brand.chunker.plan.options import Options
-from brand.chunker.plan.plan import ChunkPlan, Layout, make_plan
+from brand.chunker.plan.plan import ChunkPlan, Layout, Options, make_plan
 from brand.chunker.sources.shuffle import open_order, write_order
 from brand.chunker.sources.source import Indices, Source
 from brand.errors import FormatError, SchemaError

@@ -80,9 +80,6 @@ class StoreWork(Work):
             sizes = {number: found[chunk_name(number)] for number in numbers if chunk_name(number) in found}
         return KeptChunks(self._kept, sizes)
 
-    def check_room(self, stored_bytes: int) -> None:
-        """Do nothing: the capacity of a store is not limited."""
-
     def publish_chunk(self, number: int, temporary: Path, chunk: Written) -> None:
         """Upload a chunk, as `Work.publish_chunk` does."""
         super().publish_chunk(number, temporary, chunk)
