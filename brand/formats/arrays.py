@@ -33,6 +33,11 @@ _PIECES: Final = 1024
 _IOVEC: Final = np.dtype([("base", "<u8"), ("length", "<u8")])
 """A piece of memory, as pwritev(2) takes it."""
 
+WINDOW_BYTES: Final = 48 << 20
+"""Bytes of a mapped array that are touched before they are released."""
+_DONTNEED: Final = getattr(mmap, "MADV_DONTNEED", None)
+Indices = NDArray[np.integer[Any]]
+
 
 class ArrayFile:
     """An array of `length` elements that begins at byte `start` of an open file.
@@ -179,14 +184,6 @@ def _forget() -> None:
 
 
 os.register_at_fork(after_in_child=_forget)
-
-
-WINDOW_BYTES: Final = 48 << 20
-"""Bytes of a mapped array that are touched before they are released."""
-
-_DONTNEED: Final = getattr(mmap, "MADV_DONTNEED", None)
-
-Indices = NDArray[np.integer[Any]]
 
 
 def map_array(

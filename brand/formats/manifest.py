@@ -52,6 +52,16 @@ from brand.formats.constants import (
 )
 from brand.formats.header import Header, canonical_json, check_major, natural
 
+_MARKER: Final = "brand"
+# A newer minor version may add files, so unknown names are accepted; paths outside the data set are not.
+_FILE: Final = re.compile(r"(index|columns)/[A-Za-z0-9_]+\.npy")
+_COMPANION: Final = re.compile(r"[a-z]+\.(zip|tsv)")
+_COUNTS: Final = ("dictionary_size", "stored_bytes", "raw_bytes", "largest_sample")
+Files = Mapping[str, tuple[int, str]]
+"""Path below the data set -> (size, XXH3-128)."""
+_SHARE_MARKER: Final = "brand-share"
+_SHARE_HINT: Final = "Make the partition again with `brand partition`"
+
 
 def pack_signed(marker: str, facts: Mapping[str, Any], minor: int = VERSION_MINOR) -> bytes:
     """Return the document's bytes, indented for people. `marker` is its kind; the checksum is over the compact form."""
@@ -102,18 +112,6 @@ def identity(text: str) -> bytes:
     if len(found) != 16:
         raise ValueError(f"id {text!r} is not 32 hexadecimal digits")
     return found
-
-
-_MARKER: Final = "brand"
-
-# A newer minor version may add files, so unknown names are accepted; paths outside the data set are not.
-_FILE: Final = re.compile(r"(index|columns)/[A-Za-z0-9_]+\.npy")
-_COMPANION: Final = re.compile(r"[a-z]+\.(zip|tsv)")
-
-_COUNTS: Final = ("dictionary_size", "stored_bytes", "raw_bytes", "largest_sample")
-
-Files = Mapping[str, tuple[int, str]]
-"""Path below the data set -> (size, XXH3-128)."""
 
 
 @dataclass(frozen=True)
@@ -221,10 +219,6 @@ def _why_not(folder: Path) -> str:
 
 def _files(value: Mapping[str, Any]) -> dict[str, tuple[int, str]]:
     return {str(name): (natural(size, f"size of {name}"), str(digest)) for name, (size, digest) in value.items()}
-
-
-_SHARE_MARKER: Final = "brand-share"
-_SHARE_HINT: Final = "Make the partition again with `brand partition`"
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,8 @@ from brand.printable import printable
 SMALL: Final = 4096
 """Pieces below this mean size are first copied together into bytes: slicing bytes is faster than slicing a view."""
 
+_Piece = TypeVar("_Piece", str, bytes)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Records(Sequence[bytes]):
@@ -106,9 +108,6 @@ class Records(Sequence[bytes]):
 def windows(memory: NDArray[np.uint8], size: int) -> NDArray[np.void]:
     """Return `size` bytes from each of these offsets of a memory on, without a copy."""
     return np.ndarray((max(0, len(memory) - size + 1),), f"V{size}", memory, strides=(1,))
-
-
-_Piece = TypeVar("_Piece", str, bytes)
 
 
 @lru_cache(maxsize=64)

@@ -21,6 +21,12 @@ from brand.formats.constants import ARRAY_DTYPES, MAX_DIMENSIONS
 
 _FILES: Final = ("image", "audio")
 
+Buffer = bytes | bytearray | memoryview
+_JSON: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
+_DTYPE_NUMBERS: Final = {dtype: number for number, dtype in ARRAY_DTYPES.items()}
+_PNG_MODES: Final = ("1", "L", "LA", "P", "RGB", "RGBA", "I;16")
+"""Modes of Pillow that PNG stores without loss."""
+
 
 def instead(codec: str, value: Any) -> str:
     """Return advice for a value that a field of this codec refuses, as the end of a message; may be empty.
@@ -52,14 +58,6 @@ def _guesses(codec: str, value: Any) -> Iterator[str]:
 def _is_of(library: str, value: Any) -> bool:
     """Return whether the class of a value, or one of its base classes, is from a library."""
     return any(kind.__module__.partition(".")[0] == library for kind in type(value).__mro__)
-
-
-Buffer = bytes | bytearray | memoryview
-
-_JSON: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
-_DTYPE_NUMBERS: Final = {dtype: number for number, dtype in ARRAY_DTYPES.items()}
-_PNG_MODES: Final = ("1", "L", "LA", "P", "RGB", "RGBA", "I;16")
-"""Modes of Pillow that PNG stores without loss."""
 
 
 def encode_str(value: Any) -> bytes:

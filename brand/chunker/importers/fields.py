@@ -32,6 +32,15 @@ _FLOAT: Final = re.compile(
     r"\s*[+-]?(\d+\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|nan|inf)\s*", re.ASCII | re.IGNORECASE
 )
 
+_PARSERS: Final[dict[str, Callable[[str], Any]]] = {
+    "str": str,
+    "int": int,
+    "float": float,
+    "bytes": str.encode,
+    "image": str.encode,
+    "audio": str.encode,
+}
+
 
 @dataclass(frozen=True)
 class FieldMapping:
@@ -209,14 +218,6 @@ def _as_array(value: Any) -> Any:
     return value if array.dtype == object else array
 
 
-_PARSERS: Final[dict[str, Callable[[str], Any]]] = {
-    "str": str,
-    "int": int,
-    "float": float,
-    "bytes": str.encode,
-    "image": str.encode,
-    "audio": str.encode,
-}
 _FITS: Final[dict[str, tuple[Callable[[Any], Any], type]]] = {
     "str": (_as_text, str),
     "int": (_as_int, int),

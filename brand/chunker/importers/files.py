@@ -38,6 +38,10 @@ _PACKED_BYTES: Final = 1 << 14
 _DAMAGED: Final = (EOFError, zlib.error, lzma.LZMAError, zstandard.ZstdError)
 """The errors of the libraries, in addition to OSError, for compressed bytes that are damaged or truncated."""
 
+_U32: Final = struct.Struct("<I")
+_PIXELS: Final = struct.Struct("<III")
+_LONGEST_MODE: Final = 16
+
 
 @dataclass(frozen=True, slots=True)
 class ImportFile:
@@ -177,11 +181,6 @@ class _Zstd(io.RawIOBase):
         buffer[:count] = self._contents[:count]
         self._contents = self._contents[count:]
         return count
-
-
-_U32: Final = struct.Struct("<I")
-_PIXELS: Final = struct.Struct("<III")
-_LONGEST_MODE: Final = 16
 
 
 def below(root: Path, name: str) -> Path:

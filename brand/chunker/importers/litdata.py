@@ -49,6 +49,12 @@ _NUMPY: Final = "i1,i2,i4,i8,u1,u2,u4,u8,f2,f4,f8,c8,c16,?"
 """Dtypes by their number in LitData, from 0 on."""
 _BLOCK_BYTES: Final = 4 << 20
 
+_FLAT: Final = {"no_header_numpy": _NUMPY, "no_header_tensor": _TORCH}
+_MAGIC: Final = b"LDARW01\0"
+_END: Final = struct.Struct("<I8s")
+_FILE: Final = b"ARROW1"
+"""The first bytes of an Arrow file; anything else is an Arrow stream."""
+
 
 class LitData(Shards):
     """A folder of LitData chunks."""
@@ -175,7 +181,6 @@ def _array(names: str, order: str, data: bytes) -> Any:
     return np.frombuffer(data, _dtype(names, number), offset=8 + 4 * dimensions).reshape(shape)
 
 
-_FLAT: Final = {"no_header_numpy": _NUMPY, "no_header_tensor": _TORCH}
 _READERS: Final[dict[str, tuple[str, Callable[[bytes], Any]]]] = {
     "str": ("str", bytes.decode),
     "text": ("str", bytes.decode),
@@ -191,12 +196,6 @@ _READERS: Final[dict[str, tuple[str, Callable[[bytes], Any]]]] = {
     "numpy": ("ndarray", partial(_array, _NUMPY, "<")),
     "tensor": ("ndarray", partial(_array, _TORCH, ">")),
 }
-
-
-_MAGIC: Final = b"LDARW01\0"
-_END: Final = struct.Struct("<I8s")
-_FILE: Final = b"ARROW1"
-"""The first bytes of an Arrow file; anything else is an Arrow stream."""
 
 
 class LitDataRows(ArrowShards):

@@ -50,6 +50,19 @@ _DTYPES: Final = {
 _SUFFIXES: Final = {"zstd": ".zst", "gz": ".gz", "bz2": ".bz2"}
 """Compression by its name in the index -> its name in `reading`."""
 
+_READERS: Final[dict[str, tuple[str, Callable[[bytes], Any]]]] = {
+    "str": ("str", bytes.decode),
+    "bytes": ("?", bytes),
+    "int": ("int", partial(scalar, np.dtype("<i8"))),
+    "str_int": ("int", int),
+    "str_float": ("float", float),
+    "str_decimal": ("str", bytes.decode),
+    "jpeg": ("image", bytes),
+    "png": ("image", bytes),
+    "pil": ("image", pixels),
+    "json": ("json", json.loads),
+}
+
 
 class Mds(Shards):
     """A folder of MDS shards."""
@@ -162,17 +175,3 @@ def _array(dtype: np.dtype[Any] | None, shape: tuple[int, ...] | None, data: byt
         shape = tuple(np.frombuffer(data, f"<u{width}", count, at + 1).tolist())
         at += 1 + count * width
     return np.frombuffer(data, dtype, offset=at).reshape(shape)
-
-
-_READERS: Final[dict[str, tuple[str, Callable[[bytes], Any]]]] = {
-    "str": ("str", bytes.decode),
-    "bytes": ("?", bytes),
-    "int": ("int", partial(scalar, np.dtype("<i8"))),
-    "str_int": ("int", int),
-    "str_float": ("float", float),
-    "str_decimal": ("str", bytes.decode),
-    "jpeg": ("image", bytes),
-    "png": ("image", bytes),
-    "pil": ("image", pixels),
-    "json": ("json", json.loads),
-}

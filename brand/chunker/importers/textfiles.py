@@ -37,6 +37,10 @@ OTHERS: Final = 100
 _BLOCK_BYTES: Final = 2 << 20
 _BOM: Final = b"\xef\xbb\xbf"
 
+_INT: Final = re.compile(r"0|-?[1-9]\d{0,17}", re.ASCII)
+_FLOAT: Final = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?|nan|inf|-inf|NaN", re.ASCII)
+_PARSED: Final = ("json", "ndarray")
+
 
 class JsonLines(Shards):
     """Files of JSON lines."""
@@ -168,11 +172,6 @@ def _next_line(stream: BinaryIO, at: int) -> int:
     stream.seek(at - 1)
     stream.readline()
     return stream.tell()
-
-
-_INT: Final = re.compile(r"0|-?[1-9]\d{0,17}", re.ASCII)
-_FLOAT: Final = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?|nan|inf|-inf|NaN", re.ASCII)
-_PARSED: Final = ("json", "ndarray")
 
 
 class Csv(Shards):

@@ -55,6 +55,23 @@ _BEFORE: Final = (_LONG_NAME, _LONG_LINK, _FOR_ALL, b"x", b"X")
 """Types of headers that describe the next header."""
 _DAMAGED: Final = "a header in it is damaged"
 
+_IMAGES: Final = ("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "jp2", "avif", "ppm", "pgm")
+_AUDIO: Final = ("wav", "flac", "ogg", "oga", "opus", "mp3", "m4a", "aac", "aif", "aiff", "au", "caf")
+_USUAL: Final = {"txt": "text", "cls": "label", **dict.fromkeys(_IMAGES, "image"), **dict.fromkeys(_AUDIO, "audio")}
+_CODECS: Final = {
+    **dict.fromkeys(_IMAGES, "image"),
+    **dict.fromkeys(_AUDIO, "audio"),
+    **dict.fromkeys(("txt", "text", "transcript"), "str"),
+    **dict.fromkeys(("cls", "cls2", "class", "count", "index", "inx", "id"), "int"),
+    **dict.fromkeys(("json", "jsn"), "json"),
+    "npy": "ndarray",
+}
+_KEY: Final = "__key__"
+_BLOCK_BYTES: Final = 4 << 20
+_BLOCK_SAMPLES: Final = 1024
+Sample = tuple[str, dict[str, bytes]]
+"""Key, and contents by ending."""
+
 
 def members(stream: BinaryIO, name: str) -> Iterator[tuple[str, bytes]]:
     """Yield names and contents of the files, in order; also of archives that follow one another.
@@ -217,25 +234,6 @@ def _pax(data: bytes) -> Iterator[tuple[str, str]]:
             raise ValueError(f"{_DAMAGED}: a record of it is malformed")
         yield _text(key), value.decode("utf-8", "surrogateescape")
         at = end
-
-
-_IMAGES: Final = ("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "jp2", "avif", "ppm", "pgm")
-_AUDIO: Final = ("wav", "flac", "ogg", "oga", "opus", "mp3", "m4a", "aac", "aif", "aiff", "au", "caf")
-_USUAL: Final = {"txt": "text", "cls": "label", **dict.fromkeys(_IMAGES, "image"), **dict.fromkeys(_AUDIO, "audio")}
-_CODECS: Final = {
-    **dict.fromkeys(_IMAGES, "image"),
-    **dict.fromkeys(_AUDIO, "audio"),
-    **dict.fromkeys(("txt", "text", "transcript"), "str"),
-    **dict.fromkeys(("cls", "cls2", "class", "count", "index", "inx", "id"), "int"),
-    **dict.fromkeys(("json", "jsn"), "json"),
-    "npy": "ndarray",
-}
-_KEY: Final = "__key__"
-_BLOCK_BYTES: Final = 4 << 20
-_BLOCK_SAMPLES: Final = 1024
-
-Sample = tuple[str, dict[str, bytes]]
-"""Key, and contents by ending."""
 
 
 class WebDataset(Shards):

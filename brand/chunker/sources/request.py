@@ -45,6 +45,12 @@ Bad = list[tuple[int, str]]
 
 _DATE: Final = (1980, 1, 1, 0, 0, 0)  # so that every run writes equal bytes
 
+Kind = Literal["images", "audio"]
+Target = str | os.PathLike[str]
+"""A path; for the data set that is written also a URL, as a str."""
+FIELDS: Final[dict[Kind, Literal["image", "audio"]]] = {"images": "image", "audio": "audio"}
+"""Kind of folder -> field that holds a file's bytes."""
+
 
 def write_skipped(into: Path, problems: Iterable[Problem]) -> list[str]:
     """Write `skipped.tsv` into a folder, unless no file was left out. Return the names of the files written.
@@ -171,15 +177,6 @@ def misfit_hint(source: FolderSource) -> str:
     which = f"none of the {counted(total, 'file')}" if looked_at == total else f"none of {looked_at} inspected files"
     how = next((verb for kind, verb in _VERBS.items() if kind in kinds), "brand.pack takes samples of any kind")
     return f"In this folder {which} is {what}: {how}"
-
-
-Kind = Literal["images", "audio"]
-
-Target = str | os.PathLike[str]
-"""A path; for the data set that is written also a URL, as a str."""
-
-FIELDS: Final[dict[Kind, Literal["image", "audio"]]] = {"images": "image", "audio": "audio"}
-"""Kind of folder -> field that holds a file's bytes."""
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,6 @@ from brand.chunker.sources.spool import (
     SortedPart,
     SpoolSource,
     find_part,
-    part_files,
     publish_part,
     source_of,
 )
@@ -40,6 +39,12 @@ from brand.formats.header import Schema
 from brand.formats.media import other_kind
 from brand.formats.publish import storage_errors
 from brand.formats.record import encode_columns
+
+LEAST_BYTES: Final = 32 << 20
+"""The fewest stored bytes of a stretch; smaller shards are joined."""
+_VERSION: Final = 3
+"""Version of the form of parts. Increase it when the form changes, so that parts of earlier versions are made again."""
+SKIP_HINT: Final = "--on-error skip leaves such samples out and lists them"
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,13 +117,6 @@ class Shards(ABC):
 
         Raises `SourceError` that names the shard if the rest of it cannot be read.
         """
-
-
-LEAST_BYTES: Final = 32 << 20
-"""The fewest stored bytes of a stretch; smaller shards are joined."""
-_VERSION: Final = 3
-"""Version of the form of parts. Increase it when the form changes, so that parts of earlier versions are made again."""
-SKIP_HINT: Final = "--on-error skip leaves such samples out and lists them"
 
 
 def cut_stretches(sizes: Sequence[int], least: int) -> list[range]:
@@ -201,13 +199,8 @@ def make_part(plan: ExchangeContext, number: int) -> tuple[SortedPart, bool]:
     found = find_part(plan.folder, number, identity)
     if found is not None:
         return found, True
-    records_path, spans_path = part_files(plan.folder, number)
-    with (
-        storage_errors(plan.folder, "cannot write"),
-        records_path.open("wb") as records,
-        spans_path.open("wb") as spans,
-        PartWriter(records, spans, SortKeys(plan.seed, number)) as writer,
-    ):
+    keys = SortKeys(plan.seed, number)
+    with storage_errors(plan.folder, "cannot write"), PartWriter(plan.folder, number, keys) as writer:
         problems = list[Problem]()
         for shard_number in plan.stretches[number]:
             shard = plan.source.shards[shard_number]

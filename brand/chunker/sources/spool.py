@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import islice, pairwise
 from pathlib import Path
-from typing import Any, BinaryIO, Final, Self
+from typing import Any, Final, Self
 
 import numpy as np
 import xxhash
@@ -48,6 +48,9 @@ _OBJECT_BYTES: Final = 64
 _COPIED_BYTES: Final = 4 << 20
 """Bytes that are copied in one call."""
 
+SAMPLES_A_STEP: Final = 1024
+_SPANS_A_STEP: Final = 1 << 18
+
 
 @dataclass(frozen=True)
 class SortedPart:
@@ -67,14 +70,15 @@ class SortedPart:
 
 
 class PartWriter(Reprs, shows="_records.name samples _held"):
-    """Writes one part. The caller opens the two files, and publishes the part that `finish` returns.
+    """Writes the two files of one part. The caller publishes the part that `finish` returns.
 
     A thread sorts and writes a run while the caller makes the records of the next one. While it writes, it owns the
     files, their checksums and the count of written samples. It ends with the `with` block.
     """
 
-    def __init__(self, records: BinaryIO, spans: BinaryIO, keys: SortKeys) -> None:
-        self._records, self._spans, self._keys = records, spans, keys
+    def __init__(self, folder: Path, number: int, keys: SortKeys) -> None:
+        self._records, self._spans = (path.open("wb") for path in part_files(folder, number))
+        self._keys = keys
         self.samples = self.raw_bytes = self._written = self._held = 0
         self._run: list[Records] = []
         self._digest, self._of_records, self._of_spans = (xxhash.xxh3_128() for _ in range(3))
@@ -86,6 +90,8 @@ class PartWriter(Reprs, shows="_records.name samples _held"):
 
     def __exit__(self, *_: object) -> None:
         self._thread.shutdown()
+        self._records.close()
+        self._spans.close()
 
     def add(self, records: Records) -> bool:
         """Add the next records, which fill their memory. Return whether a run is full. Raises `StorageError`."""
@@ -170,10 +176,6 @@ def find_part(folder: Path, number: int, identity: str) -> SortedPart | None:
 def has_parts(folder: Path) -> bool:
     """Return whether any part is finished in this folder."""
     return folder.is_dir() and any(folder.glob("*.json"))
-
-
-SAMPLES_A_STEP: Final = 1024
-_SPANS_A_STEP: Final = 1 << 18
 
 
 class SpoolSource(Source):
@@ -294,12 +296,7 @@ def spool(
     """Write records, which fill their memories, into `folder`. Raises `SourceError` if there are none."""
     with storage_errors(folder, "cannot write"):
         (folder / PARTS_NAME).mkdir(exist_ok=True)
-    records_path, spans_path = part_files(folder / PARTS_NAME, 0)
-    with (
-        records_path.open("wb") as data,
-        spans_path.open("wb") as spans,
-        PartWriter(data, spans, SortKeys(seed)) as writer,
-    ):
+    with PartWriter(folder / PARTS_NAME, 0, SortKeys(seed)) as writer:
         for some in records:
             if writer.add(some):
                 on_progress(StageProgress("spool", writer.samples, total, writer.raw_bytes, None))

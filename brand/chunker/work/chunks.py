@@ -41,6 +41,13 @@ from brand.formats.values import Buffer
 _PROBE_SAMPLES: Final = 16_384
 _PROBE_BYTES: Final = 8 << 20
 
+_OBJECT_BYTES: Final = 128
+"""Bytes that Python needs for each record in addition to its contents."""
+KEPT_NAME: Final = "kept"
+_HEAD: Final = struct.Struct("<8s16sQ")
+_DIGEST: Final = struct.Struct("<Q")
+_MAGIC: Final = b"\x89BRKEPT\n"
+
 
 def decide(
     source: Source, kind: str, classes: tuple[str, ...] | None, options: Options, order_path: Path
@@ -84,10 +91,6 @@ def _probe(source: Source, order_path: Path) -> list[bytes]:
     while len(probe) < len(indices) and sum(map(len, probe)) < _PROBE_BYTES:
         probe += source.records(indices[len(probe) : 2 * len(probe) + 16])  # sizes unknown: twice as many each time
     return probe
-
-
-_OBJECT_BYTES: Final = 128
-"""Bytes that Python needs for each record in addition to its contents."""
 
 
 @dataclass(frozen=True)
@@ -228,12 +231,6 @@ def _check_labels(header: Header, indices: Indices, columns: NDArray[np.void]) -
     if len(wrong):
         sample, label = int(indices[wrong[0]]), int(labels[wrong[0]])
         raise SchemaError(f"sample {sample}: label {label} is not one of the {len(header.classes)} classes")
-
-
-KEPT_NAME: Final = "kept"
-_HEAD: Final = struct.Struct("<8s16sQ")
-_DIGEST: Final = struct.Struct("<Q")
-_MAGIC: Final = b"\x89BRKEPT\n"
 
 
 @dataclass(frozen=True)
