@@ -10,11 +10,8 @@ sources     folders, shards and Python objects as sources of samples
 plan        options, decisions, progress and report
 """
 
-from brand.chunker.convert import convert_audio as convert_audio
-from brand.chunker.convert import convert_from as convert_from
-from brand.chunker.convert import convert_images as convert_images
-from brand.chunker.convert import pack as pack
-from brand.chunker.plan.options import Options as Options
-from brand.chunker.plan.report import Report as Report
+from brand.chunker.convert import convert_audio, convert_from, convert_images, pack
+from brand.chunker.plan.plan import Options
+from brand.chunker.plan.report import Report
 
 __all__ = ["Options", "Report", "convert_audio", "convert_from", "convert_images", "pack"]

@@ -1,7 +1,7 @@
 """From a source that can be read in any order to a sealed data set.
 
     order             the storage order of the samples                                         shuffle
-    probe, plan       compression, chunk size, identity: decided before anything is written    probe, plan
+    probe, plan       compression, chunk size, identity: decided before anything is written    chunks, plan
     claim             this plan takes the target; any other plan is refused                    work
     pack              workers make chunks under temporary names                                chunks, workers
     publish           fsync and rename, or upload, in threads, while workers continue          formats.publish, work
@@ -15,25 +15,24 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 import numpy as np
 
-from brand.chunker.plan.options import Options
-from brand.chunker.plan.plan import ChunkPlan
+from brand.chunker.plan.plan import ChunkPlan, Options
 from brand.chunker.plan.report import OnProgress, Report, StageProgress
-from brand.chunker.sources.probe import decide
 from brand.chunker.sources.source import Source
 from brand.chunker.sources.spool import SpoolSource
 from brand.chunker.sources.workers import run_tasks
-from brand.chunker.work.chunks import Packer, pack_chunk
+from brand.chunker.work.chunks import Packer, decide, pack_chunk
 from brand.chunker.work.work import Work
 from brand.errors import SourceError
-from brand.formats.index import IndexBuilder, seal
+from brand.formats.index import IndexBuilder
 from brand.formats.publish import storage_errors
 
 _UNPUBLISHED: Final = 4
@@ -52,9 +51,10 @@ class Conversion:
     options: Options
     on_progress: OnProgress
 
-    def run(self, write_companions: Callable[[], None] | None = None) -> Report:
+    def run(self, write_companions: Callable[[Path], Iterable[str]] | None = None) -> Report:
         """Plan, claim the target, write, seal. Nothing is written to the target before it is claimed.
 
+        `write_companions` writes files into a folder and returns their names.
         Raises `SourceError`, `SchemaError`, `StorageError`, `TargetExistsError`, `InterruptedConversionError`.
         """
         started, work = time.monotonic(), self.work
@@ -64,20 +64,13 @@ class Conversion:
         with storage_errors(work.name, "cannot write"):
             work.claim(plan.data_set_id, self.source.fingerprint(times=True))
             work.check_room(plan.stored_bytes)
-            if write_companions is not None:
-                write_companions()
+            for name in write_companions(work.folder) if write_companions is not None else ():
+                work.publish_companion(work.folder / name, name)
             builder = IndexBuilder(work.folder / "built", plan.header, work.name)
         found = self._write_chunks(plan, builder)
         self._compare(builder)
         with storage_errors(work.name, "cannot write"):
-            manifest = seal(
-                work.target,
-                builder,
-                data_set_id=plan.data_set_id,
-                dictionary_size=len(plan.compression.dictionary),
-                companions=work.companions,
-            )
-            work.tidy()
+            manifest = work.seal(plan, builder, work.companions)
         return self._report(plan, manifest.stored_bytes, found, time.monotonic() - started)
 
     def _write_chunks(self, plan: ChunkPlan, builder: IndexBuilder) -> int:
@@ -87,7 +80,7 @@ class Conversion:
         """
         packer = Packer(plan, self.source, self.work.earlier(plan), self.work.folder)
         processes = self.options.processes
-        at_once = self.work.publishers(processes)
+        at_once = max(self.work.least_publishers, processes)
         most = max(at_once, _UNPUBLISHED * processes)
         done = done_bytes = found = 0
         chunks = run_tasks(pack_chunk, packer, range(plan.header.chunks), jobs=processes)

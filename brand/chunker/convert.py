@@ -17,22 +17,19 @@ from brand.chunker.conductor import Conversion
 from brand.chunker.importers import FORMATS, open_shards
 from brand.chunker.importers.fields import FieldMapping
 from brand.chunker.importers.tables import table_of
-from brand.chunker.plan.options import Options
+from brand.chunker.plan.plan import Options
 from brand.chunker.plan.report import OnProgress, Report, silent
-from brand.chunker.sources.companions import write_skipped
-from brand.chunker.sources.exchange import exchange
-from brand.chunker.sources.request import FolderRequest, Target, find, folder_of, hinted, make_request
-from brand.chunker.sources.shards import Shards
+from brand.chunker.sources.request import FolderRequest, Target, find, folder_of, hinted, make_request, write_skipped
+from brand.chunker.sources.shards import Shards, exchange
 from brand.chunker.sources.source import IndexableSource, Source
-from brand.chunker.sources.spool import spool, spool_records
-from brand.chunker.work.folder_work import open_folder_work
+from brand.chunker.sources.spool import encoded, spool
 from brand.chunker.work.store_work import open_store_work
-from brand.chunker.work.work import Work
+from brand.chunker.work.work import Work, open_folder_work
 from brand.errors import SchemaError, SourceError, UsageError, counted
 from brand.formats.compression import Mode
+from brand.formats.header import Schema
 from brand.formats.publish import storage_errors
 from brand.formats.record import encode_columns
-from brand.formats.schema import Schema
 from brand.stores.url import is_url, parse_url
 
 
@@ -99,21 +96,11 @@ def convert_from(
     with _open_work(dst, options) as work:
         spooled, problems, found = exchange(source, options, work.folder, on_progress)
         conversion = Conversion(work, spooled, kind, source.classes, options, on_progress)
-
-        def publish_skipped() -> None:
-            name = write_skipped(work.folder, problems)
-            if name is not None:
-                work.publish_companion(work.folder / name, name)
-
-        report = conversion.run(publish_skipped)
+        report = conversion.run(lambda folder: write_skipped(folder, problems))
     compared = f"Compared with the source: {counted(len(spooled), 'sample')}, {spooled.raw_bytes:,} bytes"
     again = [f"{counted(found, 'part')} of the source found, from a run that was stopped"] if found else []
-    return replace(
-        report,
-        skipped=tuple(problems),
-        notes=(*source.notes, *again, compared),
-        seconds=time.monotonic() - started,
-    )
+    notes = (*source.notes, *again, compared)
+    return replace(report, skipped=tuple(problems), notes=notes, seconds=time.monotonic() - started)
 
 
 def pack(
@@ -178,10 +165,8 @@ def pack_samples(
     started = time.monotonic()
     with _open_work(dst, options) as work:
         if table is not None:
-            rows = (encode_columns(parsed, block.columns, block.called) for block in table.blocks())
-            source: Source = spool_records(
-                rows, parsed, options.seed, work.folder, total=table.rows, on_progress=on_progress
-            )
+            rows = (encode_columns(parsed, block.columns, block.called) for block in table.blocks)
+            source: Source = spool(rows, parsed, options.seed, work.folder, total=table.rows, on_progress=on_progress)
         else:
             source = _python_source(samples, parsed, options.seed, work, on_progress)
         report = Conversion(work, source, "python", names, options, on_progress).run()
@@ -204,7 +189,7 @@ def _python_source(samples: Any, schema: Schema, seed: int, work: Work, on_progr
     sized = hasattr(samples, "__len__")
     if not sized or not hasattr(samples, "__getitem__") or isinstance(samples, list | tuple | Mapping):
         total = len(samples) if sized else None
-        return spool(samples, schema, seed, work.folder, total=total, on_progress=on_progress)
+        return spool(encoded(samples, schema), schema, seed, work.folder, total=total, on_progress=on_progress)
     if not len(samples):
         raise SourceError("samples", "there are none")
     return IndexableSource(samples, schema)
@@ -214,13 +199,8 @@ def _convert_folder(request: FolderRequest, dst: Target, on_progress: OnProgress
     started, options = time.monotonic(), request.options
     with _open_work(dst, options) as work, storage_errors(work.name, "cannot write"):
         found = find(request, work.folder, work, on_progress)
-
-        def publish_companions() -> None:
-            for name in found.write_companions(work.folder):
-                work.publish_companion(work.folder / name, name)
-
         with hinted(found.source, skipping=options.skip_errors):
             conversion = Conversion(work, found.source, request.kind, found.folder.classes, options, on_progress)
-            report = conversion.run(publish_companions)
+            report = conversion.run(found.write_companions)
     seconds = report.seconds if options.dry_run else time.monotonic() - started
     return replace(report, skipped=found.problems, notes=found.notes, seconds=seconds)

@@ -12,17 +12,12 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from brand.chunker.plan.options import Options
-from brand.chunker.plan.report import OnProgress, silent
-from brand.chunker.plan.report import TaskReport as TaskReport
+from brand.chunker.plan.plan import Options
+from brand.chunker.plan.report import OnProgress, TaskReport, silent
 from brand.chunker.sources.request import FolderRequest, Target, folder_of, make_request
-from brand.chunker.tasks.job import Job as Job
-from brand.chunker.tasks.parts import Task as Task
-from brand.chunker.tasks.parts import run_task as run_task
-from brand.chunker.tasks.planning import plan
-from brand.chunker.tasks.running import PublishedChunk as PublishedChunk
-from brand.chunker.tasks.running import run as run
-from brand.chunker.tasks.sealing import seal as seal
+from brand.chunker.tasks.planning import Job, plan
+from brand.chunker.tasks.running import PublishedChunk, Task, run, run_task
+from brand.chunker.tasks.sealing import seal
 from brand.errors import UsageError
 
 __all__ = ["Job", "PublishedChunk", "Task", "TaskReport", "plan_audio", "plan_images", "run", "run_task", "seal"]

@@ -16,7 +16,7 @@ from brand.chunker.plan.report import OnProgress, StageProgress
 from brand.cli.output import duration, echo, meter, print_json, size
 from brand.cli.several import convert_together, one_machine, print_part, several_machines
 from brand.errors import counted
-from brand.formats.schema import CODECS
+from brand.formats.header import CODECS
 
 _UNITS: Final = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
 _SHOWN: Final = 10

@@ -22,7 +22,7 @@ import xxhash
 from brand.chunker import Options, Report, convert_audio, convert_from, convert_images
 from brand.chunker.convert import pack_samples
 from brand.chunker.importers.fields import FieldMapping
-from brand.chunker.plan.like import Like
+from brand.chunker.plan.plan import Like
 from brand.chunker.plan.report import OnProgress, silent
 from brand.chunker.sources.request import Target
 from brand.collect.home import STAGING, Writer, collection_folder, joined, kept, make_folder, staged, writing

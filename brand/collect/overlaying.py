@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from brand.chunker.sources.request import Target
 from brand.collect.home import collection_folder, joined, writing
 from brand.errors import SchemaError, UsageError, counted
-from brand.formats.schema import Schema
+from brand.formats.header import Schema
 from brand.formats.version import Overlay, Version
 from brand.storage.dataset.partindex import NOTHING
 

@@ -18,8 +18,7 @@ from typing import Any, Final
 
 from brand.chunker.distributed import Job, PublishedChunk, run
 from brand.chunker.plan.report import OnProgress, StageProgress, silent
-from brand.chunker.tasks.job import read_decided
-from brand.chunker.tasks.planning import joined
+from brand.chunker.tasks.planning import read_decided, shared_work_folder
 from brand.errors import BrandError, InterruptedConversionError, MissingExtraError, UsageError
 from brand.formats.constants import SHARED_PLAN_NAME
 
@@ -52,7 +51,7 @@ def make_chunks(
         InterruptedConversionError: Workers died again and again, or nothing was finished for an hour.
         BrandError: The errors of `run`.
     """
-    with joined(Path(job.target)) as folder, _connected(address):
+    with shared_work_folder(Path(job.target)) as folder, _connected(address):
         total = read_decided(folder / SHARED_PLAN_NAME).plan.header.samples
         at_once = jobs or _IN_FLIGHT * max(1, int(ray.cluster_resources().get("CPU", 1)))
         found = samples = size = 0

@@ -1,10 +1,14 @@
-"""How are elements of one array in a file read so that damage to the file never ends the process?
+"""Arrays in files: read one so that damage to the file never ends the process, or map a large one in little memory.
 
 A process that touches a missing page of a mapped file gets SIGBUS, which kills it. A page is missing if the file was
-cut short or the device reports an error, and a check before the touch always leaves a gap. So this process never
-touches the mapping. `take` lets the kernel copy the elements out of it: one call of pwritev(2) copies up to a thousand
+cut short or the device reports an error, and a check before the touch always leaves a gap. So `ArrayFile` never touches
+the mapping. `take` lets the kernel copy the elements out of it: one call of pwritev(2) copies up to a thousand
 elements into a small file in memory, and for a missing page it returns an error. `take` then reads the elements one by
 one from the descriptor, which gives the exact error. `run` reads neighbouring elements from the descriptor at once.
+
+Work files are mapped: `map_array`. The system counts every mapped page that a process touches as the process's memory,
+although the kernel may reclaim the page at any time. `gather` and `scatter` touch one window of the array at a time and
+`release` it, so the counted memory is bounded, too.
 """
 
 from __future__ import annotations
@@ -13,10 +17,10 @@ import ctypes
 import mmap
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +32,11 @@ _PIECES: Final = 1024
 """IOV_MAX of Linux."""
 _IOVEC: Final = np.dtype([("base", "<u8"), ("length", "<u8")])
 """A piece of memory, as pwritev(2) takes it."""
+
+WINDOW_BYTES: Final = 48 << 20
+"""Bytes of a mapped array that are touched before they are released."""
+_DONTNEED: Final = getattr(mmap, "MADV_DONTNEED", None)
+Indices = NDArray[np.integer[Any]]
 
 
 class ArrayFile:
@@ -72,7 +81,7 @@ class ArrayFile:
             raise IndexError(f"{self.path} has {self._length:,} elements: a number is out of range")
         found = np.empty(len(wanted), self.dtype)
         memory, size = found.view(np.uint8), self.dtype.itemsize
-        landing = _landing() if hasattr(os, "memfd_create") else None
+        landing = _thread_landing.get() if hasattr(os, "memfd_create") else None
         if landing is not None and landing.copy_all(self._address, wanted, size, memory):
             return found
         for first in range(0, len(wanted), _PIECES):
@@ -154,21 +163,109 @@ def _pwritev() -> Callable[[int, int, int, int], int]:
     return function  # type: ignore[no-any-return]
 
 
-_local = threading.local()
+class _ThreadLanding(threading.local):
+    """The landing of this thread."""
+
+    _landing: _Landing | None = None
+
+    def get(self) -> _Landing:
+        if self._landing is None:
+            self._landing = _Landing()
+        return self._landing
 
 
-def _landing() -> _Landing:
-    """Return the landing of this thread."""
-    found: _Landing | None = getattr(_local, "landing", None)
-    if found is None:
-        found = _local.landing = _Landing()
-    return found
+_thread_landing = _ThreadLanding()
 
 
 def _forget() -> None:
     """Replace the landing in a forked child, which must not share it with its parent."""
-    global _local
-    _local = threading.local()
+    global _thread_landing
+    _thread_landing = _ThreadLanding()
 
 
 os.register_at_fork(after_in_child=_forget)
+
+
+def map_array(
+    path: Path, dtype: np.dtype[Any], mode: Literal["r", "r+", "w+"] = "r", length: int | None = None
+) -> NDArray[Any]:
+    """Map a file of nothing but elements; `length` is needed to make a new one.
+
+    The result is a plain array: indexing a `numpy.memmap` costs five times as much.
+    """
+    if mode == "w+":
+        path.touch()
+        reserve(path, dtype.itemsize * (length or 0))
+        mode = "r+"
+    if path.stat().st_size == 0:
+        return np.empty(0, dtype)
+    return np.memmap(path, dtype, mode, shape=None if length is None else (length,)).view(np.ndarray)
+
+
+def reserve(path: Path, size: int) -> None:
+    """Make a file `size` bytes long, with its blocks on the device.
+
+    A full disk raises OSError here. Without reserved blocks, a write to a mapped page of a full disk would be a bus
+    error, which would kill the process.
+    """
+    with path.open("rb+") as file:
+        file.truncate(size)
+        if size and hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(file.fileno(), 0, size)
+
+
+def gather(array: NDArray[Any], indices: Indices) -> NDArray[Any]:
+    """Return `array[indices]` of a mapped array, read a window at a time."""
+    if array.nbytes <= WINDOW_BYTES:
+        return array[indices]
+    result = np.empty(len(indices), array.dtype)
+    for part in _windows(array, indices):
+        result[part] = array[indices[part]]
+        release(array)
+    return result
+
+
+def scatter(array: NDArray[Any], indices: Indices, values: NDArray[Any]) -> None:
+    """Assign `array[indices] = values` in a mapped array, a window at a time."""
+    if array.nbytes <= WINDOW_BYTES:
+        array[indices] = values
+        return
+    for part in _windows(array, indices):
+        array[indices[part]] = values[part]
+        release(array)
+
+
+def release(*arrays: NDArray[Any]) -> None:
+    """Return resident pages of mapped arrays to the page cache. Nothing is lost: the next touch maps them again.
+
+    An array that fits in a window keeps its pages: they take little memory, and mapping them again for each chunk
+    takes time.
+    """
+    for array in arrays:
+        mapping = _mapping_of(array)
+        if mapping is not None and _DONTNEED is not None and array.nbytes > WINDOW_BYTES:
+            mapping.madvise(_DONTNEED)
+
+
+def flush(array: NDArray[Any]) -> None:
+    mapping = _mapping_of(array)
+    if mapping is not None:
+        mapping.flush()
+
+
+def _windows(array: NDArray[Any], indices: Indices) -> Iterator[Indices]:
+    """Yield positions in `indices`, in groups that touch one window of the array each."""
+    order = np.argsort(indices, kind="stable")
+    step = WINDOW_BYTES // array.itemsize
+    cuts = np.searchsorted(indices[order], np.arange(0, len(array) + step, step, dtype=np.int64))
+    for start, end in zip(cuts[:-1].tolist(), cuts[1:].tolist(), strict=True):
+        if start < end:
+            yield order[start:end]
+
+
+def _mapping_of(array: NDArray[Any]) -> mmap.mmap | None:
+    """Return the mapping behind an array, or None for an array in ordinary memory."""
+    base: Any = array
+    while isinstance(base, np.ndarray):
+        base = base.base
+    return base if isinstance(base, mmap.mmap) else None

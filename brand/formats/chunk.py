@@ -12,7 +12,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import BinaryIO, Final
 
 import numpy as np
 import xxhash
@@ -25,7 +25,6 @@ from brand.errors import (
     LayoutError,
     OversizedError,
     TruncatedError,
-    VersionError,
 )
 from brand.formats.constants import (
     MAGIC,
@@ -38,7 +37,7 @@ from brand.formats.constants import (
     VERSION_MAJOR,
     VERSION_MINOR,
 )
-from brand.formats.header import Header, unpack_header
+from brand.formats.header import Header, check_major, unpack_header
 
 _PREAMBLE: Final = struct.Struct("<8sHHIIIQQ16sQ")
 _REBUILD: Final = "The file is damaged: copy it again or convert again"
@@ -121,15 +120,7 @@ def parse_preamble(data: bytes, path: str | Path, number: int | None = None) -> 
         raise ForeignFileError(
             "not a chunk file", path=path, chunk=number, expected=MAGIC.hex(" "), found=magic.hex(" ")
         )
-    if major != VERSION_MAJOR:
-        raise VersionError(
-            "format version",
-            path=path,
-            chunk=number,
-            expected=VERSION_MAJOR,
-            found=major,
-            hint="Install the newest brand-data to read it",
-        )
+    check_major(major, path, number)
     for what, value, limit in (
         ("size of the header", header_size, MAX_HEADER),
         ("size of the dictionary", dictionary_size, MAX_DICTIONARY),
@@ -152,14 +143,8 @@ def read_front(file: BinaryIO, path: str | Path, number: int | None = None) -> C
     digest = xxhash.xxh3_64(start[:PREAMBLE_CHECKSUM_AT])
     digest.update(rest)
     if digest.intdigest() != preamble.checksum:
-        raise ChecksumError(
-            "checksum of header and table",
-            path=path,
-            chunk=preamble.number,
-            expected=f"{preamble.checksum:016x}",
-            found=digest.hexdigest(),
-            hint=_REBUILD,
-        )
+        what, expected, found = "checksum of header and table", f"{preamble.checksum:016x}", digest.hexdigest()
+        raise ChecksumError(what, path=path, chunk=preamble.number, expected=expected, found=found, hint=_REBUILD)
     header_end = preamble.header_size
     dictionary_end = header_end + preamble.dictionary_size
     header = unpack_header(rest[:header_end], path)
@@ -170,18 +155,17 @@ def read_front(file: BinaryIO, path: str | Path, number: int | None = None) -> C
 
 
 def _check_length(preamble: Preamble, actual: int, path: str | Path) -> None:
-    facts: dict[str, Any] = {
-        "path": path,
-        "chunk": preamble.number,
-        "expected": f"{preamble.file_size} bytes",
-        "found": actual,
-    }
+    kind: type[FormatError]
     if actual < preamble.file_size:
-        raise TruncatedError("the file is shorter than its preamble says", **facts, hint=_REBUILD)
-    if actual > preamble.file_size:
-        raise OversizedError("the file is longer than its preamble says", **facts, hint=_REBUILD)
-    if preamble.samples < 1 or preamble.front_size > actual:
-        raise LayoutError("header and table do not fit the file", **facts, hint=_REBUILD)
+        kind, fault = TruncatedError, "the file is shorter than its preamble says"
+    elif actual > preamble.file_size:
+        kind, fault = OversizedError, "the file is longer than its preamble says"
+    elif preamble.samples < 1 or preamble.front_size > actual:
+        kind, fault = LayoutError, "header and table do not fit the file"
+    else:
+        return
+    expected = f"{preamble.file_size} bytes"
+    raise kind(fault, path=path, chunk=preamble.number, expected=expected, found=actual, hint=_REBUILD)
 
 
 def _check_place(preamble: Preamble, header: Header, path: str | Path) -> None:
@@ -210,10 +194,5 @@ def _check_rows(rows: NDArray[np.void], preamble: Preamble, header: Header, path
             found=f"offset {int(row['offset'])}, size {int(row['size'])}, raw size {int(row['raw_size'])}",
         )
     if int(ends[-1]) != preamble.file_size:
-        raise LayoutError(
-            "the samples do not end where the file ends",
-            path=path,
-            chunk=preamble.number,
-            expected=preamble.file_size,
-            found=int(ends[-1]),
-        )
+        what, expected, found = "the samples do not end where the file ends", preamble.file_size, int(ends[-1])
+        raise LayoutError(what, path=path, chunk=preamble.number, expected=expected, found=found)

@@ -19,7 +19,7 @@ import zstandard
 from numpy.typing import NDArray
 
 from brand.errors import UsageError
-from brand.formats.records import Records
+from brand.formats.record import Records
 from brand.formats.values import Buffer, lengths
 from brand.native import CORE, borrowed
 
@@ -116,65 +116,49 @@ class Decompressor:
         except zstandard.ZstdError as error:
             raise ValueError(f"not a zstd frame of this data set: {error}") from error
 
-    def unpack_all(
-        self,
-        memory: NDArray[np.uint8],
-        starts: NDArray[np.int64],
-        sizes: NDArray[np.int64],
-        raw_sizes: NDArray[np.int64],
-    ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-        """Unpack samples whose stored bytes are in one memory. Return the records' memory, and the offset of each.
+    def unpack_all(self, stored: Records, raw_sizes: NDArray[np.int64]) -> Records:
+        """Return the records of samples, from the stored bytes of each.
 
         One call unpacks all frames of a plausible size, or, without the core, all simple frames; other frames are
         unpacked one by one. Raises ValueError as `unpack` does, but the message does not name the sample at fault.
         """
-        packed = sizes != raw_sizes
+        packed = stored.sizes != raw_sizes
         if not packed.any():
-            return memory, starts
+            return stored
         if self._core is not None:
             in_bulk = packed & (raw_sizes <= _TRUSTED_BYTES)
         else:
             in_bulk = packed & _BULK & (raw_sizes <= _MAX_BLOCK)
-            in_bulk[in_bulk] = _simple_frames(memory, starts[in_bulk], sizes[in_bulk])
-        alone, stored = np.flatnonzero(packed & ~in_bulk), np.flatnonzero(~packed)
-        pieces = [
-            self.unpack(memory.data[start : start + size], raw_size)
-            for start, size, raw_size in zip(
-                starts[alone].tolist(), sizes[alone].tolist(), raw_sizes[alone].tolist(), strict=True
-            )
-        ]
-        together = np.flatnonzero(in_bulk)
+            in_bulk[in_bulk] = _simple_frames(stored[in_bulk])
+        together, alone, raw = (np.flatnonzero(some) for some in (in_bulk, packed & ~in_bulk, ~packed))
+        pieces = [self.unpack(stored.view(number), int(raw_sizes[number])) for number in alone.tolist()]
         order = np.concatenate([together, alone])
-        unpacked_at = np.empty(len(starts), np.int64)
+        unpacked_at = np.empty(len(stored), np.int64)
         unpacked_at[order] = np.cumsum(raw_sizes[order]) - raw_sizes[order]
-        if len(stored):  # raw records are copied in one piece, with the bytes between them
-            first, end = int(starts[stored].min()), int((starts + sizes)[stored].max())
-            unpacked_at[stored] = int(raw_sizes[order].sum()) + starts[stored] - first
-            pieces.append(memory.data[first:end])
-        unpacked = self._unpack_together(memory, starts[together], sizes[together], raw_sizes[together])
-        if isinstance(unpacked, np.ndarray) and not pieces:
-            return unpacked, unpacked_at
-        parts: Any = (unpacked,) if isinstance(unpacked, np.ndarray) else unpacked
-        return np.frombuffer(bytearray().join(chain(parts, pieces)), np.uint8), unpacked_at
+        if len(raw):  # raw records are copied in one piece, with the bytes between them
+            starts, sizes = stored.starts[raw], stored.sizes[raw]
+            first, end = int(starts.min()), int((starts + sizes).max())
+            unpacked_at[raw] = int(raw_sizes[order].sum()) + starts - first
+            pieces.append(stored.memory.data[first:end])
+        unpacked = self._unpack_together(stored[together], raw_sizes[together])
+        if not isinstance(unpacked, np.ndarray) or pieces:
+            parts: Any = (unpacked,) if isinstance(unpacked, np.ndarray) else unpacked
+            unpacked = np.frombuffer(bytearray().join(chain(parts, pieces)), np.uint8)
+        return Records(unpacked, unpacked_at, raw_sizes)
 
-    def _unpack_together(
-        self,
-        memory: NDArray[np.uint8],
-        starts: NDArray[np.int64],
-        sizes: NDArray[np.int64],
-        raw_sizes: NDArray[np.int64],
-    ) -> Any:
+    def _unpack_together(self, frames: Records, raw_sizes: NDArray[np.int64]) -> Any:
         """Return the records of frames, one after the other. Releases the interpreter's lock once for all of them."""
-        if not len(starts):  # zstandard divides by their number
+        if not len(frames):  # zstandard divides by their number
             return ()
         _keep_freed_memory()
         if CORE is not None and self._core is not None:
             made = np.empty(int(raw_sizes.sum()), np.uint8)
-            CORE.unpack(self._core, memory, starts, sizes, raw_sizes, made)
+            CORE.unpack(self._core, frames.memory, frames.starts, frames.sizes, raw_sizes, made)
             return made
-        frames = zstandard.BufferWithSegments(memory.data, np.stack([starts, sizes], axis=1).astype("=u8").tobytes())
         try:
-            return self._zstd.multi_decompress_to_buffer(frames, raw_sizes.astype("=u8").tobytes(), threads=1)
+            return self._zstd.multi_decompress_to_buffer(
+                _segments(frames), raw_sizes.astype("=u8").tobytes(), threads=1
+            )
         except zstandard.ZstdError as error:
             raise ValueError(f"not zstd frames of this data set: {error}") from error
 
@@ -236,13 +220,15 @@ def _compressor(dictionary: bytes) -> zstandard.ZstdCompressor:
 
 
 def _frames(zstd: zstandard.ZstdCompressor, records: Records) -> list[Any]:
-    """Return a frame for each record."""
     if not _BULK or not records.sizes.any():  # zstandard refuses to pack nothing at all
         return [zstd.compress(record) for record in records.pieces()]
-    segments = np.stack([records.starts, records.sizes], axis=1).astype("=u8").tobytes()
-    memory = zstandard.BufferWithSegments(records.memory.data, segments)
-    frames: Any = zstd.multi_compress_to_buffer(memory, threads=1)
+    frames: Any = zstd.multi_compress_to_buffer(_segments(records), threads=1)
     return list(frames)
+
+
+def _segments(records: Records) -> zstandard.BufferWithSegments:
+    segments = np.stack([records.starts, records.sizes], axis=1).astype("=u8").tobytes()
+    return zstandard.BufferWithSegments(records.memory.data, segments)
 
 
 def _train(records: Sequence[bytes]) -> bytes:
@@ -267,8 +253,8 @@ def _header_bytes(descriptor: int) -> int:
 _HEADER_BYTES: Final = np.array([_header_bytes(descriptor) for descriptor in range(256)])
 
 
-def _simple_frames(memory: NDArray[np.uint8], starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return whether the stored bytes of each sample, if they are a zstd frame, are a simple one. Shape (len(starts),).
+def _simple_frames(stored: Records) -> NDArray[np.bool_]:
+    """Return whether the stored bytes of each sample, if they are a zstd frame, are a simple one. Shape (samples,).
 
         magic (4) | descriptor (1) | window (0 or 1) | dictionary id (0 to 4) | content size (1 to 8) | block | checksum
 
@@ -276,16 +262,16 @@ def _simple_frames(memory: NDArray[np.uint8], starts: NDArray[np.int64], sizes: 
     bytes. So it has one block, holds at most 128 KiB, and nothing follows it; the call that unpacks many frames at once
     checks none of this. The bytes may be anything: zstd checks the magic and the content.
     """
-    if not memory.size:
-        return np.zeros(len(starts), np.bool_)
-    front = memory.take(starts[:, None] + np.arange(_LONGEST_HEADER + _BLOCK_HEADER), mode="clip")
+    if not stored.memory.size:
+        return np.zeros(len(stored), np.bool_)
+    front = stored.memory.take(stored.starts[:, None] + np.arange(_LONGEST_HEADER + _BLOCK_HEADER), mode="clip")
     descriptors = front[:, _DESCRIPTOR_AT]
     headers = _HEADER_BYTES[descriptors]
     low, middle, high = (_column(front, headers + number) for number in range(_BLOCK_HEADER))
     block = low | middle << 8 | high << 16
     kind, length = block >> 1 & 3, block >> 3
     ends = headers + _BLOCK_HEADER + np.where(kind == _REPEATED, 1, length) + (descriptors >> 2 & 1) * _CHECKSUM
-    simple: NDArray[np.bool_] = (headers > 0) & (ends == sizes)
+    simple: NDArray[np.bool_] = (headers > 0) & (ends == stored.sizes)
     return simple
 
 

@@ -1,7 +1,9 @@
-"""Persistent numbers of the format: never change one, never reuse one for another meaning (docs/format.md)."""
+"""Persistent numbers and names (docs/format.md): never change one, never reuse one for another meaning."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final
 
 import numpy as np
@@ -69,6 +71,20 @@ SAMPLES_NAME: Final = "index/samples.npy"
 PLACE_NAME: Final = "index/place.npy"
 CHUNKS_NAME: Final = "index/chunks.npy"
 
+EXTRAS_METHODS: Final = (0, 8)
+"""Compression methods of files in `extras.zip`: `zipfile.ZIP_STORED` and `ZIP_DEFLATED`."""
+_EXTRAS_FREE_BYTES: Final = 1 << 20
+_EXTRAS_RATIO: Final = 64
+"""Maximum compression ratio. Texts reach a tenth of it; only repetition exceeds it."""
+
+# Names in states and plans that keep the spelling of earlier versions, so that states stay equal:
+#   order of a state      `protocol` (the order's name), `part` (digest of the subset)
+#   batches of a state    `size`, `most`, `row`, `rows` (the limits of `LengthBatchSampler` and `PackedBatchSampler`)
+#   plan of a conversion  `parts` (number of tasks)
+# Names that are read, and no longer written:
+OLD_ORDERS: Final[Mapping[str, str]] = MappingProxyType({"minio": "uniform"})
+"""The order of an earlier version -> the order that has the same plans."""
+
 
 def chunk_name(number: int) -> str:
     """Return the path of a chunk below the data set's directory."""
@@ -78,3 +94,11 @@ def chunk_name(number: int) -> str:
 def column_name(field: str) -> str:
     """Return the path of a field's column below the data set's directory."""
     return f"columns/{field}.npy"
+
+
+def most_unpacked(size: int) -> int:
+    """Return the maximum bytes to which an `extras.zip` of `size` bytes may unpack; larger files are stored.
+
+    The manifest has the size of the archive, so a reader knows the limit beforehand.
+    """
+    return _EXTRAS_FREE_BYTES + _EXTRAS_RATIO * size

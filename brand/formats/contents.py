@@ -1,15 +1,16 @@
-"""The samples of a chunk file, one after the other: checked stored bytes, and the records that they unpack to.
+"""The samples of a chunk file: checked stored bytes, and the records and values that they unpack to.
 
-A pass over a chunk reads blocks of up to `BLOCK_BYTES` (or one sample, if that is larger), so memory does not depend on
-the chunk's size.
+`read_records` passes over a whole chunk. It reads blocks of up to `BLOCK_BYTES` (or one sample, if that is larger), so
+memory does not depend on the chunk's size. `StoredSamples` are any samples in one memory, checked and decoded together.
 """
 
 from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Final, cast
+from typing import Any, BinaryIO, Final, cast
 
 import numpy as np
 import xxhash
@@ -18,8 +19,7 @@ from numpy.typing import NDArray
 from brand.errors import ChecksumError, DecodeError, FormatError, LayoutError
 from brand.formats.chunk import ChunkFront
 from brand.formats.compression import Decompressor
-from brand.formats.record import fixed_columns, fixed_dtype
-from brand.formats.records import Records
+from brand.formats.record import RecordDecoder, Records, fixed_columns, fixed_dtype
 from brand.formats.values import Buffer
 
 Unpack = Callable[[Buffer, int], Buffer]
@@ -71,11 +71,8 @@ def read_fixed(file: BinaryIO, front: ChunkFront, path: str | Path) -> NDArray[n
         if isinstance(record, FormatError):
             raise record
         if len(record) < size:
-            what, sample = (
-                f"a record of {len(record)} bytes is too short for {size} bytes of numbers",
-                int(row["index"]),
-            )
-            raise DecodeError(what, path=path, chunk=front.preamble.number, sample=sample)
+            what = f"a record of {len(record)} bytes is too short for {size} bytes of numbers"
+            raise DecodeError(what, path=path, chunk=front.preamble.number, sample=int(row["index"]))
         heads.append(bytes(record[:size]))
     return fixed_columns(front.header.schema, Records.of(heads))
 
@@ -90,16 +87,51 @@ def _read_block(file: BinaryIO, offset: int, size: int) -> memoryview:
 def _check(stored: memoryview, row: np.void, number: int, path: str | Path, unpack: Unpack) -> Buffer | FormatError:
     expected, sample = int(row["checksum"]), int(row["index"])
     if xxhash.xxh3_64_intdigest(stored) != expected:
-        found = xxhash.xxh3_64_hexdigest(stored)
-        return ChecksumError(
-            "the sample's bytes have changed",
-            path=path,
-            chunk=number,
-            sample=sample,
-            expected=f"{expected:016x}",
-            found=found,
-        )
+        what, told, found = "the sample's bytes have changed", f"{expected:016x}", xxhash.xxh3_64_hexdigest(stored)
+        return ChecksumError(what, path=path, chunk=number, sample=sample, expected=told, found=found)
     try:
         return unpack(stored, int(row["raw_size"]))
     except ValueError as error:
         return DecodeError(str(error), path=path, chunk=number, sample=sample)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSamples:
+    """Samples as they are stored, not yet unpacked."""
+
+    memory: NDArray[np.uint8]
+    starts: NDArray[np.int64]
+    """Offset of each sample in `memory`."""
+    rows: NDArray[np.void]
+    """The samples' rows of the index, of dtype `ROW`: size, raw size, checksum, index."""
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def part(self, which: NDArray[Any] | slice) -> StoredSamples:
+        """Return some of the samples; `which` holds their positions, or is a mask or a slice."""
+        return StoredSamples(self.memory, self.starts[which], self.rows[which])
+
+    def records(self) -> Records:
+        """Return the stored bytes of the samples."""
+        return Records(self.memory, self.starts, self.rows["size"].astype(np.int64))
+
+    def pieces(self) -> list[Buffer]:
+        return self.records().pieces()
+
+    def right(self) -> NDArray[np.bool_]:
+        """Return whether each sample has the recorded checksum, shape (samples,)."""
+        right: NDArray[np.bool_] = self.records().checksums() == self.rows["checksum"]
+        return right
+
+    def view(self, number: int) -> memoryview:
+        """Return the stored bytes of one sample."""
+        start = int(self.starts[number])
+        return self.memory.data[start : start + int(self.rows["size"][number])]
+
+    def columns(self, decode: RecordDecoder, decompressor: Decompressor) -> list[NDArray[Any] | list[Any]]:
+        """Return the fields that `decode` makes: numbers as arrays, other fields as lists.
+
+        Raises ValueError or RecursionError if a sample does not unpack or decode.
+        """
+        return decode.columns(decompressor.unpack_all(self.records(), self.rows["raw_size"].astype(np.int64)))

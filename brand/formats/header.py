@@ -1,18 +1,93 @@
-"""The header: facts about the data set as a whole, in every chunk and in the manifest (docs/format.md, section 2.2)."""
+"""The schema and the other facts about a data set that every chunk and the manifest hold (docs/format.md, section 2.2).
+
+A schema is an ordered list of (name, codec). `Schema.parse` checks the schema of a user or a file; the rest of Brand
+may then rely on it.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import zstandard
 
-from brand.errors import LayoutError, OversizedError, SchemaError
-from brand.formats.constants import MAX_CHUNK_SAMPLES, MAX_CHUNKS, MAX_HEADER, MAX_HEADER_UNPACKED, MAX_SAMPLES
-from brand.formats.schema import Schema
+from brand.errors import LayoutError, OversizedError, SchemaError, VersionError
+from brand.formats.constants import (
+    MAX_CHUNK_SAMPLES,
+    MAX_CHUNKS,
+    MAX_FIELDS,
+    MAX_HEADER,
+    MAX_HEADER_UNPACKED,
+    MAX_SAMPLES,
+    VERSION_MAJOR,
+)
+
+FIXED: Final = {"int": "q", "float": "d"}
+"""Codecs of fixed size (8 bytes), with their `struct` letter."""
+
+VARIABLE: Final = ("str", "bytes", "json", "ndarray", "image", "audio")
+CODECS: Final = (*FIXED, *VARIABLE)
+
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
+
+
+def is_field_name(name: str) -> bool:
+    return _NAME.fullmatch(name) is not None
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The fields of a data set, in storage order."""
+
+    fields: tuple[tuple[str, str], ...]
+    """(name, codec) of each field."""
+
+    @classmethod
+    def parse(cls, fields: Mapping[str, str] | Iterable[tuple[str, str]]) -> Schema:
+        """Check names and codecs. Raises `SchemaError` that names the wrong one and lists the allowed ones."""
+        items = tuple(fields.items()) if isinstance(fields, Mapping) else tuple((n, c) for n, c in fields)
+        if not 1 <= len(items) <= MAX_FIELDS:
+            raise SchemaError(f"a schema has 1 to {MAX_FIELDS} fields, this one has {len(items)}")
+        seen: set[str] = set()
+        for name, codec in items:
+            if not isinstance(name, str) or not is_field_name(name):
+                raise SchemaError(f"field name {name!r}: use letters, digits and '_', at most 63, not a digit first")
+            if name in seen:
+                raise SchemaError(f"field {name!r} occurs twice in the schema")
+            if name == "index":
+                raise SchemaError("field name 'index' is reserved: every sample has its index automatically")
+            if codec not in CODECS:
+                raise SchemaError(f"field {name!r}: unknown codec {codec!r}; there are {', '.join(CODECS)}")
+            if name == "key" and codec != "str":
+                raise SchemaError(f"field 'key' names a sample and must be 'str', not {codec!r}")
+            seen.add(name)
+        return cls(items)
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        return tuple(name for name, _ in self.fields)
+
+    @cached_property
+    def fixed(self) -> tuple[tuple[str, str], ...]:
+        """(name, codec) of the fields of fixed size."""
+        return tuple(f for f in self.fields if f[1] in FIXED)
+
+    @cached_property
+    def variable(self) -> tuple[tuple[str, str], ...]:
+        """(name, codec) of the fields of variable size."""
+        return tuple(f for f in self.fields if f[1] not in FIXED)
+
+    def codec(self, name: str) -> str:
+        """Return the codec of a field. Raises `SchemaError` for an unknown name."""
+        for field_name, codec in self.fields:
+            if field_name == name:
+                return codec
+        raise SchemaError(f"no field {name!r}; this data set has {', '.join(self.names)}")
 
 
 @dataclass(frozen=True)
@@ -40,15 +115,7 @@ class Header:
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON object that is written."""
-        return {
-            "samples": self.samples,
-            "chunk_size": self.chunk_size,
-            "schema": [list(f) for f in self.schema.fields],
-            "classes": None if self.classes is None else list(self.classes),
-            "compression": self.compression,
-            "seed": self.seed,
-            "source": dict(self.source),
-        }
+        return {**asdict(self), "schema": self.schema.fields}
 
     @classmethod
     def from_json(cls, value: Any, path: str | Path) -> Header:
@@ -56,8 +123,8 @@ class Header:
         try:
             classes = value["classes"]
             header = cls(
-                samples=_natural(value, "samples"),
-                chunk_size=_natural(value, "chunk_size"),
+                samples=natural(value["samples"], "samples", positive=True),
+                chunk_size=natural(value["chunk_size"], "chunk_size", positive=True),
                 schema=Schema.parse([(str(n), str(c)) for n, c in value["schema"]]),
                 classes=None if classes is None else tuple(map(str, classes)),
                 compression=str(value["compression"]),
@@ -76,13 +143,19 @@ class Header:
         return header
 
 
+def check_major(found: int, path: str | Path, chunk: int | None = None) -> None:
+    """Raise `VersionError` if a file has another major version of the format than this library reads."""
+    if found != VERSION_MAJOR:
+        hint = "Install the newest brand-data to read it"
+        raise VersionError("format version", path=path, chunk=chunk, expected=VERSION_MAJOR, found=found, hint=hint)
+
+
 def canonical_json(value: Any) -> bytes:
     """Return JSON in the form that Brand checksums: keys sorted, no spaces, UTF-8."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def pack_header(header: Header) -> bytes:
-    """Return the bytes of the header, as stored in a chunk file."""
     packed = zstandard.ZstdCompressor(level=19).compress(canonical_json(header.to_json()))
     if len(packed) > MAX_HEADER:
         raise SchemaError(
@@ -105,8 +178,8 @@ def unpack_header(packed: bytes, path: str | Path) -> Header:
     return Header.from_json(value, path)
 
 
-def _natural(value: Mapping[str, Any], key: str) -> int:
-    number = value[key]
-    if not isinstance(number, int) or isinstance(number, bool) or number < 1:
-        raise ValueError(f"{key} is {number!r}, not a positive whole number")
+def natural(number: Any, name: str, *, positive: bool = False) -> int:
+    """Return `number` if it is a whole number from 0 or 1 on. Raises ValueError, also for booleans and floats."""
+    if not isinstance(number, int) or isinstance(number, bool) or number < positive:
+        raise ValueError(f"{name} is {number!r}, not a {'positive ' if positive else ''}whole number")
     return number

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.errors import FormatError, LayoutError, MissingFileError, OversizedError, TruncatedError, UnreadableError
-from brand.formats.arrays import ArrayFile
+from brand.formats.arrays import ArrayFile, flush, gather, release, reserve, scatter
 from brand.formats.constants import (
     CHUNK_ROW,
     CHUNKS_NAME,
@@ -31,7 +31,6 @@ from brand.formats.constants import (
 )
 from brand.formats.header import Header
 from brand.formats.manifest import Files, Manifest, index_names, pack_manifest
-from brand.formats.mapped import flush, gather, release, reserve, scatter
 from brand.formats.publish import Target, file_digest
 
 _NPY_START: Final = 10
@@ -59,7 +58,6 @@ def array_dtypes(header: Header) -> dict[str, tuple[np.dtype[Any], int]]:
 
 
 def array_bytes(header: Header, name: str) -> int:
-    """Return the size of a file of the index in bytes."""
     dtype, length = array_dtypes(header)[name]
     return len(_npy_head(dtype, length)) + dtype.itemsize * length
 
@@ -116,7 +114,6 @@ class IndexBuilder:
 
 
 def _new_npy(path: Path, dtype: np.dtype[Any], length: int) -> NDArray[Any]:
-    """Make and map a new .npy file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     head = _npy_head(dtype, length)
     path.write_bytes(head)
@@ -156,7 +153,6 @@ def seal(
 
 
 def companions_in(folder: Path) -> Files:
-    """Return the companions in the folder of a data set."""
     return {name: file_digest(folder / name) for name in (EXTRAS_NAME, SKIPPED_NAME) if (folder / name).exists()}
 
 

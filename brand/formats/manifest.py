@@ -1,41 +1,117 @@
-"""brand.json: the facts about a data set, written last (docs/format.md, section 5)."""
+"""brand.json and share.json: the facts about a data set and about one partition (docs/format.md, sections 5 and 10).
+
+Both, and the versions of a collection, are small JSON documents with a version and a checksum. People can read them,
+and the checksum reveals an edit by hand. A reader refuses a newer major version before it reads any other field.
+
+If a data set is divided over the disks of several nodes, each node has one folder: its partition. A partition holds
+the whole index and one run of consecutive chunks. `cuts` gives the start of each node's run, so a reader does not
+depend on how they were chosen.
+"""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from brand.errors import LayoutError, NotADataSetError, OversizedError
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from brand.errors import (
+    ChecksumError,
+    ForeignFileError,
+    LayoutError,
+    NotADataSetError,
+    OversizedError,
+    UnreadableError,
+)
 from brand.formats.constants import (
     CHUNKS_NAME,
     COPY_WORK_NAME,
     MANIFEST_NAME,
+    MAX_CHUNKS,
     MAX_DICTIONARY,
     MAX_MANIFEST,
+    MAX_NODES,
     MAX_SAMPLE,
     MAX_SAMPLES,
+    MAX_SHARE,
     PLACE_NAME,
     SAMPLES_NAME,
     SHARE_NAME,
     SHARED_PLAN_NAME,
+    VERSION_MAJOR,
+    VERSION_MINOR,
     VERSIONS_NAME,
     WORK_NAME,
     column_name,
 )
-from brand.formats.header import Header
-from brand.formats.signed import identity, natural, pack_signed, parse_signed
+from brand.formats.header import Header, canonical_json, check_major, natural
 
 _MARKER: Final = "brand"
-
 # A newer minor version may add files, so unknown names are accepted; paths outside the data set are not.
 _FILE: Final = re.compile(r"(index|columns)/[A-Za-z0-9_]+\.npy")
 _COMPANION: Final = re.compile(r"[a-z]+\.(zip|tsv)")
-
+_COUNTS: Final = ("dictionary_size", "stored_bytes", "raw_bytes", "largest_sample")
 Files = Mapping[str, tuple[int, str]]
 """Path below the data set -> (size, XXH3-128)."""
+_SHARE_MARKER: Final = "brand-share"
+_SHARE_HINT: Final = "Make the partition again with `brand partition`"
+
+
+def pack_signed(marker: str, facts: Mapping[str, Any], minor: int = VERSION_MINOR) -> bytes:
+    """Return the document's bytes, indented for people. `marker` is its kind; the checksum is over the compact form."""
+    value = {"format": marker, "version": [VERSION_MAJOR, minor], **facts}
+    value["checksum"] = xxhash.xxh3_64_hexdigest(canonical_json(value))
+    return json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False).encode() + b"\n"
+
+
+def parse_signed(data: bytes, path: str | Path, *, marker: str, name: str, hint: str) -> dict[str, Any]:
+    """Return the document. Only its kind, version and checksum are checked.
+
+    Messages call the document `name`, and advise with `hint`. Raises `LayoutError`, `VersionError`, `ChecksumError`.
+    """
+    try:
+        value: dict[str, Any] = json.loads(data, parse_constant=_refuse)
+        version = value["version"]
+        if value["format"] != marker or type(version[0]) is not int:
+            raise ValueError(f"not a {name} of Brand")
+    except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
+        raise LayoutError(f"the {name} is not readable: {error}", path=path, hint=hint) from error
+    check_major(version[0], path)
+    found = value.pop("checksum", None)
+    try:
+        expected = xxhash.xxh3_64_hexdigest(canonical_json(value))
+    except (ValueError, RecursionError) as error:
+        raise LayoutError(f"the {name} is not readable: {error}", path=path, hint=hint) from error
+    if found != expected:
+        raise ChecksumError(f"checksum of the {name}", path=path, expected=expected, found=found, hint=hint)
+    return value
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def read_limited(path: Path, limit: int, name: str) -> bytes:
+    """Return the contents of a document, which messages call `name`. Raises `OversizedError`, OSError."""
+    with path.open("rb") as file:
+        data = file.read(limit + 1)
+    if len(data) > limit:
+        raise OversizedError(f"the {name} is too large", path=path, expected=f"<= {limit} bytes", found=f"> {limit}")
+    return data
+
+
+def identity(text: str) -> bytes:
+    """Return the id of a data set from its 32 hexadecimal digits. Raises ValueError, TypeError."""
+    found = bytes.fromhex(text)
+    if len(found) != 16:
+        raise ValueError(f"id {text!r} is not 32 hexadecimal digits")
+    return found
 
 
 @dataclass(frozen=True)
@@ -60,15 +136,11 @@ class Manifest:
 
 
 def pack_manifest(manifest: Manifest) -> bytes:
-    """Return the bytes of `brand.json`."""
     facts = {
         "id": manifest.data_set_id.hex(),
         "header": manifest.header.to_json(),
         "chunks": manifest.header.chunks,
-        "dictionary_size": manifest.dictionary_size,
-        "stored_bytes": manifest.stored_bytes,
-        "raw_bytes": manifest.raw_bytes,
-        "largest_sample": manifest.largest_sample,
+        **{name: getattr(manifest, name) for name in _COUNTS},
         "files": {name: list(facts) for name, facts in manifest.files.items()},
         "companions": {name: list(facts) for name, facts in manifest.companions.items()},
     }
@@ -79,17 +151,11 @@ def read_manifest(folder: Path) -> Manifest:
     """Read and check the manifest of a data set. Raises a `FormatError` that says what to do."""
     path = folder / MANIFEST_NAME
     try:
-        with path.open("rb") as file:
-            data = file.read(MAX_MANIFEST + 1)
+        return parse_manifest(read_limited(path, MAX_MANIFEST, "manifest"), path)
     except FileNotFoundError:
         raise NotADataSetError(_why_not(folder), path=folder) from None
     except (NotADirectoryError, IsADirectoryError):
         raise NotADataSetError("not a data set: a data set is a folder with a file brand.json", path=folder) from None
-    if len(data) > MAX_MANIFEST:
-        raise OversizedError(
-            "the manifest is too large", path=path, expected=f"<= {MAX_MANIFEST} bytes", found=f"> {MAX_MANIFEST}"
-        )
-    return parse_manifest(data, path)
 
 
 def parse_manifest(data: bytes, path: str | Path) -> Manifest:
@@ -100,10 +166,7 @@ def parse_manifest(data: bytes, path: str | Path) -> Manifest:
         manifest = Manifest(
             data_set_id=identity(value["id"]),
             header=Header.from_json(value["header"], path),
-            dictionary_size=natural(value["dictionary_size"], "dictionary_size"),
-            stored_bytes=natural(value["stored_bytes"], "stored_bytes"),
-            raw_bytes=natural(value["raw_bytes"], "raw_bytes"),
-            largest_sample=natural(value["largest_sample"], "largest_sample"),
+            **{name: natural(value[name], name) for name in _COUNTS},
             files=_files(value["files"]),
             companions=_files(value["companions"]),
         )
@@ -156,3 +219,96 @@ def _why_not(folder: Path) -> str:
 
 def _files(value: Mapping[str, Any]) -> dict[str, tuple[int, str]]:
     return {str(name): (natural(size, f"size of {name}"), str(digest)) for name, (size, digest) in value.items()}
+
+
+@dataclass(frozen=True)
+class Share:
+    """The checked contents of `share.json`: one node's partition of a data set. Nodes and chunks count from 0."""
+
+    data_set_id: bytes
+    node: int
+    """The node that has this partition."""
+    group_chunks: int
+    """Chunks in a group. A run ends only between two groups."""
+    cuts: tuple[int, ...]
+    """Node `k` has chunks `cuts[k]` to `cuts[k + 1] - 1`. The cuts rise from 0 to the number of chunks."""
+
+    @property
+    def nodes(self) -> int:
+        return len(self.cuts) - 1
+
+    @property
+    def chunks(self) -> range:
+        return range(self.cuts[self.node], self.cuts[self.node + 1])
+
+    def samples(self, header: Header) -> int:
+        return min(header.samples, self.chunks.stop * header.chunk_size) - self.chunks.start * header.chunk_size
+
+    def here(self, chunks: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
+        """Return which of these chunks are in this partition."""
+        found: NDArray[np.bool_] = (chunks >= self.chunks.start) & (chunks < self.chunks.stop)
+        return found
+
+    def owners(self, chunks: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
+        return np.searchsorted(self.cuts, chunks, side="right").astype(np.int64) - 1
+
+
+def pack_share(share: Share) -> bytes:
+    facts = {
+        "id": share.data_set_id.hex(),
+        "node": share.node,
+        "group_chunks": share.group_chunks,
+        "cuts": list(share.cuts),
+    }
+    return pack_signed(_SHARE_MARKER, facts)
+
+
+def read_share(folder: Path, manifest: Manifest) -> Share | None:
+    """Return the partition in a folder; None if the folder holds the whole data set. Raises a `FormatError`."""
+    path = folder / SHARE_NAME
+    try:
+        share = parse_share(read_limited(path, MAX_SHARE, "share file"), path)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise UnreadableError(f"cannot be read: {error.strerror}", path=path) from error
+    for what, expected, found in (
+        ("a partition of another data set", manifest.data_set_id.hex(), share.data_set_id.hex()),
+        ("a partition of another number of chunks", manifest.header.chunks, share.cuts[-1]),
+    ):
+        if expected != found:
+            raise ForeignFileError(what, path=path, expected=expected, found=found, hint=_SHARE_HINT)
+    return share
+
+
+def parse_share(data: bytes, path: Path) -> Share:
+    """Parse and check a `share.json`. Raises `LayoutError`, `VersionError`, `ChecksumError`, `OversizedError`."""
+    value = parse_signed(data, path, marker=_SHARE_MARKER, name="share file", hint=_SHARE_HINT)
+    try:
+        share = Share(
+            data_set_id=identity(value["id"]),
+            node=natural(value["node"], "node"),
+            group_chunks=natural(value["group_chunks"], "group_chunks"),
+            cuts=tuple(natural(cut, "a cut") for cut in value["cuts"]),
+        )
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        raise LayoutError(f"the share file is malformed: {error!r}", path=path, hint=_SHARE_HINT) from error
+    if share.nodes > MAX_NODES or max(share.group_chunks, *share.cuts, 0) > MAX_CHUNKS:
+        raise OversizedError("the share file exceeds a limit of the format", path=path, hint=_SHARE_HINT)
+    if (fault := _fault(share)) is not None:
+        raise LayoutError(f"the share file is malformed: {fault}", path=path, hint=_SHARE_HINT)
+    return share
+
+
+def _fault(share: Share) -> str | None:
+    """Return how a partition contradicts itself; None if it does not."""
+    if share.node >= share.nodes:
+        return f"node {share.node}, and there are {max(0, share.nodes)} nodes"
+    if share.group_chunks < 1:
+        return "groups of no chunk"
+    cuts = np.array(share.cuts)
+    if cuts[0] != 0 or (np.diff(cuts) < 1).any():
+        return "the cuts do not rise from 0"
+    if (cuts[:-1] % share.group_chunks).any():
+        return f"a cut within a group of {share.group_chunks} chunks"
+    return None

@@ -56,6 +56,18 @@ _CONTAINERS: Final[dict[str, tuple[bytes, ...]]] = {
     "audio/wav": (b"RIFF", b"RIFX", b"RF64"),
     "audio/aiff": (b"FORM",),
 }
+_REFUSALS: Final = (
+    OSError,
+    SyntaxError,
+    ValueError,
+    EOFError,
+    IndexError,
+    TypeError,
+    KeyError,
+    struct.error,
+    zlib.error,
+)
+"""Errors that Pillow raises for bad input."""
 
 
 class Waveform(NamedTuple):
@@ -145,17 +157,7 @@ def pillow_errors() -> Iterator[None]:
         raise ValueError("Pillow cannot decode it: the image format is unknown") from error
     except (Image.DecompressionBombError, MemoryError) as error:
         raise ValueError(f"Pillow refuses it: {error}") from error
-    except (
-        OSError,
-        SyntaxError,
-        ValueError,
-        EOFError,
-        IndexError,
-        TypeError,
-        KeyError,
-        struct.error,
-        zlib.error,
-    ) as error:
+    except _REFUSALS as error:
         raise ValueError(f"Pillow cannot decode it: {error}") from error
 
 
@@ -171,9 +173,33 @@ def soundfile() -> Any:
 
 
 def has_soundfile() -> bool:
-    """Return whether audio can be decoded here."""
     try:
         soundfile()
     except MissingExtraError:
         return False
     return True
+
+
+def other_kind(field: str, data: bytes) -> str:
+    """Return in words the kind of a file if it does not fit its `image` or `audio` field; empty if it fits."""
+    kind = kind_of(data[:HEAD_BYTES])
+    if kind is not None:
+        return "" if kind.startswith(field) else kind
+    if _opens(field, data):
+        return ""
+    return "text" if _looks_like_text(data) else "something unknown"
+
+
+def _opens(field: str, data: bytes) -> bool:
+    """Return whether Pillow or libsndfile decodes a file whose kind `kind_of` does not know."""
+    if len(data) < HEAD_BYTES or _looks_like_text(data):
+        return False
+    try:
+        (check_image if field == "image" else decode_audio)(data)
+    except ValueError:
+        return False
+    return True
+
+
+def _looks_like_text(data: bytes) -> bool:
+    return b"\0" not in data[:512] and data[:512].isascii()

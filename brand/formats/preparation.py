@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.errors import MissingExtraError, SchemaError, UsageError
+from brand.formats.header import Schema
 from brand.formats.media import as_rgb, decode_audio, open_image, pillow_errors, soundfile
-from brand.formats.schema import Schema
 from brand.formats.values import Buffer
 
 if TYPE_CHECKING:
@@ -110,11 +110,8 @@ class DecodeImage:
 
             width, height = (-(-side // factor) for side in size)
             pixels = simplejpeg.decode_jpeg(data, "RGB", min_height=height, min_width=width)
-        except (
-            ImportError,
-            ValueError,
-        ):  # Pillow decodes some files that simplejpeg refuses, and its error names the fault
-            return None
+        except (ImportError, ValueError):
+            return None  # Pillow decodes some files that simplejpeg refuses, and its error names the fault
         made = Image.fromarray(pixels)
         return made if self.mode == "RGB" else made.convert("L")
 

@@ -49,13 +49,11 @@ class FolderTarget(Reprs, shows="folder"):
         self.folder = folder
 
     def publish(self, temporary: Path, name: str) -> None:
-        """See `Target`."""
         final = self.folder / name
         final.parent.mkdir(exist_ok=True)
         publish_file(temporary, final)
 
     def finish(self, name: str, data: bytes) -> None:
-        """See `Target`."""
         for part in self.folder.iterdir():
             if part.is_dir() and not part.name.startswith("."):
                 sync_folder(part)
@@ -88,11 +86,7 @@ def storage_reason(error: OSError) -> str:
 
 def publish_file(temporary: Path, final: Path) -> None:
     """Flush a finished file to the device and give it its name. Both names must be on one file system."""
-    descriptor = os.open(temporary, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync_file(temporary)
     temporary.replace(final)
 
 
@@ -106,7 +100,12 @@ def publish_bytes(final: Path, data: bytes) -> None:
 
 def sync_folder(folder: Path) -> None:
     """Flush a folder's entries, so that renames survive a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY)
+    sync_file(folder)
+
+
+def sync_file(path: Path) -> None:
+    """Flush the contents of a file to the device."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

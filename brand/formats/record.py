@@ -2,31 +2,112 @@
 
     [8 bytes per fixed field][u32 length per variable field][payloads of the variable fields]
 
-Encoding works on a run of samples, column by column, and joins once for all.
+Encoding works on a run of samples, column by column, and joins once for all. `Records` passes many records on without
+a Python object for each.
 """
 
 from __future__ import annotations
 
 import operator
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import repeat
-from typing import Any, TypeVar, overload
+from typing import Any, Final, TypeVar, overload
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
 from brand.errors import SchemaError
 from brand.formats.constants import MAX_SAMPLE
-from brand.formats.instead import instead
-from brand.formats.records import Records, slices, windows
-from brand.formats.schema import FIXED, Schema
-from brand.formats.values import DECODERS, Buffer, decode_str, encode_column, lengths
-from brand.native import CORE
+from brand.formats.header import FIXED, Schema
+from brand.formats.values import DECODERS, Buffer, decode_str, encode_column, instead, lengths
+from brand.native import CORE, XXH3
 from brand.printable import printable
 
+SMALL: Final = 4096
+"""Pieces below this mean size are first copied together into bytes: slicing bytes is faster than slicing a view."""
+
 _Piece = TypeVar("_Piece", str, bytes)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Records(Sequence[bytes]):
+    """Records at any offsets of one memory. As a sequence it copies each record to bytes of its own."""
+
+    memory: NDArray[np.uint8]
+    starts: NDArray[np.int64]
+    """Offset of each record in `memory`."""
+    sizes: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, pieces: Sequence[Buffer]) -> Records:
+        """Return records of these bytes, which are copied together."""
+        return cls.side_by_side(b"".join(pieces), lengths(pieces))
+
+    @classmethod
+    def side_by_side(cls, memory: Buffer, sizes: NDArray[np.int64]) -> Records:
+        """Return records of these sizes, which fill the memory."""
+        return cls(np.frombuffer(memory, np.uint8), np.cumsum(sizes) - sizes, sizes)
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    @overload
+    def __getitem__(self, number: int) -> bytes: ...
+
+    @overload
+    def __getitem__(self, number: slice | NDArray[np.intp]) -> Records: ...
+
+    def __getitem__(self, number: int | slice | NDArray[np.intp]) -> bytes | Records:
+        if isinstance(number, slice | np.ndarray):
+            return Records(self.memory, self.starts[number], self.sizes[number])
+        return bytes(self.view(number))
+
+    def __iter__(self) -> Iterator[bytes]:
+        return map(bytes, self.pieces())
+
+    def view(self, number: int) -> memoryview:
+        """Return one record, without a copy."""
+        start = int(self.starts[number])
+        return self.memory.data[start : start + int(self.sizes[number])]
+
+    def pieces(self) -> list[Buffer]:
+        """Return the bytes of each record, without a copy if they are large."""
+        data: Any = self.memory.data
+        starts, sizes = self.starts, self.sizes
+        if len(sizes) and int(sizes.mean()) < SMALL:
+            if CORE is not None:
+                pieces: list[Buffer] = CORE.pieces(
+                    self.memory, np.ascontiguousarray(starts), np.ascontiguousarray(sizes)
+                )
+                return pieces
+            first = int(starts.min())
+            data, starts = self.memory[first : int((starts + sizes).max())].tobytes(), starts - first
+        return [data[start:end] for start, end in zip(starts.tolist(), (starts + sizes).tolist(), strict=True)]
+
+    def joined(self) -> Buffer:
+        """Return the bytes of all records, one after the other: a copy."""
+        if CORE is None:
+            return b"".join(self.pieces())
+        made = np.empty(int(self.sizes.sum()), np.uint8)
+        CORE.gather(self.memory, np.ascontiguousarray(self.starts), np.ascontiguousarray(self.sizes), made)
+        return made.data
+
+    def checksums(self) -> NDArray[np.uint64]:
+        if CORE is None or not XXH3:
+            return np.fromiter(map(xxhash.xxh3_64_intdigest, self.pieces()), np.uint64, len(self))
+        made = np.empty(len(self), np.uint64)
+        starts, sizes = np.ascontiguousarray(self.starts), np.ascontiguousarray(self.sizes)
+        CORE.digests(XXH3[0], self.memory, starts, sizes, made)
+        return made
+
+
+def windows(memory: NDArray[np.uint8], size: int) -> NDArray[np.void]:
+    """Return `size` bytes from each of these offsets of a memory on, without a copy."""
+    return np.ndarray((max(0, len(memory) - size + 1),), f"V{size}", memory, strides=(1,))
 
 
 @lru_cache(maxsize=64)
@@ -36,10 +117,13 @@ def head_struct(schema: Schema) -> struct.Struct:
 
 
 class Numbered(Sequence[str]):
-    """Names for samples that have only numbers, for messages: `sample 12`. Each is made on demand."""
+    """Names for samples that have only numbers, for messages: `sample 12`. Each is made on demand.
 
-    def __init__(self, numbers: Sequence[int], word: str = "sample") -> None:
-        self._numbers, self._word = numbers, word
+    `before` returns the number of samples before them, and is called only when a name is asked for.
+    """
+
+    def __init__(self, numbers: Sequence[int], word: str = "sample", before: Callable[[], int] | None = None) -> None:
+        self._numbers, self._word, self._before = numbers, word, before
 
     def __len__(self) -> int:
         return len(self._numbers)
@@ -52,8 +136,9 @@ class Numbered(Sequence[str]):
 
     def __getitem__(self, position: int | slice) -> str | Numbered:
         if isinstance(position, slice):
-            return Numbered(self._numbers[position], self._word)
-        return f"{self._word} {self._numbers[position]}"
+            return Numbered(self._numbers[position], self._word, self._before)
+        before = 0 if self._before is None else self._before()
+        return f"{self._word} {before + self._numbers[position]}"
 
 
 def encode_records(schema: Schema, samples: Sequence[Mapping[str, Any]], indices: Sequence[int]) -> Records:
@@ -83,7 +168,7 @@ def encode_columns(schema: Schema, columns: Mapping[str, Sequence[Any]], called:
         what = f"{int(sizes[position]):,} bytes; the limit is {MAX_SAMPLE:,}"
         raise SchemaError(f"{called[position]} has {what}")
     records = Records.side_by_side(memory, sizes)
-    records.windows(head)[records.starts] = _heads(schema, fixed, sizes_of, count).view(f"V{head}")
+    windows(records.memory, head)[records.starts] = _heads(schema, fixed, sizes_of, count).view(f"V{head}")
     return records
 
 
@@ -169,25 +254,18 @@ class RecordDecoder:
             raise ValueError(f"the fields end at byte {start} of a record of {len(record)}")
         return values if self._in_order else {name: values[name] for name in self.names}
 
-    def columns(
-        self, memory: NDArray[np.uint8], starts: NDArray[np.int64], sizes: NDArray[np.int64]
-    ) -> list[NDArray[Any] | list[Any]]:
-        """Decode records that are in one memory: one column for each field, in the requested order.
+    def columns(self, records: Records) -> list[NDArray[Any] | list[Any]]:
+        """Decode records: one column for each field, in the requested order.
 
         `int` and `float` fields are arrays, other fields are lists. Raises ValueError as for one record, but the
         message does not name the record at fault.
         """
-        size = self._head.size
+        memory, starts, sizes, size = records.memory, records.starts, records.sizes, self._head.size
         if len(sizes) and int(sizes.min()) < size:
             raise ValueError(f"a record of {int(sizes.min())} bytes is too short for its head of {size}")
         layout = _head_dtype(self.schema)
-        heads = windows(memory, size)[starts].view(layout) if size and len(starts) else None
-        made: dict[str, NDArray[Any] | list[Any]] = {}
-        if heads is None:
-            heads = np.zeros(len(starts), layout)
-        for name in self._fixed:
-            if name in self.names:
-                made[name] = heads[name].copy()
+        heads = windows(memory, size)[starts].view(layout) if size and len(starts) else np.zeros(len(starts), layout)
+        made: dict[str, Any] = {name: heads[name].copy() for name in self._fixed if name in self.names}
         begin = starts + size
         for name, decode in self._variable:
             end = begin + heads[f"length of {name}"]
@@ -195,21 +273,19 @@ class RecordDecoder:
                 if name in self._views:
                     made[name] = [memory[low:high] for low, high in zip(begin.tolist(), end.tolist(), strict=True)]
                 else:
-                    made[name] = _decoded(decode, memory, begin, end - begin)
+                    made[name] = _decoded(decode, Records(memory, begin, end - begin))
             begin = end
         if not np.array_equal(begin, starts + sizes):
             raise ValueError("the fields of a record do not end where it ends")
         return [made[name] for name in self.names]
 
 
-def _decoded(
-    decode: Callable[[Buffer], Any], memory: NDArray[np.uint8], starts: NDArray[np.int64], sizes: NDArray[np.int64]
-) -> list[Any]:
-    """Return `decode` of each piece, if possible without a Python call for each."""
+def _decoded(decode: Callable[[Buffer], Any], payloads: Records) -> list[Any]:
+    """Return `decode` of each payload, if possible without a Python call for each."""
     if decode is decode_str and CORE is not None:
-        texts: list[str] = CORE.texts(memory, starts, sizes)
+        texts: list[str] = CORE.texts(payloads.memory, payloads.starts, payloads.sizes)
         return texts
-    pieces = slices(memory, starts, sizes)
+    pieces = payloads.pieces()
     if decode is decode_str:
         return list(map(str, pieces, repeat("utf-8")))
     if decode is bytes and pieces and isinstance(pieces[0], bytes):
@@ -222,7 +298,7 @@ def fixed_columns(schema: Schema, records: Records) -> NDArray[np.void]:
     dtype = fixed_dtype(schema)
     if not schema.fixed:
         return np.empty(len(records), dtype)
-    return records.windows(dtype.itemsize)[records.starts].view(dtype)
+    return windows(records.memory, dtype.itemsize)[records.starts].view(dtype)
 
 
 def fixed_dtype(schema: Schema) -> np.dtype[np.void]:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import struct
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,14 +18,46 @@ from numpy.typing import NDArray
 
 from brand.errors import SchemaError
 from brand.formats.constants import ARRAY_DTYPES, MAX_DIMENSIONS
-from brand.formats.instead import instead
+
+_FILES: Final = ("image", "audio")
 
 Buffer = bytes | bytearray | memoryview
-
 _JSON: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
 _DTYPE_NUMBERS: Final = {dtype: number for number, dtype in ARRAY_DTYPES.items()}
 _PNG_MODES: Final = ("1", "L", "LA", "P", "RGB", "RGBA", "I;16")
 """Modes of Pillow that PNG stores without loss."""
+
+
+def instead(codec: str, value: Any) -> str:
+    """Return advice for a value that a field of this codec refuses, as the end of a message; may be empty.
+
+    Libraries are recognised by the names of their classes, so that none is imported.
+    """
+    said = next(_guesses(codec, value), "")
+    return said and f"; {said}"
+
+
+def _guesses(codec: str, value: Any) -> Iterator[str]:
+    missing = value is None or (isinstance(value, float) and value != value)
+    if missing and codec == "str":
+        yield "for a missing text give ''"
+    if missing and codec == "int":
+        yield "for a missing number give a placeholder, such as -1"
+    if value is None and codec == "float":
+        yield "for a missing number give float('nan')"
+    if codec == "str":
+        yield "a 'bytes' field holds bytes" if isinstance(value, bytes) else "give str(value) if that is meant"
+    if codec in _FILES and isinstance(value, str | os.PathLike):
+        yield f"an {codec!r} field holds a file's contents: give Path(name).read_bytes()"
+    if codec in (*_FILES, "bytes") and (_is_of("numpy", value) or _is_of("torch", value)):
+        yield "an 'ndarray' field holds arrays"
+    if codec == "bytes" and isinstance(value, str):
+        yield "a 'str' field holds text"
+
+
+def _is_of(library: str, value: Any) -> bool:
+    """Return whether the class of a value, or one of its base classes, is from a library."""
+    return any(kind.__module__.partition(".")[0] == library for kind in type(value).__mro__)
 
 
 def encode_str(value: Any) -> bytes:
@@ -35,7 +68,6 @@ def encode_str(value: Any) -> bytes:
 
 
 def encode_bytes(value: Any) -> bytes:
-    """Return the bytes unchanged."""
     if not isinstance(value, bytes | bytearray | memoryview):
         raise TypeError(f"expected bytes, found {type(value).__name__}")
     return bytes(value)
@@ -65,12 +97,10 @@ def encode_ndarray(value: Any) -> bytes:
 
 
 def decode_str(payload: Buffer) -> str:
-    """Decode the payload of `encode_str`."""
     return str(payload, "utf-8")
 
 
 def decode_json(payload: Buffer) -> Any:
-    """Decode the payload of `encode_json`."""
     return json.loads(bytes(payload))
 
 

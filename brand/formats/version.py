@@ -29,9 +29,8 @@ from brand.formats.constants import (
     VERSION_OF_COLLECTIONS,
     VERSIONS_NAME,
 )
-from brand.formats.header import canonical_json
-from brand.formats.schema import is_field_name
-from brand.formats.signed import identity, natural, pack_signed, parse_signed
+from brand.formats.header import canonical_json, is_field_name, natural
+from brand.formats.manifest import identity, pack_signed, parse_signed, read_limited
 
 MARKER: Final = "brand-version"
 _DIGEST: Final = re.compile(r"[0-9a-f]{32}")
@@ -49,7 +48,7 @@ class Listed:
     @property
     def name(self) -> str:
         """Path of the file below the folder of the collection."""
-        return list_name(self.digest)
+        return f"lists/{self.digest}.npy"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +102,11 @@ class Version:
     @property
     def collection(self) -> str:
         """16 hexadecimal digits that all versions of the collection have in common."""
-        return collection_of(self.id)
+        return self.id[:16]
 
     @property
     def number(self) -> int:
-        """The number of the version, from 1."""
-        return number_of(self.id)
+        return int(self.id[16:24], 16)
 
     @property
     def samples(self) -> int:
@@ -117,29 +115,19 @@ class Version:
 
     @property
     def lists(self) -> list[Listed]:
-        """All lists that the version names."""
         found = [self.deleted, *(part.absent for part in self.parts), *(o.values for o in self.overlays.values())]
         return [each for each in found if each is not None]
 
     @cached_property
     def present(self) -> int:
-        """Number of samples that are not deleted."""
         return self.samples - (0 if self.deleted is None else self.deleted.count)
-
-
-def collection_of(version_id: str) -> str:
-    return version_id[:16]
-
-
-def number_of(version_id: str) -> int:
-    return int(version_id[16:24], 16)
 
 
 def number_within(collection: str, data_set: object) -> int | None:
     """Return the number of the version of this collection that has the id `data_set`; None for any other value."""
-    if not isinstance(data_set, str) or not _DIGEST.fullmatch(data_set) or collection_of(data_set) != collection:
+    if not isinstance(data_set, str) or not _DIGEST.fullmatch(data_set) or data_set[:16] != collection:
         return None
-    return number_of(data_set)
+    return int(data_set[16:24], 16)
 
 
 def make_version(
@@ -176,25 +164,15 @@ def part_name(part: str) -> str:
     return f"parts/{part}"
 
 
-def list_name(digest: str) -> str:
-    """Return the path of a list below the folder of the collection."""
-    return f"lists/{digest}.npy"
-
-
 def read_version(folder: Path, number: int) -> Version:
     """Read and check a version of the collection in `folder`. Raises a `FormatError`."""
     path = folder / version_name(number)
     try:
-        with path.open("rb") as file:
-            data = file.read(MAX_MANIFEST + 1)
+        version = parse_version(read_limited(path, MAX_MANIFEST, "version"), path)
     except FileNotFoundError:
         raise MissingFileError("there is no such version", path=path, hint=_HINT) from None
     except OSError as error:
         raise UnreadableError(f"cannot be read: {error.strerror}", path=path, hint=_HINT) from error
-    if len(data) > MAX_MANIFEST:
-        what, expected = "the version is too large", f"<= {MAX_MANIFEST} bytes"
-        raise OversizedError(what, path=path, expected=expected, found=f"> {MAX_MANIFEST}")
-    version = parse_version(data, path)
     if version.number != number:
         what = "a version with the name of another version"
         raise LayoutError(what, path=path, expected=number, found=version.number, hint=_HINT)
@@ -278,7 +256,7 @@ def _fault(version: Version, seal: str) -> str | None:
     """Return how a version contradicts itself; None if it does not."""
     if version.id[24:] != seal or version.number < 1:
         return "its id is not that of its contents"
-    if version.parent is not None and version.collection != collection_of(version.parent):
+    if version.parent is not None and version.collection != version.parent[:16]:
         return "its parent is a version of another collection"
     for part in version.parts:
         absent = 0 if part.absent is None else part.absent.count

@@ -42,8 +42,8 @@ def test_changed_texts_of_the_same_length_are_another_source(
     folder: Path, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Half the chunks hold old texts: continuing is refused, also where the probe sees none of them (a large set)."""
-    monkeypatch.setattr("brand.chunker.sources.probe._PROBE_SAMPLES", 1)
-    monkeypatch.setattr("brand.chunker.sources.probe._PROBE_BYTES", 1)
+    monkeypatch.setattr("brand.chunker.work.chunks._PROBE_SAMPLES", 1)
+    monkeypatch.setattr("brand.chunker.work.chunks._PROBE_BYTES", 1)
     target = folder.parent / "set"
     stopped = 0
 

@@ -9,7 +9,6 @@ import shutil
 import signal
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +20,15 @@ from hypothesis import strategies as st
 from brand.chunker import Options, convert_from
 from brand.chunker.conductor import Conversion
 from brand.chunker.plan.report import StageProgress, silent
-from brand.chunker.sources import exchange as exchange_module
-from brand.chunker.sources import sortedparts
-from brand.chunker.sources.exchange import cut_stretches, exchange
-from brand.chunker.sources.shards import Bad, Block, Shard
+from brand.chunker.sources import shards as shards_module
+from brand.chunker.sources import spool as spool_module
+from brand.chunker.sources.shards import Bad, Block, Shard, Shards, cut_stretches, exchange
 from brand.chunker.sources.shuffle import SortKeys, open_order, write_order
-from brand.chunker.sources.sortedparts import SPAN, find_part
-from brand.chunker.work.folder_work import open_folder_work
+from brand.chunker.sources.spool import SPAN, find_part
+from brand.chunker.work.work import open_folder_work
 from brand.errors import SourceError
-from brand.formats.record import Numbered, encode_records
-from brand.formats.records import Records
-from brand.formats.schema import Schema
+from brand.formats.header import Schema
+from brand.formats.record import Numbered, Records, encode_records
 from brand.storage.dataset.dataset import StoredDataSet
 from tests.rounds import Chance, examples, rounds
 from tests.support import brand, running_brand, session_processes, tree_digest, wait_until
@@ -39,21 +36,16 @@ from tests.support import brand, running_brand, session_processes, tree_digest, 
 TEXTS = st.lists(st.lists(st.text(max_size=30), max_size=30), min_size=1, max_size=12).filter(any)
 
 
-@dataclass
-class Texts:
+class Texts(Shards):
     """A source in memory: each shard is a list of texts; a text of one `!` cannot be used."""
 
-    texts: list[list[str]]
-    kind: str = "jsonl"
-    classes: None = None
-    choice: str = ""
-    notes: tuple[str, ...] = ()
+    kind = "jsonl"
+    fields = Schema.parse({"text": "str", "number": "int"})
 
-    schema = Schema.parse({"text": "str", "number": "int"})
-
-    @property
-    def shards(self) -> list[Shard]:
-        return [Shard(f"{n}", sum(map(len, texts)), repr(texts)) for n, texts in enumerate(self.texts)]
+    def __init__(self, texts: list[list[str]]) -> None:
+        self.texts = texts
+        shards = [Shard(f"{n}", sum(map(len, some)), repr(some)) for n, some in enumerate(texts)]
+        super().__init__(shards, self.fields)
 
     def read(self, number: int) -> Iterator[Block | Bad]:
         for first in range(0, len(self.texts[number]), 4):
@@ -69,7 +61,7 @@ class Texts:
 def records_of(texts: list[list[str]]) -> list[bytes]:
     """The slow model: all records in the order of the source."""
     samples = [{"text": t, "number": len(t)} for shard in texts for t in shard if t != "!"]
-    return list(encode_records(Texts.schema, samples, range(len(samples))))
+    return list(encode_records(Texts.fields, samples, range(len(samples))))
 
 
 @pytest.mark.slow
@@ -78,8 +70,8 @@ def records_of(texts: list[list[str]]) -> list[bytes]:
 def test_records_come_back_equal_for_any_division(texts: list[list[str]], run: int, least: int, seed: int) -> None:
     """In any order, in any number, also twice; and each run is sorted as the order says."""
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
-        patch.setattr(sortedparts, "RUN_BYTES", run)
-        patch.setattr(exchange_module, "LEAST_BYTES", least)
+        patch.setattr(spool_module, "RUN_BYTES", run)
+        patch.setattr(shards_module, "LEAST_BYTES", least)
         source, problems, found = exchange(Texts(texts), Options(seed, jobs=1), Path(folder), silent)
         expected = records_of(texts)
         assert (len(source), problems, found) == (len(expected), [], 0)
@@ -127,7 +119,7 @@ def test_finished_parts_are_found_where_nothing_else_was_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same source and seed: no shard is read. Another seed, another shard: what differs is read."""
-    monkeypatch.setattr(exchange_module, "LEAST_BYTES", 1)
+    monkeypatch.setattr(shards_module, "LEAST_BYTES", 1)
     texts = [[f"{n} {m}" for m in range(5)] for n in range(4)]
 
     def found(texts: list[list[str]], seed: int = 0) -> int:
@@ -162,7 +154,7 @@ def test_a_damaged_part_is_made_again(name: str, tmp_path: Path) -> None:
 
 def test_progress_counts_the_bytes_of_the_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After each stretch, and at the end with the number of samples."""
-    monkeypatch.setattr(exchange_module, "LEAST_BYTES", 4)
+    monkeypatch.setattr(shards_module, "LEAST_BYTES", 4)
     told: list[StageProgress] = []
     exchange(Texts([["aaaa"], ["bb", "cc"], ["d"]]), Options(jobs=1), tmp_path, told.append)
     assert [(p.samples, p.total, p.bytes, p.total_bytes) for p in told] == [
@@ -178,9 +170,9 @@ def test_a_shard_with_another_number_of_samples_than_its_index_says_is_refused(t
     """Also where samples are left out: those count."""
 
     class Counted(Texts):
-        @property
-        def shards(self) -> list[Shard]:
-            return [Shard("a.mds", 9, "", told)]
+        def __init__(self, texts: list[list[str]]) -> None:
+            super().__init__(texts)
+            self.shards = (Shard("a.mds", 9, "", told),)
 
     with pytest.raises(SourceError, match=rf"a.mds: it holds 3 samples, and its index says {told}"):
         exchange(Counted([["a", "!", "b"]]), Options(jobs=1, skip_errors=True), tmp_path, silent)
@@ -190,7 +182,7 @@ def test_chunks_that_hold_something_else_than_was_read_are_not_sealed(tmp_path: 
     """Samples and bytes are compared before the manifest is written."""
     with open_folder_work(tmp_path / "set") as work:
         source, _, _ = exchange(Texts([["a", "b"]]), Options(jobs=1), work.folder, silent)
-        source.raw_bytes += 1
+        source._raw_bytes += 1
         with pytest.raises(SourceError, match="the chunks hold 2 samples of 26 bytes, and 2 of 27 bytes were read"):
             Conversion(work, source, "jsonl", None, Options(jobs=1), silent).run()
     assert not (tmp_path / "set" / "brand.json").exists()
@@ -237,7 +229,7 @@ def test_a_sample_that_is_not_the_one_that_was_read_is_named(damage: Any, compre
 def test_a_step_that_goes_wrong_is_found(step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Records that are copied wrongly, or whose order does not fit their places."""
     texts = [[f"{n} {'x' * (n % 60)}" for n in range(40)]]
-    where: Any = Records if step == "joined" else sortedparts
+    where: Any = Records if step == "joined" else spool_module
     right: Any = getattr(where, step)
 
     def joined(records: Records) -> Any:
@@ -267,7 +259,7 @@ def lines(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-SMALL = "import brand.chunker.sources.exchange as e; e.LEAST_BYTES = 1; "
+SMALL = "import brand.chunker.sources.shards as e; e.LEAST_BYTES = 1; "
 """Makes each file a stretch, in a process of its own."""
 
 
@@ -276,7 +268,7 @@ def undisturbed(lines: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[s
     """What an import that nobody kills writes."""
     target = tmp_path_factory.mktemp("undisturbed") / "set"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(exchange_module, "LEAST_BYTES", 1)
+        patch.setattr(shards_module, "LEAST_BYTES", 1)
         convert_from("jsonl", lines, target, Options(chunk_size=100, jobs=2))
     return tree_digest(target)
 
@@ -305,7 +297,7 @@ def test_killed_at_any_moment_it_goes_on(
         wait_until(lambda: not session_processes(process.pid), "the workers end")
     there, _ = state_of(target)
     if (target / ".brand-work").exists():
-        monkeypatch.setattr(exchange_module, "LEAST_BYTES", 1)
+        monkeypatch.setattr(shards_module, "LEAST_BYTES", 1)
         if not (target / "brand.json").exists():
             assert "not finished" in brand("info", target).err
         told = brand(*command, "--json")
@@ -321,7 +313,7 @@ def test_an_error_late_in_the_source_keeps_what_is_finished(
     lines: Path, tmp_path: Path, undisturbed: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Once the file is mended, the same command reads only that one."""
-    monkeypatch.setattr(exchange_module, "LEAST_BYTES", 1)
+    monkeypatch.setattr(shards_module, "LEAST_BYTES", 1)
     copy, target = tmp_path / "lines", tmp_path / "set"
     shutil.copytree(lines, copy)
     whole = (copy / "29.jsonl").read_text()
@@ -362,7 +354,7 @@ def test_stored_samples_know_their_place_in_the_source(
     lines: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Index i is the i-th sample of the files by name."""
-    monkeypatch.setattr(exchange_module, "LEAST_BYTES", 1)
+    monkeypatch.setattr(shards_module, "LEAST_BYTES", 1)
     convert_from("jsonl", lines, tmp_path / "set", Options(jobs=1))
     stored: Any = StoredDataSet(tmp_path / "set")
     for index in (0, ROWS - 1, ROWS, 7 * ROWS + 3, SHARDS * ROWS - 1):

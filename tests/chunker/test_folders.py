@@ -10,6 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from brand.chunker import Options
 from brand.chunker.plan.report import StageProgress, silent
 from brand.chunker.sources.folders import ScannedFolder, scan_folder
 from brand.errors import SourceError, UsageError
@@ -44,7 +45,8 @@ def plant(root: Path, paths: list[tuple[str, ...]]) -> None:
 def scan(root: Path, *, labels: bool = True, sidecars: bool = False, follow_links: bool = False) -> ScannedFolder:
     """A scan that keeps its lists in a temporary folder until the process ends."""
     work = Path(tempfile.mkdtemp(dir=root.parent))
-    return scan_folder(root, work, labels=labels, sidecars=sidecars, follow_links=follow_links, on_progress=silent)
+    options = Options(labels=labels, follow_links=follow_links)
+    return scan_folder(root, work, options, sidecars=sidecars, on_progress=silent)
 
 
 def found(folder: ScannedFolder) -> list[tuple[str, int]]:
@@ -143,14 +145,14 @@ def test_the_scan_tells_how_far_it_is(tmp_path: Path) -> None:
     plant(tmp_path / "root", [("a", "1"), ("a", "b", "2")])
     (tmp_path / "work").mkdir()
     told: list[StageProgress] = []
-    scan_folder(tmp_path / "root", tmp_path / "work", on_progress=told.append)
+    scan_folder(tmp_path / "root", tmp_path / "work", Options(), on_progress=told.append)
     assert told[-1] == StageProgress("scan", 2, 2, 5, 5)
 
 
 def test_the_real_photos_are_in_image_folders_order(photos: Path) -> None:
     """The small real set, too."""
     with tempfile.TemporaryDirectory() as work:
-        folder = scan_folder(photos, Path(work), on_progress=silent)
+        folder = scan_folder(photos, Path(work), Options(), on_progress=silent)
         classes, samples = image_folder(photos)
         assert list(folder.classes or ()) == classes
         assert found(folder) == samples

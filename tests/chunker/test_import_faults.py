@@ -183,7 +183,7 @@ def test_a_text_late_in_a_column_of_numbers_is_named_with_the_cure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And the cure works."""
-    monkeypatch.setattr("brand.chunker.importers.csvfiles.ROWS_LOOKED_AT", 2)
+    monkeypatch.setattr("brand.chunker.importers.textfiles.ROWS_LOOKED_AT", 2)
     (tmp_path / "x.csv").write_text("n;x\n1;a\n2;b\nnone;c\n")
     told = imported("csv", tmp_path / "x.csv", tmp_path / "set")
     assert "x.csv: line 4, field 'n': expected int, found str ('none')" in told.err

@@ -10,11 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brand.chunker.plan.plan import ChunkPlan, Layout, make_plan
-from brand.chunker.work.chunks import Written
-from brand.chunker.work.kept import KeptChunks, keep_chunk
+from brand.chunker.work.chunks import KeptChunks, Written, keep_chunk
 from brand.formats.constants import ROW
+from brand.formats.header import Schema
 from brand.formats.record import fixed_dtype
-from brand.formats.schema import Schema
 from tests.rounds import examples
 
 SCHEMAS = [{"n": "int", "x": "float", "text": "str"}, {"text": "str"}]

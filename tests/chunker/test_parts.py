@@ -18,7 +18,7 @@ import pytest
 
 from brand.chunker import Options, convert_audio, convert_images
 from brand.chunker.distributed import Job, Task, plan_audio, plan_images, run, run_task, seal
-from brand.chunker.tasks.parts import MAX_PARTS, by_part, missing
+from brand.chunker.tasks.running import MAX_TASKS, by_task, missing
 from brand.errors import InterruptedConversionError, SourceError, TargetExistsError, UsageError
 from tests.support import LIMIT_S, Outcome, brand, options, running_brand, tree_digest, wait_until
 
@@ -454,7 +454,7 @@ def test_more_parts_than_chunks_leave_some_empty(photos: Path, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("count", [1, 4, 9, 75])
-@pytest.mark.parametrize("parts", [1, 2, 7, 80, MAX_PARTS])
+@pytest.mark.parametrize("parts", [1, 2, 7, 80, MAX_TASKS])
 def test_each_chunk_is_in_one_part_and_its_part_is_found(count: int, parts: int) -> None:
     """Parts are consecutive, and of equal size but for one chunk."""
     some = [Task(number, parts).chunks(count) for number in range(min(parts, 200))]
@@ -464,7 +464,7 @@ def test_each_chunk_is_in_one_part_and_its_part_is_found(count: int, parts: int)
         assert len(numbers) == count
         assert max(map(len, some)) - min(map(len, some)) <= 1
     for number, of in (
-        (number, Task.parse(text)) for text, found in by_part(range(count), count, parts).items() for number in found
+        (number, Task.parse(text)) for text, found in by_task(range(count), count, parts).items() for number in found
     ):
         assert number in of.chunks(count)
 

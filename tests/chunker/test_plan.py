@@ -16,7 +16,7 @@ from brand.chunker import Options
 from brand.chunker.plan.plan import LEAST_BYTES, USUAL_SAMPLES, ChunkPlan, Layout, chunk_samples, make_plan
 from brand.errors import UsageError
 from brand.formats.constants import MAX_CHUNK_SAMPLES
-from brand.formats.schema import Schema
+from brand.formats.header import Schema
 
 SCHEMA = Schema.parse({"text": "str", "label": "int"})
 

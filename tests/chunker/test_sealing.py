@@ -12,8 +12,8 @@ import pytest
 
 from brand.chunker import Options, convert_images
 from brand.chunker.distributed import Task, plan_images, run, run_task, seal
-from brand.chunker.tasks.job import read_decided
-from brand.chunker.work.kept import KeptChunks, keep_chunk
+from brand.chunker.tasks.planning import read_decided
+from brand.chunker.work.chunks import KeptChunks, keep_chunk
 from brand.errors import BrandError, MissingChunksError, MissingFileError, NotADataSetError, TargetExistsError
 from tests.chunker.crashes import steps_survived
 from tests.support import brand, tree_digest

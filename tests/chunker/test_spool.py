@@ -14,14 +14,12 @@ from hypothesis import strategies as st
 
 from brand.chunker import pack
 from brand.chunker.plan.report import StageProgress, silent
-from brand.chunker.sources import sortedparts
 from brand.chunker.sources import spool as spool_module
 from brand.chunker.sources.shuffle import open_order, write_order
-from brand.chunker.sources.spool import SAMPLES_A_STEP, SpoolSource, spool
+from brand.chunker.sources.spool import SAMPLES_A_STEP, SpoolSource, encoded, spool
 from brand.errors import SchemaError, SourceError
-from brand.formats.record import encode_records
-from brand.formats.records import SMALL
-from brand.formats.schema import Schema
+from brand.formats.header import Schema
+from brand.formats.record import SMALL, encode_records
 from brand.storage.dataset.dataset import StoredDataSet
 from tests.rounds import examples
 from tests.support import tree_digest
@@ -37,7 +35,7 @@ def samples_of(texts: list[str]) -> list[dict[str, Any]]:
 
 def spooled(texts: list[str], folder: Path, seed: int = 0) -> SpoolSource:
     """A spool of these texts, read from a generator."""
-    return spool((s for s in samples_of(texts)), SCHEMA, seed, folder, total=None, on_progress=silent)
+    return spool(encoded((s for s in samples_of(texts)), SCHEMA), SCHEMA, seed, folder, total=None, on_progress=silent)
 
 
 @pytest.mark.slow
@@ -49,7 +47,7 @@ def test_records_come_back_equal_for_any_run_size(
     """In any order, in any number, also twice, for runs from one record to all of them."""
     expected = list(encode_records(SCHEMA, samples_of(texts), range(len(texts))))
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
-        patch.setattr(sortedparts, "RUN_BYTES", run)
+        patch.setattr(spool_module, "RUN_BYTES", run)
         patch.setattr(spool_module, "SAMPLES_A_STEP", step)
         source = spooled(texts, Path(folder), seed)
         assert len(source) == len(texts)
@@ -74,7 +72,7 @@ def test_the_fingerprint_is_of_the_contents_and_not_of_the_runs(tmp_path: Path) 
     prints = set()
     for number, run in enumerate((100, 5000, 10**9)):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(sortedparts, "RUN_BYTES", run)
+            patch.setattr(spool_module, "RUN_BYTES", run)
             folder = tmp_path / str(number)
             folder.mkdir()
             prints.add(spooled(texts, folder, seed=number).fingerprint(times=False))
@@ -94,10 +92,10 @@ def test_where_one_sample_ends_is_part_of_the_fingerprint(tmp_path: Path) -> Non
 
 def test_a_chunk_lies_in_each_run_in_one_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Consecutive places of the shuffled order lie in a run side by side: one read a run."""
-    monkeypatch.setattr(sortedparts, "RUN_BYTES", 30_000)
+    monkeypatch.setattr(spool_module, "RUN_BYTES", 30_000)
     texts = [f"{i:06d}" for i in range(5 * SAMPLES_A_STEP)]
     told: list[StageProgress] = []
-    source = spool(iter(samples_of(texts)), SCHEMA, 0, tmp_path, total=None, on_progress=told.append)
+    source = spool(encoded(samples_of(texts), SCHEMA), SCHEMA, 0, tmp_path, total=None, on_progress=told.append)
     runs = len(told)
     assert runs > 1
     write_order(tmp_path / "order.bin", [len(texts)], 0)
@@ -125,14 +123,16 @@ def test_a_wrong_sample_late_in_the_stream_is_named_by_its_index(tmp_path: Path)
     """The index in the message is the position in the stream, not in a step."""
     many: list[dict[str, Any]] = [*samples_of(["x"] * 2500), {"text": 5, "number": 1}]
     with pytest.raises(SchemaError, match=r"sample 2500.*'text'"):
-        spool(iter(many), SCHEMA, 0, tmp_path, total=None, on_progress=silent)
+        spool(encoded(iter(many), SCHEMA), SCHEMA, 0, tmp_path, total=None, on_progress=silent)
 
 
 def test_progress_counts_samples_and_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Told after each run and at the end, with the total where it is known."""
-    monkeypatch.setattr(sortedparts, "RUN_BYTES", 1000)
+    monkeypatch.setattr(spool_module, "RUN_BYTES", 1000)
     told: list[StageProgress] = []
-    source = spool(samples_of(["abcd"] * 3000), SCHEMA, 0, tmp_path, total=3000, on_progress=told.append)
+    source = spool(
+        encoded(samples_of(["abcd"] * 3000), SCHEMA), SCHEMA, 0, tmp_path, total=3000, on_progress=told.append
+    )
     raw = int(source.sizes(np.arange(3000)).sum())
     assert [p.samples for p in told] == [1024, 2048, 3000, 3000]
     assert [p.total for p in told] == [3000] * 4
@@ -144,7 +144,7 @@ def test_a_data_set_does_not_depend_on_the_runs(tmp_path: Path, monkeypatch: pyt
     """A generator larger than one run gives the bytes that it gives in one run, and every sample comes back."""
     texts = [f"{i} " * (i % 50) for i in range(4000)]
     pack(iter(samples_of(texts)), tmp_path / "one", {"text": "str", "number": "int"}, chunk_size=100, jobs=1)
-    monkeypatch.setattr(sortedparts, "RUN_BYTES", 20_000)
+    monkeypatch.setattr(spool_module, "RUN_BYTES", 20_000)
     pack(iter(samples_of(texts)), tmp_path / "many", {"text": "str", "number": "int"}, chunk_size=100, jobs=2)
     assert tree_digest(tmp_path / "one") == tree_digest(tmp_path / "many")
     stored = StoredDataSet(tmp_path / "many")

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brand.chunker.importers import tars
-from brand.chunker.importers.tars import members
+from brand.chunker.importers import webdataset
+from brand.chunker.importers.webdataset import members
 from brand.errors import SourceError
 from tests.rounds import examples
 
@@ -63,7 +63,7 @@ def test_it_finds_what_the_library_finds(archives: list[tuple[list[tuple[str, by
     """In archives that lie one behind the other, read in stretches of any size."""
     parts = [written(entries, form) for entries, form in archives]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tars, "_STRETCH", size)
+        patch.setattr(webdataset, "_STRETCH", size)
         assert found(b"".join(parts)) == [file for part in parts for file in expected(part)]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from brand.chunker import convert_images
+from brand.chunker import Options, convert_images
 from brand.chunker.plan.report import silent
 from brand.chunker.sources.folders import scan_folder
 from brand.chunker.sources.source import FolderSource
@@ -44,7 +44,7 @@ def test_a_failed_read_names_its_own_file(photos: Path, tmp_path: Path, bad: int
     """Files of a batch are opened together; one that cannot be read is blamed itself, not the last of the batch."""
     shutil.copytree(photos / "animals", tmp_path / "photos")
     (tmp_path / "work").mkdir()
-    source = FolderSource(scan_folder(tmp_path / "photos", tmp_path / "work", on_progress=silent), "image")
+    source = FolderSource(scan_folder(tmp_path / "photos", tmp_path / "work", Options(), on_progress=silent), "image")
     key = source.listing.key(bad)
     (tmp_path / "photos" / key).unlink()
     (tmp_path / "photos" / key).mkdir()  # opens, and does not read

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from brand.chunker.plan.options import default_jobs
+from brand.chunker.plan.plan import default_jobs
 from brand.chunker.sources.workers import run_tasks
 from brand.errors import InterruptedConversionError, SourceError
 from tests.support import wait_until

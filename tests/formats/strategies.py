@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 from brand.formats.constants import ARRAY_DTYPES
-from brand.formats.schema import CODECS, Schema
+from brand.formats.header import CODECS, Schema
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)

@@ -23,8 +23,7 @@ from brand.errors import (
 )
 from brand.formats.chunk import ChunkFront, front_size, pack_front, parse_preamble, read_front
 from brand.formats.constants import ROW
-from brand.formats.header import Header, pack_header
-from brand.formats.schema import Schema
+from brand.formats.header import Header, Schema, pack_header
 from tests.tools.forge import set_preamble, set_row
 
 ID = bytes(range(16))

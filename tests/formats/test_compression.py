@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from brand.errors import UsageError
 from brand.formats import compression as module
 from brand.formats.compression import LEVEL, Compression, Compressor, Decompressor, choose
-from brand.formats.records import Records
+from brand.formats.record import Records
 from brand.formats.values import Buffer
 
 RANDOM = random.Random(0)
@@ -135,9 +135,9 @@ def unpack_all(dictionary: bytes, stored: Sequence[Buffer], raw_sizes: Sequence[
     memory = np.frombuffer(bytearray(bytes(gap).join([b"", *stored, b""])), np.uint8)
     sizes, raws = np.array([len(s) for s in stored], np.int64), np.array(raw_sizes, np.int64)
     starts = np.cumsum(sizes + gap) - sizes
-    unpacked, at = Decompressor(dictionary).unpack_all(memory, starts, sizes, raws)
-    assert unpacked.flags.writeable or not unpacked.size  # torch warns of tensors over memory that is not
-    return [unpacked[start : start + raw].tobytes() for start, raw in zip(at.tolist(), raws.tolist(), strict=True)]
+    unpacked = Decompressor(dictionary).unpack_all(Records(memory, starts, sizes), raws)
+    assert unpacked.memory.flags.writeable or not unpacked.memory.size  # torch warns of tensors over memory that is not
+    return list(unpacked)
 
 
 @pytest.mark.slow

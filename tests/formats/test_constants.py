@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from brand.formats import constants, schema
+from brand.formats import constants, header
 
 PINNED = {
     "MAGIC": b"\x89BRAND\r\n",
@@ -43,6 +43,8 @@ PINNED = {
     "SAMPLES_NAME": "index/samples.npy",
     "PLACE_NAME": "index/place.npy",
     "CHUNKS_NAME": "index/chunks.npy",
+    "_EXTRAS_FREE_BYTES": 1_048_576,
+    "_EXTRAS_RATIO": 64,
 }
 
 DTYPES = {
@@ -87,8 +89,8 @@ def test_names_of_files_never_change() -> None:
 
 def test_codecs_never_change() -> None:
     """The names of the codecs, and which have a fixed size."""
-    assert schema.CODECS == ("int", "float", "str", "bytes", "json", "ndarray", "image", "audio")
-    assert schema.FIXED == {"int": "q", "float": "d"}
+    assert header.CODECS == ("int", "float", "str", "bytes", "json", "ndarray", "image", "audio")
+    assert header.FIXED == {"int": "q", "float": "d"}
 
 
 def test_the_document_states_the_same_dtypes(repository: Path) -> None:

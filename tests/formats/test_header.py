@@ -14,8 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brand.errors import FormatError, LayoutError, OversizedError, SchemaError
-from brand.formats.header import Header, canonical_json, pack_header, unpack_header
-from brand.formats.schema import Schema
+from brand.formats.header import Header, Schema, canonical_json, pack_header, unpack_header
 from tests.formats.strategies import TEXT, schemas
 
 NAME = Path("some/chunk.brand")

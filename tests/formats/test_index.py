@@ -15,11 +15,10 @@ from hypothesis import strategies as st
 
 from brand.errors import FormatError, LayoutError, MissingFileError, OversizedError, TruncatedError
 from brand.formats.constants import CHUNKS_NAME, PLACE_NAME, ROW, SAMPLES_NAME
-from brand.formats.header import Header
+from brand.formats.header import Header, Schema
 from brand.formats.index import IndexBuilder, array_dtypes, open_array, place_dtype, seal
 from brand.formats.manifest import index_names, read_manifest
 from brand.formats.publish import FolderTarget
-from brand.formats.schema import Schema
 
 HEADER = Header(5, 2, Schema.parse({"label": "int", "text": "str", "x": "float"}), None, "none", 0, {})
 ORDER = [3, 0, 4, 2, 1]

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from brand.errors import SchemaError
+from brand.formats.header import Schema
 from brand.formats.record import encode_records
-from brand.formats.schema import Schema
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brand.errors import ChecksumError, FormatError, LayoutError, NotADataSetError, OversizedError, VersionError
-from brand.formats.header import Header, canonical_json
+from brand.formats.header import Header, Schema, canonical_json
 from brand.formats.manifest import Manifest, index_names, pack_manifest, parse_manifest, read_manifest
-from brand.formats.schema import Schema
 from tests.formats.test_header import HEADERS, JSON
 from tests.tools.damage import truncate
 

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brand.formats import mapped
-from brand.formats.mapped import flush, gather, map_array, release, scatter
+from brand.formats import arrays
+from brand.formats.arrays import flush, gather, map_array, release, scatter
 
 
 @pytest.fixture(scope="module")
 def small_windows() -> Any:
     """Windows of four elements."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(mapped, "WINDOW_BYTES", 32)
+        patch.setattr(arrays, "WINDOW_BYTES", 32)
         yield
 
 
@@ -76,7 +76,7 @@ def test_released_pages_come_again(small_windows: None, tmp_path: Path) -> None:
 
 
 def test_an_array_that_fits_in_a_window_keeps_its_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mapped, "WINDOW_BYTES", 1 << 18)
+    monkeypatch.setattr(arrays, "WINDOW_BYTES", 1 << 18)
     array = map_array(tmp_path / "array", np.dtype("<u4"), "w+", 1 << 16)
     array[:] = 7
     release(array)

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brand.errors import SchemaError
+from brand.formats.header import Schema
 from brand.formats.record import RecordDecoder, encode_records, fixed_columns, head_struct, record_parts
-from brand.formats.schema import Schema
 from tests.formats.strategies import INT64, TEXT, data_sets, model_payload, model_record, same
 from tests.independent_reader import fields
 from tests.rounds import examples

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brand.formats.records import SMALL, Records, slices, windows
+from brand.formats.record import SMALL, Records, windows
 
 PIECES = st.lists(st.binary(max_size=40) | st.just(b"x" * (3 * SMALL)), max_size=30)
 
@@ -30,8 +30,9 @@ def test_large_pieces_are_views_and_small_ones_copies() -> None:
     """A view of each small piece would cost more than the copy."""
     memory = np.zeros(4 * SMALL, np.uint8)
     starts = np.array([0, SMALL], np.int64)
-    assert [type(piece) for piece in slices(memory, starts, np.array([9, 9]))] == [bytes, bytes]
-    assert [type(piece) for piece in slices(memory, starts, np.array([SMALL, SMALL]))] == [memoryview, memoryview]
+    assert [type(piece) for piece in Records(memory, starts, np.array([9, 9])).pieces()] == [bytes, bytes]
+    large = Records(memory, starts, np.array([SMALL, SMALL]))
+    assert [type(piece) for piece in large.pieces()] == [memoryview, memoryview]
 
 
 @pytest.mark.parametrize("size", [1, 3, 9, 10])

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from brand.errors import SchemaError
-from brand.formats.schema import CODECS, Schema
+from brand.formats.header import CODECS, Schema
 
 
 @pytest.mark.parametrize(

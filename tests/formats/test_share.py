@@ -25,7 +25,7 @@ from brand.errors import (
     VersionError,
 )
 from brand.formats.header import canonical_json
-from brand.formats.share import Share, pack_share, parse_share, read_share
+from brand.formats.manifest import Share, pack_share, parse_share, read_share
 from tests.formats.test_header import JSON
 from tests.formats.test_manifest import GOOD as MANIFEST
 

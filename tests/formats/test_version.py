@@ -13,7 +13,7 @@ import pytest
 
 from brand.errors import ChecksumError, LayoutError, MissingFileError, OversizedError, UnreadableError, VersionError
 from brand.formats.constants import MAX_MANIFEST
-from brand.formats.signed import pack_signed
+from brand.formats.manifest import pack_signed
 from brand.formats.version import (
     MARKER,
     Listed,

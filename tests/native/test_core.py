@@ -22,13 +22,13 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from brand.errors import ProtocolError
-from brand.formats import arrays, compression, record, records
+from brand.formats import arrays, compression, record
 from brand.formats.arrays import ArrayFile
 from brand.formats.compression import Decompressor
 from brand.formats.constants import ROW
+from brand.formats.contents import StoredSamples
+from brand.formats.header import Schema
 from brand.formats.record import RecordDecoder, encode_records
-from brand.formats.schema import Schema
-from brand.formats.stored import StoredSamples
 from brand.native import CORE, XXH3, borrowed
 from brand.node.client import wants
 from brand.node.client.buffers import Buffers
@@ -42,7 +42,7 @@ from tests.rounds import examples
 pytestmark = pytest.mark.skipif(CORE is None, reason="the core was not built here, or BRAND_NATIVE=0")
 
 SCHEMA = Schema((("text", "str"), ("label", "int"), ("raw", "bytes")))
-USERS: list[ModuleType] = [arrays, cached, compression, random, record, records, vectored, wants]
+USERS: list[ModuleType] = [arrays, cached, compression, random, record, vectored, wants]
 """The modules that call the core."""
 
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 import brand
 from brand.errors import CacheError
-from brand.formats.stored import StoredSamples
+from brand.formats.contents import StoredSamples
 from brand.storage.cache.cachefolder import CacheFolder
 from brand.storage.cache.cachelayout import CacheFacts, held_bytes, pack_held, part_name, unpack_held
 from brand.storage.cache.cacheparts import BLOCK

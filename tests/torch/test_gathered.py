@@ -16,7 +16,7 @@ from PIL import Image
 from torch.utils.data import default_collate
 
 from brand import BrandLoader, DecodeImage, pack
-from brand.formats.stored import StoredSamples
+from brand.formats.contents import StoredSamples
 from brand.node.client.buffers import Buffers
 from brand.node.client.wants import DecodedField, DecodeSpecs, Pages
 from brand.node.setup.preparing import Prepared

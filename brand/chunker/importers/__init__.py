@@ -1,13 +1,10 @@
 """Data that other tools have written, as `Shards`. One module per format maps its fields to those of a sample.
 
-webdataset  tar files                       parquet   Parquet files
-mds         mosaicml-streaming's folders    hf        data sets of Hugging Face
-litdata     LitData's folders               arrow     the common part of Parquet, Hugging Face and tables in memory
-jsonl       JSON lines                      arrowtypes  Arrow's types and values
-csvfiles    CSV and TSV                     raw       the common part of MDS and LitData
-litarrow    LitData's chunks of plain rows
-tars        the files of a tar archive      files     the files of a source, also compressed ones
-fields      columns of a source -> fields   tables    a table given to `pack`
+webdataset  tar files                       parquet   Parquet files, and data sets of Hugging Face
+mds         mosaicml-streaming's folders    arrow     the common part of Parquet, Hugging Face and tables in memory
+litdata     LitData's folders               files     the files of a source, also compressed ones
+textfiles   JSON lines, CSV and TSV         fields    columns of a source -> fields
+tables      a table given to `pack`
 """
 
 from __future__ import annotations
@@ -22,11 +19,11 @@ from brand.chunker.importers.fields import FieldMapping
 _HOMES: Final = {
     "webdataset": ("webdataset", "WebDataset"),
     "parquet": ("parquet", "Parquet"),
-    "hf": ("hf", "open_hf"),
+    "hf": ("parquet", "open_hf"),
     "mds": ("mds", "Mds"),
-    "litdata": ("litarrow", "open_litdata"),
-    "jsonl": ("jsonl", "JsonLines"),
-    "csv": ("csvfiles", "Csv"),
+    "litdata": ("litdata", "open_litdata"),
+    "jsonl": ("textfiles", "JsonLines"),
+    "csv": ("textfiles", "Csv"),
 }
 FORMATS: Final = tuple(_HOMES)
 """The formats that `open_shards` reads."""

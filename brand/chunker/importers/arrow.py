@@ -1,4 +1,4 @@
-"""Which fields does an Arrow schema give?
+"""Which fields does an Arrow schema give, and what are the values of a column?
 
     bool, integers      int      float types              float    text            str
     binary              image or audio if the first values are such files, else bytes
@@ -6,21 +6,124 @@
     list of numbers     ndarray of that dtype; so are `Array2D` to `Array5D`, and tensors
     dates, decimals     str      other lists, structs     json     dictionary      as its values
 
-`ClassLabel` of Hugging Face is an `int`; if its column is called `label`, its names become the classes. `arrowtypes`
-has the types and the values.
+`ClassLabel` of Hugging Face is an `int`; if its column is called `label`, its names become the classes. A type has a
+*layout*: `number`, `numbers` (lists of them), `nested` (lists of lists), `tensor`, `file` (bytes and path), or `plain`.
+Only this module imports pyarrow.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
-from brand.chunker.importers.arrowtypes import values_of, way_of
+import numpy as np
+
 from brand.chunker.importers.fields import FieldMapping, Fields, choose, codec_of_bytes, is_taken
-from brand.chunker.sources.shards import Block
+from brand.chunker.sources.shards import Block, Shard, Shards
+from brand.errors import MissingExtraError, SourceError
 from brand.formats.record import Numbered
+
+_ARRAYS: Final = ("Array2D", "Array3D", "Array4D", "Array5D")
+_MEDIA: Final = {"Image": "image", "Audio": "audio"}
+
+
+def arrow() -> Any:
+    """Return the library pyarrow, with its Parquet reader. Raises `MissingExtraError` if it is not installed."""
+    try:
+        import pyarrow
+        import pyarrow.compute
+        import pyarrow.ipc
+        import pyarrow.parquet
+    except ImportError as error:
+        raise MissingExtraError(
+            "reading Parquet and Arrow needs the package pyarrow: pip install 'brand-data[parquet]'"
+        ) from error
+    return pyarrow
+
+
+def layout_of(kind: Any, feature: Mapping[str, Any]) -> tuple[str, str]:
+    """Return (codec, layout) of a type. The codec is `?` if it depends on the values."""
+    types = arrow().types
+    if isinstance(kind, arrow().BaseExtensionType):
+        tensor = isinstance(kind, arrow().FixedShapeTensorType)
+        return ("ndarray", "tensor") if tensor else layout_of(kind.storage_type, feature)
+    if types.is_dictionary(kind):
+        return layout_of(kind.value_type, feature)[0], "plain"
+    if types.is_struct(kind) and _is_file(kind):
+        return _MEDIA.get(str(feature.get("_type")), "?"), "file"
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        if _is_number(kind.value_type):
+            return "ndarray", "numbers"
+        return ("ndarray", "nested") if feature.get("_type") in _ARRAYS else ("json", "plain")
+    if types.is_null(kind):
+        return "null", "plain"
+    if types.is_boolean(kind) or types.is_integer(kind):
+        return "int", "number"
+    if types.is_floating(kind):
+        return "float", "number"
+    if (
+        types.is_binary(kind)
+        or types.is_large_binary(kind)
+        or types.is_fixed_size_binary(kind)
+        or str(kind) == "binary_view"
+    ):
+        return _MEDIA.get(str(feature.get("_type")), "?"), "plain"
+    text = types.is_string(kind) or types.is_large_string(kind) or str(kind) == "string_view"
+    return ("str", "plain") if text or types.is_temporal(kind) or types.is_decimal(kind) else ("json", "plain")
+
+
+def _is_number(kind: Any) -> bool:
+    types = arrow().types
+    return bool(types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind))
+
+
+def _is_file(kind: Any) -> bool:
+    names = {field.name: field.type for field in kind}
+    types = arrow().types
+    return names.keys() == {"bytes", "path"} and (
+        types.is_binary(names["bytes"]) or types.is_large_binary(names["bytes"])
+    )
+
+
+def values_of(column: Any, layout: str, codec: str, natural: str) -> Any:
+    """Return the values of a column for a field of this codec."""
+    if layout != "tensor" and isinstance(column, arrow().ExtensionArray):
+        column = column.storage
+    if layout == "file" and codec != "json":
+        # A file that is stored elsewhere is only named. Its name is refused, with a message that explains it.
+        return [value and (value["path"] if value["bytes"] is None else value["bytes"]) for value in column.to_pylist()]
+    if column.null_count == 0 and codec == natural:
+        if layout == "number":
+            exact = np.int64 if codec == "int" else np.float64
+            values = column.to_numpy(zero_copy_only=False)
+            if np.can_cast(values.dtype, exact):
+                return np.ascontiguousarray(values, exact)
+        if layout == "numbers":
+            return _arrays(column)
+    if layout == "tensor" and codec == "ndarray" and column.null_count == 0:
+        return list(column.to_numpy_ndarray())
+    if layout == "nested" and codec == "ndarray":
+        kind = column.type
+        while hasattr(kind, "value_type"):
+            kind = kind.value_type
+        dtype = kind.to_pandas_dtype()
+        return [None if value is None else np.asarray(value, dtype) for value in column.to_pylist()]
+    return column.to_pylist()
+
+
+def _arrays(column: Any) -> Any:
+    """Return lists of numbers as arrays."""
+    flat = column.flatten()
+    if flat.null_count:
+        return column.to_pylist()
+    values = flat.to_numpy(zero_copy_only=False)
+    if arrow().types.is_fixed_size_list(column.type):
+        return list(values.reshape(len(column), column.type.list_size))
+    lengths = arrow().compute.list_value_length(column).to_numpy(zero_copy_only=False)
+    return np.split(values, np.cumsum(lengths)[:-1]) if len(column) else []
 
 
 class ArrowFields:
@@ -39,19 +142,15 @@ class ArrowFields:
         `order` is that of the fields, and names all. Raises `UsageError` if the choice does not fit the schema.
         """
         features = _features(schema)
-        self._ways = {column.name: way_of(column.type, features.get(column.name, {})) for column in schema}
-        open_ones = [name for name, (codec, _) in self._ways.items() if codec == "?" and is_taken(name, choice)]
-        looked_at = first_rows(open_ones) if open_ones else None
+        self._layouts = {column.name: layout_of(column.type, features.get(column.name, {})) for column in schema}
+        open_ones = [name for name, (codec, _) in self._layouts.items() if codec == "?" and is_taken(name, choice)]
+        looked_at = first_rows(open_ones) if open_ones else {}
         natural = []
-        for name in order or self._ways:
-            told, way = self._ways[name]
-            if told == "?":
-                told = (
-                    "bytes"
-                    if looked_at is None or name not in open_ones
-                    else codec_of_bytes(_bytes_of(looked_at[name], way))
-                )
-            natural.append((name, told))
+        for name in order or self._layouts:
+            codec, layout = self._layouts[name]
+            if codec == "?":
+                codec = codec_of_bytes(_bytes_of(looked_at[name], layout)) if name in open_ones else "bytes"
+            natural.append((name, codec))
         self._natural = dict(natural)
         self.fields: Fields = choose(natural, choice)
         names = next((_class_names(features.get(c, {})) for c, n in self._renamed if n == "label"), None)
@@ -61,29 +160,29 @@ class ArrowFields:
     def _renamed(self) -> list[tuple[str, str]]:
         return list(zip(self.fields.columns, self.fields.schema.names, strict=True))
 
-    def ways(self, schema: Any) -> dict[str, tuple[str, str]]:
-        """Return how the chosen columns would be read from another schema; a column that it lacks is left out."""
+    def check(self, name: str, schema: Any, first: str, hint: str = "") -> None:
+        """Raise `SourceError` if the schema of the file `name` differs from that of the file `first`."""
         features = _features(schema)
-        columns = {column.name: column.type for column in schema}
-        return {c: way_of(columns[c], features.get(c, {})) for c in self.fields.columns if c in columns}
-
-    def differs(self, schema: Any) -> str:
-        """Return in words how another schema differs from the first; empty if no difference matters."""
-        ways = self.ways(schema)
+        types = {column.name: column.type for column in schema}
         for column in self.fields.columns:
-            if column not in ways:
-                return f"it lacks the column {column!r}"
-            if ways[column] != self._ways[column]:
-                return f"its column {column!r} is {schema.field(column).type}, which is another kind of values"
-        return ""
+            if column not in types:
+                differs = f"it lacks the column {column!r}"
+            elif layout_of(types[column], features.get(column, {})) != self._layouts[column]:
+                differs = f"its column {column!r} is {types[column]}, which is another kind of values"
+            else:
+                continue
+            raise SourceError(name, f"{differs}; it is not as in {first}", hint=hint)
 
-    def block(self, batch: Any, first_row: int) -> Block:
-        """Return the rows of a record batch as a block; `first_row` is the number of the first row in messages."""
-        called = Numbered(range(first_row, first_row + batch.num_rows), "row")
-        columns = {}
-        for (column, _), (_, codec) in zip(self._renamed, self.fields.schema.fields, strict=True):
-            columns[column] = values_of(batch.column(column), self._ways[column][1], codec, self._natural[column])
-        return self.fields.block(columns, called)
+    def blocks(self, batches: Iterable[Any], row: int = 0) -> Iterator[Block]:
+        """Yield the rows of record batches as blocks; `row` is the number of the first row in messages."""
+        for batch in batches:
+            called = Numbered(range(row, row + batch.num_rows), "row")
+            columns = {}
+            for (column, _), (_, codec) in zip(self._renamed, self.fields.schema.fields, strict=True):
+                layout = self._layouts[column][1]
+                columns[column] = values_of(batch.column(column), layout, codec, self._natural[column])
+            yield self.fields.block(columns, called)
+            row += batch.num_rows
 
 
 def _features(schema: Any) -> Mapping[str, Any]:
@@ -101,6 +200,31 @@ def _class_names(feature: Mapping[str, Any]) -> tuple[str, ...] | None:
     return tuple(map(str, names)) if feature.get("_type") == "ClassLabel" and isinstance(names, list) else None
 
 
-def _bytes_of(column: Any, way: str) -> list[bytes | None]:
+def _bytes_of(column: Any, layout: str) -> list[bytes | None]:
     values = column.to_pylist()
-    return [value and value["bytes"] for value in values] if way == "file" else values
+    return [value and value["bytes"] for value in values] if layout == "file" else values
+
+
+class ArrowShards(Shards):
+    """Shards that hold batches of Arrow."""
+
+    def __init__(self, shards: Iterable[Shard], columns: ArrowFields) -> None:
+        fields = columns.fields
+        super().__init__(shards, fields.schema, fields.choice, fields.renamed, columns.classes)
+        self._columns = columns
+
+
+@contextmanager
+def arrow_errors(name: str, what: str) -> Iterator[None]:
+    """Turn an error of Arrow about the file `name` into a `SourceError` that says `what` the fault is."""
+    library = arrow()
+    try:
+        yield
+    except (library.ArrowException, OSError) as error:
+        raise SourceError(name, f"{what}: {error}") from error
+
+
+def intact(name: str, what: str, batches: Iterator[Any]) -> Iterator[Any]:
+    """Yield the batches of the file `name`. Raises `SourceError` if one cannot be read."""
+    with arrow_errors(name, what):
+        yield from batches

@@ -16,8 +16,8 @@ import numpy as np
 
 from brand.chunker.sources.shards import Block
 from brand.errors import UsageError
+from brand.formats.header import CODECS, Schema, is_field_name
 from brand.formats.media import HEAD_BYTES, kind_of
-from brand.formats.schema import CODECS, Schema, is_field_name
 from brand.printable import printable
 
 LOOKED_AT: Final = 8
@@ -31,6 +31,15 @@ _INT: Final = re.compile(r"\s*[+-]?\d+\s*", re.ASCII)
 _FLOAT: Final = re.compile(
     r"\s*[+-]?(\d+\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|nan|inf)\s*", re.ASCII | re.IGNORECASE
 )
+
+_PARSERS: Final[dict[str, Callable[[str], Any]]] = {
+    "str": str,
+    "int": int,
+    "float": float,
+    "bytes": str.encode,
+    "image": str.encode,
+    "audio": str.encode,
+}
 
 
 @dataclass(frozen=True)
@@ -73,13 +82,8 @@ class Fields:
 
     def block(self, columns: Mapping[str, Sequence[Any]], called: Sequence[str]) -> Block:
         """Return samples as a block of fields, from the source's columns."""
-        return Block(
-            {
-                name: self._fitted(name, codec, columns[column])
-                for column, (name, codec) in zip(self.columns, self.schema.fields, strict=True)
-            },
-            called,
-        )
+        pairs = zip(self.columns, self.schema.fields, strict=True)
+        return Block({name: self._fitted(name, codec, columns[column]) for column, (name, codec) in pairs}, called)
 
     def block_of_rows(self, rows: Sequence[Mapping[str, Any]], called: Sequence[str]) -> Block:
         """Return samples as a block of fields, from dicts; a name that a dict lacks is a missing value."""
@@ -109,9 +113,8 @@ def choose(columns: Iterable[tuple[str, str]], choice: FieldMapping) -> Fields:
     seen: dict[str, str] = {}
     for column, name, _ in taken:
         if name in seen:
-            raise UsageError(
-                f"columns {seen[name]!r} and {column!r} would both be field {name!r}: leave one out with --columns"
-            )
+            both = f"columns {seen[name]!r} and {column!r} would both be field {name!r}"
+            raise UsageError(f"{both}: leave one out with --columns")
         seen[name] = column
     chosen = [
         (column, name, choice.codecs.get(name, choice.codecs.get(column, codec))) for column, name, codec in taken
@@ -123,12 +126,8 @@ def choose(columns: Iterable[tuple[str, str]], choice: FieldMapping) -> Fields:
                 f" {name}=CODEC with --null {name}=VALUE, or leave it out with --columns"
             )
     schema = Schema.parse([(name, codec) for _, name, codec in chosen])
-    told = {
-        name: choice.nulls.get(name, choice.nulls.get(column))
-        for column, name, _ in chosen
-        if name in choice.nulls or column in choice.nulls
-    }
-    nulls = {name: _parsed(name, schema.codec(name), text or "") for name, text in told.items()}
+    told = {name: choice.nulls.get(name, choice.nulls.get(column)) for column, name, _ in chosen}
+    nulls = {name: _parsed(name, schema.codec(name), text) for name, text in told.items() if text is not None}
     return Fields(tuple(column for column, _, _ in chosen), schema, nulls)
 
 
@@ -219,14 +218,6 @@ def _as_array(value: Any) -> Any:
     return value if array.dtype == object else array
 
 
-_PARSERS: Final[dict[str, Callable[[str], Any]]] = {
-    "str": str,
-    "int": int,
-    "float": float,
-    "bytes": str.encode,
-    "image": str.encode,
-    "audio": str.encode,
-}
 _FITS: Final[dict[str, tuple[Callable[[Any], Any], type]]] = {
     "str": (_as_text, str),
     "int": (_as_int, int),

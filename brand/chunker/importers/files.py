@@ -1,4 +1,8 @@
-"""Which files of a source are its shards, and how is one read from its front, even if it is compressed?"""
+"""Which files of a source are its shards, and how is one read from its front, even if it is compressed?
+
+MDS and LitData store samples after a table of offsets (`at_offsets`), with columns of bytes whose contents the index
+does not declare (`settled`), and raw pixels.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +13,21 @@ import io
 import lzma
 import os
 import re
+import struct
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
+import numpy as np
 import zstandard
 
-from brand.errors import SourceError, counted
+from brand.chunker.importers.fields import LOOKED_AT, codec_of_bytes
+from brand.errors import SourceError, UsageError, counted
+from brand.formats.constants import MAX_SAMPLE
 
 BUFFER_BYTES: Final = 1 << 20
 COMPRESSED: Final = (".gz", ".zst", ".bz2", ".xz")
@@ -28,6 +37,10 @@ _PACKED_BYTES: Final = 1 << 14
 """Bytes of a zstd frame that are unpacked in one call."""
 _DAMAGED: Final = (EOFError, zlib.error, lzma.LZMAError, zstandard.ZstdError)
 """The errors of the libraries, in addition to OSError, for compressed bytes that are damaged or truncated."""
+
+_U32: Final = struct.Struct("<I")
+_PIXELS: Final = struct.Struct("<III")
+_LONGEST_MODE: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +53,11 @@ class ImportFile:
     bytes: int
     mark: str
     """Size and date."""
+
+
+def with_compressed(*suffixes: str) -> list[str]:
+    """Return the endings of files, also of compressed ones."""
+    return [*suffixes, *(suffix + ending for suffix in suffixes for ending in COMPRESSED)]
 
 
 def find_files(src: str | os.PathLike[str], suffixes: Iterable[str], what: str) -> list[ImportFile]:
@@ -70,11 +88,23 @@ def _hidden(path: Path) -> bool:
     return any(part.startswith(".") for part in path.parts)
 
 
+def listed_file(root: Path, name: str, index: str = "index.json") -> ImportFile:
+    """Return a file that the index of a folder names. Raises `SourceError`, ValueError if it is outside the folder."""
+    try:
+        return _file_at(below(root, name), name)
+    except OSError as error:
+        raise SourceError(name, f"cannot be read: {error.strerror}; {index} lists it") from error
+
+
 def _file(path: Path, name: str) -> ImportFile:
     try:
-        facts = path.stat()
+        return _file_at(path, name)
     except OSError as error:
         raise SourceError(str(path), f"cannot be read: {error.strerror}") from error
+
+
+def _file_at(path: Path, name: str) -> ImportFile:
+    facts = path.stat()
     return ImportFile(path, name, facts.st_size, f"{facts.st_size} {facts.st_mtime_ns}")
 
 
@@ -151,3 +181,83 @@ class _Zstd(io.RawIOBase):
         buffer[:count] = self._contents[:count]
         self._contents = self._contents[count:]
         return count
+
+
+def below(root: Path, name: str) -> Path:
+    """Return the path of a file that an index names. Raises ValueError if it would be outside the folder."""
+    if Path(name).is_absolute() or ".." in Path(name).parts:
+        raise ValueError(f"it names the file {name!r}, which is not in the folder")
+    return root / name
+
+
+def settled(codecs: Mapping[str, str], rows: Iterator[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """Return columns and their codecs. For a column of `?`, the first rows decide: images, audio or other bytes.
+
+    No row is read if there is no such column.
+    """
+    first = list(islice(rows, LOOKED_AT)) if "?" in codecs.values() else []
+    return [
+        (name, codec_of_bytes(bytes(row[name]) for row in first) if codec == "?" else codec)
+        for name, codec in codecs.items()
+    ]
+
+
+def at_offsets(file: BinaryIO, samples: int, size: int | None) -> Iterator[bytes]:
+    """Yield the samples of a file that begins with their number and offsets, each u32; read from front to back.
+
+    `size` is that of the whole file, if it is known. Raises EOFError if the file ends too early, or if its table of
+    offsets contradicts it.
+    """
+    (found,) = _U32.unpack(_exactly(file, _U32.size))
+    if found != samples:
+        raise EOFError(f"it states {found:,} samples, and the index {samples:,}")
+    offsets = np.frombuffer(_exactly(file, 4 * (samples + 1)), "<u4").astype(np.int64)
+    at = 4 * (samples + 2)
+    ends = int(offsets[-1]) if size is None else size
+    if int(offsets[0]) < at or (np.diff(offsets) < 0).any() or int(offsets[-1]) != ends:
+        raise EOFError("the offsets of its samples contradict each other, or its size")
+    _exactly(file, int(offsets[0]) - at)
+    for length in np.diff(offsets).tolist():
+        yield _exactly(file, length)
+
+
+def _exactly(file: BinaryIO, size: int) -> bytes:
+    if size > MAX_SAMPLE:
+        raise EOFError(f"a sample of {size:,} bytes; the limit is {MAX_SAMPLE:,}")
+    data = file.read(size)
+    if len(data) != size:
+        raise EOFError("it is truncated")
+    return data
+
+
+def scalar(dtype: np.dtype[Any], data: bytes) -> Any:
+    """Return a number. Raises ValueError if it has another size."""
+    (value,) = np.frombuffer(data, dtype)
+    return value.item()
+
+
+def pixels(data: bytes) -> Any:
+    """Return a Pillow image from width, height, length of the mode (u32 each), mode and pixels.
+
+    Raises ValueError if they do not fit together.
+    """
+    from PIL import Image
+
+    width, height, length = _PIXELS.unpack_from(data)
+    start = _PIXELS.size + length
+    if length > _LONGEST_MODE or width * height > len(data) * 8:
+        raise ValueError(f"no image of {width} x {height} pixels")
+    return Image.frombytes(data[_PIXELS.size : start].decode(), (width, height), data[start:])
+
+
+@contextmanager
+def index_errors(path: Path, what: str) -> Iterator[None]:
+    """Turn an error into a `SourceError`: `path`, which lists the files of a folder, cannot be read, or is invalid."""
+    try:
+        yield
+    except UsageError:  # which is a ValueError
+        raise
+    except FileNotFoundError as error:
+        raise SourceError(str(path), "there is no such file; it lists the files of the folder") from error
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+        raise SourceError(str(path), f"it is not an index of {what}: {error}") from error

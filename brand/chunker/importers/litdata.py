@@ -10,6 +10,10 @@ A field has the name of its key; within nested dicts and lists, the names on the
 that is one value has the field `value`. `pickle` is refused, because reading it could run any program; so are formats
 that are not in this table, unless `--columns` leaves them out. Chunks are read plain, or compressed as a whole with
 zstd.
+
+Plain rows (texts, numbers, bytes, lists and dicts, without arrays) are stored as Arrow, which needs pyarrow:
+
+    samples (u32) | offsets, which mean nothing here | rows as an Arrow file or stream | its size (u32) | magic
 """
 
 from __future__ import annotations
@@ -24,10 +28,19 @@ from typing import Any, Final
 
 import numpy as np
 
-from brand.chunker.importers.fields import FieldMapping, choose, is_taken
-from brand.chunker.importers.files import reading
-from brand.chunker.importers.raw import at_offsets, below, folder_error, pixels, scalar, settled
-from brand.chunker.sources.shards import Block, Shard
+from brand.chunker.importers.arrow import ArrowFields, ArrowShards, arrow
+from brand.chunker.importers.fields import LOOKED_AT, FieldMapping, choose, is_taken
+from brand.chunker.importers.files import (
+    at_offsets,
+    below,
+    index_errors,
+    listed_file,
+    pixels,
+    reading,
+    scalar,
+    settled,
+)
+from brand.chunker.sources.shards import Block, Shard, Shards
 from brand.errors import SourceError, UsageError
 from brand.formats.record import Numbered
 
@@ -36,64 +49,58 @@ _NUMPY: Final = "i1,i2,i4,i8,u1,u2,u4,u8,f2,f4,f8,c8,c16,?"
 """Dtypes by their number in LitData, from 0 on."""
 _BLOCK_BYTES: Final = 4 << 20
 
+_FLAT: Final = {"no_header_numpy": _NUMPY, "no_header_tensor": _TORCH}
+_MAGIC: Final = b"LDARW01\0"
+_END: Final = struct.Struct("<I8s")
+_FILE: Final = b"ARROW1"
+"""The first bytes of an Arrow file; anything else is an Arrow stream."""
 
-class LitData:
+
+class LitData(Shards):
     """A folder of LitData chunks."""
 
     kind = "litdata"
-    classes = None
 
-    def __init__(self, src: str | os.PathLike[str], choice: FieldMapping) -> None:
-        self._root = Path(src)
-        index = self._root / "index.json"
-        try:
+    def __init__(self, root: Path, choice: FieldMapping) -> None:
+        index = root / "index.json"
+        with index_errors(index, "LitData chunks"):
             told = json.loads(index.read_bytes())
-            config, chunks = told["config"], told["chunks"]
-            refuse(config)
+            config = told["config"]
+            _refuse(config)
             formats = [str(name) for name in config["data_format"]]
             names = list(_names(json.loads(config["data_spec"])[1]))
             self._packed = bool(config.get("compression"))
-            shards = [shard_of(self._root, chunk) for chunk in chunks]
+            self._chunks = [_chunk(root, chunk) for chunk in told["chunks"]]
             self._offered = dict(zip(names, formats, strict=True))
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
-            if isinstance(error, UsageError | SourceError):
-                raise
-            raise folder_error(index, error, "LitData chunks") from error
-        if not shards:
+        if not self._chunks:
             raise SourceError(str(index), "it lists no chunks")
-        self._paths = [below(self._root, shard.name) for shard in shards]
-        self.shards = tuple(shards)
         taken = {name: kind for name, kind in self._offered.items() if is_taken(name, choice)}
         self._readers = {name: _reader(name, kind) for name, kind in taken.items()}
         codecs = {name: codec for name, (codec, _) in self._readers.items()}
         self._fields = choose(settled(codecs, (row for row, _ in self._sized(0))), choice)
-        self.schema, self.choice = self._fields.schema, self._fields.choice
-
-    @property
-    def notes(self) -> list[str]:
-        """Sentences for the report."""
-        return self._fields.renamed
+        shards = (shard for _, shard in self._chunks)
+        super().__init__(shards, self._fields.schema, self._fields.choice, self._fields.renamed)
 
     def read(self, number: int) -> Iterator[Block]:
         """Yield the samples of one shard, as `Shards.read` does."""
         rows: list[dict[str, Any]] = []
-        done = held = 0
+        first = held = 0
         for row, size in self._sized(number):
             rows.append(row)
             held += size
             if held >= _BLOCK_BYTES:
-                yield self._block(rows, done)
-                done, rows, held = done + len(rows), [], 0
+                yield self._block(rows, first)
+                first, rows, held = first + len(rows), [], 0
         if rows:
-            yield self._block(rows, done)
+            yield self._block(rows, first)
 
     def _block(self, rows: list[dict[str, Any]], first: int) -> Block:
         return self._fields.block_of_rows(rows, Numbered(range(first, first + len(rows))))
 
     def _sized(self, number: int) -> Iterator[tuple[dict[str, Any], int]]:
         """Yield the samples of a chunk, and their stored sizes. Raises `SourceError` if the chunk is damaged."""
-        shard, head = self.shards[number], struct.Struct(f"<{len(self._offered)}I")
-        path, position = self._paths[number], -1
+        (path, shard), head = self._chunks[number], struct.Struct(f"<{len(self._offered)}I")
+        position = -1
         with reading(path, shard.name, packed=".zst" if self._packed else "") as file:
             try:
                 for position, data in enumerate(at_offsets(file, shard.samples or 0, None)):
@@ -113,7 +120,7 @@ class LitData:
                 raise SourceError(shard.name, f"sample {position} cannot be read: {error}") from error
 
 
-def refuse(config: Mapping[str, Any]) -> None:
+def _refuse(config: Mapping[str, Any]) -> None:
     """Raise `UsageError` for folders that are not read."""
     loader, packed = config.get("item_loader"), config.get("compression")
     if config.get("encryption"):
@@ -127,26 +134,23 @@ def refuse(config: Mapping[str, Any]) -> None:
         raise UsageError(f"the chunks are compressed ({packed}, {level}): write them with compression_level='chunk'")
 
 
-def shard_of(root: Path, chunk: Mapping[str, Any]) -> Shard:
-    """Return a chunk that the index names. Raises `SourceError`, and the errors of `below`."""
+def _chunk(root: Path, chunk: Mapping[str, Any]) -> tuple[Path, Shard]:
+    """Return a chunk that the index names. Raises as `listed_file` does."""
     name, samples = str(chunk["filename"]), int(chunk["chunk_size"])
-    try:
-        facts = below(root, name).stat()
-    except OSError as error:
-        raise SourceError(name, f"cannot be read: {error.strerror}; index.json lists it") from error
-    return Shard(name, facts.st_size, f"{facts.st_size} {facts.st_mtime_ns}", samples)
+    file = listed_file(root, name)
+    return file.path, Shard(name, file.bytes, file.mark, samples)
 
 
-def _names(spec: Mapping[str, Any], way: tuple[str, ...] = ()) -> Iterator[str]:
+def _names(spec: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[str]:
     """Yield the names of the values of a sample, in their order."""
     children, context = spec["children_spec"], spec.get("context")
     if spec["type"] is None:
-        yield "_".join(way) or "value"
+        yield "_".join(path) or "value"
         return
     keys = json.loads(context) if isinstance(context, str) and context.startswith("[") else None
     names = keys if isinstance(keys, list) and len(keys) == len(children) else range(len(children))
     for name, child in zip(names, children, strict=True):
-        yield from _names(child, (*way, str(name)))
+        yield from _names(child, (*path, str(name)))
 
 
 def _reader(name: str, kind: str) -> tuple[str, Callable[[bytes], Any]]:
@@ -177,7 +181,6 @@ def _array(names: str, order: str, data: bytes) -> Any:
     return np.frombuffer(data, _dtype(names, number), offset=8 + 4 * dimensions).reshape(shape)
 
 
-_FLAT: Final = {"no_header_numpy": _NUMPY, "no_header_tensor": _TORCH}
 _READERS: Final[dict[str, tuple[str, Callable[[bytes], Any]]]] = {
     "str": ("str", bytes.decode),
     "text": ("str", bytes.decode),
@@ -193,3 +196,66 @@ _READERS: Final[dict[str, tuple[str, Callable[[bytes], Any]]]] = {
     "numpy": ("ndarray", partial(_array, _NUMPY, "<")),
     "tensor": ("ndarray", partial(_array, _TORCH, ">")),
 }
+
+
+class LitDataRows(ArrowShards):
+    """A folder of LitData chunks whose rows are Arrow."""
+
+    kind = "litdata"
+
+    def __init__(self, root: Path, choice: FieldMapping) -> None:
+        index = root / "index.json"
+        with index_errors(index, "LitData chunks"):
+            told = json.loads(index.read_bytes())
+            _refuse(told["config"])
+            self._chunks = [_chunk(root, chunk) for chunk in told["chunks"]]
+        first = next(self._batches(0), None)
+        if first is None:
+            raise SourceError(self._chunks[0][1].name, "it holds no rows")
+        rows = arrow().Table.from_batches([first.slice(0, LOOKED_AT)])
+        super().__init__((shard for _, shard in self._chunks), ArrowFields(first.schema, rows.select, choice))
+
+    def read(self, number: int) -> Iterator[Block]:
+        """Yield the samples of one shard, as `Shards.read` does."""
+        yield from self._columns.blocks(self._checked(number))
+
+    def _checked(self, number: int) -> Iterator[Any]:
+        for batch in self._batches(number):
+            self._columns.check(self.shards[number].name, batch.schema, self.shards[0].name)
+            yield batch
+
+    def _batches(self, number: int) -> Iterator[Any]:
+        """Yield batches of some hundred rows. Raises `SourceError` if the chunk is damaged."""
+        library, (path, shard) = arrow(), self._chunks[number]
+        try:
+            with library.memory_map(str(path)) as file:
+                whole = file.read_buffer()
+                size, magic = _END.unpack(whole.slice(whole.size - _END.size))
+                start = whole.size - _END.size - size
+                if magic != _MAGIC or start < 0:
+                    raise SourceError(shard.name, "it does not end with rows of Arrow, as the first chunk does")
+                rows = library.BufferReader(whole.slice(start, size))
+                if whole.slice(start, len(_FILE)).to_pybytes() != _FILE:
+                    yield from library.ipc.open_stream(rows)
+                    return
+                reader = library.ipc.open_file(rows)
+                yield from map(reader.get_batch, range(reader.num_record_batches))
+        except (library.ArrowException, OSError, ValueError, struct.error, IndexError) as error:
+            raise SourceError(shard.name, f"it is damaged or truncated: {error}") from error
+
+
+def open_litdata(src: str | os.PathLike[str], choice: FieldMapping) -> LitData | LitDataRows:
+    """Return the source in a folder of LitData. Raises `SourceError`, `UsageError`, `MissingExtraError`."""
+    root = Path(src)
+    return LitDataRows(root, choice) if _has_rows(root) else LitData(root, choice)
+
+
+def _has_rows(root: Path) -> bool:
+    """Return whether the first chunk ends with rows of Arrow. If it cannot be read, `LitData` reports the error."""
+    try:
+        told = json.loads((root / "index.json").read_bytes())
+        with below(root, str(told["chunks"][0]["filename"])).open("rb") as file:
+            file.seek(-len(_MAGIC), os.SEEK_END)
+            return file.read() == _MAGIC
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError):
+        return False

@@ -28,9 +28,17 @@ from typing import Any, Final
 import numpy as np
 
 from brand.chunker.importers.fields import FieldMapping, choose, is_taken
-from brand.chunker.importers.files import reading
-from brand.chunker.importers.raw import at_offsets, below, folder_error, pixels, scalar, settled
-from brand.chunker.sources.shards import Block, Shard
+from brand.chunker.importers.files import (
+    at_offsets,
+    below,
+    index_errors,
+    listed_file,
+    pixels,
+    reading,
+    scalar,
+    settled,
+)
+from brand.chunker.sources.shards import Block, Shard, Shards
 from brand.errors import SourceError, UsageError
 from brand.formats.record import Numbered
 
@@ -42,38 +50,45 @@ _DTYPES: Final = {
 _SUFFIXES: Final = {"zstd": ".zst", "gz": ".gz", "bz2": ".bz2"}
 """Compression by its name in the index -> its name in `reading`."""
 
+_READERS: Final[dict[str, tuple[str, Callable[[bytes], Any]]]] = {
+    "str": ("str", bytes.decode),
+    "bytes": ("?", bytes),
+    "int": ("int", partial(scalar, np.dtype("<i8"))),
+    "str_int": ("int", int),
+    "str_float": ("float", float),
+    "str_decimal": ("str", bytes.decode),
+    "jpeg": ("image", bytes),
+    "png": ("image", bytes),
+    "pil": ("image", pixels),
+    "json": ("json", json.loads),
+}
 
-class Mds:
+
+class Mds(Shards):
     """A folder of MDS shards."""
 
     kind = "mds"
-    classes = None
 
     def __init__(self, src: str | os.PathLike[str], choice: FieldMapping) -> None:
-        self._root = Path(src)
-        index = self._root / "index.json"
-        try:
-            told = json.loads(index.read_bytes())
-            self._shards = [_ShardFacts(self._root, shard) for shard in told["shards"]]
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise folder_error(index, error, "MDS shards") from error
+        root = Path(src)
+        index = root / "index.json"
+        with index_errors(index, "MDS shards"):
+            self._shards = [_ShardFacts(root, shard) for shard in json.loads(index.read_bytes())["shards"]]
         if not self._shards:
             raise SourceError(str(index), "it lists no shards")
         self._encodings = self._shards[0].encodings
         for shard in self._shards:
             if shard.encodings != self._encodings:
-                raise SourceError(shard.name, f"its columns are not those of {self._shards[0].name}: {shard.encodings}")
+                raise SourceError(
+                    shard.file.name, f"its columns are not those of {self._shards[0].file.name}: {shard.encodings}"
+                )
         taken = {c: e for c, e in self._encodings.items() if is_taken(c, choice)}
         self._readers = {column: _reader(column, encoding) for column, encoding in taken.items()}
-        self.shards = tuple(Shard(shard.name, shard.bytes, shard.mark, shard.samples) for shard in self._shards)
         codecs = {column: codec for column, (codec, _) in self._readers.items()}
         self._fields = choose(settled(codecs, self._rows(0)), choice)
-        self.schema, self.choice = self._fields.schema, self._fields.choice
-
-    @property
-    def notes(self) -> list[str]:
-        """Sentences for the report."""
-        return self._fields.renamed
+        files = ((shard.file, shard.samples) for shard in self._shards)
+        shards = (Shard(file.name, file.bytes, file.mark, samples) for file, samples in files)
+        super().__init__(shards, self._fields.schema, self._fields.choice, self._fields.renamed)
 
     def read(self, number: int) -> Iterator[Block]:
         """Yield the samples of one shard, as `Shards.read` does."""
@@ -86,7 +101,7 @@ class Mds:
         """Yield the samples of a shard. Raises `SourceError` if the shard is damaged."""
         shard = self._shards[number]
         head = struct.Struct(f"<{sum(size is None for size in shard.sizes)}I")
-        with reading(shard.path, shard.name, packed=shard.packed) as file:
+        with reading(shard.file.path, shard.file.name, packed=shard.packed) as file:
             position = -1
             try:
                 for data in at_offsets(file, shard.samples, shard.raw_bytes):
@@ -102,9 +117,9 @@ class Mds:
                         raise ValueError(f"its columns end at byte {start} of {len(data)}")
                     yield row
             except EOFError as error:
-                raise SourceError(shard.name, str(error)) from error
+                raise SourceError(shard.file.name, str(error)) from error
             except (ValueError, struct.error, KeyError) as error:
-                raise SourceError(shard.name, f"sample {position} cannot be read: {error}") from error
+                raise SourceError(shard.file.name, f"sample {position} cannot be read: {error}") from error
 
 
 class _ShardFacts:
@@ -116,27 +131,21 @@ class _ShardFacts:
                 f"a shard has the format {told['format']!r}, version {told['version']!r}, and only MDS 2 is read"
             )
         raw, packed = told["raw_data"], told.get("zip_data")
-        self.name = str(raw["basename"])
-        self.path, facts, self.packed = below(root, self.name), raw, ""
-        if packed and not self.path.exists():
-            self.name = str(packed["basename"])
-            self.path, facts = below(root, self.name), packed
+        facts, self.packed = raw, ""
+        if packed and not below(root, str(raw["basename"])).exists():
+            facts = packed
             kind = str(told["compression"]).partition(":")[0]
             self.packed = _SUFFIXES.get(kind, "")
             if not self.packed:
                 raise ValueError(f"shards compressed with {kind!r} are not read; those with {', '.join(_SUFFIXES)} are")
-        self.raw_bytes, self.bytes, self.samples = int(raw["bytes"]), int(facts["bytes"]), int(told["samples"])
+        self.raw_bytes, self.samples, expected = int(raw["bytes"]), int(told["samples"]), int(facts["bytes"])
         self.encodings: dict[str, str] = dict(zip(told["column_names"], told["column_encodings"], strict=True))
         self.sizes: Sequence[int | None] = [None if not size else int(size) for size in told["column_sizes"]]
         self.at_once = max(1, min(1024, (self.samples << 22) // max(1, self.raw_bytes)))
-        try:
-            found = self.path.stat()
-        except OSError as error:
-            raise SourceError(self.name, f"cannot be read: {error.strerror}; index.json lists it") from error
-        if found.st_size != self.bytes:
-            what = f"it has {found.st_size:,} bytes, and index.json says {self.bytes:,}"
-            raise SourceError(self.name, what, hint="The shard is truncated, or another one")
-        self.mark = f"{found.st_size} {found.st_mtime_ns}"
+        self.file = listed_file(root, str(facts["basename"]))
+        if self.file.bytes != expected:
+            what = f"it has {self.file.bytes:,} bytes, and index.json says {expected:,}"
+            raise SourceError(self.file.name, what, hint="The shard is truncated, or another one")
 
 
 def _reader(column: str, encoding: str) -> tuple[str, Callable[[bytes], Any]]:
@@ -149,38 +158,20 @@ def _reader(column: str, encoding: str) -> tuple[str, Callable[[bytes], Any]]:
     if kind == "ndarray":
         dtype_name, _, shape = more.partition(":")
         known = tuple(map(int, shape.split(","))) if shape else None
-        return "ndarray", _Array(np.dtype(dtype_name).newbyteorder("<") if dtype_name else None, known)
+        dtype = np.dtype(dtype_name).newbyteorder("<") if dtype_name else None
+        return "ndarray", partial(_array, dtype, known)
     others = f"leave it out: --columns names the columns to read. Or write {column!r} again with the encoding bytes"
     why = "a pickle, and reading one can run any program" if kind == "pkl" else "not one value that a field holds"
     raise UsageError(f"column {column!r} has the encoding {encoding!r}, which is {why}; {others}")
 
 
-class _Array:
-    """Reads the payload of an `ndarray`. Dtype and shape are in the encoding, or in the payload itself."""
-
-    def __init__(self, dtype: np.dtype[Any] | None, shape: tuple[int, ...] | None) -> None:
-        self._dtype, self._shape = dtype, shape
-
-    def __call__(self, data: bytes) -> Any:
-        dtype, shape, at = self._dtype, self._shape, 0
-        if dtype is None:
-            dtype, at = np.dtype(_DTYPES[data[0]]), 1
-        if shape is None:
-            count, width = data[at] >> 2, 1 << (data[at] & 3)
-            shape = tuple(np.frombuffer(data, f"<u{width}", count, at + 1).tolist())
-            at += 1 + count * width
-        return np.frombuffer(data, dtype, offset=at).reshape(shape)
-
-
-_READERS: Final[dict[str, tuple[str, Callable[[bytes], Any]]]] = {
-    "str": ("str", bytes.decode),
-    "bytes": ("?", bytes),
-    "int": ("int", partial(scalar, np.dtype("<i8"))),
-    "str_int": ("int", int),
-    "str_float": ("float", float),
-    "str_decimal": ("str", bytes.decode),
-    "jpeg": ("image", bytes),
-    "png": ("image", bytes),
-    "pil": ("image", pixels),
-    "json": ("json", json.loads),
-}
+def _array(dtype: np.dtype[Any] | None, shape: tuple[int, ...] | None, data: bytes) -> Any:
+    """Return the array of a payload. Dtype and shape are in the encoding, or in the payload itself."""
+    at = 0
+    if dtype is None:
+        dtype, at = np.dtype(_DTYPES[data[0]]), 1
+    if shape is None:
+        count, width = data[at] >> 2, 1 << (data[at] & 3)
+        shape = tuple(np.frombuffer(data, f"<u{width}", count, at + 1).tolist())
+        at += 1 + count * width
+    return np.frombuffer(data, dtype, offset=at).reshape(shape)

@@ -1,40 +1,45 @@
-"""Parquet files, cut into shards and read in bounded memory. `arrow` maps types to fields.
+"""Parquet files, and data sets of Hugging Face, read in bounded memory. `arrow` maps types and features to fields.
 
-A shard is some neighbouring row groups of a file. Batches of some megabytes are read from it, whatever the size of a
-row group.
+A shard of Parquet is some neighbouring row groups of a file. Batches of some megabytes are read from it, whatever the
+size of a row group. `save_to_disk` of Hugging Face leaves Arrow streams (`data-00000-of-00002.arrow`), which
+`state.json` lists in order; each is a shard. Other data sets of Hugging Face are Parquet, as `push_to_hub` writes it. A
+data set of the Hub is first downloaded into the Hub's cache. The package `datasets` is not needed.
 """
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
-from brand.chunker.importers.arrow import ArrowFields
-from brand.chunker.importers.arrowtypes import arrow
+from brand.chunker.importers.arrow import ArrowFields, ArrowShards, arrow, arrow_errors, intact
 from brand.chunker.importers.fields import LOOKED_AT, FieldMapping
-from brand.chunker.importers.files import ImportFile, find_files
+from brand.chunker.importers.files import ImportFile, find_files, index_errors, listed_file
 from brand.chunker.sources.shards import Block, Shard
-from brand.errors import SourceError
+from brand.errors import SourceError, UsageError
+from brand.stores.url import is_url, parse_url
 
 STRETCH_BYTES: Final = 64 << 20
 """Bytes of the row groups of a shard together, before compression; a larger row group is a shard of its own."""
 _BATCH_BYTES: Final = 4 << 20
 _BATCH_ROWS: Final = 1 << 15
 _READ_BYTES: Final = 1 << 20
+_DAMAGED: Final = "it is damaged or truncated"
+_SPLIT: Final = re.compile(r"(?:^|[^a-z])(train|validation|valid|val|dev|test)(?=$|[^a-z])")
 
 
-class Parquet:
+class Parquet(ArrowShards):
     """Parquet files with equal columns."""
 
     kind = "parquet"
 
     def __init__(self, src: str | os.PathLike[str], choice: FieldMapping) -> None:
         arrow()
-        self._take(find_files(src, [".parquet", ".pq"], "Parquet file"), choice)
-
-    def _take(self, files: Sequence[ImportFile], choice: FieldMapping) -> None:
+        files = find_files(src, [".parquet", ".pq"], "Parquet file")
         self._stretches: list[tuple[ImportFile, list[int]]] = []
         shards, columns = [], None
         for file in files:
@@ -42,22 +47,13 @@ class Parquet:
                 schema = parquet.schema_arrow
                 if columns is None:
                     columns = ArrowFields(schema, partial(_first, parquet), choice)
-                differs = columns.differs(schema)
-                if differs:
-                    hint = "--columns takes only those that all files have"
-                    raise SourceError(file.name, f"{differs}; it is not as in {files[0].name}", hint=hint)
+                columns.check(file.name, schema, files[0].name, "--columns takes only those that all files have")
                 for groups, samples, size in _cuts(parquet.metadata):
                     self._stretches.append((file, groups))
                     shards.append(Shard(file.name, size, f"{file.mark} {groups[0]} {groups[-1]}", samples))
         if columns is None or not shards:
             raise SourceError(files[0].name, "there are no rows in it, nor in any other file")
-        self._columns, self.shards, self.classes = columns, tuple(shards), columns.classes
-        self.schema, self.choice = columns.fields.schema, columns.fields.choice
-
-    @property
-    def notes(self) -> list[str]:
-        """Sentences for the report."""
-        return self._columns.fields.renamed
+        super().__init__(shards, columns)
 
     def read(self, number: int) -> Iterator[Block]:
         """Yield the rows of one shard, as `Shards.read` does."""
@@ -69,25 +65,13 @@ class Parquet:
             rows = max(1, min(_BATCH_ROWS, _BATCH_BYTES // max(1, mean)))
             names = list(self._columns.fields.columns)
             batches = parquet.iter_batches(rows, row_groups=groups, columns=names, use_threads=False)
-            while (batch := _next(file, batches)) is not None:
-                yield self._columns.block(batch, row)
-                row += batch.num_rows
+            yield from self._columns.blocks(intact(file.name, "it is damaged", batches), row)
 
 
 def _opened(file: ImportFile) -> Any:
     """Open a Parquet file as a context. Raises `SourceError` if it cannot be read."""
-    library = arrow()
-    try:
-        return library.parquet.ParquetFile(file.path, buffer_size=_READ_BYTES, pre_buffer=False)
-    except (library.ArrowException, OSError) as error:
-        raise SourceError(file.name, f"it is not a whole Parquet file: {error}") from error
-
-
-def _next(file: ImportFile, batches: Iterator[Any]) -> Any:
-    try:
-        return next(batches, None)
-    except (arrow().ArrowException, OSError) as error:
-        raise SourceError(file.name, f"it is damaged: {error}") from error
+    with arrow_errors(file.name, "it is not a whole Parquet file"):
+        return arrow().parquet.ParquetFile(file.path, buffer_size=_READ_BYTES, pre_buffer=False)
 
 
 def _first(parquet: Any, names: list[str]) -> Any:
@@ -108,3 +92,86 @@ def _cuts(metadata: Any) -> list[tuple[list[int], int, int]]:
         else:
             cuts.append(([number], group.num_rows, group.total_byte_size))
     return cuts
+
+
+class Saved(ArrowShards):
+    """A folder that `Dataset.save_to_disk` wrote."""
+
+    kind = "hf"
+
+    def __init__(self, root: Path, choice: FieldMapping) -> None:
+        library, state = arrow(), root / "state.json"
+        with index_errors(state, "Arrow files"):
+            told = json.loads(state.read_bytes())
+            self._files = [listed_file(root, str(file["filename"]), state.name) for file in told["_data_files"]]
+        if told.get("_indices_data_files"):
+            raise SourceError(str(state), "its rows are in another order: call flatten_indices() and save it again")
+        if not self._files:
+            raise SourceError(str(state), "it lists no files")
+        with library.OSFile(str(self._files[0].path)) as file:
+            reader = _stream(self._files[0], file)
+            schema = reader.schema
+            first = next(intact(self._files[0].name, _DAMAGED, reader), None)
+        rows = schema.empty_table() if first is None else library.Table.from_batches([first.slice(0, LOOKED_AT)])
+        shards = (Shard(file.name, file.bytes, file.mark) for file in self._files)
+        super().__init__(shards, ArrowFields(schema, rows.select, choice))
+
+    def read(self, number: int) -> Iterator[Block]:
+        """Yield the rows of one shard, as `Shards.read` does."""
+        file, row = self._files[number], 0
+        with arrow().OSFile(str(file.path)) as stream:
+            reader = _stream(file, stream)
+            self._columns.check(file.name, reader.schema, self._files[0].name)
+            for batch in intact(file.name, _DAMAGED, reader):
+                step = max(1, min(_BATCH_ROWS, _BATCH_BYTES * batch.num_rows // max(1, batch.nbytes)))
+                cut = (batch.slice(start, step) for start in range(0, batch.num_rows, step))
+                yield from self._columns.blocks(cut, row)
+                row += batch.num_rows
+
+
+def open_hf(src: str | os.PathLike[str], choice: FieldMapping) -> Saved | Parquet:
+    """Return the source in a folder, in Parquet files, or at `hf://datasets/OWNER/NAME`.
+
+    Raises `SourceError`, `UsageError`.
+    """
+    arrow()
+    root = Path(src)
+    if is_url(src):
+        from brand.stores.hub import download
+
+        root = download(parse_url(str(src)), "*.parquet")
+    if (root / "dataset_dict.json").exists():
+        splits = sorted(path.parent.name for path in root.glob("*/state.json"))
+        raise UsageError(
+            f"{os.fspath(src)} has the splits {', '.join(splits)}: convert each of them, as {root / splits[0]}"
+            if splits
+            else f"{os.fspath(src)} has no splits"
+        )
+    if (root / "state.json").exists():
+        return Saved(root, choice)
+    _refuse_splits(os.fspath(src), root)
+    return Parquet(root, choice)
+
+
+def _refuse_splits(src: str, root: Path) -> None:
+    """Raise `UsageError` if a folder holds the files of several splits."""
+    if not root.is_dir():
+        return
+    found: dict[str, str] = {}
+    for file in find_files(
+        root, [".parquet", ".pq"], "Parquet file, and no state.json, so `save_to_disk` did not write it"
+    ):
+        split = _SPLIT.search(file.name.lower())
+        if split is not None:
+            found.setdefault(split[1], file.name)
+    if len(found) > 1:
+        first = next(iter(found.values()))
+        pattern = re.sub(r"-\d{5}-of-\d{5}", "-*", first)
+        raise UsageError(
+            f"{src} has the splits {', '.join(sorted(found))}: convert each of them, as '{src.rstrip('/')}/{pattern}'"
+        )
+
+
+def _stream(file: ImportFile, stream: Any) -> Any:
+    with arrow_errors(file.name, "it is not an Arrow stream"):
+        return arrow().ipc.open_stream(stream)

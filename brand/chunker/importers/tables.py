@@ -8,14 +8,13 @@ samples of it. Libraries are recognized by the names of their classes, so that n
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
-from brand.chunker.importers.arrow import ArrowFields
-from brand.chunker.importers.arrowtypes import arrow
+from brand.chunker.importers.arrow import ArrowFields, arrow
 from brand.chunker.importers.fields import (
     LOOKED_AT,
     ROWS_LOOKED_AT,
@@ -28,14 +27,11 @@ from brand.chunker.importers.fields import (
 )
 from brand.chunker.sources.shards import Block
 from brand.errors import SchemaError, UsageError
+from brand.formats.header import Schema
 from brand.formats.record import Numbered
-from brand.formats.schema import Schema
 
 _ROWS_AT_ONCE: Final = 1024
-_ROWS: Final = {
-    ("polars", "DataFrame"): "table.to_arrow()",
-    ("polars", "LazyFrame"): "table.collect().to_arrow()",
-}
+_ROWS: Final = {("polars", "DataFrame"): "table.to_arrow()", ("polars", "LazyFrame"): "table.collect().to_arrow()"}
 """Library and class of a table -> code that makes a table that `pack` accepts."""
 
 
@@ -45,14 +41,9 @@ class Table:
 
     fields: Fields
     rows: int
-    columns: Any
-    """`PandasColumns` or `ArrowColumns`."""
+    blocks: Iterator[Block]
+    """All rows, in order."""
     classes: tuple[str, ...] | None = None
-
-    def blocks(self) -> Iterator[Block]:
-        """Yield all rows, in order."""
-        columns: Iterator[Block] = self.columns.blocks(self.fields)
-        return columns
 
 
 def table_of(samples: Any, schema: Mapping[str, str] | None) -> Table | None:
@@ -64,9 +55,14 @@ def table_of(samples: Any, schema: Mapping[str, str] | None) -> Table | None:
     if ("pandas", "DataFrame") in kinds:
         return _pandas(samples, schema)
     if ("pyarrow", "Table") in kinds or ("pyarrow", "RecordBatch") in kinds:
-        return _arrow(_ArrowTable(samples), schema)
+        table = samples if hasattr(samples, "to_batches") else arrow().Table.from_batches([samples])
+        batches = iter(table.to_batches(max_chunksize=_ROWS_AT_ONCE))
+        return _arrow(table.schema, lambda names: table.select(names).slice(0, LOOKED_AT), len(table), batches, schema)
     if ("datasets", "Dataset") in kinds:
-        return _arrow(_HubTable(samples), schema)
+        stored = samples.with_format("arrow")  # the stored values, without decoding
+        batches = (batch for some in stored.iter(_ROWS_AT_ONCE) for batch in some.to_batches())
+        arrow_schema = samples.features.arrow_schema
+        return _arrow(arrow_schema, lambda names: stored[:LOOKED_AT].select(names), len(samples), batches, schema)
     _refuse(samples, kinds)
     return None
 
@@ -81,73 +77,16 @@ def _choice(names: Sequence[str], schema: Mapping[str, str] | None) -> FieldMapp
     return FieldMapping(parsed.names, dict(parsed.fields))
 
 
-def _in_order(natural: dict[str, str], schema: Mapping[str, str] | None) -> list[tuple[str, str]]:
-    return list(natural.items()) if schema is None else [(name, natural[name]) for name in schema]
-
-
-class _ArrowTable:
-    """A table or a record batch of PyArrow."""
-
-    def __init__(self, table: Any) -> None:
-        self._table, self.schema, self.rows = table, table.schema, table.num_rows
-
-    def first(self, names: list[str]) -> Any:
-        return self._table.select(names).slice(0, LOOKED_AT)
-
-    def batches(self) -> Iterator[Any]:
-        whole = self._table if hasattr(self._table, "to_batches") else arrow().Table.from_batches([self._table])
-        yield from whole.to_batches(max_chunksize=_ROWS_AT_ONCE)
-
-
-class _HubTable:
-    """A `Dataset` of Hugging Face: its stored values, without decoding."""
-
-    def __init__(self, dataset: Any) -> None:
-        self._dataset = dataset.with_format("arrow")
-        self.schema, self.rows = dataset.features.arrow_schema, len(dataset)
-
-    def first(self, names: list[str]) -> Any:
-        return self._dataset[:LOOKED_AT].select(names)
-
-    def batches(self) -> Iterator[Any]:
-        for table in self._dataset.iter(_ROWS_AT_ONCE):
-            yield from table.to_batches()
-
-
-@dataclass(frozen=True)
-class ArrowColumns:
-    """Rows in Arrow's memory."""
-
-    table: Any
-    columns: ArrowFields
-
-    def blocks(self, _: Fields) -> Iterator[Block]:
-        """Yield all rows, in order."""
-        row = 0
-        for batch in self.table.batches():
-            yield self.columns.block(batch, row)
-            row += batch.num_rows
-
-
-def _arrow(table: Any, schema: Mapping[str, str] | None) -> Table:
-    choice = _choice(table.schema.names, schema)
-    columns = ArrowFields(table.schema, table.first, choice, order=None if schema is None else tuple(schema))
-    return Table(columns.fields, table.rows, ArrowColumns(table, columns), columns.classes)
-
-
-@dataclass(frozen=True)
-class PandasColumns:
-    """Rows of a DataFrame."""
-
-    frame: Any
-
-    def blocks(self, fields: Fields) -> Iterator[Block]:
-        """Yield all rows, in order."""
-        for start in range(0, len(self.frame), _ROWS_AT_ONCE):
-            some = self.frame.iloc[start : start + _ROWS_AT_ONCE]
-            called = Numbered(range(start, start + len(some)), "row")
-            columns = {column: _values(some[column]) for column in fields.columns}
-            yield fields.block(columns, called)
+def _arrow(
+    arrow_schema: Any,
+    first_rows: Callable[[list[str]], Any],
+    rows: int,
+    batches: Iterator[Any],
+    schema: Mapping[str, str] | None,
+) -> Table:
+    choice, order = _choice(arrow_schema.names, schema), None if schema is None else tuple(schema)
+    columns = ArrowFields(arrow_schema, first_rows, choice, order=order)
+    return Table(columns.fields, rows, columns.blocks(batches), columns.classes)
 
 
 def _pandas(frame: Any, schema: Mapping[str, str] | None) -> Table:
@@ -156,8 +95,15 @@ def _pandas(frame: Any, schema: Mapping[str, str] | None) -> Table:
         raise UsageError("the names of the table's columns must be texts, and no two alike: table.columns = [...]")
     choice = _choice(names, schema)
     natural = {name: _codec(frame[name]) for name in names}
-    fields = choose(_in_order(natural, schema), choice)
-    return Table(fields, len(frame), PandasColumns(frame))
+    fields = choose(((name, natural[name]) for name in schema or names), choice)
+
+    def blocks() -> Iterator[Block]:
+        for start in range(0, len(frame), _ROWS_AT_ONCE):
+            some = frame.iloc[start : start + _ROWS_AT_ONCE]
+            called = Numbered(range(start, start + len(some)), "row")
+            yield fields.block({column: _values(some[column]) for column in fields.columns}, called)
+
+    return Table(fields, len(frame), blocks())
 
 
 def _codec(series: Any) -> str:

@@ -1,32 +1,182 @@
-"""From the folder that a user names to a source: listed, joined with its transcripts, without the unusable files."""
+"""From the folder that a user names to a source: listed, joined with its transcripts, without the unusable files.
+
+The scan finds the files that cannot be read. If every file must be decoded, all processes decode here. The work folder
+keeps the result, so a conversion that was stopped does not decode again. Bad files end the conversion with an error, or
+it leaves them out of the source and reports them. If the whole folder holds files of another kind, leaving files out
+does not help: `misfit_hint` explains that to the user.
+
+Two companions may be written next to the samples. `skipped.tsv` lists the files that were left out. `extras.zip` holds
+the transcripts (tables and sidecars) and the empty folders of the source; `brand unpack` restores them.
+"""
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
-from brand.chunker.plan.options import Options
-from brand.chunker.plan.report import OnProgress, Problem
-from brand.chunker.sources.check import SKIP_HINT, Memo, leave_out_unusable, misfit_hint
-from brand.chunker.sources.companions import write_extras, write_skipped
+import numpy as np
+
+from brand.chunker.plan.plan import Options
+from brand.chunker.plan.report import OnProgress, Problem, StageProgress
 from brand.chunker.sources.folders import ScannedFolder, check_folder, scan_folder
+from brand.chunker.sources.listing import join_table, not_taken
 from brand.chunker.sources.source import FolderSource
-from brand.chunker.sources.transcripts import join_table, not_taken
+from brand.chunker.sources.workers import run_tasks
 from brand.errors import SourceError, UsageError, counted
-from brand.formats.media import has_soundfile
+from brand.formats.constants import EXTRAS_NAME, SKIPPED_NAME, most_unpacked
+from brand.formats.media import HEAD_BYTES, has_soundfile, kind_of
+from brand.formats.publish import publish_bytes, storage_errors
 from brand.stores.url import is_url, parse_url
 
-Kind = Literal["images", "audio"]
+SKIP_HINT: Final = "--on-error skip leaves such files out and lists them"
+_FILES_A_TASK: Final = 32
+_LOOKED_AT: Final = 64
+"""Number of inspected files, evenly spread over the folder."""
+_VERBS: Final = {"image": "`brand convert images` is for images", "audio": "`brand convert audio` is for audio files"}
 
+Bad = list[tuple[int, str]]
+"""(index, reason) of files that do not decode."""
+
+_DATE: Final = (1980, 1, 1, 0, 0, 0)  # so that every run writes equal bytes
+
+Kind = Literal["images", "audio"]
 Target = str | os.PathLike[str]
 """A path; for the data set that is written also a URL, as a str."""
-
 FIELDS: Final[dict[Kind, Literal["image", "audio"]]] = {"images": "image", "audio": "audio"}
 """Kind of folder -> field that holds a file's bytes."""
+
+
+def write_skipped(into: Path, problems: Iterable[Problem]) -> list[str]:
+    """Write `skipped.tsv` into a folder, unless no file was left out. Return the names of the files written.
+
+    It has one line for each file that was left out, sorted by path. Paths are escaped, so a tab or a line break in a
+    name does not break the table.
+    """
+    rows = sorted((p.path, p.reason) for p in problems)
+    if not rows:
+        return []
+    lines = ["path\treason", *map("\t".join, rows)]
+    with storage_errors(into, "cannot write"):
+        (into / SKIPPED_NAME).write_bytes(("\n".join(lines) + "\n").encode())
+    return [SKIPPED_NAME]
+
+
+def write_extras(into: Path, folder: ScannedFolder, source: FolderSource, table: Path | None) -> list[str]:
+    """Write `extras.zip` into a folder, unless it would be empty. Return the names of the files written."""
+    names = []
+    if table is not None and table.resolve().is_relative_to(folder.root.resolve()):
+        names.append(table.resolve().relative_to(folder.root.resolve()).as_posix())
+    empty = [f"{name}/" for name in sorted(folder.empty_folders)]
+    if not names and not empty and not source.listing.entries["sidecar"].any():
+        return []
+    path = into / EXTRAS_NAME
+    with storage_errors(path, "cannot write"):
+        for method in (zipfile.ZIP_DEFLATED, zipfile.ZIP_STORED):
+            with zipfile.ZipFile(path, "w", method) as archive:
+                for name in empty:
+                    archive.writestr(zipfile.ZipInfo(name, _DATE), b"")
+                for name in (*names, *source.all_sidecars()):
+                    info, data = zipfile.ZipInfo(name, _DATE), (folder.root / name).read_bytes()
+                    archive.writestr(info, data, compress_type=method)
+                unpacked = sum(info.file_size for info in archive.infolist())
+            if unpacked <= most_unpacked(path.stat().st_size):
+                break
+    return [EXTRAS_NAME]
+
+
+class Memo:
+    """Results that take long to make, stored in a folder for a run that continues this one."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def remember(self, name: str, key: str, compute: Callable[[], Any]) -> Any:
+        """Return the result of `compute`, or the one that is stored under `name` for the same `key`. Raises OSError."""
+        path = self.folder / f"{name}.json"
+        with suppress(FileNotFoundError, ValueError):
+            stored = json.loads(path.read_bytes())
+            if stored["key"] == key:
+                return stored["value"]
+        value = compute()
+        publish_bytes(path, json.dumps({"key": key, "value": value}).encode())
+        return value
+
+
+def leave_out_unusable(
+    memo: Memo, folder: ScannedFolder, source: FolderSource, options: Options, on_progress: OnProgress
+) -> list[Problem]:
+    """Leave the files that cannot be used out of the source, and return them.
+
+    Raises `SourceError` for the first such file unless errors are skipped, and if no file is left.
+    """
+    problems, alone, misfit = list(folder.problems), set(folder.lost_sidecars), ""
+    if options.decode_all:
+        key = f"{source.fingerprint(times=True)} {source.file_field}"
+        bad: Bad = memo.remember("checked", key, lambda: _decode_all(source, options, on_progress))
+        problems += [Problem.of(source.listing.key(index), reason) for index, reason in bad]
+        alone.update(name for index, _ in bad for name in source.sidecars(index))
+        if len(bad) == len(source):
+            misfit = misfit_hint(source)
+        if bad:
+            source.leave_out([index for index, _ in bad])
+    if alone:
+        alone.difference_update(source.all_sidecars())
+        problems += [Problem.of(name, "the audio file that it belongs to was left out") for name in sorted(alone)]
+    if problems and not options.skip_errors:
+        more = f"{counted(len(problems) - 1, 'more file')} cannot be used either. " if len(problems) > 1 else ""
+        raise SourceError(problems[0].path, problems[0].reason, hint=misfit or more + SKIP_HINT)
+    if not len(source):
+        first = f"The first: {problems[0].path}: {problems[0].reason}"
+        hint = f"{first}. {misfit}" if misfit else first
+        raise SourceError(str(folder.root), "none of its files can be used", hint=hint)
+    return problems
+
+
+def _decode_all(source: FolderSource, options: Options, on_progress: OnProgress) -> Bad:
+    bad: Bad = []
+    sizes = source.listing.entries["size"]
+    total, total_bytes = len(source), int(sizes.sum())
+    done = done_bytes = 0
+    for first, found in run_tasks(_decode_some, source, range(0, total, _FILES_A_TASK), jobs=options.processes):
+        bad += found
+        some = sizes[first : first + _FILES_A_TASK]
+        done, done_bytes = done + len(some), done_bytes + int(some.sum())
+        on_progress(StageProgress("check", done, total, done_bytes, total_bytes))
+    return sorted(bad)
+
+
+def _decode_some(source: FolderSource, first: int) -> Bad:
+    bad = []
+    for index in range(first, min(first + _FILES_A_TASK, len(source))):
+        try:
+            source.check(index)
+        except SourceError as error:
+            bad.append((index, error.reason))
+    return bad
+
+
+def misfit_hint(source: FolderSource) -> str:
+    """Return advice for the user if no inspected file is of the kind that is converted; else an empty text."""
+    total, kinds = len(source), set[str]()
+    looked_at = min(total, _LOOKED_AT)
+    for index in np.linspace(0, max(0, total - 1), looked_at, dtype=np.int64).tolist():
+        try:
+            with (source.root / source.listing.key(index)).open("rb") as file:
+                kinds.add((kind_of(file.read(HEAD_BYTES)) or "").partition("/")[0])
+        except OSError:
+            continue
+    if source.file_field in kinds or not kinds:
+        return ""
+    what = {"image": "an image", "audio": "an audio file"}[source.file_field]
+    which = f"none of the {counted(total, 'file')}" if looked_at == total else f"none of {looked_at} inspected files"
+    how = next((verb for kind, verb in _VERBS.items() if kind in kinds), "brand.pack takes samples of any kind")
+    return f"In this folder {which} is {what}: {how}"
 
 
 @dataclass(frozen=True)
@@ -83,8 +233,7 @@ class FoundFiles:
 
     def write_companions(self, into: Path) -> list[str]:
         """Write `skipped.tsv` and `extras.zip` into a folder, each if it has contents. Return their names."""
-        written = write_skipped(into, self.problems), write_extras(into, self.folder, self.source, self.table)
-        return [name for name in written if name is not None]
+        return write_skipped(into, self.problems) + write_extras(into, self.folder, self.source, self.table)
 
 
 def find(request: FolderRequest, scratch: Path, memo: Memo, on_progress: OnProgress) -> FoundFiles:
@@ -93,16 +242,8 @@ def find(request: FolderRequest, scratch: Path, memo: Memo, on_progress: OnProgr
     Raises `UsageError`, and `SourceError` if a file cannot be used or none is left.
     """
     table, options = request.table, request.options
-    folder = scan_folder(
-        request.root,
-        scratch,
-        labels=options.with_labels,
-        known=options.classes,
-        sidecars=request.kind == "audio" and table is None,
-        follow_links=options.follow_links,
-        exclude=table,
-        on_progress=on_progress,
-    )
+    sidecars = request.kind == "audio" and table is None
+    folder = scan_folder(request.root, scratch, options, sidecars=sidecars, exclude=table, on_progress=on_progress)
     notes = []
     if folder.ignored:
         notes.append(f"{counted(folder.ignored, 'hidden file or folder', 'hidden files or folders')} ignored")

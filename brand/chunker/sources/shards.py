@@ -1,17 +1,50 @@
-"""A source that must be read from the front: the Protocol that each file format implements.
+"""A source that must be read from its front: the Protocol of all file formats, and the first stage of an import.
 
 A `Shard` is a stretch that one process reads from its front to its end: a tar file, a few row groups of a Parquet file,
 some megabytes of a JSONL file. `Shards` is the interface: each file format (`importers`) is one class with these
 methods, and knows nothing of processes, runs or chunks.
+
+`exchange` reads every shard once. A task is a *stretch*: one shard, or several small ones that follow each other. The
+worker that reads it writes a part and publishes it, so a run that was stopped reads no finished stretch again. The
+second stage is that of every conversion: it reads the parts as one source (`spool`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any, ClassVar, Final
 
-from brand.formats.schema import Schema
+import xxhash
+
+from brand.chunker.plan.plan import Options
+from brand.chunker.plan.report import OnProgress, Problem, StageProgress
+from brand.chunker.sources.shuffle import SortKeys
+from brand.chunker.sources.spool import (
+    PARTS_NAME,
+    PartWriter,
+    SortedPart,
+    SpoolSource,
+    find_part,
+    publish_part,
+    source_of,
+)
+from brand.chunker.sources.workers import run_tasks
+from brand.errors import SchemaError, SourceError, counted
+from brand.formats.header import Schema
+from brand.formats.media import other_kind
+from brand.formats.publish import storage_errors
+from brand.formats.record import encode_columns
+
+LEAST_BYTES: Final = 32 << 20
+"""The fewest stored bytes of a stretch; smaller shards are joined."""
+_VERSION: Final = 3
+"""Version of the form of parts. Increase it when the form changes, so that parts of earlier versions are made again."""
+SKIP_HINT: Final = "--on-error skip leaves such samples out and lists them"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,35 +90,181 @@ class Bad:
     """Advice for the user."""
 
 
-class Shards(Protocol):
+class Shards(ABC):
     """A source of shards. Picklable: workers receive it, and open the files themselves."""
 
-    @property
-    def kind(self) -> str:
-        """The source's format, by its name in the header and in the command."""
+    kind: ClassVar[str]
+    """The source's format, by its name in the header and in the command."""
 
-    @property
-    def shards(self) -> Sequence[Shard]:
-        """All shards, in the order of the source."""
+    def __init__(
+        self,
+        shards: Iterable[Shard],
+        schema: Schema,
+        choice: str = "",
+        notes: Sequence[str] = (),
+        classes: tuple[str, ...] | None = None,
+    ) -> None:
+        """`choice` are the options that change the samples, as a text that is equal for equal options.
 
-    @property
-    def schema(self) -> Schema:
-        """Fields of the samples."""
+        `notes` are facts about the source for the report, in sentences. `classes` names the values of `label`.
+        """
+        self.shards, self.schema, self.choice = tuple(shards), schema, choice
+        self.notes, self.classes = tuple(notes), classes
 
-    @property
-    def classes(self) -> tuple[str, ...] | None:
-        """Names of the values of `label`; None if there are none."""
-
-    @property
-    def choice(self) -> str:
-        """The options that change the samples (`--null`), as a text that is equal for equal options."""
-
-    @property
-    def notes(self) -> Sequence[str]:
-        """Facts about the source for the report, in sentences."""
-
+    @abstractmethod
     def read(self, number: int) -> Iterator[Block | Bad]:
         """Yield the samples of one shard, in order, in bounded memory.
 
         Raises `SourceError` that names the shard if the rest of it cannot be read.
         """
+
+
+def cut_stretches(sizes: Sequence[int], least: int) -> list[range]:
+    """Return shards of these sizes in stretches of at least `least` bytes; the last one may be smaller. Pure."""
+    stretches, first, held = [], 0, 0
+    for number, size in enumerate(sizes):
+        held += size
+        if held >= least:
+            stretches.append(range(first, number + 1))
+            first, held = number + 1, 0
+    if first < len(sizes):
+        stretches.append(range(first, len(sizes)))
+    return stretches
+
+
+@dataclass(frozen=True)
+class ExchangeContext:
+    """The facts that a worker needs to make any part."""
+
+    source: Shards
+    stretches: Sequence[range]
+    seed: int
+    folder: Path
+    """Folder of the parts."""
+    skip: bool
+    """Leave out samples that cannot be used."""
+
+    def identity(self, number: int) -> str:
+        """Return the identity of the contents of a part, as far as it is known before reading."""
+        source = self.source
+        shards = [(shard.name, shard.bytes, shard.mark) for shard in self._shards(number)]
+        told = [_VERSION, source.kind, source.schema.fields, source.choice, self.seed, self.skip, number, shards]
+        return xxhash.xxh3_128_hexdigest(json.dumps(told).encode("utf-8", "surrogateescape"))
+
+    def bytes(self, number: int) -> int:
+        """Return the stored bytes of a stretch."""
+        return sum(shard.bytes for shard in self._shards(number))
+
+    def _shards(self, number: int) -> list[Shard]:
+        return [self.source.shards[shard] for shard in self.stretches[number]]
+
+
+def exchange(
+    source: Shards, options: Options, folder: Path, on_progress: OnProgress
+) -> tuple[SpoolSource, list[Problem], int]:
+    """Write all parts below the work folder `folder`.
+
+    Returns them as one source, the samples that were left out, and the number of parts that an earlier run had made.
+    Raises `SourceError`, `StorageError`, `InterruptedConversionError`.
+    """
+    stretches = cut_stretches([shard.bytes for shard in source.shards], LEAST_BYTES)
+    plan = ExchangeContext(source, stretches, options.seed, folder / PARTS_NAME, options.skip_errors)
+    with storage_errors(folder, "cannot write"):
+        plan.folder.mkdir(exist_ok=True)
+        _remove_others(plan)
+    parts: dict[int, SortedPart] = {}
+    found = samples = done = 0
+    totals = [shard.samples for shard in source.shards]
+    total = None if None in totals else sum(number or 0 for number in totals)
+    total_bytes = sum(map(plan.bytes, range(len(stretches))))
+    for number, (part, was_there) in run_tasks(make_part, plan, range(len(stretches)), jobs=options.processes):
+        parts[number] = part
+        found += was_there
+        samples += part.samples
+        done += plan.bytes(number)
+        on_progress(StageProgress("spool", samples, total, done, total_bytes))
+    if not samples:
+        raise SourceError("samples", "there are none: every shard is empty, or all samples were left out")
+    on_progress(StageProgress("spool", samples, samples, total_bytes, total_bytes))
+    ordered = [parts[number] for number in range(len(stretches))]
+    return source_of(folder, source.schema, ordered), [p for part in ordered for p in part.problems], found
+
+
+def make_part(plan: ExchangeContext, number: int) -> tuple[SortedPart, bool]:
+    """Make one part, unless an earlier run has made it. Return the part, and whether an earlier run had made it.
+
+    Raises `SourceError`, `StorageError`.
+    """
+    identity = plan.identity(number)
+    found = find_part(plan.folder, number, identity)
+    if found is not None:
+        return found, True
+    keys = SortKeys(plan.seed, number)
+    with storage_errors(plan.folder, "cannot write"), PartWriter(plan.folder, number, keys) as writer:
+        problems = list[Problem]()
+        for shard_number in plan.stretches[number]:
+            shard = plan.source.shards[shard_number]
+            before = writer.samples + len(problems)
+            for block in plan.source.read(shard_number):
+                problems += _take(plan, shard, writer, block)
+            _compare(shard, writer.samples + len(problems) - before)
+        part = writer.finish(problems)
+    publish_part(plan.folder, number, identity, part)
+    return part, False
+
+
+def _take(plan: ExchangeContext, shard: Shard, writer: PartWriter, block: Block | Bad) -> list[Problem]:
+    """Add a block; return the samples that are left out."""
+    if isinstance(block, Bad):
+        problem = Problem.of(f"{shard.name}, {block.called}", block.reason)
+        return _left_out(plan, shard, problem, f"{block.called}: {block.reason}", block.hint)
+    if not len(block):
+        return []
+    try:
+        _check_files(plan.source.schema, block)
+        writer.add(encode_columns(plan.source.schema, block.columns, block.called))
+    except SchemaError as error:
+        if len(block) > 1:
+            singly = (_take(plan, shard, writer, block.only(position)) for position in range(len(block)))
+            return [problem for problems in singly for problem in problems]
+        problem = Problem.of(f"{shard.name}, {block.called[0]}", str(error).removeprefix(f"{block.called[0]}, "))
+        return _left_out(plan, shard, problem, str(error), _hint_for(plan.source, block))
+    return []
+
+
+def _check_files(schema: Schema, block: Block) -> None:
+    """Raise `SchemaError` if a value of an image or audio field is not such a file."""
+    for name, codec in schema.variable:
+        if codec in ("image", "audio"):
+            for called, data in zip(block.called, block.columns[name], strict=True):
+                found = other_kind(codec, data) if isinstance(data, bytes) and data else ""
+                if found:
+                    raise SchemaError(f"{called}, field {name!r} ({codec}): its contents are {found}")
+
+
+def _left_out(plan: ExchangeContext, shard: Shard, problem: Problem, reason: str, hint: str) -> list[Problem]:
+    if plan.skip:
+        return [problem]
+    raise SourceError(shard.name, reason, hint=f"{hint}; {SKIP_HINT}" if hint else SKIP_HINT)
+
+
+def _hint_for(source: Shards, block: Block) -> str:
+    """Return advice for a single sample that does not fit the schema."""
+    for name, codec in source.schema.fields:
+        if block.columns[name][0] is None and codec != "json":
+            return f"--null {name}=VALUE replaces each missing value"
+    return "--field NAME=CODEC stores a field with another codec"
+
+
+def _compare(shard: Shard, found: int) -> None:
+    if shard.samples is not None and shard.samples != found:
+        what = f"it holds {counted(found, 'sample')}, and its index says {shard.samples:,}"
+        raise SourceError(shard.name, what, hint="The file is truncated, or belongs to another version of the source")
+
+
+def _remove_others(plan: ExchangeContext) -> None:
+    """Remove parts that belong to another division of the source, so that they do not take its disk space."""
+    numbers = {path.stem for path in plan.folder.iterdir()} - {f"{number:06d}" for number in range(len(plan.stretches))}
+    for path in [path for path in plan.folder.iterdir() if path.stem in numbers]:
+        with suppress(FileNotFoundError):
+            path.unlink()

@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.formats.mapped import map_array, release
+from brand.formats.arrays import map_array, release
 
 BLOCK: Final = 1 << 20
 """Keys sorted at a time: 16 MiB with their indices."""

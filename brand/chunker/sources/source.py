@@ -9,22 +9,21 @@ from __future__ import annotations
 
 import os
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
 from brand.chunker.sources.folders import ScannedFolder
-from brand.chunker.sources.kinds import other_kind
 from brand.chunker.sources.listing import SIDECARS
 from brand.errors import SourceError
-from brand.formats.media import check_image, decode_audio, duration
-from brand.formats.record import encode_records, head_struct, record_parts
-from brand.formats.records import Records
-from brand.formats.schema import Schema
+from brand.formats.header import Schema
+from brand.formats.media import check_image, decode_audio, duration, other_kind
+from brand.formats.record import Records, encode_records, head_struct, record_parts
 
 Indices = NDArray[np.integer[Any]]
 
@@ -36,63 +35,57 @@ _ENTRIES_AT_ONCE: Final = 1 << 18
 _WILLNEED: Final = getattr(os, "POSIX_FADV_WILLNEED", None)
 
 
-class Source(Protocol):
+class Source(ABC):
     """Samples of known number, readable in any order, from any process."""
 
-    @property
-    def schema(self) -> Schema:
-        """Fields of the samples."""
+    schema: Schema
+    """Fields of the samples."""
+    file_field: str = ""
+    """Field that holds a source file's bytes; empty if there is none."""
 
-    @property
-    def file_field(self) -> str:
-        """Field that holds a source file's bytes; empty if there is none."""
+    stretches: tuple[int, ...]
+    """Samples in each stretch that is shuffled with random numbers of its own; their sum is the length."""
 
     @property
     def raw_bytes(self) -> int | None:
         """Bytes of all records together; None if the source must read them to know."""
+        return None
 
-    @property
-    def stretches(self) -> Sequence[int]:
-        """Samples in each stretch that is shuffled with random numbers of its own; their sum is the length."""
+    def __len__(self) -> int:
+        return sum(self.stretches)
 
-    def __len__(self) -> int: ...
-
-    def sizes(self, indices: Indices) -> NDArray[np.int64] | None:
+    def sizes(self, indices: Indices) -> NDArray[np.int64] | None:  # noqa: ARG002 - the sizes are not known here
         """Return raw sizes of these samples' records in bytes; None if the source must read them to know."""
+        return None
 
+    @abstractmethod
     def records(self, indices: Indices) -> Records:
         """Return records of these samples. Raises `SourceError` or `SchemaError`, which names the sample at fault."""
 
+    @abstractmethod
     def fingerprint(self, *, times: bool) -> str:
         """Return the identity of the contents, as far as it is known before reading.
 
         With `times`, it depends on the files' dates, too.
         """
 
-    def release(self) -> None:
+    def release(self) -> None:  # noqa: B027 - most sources hold no such memory
         """Release memory that serves only speed. A worker calls this between chunks."""
 
 
-class FolderSource:
+class FolderSource(Source):
     """The files of an image or audio folder."""
 
     def __init__(
         self, folder: ScannedFolder, field: str, *, with_text: bool = False, with_duration: bool = False
     ) -> None:
         self.root, self.listing, self.file_field = folder.root, folder.listing, field
+        self.stretches = (len(self.listing),)
         label = [("label", "int")] if folder.classes is not None else []
         text = [(name, "str") for name in ("text", *self.listing.columns)] if with_text else []
         seconds = [DURATION] if with_duration else []
         self.schema = Schema.parse([(field, field), *label, *seconds, *text, ("key", "str")])
         self._labelled, self.with_text, self._with_duration = bool(label), with_text, with_duration
-
-    def __len__(self) -> int:
-        return len(self.listing)
-
-    @property
-    def stretches(self) -> tuple[int]:
-        """One stretch of all samples."""
-        return (len(self),)
 
     @property
     def raw_bytes(self) -> int:
@@ -166,6 +159,13 @@ class FolderSource:
                     seen.add(name)
                     yield name
 
+    def leave_out(self, bad: Sequence[int]) -> None:
+        """Leave out the files with these indices; others move up."""
+        mask = np.zeros(len(self), bool)
+        mask[list(bad)] = True
+        self.listing = self.listing.without(mask)
+        self.stretches = (len(self.listing),)
+
     def _read(self, indices: Sequence[int]) -> list[bytes]:
         descriptors: list[int] = []
         index = -1
@@ -226,25 +226,11 @@ class FolderSource:
             raise SourceError(sidecars[0], f"not a transcript in UTF-8: {error}") from error
 
 
-class IndexableSource:
+class IndexableSource(Source):
     """Anything with `len` and `[i]` that returns dicts. Each worker asks for its own items."""
 
-    file_field = ""
-    raw_bytes = None
-
     def __init__(self, samples: Any, schema: Schema) -> None:
-        self.samples, self.schema = samples, schema
-
-    def __len__(self) -> int:
-        return len(self.samples)
-
-    @property
-    def stretches(self) -> tuple[int]:
-        """One stretch of all samples."""
-        return (len(self),)
-
-    def sizes(self, indices: Indices) -> None:
-        """Return None: sizes are not known."""
+        self.samples, self.schema, self.stretches = samples, schema, (len(samples),)
 
     def records(self, indices: Indices) -> Records:
         """Get the items, and encode them."""
@@ -255,6 +241,3 @@ class IndexableSource:
     def fingerprint(self, *, times: bool) -> str:  # noqa: ARG002 - an indexable has no dates
         """Return a digest of the length, the only known fact; the plan adds the records of the probe."""
         return f"indexable:{len(self)}"
-
-    def release(self) -> None:
-        """Do nothing, because no memory is held."""

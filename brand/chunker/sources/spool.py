@@ -1,48 +1,193 @@
-"""How are the samples of a source that can be read only once, in its own order, read in shuffled order?
+"""How are the samples of a source that is read only once, in its own order, read in shuffled order?
 
-They are first written to disk, as one part for each stretch of the source (`sortedparts`). `SpoolSource` then finds any
-record. `spool` writes an iterable, which is one stretch; `exchange` writes a source of many.
+An external sort does it. Each stretch of the source becomes a *part*. Its records are collected up to `RUN_BYTES`; such
+a run is written *sorted by the samples' shuffle keys*. A chunk is a range of keys, so each run holds its records of the
+chunk in one piece. Reading a chunk takes one read for each run instead of one for each sample.
+
+    NUMBER.records   the runs, one after the other
+    NUMBER.spans     offset, size and checksum of each record, in the order of the source
+    NUMBER.json      the facts of the part, written last: a part without it does not exist
+
+The files are not flushed to the device. A run that finds a part of an earlier run compares its checksum first. A
+record gets its checksum before it is sorted, and `SpoolSource`, which finds any record, compares it. `spool` writes an
+iterable, which is one stretch; `exchange` (`shards`) writes a source of many.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import islice, pairwise
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from brand.chunker.plan.report import OnProgress, StageProgress
-from brand.chunker.sources.shuffle import SortKeys
-from brand.chunker.sources.sortedparts import PARTS_NAME, SPAN, PartWriter, SortedPart, part_files
-from brand.chunker.sources.source import Indices
+from brand.chunker.plan.report import OnProgress, Problem, StageProgress
+from brand.chunker.sources.shuffle import SortKeys, sorted_places
+from brand.chunker.sources.source import Indices, Source
 from brand.errors import SourceError
-from brand.formats.mapped import gather, map_array, release
-from brand.formats.publish import storage_errors
-from brand.formats.record import encode_records
-from brand.formats.records import Records
-from brand.formats.schema import Schema
+from brand.formats.arrays import gather, map_array, release
+from brand.formats.contents import cut_blocks
+from brand.formats.header import Schema
+from brand.formats.publish import file_digest, publish_bytes, storage_errors
+from brand.formats.record import Records, encode_records
+from brand.reprs import Reprs
+
+PARTS_NAME: Final = "parts"
+"""Folder of the parts in a work folder."""
+RUN_BYTES: Final = 32 << 20
+SPAN: Final = np.dtype([("offset", "<u8"), ("size", "<u8"), ("checksum", "<u8")])
+_OBJECT_BYTES: Final = 64
+"""Bytes that Python needs for each record in addition to its contents."""
+_COPIED_BYTES: Final = 4 << 20
+"""Bytes that are copied in one call."""
 
 SAMPLES_A_STEP: Final = 1024
 _SPANS_A_STEP: Final = 1 << 18
 
 
-class SpoolSource:
+@dataclass(frozen=True)
+class SortedPart:
+    """The facts of a finished part."""
+
+    samples: int
+    file_bytes: int
+    """Size of the file of records."""
+    raw_bytes: int
+    """Bytes of all records together."""
+    digest: str
+    """Checksum of the records in the order of the source, and of their number."""
+    files_digest: str
+    """Checksums of the two files as they were written."""
+    problems: tuple[Problem, ...] = ()
+    """Samples that were left out."""
+
+
+class PartWriter(Reprs, shows="_records.name samples _held"):
+    """Writes the two files of one part. The caller publishes the part that `finish` returns.
+
+    A thread sorts and writes a run while the caller makes the records of the next one. While it writes, it owns the
+    files, their checksums and the count of written samples. It ends with the `with` block.
+    """
+
+    def __init__(self, folder: Path, number: int, keys: SortKeys) -> None:
+        self._records, self._spans = (path.open("wb") for path in part_files(folder, number))
+        self._keys = keys
+        self.samples = self.raw_bytes = self._written = self._held = 0
+        self._run: list[Records] = []
+        self._digest, self._of_records, self._of_spans = (xxhash.xxh3_128() for _ in range(3))
+        self._thread = ThreadPoolExecutor(1, "part")
+        self._writing: Future[None] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.shutdown()
+        self._records.close()
+        self._spans.close()
+
+    def add(self, records: Records) -> bool:
+        """Add the next records, which fill their memory. Return whether a run is full. Raises `StorageError`."""
+        self._digest.update(records.memory.data)
+        self._run.append(records)
+        self.samples += len(records)
+        self.raw_bytes += len(records.memory)
+        self._held += len(records.memory) + _OBJECT_BYTES * len(records)
+        if self._held < RUN_BYTES:
+            return False
+        self._hand_over()
+        return True
+
+    def finish(self, problems: Sequence[Problem] = ()) -> SortedPart:
+        """Write the collected records, and return the facts of the part. Raises `StorageError`."""
+        self._hand_over()
+        self._await_run()
+        with storage_errors(Path(self._records.name), "cannot write"):
+            self._records.flush()
+            self._spans.flush()
+        self._digest.update(self.samples.to_bytes(8, "little"))
+        files = self._of_records.hexdigest() + self._of_spans.hexdigest()
+        return SortedPart(self.samples, self._written, self.raw_bytes, self._digest.hexdigest(), files, tuple(problems))
+
+    def _hand_over(self) -> None:
+        """Pass the collected records to the thread, which writes one run at a time."""
+        self._await_run()
+        if self._run:
+            self._writing = self._thread.submit(self._write_run, self._run)
+        self._run, self._held = [], 0
+
+    def _await_run(self) -> None:
+        if self._writing is not None:
+            self._writing.result()
+
+    def _write_run(self, run: Sequence[Records]) -> None:
+        """Write the records of one run sorted by key, and their spans in the order of the source."""
+        sizes = np.concatenate([records.sizes for records in run])
+        order = sorted_places(self._keys.next(len(sizes)))
+        together = Records.side_by_side(b"".join([records.memory.data for records in run]), sizes)
+        ordered = together[order]
+        rows = np.empty(len(sizes), SPAN)
+        rows["offset"][order] = self._written + np.cumsum(ordered.sizes) - ordered.sizes
+        rows["size"] = sizes
+        rows["checksum"] = together.checksums()
+        with storage_errors(Path(self._records.name), "cannot write"):
+            for low, high in cut_blocks(ordered.sizes, _COPIED_BYTES):
+                copied = ordered[low:high].joined()
+                self._of_records.update(copied)
+                self._records.write(copied)
+            self._of_spans.update(rows.tobytes())
+            self._spans.write(rows.tobytes())
+        self._written += len(together.memory)
+
+
+def part_files(folder: Path, number: int) -> tuple[Path, Path]:
+    """Return the paths of the records and the spans of a part."""
+    return folder / f"{number:06d}.records", folder / f"{number:06d}.spans"
+
+
+def publish_part(folder: Path, number: int, identity: str, part: SortedPart) -> None:
+    """Mark a part as finished. `identity` is that of its contents, as far as the source knows it before reading."""
+    path = folder / f"{number:06d}.json"
+    with storage_errors(path, "cannot write"):
+        publish_bytes(path, json.dumps({"identity": identity, "part": asdict(part)}).encode())
+
+
+def find_part(folder: Path, number: int, identity: str) -> SortedPart | None:
+    """Return the sorted part with this identity that an earlier run finished, if its files are unchanged."""
+    try:
+        told = json.loads((folder / f"{number:06d}.json").read_bytes())
+        if told["identity"] != identity:
+            return None
+        facts = told["part"]
+        part = SortedPart(**facts | {"problems": tuple(Problem(**problem) for problem in facts["problems"])})
+        found = "".join(file_digest(path)[1] for path in part_files(folder, number))
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return None
+    return part if found == part.files_digest else None
+
+
+def has_parts(folder: Path) -> bool:
+    """Return whether any part is finished in this folder."""
+    return folder.is_dir() and any(folder.glob("*.json"))
+
+
+class SpoolSource(Source):
     """Spooled samples. Picklable; each process opens the files for itself.
 
     A record has an address: the files of records share one address space, with a gap between them.
     """
 
-    file_field = ""
-
     def __init__(self, folder: Path, schema: Schema, parts: Sequence[SortedPart]) -> None:
         self.folder, self.schema = folder, schema
         self.stretches = tuple(part.samples for part in parts)
-        self.raw_bytes = sum(part.raw_bytes for part in parts)
+        self._raw_bytes = sum(part.raw_bytes for part in parts)
         digests = [part.digest for part in parts]
         self._digest = digests[0] if len(digests) == 1 else xxhash.xxh3_128_hexdigest("".join(digests).encode())
         room = np.array([part.file_bytes + 1 for part in parts], np.int64)
@@ -51,8 +196,10 @@ class SpoolSource:
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_spans"}
 
-    def __len__(self) -> int:
-        return sum(self.stretches)
+    @property
+    def raw_bytes(self) -> int:
+        """Bytes of all records together."""
+        return self._raw_bytes
 
     def sizes(self, indices: Indices) -> NDArray[np.int64]:
         """Return the exact sizes."""
@@ -101,7 +248,7 @@ class SpoolSource:
                     file.seek(offset)
                     _read_whole(file, memory[begin:end], path)
 
-    def fingerprint(self, *, times: bool) -> str:  # noqa: ARG002 - what is spooled has no dates
+    def fingerprint(self, *, times: bool) -> str:  # noqa: ARG002 - spooled records have no dates
         """Return the checksum of all records."""
         return self._digest
 
@@ -122,7 +269,7 @@ def _read_whole(file: Any, memory: memoryview, path: Path) -> None:
         memory = memory[count:]
 
 
-def joined(folder: Path, schema: Schema, parts: Sequence[SortedPart]) -> SpoolSource:
+def source_of(folder: Path, schema: Schema, parts: Sequence[SortedPart]) -> SpoolSource:
     """Return the source of finished parts, one after the other. Writes the spans of all of them to one file.
 
     Raises `StorageError`.
@@ -144,39 +291,12 @@ def _rows_of(path: Path) -> Iterator[NDArray[np.void]]:
 
 
 def spool(
-    samples: Iterable[Mapping[str, Any]],
-    schema: Schema,
-    seed: int,
-    folder: Path,
-    *,
-    total: int | None,
-    on_progress: OnProgress,
-) -> SpoolSource:
-    """Encode an iterable into `folder`.
-
-    Raises `SchemaError`, which names the sample at fault, and `SourceError` if the iterable is empty.
-    """
-    return spool_records(_encoded(samples, schema), schema, seed, folder, total=total, on_progress=on_progress)
-
-
-def spool_records(
-    records: Iterable[Records],
-    schema: Schema,
-    seed: int,
-    folder: Path,
-    *,
-    total: int | None,
-    on_progress: OnProgress,
+    records: Iterable[Records], schema: Schema, seed: int, folder: Path, *, total: int | None, on_progress: OnProgress
 ) -> SpoolSource:
     """Write records, which fill their memories, into `folder`. Raises `SourceError` if there are none."""
     with storage_errors(folder, "cannot write"):
         (folder / PARTS_NAME).mkdir(exist_ok=True)
-    records_path, spans_path = part_files(folder / PARTS_NAME, 0)
-    with (
-        records_path.open("wb") as data,
-        spans_path.open("wb") as spans,
-        PartWriter(data, spans, SortKeys(seed)) as writer,
-    ):
+    with PartWriter(folder / PARTS_NAME, 0, SortKeys(seed)) as writer:
         for some in records:
             if writer.add(some):
                 on_progress(StageProgress("spool", writer.samples, total, writer.raw_bytes, None))
@@ -184,10 +304,11 @@ def spool_records(
     if not part.samples:
         raise SourceError("samples", "there are none: the iterable is empty")
     on_progress(StageProgress("spool", part.samples, part.samples, part.raw_bytes, part.raw_bytes))
-    return joined(folder, schema, [part])
+    return source_of(folder, schema, [part])
 
 
-def _encoded(samples: Iterable[Mapping[str, Any]], schema: Schema) -> Iterator[Records]:
+def encoded(samples: Iterable[Mapping[str, Any]], schema: Schema) -> Iterator[Records]:
+    """Yield the records of an iterable, for `spool`. Raises `SchemaError`, which names the sample at fault."""
     iterator, first = iter(samples), 0
     while block := list(islice(iterator, SAMPLES_A_STEP)):
         yield encode_records(schema, block, range(first, first + len(block)))

@@ -1,6 +1,6 @@
 """How do several machines convert one folder, if they share only a folder that all of them see?
 
-planning    one plan for all machines               job         the contents of the plan
-running     one chunk, by any process               parts       a task: some of the chunks
+planning    one plan for all machines
+running     one chunk, by any process, or all chunks of a task
 sealing     from the chunks to the data set
 """

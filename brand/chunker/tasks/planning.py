@@ -1,9 +1,18 @@
 """How do several machines agree on one plan, and how do they keep all other conversions out?
 
-The first machine lists the source, decides, and publishes the *shared plan* (`job`): a folder that it makes under a
-name of its own and renames. A rename onto a folder with contents fails, so the first plan is final, even if two
-machines make one at the same time. All others load it: they neither list the source nor decode it again. Each compares
-its options, the versions of Brand and zstandard, and the list of files with those of the plan.
+A `Job` names a planned conversion, and is small and picklable, so an engine can send it anywhere. All decisions are in
+the *shared plan*, a folder in the work folder of the target, which does not change:
+
+    plan.json      the claim: data set, source, versions                        Claim
+    job.json       the options of the user, and all decisions                   JobDecisions
+    names.bin, entries.bin, ...   the files of the source                       listing
+    order.bin      the order of the samples                                     shuffle
+    skipped.tsv, extras.zip       the companions, which `sealing` publishes     request
+
+The first machine lists the source, decides, and publishes the plan: it makes the folder under a name of its own and
+renames it. A rename onto a folder with contents fails, so the first plan is final, even if two machines make one at the
+same time. All others load it: they neither list the source nor decode it again. Each compares its options, the versions
+of Brand and zstandard, and the list of files with those of the plan.
 
 Two locks in the work folder save work and report conflicts early. Nothing depends on them, because some cluster file
 systems have locks that hold for one machine only.
@@ -14,30 +23,154 @@ systems have locks that hold for one machine only.
 
 from __future__ import annotations
 
+import base64
 import fcntl
 import os
 import shutil
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
-from brand.chunker.plan.report import OnProgress, StageProgress
-from brand.chunker.sources.probe import decide
+from brand.chunker.plan.plan import ChunkPlan
+from brand.chunker.plan.report import OnProgress, Problem, StageProgress
+from brand.chunker.sources.folders import ScannedFolder
+from brand.chunker.sources.listing import Listing
 from brand.chunker.sources.request import FolderRequest, find, hinted
-from brand.chunker.tasks.job import JOB_NAME, Job, JobDecisions, pack_decided, read_decided
-from brand.chunker.work.claim import CLAIM_NAME, Claim, check_claim, read_claim
-from brand.chunker.work.folder_work import FolderWork, check_folder_target
-from brand.chunker.work.work import locked
-from brand.errors import InterruptedConversionError, TargetExistsError, UsageError
-from brand.formats.constants import MANIFEST_NAME, SHARED_PLAN_NAME, WORK_NAME
-from brand.formats.publish import file_digest, storage_errors, storage_reason, sync_folder
+from brand.chunker.sources.source import DURATION, FolderSource
+from brand.chunker.work.chunks import decide
+from brand.chunker.work.work import CLAIM_NAME, Claim, FolderWork, check_claim, check_folder_target, locked, read_claim
+from brand.errors import InterruptedConversionError, LayoutError, NotADataSetError, TargetExistsError, UsageError
+from brand.formats.compression import Compression
+from brand.formats.constants import (
+    EXTRAS_NAME,
+    MANIFEST_NAME,
+    MAX_DICTIONARY,
+    SHARED_PLAN_NAME,
+    SKIPPED_NAME,
+    WORK_NAME,
+)
+from brand.formats.header import Header, natural, pack_header
+from brand.formats.manifest import identity, pack_signed, parse_signed
+from brand.formats.publish import file_digest, storage_errors, storage_reason, sync_file, sync_folder
 
 PLAN_WAIT_S: Final = 6 * 3600.0
 """Seconds that a machine waits for another one to list, and perhaps to decode, the source."""
 _POLL_S: Final = 0.2
+JOB_NAME: Final = "job.json"
+_MARKER: Final = "brand-job"
+_HINT: Final = "Remove the data set's folder to start again"
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A planned conversion, by name; `run` makes its chunks, `seal` finishes it."""
+
+    source: str
+    """Absolute path of the folder that is converted."""
+    target: str
+    """Absolute path of the data set. All machines see the same folder there."""
+    data_set_id: bytes
+    chunks: int
+    """Number of chunks to make: 0, 1, ..., `chunks - 1`."""
+
+    def check(self, number: int) -> None:
+        """Raise `UsageError` if this conversion has no such chunk."""
+        if not 0 <= number < self.chunks:
+            raise UsageError(f"chunk {number}: {self.target} has chunks 0 to {self.chunks - 1}")
+
+
+@dataclass(frozen=True)
+class JobDecisions:
+    """The options of the user, and all decisions before the first chunk."""
+
+    asked: Mapping[str, Any]
+    """The options that every machine must give: name -> value."""
+    parts: int
+    """Number of tasks for which the conversion was planned; 0 if it was not divided."""
+    plan: ChunkPlan
+    entries: str
+    """File of the listing that has the files to convert."""
+    columns: tuple[str, ...]
+    """Columns of the table of transcripts that became fields."""
+    with_text: bool
+    problems: tuple[Problem, ...]
+    notes: tuple[str, ...]
+    companions: tuple[str, ...]
+
+    def source(self, folder: Path, root: Path) -> FolderSource:
+        """Return the files to convert, which are below `root` on this machine; `folder` is that of the shared plan.
+
+        Raises `LayoutError` if they do not have the fields of the plan.
+        """
+        header = self.plan.header
+        listed = ScannedFolder(root, Listing(folder, self.entries, self.columns), header.classes)
+        with_duration = DURATION in header.schema.fields
+        source = FolderSource(
+            listed, header.source["file_field"], with_text=self.with_text, with_duration=with_duration
+        )
+        if source.schema != header.schema or len(source) != header.samples:
+            raise LayoutError("the list of files does not fit the plan", path=folder / self.entries, hint=_HINT)
+        return source
+
+
+def pack_decided(decided: JobDecisions) -> bytes:
+    """Return the contents of `job.json`."""
+    plan = decided.plan
+    own = {each.name: getattr(decided, each.name) for each in fields(decided) if each.name not in ("plan", "problems")}
+    facts = own | {
+        "problems": [asdict(problem) for problem in decided.problems],
+        "id": plan.data_set_id.hex(),
+        "header": plan.header.to_json(),
+        "raw_bytes": plan.raw_bytes,
+        "worth": plan.compression.worth,
+        "expected_ratio": plan.compression.expected_ratio,
+        "dictionary": base64.b64encode(plan.compression.dictionary).decode(),
+    }
+    return pack_signed(_MARKER, facts)
+
+
+def parse_decided(data: bytes, path: Path) -> JobDecisions:
+    """Read the output of `pack_decided`. Raises a `FormatError` if it is invalid."""
+    value = parse_signed(data, path, marker=_MARKER, name="plan", hint=_HINT)
+    try:
+        header = Header.from_json(value["header"], path)
+        dictionary = base64.b64decode(value["dictionary"], validate=True)
+        codec: Literal["none", "zstd"] = "zstd" if header.compression == "zstd" else "none"
+        compression = Compression(codec, dictionary, float(value["worth"]), float(value["expected_ratio"]))
+        raw_bytes = natural(value["raw_bytes"], "raw_bytes")
+        plan = ChunkPlan(header, compression, identity(value["id"]), pack_header(header), raw_bytes)
+        decided = JobDecisions(
+            asked=dict(value["asked"]),
+            parts=natural(value["parts"], "parts"),
+            plan=plan,
+            entries=str(value["entries"]),
+            columns=tuple(map(str, value["columns"])),
+            with_text=value["with_text"] is True,
+            problems=tuple(Problem(str(each["path"]), str(each["reason"])) for each in value["problems"]),
+            notes=tuple(map(str, value["notes"])),
+            companions=tuple(map(str, value["companions"])),
+        )
+        if "/" in decided.entries or not set(decided.companions) <= {EXTRAS_NAME, SKIPPED_NAME}:
+            raise ValueError("an invalid file name")
+        if len(dictionary) > MAX_DICTIONARY or "file_field" not in header.source:
+            raise ValueError("an invalid dictionary or source")
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise LayoutError(f"the plan is malformed: {error!r}", path=path, hint=_HINT) from error
+    return decided
+
+
+def read_decided(folder: Path) -> JobDecisions:
+    """Read the shared plan in `folder`. Raises a `FormatError`, also if there is none, and OSError."""
+    path = folder / JOB_NAME
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        raise NotADataSetError("there is no plan of tasks here", path=path, hint=_HINT) from None
+    return parse_decided(data, path)
 
 
 def plan(request: FolderRequest, place: Path, parts: int, on_progress: OnProgress) -> Job:
@@ -50,7 +183,7 @@ def plan(request: FolderRequest, place: Path, parts: int, on_progress: OnProgres
         StorageError: The storage refused a read or a write.
         InterruptedConversionError: Another machine has been making the plan for six hours.
     """
-    with joined(place) as folder, storage_errors(place, "cannot write"):
+    with shared_work_folder(place) as folder, storage_errors(place, "cannot write"):
         if not is_planned(folder):
             with _alone(folder / "planning", place, on_progress):
                 if not is_planned(folder):
@@ -59,7 +192,7 @@ def plan(request: FolderRequest, place: Path, parts: int, on_progress: OnProgres
 
 
 @contextmanager
-def joined(place: Path) -> Iterator[Path]:
+def shared_work_folder(place: Path) -> Iterator[Path]:
     """Open the work folder of a target, shared with all processes of one plan. It is made if it is missing.
 
     Raises `TargetExistsError`, `StorageError`.
@@ -122,11 +255,7 @@ def _publish(scratch: Path, final: Path) -> None:
     If another machine was faster, its folder wins.
     """
     for file in scratch.iterdir():
-        descriptor = os.open(file, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        sync_file(file)
     sync_folder(scratch)
     try:
         scratch.rename(final)

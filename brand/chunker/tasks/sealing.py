@@ -2,8 +2,8 @@
 
 `seal` reads the front of each chunk: it must be that of this plan, at this place, and whole. The chunk's table becomes
 a row of the index; its fixed fields become columns, from the file that the process that made the chunk has stored
-(`kept`), or else from the chunk itself. So results need not travel, and the process that started the tasks may have
-ended. Then `seal` writes the companions that the plan holds, the index, and the manifest, last of all.
+(`KeptChunks`), or else from the chunk itself. So results need not travel, and the process that started the tasks may
+have ended. Then `seal` writes the companions that the plan holds, the index, and the manifest, last of all.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -19,19 +18,15 @@ from typing import Final
 import numpy as np
 
 from brand.chunker.plan.report import OnProgress, Report, StageProgress, silent
-from brand.chunker.tasks.job import JobDecisions, read_decided
-from brand.chunker.tasks.parts import by_part, missing
-from brand.chunker.tasks.planning import is_planned
-from brand.chunker.work.chunks import Written
-from brand.chunker.work.folder_work import FolderWork
-from brand.chunker.work.kept import KEPT_NAME, KeptChunks
-from brand.chunker.work.work import locked
+from brand.chunker.tasks.planning import JobDecisions, is_planned, read_decided
+from brand.chunker.tasks.running import by_task, missing
+from brand.chunker.work.chunks import KEPT_NAME, KeptChunks, Written
+from brand.chunker.work.work import FolderWork, locked
 from brand.errors import ForeignFileError, FormatError, MissingChunksError, MissingFileError, NotADataSetError, counted
 from brand.formats.chunk import read_front
 from brand.formats.constants import MANIFEST_NAME, SHARED_PLAN_NAME, WORK_NAME, chunk_name
 from brand.formats.contents import read_fixed
 from brand.formats.index import IndexBuilder, companions_in
-from brand.formats.index import seal as seal_index
 from brand.formats.manifest import Manifest, read_manifest
 from brand.formats.publish import storage_errors
 
@@ -56,16 +51,15 @@ def seal(target: str | Path, on_progress: OnProgress = silent) -> Report:
     started, place = time.monotonic(), Path(target)
     folder = place / WORK_NAME
     if not folder.is_dir():
-        return _sealed_before(place, started)
+        return _report(place, read_manifest(place), started)
     _check_names(place, folder)
     with locked(folder, str(place), lambda: None, wait_s=LOCK_WAIT_S), storage_errors(place, "cannot write"):
         work = FolderWork(place, folder)
         if (place / MANIFEST_NAME).exists():  # a seal that was killed while it tidied up
             work.tidy()
-            return _sealed_before(place, started)
+            return _report(place, read_manifest(place), started)
         decided = read_decided(folder / SHARED_PLAN_NAME)
-        header, compression = decided.plan.header, decided.plan.compression
-        builder = IndexBuilder(folder / "built", header, place)
+        builder = IndexBuilder(folder / "built", decided.plan.header, place)
         _add_chunks(place, folder, decided, builder, on_progress)
         for name in decided.companions:
             if (folder / SHARED_PLAN_NAME / name).exists():  # a seal that was killed has published it
@@ -74,15 +68,7 @@ def seal(target: str | Path, on_progress: OnProgress = silent) -> Report:
         for name in decided.companions:
             if name not in companions:
                 raise MissingFileError("the file that belongs to the data set is missing", path=place / name)
-        dictionary_bytes = len(compression.dictionary)
-        manifest = seal_index(
-            work.target,
-            builder,
-            data_set_id=decided.plan.data_set_id,
-            dictionary_size=dictionary_bytes,
-            companions=companions,
-        )
-        work.tidy()
+        manifest = work.seal(decided.plan, builder, companions)
     return _report(place, manifest, started, decided)
 
 
@@ -102,22 +88,15 @@ def _check_names(place: Path, folder: Path) -> None:
         raise _unfinished(place, decided, lost, [])
 
 
-@dataclass(frozen=True)
-class _Bad:
-    """A chunk that must be made again."""
-
-    reason: str
-
-
 def _add_chunks(
     place: Path, folder: Path, decided: JobDecisions, builder: IndexBuilder, on_progress: OnProgress
 ) -> None:
     header, lost, reasons = decided.plan.header, list[int](), list[str]()
     done = done_bytes = 0
     for number, chunk in _read_all(place, folder, decided):
-        if isinstance(chunk, _Bad):
+        if isinstance(chunk, str):
             lost.append(number)
-            reasons.append(chunk.reason)
+            reasons.append(chunk)
             continue
         if not lost:  # else there will be no index: only look for further bad chunks
             builder.add(number, chunk.rows, chunk.checksum, chunk.columns)
@@ -128,13 +107,13 @@ def _add_chunks(
         raise _unfinished(place, decided, lost, reasons)
 
 
-def _read_all(place: Path, folder: Path, decided: JobDecisions) -> Iterator[tuple[int, Written | _Bad]]:
-    """Yield the facts of each chunk for the index, in order.
+def _read_all(place: Path, folder: Path, decided: JobDecisions) -> Iterator[tuple[int, Written | str]]:
+    """Yield the facts of each chunk for the index, in order; for one that must be made again, the reason.
 
     Threads wait for the storage; memory holds a few hundred chunks.
     """
 
-    def read(number: int) -> tuple[int, Written | _Bad]:
+    def read(number: int) -> tuple[int, Written | str]:
         return number, _read(place, folder, decided, number)
 
     numbers = iter(range(decided.plan.header.chunks))
@@ -143,7 +122,7 @@ def _read_all(place: Path, folder: Path, decided: JobDecisions) -> Iterator[tupl
             yield from readers.map(read, some)
 
 
-def _read(place: Path, folder: Path, decided: JobDecisions, number: int) -> Written | _Bad:
+def _read(place: Path, folder: Path, decided: JobDecisions, number: int) -> Written | str:
     path, plan = place / chunk_name(number), decided.plan
     try:
         with path.open("rb") as file:
@@ -157,20 +136,17 @@ def _read(place: Path, folder: Path, decided: JobDecisions, number: int) -> Writ
                 return kept
             return Written(front.rows, front.preamble.checksum, read_fixed(file, front, path), found=True)
     except FileNotFoundError:
-        return _Bad(f"chunk {number} is missing")
+        return f"chunk {number} is missing"
     except FormatError as error:
-        return _Bad(str(error))
+        return str(error)
 
 
 def _unfinished(place: Path, decided: JobDecisions, lost: list[int], reasons: list[str]) -> MissingChunksError:
     count = decided.plan.header.chunks
-    parts = by_part(lost, count, decided.parts) if decided.parts else {}
+    parts = by_task(lost, count, decided.parts) if decided.parts else {}
     what = ("is" if len(lost) == 1 else "are") + (" missing or damaged" if reasons else " missing")
-    error = MissingChunksError(
-        f"{place} is not finished: {counted(len(lost), 'chunk')} of {count:,} {what}",
-        lost,
-        parts,
-    )
+    message = f"{place} is not finished: {counted(len(lost), 'chunk')} of {count:,} {what}"
+    error = MissingChunksError(message, lost, parts)
     for reason in reasons[:_SHOWN]:
         error.add_note(f"  {reason}")
     if not parts:
@@ -183,12 +159,7 @@ def _unfinished(place: Path, decided: JobDecisions, lost: list[int], reasons: li
     return error
 
 
-def _sealed_before(place: Path, started: float) -> Report:
-    """Return the report of a data set that is finished. Raises `NotADataSetError` if there is none."""
-    return _report(place, read_manifest(place), started, None)
-
-
-def _report(place: Path, manifest: Manifest, started: float, decided: JobDecisions | None) -> Report:
+def _report(place: Path, manifest: Manifest, started: float, decided: JobDecisions | None = None) -> Report:
     header = manifest.header
     return Report(
         target=str(place),

@@ -1,32 +1,96 @@
-"""One chunk: the records of its samples -> a finished temporary file, unless an earlier run has made the chunk."""
+"""The chunks of a source: decided from a probe, made from records, and found again after an earlier run.
+
+A chunk is written to a temporary file, unless an earlier run has made it. When a chunk is at its place, in a store or
+made by another machine, its rows and its columns are stored in a file of the work folder (`KeptChunks`). So a chunk
+that was made need not be read again. The file is used if its checksum is right, and if the chunk has the size that the
+rows state.
+
+    magic (8 bytes), identity of the data set (16), checksum of the chunk's front (8), rows, columns
+    XXH3-64 of all that (8)
+"""
 
 from __future__ import annotations
 
+import struct
+import time
+import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO, Final, Protocol
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
-from brand.chunker.plan.plan import ChunkPlan
-from brand.chunker.sources.shuffle import open_order
+from brand.chunker.plan.plan import ChunkPlan, Layout, Options, make_plan
+from brand.chunker.sources.shuffle import open_order, write_order
 from brand.chunker.sources.source import Indices, Source
 from brand.errors import FormatError, SchemaError
+from brand.formats.arrays import release
 from brand.formats.chunk import front_size, pack_front, parse_preamble, read_front
-from brand.formats.compression import Compressor
+from brand.formats.compression import Compression, Compressor, Mode
 from brand.formats.constants import ROW, chunk_name
 from brand.formats.contents import cut_blocks, read_fixed
 from brand.formats.header import Header
-from brand.formats.mapped import release
 from brand.formats.publish import storage_errors
-from brand.formats.record import fixed_columns
-from brand.formats.records import Records
+from brand.formats.record import Records, fixed_columns, fixed_dtype
 from brand.formats.values import Buffer
+
+_PROBE_SAMPLES: Final = 16_384
+_PROBE_BYTES: Final = 8 << 20
 
 _OBJECT_BYTES: Final = 128
 """Bytes that Python needs for each record in addition to its contents."""
+KEPT_NAME: Final = "kept"
+_HEAD: Final = struct.Struct("<8s16sQ")
+_DIGEST: Final = struct.Struct("<Q")
+_MAGIC: Final = b"\x89BRKEPT\n"
+
+
+def decide(
+    source: Source, kind: str, classes: tuple[str, ...] | None, options: Options, order_path: Path
+) -> tuple[ChunkPlan, float]:
+    """Return the plan of a conversion, and the speed of reading and compression in bytes per second.
+
+    Writes the order of the samples. `kind` is the name of the source in the header. Raises `SourceError`,
+    `SchemaError`, `StorageError`.
+    """
+    compression: Mode | Compression = options.compression
+    layout, like = options.layout, options.like
+    if like is not None:
+        like.check(source.schema, classes)
+        compression, layout = like.compression, Layout(like.chunk_size)
+    with storage_errors(order_path, "cannot write"):
+        write_order(order_path, source.stretches, options.seed)
+    started = time.monotonic()
+    probe = _probe(source, order_path)
+    plan = make_plan(
+        samples=len(source),
+        raw_bytes=source.raw_bytes,
+        probe=probe,
+        compression=compression,
+        layout=layout,
+        schema=source.schema,
+        classes=classes,
+        seed=options.seed,
+        source={"kind": kind} | ({"file_field": source.file_field} if source.file_field else {}),
+        fingerprint=source.fingerprint(times=False),
+    )
+    return plan, sum(map(len, probe)) / max(1e-3, time.monotonic() - started)
+
+
+def _probe(source: Source, order_path: Path) -> list[bytes]:
+    """Return records of random samples, which are those of the first places: up to 16,384 samples or 8 MiB."""
+    indices = open_order(order_path, len(source))[:_PROBE_SAMPLES]
+    sizes = source.sizes(indices)
+    if sizes is not None:
+        return list(source.records(indices[: 1 + int(np.searchsorted(np.cumsum(sizes), _PROBE_BYTES))]))
+    probe: list[bytes] = []
+    while len(probe) < len(indices) and sum(map(len, probe)) < _PROBE_BYTES:
+        probe += source.records(indices[len(probe) : 2 * len(probe) + 16])  # sizes unknown: twice as many each time
+    return probe
 
 
 @dataclass(frozen=True)
@@ -167,3 +231,50 @@ def _check_labels(header: Header, indices: Indices, columns: NDArray[np.void]) -
     if len(wrong):
         sample, label = int(indices[wrong[0]]), int(labels[wrong[0]])
         raise SchemaError(f"sample {sample}: label {label} is not one of the {len(header.classes)} classes")
+
+
+@dataclass(frozen=True)
+class KeptChunks:
+    """The chunks whose rows are stored in `folder`; `sizes` has the size of each chunk that is at its place."""
+
+    folder: Path
+    sizes: Mapping[int, int]
+
+    def find(self, plan: ChunkPlan, number: int) -> Written | None:
+        """Return a chunk, as `Earlier.find` does."""
+        if number not in self.sizes:
+            return None
+        count, dtype = plan.header.chunk_samples(number), fixed_dtype(plan.header.schema)
+        table = count * ROW.itemsize
+        size = _HEAD.size + table + count * dtype.itemsize + _DIGEST.size
+        try:
+            with (self.folder / str(number)).open("rb") as file:
+                data = file.read(size + 1)
+        except FileNotFoundError:
+            return None
+        if len(data) != size:
+            return None
+        magic, data_set_id, checksum = _HEAD.unpack_from(data)
+        told = data[: -_DIGEST.size]
+        if (magic, data_set_id, _digest(told)) != (_MAGIC, plan.data_set_id, data[-_DIGEST.size :]):
+            return None
+        rows = np.frombuffer(told, ROW, count, _HEAD.size)
+        columns = np.frombuffer(told, dtype, count, _HEAD.size + table) if dtype.itemsize else np.empty(count, dtype)
+        if int(rows["offset"][-1]) + int(rows["size"][-1]) != self.sizes[number]:
+            return None
+        return Written(rows, checksum, columns, found=True)
+
+
+def keep_chunk(folder: Path, data_set_id: bytes, number: int, chunk: Written) -> None:
+    """Store the rows that the index needs of a chunk at its place. Several machines may do so at once.
+
+    Raises OSError.
+    """
+    data = _HEAD.pack(_MAGIC, data_set_id, chunk.checksum) + chunk.rows.tobytes() + chunk.columns.tobytes()
+    temporary = folder / f"{number}-{uuid.uuid4().hex}.tmp"
+    temporary.write_bytes(data + _digest(data))
+    temporary.replace(folder / str(number))
+
+
+def _digest(data: bytes) -> bytes:
+    return _DIGEST.pack(xxhash.xxh3_64_intdigest(data))

@@ -1,7 +1,7 @@
 """A conversion into a store: may it write there, and what have earlier runs made?
 
 The work folder is below the user's cache folder, by the URL of the target. A chunk is made there, uploaded and removed,
-so only a few are there at a time; the rows that the index needs are stored (`kept`).
+so only a few are there at a time; the rows that the index needs are stored (`KeptChunks`).
 
 The store itself records the owner of the target. A manifest is a finished data set. Chunk 0 marks one that is not
 finished: the *claim*, which has the identity of the data set, takes its place before anything else is written,
@@ -24,10 +24,8 @@ from typing import Final
 import xxhash
 
 from brand.chunker.plan.plan import ChunkPlan
-from brand.chunker.work.chunks import Written
-from brand.chunker.work.claim import CLAIM_NAME, Claim
-from brand.chunker.work.kept import KEPT_NAME, KeptChunks, keep_chunk
-from brand.chunker.work.work import Work, locked, worth_keeping
+from brand.chunker.work.chunks import KEPT_NAME, KeptChunks, Written, keep_chunk
+from brand.chunker.work.work import CLAIM_NAME, Claim, Work, locked, worth_keeping
 from brand.errors import TargetExistsError
 from brand.formats.chunk import claimed_by, pack_claim
 from brand.formats.constants import MANIFEST_NAME, MAX_MANIFEST, PREAMBLE_SIZE, chunk_name
@@ -42,6 +40,8 @@ _UPLOADS: Final = 8
 
 class StoreWork(Work):
     """The work folder of a conversion into a store."""
+
+    least_publishers = _UPLOADS  # a request waits for the network most of the time
 
     def __init__(self, store: StoreProcess, folder: Path) -> None:
         self._to = StoreTarget(store)
@@ -79,16 +79,6 @@ class StoreWork(Work):
             numbers = (int(name) for name in os.listdir(self._kept) if name.isdecimal())
             sizes = {number: found[chunk_name(number)] for number in numbers if chunk_name(number) in found}
         return KeptChunks(self._kept, sizes)
-
-    def check_room(self, stored_bytes: int) -> None:
-        """Do nothing: the capacity of a store is not limited."""
-
-    def publishers(self, processes: int) -> int:
-        """Return the number of publishing threads, as `Work.publishers` does.
-
-        A request waits for the network most of the time.
-        """
-        return max(_UPLOADS, processes)
 
     def publish_chunk(self, number: int, temporary: Path, chunk: Written) -> None:
         """Upload a chunk, as `Work.publish_chunk` does."""

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.errors import EndedError, FormatError, ProtocolError, ServerError, unpack_error
-from brand.formats.stored import StoredSamples
+from brand.formats.contents import StoredSamples
 from brand.node.client.buffers import Buffers
 from brand.node.client.launch import START_LIMIT_S
 from brand.node.client.taking import NO_FILES, DirectHitReader, Files

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from brand.errors import FormatError, ProtocolError
 from brand.formats.constants import ROW
-from brand.formats.stored import StoredSamples
+from brand.formats.contents import StoredSamples
 from brand.node.client.wants import Pages
 from brand.node.memory.directory import Entries, are_checked, runs_of, unchanged
 from brand.node.wire.client_messages import AskPlaces, pack, unpack

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from brand.errors import MissingExtraError, ProtocolError
 from brand.formats.constants import ROW
+from brand.formats.contents import StoredSamples
 from brand.formats.preparation import Preparation, decoders
-from brand.formats.records import windows
-from brand.formats.stored import StoredSamples
+from brand.formats.record import windows
 from brand.native import CORE
 from brand.node.client.buffers import Buffers
 from brand.node.memory.directory import pages_of_runs

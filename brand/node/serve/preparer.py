@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 from brand.errors import BrandError
 from brand.formats.compression import Decompressor
 from brand.formats.constants import ROW
+from brand.formats.contents import StoredSamples
 from brand.formats.record import RecordDecoder
-from brand.formats.stored import StoredSamples
 from brand.node.memory.page_memory import ROW_BYTES
 from brand.node.wire.messages import Chains
 from brand.node.wire.prepared import DecodeSpec, pack_values

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.errors import FormatError
-from brand.formats.stored import StoredSamples
+from brand.formats.contents import StoredSamples
 from brand.node.decide.state.tasks import Forget, Rows, Write
 from brand.node.memory.arena import Arena
 from brand.node.memory.page_memory import ROW_BYTES

@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.errors import ProtocolError
+from brand.formats.header import Schema
 from brand.formats.preparation import from_json, to_json
-from brand.formats.schema import Schema
 from brand.node.wire.messages import Chains
 from brand.node.wire.prepared import DecodeSpec
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final, Literal
 
 from brand.errors import UsageError
-from brand.formats.old_names import OLD_ORDERS
+from brand.formats.constants import OLD_ORDERS
 from brand.orders.base.choice import OrderChoice
 from brand.orders.base.policy import Policy, check_type
 from brand.orders.policies.coordl import CoorDL

@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from brand.formats.stored import StoredSamples
+from brand.formats.contents import StoredSamples
 from brand.storage.cache.cachefolder import CacheFolder
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.io.frontback import front_to_back

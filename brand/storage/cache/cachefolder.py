@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 
 from brand.errors import BrandError, FormatError
 from brand.formats.constants import SAMPLES_NAME
+from brand.formats.contents import StoredSamples
 from brand.formats.publish import storage_reason
-from brand.formats.stored import StoredSamples
 from brand.formats.values import Buffer
 from brand.storage.cache.cachehome import CacheHome
 from brand.storage.cache.cachelayout import CacheFacts

@@ -24,7 +24,7 @@ from brand.errors import (
     UnreadableError,
 )
 from brand.formats.constants import PLACE_NAME, SAMPLES_NAME
-from brand.formats.share import Share
+from brand.formats.manifest import Share
 from brand.storage.io.files import ChunkReader
 from brand.storage.io.fronts import missing_chunk
 from brand.storage.io.location import Location

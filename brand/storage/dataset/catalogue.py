@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.errors import DeletedError, SchemaError, counted
-from brand.formats.manifest import Manifest
-from brand.formats.share import Share
+from brand.formats.manifest import Manifest, Share
 from brand.formats.version import Overlay, Version
 from brand.storage.dataset import blame
 from brand.storage.dataset.indexes import Index, OwnIndex

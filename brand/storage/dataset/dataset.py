@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from brand.errors import DecodeError, ElsewhereError, FormatError
 from brand.formats.chunk import ChunkFront
 from brand.formats.compression import Decompressor
+from brand.formats.contents import StoredSamples
 from brand.formats.record import RecordDecoder
-from brand.formats.stored import StoredSamples
 from brand.storage.dataset import blame
 from brand.storage.dataset.catalogue import Catalogue
 from brand.storage.io.fronts import dictionary_in, file_size, open_chunk

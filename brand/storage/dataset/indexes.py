@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from brand.formats.constants import CHUNKS_NAME, PLACE_NAME, SAMPLES_NAME, column_name
 from brand.formats.index import open_array
-from brand.formats.manifest import Manifest, read_manifest
-from brand.formats.share import Share, read_share
+from brand.formats.manifest import Manifest, Share, read_manifest, read_share
 from brand.storage.dataset.tables import Tables
 from brand.storage.io.files import ChunkReader
 from brand.storage.io.location import Location

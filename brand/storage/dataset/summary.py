@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from brand.formats.header import Header
-from brand.formats.share import Share
+from brand.formats.manifest import Share
 from brand.formats.version import Version
 from brand.storage.dataset.catalogue import Catalogue
 

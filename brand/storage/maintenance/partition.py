@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from brand.errors import TargetExistsError, UsageError, counted
 from brand.formats.constants import MANIFEST_NAME, SHARE_NAME, SHARE_WORK_NAME, chunk_name
+from brand.formats.manifest import Share, pack_share
 from brand.formats.publish import publish_file, storage_errors, sync_folder
-from brand.formats.share import Share, pack_share
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.maintenance.copies import Way, link_or_copy
 from brand.storage.maintenance.progress import OnChunk, silent

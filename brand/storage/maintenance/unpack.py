@@ -22,9 +22,8 @@ from brand.errors import (
     UnreadableError,
     UsageError,
 )
-from brand.formats.constants import EXTRAS_NAME
+from brand.formats.constants import EXTRAS_METHODS, EXTRAS_NAME, most_unpacked
 from brand.formats.contents import read_records
-from brand.formats.extras import EXTRAS_METHODS, most_unpacked
 from brand.formats.publish import digest_of, storage_errors
 from brand.formats.record import RecordDecoder
 from brand.storage.dataset.dataset import StoredDataSet

@@ -27,10 +27,9 @@ from brand.formats.chunk import ChunkFront
 from brand.formats.constants import CHUNKS_NAME, MANIFEST_NAME, PLACE_NAME, SAMPLES_NAME, column_name
 from brand.formats.contents import read_records
 from brand.formats.index import open_array
-from brand.formats.manifest import Manifest, index_names, read_manifest
+from brand.formats.manifest import Manifest, Share, index_names, read_manifest, read_share
 from brand.formats.publish import file_digest
 from brand.formats.record import RecordDecoder
-from brand.formats.share import Share, read_share
 from brand.formats.version import Version
 from brand.storage.dataset.joined import JoinedIndex
 from brand.storage.io.frontback import blocks_of, file_of, front_to_back

@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 from torch.utils.data import get_worker_info
 
 from brand.errors import ChecksumError, FormatError, ServerError, UnreadableError, UsageError, counted
+from brand.formats.contents import StoredSamples
 from brand.formats.media import decode_audio, decode_image
 from brand.formats.record import RecordDecoder
-from brand.formats.stored import StoredSamples
 from brand.node.client.wants import DecodedField
 from brand.node.wire.client_messages import Replaced
 from brand.orders.base.tickets import TAGS, TICKET, positions_of, tag_and_epoch

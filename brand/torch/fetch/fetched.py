@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.errors import FormatError, counted
+from brand.formats.contents import StoredSamples
 from brand.formats.record import RecordDecoder
-from brand.formats.stored import StoredSamples
 from brand.node.client.wants import DecodedField
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.torch.fetch.spans import Span
