@@ -20,8 +20,6 @@ WITH_MORE = {
     "Core",
     "NodeState",
     "Peering",
-    "ClientRequests",
-    "BackgroundWork",
     "UndecodedSamples",
     "PlannedBatchSampler",
 }

@@ -21,8 +21,8 @@ from brand.cluster import serving
 from brand.cluster.launcher import NODE
 from brand.errors import StorageError, UsageError
 from brand.node.serve.http import HttpPort, check_where, derived_token
+from brand.node.serve.process import tune_server_process
 from brand.node.serve.server import NodeServer
-from brand.node.serve.tuning import tune_server_process
 from brand.node.setup.caching import parse_cache
 from brand.node.setup.member import Member
 from brand.node.setup.memory import SIZE, check_unit, memory_bytes

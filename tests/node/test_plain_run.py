@@ -56,8 +56,8 @@ SERVER_SIDE_DECODING: Final = (
     "brand.node.decide.decoding.preparing",
     "brand.node.decide.decoding.wants",
     "brand.node.memory.prepared",
-    "brand.node.serve.preparer",
-    "brand.node.serve.preparers",
+    "brand.node.serve.decode_worker",
+    "brand.node.serve.decode_workers",
     "brand.node.setup.preparing",
 )
 RECORDING: Final = ("brand.node.serve.recording",)

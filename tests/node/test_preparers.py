@@ -32,7 +32,7 @@ from brand.node.decide.decoding import preparing as decoding
 from brand.node.memory.arena import Arena
 from brand.node.memory.page_memory import ROW_BYTES
 from brand.node.serve import requests
-from brand.node.serve.preparer import BatchDecoder
+from brand.node.serve.decode_worker import BatchDecoder
 from brand.node.serve.server import NodeServer
 from brand.node.setup.preparing import Prepared, for_common
 from brand.node.setup.server_spec import ServerSpec
@@ -116,7 +116,7 @@ def same(one: dict[int, Any], other: dict[int, Any]) -> bool:
 
 def processes(server: RunningServer) -> list[int]:
     """Process ids of its preparers."""
-    preparers = server.node._work._preparers
+    preparers = server.node._work._workers.decode
     assert preparers is not None
     return [found.process.pid for found in list(preparers._processes.values())]
 

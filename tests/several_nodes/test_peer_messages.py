@@ -235,7 +235,7 @@ def turn(server: NodeServer) -> None:
     """What the loop does after something has come."""
     assert server._exchange is not None
     server._exchange.take_events()
-    server._work.finish()
+    server._executor.finish()
     server._step()
 
 

@@ -56,7 +56,7 @@ class StreamExchange(Reprs, shows="_turn.core.peers"):
             self._connected, self._watch = True, watch
             self._network.connect(addresses)
 
-    def take_events(self) -> None:
+    def take_events(self, _: int = 0) -> None:
         """Handle the events of the network."""
         for event in self._network.events():
             if self._watch is not None and not isinstance(event, Received):

@@ -27,8 +27,8 @@ from typing import Any, Final
 from urllib.parse import parse_qs
 
 from brand.errors import BrandError, UsageError
-from brand.node.serve.loops import MOST_ROWS
 from brand.node.serve.metrics import CONTENT_TYPE, prometheus
+from brand.node.serve.reports import MOST_ROWS
 
 MOST_CONNECTIONS: Final = 32
 """Maximum number of connections at a time. Further connections get status 503 and are closed."""

@@ -1,7 +1,12 @@
-"""The process of a server that a training process started: reads its `ServerSpec`, reports when it listens, serves."""
+"""The process of a server that a training process started: reads its `ServerSpec`, reports when it listens, serves.
+
+`tune_server_process` has its threads switch quickly, and keeps freed memory. These settings hold for a whole process,
+so the `main` of a server's process applies them, and no constructor does.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import json
 import logging
@@ -11,12 +16,11 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from brand.errors import BrandError
 from brand.node.client.launch import detach
 from brand.node.serve.server import NodeServer
-from brand.node.serve.tuning import tune_server_process
 from brand.node.setup.server_spec import ServerSpec
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.io.files import no_descriptor_left
@@ -74,3 +78,34 @@ def _say(value: dict[str, Any]) -> None:
     with suppress(OSError), open(os.devnull, "r+b", buffering=0) as null:  # no descriptor may be left
         os.dup2(null.fileno(), 0)
         os.dup2(null.fileno(), 1)
+
+
+_SWITCH_S: Final = 0.0005
+"""Maximum seconds that a thread waits for the interpreter lock after its read has ended. Python's default is 5 ms."""
+_TRIM_THRESHOLD: Final = -1
+_MMAP_THRESHOLD: Final = -3
+_ARENA_MAX: Final = -8
+"""Numbers of options of mallopt(3), in glibc's malloc.h."""
+_LARGEST: Final = 32 << 20
+_KEPT: Final = 64 << 20
+_ARENAS: Final = 2
+
+
+def tune_server_process() -> None:
+    """Apply the settings to this process, which serves and does nothing else."""
+    sys.setswitchinterval(_SWITCH_S)
+    _use_memory_again()
+
+
+def _use_memory_again() -> None:
+    """Keep up to 64 MiB of freed memory, and return arrays of more than 32 MiB to the system at once. Needs glibc.
+
+    By default, glibc returns a block of the size of a message as soon as it is freed, and the kernel clears each page
+    of the next block again. A node that exchanges samples spends half of its time there. With its default settings,
+    glibc also learns to keep large freed blocks, such as the arrays of a large plan, in each of many arenas.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_MMAP_THRESHOLD, _LARGEST)
+        mallopt(_TRIM_THRESHOLD, _KEPT)
+        mallopt(_ARENA_MAX, _ARENAS)
