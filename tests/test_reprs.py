@@ -16,13 +16,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from brand.cluster.greeting import Greeting
-from brand.cluster.link import PeerLink
-from brand.cluster.parcel import Unpacking
+from brand.cluster.greeting import Greeting, Nonces
 from brand.cluster.peers import PeerStreams
-from brand.cluster.proof import Nonces
 from brand.cluster.serving import Attendance
-from brand.cluster.streams import Streams
+from brand.cluster.streams import PeerLink, Streams, Unpacking
 from brand.cluster.supervisor import LineBuffer
 from brand.errors import DecodeError
 from brand.node.client.client import Client

@@ -15,14 +15,11 @@ from typing import Any, Final, NoReturn
 import grpc
 
 from brand.cluster.address import check_free, split_address
-from brand.cluster.greeting import Greeting, disagreement
-from brand.cluster.link import PeerLink
-from brand.cluster.options import ANSWERING, EXCHANGE, GREET, HELLO, PROOF, WELCOME, said
-from brand.cluster.proof import Nonces, PeerHello, Token
-from brand.cluster.streams import Streams
-from brand.cluster.tls import server_credentials
+from brand.cluster.greeting import Greeting, Nonces, PeerHello, Token, disagreement
+from brand.cluster.options import ANSWERING, EXCHANGE, GREET, HELLO, PROOF, WELCOME, said, server_credentials
+from brand.cluster.streams import PeerLink, Streams
 from brand.errors import BrandError, ServerError
-from brand.node.setup.tls import Tls
+from brand.node.setup.server_spec import Tls
 from brand.node.wire.network import PeerStream
 from brand.reprs import Reprs
 

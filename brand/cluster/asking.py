@@ -16,14 +16,21 @@ from typing import Any, Final
 import grpc
 
 from brand.cluster.address import split_address
-from brand.cluster.greeting import Greeting, disagreement
-from brand.cluster.link import PeerLink
-from brand.cluster.options import ANSWER_LIMIT_S, ASKING, EXCHANGE, GREET, HELLO, PROOF, WELCOME, said
-from brand.cluster.proof import NONCE, PeerHello, Token
-from brand.cluster.streams import Streams
-from brand.cluster.tls import channel_credentials
+from brand.cluster.greeting import NONCE, Greeting, PeerHello, Token, disagreement
+from brand.cluster.options import (
+    ANSWER_LIMIT_S,
+    ASKING,
+    EXCHANGE,
+    GREET,
+    HELLO,
+    PROOF,
+    WELCOME,
+    channel_credentials,
+    said,
+)
+from brand.cluster.streams import PeerLink, Streams
 from brand.errors import BrandError, ProtocolError
-from brand.node.setup.tls import Tls
+from brand.node.setup.server_spec import Tls
 from brand.node.wire.network import Closed, PeerStream
 from brand.reprs import Reprs
 

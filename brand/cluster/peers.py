@@ -4,8 +4,7 @@ A node answers on the streams that others open to its server, and asks on those 
 
     asking    one thread for each other node: connects, greets, receives
     answering a gRPC server: checks greetings, sends and receives
-    streams   open streams; one bounded queue of events from all those threads to the loop
-    link      messages under way to one node
+    streams   open streams; one bounded queue of events from all those threads to the loop; messages under way
 
 All state is behind the locks of `Streams` and `PeerLink`. The loop's calls never wait, except `close`.
 """
@@ -18,12 +17,11 @@ from typing import Final
 from brand.cluster.address import split_address
 from brand.cluster.answering import StreamServer
 from brand.cluster.asking import StreamClient
-from brand.cluster.greeting import Greeting
+from brand.cluster.greeting import Greeting, Token
 from brand.cluster.options import MAX_MESSAGE
-from brand.cluster.proof import Token
 from brand.cluster.streams import Streams
 from brand.errors import UsageError
-from brand.node.setup.tls import Tls
+from brand.node.setup.server_spec import Tls
 from brand.node.wire.network import Event, PeerStream
 from brand.reprs import Reprs
 

@@ -55,10 +55,10 @@ SERVER_SIDE_DECODING: Final = (
     "brand.node.decide.decoding.preparers",
     "brand.node.decide.decoding.preparing",
     "brand.node.decide.decoding.wants",
-    "brand.node.memory.prepared",
+    "brand.node.memory.decoded",
     "brand.node.serve.decode_worker",
     "brand.node.serve.decode_workers",
-    "brand.node.setup.preparing",
+    "brand.node.setup.decoding",
 )
 RECORDING: Final = ("brand.node.serve.recording",)
 FEATURES: Final = {*SEVERAL_NODES, *JOBS_THAT_SHARE, *ONLINE_ORDERS, *SERVER_SIDE_DECODING, *RECORDING}

@@ -62,18 +62,15 @@ from brand.node.decide.stimuli import (
 from brand.node.memory.allocator import Allocator
 from brand.node.memory.arena import Arena
 from brand.node.memory.directory import Directory, Entries, are_checked, pages_of, unchanged
-from brand.node.memory.leases import MAX_LEASES
-from brand.node.memory.page_memory import ROW_BYTES
-from brand.node.memory.pages import pages_needed
-from brand.node.memory.pool import PagePool
-from brand.node.memory.residents import Residents
+from brand.node.memory.pages import ROW_BYTES, PagePool, pages_needed
+from brand.node.memory.residents import MAX_LEASES, Residents
 from brand.node.serve.exchange import StreamExchange
 from brand.node.serve.recording import Recorder
+from brand.node.wire.client_messages import pack_samples, unpack_samples
 from brand.node.wire.drawing import Announcement
 from brand.node.wire.messages import PREPARED
 from brand.node.wire.network import Network
 from brand.node.wire.numbers import ClientNumber, RunNumber
-from brand.node.wire.samples import pack_samples, unpack_samples
 from brand.orders.base.dtypes import smallest
 from brand.orders.base.joins import Join, Joins
 from brand.orders.base.part import Subset

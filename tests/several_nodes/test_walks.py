@@ -10,13 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from brand.cluster.member import server_of
+from brand.cluster.process import server_of
 from brand.node.decide.draws.draws import LONGEST_WAIT_S
 from brand.node.decide.peers.receiving import SILENCE_S
 from brand.node.decide.state.states import HELD
 from brand.node.serve import clients
-from brand.node.setup.member import Member
-from brand.node.setup.server_spec import ServerSpec
+from brand.node.setup.server_spec import Member, ServerSpec
 from brand.node.wire import peer_messages as wire
 from brand.node.wire.network import PeerStream
 from brand.testing.node import random_address, running

@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader
 
 from brand import DecodeImage, pack
 from brand.errors import UsageError
-from brand.node.setup.preparing import Prepared
+from brand.node.setup.decoding import Prepared
 from brand.orders import Shared
 from brand.orders.base.joins import Joins
 from brand.storage.dataset.dataset import StoredDataSet

@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 
 from brand.errors import BrandError, ServerError
 from brand.node.client.connector import Cluster, Connector
+from brand.node.client.decoded import DecodeSpecs
+from brand.node.client.direct_hits import NO_FILES, Files
+from brand.node.client.memories import ServerFacts
 from brand.node.client.session import DrawResult, Session
-from brand.node.client.taking import NO_FILES, Files
-from brand.node.client.wants import DecodeSpecs
-from brand.node.client.welcome import ServerFacts
 from brand.node.setup.server_spec import ServerSpec
 from brand.node.wire.client_messages import (
     AskOrder,
@@ -30,16 +30,17 @@ from brand.node.wire.client_messages import (
     ClientBegins,
     ClientDivides,
     ClientFetches,
+    OrderFound,
+    PositionsDivided,
     Replaced,
     pack,
     unpack,
+    unpack_samples,
 )
 from brand.node.wire.drawing import Announcement
 from brand.node.wire.looping import LoopReport
 from brand.node.wire.messages import Kind, unpack_json
 from brand.node.wire.numbers import NO_CLIENT
-from brand.node.wire.replies import OrderFound, PositionsDivided
-from brand.node.wire.samples import unpack_samples
 from brand.orders.base.joins import Joins
 from brand.orders.order import Order
 from brand.reprs import Reprs

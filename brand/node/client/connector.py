@@ -1,20 +1,23 @@
-"""Connects a process to its server, starts a server first if needed, or explains the failure."""
+"""Connects a process to its server, starts a server first if needed, or explains the failure.
+
+`look_at` connects to a server of any data set, asks for the statistics, and disconnects.
+"""
 
 from __future__ import annotations
 
 import os
 from dataclasses import replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from brand.errors import EndedError, ServerError
+from brand.node.client.decoded import DecodeSpecs
+from brand.node.client.direct_hits import Files
 from brand.node.client.launch import start_server
+from brand.node.client.memories import ServerFacts
 from brand.node.client.session import Session
-from brand.node.client.taking import Files
-from brand.node.client.wants import DecodeSpecs
-from brand.node.client.welcome import ServerFacts
-from brand.node.setup.member import Member
-from brand.node.setup.server_spec import ServerSpec
-from brand.node.wire.client_messages import PeerAddresses, pack
+from brand.node.setup.server_spec import Member, ServerSpec
+from brand.node.wire.client_messages import AskStats, PeerAddresses, pack
+from brand.node.wire.messages import Kind, unpack_json
 from brand.reprs import Reprs
 
 
@@ -107,3 +110,18 @@ class Connector(Reprs, shows="_address _attach"):
                 raise
             session.send(pack(PeerAddresses(tuple(addresses))))
         return session
+
+
+def look_at(address: str, rows: int = 0) -> dict[str, Any]:
+    """Return counters of the server at an address, for any data set, with the last `rows` rows of each training loop.
+
+    Raises `ServerError` if there is no server.
+    """
+    try:
+        connection = Session(address, None, None)
+        try:
+            return unpack_json(connection.request(pack(AskStats(rows)), Kind.STATS))
+        finally:
+            connection.close()
+    except (ConnectionError, TimeoutError) as error:
+        raise ServerError(f"no data server at {address}: {error}") from None

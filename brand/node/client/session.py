@@ -19,27 +19,29 @@ from numpy.typing import NDArray
 
 from brand.errors import EndedError, FormatError, ProtocolError, ServerError, unpack_error
 from brand.formats.stored import StoredSamples
-from brand.node.client.buffers import Buffers
+from brand.node.client.decoded import NOTHING, DecodeSpecs, Values
+from brand.node.client.direct_hits import NO_FILES, DirectHitReader, Files
 from brand.node.client.launch import START_LIMIT_S
-from brand.node.client.taking import NO_FILES, DirectHitReader, Files
-from brand.node.client.wants import NOTHING, DecodeSpecs, Pages, Values
-from brand.node.client.welcome import MOST_MEMORIES, Memories, ServerFacts, unpack_welcome
+from brand.node.client.memories import MOST_MEMORIES, Buffers, Memories, Pages, ServerFacts, unpack_welcome
 from brand.node.wire import messages
 from brand.node.wire.client_messages import (
+    ClientDraws,
     ClientJoins,
     ClientOrders,
     ClientRegisters,
     ClientReleases,
     Hello,
+    Joined,
+    Number,
+    OrderDecided,
     pack,
     unpack,
 )
 from brand.node.wire.connection import same_user, socket_name
-from brand.node.wire.lease import NOT_HELD, Held, Lease, unpack_lease
+from brand.node.wire.decoding import PAGE
+from brand.node.wire.draw_messages import NOT_HELD, Held, Lease, unpack_lease
 from brand.node.wire.messages import CHECKED, HEAD, MAX_DRAW, MAX_FAILED, MAX_REPLY, PREPARED, Chains, Kind
 from brand.node.wire.numbers import NO_CLIENT, RunNumber
-from brand.node.wire.preparer import PAGE
-from brand.node.wire.replies import Joined, Number, OrderDecided
 from brand.orders.base.joins import Joins
 from brand.orders.order import Order
 from brand.reprs import Reprs
@@ -188,7 +190,7 @@ class Session(Reprs, shows="_address _hang_up.alive _numbers server"):
             return DrawResult(taken[0], np.arange(len(positions)), taken[1], NOTHING, 0.0, 0.0, NOT_HELD, known, 0)
         self.tell()
         asked_s = time.monotonic()
-        lease = unpack_lease(self.request(messages.pack_draw(number, epoch, positions), Kind.LEASE))
+        lease = unpack_lease(self.request(pack(ClientDraws(NO_CLIENT, (number, epoch), positions)), Kind.LEASE))
         waited_s = time.monotonic() - asked_s
         if len(lease.places) != len(positions) or not 0 <= lease.places.min() <= lease.places.max() < order.samples:
             raise ProtocolError("the server answers another request")

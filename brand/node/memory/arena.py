@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.node.memory.page_memory import IOVEC, ROW_BYTES, SINK
+from brand.node.memory.pages import IOVEC, ROW_BYTES, SINK
 from brand.reprs import Reprs
 
 _SEAL_FUTURE_WRITE: Final = getattr(fcntl, "F_SEAL_FUTURE_WRITE", 0x10)

@@ -20,8 +20,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.node.memory.pages import PageCounts
-from brand.node.memory.pool import Places
+from brand.node.memory.pages import PageCounts, Places
 
 CHECKED: Final = np.uint64(1 << 63)
 MOST_PAGES: Final = (1 << 16) - 1

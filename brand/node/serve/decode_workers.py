@@ -28,7 +28,7 @@ from brand.errors import ProtocolError
 from brand.node.decide.state.tasks import EndPreparer, Fill, Prepare, StartPreparer
 from brand.node.decide.stimuli import PreparedFilled, PreparerEnded, PreparerReady, PreparerSized, Stimulus
 from brand.node.memory.arena import Arena
-from brand.node.wire.preparer import MOST, PAGE, READY, STAGING, Setup, pack_batch, pack_want, unpack_sizes
+from brand.node.wire.decoding import MOST, PAGE, READY, STAGING, Setup, pack_batch, pack_want, unpack_sizes
 from brand.pythonchild import start_helper
 from brand.reprs import Reprs
 from brand.storage.dataset.dataset import StoredDataSet

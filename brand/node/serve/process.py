@@ -33,7 +33,7 @@ def main() -> None:
 
 def _make(spec: ServerSpec) -> NodeServer:
     if spec.common:
-        from brand.node.setup.preparing import for_common
+        from brand.node.setup.decoding import for_common
 
         data_bytes = int(StoredDataSet(spec.where).chunk_rows["file_size"].sum())
         spec = replace(spec, prepared=for_common(spec.memory, data_bytes))

@@ -37,18 +37,14 @@ from brand.node.decide.state.members import Members
 from brand.node.decide.state.tasks import Forget, Instruction, MakePlan, Read, ReadFor, Rows, Write
 from brand.node.decide.stimuli import KeptChosen, NodeSays, PlanMade, ReadEnded, ReadForEnded, Stimulus, WriteEnded
 from brand.node.memory.allocator import Allocator
-from brand.node.memory.page_memory import NoMemory
-from brand.node.memory.pages import PageCounts, pages_needed
-from brand.node.memory.pool import PagePool
+from brand.node.memory.pages import NoMemory, PageCounts, PagePool, pages_needed
 from brand.node.memory.residents import Residents
 from brand.node.wire import messages
+from brand.node.wire.decoding import PAGE, DecodeSpec
 from brand.node.wire.described import DESCRIBED
 from brand.node.wire.drawing import Drawer
-from brand.node.wire.joining import Vote
 from brand.node.wire.numbers import NodeNumber, RunNumber
-from brand.node.wire.peer_messages import Push
-from brand.node.wire.prepared import DecodeSpec
-from brand.node.wire.preparer import PAGE
+from brand.node.wire.peer_messages import Push, Vote
 from brand.orders.base.joins import Join, Joins
 from brand.orders.base.plan import read_of_sample
 from brand.orders.base.random import blocks

@@ -16,7 +16,7 @@ from brand.formats.preparation import checked, decoders
 from brand.formats.version import number_within
 from brand.node.decide.draws.jobs import held_draws
 from brand.node.decide.node_state import NodeState
-from brand.node.decide.stimuli import ClientDraws, ClientTakes, Stimulus
+from brand.node.decide.stimuli import ClientTakes, Stimulus
 from brand.node.memory.arena import Arenas
 from brand.node.serve.clients import Clients, Lifetime
 from brand.node.serve.reports import Reports
@@ -28,6 +28,7 @@ from brand.node.wire.client_messages import (
     AskStats,
     ClientBegins,
     ClientDivides,
+    ClientDraws,
     ClientFetches,
     ClientJoins,
     ClientOrders,
@@ -35,19 +36,21 @@ from brand.node.wire.client_messages import (
     ClientRegisters,
     ClientReleases,
     Hello,
+    Numbers,
+    OrderFound,
     PeerAddresses,
+    Places,
     Replaced,
     pack,
     unpack_request,
 )
 from brand.node.wire.connection import Channel
+from brand.node.wire.decoding import DecodeSpec
+from brand.node.wire.draw_messages import DirectHits, unpack_taken
 from brand.node.wire.drawing import Drawer
 from brand.node.wire.looping import LoopReport
-from brand.node.wire.messages import MOST_PLACES, Kind, unpack_draw
+from brand.node.wire.messages import MOST_PLACES, Kind
 from brand.node.wire.numbers import ClientNumber, Key, RunNumber
-from brand.node.wire.prepared import DecodeSpec
-from brand.node.wire.replies import Numbers, OrderFound, Places
-from brand.node.wire.taking import DirectHits, unpack_taken
 from brand.orders.base.policy import BY_ONE_NODE
 from brand.orders.order import MAX_EPOCH, Order
 from brand.reprs import Reprs
@@ -92,16 +95,9 @@ class ClientRequests(Reprs, shows="_served.address greeted"):
         if channel.greeted == (kind == Kind.HELLO):
             raise ProtocolError("the first message must be HELLO, and no other message may be")
         client = channel.number
-        match kind:
-            case Kind.DRAW:
-                run, epoch, positions = unpack_draw(body)
-                self._tell(
-                    ClientDraws(client, self._checked(client, (RunNumber(run), epoch)), positions, channel.drawer)
-                )
-                return
-            case Kind.TAKEN:
-                self._take(channel, unpack_taken(body))
-                return
+        if kind == Kind.TAKEN:
+            self._take(channel, unpack_taken(body))
+            return
         request = unpack_request(kind, body, client, channel.drawer)
         match request:
             case Hello():
@@ -133,7 +129,7 @@ class ClientRequests(Reprs, shows="_served.address greeted"):
                 self._reports.loop(request)
             case ClientReleases() | ClientFetches():
                 self._tell(request)
-            case ClientBegins() | ClientDivides() | ClientJoins() | ClientOrders():
+            case ClientDraws() | ClientBegins() | ClientDivides() | ClientJoins() | ClientOrders():
                 self._checked(client, request.key)
                 self._tell(request)
 

@@ -47,7 +47,7 @@ from brand.node.decide.state.tasks import (
 from brand.node.decide.stimuli import ClientLeaves, Stimulus
 from brand.node.memory.arena import Arena, Arenas
 from brand.node.memory.directory import ENTRY_BYTES, Directory
-from brand.node.memory.pool import PagePool
+from brand.node.memory.pages import PagePool
 from brand.node.memory.residents import Residents
 from brand.node.serve.clients import Clients, Lifetime
 from brand.node.serve.executor import Executor, Readers
@@ -61,7 +61,7 @@ from brand.node.setup.measure import lay_out, members_of, stored_sizes
 from brand.node.setup.server_spec import ServerSpec
 from brand.node.wire import messages
 from brand.node.wire.client_messages import pack
-from brand.node.wire.lease import pack_lease
+from brand.node.wire.draw_messages import pack_lease
 from brand.node.wire.numbers import ClientNumber
 from brand.reprs import Reprs
 from brand.storage.dataset.cached import cached_samples

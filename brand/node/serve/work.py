@@ -45,13 +45,12 @@ from brand.node.decide.state.tasks import (
 )
 from brand.node.decide.stimuli import KeptChosen, PlanMade, ReadEnded, ReadForEnded, Stimulus, WriteEnded
 from brand.node.memory.arena import Arena
-from brand.node.memory.page_memory import ROW_BYTES
-from brand.node.memory.pages import PageCounts
+from brand.node.memory.pages import ROW_BYTES, PageCounts
 from brand.node.serve.executor import Executor, Readers
 from brand.node.serve.troubles import Troubles
-from brand.node.wire.lease import Held
+from brand.node.wire.client_messages import pack_samples
+from brand.node.wire.draw_messages import Held
 from brand.node.wire.numbers import NodeNumber
-from brand.node.wire.samples import pack_samples
 from brand.orders.base.plan import EpochPlan, read_of_sample
 from brand.reprs import Reprs
 from brand.storage.cache.cachefolder import EVERY_S, CacheFolder

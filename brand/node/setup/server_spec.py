@@ -1,19 +1,111 @@
-"""The specification of a data server: one value, which a process that starts a server sends to it."""
+"""The specification of a data server: one value, which a process that starts a server sends to it.
+
+A node of a cluster has a few more values (`Member`), among them certificates for the messages between nodes: files in
+PEM form, read and checked before gRPC gets them (`Tls`). Without TLS, anyone on the network between two nodes can read
+and change their messages; the token only keeps strangers out. With TLS, a node proves its address by its certificate.
+With `mutual`, the asking node also shows a certificate of the same CA.
+"""
 
 from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, dataclass, field, replace
+import ssl
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from brand.errors import UsageError
 from brand.node.setup.caching import Cache
-from brand.node.setup.member import Member
 from brand.node.setup.memory import Memory
 from brand.storage.io.location import Where
 
 if TYPE_CHECKING:
-    from brand.node.setup.preparing import Prepared
+    from brand.node.setup.decoding import Prepared
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """Files of a node. Raises `UsageError` if a file is missing or has other contents."""
+
+    cert: str | os.PathLike[str]
+    """The node's certificate, for the host names or IP addresses by which other nodes reach it.
+
+    The file also holds the certificates between it and the CA, if there are any.
+    """
+    key: str | os.PathLike[str]
+    """The certificate's private key, without a password."""
+    ca: str | os.PathLike[str]
+    """Certificates of the authorities that may sign the other nodes' certificates."""
+    mutual: bool = False
+    """Whether an asking node must show a certificate, too."""
+
+    def __post_init__(self) -> None:
+        bytes_of(self.cert), bytes_of(self.key), bytes_of(self.ca)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        try:
+            context.load_verify_locations(self.ca)
+        except ssl.SSLError:
+            raise UsageError(f"{os.fspath(self.ca)}: no certificates in PEM form") from None
+        try:
+            context.load_cert_chain(self.cert, self.key, password=_no_password)
+        except (ssl.SSLError, ValueError):
+            raise UsageError(
+                f"{os.fspath(self.cert)} and {os.fspath(self.key)}: not a certificate and its key in PEM form"
+            ) from None
+
+    def to_json(self) -> dict[str, Any]:
+        return {"cert": _path(self.cert), "key": _path(self.key), "ca": _path(self.ca), "mutual": self.mutual}
+
+
+def _path(path: str | os.PathLike[str]) -> str:
+    return os.path.abspath(path)  # a server process may have another working folder
+
+
+def bytes_of(path: str | os.PathLike[str]) -> bytes:
+    """Return the contents of a file. Raises `UsageError`."""
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise UsageError(f"{os.fspath(path)}: cannot be read: {error.strerror}") from None
+
+
+def _no_password() -> str:
+    """Refuse a key that has a password; without this, OpenSSL would ask for it at the terminal."""
+    raise ValueError
+
+
+@dataclass(frozen=True)
+class Member:
+    """One node of a cluster."""
+
+    node: int
+    """Number of the node, from 0."""
+    nodes: int
+    """Number of nodes in the cluster."""
+    token: str
+    """A secret that only the nodes of the cluster know."""
+    bind: str = "127.0.0.1:0"
+    """Address at which the node listens for other nodes, `host:port`; port 0 for any free port."""
+    peer_memory: Memory = None
+    """How much of the node's memory other nodes may fill; None for a tenth."""
+    tls: Tls | None = None
+    """Certificates; None if messages are not encrypted."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.node < self.nodes:
+            raise UsageError(f"node {self.node} of {self.nodes}: nodes are 0 to {self.nodes - 1}")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values for a server process."""
+        tls = None if self.tls is None else self.tls.to_json()
+        return {**{field.name: getattr(self, field.name) for field in fields(self)}, "tls": tls}
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Member:
+        """Invert `to_json`."""
+        tls = value["tls"]
+        return cls(**value | {"tls": None if tls is None else Tls(**tls)})
 
 
 @dataclass(frozen=True)
@@ -68,6 +160,6 @@ class ServerSpec:
 
 
 def _prepared_of(value: dict[str, Any]) -> Prepared:
-    from brand.node.setup.preparing import Prepared
+    from brand.node.setup.decoding import Prepared
 
     return Prepared(**value)

@@ -1,14 +1,28 @@
-"""Values of messages about drawing: the process or rank that draws, its first position, and the epoch."""
+"""Values of messages about drawing: the process or rank that draws, its first position, the epoch, and its joins."""
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Final
 
 from brand.errors import ProtocolError
-from brand.node.wire.described import U32, U64, described, inline, maybe, order_entry, several, text, whole
+from brand.node.wire.described import (
+    U32,
+    U64,
+    Body,
+    FieldSpec,
+    described,
+    inline,
+    maybe,
+    order_entry,
+    several,
+    text,
+    whole,
+)
 from brand.node.wire.messages import MAX_NAME, MAX_REPLICAS, UNTOLD
 from brand.node.wire.numbers import FIRST_NODE, NO_CLIENT, ClientNumber, NodeNumber
+from brand.orders.base.joins import Joins
 from brand.orders.base.tickets import MAX_POSITIONS
 from brand.orders.order import MAX_EPOCH, Order
 
@@ -118,3 +132,19 @@ class Drawing:
         """Raise `ProtocolError` if the order has fewer samples."""
         if max(self.begin.start, self.begin.front) > self.order.samples:
             raise ProtocolError(f"an epoch has {self.order.samples:,} positions")
+
+
+_LAP: Final = struct.Struct("<i")
+
+
+def _joins(name: str, data: Body) -> Joins:
+    if len(data) < _LAP.size:
+        raise ProtocolError(f"{name} of {len(data)} bytes")
+    try:
+        return Joins.from_bytes(data[_LAP.size :], *_LAP.unpack_from(data))
+    except ValueError as error:
+        raise ProtocolError(str(error)) from None
+
+
+JOINS: Final = FieldSpec(_joins, lambda joins: _LAP.pack(joins.lap) + joins.to_bytes(), rest=True)
+"""`Joins`: i32 highest lap, then the rows."""

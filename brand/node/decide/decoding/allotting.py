@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from brand.node.decide.decoding.ahead import DecodeAheadTable, NextToDecode, Queue
 from brand.node.decide.decoding.allotment import SLACK, Queues, late_s, seconds_with
 from brand.node.decide.decoding.costs import Costs
-from brand.node.memory.prepared import PreparedMemory
+from brand.node.memory.decoded import PreparedMemory
 from brand.node.memory.residents import Residents
 
 WINDOW: Final = 64

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from brand.node.decide.decoding.ahead import DecodeAheadTable
-from brand.node.memory.prepared import MADE, PreparedMemory
+from brand.node.memory.decoded import MADE, PreparedMemory
 from brand.node.wire.numbers import RunNumber
 
 LOOK_S: Final = 1.0

@@ -22,13 +22,14 @@ from brand.node.decide.state.epoch import Epoch
 from brand.node.decide.state.features import Feature
 from brand.node.decide.state.members import Members
 from brand.node.decide.state.tasks import ReadFor, Refuse, Say
-from brand.node.wire.joining import JoinVote, LeadingOffset
 from brand.node.wire.numbers import NodeNumber
 from brand.node.wire.peer_messages import (
     EpochAnnounced,
     EpochReleased,
     Fetch,
     FetchReply,
+    JoinVote,
+    LeadingOffset,
     PeerCapacity,
     Push,
     Question,

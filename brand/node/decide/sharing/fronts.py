@@ -15,8 +15,8 @@ from brand.node.decide.peers.peers import PeerTable
 from brand.node.decide.sharing.sharing import JobJoins
 from brand.node.decide.state.lives import EpochTable, Key
 from brand.node.decide.state.runs import Runs
-from brand.node.wire.joining import LeadingOffset
 from brand.node.wire.numbers import NodeNumber, RunNumber
+from brand.node.wire.peer_messages import LeadingOffset
 
 TELL_S: Final = 0.25
 """Shortest time between two reports of a node's leading offsets."""

@@ -16,9 +16,8 @@ from brand.node.decide.sharing.fronts import LeadingOffsets
 from brand.node.decide.sharing.leading import JoinConsensus
 from brand.node.decide.sharing.sharing import JobJoins
 from brand.node.decide.state.lives import Key
-from brand.node.wire.joining import JoinVote, LeadingOffset, Vote
 from brand.node.wire.numbers import NodeNumber, RunNumber
-from brand.node.wire.peer_messages import EpochReleased
+from brand.node.wire.peer_messages import EpochReleased, JoinVote, LeadingOffset, Vote
 
 
 class JoinAnnouncements:

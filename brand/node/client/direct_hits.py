@@ -25,13 +25,12 @@ from numpy.typing import NDArray
 from brand.errors import FormatError, ProtocolError
 from brand.formats.constants import ROW
 from brand.formats.stored import StoredSamples
-from brand.node.client.wants import Pages
+from brand.node.client.memories import Pages
 from brand.node.memory.directory import Entries, are_checked, runs_of, unchanged
-from brand.node.wire.client_messages import AskPlaces, pack, unpack
+from brand.node.wire.client_messages import AskPlaces, Places, pack, unpack
+from brand.node.wire.draw_messages import MOST_TAKEN, pack_taken, repeat
 from brand.node.wire.messages import MOST_PLACES, Kind
 from brand.node.wire.numbers import RunNumber
-from brand.node.wire.replies import Places
-from brand.node.wire.taking import MOST_TAKEN, pack_taken, repeat
 from brand.reprs import Reprs
 from brand.storage.dataset.cached import CachedSamples
 from brand.storage.io.crew import Crew

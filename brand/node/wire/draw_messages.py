@@ -1,8 +1,13 @@
-"""LEASE, a server's answer to a draw: the pages of the samples in memory, and the causes for which the draw waited.
+"""LEASE, a server's answer to a draw, and TAKEN, which tells a server the samples that a client has read itself.
 
-u64 number | u32 samples s | u32 pages g | u32 chains c, u32 pages h of the second memory | u32 joins
-4 x u32 microseconds that the draw waited for storage, another node, decoding, the server itself
-s x i64 place | u32 pages of each present sample | g x i32 page | c x u32 pages | h x i32 page | s x u8 state
+    LEASE  u64 number | u32 samples s | u32 pages g | u32 chains c, u32 pages h of the second memory | u32 joins
+           4 x u32 microseconds that the draw waited for storage, another node, decoding, the server itself
+           s x i64 place | u32 pages of each present sample | g x i32 page | c x u32 pages | h x i32 page | s x u8 state
+
+    TAKEN  u32 run | u32 epoch | u32 samples | i64 each position | u64 each entry
+
+A LEASE has the pages of the samples in memory. A TAKEN has the entries of the directory that the client has found if
+the client has checked checksums; if not, it has no entries.
 """
 
 from __future__ import annotations
@@ -15,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.errors import ProtocolError
-from brand.node.wire.messages import CHECKED, NO_CHAINS, PREPARED, PRESENT, Chains, Kind, frame
+from brand.node.wire.messages import CHECKED, MAX_DRAW, NO_CHAINS, PREPARED, PRESENT, Chains, Kind, frame
 
 _LEASE: Final = struct.Struct("<QIIIIIIIII")
 _MOST_US: Final = (1 << 32) - 1
@@ -109,3 +114,43 @@ def unpack_lease(body: bytes | memoryview) -> Lease:
     if (chains % ready if ready else chains) or (ready and not chains):
         raise ProtocolError("a lease whose parts do not add up")
     return lease
+
+
+MOST_TAKEN: Final = MAX_DRAW // 2
+"""Maximum number of samples of one TAKEN."""
+
+_TAKEN: Final = struct.Struct("<III")
+_NO_ENTRIES: Final = np.empty(0, np.uint64)
+
+
+@dataclass(frozen=True, slots=True)
+class DirectHits:
+    """The samples that a client has read itself, as a server reads them. Arrays are views of the message."""
+
+    run: int
+    epoch: int
+    positions: NDArray[np.int64]
+    entries: NDArray[np.uint64]
+    """The entry of each sample, or none at all."""
+
+
+def repeat(positions: NDArray[np.int64]) -> bool:
+    """Return whether a position occurs twice. Positions mostly ascend; planned batches have them in any order."""
+    return bool((np.diff(positions) <= 0).any()) and len(np.unique(positions)) < len(positions)
+
+
+def pack_taken(run: int, epoch: int, positions: NDArray[np.int64], entries: NDArray[np.uint64] = _NO_ENTRIES) -> bytes:
+    """Return a `TAKEN`."""
+    return frame(Kind.TAKEN, _TAKEN.pack(run, epoch, len(positions)), positions.tobytes(), entries.tobytes())
+
+
+def unpack_taken(body: bytes | memoryview) -> DirectHits:
+    """Invert `pack_taken`, with validation. Raises `ProtocolError`."""
+    if len(body) < _TAKEN.size:
+        raise ProtocolError("an incomplete TAKEN")
+    run, epoch, samples = _TAKEN.unpack_from(body)
+    rest = len(body) - _TAKEN.size
+    if not 0 < samples <= MOST_TAKEN or rest not in (8 * samples, 16 * samples):
+        raise ProtocolError(f"{samples} direct hits, in a message of {len(body)} bytes")
+    positions = np.frombuffer(body, np.int64, samples, _TAKEN.size)
+    return DirectHits(run, epoch, positions, np.frombuffer(body, np.uint64, offset=_TAKEN.size + 8 * samples))
