@@ -117,11 +117,7 @@ class Client(Reprs, shows="path address run _idle"):
         _clients.add(self)
 
     def begin(
-        self,
-        order: Order,
-        tag: int,
-        announcement: Announcement,
-        turn: int | None = None,
+        self, order: Order, tag: int, announcement: Announcement, turn: int | None = None
     ) -> NDArray[np.int64] | None:
         """Announce that this process is about to draw. Raises `ServerError`.
 

@@ -76,13 +76,7 @@ class DirectHitReader(Reprs, shows="_entries _at _blocks"):
     """
 
     def __init__(
-        self,
-        pages: Pages,
-        entries: Entries,
-        request: Request,
-        send: Send,
-        workers: int = 1,
-        files: Files = NO_FILES,
+        self, pages: Pages, entries: Entries, request: Request, send: Send, workers: int = 1, files: Files = NO_FILES
     ) -> None:
         self._pages, self._entries, self._request, self._right = pages, entries, request, files.right
         self._cached = None if files.cached is None else files.cached(pages.crew)

@@ -213,14 +213,7 @@ class Session(Reprs, shows="_address _hang_up.alive _numbers server"):
         return DrawResult(lease.places, present, stored, prepared, asked_s, waited_s, lease.held, known, decided)
 
     def decided(
-        self,
-        run: str,
-        order: Order,
-        epoch: int,
-        first: int,
-        places: NDArray[np.int32],
-        sure: int,
-        wanted: int = 0,
+        self, run: str, order: Order, epoch: int, first: int, places: NDArray[np.int32], sure: int, wanted: int = 0
     ) -> tuple[int, NDArray[np.int32]]:
         """Tell the server the samples at positions from `first` on, and ask for the decided ones (`ClientOrders`).
 

@@ -223,12 +223,7 @@ class Leases:
             raise UsageError(f"more than {MAX_LEASES} leases without a release")
 
     def give(
-        self,
-        client: int,
-        places: NDArray[Any],
-        chains: SampleChains,
-        now_s: float,
-        prepared: Shelved = (),
+        self, client: int, places: NDArray[Any], chains: SampleChains, now_s: float, prepared: Shelved = ()
     ) -> int:
         """Create a lease, and return its number. The caller has added the references, and leased the decoded samples.
 

@@ -71,12 +71,7 @@ def facts_of(data: StoredDataSet) -> Facts:
 
 
 def choose_order(
-    facts: Facts,
-    seed: int,
-    option: OrderOption,
-    share: float | None,
-    memory: Memory,
-    nodes: Nodes = Nodes(),
+    facts: Facts, seed: int, option: OrderOption, share: float | None, memory: Memory, nodes: Nodes = Nodes()
 ) -> Order:
     """Return the order of a run. Raises `UsageError`.
 

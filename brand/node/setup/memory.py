@@ -30,10 +30,7 @@ _UNITS: Final = {
     **{f"{prefix}iB": 1024**power for power, prefix in enumerate("KMGT", 1)},
 }
 _MOST: Final = 1 << 60
-_FILES: Final = {
-    1: ("memory.limit_in_bytes", "memory.usage_in_bytes"),
-    2: ("memory.max", "memory.current"),
-}
+_FILES: Final = {1: ("memory.limit_in_bytes", "memory.usage_in_bytes"), 2: ("memory.max", "memory.current")}
 """Files of a memory control group by its version: the limit, and the usage."""
 _UNLIMITED: Final = 1 << 62
 """Version 1 writes a number near 2^63 if there is no limit."""

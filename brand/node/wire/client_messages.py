@@ -37,15 +37,7 @@ from brand.node.wire.described import (
 )
 from brand.node.wire.drawing import JOINS, Announcement, Drawer
 from brand.node.wire.looping import LoopReport
-from brand.node.wire.messages import (
-    MAX_DRAW,
-    MAX_NAME,
-    MAX_REASON,
-    MOST_PLACES,
-    Kind,
-    frame,
-    unpack_json,
-)
+from brand.node.wire.messages import MAX_DRAW, MAX_NAME, MAX_REASON, MOST_PLACES, Kind, frame, unpack_json
 from brand.node.wire.numbers import NO_CLIENT, ClientNumber, Key, RunNumber
 from brand.orders.base.joins import Joins
 from brand.orders.order import Order
