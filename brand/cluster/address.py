@@ -12,7 +12,6 @@ _ADDRESS: Final = re.compile(r"(?:\[([0-9A-Fa-f:.%\w]+)\]|([\w.-]+)):(\d{1,5})",
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Return host and port. Raises `UsageError`."""
     match = _ADDRESS.fullmatch(address)
     if match is None or int(match[3]) > 65535:
         raise UsageError(f"{address!r} is not an address; write it like 10.0.0.1:7000, node1:7000 or [::1]:7000")

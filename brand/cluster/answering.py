@@ -61,7 +61,6 @@ class StreamServer(Reprs, shows="_greeting.node _greeting.nodes address _streams
         self._server.start()
 
     def close(self) -> None:
-        """End the server and its threads. The caller has closed the streams before."""
         # Calls whose streams are closed end by themselves, and notify the other side. Cancelling them here would race
         # with that, and the other side would see a broken stream.
         stopped = self._server.stop(_STOP_S).wait(2 * _STOP_S)
@@ -72,7 +71,6 @@ class StreamServer(Reprs, shows="_greeting.node _greeting.nodes address _streams
         return self._nonces.make()
 
     def exchange(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
-        """Serve a stream from its first byte to its last."""
         said: dict[str, Any] = dict(context.invocation_metadata())
         hello = said.get(HELLO, b"")
         if not compare_digest(self._token.of_asking(hello), said.get(PROOF, b"")):

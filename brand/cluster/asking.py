@@ -64,7 +64,6 @@ class StreamClient(Reprs, shows="_stream.node _address _channel"):
                 self._channel.close()
 
     def join(self, limit_s: float) -> None:
-        """Wait for the thread to end, after `close`."""
         self._thread.join(limit_s)
 
     def _run(self) -> None:

@@ -191,7 +191,6 @@ class PeerHello:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> PeerHello:
-        """Invert `to_bytes`. Raises `ProtocolError`."""
         if len(data) < _HELLO.size:
             raise ProtocolError("an incomplete hello")
         to, own, nonce = _HELLO.unpack_from(data)

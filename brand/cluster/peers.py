@@ -51,12 +51,10 @@ class PeerStreams(Reprs, shows="_greeting.node _greeting.nodes address _streams"
 
     @property
     def address(self) -> str:
-        """The address at which it listens: `host:port`."""
         return self._answering.address
 
     @property
     def wake(self) -> int:
-        """A descriptor that is readable while there are events, or when a full stream has capacity again."""
         return self._streams.wake
 
     def connect(self, addresses: dict[int, str]) -> None:
@@ -70,7 +68,6 @@ class PeerStreams(Reprs, shows="_greeting.node _greeting.nodes address _streams"
             self._asking.append(StreamClient(node, address, me, self._token, self._tls, self._streams))
 
     def events(self) -> list[Event]:
-        """Return the events since the last call."""
         return self._streams.take()
 
     def send(self, stream: PeerStream, message: bytes) -> None:
@@ -86,18 +83,15 @@ class PeerStreams(Reprs, shows="_greeting.node _greeting.nodes address _streams"
             self._streams.end(link, f"node {stream.node} does not receive the messages sent to it")
 
     def unsent(self, stream: PeerStream) -> int:
-        """Return the bytes that the other side has not received yet; 0 if the stream is not open."""
         link = self._streams.find(stream)
         return 0 if link is None else link.unsent
 
     def hang_up(self, stream: PeerStream, reason: str) -> None:
-        """End a stream. Has no effect if it is not open."""
         link = self._streams.find(stream)
         if link is not None:
             self._streams.end(link, reason)
 
     def close(self) -> None:
-        """End all streams and threads, and close all descriptors."""
         self._streams.close()
         for asking in self._asking:
             asking.close()

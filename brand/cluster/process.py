@@ -20,7 +20,6 @@ def main() -> None:
 
 
 def server_of(spec: ServerSpec) -> NodeServer:
-    """Return the data server of a member. Raises the errors of `NodeServer`."""
     member = spec.member
     assert member is not None
 

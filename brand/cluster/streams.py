@@ -119,7 +119,6 @@ class Streams(Reprs, shows="_closed _links _events _held"):
                 self._add(event)
 
     def rouse(self) -> None:
-        """Wake the loop."""
         with self._changed:
             if not self._closed:
                 os.eventfd_write(self.wake, 1)
@@ -205,7 +204,6 @@ class PeerLink(Reprs, shows="stream _unsent _ended"):
             self._sent(size)
 
     def finish(self) -> None:
-        """Send nothing more."""
         with self._changed:
             self._ended = True
             self._waiting.clear()
@@ -272,7 +270,6 @@ class Unpacking:
         return f"Unpacking({'the next message alone' if self._alone else 'parcels'})"
 
     def messages(self, data: bytes) -> list[bytes]:
-        """Return the messages in one piece. Raises `ProtocolError`."""
         if self._alone or len(data) > PARCEL:
             self._alone = False
             return [data]

@@ -178,7 +178,6 @@ class Supervisor(Reprs, shows="_running _nodes _stopped _ready _failure"):
             self._stop_start.send(b"x")
 
     def close(self) -> None:
-        """Close all pipes and descriptors. No node runs any more."""
         for child in self._children:
             child.close()
         self._selector.close()

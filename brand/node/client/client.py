@@ -269,11 +269,9 @@ class Client(Reprs, shows="path address run _idle"):
             return True
 
     def report(self, replaced: Replaced) -> None:
-        """Add a sample to the server's list of replaced samples."""
         self._with_control(lambda c: c.send(pack(replaced)))
 
     def server(self) -> ServerFacts:
-        """Return the server's facts about itself. Raises `ServerError`."""
         return self._with_control(lambda c: c.server)
 
     @property
@@ -282,7 +280,6 @@ class Client(Reprs, shows="path address run _idle"):
         return self._control is not None or bool(self._idle) or self._lost
 
     def close(self) -> None:
-        """Close all connections."""
         _tell(self._idle)
         with self._lock:
             for connection in (self._control, *self._idle):

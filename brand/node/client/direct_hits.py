@@ -91,7 +91,6 @@ class DirectHitReader(Reprs, shows="_entries _at _blocks"):
         """Places at positions of that epoch, by block, in the order of the last use."""
 
     def may(self, run: int, epoch: int) -> bool:
-        """Return whether the server has answered a draw of this epoch."""
         return self._at == (run, epoch)
 
     def answered(self, run: int, epoch: int) -> None:
@@ -214,7 +213,6 @@ class _Untold:
             self.tell()
 
     def tell(self) -> None:
-        """Report all direct hits to the server."""
         if self._messages:
             message = b"".join(self._messages)
             self._messages.clear()

@@ -153,7 +153,6 @@ class Session(Reprs, shows="_address _hang_up.alive _numbers server"):
         return min(MAX_DRAW, max(LEAST_PART, int(least / PART_SHARE)))
 
     def send(self, message: bytes) -> None:
-        """Send a message that gets no reply."""
         try:
             self._socket.sendall(message)
         except (BrokenPipeError, ConnectionResetError):  # a server that was stopped has sent a FAILED before

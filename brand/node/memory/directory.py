@@ -49,11 +49,9 @@ class Directory:
         self._entries[places[some]] = shown | np.uint64(self._stamp << 48)
 
     def hide(self, places: Places) -> None:
-        """Hide samples whose pages may be used again."""
         self._entries[places] = 0
 
     def mark_checked(self, places: Places) -> None:
-        """Record that the checksums of these samples were right."""
         shown = places[self._entries[places] != 0]
         self._entries[shown] |= CHECKED
 

@@ -124,7 +124,6 @@ class PagePool(Reprs, shows="allocator _memory"):
         return self.allocator.take(self.pages_of[places])
 
     def came(self, heads: NDArray[np.int32], rows: NDArray[np.void]) -> None:
-        """Write the rows of samples whose bytes are in their pages."""
         self._memory.write_rows(heads, rows)
 
     def put_in(self, places: Places, rows: NDArray[np.void], data: NDArray[np.uint8]) -> NDArray[np.int32]:
@@ -144,7 +143,6 @@ class PagePool(Reprs, shows="allocator _memory"):
         return self._memory.take_out(self.chains(places, heads)[1])
 
     def give_back(self, places: Places, heads: NDArray[np.int32]) -> None:
-        """Free the samples' pages."""
         self.allocator.give_back(self.chains(places, heads)[1])
 
     def vector(

@@ -88,7 +88,6 @@ class Residents:
         return self._checked[places]
 
     def mark_checked(self, places: Places) -> None:
-        """Record that the checksums of these samples were right."""
         self._checked[places] = True
         if self._directory is not None:
             self._directory.mark_checked(places)
@@ -171,11 +170,9 @@ class Residents:
         return True
 
     def to_keep(self, places: Places) -> NDArray[np.bool_]:
-        """Return which samples are cached as soon as they are in memory."""
         return self._to_keep.at(places)
 
     def kept(self, places: Places | slice = slice(None)) -> NDArray[np.bool_]:
-        """Return which samples are cached in memory."""
         wanted = self._to_keep.part(places) if isinstance(places, slice) else self._to_keep.at(places)
         return np.logical_and(wanted, self._head[places] >= 0)
 

@@ -239,7 +239,6 @@ class Lifetime(Reprs, shows="_owners _left_s"):
         return self.owned and (left or not self._owners)
 
     def close(self) -> None:
-        """Close all descriptors."""
         for process in list(self._owners):
             self._disown(process)
 

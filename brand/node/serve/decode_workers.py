@@ -83,7 +83,6 @@ class DecodeWorkerProcesses(Reprs, shows="_processes _dying"):
         self._thread.start()
 
     def do(self, instruction: StartPreparer | EndPreparer | Prepare | Fill) -> None:
-        """Execute an instruction."""
         match instruction:
             case StartPreparer(number):
                 self._start(number)
@@ -96,7 +95,6 @@ class DecodeWorkerProcesses(Reprs, shows="_processes _dying"):
                 self._fills.put(partial(self._fill, staging, instruction))
 
     def close(self) -> None:
-        """End all processes, and the thread."""
         for number in list(self._processes):
             self._end(number)
         self._fills.put(None)
@@ -116,7 +114,6 @@ class DecodeWorkerProcesses(Reprs, shows="_processes _dying"):
         self._selector.register(found.line.fileno(), selectors.EVENT_READ, lambda _: self._hear(number))
 
     def _started(self) -> _Process:
-        """Start a process. Raises OSError."""
         with ExitStack() as undo:
             line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             undo.callback(theirs.close)

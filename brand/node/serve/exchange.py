@@ -34,12 +34,10 @@ class StreamExchange(Reprs, shows="_turn.core.peers"):
 
     @property
     def wake(self) -> int:
-        """A descriptor that is readable while there are events."""
         return self._network.wake
 
     @property
     def address(self) -> str:
-        """The address at which other nodes reach this node, `host:port`."""
         return self._network.address
 
     @property
@@ -57,7 +55,6 @@ class StreamExchange(Reprs, shows="_turn.core.peers"):
             self._network.connect(addresses)
 
     def take_events(self, _: int = 0) -> None:
-        """Handle the events of the network."""
         for event in self._network.events():
             if self._watch is not None and not isinstance(event, Received):
                 self._watch(event)
@@ -81,7 +78,6 @@ class StreamExchange(Reprs, shows="_turn.core.peers"):
         self._network.send(PeerStream(instruction.node, instruction.asks), wire.pack(instruction.message))
 
     def facts(self) -> dict[str, object]:
-        """Return facts for statistics, as plain values."""
         node, nodes, peers = self._turn.members.node, self._turn.members.nodes, self._peers
         return {
             "node": node,

@@ -91,7 +91,6 @@ class HttpPort:
         return f"http://{self.address}/?token={self._token.decode()}"
 
     def close(self) -> None:
-        """End all connections."""
         self._ended.set()
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)  # ends `accept`
@@ -125,7 +124,6 @@ class HttpPort:
                 self._forget(connection)
 
     def _serve(self, connection: socket.socket) -> None:
-        """Answer one request."""
         try:
             with suppress(OSError):
                 self._respond(connection, _head(connection))
@@ -159,7 +157,6 @@ class HttpPort:
         connection.sendall(answer.partition(b"\r\n\r\n")[0] + b"\r\n\r\n" if method == "HEAD" else answer)
 
     def _may(self, query: str, fields: Mapping[str, str]) -> bool:
-        """Return whether a request has the token."""
         given = parse_qs(query).get("token", [])
         authorization = fields.get("authorization", "")
         if authorization.lower().startswith(_BEARER):
@@ -167,7 +164,6 @@ class HttpPort:
         return any(hmac.compare_digest(text.encode(errors="replace"), self._token) for text in given)
 
     def _answer(self, path: str) -> bytes:
-        """Return the answer to a request that is allowed."""
         if path not in ("/", "/healthz", "/stats.json", "/metrics"):
             return _answer(404, "there are /, /metrics, /stats.json, /events and /healthz\n")
         if path == "/":

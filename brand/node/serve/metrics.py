@@ -37,7 +37,6 @@ _CAUSES: Final = ("storage", "node", "preparation", "server")
 
 
 def prometheus(facts: Mapping[str, Any]) -> str:
-    """Return the statistics with the buckets of all training loops, as one text."""
     return "".join(_families(facts))
 
 

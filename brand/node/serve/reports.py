@@ -62,7 +62,6 @@ class Reports(Reprs, shows="_replaced _loops"):
             self._replaced.append(report)
 
     def loop(self, report: LoopReport) -> None:
-        """Add a rank's report of the waits of its training loop."""
         self._loops.hears(report, time.monotonic())
 
     def facts(self, held: Iterable[Mapping[str, Any]], draws: Mapping[str, float], rows: int = 0) -> dict[str, Any]:
@@ -86,7 +85,6 @@ class _Loop(Reprs, shows="tally rows last"):
         self.heard_s = 0.0
 
     def hears(self, report: LoopReport, row: dict[str, Any], now_s: float) -> None:
-        """Add a report of the rank."""
         self.tally.add(report.tally)
         self.last, self.heard_s = report, now_s
         if report.tally.steps:
@@ -101,7 +99,6 @@ class Loops(Reprs, shows="_loops _reports"):
         self._reports = 0
 
     def hears(self, report: LoopReport, now_s: float) -> None:
-        """Add a report of a rank."""
         key = report.run, report.rank
         loop = self._loops.pop(key, None) or _Loop()
         while len(self._loops) >= MOST_LOOPS:
@@ -160,7 +157,6 @@ def _facts(key: tuple[str, int], loop: _Loop, held: Mapping[str, Any] | None, no
 
 
 def _waiting(waiting: Waiting | None) -> dict[str, Any] | None:
-    """Return a wait as plain values."""
     if waiting is None:
         return None
     return {"step": waiting.step, "wait_s": round(waiting.wait_s, 4), "cause": waiting.cause}

@@ -91,7 +91,6 @@ class ClientRequests(Reprs, shows="_served.address greeted"):
         """Whether a client that will draw has connected. A client that only looks does not count."""
 
     def handle(self, clients: Clients, channel: Channel, kind: Kind, body: bytes) -> None:
-        """Execute the request of a message. Raises `BrandError` if that is impossible."""
         if channel.greeted == (kind == Kind.HELLO):
             raise ProtocolError("the first message must be HELLO, and no other message may be")
         client = channel.number

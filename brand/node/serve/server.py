@@ -172,12 +172,10 @@ class NodeServer(Reprs, shows="address _clients _turn"):
 
     @property
     def memory(self) -> int:
-        """Size of the arena in bytes."""
         return self._turn.core.residents.pool.allocator.bytes
 
     @property
     def listens_at(self) -> str | None:
-        """The address at which other nodes reach this node, `host:port`; None if it is the only node."""
         return None if self._exchange is None else self._exchange.address
 
     def connect(self, addresses: dict[int, str], watch: Watch | None = None) -> None:
@@ -253,7 +251,6 @@ class NodeServer(Reprs, shows="address _clients _turn"):
             self._do(instruction)
 
     def _step(self) -> None:
-        """Do all work that is possible now."""
         now_s, unsent = time.monotonic(), {} if self._exchange is None else self._exchange.unsent()
         instructions = self._turn.step(now_s, unsent)
         if self._recorder is not None:

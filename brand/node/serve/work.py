@@ -91,7 +91,6 @@ class Workers:
     """Decode samples; None if clients decode."""
 
     def close(self) -> None:
-        """End the threads and the processes."""
         if self.decode is not None:
             self.decode.close()
         self.executor.close()
@@ -124,7 +123,6 @@ class BackgroundWork(Reprs, shows="_workers"):
         self._timeline: Timeline | None = None
 
     def close(self) -> None:
-        """End the threads and the processes."""
         self._workers.close()
         if self._timeline is not None:
             self._timeline.close()
@@ -208,17 +206,14 @@ class BackgroundWork(Reprs, shows="_workers"):
                 end_s -= seconds
 
     def write(self, write: Write) -> None:
-        """Write samples to the cache folder."""
         assert self._workers.storing is not None
         self._workers.storing.write(write, lambda held, stopped: self._tell(WriteEnded(write, held, stopped)))
 
     def forget(self, forget: Forget) -> None:
-        """Have the cache folder forget samples."""
         assert self._workers.storing is not None
         self._workers.storing.forget(forget)
 
     def prepare(self, instruction: StartPreparer | EndPreparer | Prepare | Fill) -> None:
-        """Pass an instruction to the decode workers."""
         assert self._workers.decode is not None
         self._workers.decode.do(instruction)
 
@@ -311,7 +306,6 @@ class Storing(Reprs, shows="_folder _jobs"):
         self._jobs.put(partial(self._write, write, written))
 
     def forget(self, forget: Forget) -> None:
-        """Have the folder forget samples."""
         act = self._folder.drop if forget.parts else self._folder.forget
         self._jobs.put(partial(act, forget.places))
 

@@ -42,7 +42,6 @@ class Prepared:
 
     @property
     def count(self) -> int:
-        """Number of decode workers."""
         return self.preparers or len(os.sched_getaffinity(0))
 
 

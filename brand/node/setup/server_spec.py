@@ -63,7 +63,6 @@ def _path(path: str | os.PathLike[str]) -> str:
 
 
 def bytes_of(path: str | os.PathLike[str]) -> bytes:
-    """Return the contents of a file. Raises `UsageError`."""
     try:
         return Path(path).read_bytes()
     except OSError as error:
@@ -97,13 +96,11 @@ class Member:
             raise UsageError(f"node {self.node} of {self.nodes}: nodes are 0 to {self.nodes - 1}")
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values for a server process."""
         tls = None if self.tls is None else self.tls.to_json()
         return {**{field.name: getattr(self, field.name) for field in fields(self)}, "tls": tls}
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Member:
-        """Invert `to_json`."""
         tls = value["tls"]
         return cls(**value | {"tls": None if tls is None else Tls(**tls)})
 
@@ -147,7 +144,6 @@ class ServerSpec:
 
     @classmethod
     def from_json(cls, text: str) -> ServerSpec:
-        """Invert `to_json`."""
         value = json.loads(text)
         spec = cls(**value | {"owners": tuple(value["owners"])})
         member, cache, prepared = value["member"], value["cache"], value["prepared"]

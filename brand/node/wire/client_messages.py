@@ -84,7 +84,6 @@ class ClientBegins:
 
     @property
     def key(self) -> Key:
-        """The epoch that the rank draws."""
         return self.run, self.announcement.epoch
 
 
@@ -170,7 +169,6 @@ class ClientPrepares:
     """Versions of the libraries with which the client decodes, by codec."""
 
     def check(self) -> None:
-        """Raise `ProtocolError` if a field is named twice."""
         if len({want.field for want in self.wants}) < len(self.wants):
             raise ProtocolError("a PREPARE names a field twice")
 
@@ -259,7 +257,6 @@ _REQUESTS: Final = {kind_of(cls): cls for cls in get_args(Request) if cls is not
 
 
 def pack(message: object) -> bytes:
-    """Return a message as bytes."""
     kind, parts = pack_body(message)
     return frame(kind, *parts)
 

@@ -110,7 +110,6 @@ class Channel:
 
     @property
     def unsent(self) -> int:
-        """Bytes that the client has not received yet."""
         return len(self._outbox)
 
     @property

@@ -132,7 +132,6 @@ def _together(chains: NDArray[np.uint8], rows: NDArray[np.void]) -> NDArray[Any]
 
 
 def _shape(row: np.void) -> list[int]:
-    """Return the shape in a header."""
     return [axis for axis in row["shape"].tolist() if axis != NO_AXIS]
 
 
@@ -170,19 +169,16 @@ class Setup:
     """Bytes of a page of stored samples."""
 
     def pack(self) -> bytes:
-        """Return the setup as bytes."""
         dictionary = base64.b64encode(self.dictionary).decode()
         return json.dumps({"schema": self.schema.fields, "dictionary": dictionary, "page": self.page}).encode()
 
     @classmethod
     def unpack(cls, data: bytes) -> Setup:
-        """Invert `pack`."""
         value = json.loads(data)
         return cls(Schema.parse(value["schema"]), base64.b64decode(value["dictionary"]), value["page"])
 
 
 def pack_want(number: int, want: DecodeSpec) -> bytes:
-    """Return the packet of a decode spec, which the server refers to as `number` from now on."""
     return _WANT + json.dumps({"number": number, "field": want.field, "how": to_json(want.how)}).encode()
 
 
@@ -205,7 +201,6 @@ def unpack_order(packet: bytes) -> tuple[int, DecodeSpec | Chains]:
 
 
 def pack_sizes(sizes: list[int]) -> bytes:
-    """Return the answer to a batch."""
     return _SIZES + np.array(sizes, np.int64).tobytes()
 
 

@@ -140,7 +140,6 @@ def repeat(positions: NDArray[np.int64]) -> bool:
 
 
 def pack_taken(run: int, epoch: int, positions: NDArray[np.int64], entries: NDArray[np.uint64] = _NO_ENTRIES) -> bytes:
-    """Return a `TAKEN`."""
     return frame(Kind.TAKEN, _TAKEN.pack(run, epoch, len(positions)), positions.tobytes(), entries.tobytes())
 
 

@@ -66,7 +66,6 @@ class Announcement:
     """Number of processes that draw for the rank; or `GOES_ON`, or `UNTOLD`."""
 
     def check(self) -> None:
-        """Raise `ProtocolError` if the rank or the number of processes is impossible."""
         if not self.rank < self.replicas <= MAX_REPLICAS or MAX_REPLICAS < self.processes != UNTOLD:
             raise ProtocolError(f"rank {self.rank} of {self.replicas}, shared by {self.processes} processes")
 
@@ -91,7 +90,6 @@ class Begin:
     """Pages of the largest sample that can be sent to the node of the ranks."""
 
     def check(self) -> None:
-        """Raise `ProtocolError` if these cannot be the ranks of one node."""
         if len(set(self.ranks)) < len(self.ranks) or max(self.ranks) >= self.replicas:
             raise ProtocolError(f"ranks must be distinct numbers from 0 to {self.replicas - 1}")
 
@@ -129,7 +127,6 @@ class Drawing:
     """
 
     def check(self) -> None:
-        """Raise `ProtocolError` if the order has fewer samples."""
         if max(self.begin.start, self.begin.front) > self.order.samples:
             raise ProtocolError(f"an epoch has {self.order.samples:,} positions")
 

@@ -44,16 +44,13 @@ class CauseWaits:
 
     @property
     def steps(self) -> int:
-        """Number of steps that have waited."""
         return sum(self.counts)
 
     def count(self, wait_s: float) -> None:
-        """Count the wait of a step."""
         self.seconds += wait_s
         self.counts[bisect_left(BOUNDS, wait_s)] += 1
 
     def add(self, other: CauseWaits) -> None:
-        """Add other waits."""
         self.seconds += other.seconds
         self.counts = [mine + theirs for mine, theirs in zip(self.counts, other.counts, strict=True)]
 
@@ -76,12 +73,10 @@ class StepTally:
 
     @property
     def steps(self) -> int:
-        """Number of steps."""
         return sum(waits.steps for waits in self.waits.values())
 
     @property
     def wait_s(self) -> float:
-        """Total seconds that the loops waited."""
         return sum(waits.seconds for waits in self.waits.values())
 
     @property
@@ -97,13 +92,11 @@ class StepTally:
         self.seconds += seconds
 
     def add(self, other: StepTally) -> None:
-        """Add the steps of another tally."""
         self.seconds += other.seconds
         for cause, waits in other.waits.items():
             self.waits.setdefault(cause, CauseWaits()).add(waits)
 
     def copy(self) -> StepTally:
-        """Return a copy."""
         same = StepTally()
         same.add(self)
         return same
@@ -219,6 +212,5 @@ class LoopReport:
     """The wait under way. Its cause is `server` until the server has answered."""
 
     def check(self) -> None:
-        """Raise `ProtocolError` if the rank is impossible."""
         if not self.rank < self.ranks:
             raise ProtocolError(f"rank {self.rank} of {self.ranks}")

@@ -168,7 +168,6 @@ def parse_head(head: bytes | bytearray | memoryview, limit: int, order_limit: in
 
 
 def pack_json(kind: Kind, value: Any) -> bytes:
-    """Return a message whose body is JSON."""
     return frame(kind, json.dumps(value).encode())
 
 

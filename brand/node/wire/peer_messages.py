@@ -84,7 +84,6 @@ class JoinVote:
     """Whether clients of the sending node draw the run: the receiving node remembers it until it receives FORGET."""
 
     def check(self) -> None:
-        """Raise `ProtocolError` if the order cannot have these joins."""
         if not self.order.joins:
             raise ProtocolError("joins of an order that has none")
         if (self.said.committed or self.said.from_leader) and not self.said.rows:
@@ -194,7 +193,6 @@ class FetchReply:
     part: Annotated[memoryview, BYTES]
 
     def check(self) -> None:
-        """Raise `ProtocolError` if the segment is longer than the rest of the answer."""
         if self.offset + len(self.part) > self.size:
             raise ProtocolError("an answer with bytes beyond its end")
 
@@ -218,7 +216,6 @@ _REPLIES: Final[dict[Any, Any]] = {kind_of(cls): cls for cls in (FetchReply, Ref
 
 
 def pack(message: Question | Reply) -> bytes:
-    """Return a message as bytes."""
     if isinstance(message, Push):
         head = _PUSH.pack(message.number, len(message.places), len(message.missed))
         sent, missed = message.places.tobytes(), message.missed.tobytes()
@@ -251,7 +248,6 @@ def unpack_reply(message: bytes, page: int) -> Reply:
 
 
 def _kind_of(message: bytes) -> tuple[PeerKind, memoryview]:
-    """Return kind and body. Raises `ProtocolError`."""
     if len(message) < _HEAD.size:
         raise ProtocolError("an incomplete message")
     kind, version = _HEAD.unpack_from(message)
