@@ -16,7 +16,7 @@ import grpc
 
 from brand.cluster.address import check_free, split_address
 from brand.cluster.greeting import Greeting, Nonces, PeerHello, Token, disagreement
-from brand.cluster.options import ANSWERING, EXCHANGE, GREET, HELLO, PROOF, WELCOME, said, server_credentials
+from brand.cluster.options import ANSWERING, HELLO, PROOF, SERVICE, WELCOME, said, server_credentials
 from brand.cluster.streams import PeerLink, Streams
 from brand.errors import BrandError, ServerError
 from brand.node.setup.server_spec import Tls
@@ -48,7 +48,11 @@ class StreamServer(Reprs, shows="_greeting.node _greeting.nodes address _streams
         calls = 2 * greeting.nodes + _SPARE
         self._pool = ThreadPoolExecutor(2 * calls, thread_name_prefix="answer")
         self._server = grpc.server(self._pool, options=ANSWERING, maximum_concurrent_rpcs=calls)
-        self._server.add_generic_rpc_handlers((_Methods(self),))
+        handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
+            "Greet": grpc.stream_unary_rpc_method_handler(self.greet),
+            "Exchange": grpc.stream_stream_rpc_method_handler(self.exchange),
+        }
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
         try:
             if tls is None:
                 port = self._server.add_insecure_port(bind)
@@ -119,16 +123,3 @@ class StreamServer(Reprs, shows="_greeting.node _greeting.nodes address _streams
             self._turned_away = line
             log.warning("%s", line)
         context.abort(code, said(reason))
-
-
-class _Methods(grpc.GenericRpcHandler):
-    """The two methods of the gRPC server; their messages are plain bytes."""
-
-    def __init__(self, answering: StreamServer) -> None:
-        self._methods: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
-            GREET: grpc.stream_unary_rpc_method_handler(answering.greet),
-            EXCHANGE: grpc.stream_stream_rpc_method_handler(answering.exchange),
-        }
-
-    def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[bytes, bytes] | None:
-        return self._methods.get(handler_call_details.method)

@@ -29,6 +29,7 @@ from typing import Any, Final
 
 from brand.errors import ProtocolError, UsageError, counted
 from brand.node.setup.memory import Memory, parse_size
+from brand.reprs import Reprs
 
 PROTOCOL: Final = 1
 """Version of the protocol between nodes."""
@@ -220,15 +221,13 @@ class Token:
         return hmac.digest(self.text.encode(), message, "sha256")
 
 
-class Nonces:
+class Nonces(Reprs, shows="_periods"):
     """Makes nonces, and recognises its own. Each is valid once, for at most `LIFE_S`. Safe for several threads."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._lock = clock, threading.Lock()
         self._periods: list[_Period] = []
-
-    def __repr__(self) -> str:
-        return f"Nonces({[len(period.used) for period in self._periods]} used, newest period first)"
+        """The newest first."""
 
     def make(self) -> bytes:
         with self._lock:
@@ -248,7 +247,7 @@ class Nonces:
         return self._periods
 
 
-class _Period:
+class _Period(Reprs, shows="used"):
     """Half of a nonce's life: a key of its own, and the nonces made with it that were used."""
 
     def __init__(self, began_s: float) -> None:

@@ -11,9 +11,10 @@ from brand.printable import printable
 
 MAX_MESSAGE: Final = 8 << 20
 """Largest message in bytes, both ways. gRPC refuses a larger message as soon as it has read its length."""
-GREET: Final = "/brand.Peers/Greet"
+SERVICE: Final = "brand.Peers"
+GREET: Final = f"/{SERVICE}/Greet"
 """Empty -> nonce."""
-EXCHANGE: Final = "/brand.Peers/Exchange"
+EXCHANGE: Final = f"/{SERVICE}/Exchange"
 """Messages <-> messages."""
 HELLO: Final = "brand-hello-bin"
 WELCOME: Final = "brand-welcome-bin"

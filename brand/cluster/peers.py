@@ -48,14 +48,7 @@ class PeerStreams(Reprs, shows="_greeting.node _greeting.nodes address _streams"
         except BaseException:
             self._streams.close()
             raise
-
-    @property
-    def address(self) -> str:
-        return self._answering.address
-
-    @property
-    def wake(self) -> int:
-        return self._streams.wake
+        self.address, self.wake = self._answering.address, self._streams.wake
 
     def connect(self, addresses: dict[int, str]) -> None:
         """Open a stream to each of these nodes, and open it again whenever it ends. Raises `UsageError`."""

@@ -86,9 +86,7 @@ class Streams(Reprs, shows="_closed _links _events _held"):
         Returns False if `close` was called.
         """
         with self._changed:
-            while not self._closed and not self._has_room(_EVENT):
-                self._changed.wait(WAIT_S)
-            if self._closed:
+            if not self._wait_for_room():
                 return False
             old = self._links.get(link.stream)
             if old is not None:
@@ -113,9 +111,7 @@ class Streams(Reprs, shows="_closed _links _events _held"):
     def fail(self, event: Closed) -> None:
         """Add the event that a stream could not be opened. Waits for space."""
         with self._changed:
-            while not self._closed and not self._has_room(_EVENT):
-                self._changed.wait(WAIT_S)
-            if not self._closed:
+            if self._wait_for_room():
                 self._add(event)
 
     def rouse(self) -> None:
@@ -147,6 +143,12 @@ class Streams(Reprs, shows="_closed _links _events _held"):
                 self._changed.wait(WAIT_S)
             return False
 
+    def _wait_for_room(self) -> bool:
+        """Wait for space for an event. Returns False if `close` was called."""
+        while not self._closed and not self._has_room(_EVENT):
+            self._changed.wait(WAIT_S)
+        return not self._closed
+
     def _has_room(self, size: int) -> bool:
         # An empty queue accepts any message: a message above the limit would wait forever otherwise.
         return not self._held or self._held + size <= self._limit
@@ -165,7 +167,7 @@ WAIT_S: Final = 1.0
 """Seconds after which a waiting thread checks again whether it must still wait."""
 
 
-class PeerLink(Reprs, shows="stream _unsent _ended"):
+class PeerLink(Reprs, shows="stream unsent _ended"):
     """Messages to one node, in order. The loop's calls never wait."""
 
     def __init__(
@@ -177,22 +179,18 @@ class PeerLink(Reprs, shows="stream _unsent _ended"):
         self._rouse = rouse
         self._changed = threading.Condition()
         self._waiting: deque[bytes] = deque()
-        self._unsent = 0
-        self._was_full = self._ended = False
-
-    @property
-    def unsent(self) -> int:
+        self.unsent = 0
         """Bytes that gRPC has not accepted, or cannot send because the other side receives nothing."""
-        return self._unsent
+        self._was_full = self._ended = False
 
     def put(self, message: bytes) -> bool:
         """Queue a message. Returns False if more than `LIMIT_UNSENT` bytes would then be unsent."""
         with self._changed:
-            if self._unsent + len(message) > LIMIT_UNSENT:
+            if self.unsent + len(message) > LIMIT_UNSENT:
                 return False
             self._waiting.append(message)
-            self._unsent += len(message)
-            self._was_full = self._was_full or self._unsent >= MAX_UNSENT
+            self.unsent += len(message)
+            self._was_full = self._was_full or self.unsent >= MAX_UNSENT
             self._changed.notify()
             return True
 
@@ -223,9 +221,9 @@ class PeerLink(Reprs, shows="stream _unsent _ended"):
 
     def _sent(self, size: int) -> None:
         with self._changed:
-            self._unsent -= size
+            self.unsent -= size
             # Wake the loop once per full stream, and only at half, so that it adds many messages at a time.
-            room = self._was_full and self._unsent < MAX_UNSENT // 2
+            room = self._was_full and self.unsent < MAX_UNSENT // 2
             if room:
                 self._was_full = False
         if room:
@@ -260,14 +258,12 @@ def pack(waiting: deque[bytes]) -> tuple[list[bytes], int]:
     return [b"".join((sizes, *messages))], size
 
 
-class Unpacking:
+class Unpacking(Reprs, shows="_alone"):
     """Extracts the messages from one node's data. Checks each size before it reads a byte."""
 
     def __init__(self) -> None:
         self._alone = False
-
-    def __repr__(self) -> str:
-        return f"Unpacking({'the next message alone' if self._alone else 'parcels'})"
+        """Whether the next piece is one message."""
 
     def messages(self, data: bytes) -> list[bytes]:
         if self._alone or len(data) > PARCEL:

@@ -53,7 +53,7 @@ class LineBuffer(Reprs, shows="_rest"):
         return [line.decode(errors="backslashreplace").rstrip("\r") for line in lines]
 
 
-class Child:
+class Child(Reprs, shows="node where _process.pid address met"):
     """One node's process. Raises `ServerError` if its command cannot be run."""
 
     def __init__(self, node: int, start: Start, token: str) -> None:
@@ -88,9 +88,6 @@ class Child:
             assert self._process.stdin is not None
             self._process.stdin.write(f"{token}\n".encode())
             self._process.stdin.flush()
-
-    def __repr__(self) -> str:
-        return f"Child({self}, process {self._process.pid}, address {self.address!r}, met {self.met})"
 
     def __str__(self) -> str:
         return f"node {self.node} at {self.where}"

@@ -36,7 +36,7 @@ from brand.node.wire.client_messages import (
     pack,
     unpack,
 )
-from brand.node.wire.draw_messages import Held, pack_lease, unpack_lease, unpack_taken
+from brand.node.wire.draw_messages import Held, Lease, pack_lease, unpack_lease, unpack_taken
 from brand.node.wire.drawing import Announcement
 from brand.node.wire.looping import LoopReport
 from brand.node.wire.messages import HEAD, MAX_DRAW, MAX_REPLICAS, MOST_PLACES, PREPARED, Chains, Kind
@@ -128,7 +128,7 @@ def leases(draw: Any) -> tuple[Any, ...]:
 @given(leases())
 def test_lease(lease: tuple[Any, ...]) -> None:
     """`LEASE` there and back."""
-    found = unpack_lease(body_of(pack_lease(*lease), Kind.LEASE))
+    found = unpack_lease(body_of(pack_lease(Lease(*lease)), Kind.LEASE))
     assert found.number == lease[0]
     assert found.joins == lease[-2]
     assert found.held == pytest.approx(lease[-1], abs=2e-6)
@@ -142,7 +142,7 @@ def test_lease(lease: tuple[Any, ...]) -> None:
 @given(leases(), st.data())
 def test_a_lease_that_was_changed(lease: tuple[Any, ...], data: Any) -> None:
     """Cut, longer, or with other bytes: refused, or its parts still add up."""
-    body = bytearray(body_of(pack_lease(*lease), Kind.LEASE))
+    body = bytearray(body_of(pack_lease(Lease(*lease)), Kind.LEASE))
     what = data.draw(st.sampled_from(["cut", "longer", "byte"]))
     if what == "cut":
         del body[data.draw(st.integers(0, max(0, len(body) - 1))) :]

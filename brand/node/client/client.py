@@ -21,7 +21,6 @@ from brand.errors import BrandError, ServerError
 from brand.node.client.connector import Cluster, Connector
 from brand.node.client.decoded import DecodeSpecs
 from brand.node.client.direct_hits import NO_FILES, Files
-from brand.node.client.memories import ServerFacts
 from brand.node.client.session import DrawResult, Session
 from brand.node.setup.server_spec import ServerSpec
 from brand.node.wire.client_messages import (
@@ -33,6 +32,7 @@ from brand.node.wire.client_messages import (
     OrderFound,
     PositionsDivided,
     Replaced,
+    ServerFacts,
     pack,
     unpack,
     unpack_samples,
@@ -89,7 +89,7 @@ class Client(Reprs, shows="path address run _idle"):
         self._joins: dict[tuple[Order, int], Joins] = {}
         """The points at which this run joined other runs, by order and epoch, as far as this process knows."""
         self._orders: dict[str, Orders] = {}
-        self._connector = Connector(spec, data_set, attach=attach, cluster=cluster, wants=wants, files=files)
+        self._connector = Connector(spec, data_set, attach, cluster, wants, files)
         self._begin_anew()
         _clients.add(self)
 

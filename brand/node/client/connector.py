@@ -6,17 +6,16 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from brand.errors import EndedError, ServerError
 from brand.node.client.decoded import DecodeSpecs
 from brand.node.client.direct_hits import Files
 from brand.node.client.launch import start_server
-from brand.node.client.memories import ServerFacts
 from brand.node.client.session import Session
 from brand.node.setup.server_spec import Member, ServerSpec
-from brand.node.wire.client_messages import AskStats, PeerAddresses, pack
+from brand.node.wire.client_messages import AskStats, PeerAddresses, ServerFacts, pack
 from brand.node.wire.messages import Kind, unpack_json
 from brand.reprs import Reprs
 
@@ -36,26 +35,20 @@ class Cluster(Protocol):
         ...
 
 
-class Connector(Reprs, shows="_address _attach"):
+@dataclass(slots=True, eq=False, repr=False)
+class Connector(Reprs, shows="spec.address attach"):
     """Connects to the server of one data set; the arguments are those of `Client`. Picklable."""
 
-    def __init__(
-        self,
-        spec: ServerSpec,
-        data_set: str,
-        *,
-        attach: bool,
-        cluster: Cluster | None,
-        wants: DecodeSpecs | None,
-        files: Files,
-    ) -> None:
-        self._spec, self._data_set, self._attach, self._cluster = spec, data_set, attach, cluster
-        self._path, self._address = spec.where, spec.address
-        self._wants, self._files = wants, files
-        self._served: ServerFacts | None = None
-        """The server to which this process, or its parent before a fork, was last connected."""
-        self._said = ""
-        """The last message of that server when it ended."""
+    spec: ServerSpec
+    data_set: str
+    attach: bool
+    cluster: Cluster | None
+    wants: DecodeSpecs | None
+    files: Files
+    _served: ServerFacts | None = None
+    """The server to which this process, or its parent before a fork, was last connected."""
+    _said: str = ""
+    """The last message of that server when it ended."""
 
     def connect(self, owner: int, worker: tuple[int, int] | None = None) -> Session:
         """Return a new connection for `worker`, (worker, number of workers), of process `owner`.
@@ -69,10 +62,10 @@ class Connector(Reprs, shows="_address _attach"):
         try:
             return self._joined(self._session(owner, worker))
         except ConnectionError:
-            if self._attach:
+            if self.attach:
                 raise ServerError(self._why_none()) from None
-        member = None if self._cluster is None else self._cluster.member()
-        start_server(replace(self._spec, owners=(owner,), member=member))
+        member = None if self.cluster is None else self.cluster.member()
+        start_server(replace(self.spec, owners=(owner,), member=member))
         return self._joined(self._session(owner, worker))
 
     def note_end(self, error: Exception) -> None:
@@ -83,28 +76,29 @@ class Connector(Reprs, shows="_address _attach"):
         """Return the error to raise after the last attempt."""
         if isinstance(error, ServerError):  # the server could not be started
             return ServerError(str(error))
-        return ServerError(f"the data server at {self._address} does not answer: {error}")
+        return ServerError(f"the data server at {self.spec.address} does not answer: {error}")
 
     def _why_none(self) -> str:
         """Return why there is no server, as a text for the user."""
+        address, start = self.spec.address, f"`brand serve {self.spec.where}`"
         if self._served is None:
-            return f"no data server at {self._address}: start one with `brand serve {self._path}`, or leave out server="
+            return f"no data server at {address}: start one with {start}, or leave out server="
         one = f"node {self._served.node} of {self._served.nodes}" if self._served.nodes > 1 else "this data set"
         how = self._said or "it was killed or has crashed; see the output of the command that started it"
         return (
-            f"the server of {one} at {self._address}, process {self._served.process}, has ended: {how}; "
-            f"start it again (`brand serve {self._path}`), and continue from the last checkpoint"
+            f"the server of {one} at {address}, process {self._served.process}, has ended: {how}; "
+            f"start it again ({start}), and continue from the last checkpoint"
         )
 
     def _session(self, owner: int, worker: tuple[int, int] | None) -> Session:
-        return Session(self._address, self._data_set, owner, worker, self._wants, self._files)
+        return Session(self.spec.address, self.data_set, owner, worker, self.wants, self.files)
 
     def _joined(self, session: Session) -> Session:
         """Tell the server the addresses of the other nodes, if there are any and it lacks them. Returns `session`."""
         self._served, self._said = session.server, ""
-        if self._cluster is not None and session.server.listens_at is not None and not session.server.joined:
+        if self.cluster is not None and session.server.listens_at is not None and not session.server.joined:
             try:
-                addresses = self._cluster.meet(session.server.listens_at)
+                addresses = self.cluster.meet(session.server.listens_at)
             except BaseException:
                 session.close()
                 raise

@@ -1,8 +1,8 @@
 """The memories that a server shares, and copies of samples out of them.
 
-A server describes its memories in its answer to HELLO, with facts about itself. The client validates the answer: a
-memory that differs from its description raises `ProtocolError`. It copies samples into `Buffers`, which are used again
-as soon as no view of them is alive.
+A server describes its memories in its answer to HELLO (`ServerFacts`). A memory that differs from its description
+raises `ProtocolError`. The client copies samples into `Buffers`, which are used again as soon as no view of them is
+alive.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from __future__ import annotations
 import mmap
 import os
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,7 @@ from brand.formats.stored import StoredSamples
 from brand.native import CORE
 from brand.node.memory.directory import ENTRY_BYTES, Entries, pages_of_runs
 from brand.node.memory.pages import ROW_BYTES
+from brand.node.wire.client_messages import ServerFacts
 from brand.node.wire.decoding import PAGE
 from brand.node.wire.messages import Chains
 from brand.storage.io.crew import Crew
@@ -31,28 +32,6 @@ from brand.storage.io.crew import Crew
 MOST_MEMORIES: Final = 3
 MOST: Final = 64
 """Maximum number of buffers of a pool; if all are in use, a new buffer replaces the oldest."""
-
-
-@dataclass(frozen=True, slots=True)
-class ServerFacts:
-    """Facts of a server about itself."""
-
-    share: float
-    """Fraction of the data that fits into its memory; 1 or more if all of it fits."""
-    nodes: int
-    """Number of nodes that serve the data set together."""
-    remote_share: float
-    """Fraction of the memory that other nodes may fill."""
-    listens_at: str | None
-    """Address at which other nodes reach it, `host:port`; None if there is one node."""
-    joined: bool
-    """Whether it knows the addresses of the other nodes."""
-    node: int
-    """Number of its node."""
-    process: int
-    """Its process id."""
-    life: str = field(repr=False)
-    """Distinguishes it from earlier and later servers at its address."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,30 +46,16 @@ class Memories:
     """Entries of the directory, shape (samples,); None if it has none."""
 
 
-def unpack_welcome(welcome: Mapping[str, Any], descriptors: Sequence[int]) -> tuple[Memories, ServerFacts]:
-    """Return the memories and the facts of a server. The caller keeps the descriptors. Raises `ProtocolError`."""
-    page, count, every, nodes, remote, second, shown = (
-        _number(welcome, name)
-        for name in ("page", "pages", "all_pages", "nodes", "remote_pages", "prepared_pages", "entries")
-    )
-    if page < ROW_BYTES or every < 1 or count < 1:
-        raise ProtocolError("the server's memory differs from its description")
-    sizes = [(count, page), *([(second, PAGE)] if second else []), *([(shown, ENTRY_BYTES)] if shown else [])]
-    if len(sizes) != len(descriptors):
+def map_memories(server: ServerFacts, descriptors: Sequence[int]) -> Memories:
+    """Return the memories that a server describes. The caller keeps the descriptors. Raises `ProtocolError`."""
+    sizes = [(server.pages, server.page)]
+    sizes += [(server.prepared_pages, PAGE)] if server.prepared_pages else []
+    sizes += [(server.entries, ENTRY_BYTES)] if server.entries else []
+    if server.page < ROW_BYTES or len(sizes) != len(descriptors):
         raise ProtocolError("the server sent no memory, or more than it describes")
     mapped = [_mapped(descriptor, *size) for descriptor, size in zip(descriptors, sizes, strict=True)]
-    memories = Memories(mapped[0], mapped[1] if second else None, mapped[-1].view(np.uint64)[:, 0] if shown else None)
-    listens_at, joined = welcome.get("listens_at"), bool(welcome.get("joined"))
-    node, process = int(welcome.get("node") or 0), int(welcome.get("process") or 0)
-    life = str(welcome.get("life"))
-    return memories, ServerFacts(count / every, nodes, remote / count, listens_at, joined, node, process, life)
-
-
-def _number(welcome: Mapping[str, Any], name: str) -> int:
-    value = welcome.get(name)
-    if not isinstance(value, int) or value < 0:
-        raise ProtocolError(f"the server does not send its {name}")
-    return value
+    entries = mapped[-1].view(np.uint64)[:, 0] if server.entries else None
+    return Memories(mapped[0], mapped[1] if server.prepared_pages else None, entries)
 
 
 def _mapped(descriptor: int, count: int, page: int) -> NDArray[np.uint8]:

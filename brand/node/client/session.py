@@ -22,7 +22,7 @@ from brand.formats.stored import StoredSamples
 from brand.node.client.decoded import NOTHING, DecodeSpecs, Values
 from brand.node.client.direct_hits import NO_FILES, DirectHitReader, Files
 from brand.node.client.launch import START_LIMIT_S
-from brand.node.client.memories import MOST_MEMORIES, Buffers, Memories, Pages, ServerFacts, unpack_welcome
+from brand.node.client.memories import MOST_MEMORIES, Buffers, Memories, Pages, map_memories
 from brand.node.wire import messages
 from brand.node.wire.client_messages import (
     ClientDraws,
@@ -34,6 +34,7 @@ from brand.node.wire.client_messages import (
     Joined,
     Number,
     OrderDecided,
+    ServerFacts,
     pack,
     unpack,
 )
@@ -256,10 +257,10 @@ class Session(Reprs, shows="_address _hang_up.alive _numbers server"):
                 if not more:
                     raise ConnectionResetError("it closed the connection")
                 head += more
-            welcome = messages.unpack_json(self._body(head, Kind.HELLO))
+            server = unpack(ServerFacts, self._body(head, Kind.HELLO))
             if not descriptors and flags & socket.MSG_CTRUNC:  # the kernel could not pass the descriptor
                 raise ServerError(no_descriptor_left(OSError(errno.EMFILE, "")))
-            return unpack_welcome(welcome, descriptors)
+            return map_memories(server, descriptors), server
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)

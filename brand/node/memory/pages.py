@@ -6,6 +6,7 @@ unpack the sample with nothing but its pages.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -49,11 +50,12 @@ class PageMemory(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
 class NoMemory:
     """Memory without bytes, for decisions whose samples do not matter: simulations and replays."""
 
-    def __init__(self, page: int) -> None:
-        self._page = page
+    page: int
+    """Bytes of a page."""
 
     def write_rows(self, heads: NDArray[np.int32], rows: NDArray[np.void]) -> None:
         """Store nothing."""
@@ -68,7 +70,7 @@ class NoMemory:
 
     def take_out(self, pages: NDArray[np.int32]) -> NDArray[np.uint8]:
         """Return zeros, which take no memory."""
-        return np.broadcast_to(np.uint8(0), (len(pages), self._page))
+        return np.broadcast_to(np.uint8(0), (len(pages), self.page))
 
     def put_in(self, pages: NDArray[np.int32], data: NDArray[np.uint8]) -> None:
         """Store nothing."""

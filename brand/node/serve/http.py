@@ -22,6 +22,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qs
@@ -46,17 +47,6 @@ _LINE: Final = re.compile(r"([A-Z]{1,16}) (/\S*) HTTP/1\.[01]")
 _TEXT: Final = "text/plain; charset=utf-8"
 _BEARER: Final = "bearer "
 _PAGE: Final = Path(__file__).with_name("page.html")
-_REASONS: Final = {
-    200: "OK",
-    400: "Bad Request",
-    401: "Unauthorized",
-    404: "Not Found",
-    405: "Method Not Allowed",
-    408: "Request Timeout",
-    431: "Request Header Fields Too Large",
-    503: "Service Unavailable",
-}
-
 log = logging.getLogger("brand.node")
 
 
@@ -277,9 +267,9 @@ def _front(status: int, kind: str, fields: Mapping[str, str] | None = None) -> b
         **(fields or {}),
     }
     head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
-    return f"HTTP/1.1 {status} {_REASONS[status]}\r\n{head}\r\n".encode()
+    return f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n{head}\r\n".encode()
 
 
 def _answer(status: int, body: str | bytes = "", kind: str = _TEXT, fields: Mapping[str, str] | None = None) -> bytes:
-    data = (body or f"{_REASONS[status].lower()}\n").encode() if isinstance(body, str) else body
+    data = (body or f"{HTTPStatus(status).phrase.lower()}\n").encode() if isinstance(body, str) else body
     return _front(status, kind, {**(fields or {}), "Content-Length": str(len(data))}) + data

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from brand.node.serve.troubles import Troubles
@@ -75,14 +75,14 @@ class Reports(Reprs, shows="_replaced _loops"):
         }
 
 
-class _Loop(Reprs, shows="tally rows last"):
+@dataclass(slots=True)
+class _Loop:
     """The reports of one rank of a run, summed up."""
 
-    def __init__(self) -> None:
-        self.tally = StepTally()
-        self.rows: deque[dict[str, Any]] = deque(maxlen=MOST_ROWS)
-        self.last: LoopReport | None = None
-        self.heard_s = 0.0
+    tally: StepTally = field(default_factory=StepTally)
+    rows: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=MOST_ROWS))
+    last: LoopReport | None = None
+    heard_s: float = 0.0
 
     def hears(self, report: LoopReport, row: dict[str, Any], now_s: float) -> None:
         self.tally.add(report.tally)

@@ -41,6 +41,7 @@ from brand.node.wire.client_messages import (
     PeerAddresses,
     Places,
     Replaced,
+    ServerFacts,
     pack,
     unpack_request,
 )
@@ -133,7 +134,7 @@ class ClientRequests(Reprs, shows="_served.address greeted"):
                 self._tell(request)
 
     def _greet(self, clients: Clients, channel: Channel, hello: Hello) -> None:
-        data, layout, exchange = self._served.data, self._served.layout, self._exchange
+        data, layout, arenas, exchange = self._served.data, self._served.layout, self._served.arenas, self._exchange
         asked = hello.data_set
         if asked not in (data.id, None):
             here = f"the server at {self._served.address} serves data set {data.id} ({data.name})"
@@ -147,22 +148,22 @@ class ClientRequests(Reprs, shows="_served.address greeted"):
             self._lifetime.own(owner)
         self.greeted = self.greeted or asked is not None
         channel.greet(Drawer.named(owner, hello.worker, channel.number))
-        welcome = {
-            "data_set": data.id,
-            "process": os.getpid(),
-            "life": self._life,
-            "page": layout.allocator.page,
-            "pages": layout.allocator.count,
-            "all_pages": layout.all_pages,
-            "node": layout.members.node,
-            "nodes": layout.members.nodes,
-            "remote_pages": layout.remote_pages,
-            "listens_at": None if exchange is None else exchange.address,
-            "joined": exchange is not None and exchange.connected,
-            "prepared_pages": 0 if self._served.arenas.prepared is None else len(self._served.arenas.prepared.pages),
-            "entries": 0 if self._served.arenas.directory is None else len(self._served.arenas.directory.pages),
-        }
-        clients.send(channel, messages.pack_json(Kind.HELLO, welcome), self._served.arenas.descriptors)
+        facts = ServerFacts(
+            data_set=data.id,
+            process=os.getpid(),
+            life=self._life,
+            page=layout.allocator.page,
+            pages=layout.allocator.count,
+            all_pages=layout.all_pages,
+            node=layout.members.node,
+            nodes=layout.members.nodes,
+            remote_pages=layout.remote_pages,
+            listens_at=None if exchange is None else exchange.address,
+            joined=exchange is not None and exchange.connected,
+            prepared_pages=0 if arenas.prepared is None else len(arenas.prepared.pages),
+            entries=0 if arenas.directory is None else len(arenas.directory.pages),
+        )
+        clients.send(channel, pack(facts), arenas.descriptors)
 
     def _take(self, channel: Channel, taken: DirectHits) -> None:
         """Pass on the direct hits of a client. The checksums of bytes that it says it has checked count as right."""

@@ -61,7 +61,7 @@ from brand.node.setup.measure import lay_out, members_of, stored_sizes
 from brand.node.setup.server_spec import ServerSpec
 from brand.node.wire import messages
 from brand.node.wire.client_messages import pack
-from brand.node.wire.draw_messages import pack_lease
+from brand.node.wire.draw_messages import Lease, pack_lease
 from brand.node.wire.numbers import ClientNumber
 from brand.reprs import Reprs
 from brand.storage.dataset.cached import cached_samples
@@ -279,7 +279,7 @@ class NodeServer(Reprs, shows="address _clients _turn"):
                 self._exchange.say(instruction)
             case DrawAnswer(client, lease, places, state, counts, pages, prepared, joins, held):
                 self._work.answered(instruction)
-                self._reply(client, pack_lease(lease, places, state, counts, pages, prepared, joins, held))
+                self._reply(client, pack_lease(Lease(lease, places, state, counts, pages, prepared, joins, held)))
             case Number() | Joined() | OrderDecided() | Numbers() | PositionsDivided() | Deliver():
                 self._reply(instruction.client, pack(instruction))
             case StartPreparer() | EndPreparer() | Prepare() | Fill():

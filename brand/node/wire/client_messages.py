@@ -38,9 +38,10 @@ from brand.node.wire.described import (
 from brand.node.wire.drawing import JOINS, Announcement, Drawer
 from brand.node.wire.looping import LoopReport
 from brand.node.wire.messages import MAX_DRAW, MAX_NAME, MAX_REASON, MOST_PLACES, Kind, frame, unpack_json
-from brand.node.wire.numbers import NO_CLIENT, ClientNumber, Key, RunNumber
+from brand.node.wire.numbers import NO_CLIENT, ClientNumber, Key, NodeNumber, RunNumber
 from brand.orders.base.joins import Joins
 from brand.orders.order import Order
+from brand.reprs import Reprs
 
 T = TypeVar("T")
 
@@ -48,7 +49,9 @@ MAX_ADDRESS: Final = 1000
 """Longest address of a node, in characters."""
 MAX_NODES: Final = 1 << 16
 
-_NUMBER: Final = whole((1 << 63) - 1, -(1 << 63))
+_MOST: Final = (1 << 63) - 1
+_NUMBER: Final = whole(_MOST, -(1 << 63))
+_COUNT: Final = whole(_MOST)
 
 
 def _rows(name: str, data: Body) -> int:
@@ -279,6 +282,45 @@ def unpack_request(kind: Kind, body: Body, client: ClientNumber, drawer: Drawer 
         cls = AskOrder
     request: Request = unpack_body(cls, found, client=client, drawer=drawer)
     return request
+
+
+@described(Kind.HELLO, json_body=True)
+@dataclass(frozen=True, slots=True, repr=False)
+class ServerFacts(Reprs, shows="share nodes remote_share listens_at joined node process"):
+    """Introduce the server to a client: facts about itself, and about the memories that it shares with the client."""
+
+    data_set: Annotated[str, text(MAX_NAME)]
+    process: Annotated[int, _COUNT]
+    life: Annotated[str, text(MAX_NAME)]
+    """Distinguishes this server from earlier and later servers at its address."""
+    page: Annotated[int, _COUNT]
+    """Bytes of a page of its memory."""
+    pages: Annotated[int, whole(_MOST, 1)]
+    all_pages: Annotated[int, whole(_MOST, 1)]
+    """Pages that all samples would take."""
+    node: Annotated[NodeNumber, _COUNT]
+    nodes: Annotated[int, _COUNT]
+    """Number of nodes that serve the data set together."""
+    remote_pages: Annotated[int, _COUNT]
+    """Pages that other nodes may fill."""
+    listens_at: Annotated[str | None, maybe(text(MAX_ADDRESS))]
+    """Address at which other nodes reach it, `host:port`; None if there is one node."""
+    joined: Annotated[bool, FLAG]
+    """Whether it knows the addresses of the other nodes."""
+    prepared_pages: Annotated[int, _COUNT]
+    """Pages of decoded samples; 0 if it decodes nothing."""
+    entries: Annotated[int, _COUNT]
+    """Entries of the directory; 0 if it has none."""
+
+    @property
+    def share(self) -> float:
+        """Fraction of the data that fits into its memory; 1 or more if all of it fits."""
+        return self.pages / self.all_pages
+
+    @property
+    def remote_share(self) -> float:
+        """Fraction of its memory that other nodes may fill."""
+        return self.remote_pages / self.pages
 
 
 @described(Kind.ORDER, json_body=True)

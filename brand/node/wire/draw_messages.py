@@ -44,7 +44,7 @@ NOT_HELD: Final = Held()
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """A server's answer to a draw, as a client reads it. Arrays are views of the message."""
+    """A server's answer to a draw. The arrays that a client reads are views of the message."""
 
     number: int
     places: NDArray[np.int64]
@@ -62,20 +62,12 @@ class Lease:
     """Seconds that the server held the draw, to the microsecond."""
 
 
-def pack_lease(
-    number: int,
-    places: NDArray[np.int64],
-    state: NDArray[np.uint8],
-    counts: NDArray[np.uint32],
-    pages: NDArray[np.int32],
-    prepared: Chains = NO_CHAINS,
-    joins: int = 0,
-    held: Held = NOT_HELD,
-) -> bytes:
+def pack_lease(lease: Lease) -> bytes:
     """Return a `LEASE`."""
-    waits = (min(_MOST_US, int(1e6 * seconds)) for seconds in held)
-    head = _LEASE.pack(number, len(places), len(pages), len(prepared), len(prepared.pages), joins, *waits)
-    parts = (places, counts, pages, prepared.counts, prepared.pages, state)
+    waits = (min(_MOST_US, int(1e6 * seconds)) for seconds in lease.held)
+    sizes = len(lease.places), len(lease.pages), len(lease.prepared), len(lease.prepared.pages)
+    head = _LEASE.pack(lease.number, *sizes, lease.joins, *waits)
+    parts = (lease.places, lease.counts, lease.pages, lease.prepared.counts, lease.prepared.pages, lease.state)
     return frame(Kind.LEASE, head, *(part.tobytes() for part in parts))
 
 

@@ -60,13 +60,13 @@ class CauseWaits:
         return CauseWaits(max(0.0, self.seconds - before.seconds), counts)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class StepTally:
     """Steps of training loops, by cause."""
 
-    def __init__(self, seconds: float = 0.0, waits: dict[str, CauseWaits] | None = None) -> None:
-        self.seconds = seconds
-        """Seconds of all steps: waits and training."""
-        self.waits = {} if waits is None else waits
+    seconds: float = 0.0
+    """Seconds of all steps: waits and training."""
+    waits: dict[str, CauseWaits] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return f"StepTally({self.steps} steps, {self.wait_s:.3f} of {self.seconds:.3f} s waited, cause {self.cause})"
