@@ -25,10 +25,12 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final
+from typing import Annotated, Final
 
 from brand.errors import ProtocolError, UsageError, counted
 from brand.node.setup.memory import Memory, parse_size
+from brand.node.wire.described import described, maybe, text, unpack_body, whole
+from brand.node.wire.messages import unpack_json
 from brand.reprs import Reprs
 
 PROTOCOL: Final = 1
@@ -37,58 +39,69 @@ MAX_GREETING: Final = 1024
 """Longest greeting in bytes."""
 MAX_NODES: Final = 1024
 """Maximum number of nodes of a cluster."""
-_MAX_TEXT: Final = 100
-_LIMITS: Final = {
-    "protocol": (0, 1 << 16),
-    "node": (0, MAX_NODES - 1),
-    "nodes": (1, MAX_NODES),
-    "page": (1, 1 << 30),
-    "shares": (1, 1 << 40),
-}
-"""Smallest and largest value of each number."""
+LIFE_S: Final = 10.0
+"""Maximum seconds for which a nonce is valid; the minimum is half of it."""
+NONCE: Final = 64
+"""Size of an answering node's nonce in bytes."""
+MIN_TOKEN: Final = 16
+"""Shortest token in characters."""
+MAX_USED: Final = 4096
+"""Maximum number of nonces that can be used within half of `LIFE_S`; only a node with the token can use one."""
+_RANDOM: Final = 32
+_HELLO: Final = struct.Struct(f"<I{_RANDOM}s{NONCE}s")
+_ASKS: Final = b"brand: node asks\0"
+_ANSWERS: Final = b"brand: node answers\0"
+_NODE: Final = whole(MAX_NODES - 1)
+_VERSION: Final = whole(1 << 16)
+_TEXT: Final = text(100)
 
 
+@described(json_body=True)
 @dataclass(frozen=True, slots=True)
 class Greeting:
     """The facts that a node sends to another node about itself."""
 
-    data_set: str
+    data_set: Annotated[str, _TEXT]
     """Id of the data set."""
-    node: int
+    node: Annotated[int, _NODE]
     """The number of this node, from 0."""
-    nodes: int
+    nodes: Annotated[int, whole(MAX_NODES, 1)]
     """Number of nodes."""
-    page: int
+    page: Annotated[int, whole(1 << 30, 1)]
     """Size of a page of the node's arena in bytes."""
-    shares: int | None
+    shares: Annotated[int | None, maybe(whole(1 << 40, 1))]
     """Chunks in a group, if each node holds a partition of the data; None if all nodes see one folder."""
-    brand: str
+    brand: Annotated[str, _TEXT]
     """Version of Brand; it may differ."""
-    memory: str | None = None
+    memory: Annotated[str | None, maybe(_TEXT)] = None
     """The node's memory setting, in the words of `memory_text`; None from an older version of Brand, which does not
     send it.
     """
-    protocol: int = PROTOCOL
+    protocol: Annotated[int, _VERSION] = PROTOCOL
 
     def to_json(self) -> bytes:
         return json.dumps(asdict(self)).encode()
 
     @classmethod
-    def from_json(cls, text: bytes) -> Greeting:
+    def from_json(cls, data: bytes) -> Greeting:
         """Invert `to_json`. Raises `ProtocolError`, also for another version of the protocol."""
-        value = _object(text)
-        node, protocol = _number(value, "node"), _number(value, "protocol")
-        if protocol != PROTOCOL:  # the rest may be other fields
-            raise ProtocolError(f"node {node} uses version {protocol} of the protocol between nodes, not {PROTOCOL}")
-        return cls(
-            data_set=_text(value, "data_set"),
-            node=node,
-            nodes=_number(value, "nodes"),
-            page=_number(value, "page"),
-            shares=None if value.get("shares") is None else _number(value, "shares"),
-            brand=_text(value, "brand"),
-            memory=None if value.get("memory") is None else _text(value, "memory"),
-        )
+        if len(data) > MAX_GREETING:
+            raise ProtocolError(f"a greeting of {len(data):,} bytes; the limit is {MAX_GREETING:,}")
+        value = unpack_json(data, "a greeting")
+        try:
+            node = _NODE.checked("node", value.get("node"))
+            protocol = _VERSION.checked("protocol", value.get("protocol"))
+            if protocol == PROTOCOL:
+                return unpack_body(cls, value)
+        except ProtocolError as error:
+            raise ProtocolError(f"a greeting that is not valid: {error}") from None
+        # The rest may be other fields.
+        raise ProtocolError(f"node {node} uses version {protocol} of the protocol between nodes, not {PROTOCOL}")
+
+    def check(self) -> None:
+        texts = [said for said in (self.data_set, self.brand, self.memory) if said is not None]
+        if not all(said and said.isprintable() for said in texts):
+            raise ProtocolError("a text is empty, or not printable")
 
 
 def disagreement(mine: Greeting, theirs: Greeting) -> str:
@@ -132,47 +145,6 @@ def _facts(greeting: Greeting) -> list[tuple[str, str]]:
         ("holds", shares),
         ("has", f"pages of {counted(greeting.page, 'byte')}"),
     ]
-
-
-def _object(text: bytes) -> dict[str, Any]:
-    if len(text) > MAX_GREETING:
-        raise ProtocolError(f"a greeting of {len(text):,} bytes; the limit is {MAX_GREETING:,}")
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        raise ProtocolError("a greeting is not JSON") from None
-    if not isinstance(value, dict):
-        raise ProtocolError("a greeting is not a JSON object")
-    return value
-
-
-def _number(value: dict[str, Any], name: str) -> int:
-    least, most = _LIMITS[name]
-    number = value.get(name)
-    if not isinstance(number, int) or isinstance(number, bool) or not least <= number <= most:
-        raise ProtocolError(f"a greeting in which {name} is not a number from {least} to {most:,}")
-    return number
-
-
-def _text(value: dict[str, Any], name: str) -> str:
-    text = value.get(name)
-    if not isinstance(text, str) or not 0 < len(text) <= _MAX_TEXT or not text.isprintable():
-        raise ProtocolError(f"a greeting in which {name} is not a text of 1 to {_MAX_TEXT} characters")
-    return text
-
-
-LIFE_S: Final = 10.0
-"""Maximum seconds for which a nonce is valid; the minimum is half of it."""
-NONCE: Final = 64
-"""Size of an answering node's nonce in bytes."""
-MIN_TOKEN: Final = 16
-"""Shortest token in characters."""
-MAX_USED: Final = 4096
-"""Maximum number of nonces that can be used within half of `LIFE_S`; only a node with the token can use one."""
-_RANDOM: Final = 32
-_HELLO: Final = struct.Struct(f"<I{_RANDOM}s{NONCE}s")
-_ASKS: Final = b"brand: node asks\0"
-_ANSWERS: Final = b"brand: node answers\0"
 
 
 @dataclass(frozen=True, slots=True)

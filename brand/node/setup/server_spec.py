@@ -11,9 +11,9 @@ from __future__ import annotations
 import json
 import os
 import ssl
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from brand.errors import UsageError
 from brand.node.setup.caching import Cache
@@ -54,13 +54,6 @@ class Tls:
                 f"{os.fspath(self.cert)} and {os.fspath(self.key)}: not a certificate and its key in PEM form"
             ) from None
 
-    def to_json(self) -> dict[str, Any]:
-        return {"cert": _path(self.cert), "key": _path(self.key), "ca": _path(self.ca), "mutual": self.mutual}
-
-
-def _path(path: str | os.PathLike[str]) -> str:
-    return os.path.abspath(path)  # a server process may have another working folder
-
 
 def bytes_of(path: str | os.PathLike[str]) -> bytes:
     try:
@@ -95,15 +88,6 @@ class Member:
         if not 0 <= self.node < self.nodes:
             raise UsageError(f"node {self.node} of {self.nodes}: nodes are 0 to {self.nodes - 1}")
 
-    def to_json(self) -> dict[str, Any]:
-        tls = None if self.tls is None else self.tls.to_json()
-        return {**{field.name: getattr(self, field.name) for field in fields(self)}, "tls": tls}
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> Member:
-        tls = value["tls"]
-        return cls(**value | {"tls": None if tls is None else Tls(**tls)})
-
 
 @dataclass(frozen=True)
 class ServerSpec:
@@ -131,31 +115,19 @@ class ServerSpec:
     """The file for a log of all decisions (`brand.node.serve.recording`)."""
 
     def to_json(self) -> str:
-        """Return the text for the standard input of the server."""
-        plain = {name: getattr(self, name) for name in ("address", "memory", "owners", "common", "depth", "page_cache")}
-        more: dict[str, Any] = {
-            "where": os.fspath(self.where) if isinstance(self.where, os.PathLike) else self.where,
-            "member": None if self.member is None else self.member.to_json(),
-            "cache": None if self.cache is None else self.cache.to_json(),
-            "prepared": None if self.prepared is None else asdict(self.prepared),
-            "record": None if self.record is None else os.path.abspath(self.record),
-        }
-        return json.dumps(plain | more)
+        """Return the text for the standard input of the server, which has the same working folder."""
+        return json.dumps(asdict(self), default=os.fspath)
 
     @classmethod
     def from_json(cls, text: str) -> ServerSpec:
         value = json.loads(text)
-        spec = cls(**value | {"owners": tuple(value["owners"])})
         member, cache, prepared = value["member"], value["cache"], value["prepared"]
-        return replace(
-            spec,
-            member=None if member is None else Member.from_json(member),
-            cache=None if cache is None else Cache(**cache),
-            prepared=None if prepared is None else _prepared_of(prepared),
-        )
+        if member is not None:
+            value["member"] = Member(**member | {"tls": None if member["tls"] is None else Tls(**member["tls"])})
+        if cache is not None:
+            value["cache"] = Cache(**cache)
+        if prepared is not None:
+            from brand.node.setup.decoding import Prepared
 
-
-def _prepared_of(value: dict[str, Any]) -> Prepared:
-    from brand.node.setup.decoding import Prepared
-
-    return Prepared(**value)
+            value["prepared"] = Prepared(**prepared)
+        return cls(**value | {"owners": tuple(value["owners"])})

@@ -171,14 +171,14 @@ def pack_json(kind: Kind, value: Any) -> bytes:
     return frame(kind, json.dumps(value).encode())
 
 
-def unpack_json(body: bytes | memoryview) -> dict[str, Any]:
-    """Return the object in a body. Raises `ProtocolError`."""
+def unpack_json(body: bytes | memoryview, name: str = "a body") -> dict[str, Any]:
+    """Return the object in a body. Raises `ProtocolError`, whose message begins with `name`."""
     try:
         value = json.loads(bytes(body))
     except (ValueError, RecursionError) as error:
-        raise ProtocolError(f"a body is not JSON: {error}") from None
+        raise ProtocolError(f"{name} is not JSON: {error}") from None
     if not isinstance(value, dict):
-        raise ProtocolError("a body is not a JSON object")
+        raise ProtocolError(f"{name} is not a JSON object")
     return value
 
 
