@@ -118,7 +118,7 @@ class StreamClient(Reprs, shows="_stream.node _address _channel"):
         metadata = ((HELLO, hello), (PROOF, self._token.of_asking(hello)))
         exchange: grpc.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(EXCHANGE)
         call = exchange(link.outgoing(), metadata=metadata)
-        link.cancel = call.cancel
+        link.carry(call.cancel)
         try:
             self._check(call, hello)
             if self._streams.open(link):

@@ -174,7 +174,7 @@ class PeerLink(Reprs, shows="stream unsent _ended"):
         self, stream: PeerStream, rouse: Callable[[], None], cancel: Callable[[], object] | None = None
     ) -> None:
         self.stream = stream
-        self.cancel = cancel
+        self._cancel = cancel
         """Ends the call that carries the stream; None while there is no call."""
         self._rouse = rouse
         self._changed = threading.Condition()
@@ -182,6 +182,10 @@ class PeerLink(Reprs, shows="stream unsent _ended"):
         self.unsent = 0
         """Bytes that gRPC has not accepted, or cannot send because the other side receives nothing."""
         self._was_full = self._ended = False
+
+    def carry(self, cancel: Callable[[], object]) -> None:
+        """Record how to end the call that carries the stream."""
+        self._cancel = cancel
 
     def put(self, message: bytes) -> bool:
         """Queue a message. Returns False if more than `LIMIT_UNSENT` bytes would then be unsent."""
@@ -210,8 +214,8 @@ class PeerLink(Reprs, shows="stream unsent _ended"):
     def end(self) -> None:
         """Send nothing more, and end the call."""
         self.finish()
-        if self.cancel is not None:
-            self.cancel()
+        if self._cancel is not None:
+            self._cancel()
 
     def _next(self) -> tuple[list[bytes], int] | None:
         with self._changed:
