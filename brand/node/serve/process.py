@@ -25,6 +25,11 @@ from brand.node.setup.server_spec import ServerSpec
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.io.files import no_descriptor_left
 
+_SWITCH_S: Final = 0.0005
+"""Maximum seconds that a thread waits for the interpreter lock after its read has ended. Python's default is 5 ms."""
+_MALLOC: Final = {-3: 32 << 20, -1: 64 << 20, -8: 2}
+"""Values of options of mallopt(3), by their numbers in glibc's malloc.h: mmap and trim threshold, number of arenas."""
+
 
 def main() -> None:
     """Serve the specification from standard input until the client processes have ended."""
@@ -80,32 +85,16 @@ def _say(value: dict[str, Any]) -> None:
         os.dup2(null.fileno(), 1)
 
 
-_SWITCH_S: Final = 0.0005
-"""Maximum seconds that a thread waits for the interpreter lock after its read has ended. Python's default is 5 ms."""
-_TRIM_THRESHOLD: Final = -1
-_MMAP_THRESHOLD: Final = -3
-_ARENA_MAX: Final = -8
-"""Numbers of options of mallopt(3), in glibc's malloc.h."""
-_LARGEST: Final = 32 << 20
-_KEPT: Final = 64 << 20
-_ARENAS: Final = 2
-
-
 def tune_server_process() -> None:
-    """Apply the settings to this process, which serves and does nothing else."""
-    sys.setswitchinterval(_SWITCH_S)
-    _use_memory_again()
+    """Apply the settings to this process, which serves and does nothing else.
 
-
-def _use_memory_again() -> None:
-    """Keep up to 64 MiB of freed memory, and return arrays of more than 32 MiB to the system at once. Needs glibc.
-
-    By default, glibc returns a block of the size of a message as soon as it is freed, and the kernel clears each page
-    of the next block again. A node that exchanges samples spends half of its time there. With its default settings,
-    glibc also learns to keep large freed blocks, such as the arrays of a large plan, in each of many arenas.
+    Keep up to 64 MiB of freed memory, and return arrays of more than 32 MiB to the system at once, if the C library is
+    glibc. By default, glibc returns a block of the size of a message as soon as it is freed, and the kernel clears each
+    page of the next block again. A node that exchanges samples spends half of its time there. With its default
+    settings, glibc also learns to keep large freed blocks, such as the arrays of a large plan, in each of many arenas.
     """
+    sys.setswitchinterval(_SWITCH_S)
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
-        mallopt(_MMAP_THRESHOLD, _LARGEST)
-        mallopt(_TRIM_THRESHOLD, _KEPT)
-        mallopt(_ARENA_MAX, _ARENAS)
+        for option, value in _MALLOC.items():
+            mallopt(option, value)

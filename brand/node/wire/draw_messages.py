@@ -97,13 +97,12 @@ def unpack_lease(body: bytes | memoryview) -> Lease:
         joins,
         Held(*(wait / 1e6 for wait in waits)),
     )
-    if np.count_nonzero(lease.state) != here or np.count_nonzero(lease.state & (PRESENT | CHECKED)) != here:
-        raise ProtocolError("a lease whose parts do not add up")
-    for part in (Chains(lease.counts, lease.pages), lease.prepared):
-        if int(part.counts.sum(dtype=np.int64)) != len(part.pages) or 0 in part.counts:
-            raise ProtocolError("a lease whose parts do not add up")
     ready = int(np.count_nonzero(lease.state & PREPARED))
-    if (chains % ready if ready else chains) or (ready and not chains):
+    adds_up = np.count_nonzero(lease.state) == np.count_nonzero(lease.state & (PRESENT | CHECKED)) == here
+    adds_up &= chains > 0 == chains % ready if ready else not chains
+    for part in (Chains(lease.counts, lease.pages), lease.prepared):
+        adds_up &= int(part.counts.sum(dtype=np.int64)) == len(part.pages) and 0 not in part.counts
+    if not adds_up:
         raise ProtocolError("a lease whose parts do not add up")
     return lease
 
