@@ -14,13 +14,12 @@ from typing import Any, Final, NoReturn
 
 import grpc
 
-from brand.cluster.address import check_free, split_address
 from brand.cluster.greeting import Greeting, Nonces, PeerHello, Token, disagreement
 from brand.cluster.options import ANSWERING, HELLO, PROOF, SERVICE, WELCOME, said, server_credentials
 from brand.cluster.streams import PeerLink, Streams
 from brand.errors import BrandError, ServerError
 from brand.node.setup.server_spec import Tls
-from brand.node.wire.network import PeerStream
+from brand.node.wire.network import PeerStream, check_free, split_address
 from brand.reprs import Reprs
 
 STRANGER: Final = "not let in"

@@ -15,7 +15,6 @@ from typing import Any, Final
 
 import grpc
 
-from brand.cluster.address import split_address
 from brand.cluster.greeting import NONCE, Greeting, PeerHello, Token, disagreement
 from brand.cluster.options import (
     ANSWER_LIMIT_S,
@@ -31,7 +30,7 @@ from brand.cluster.options import (
 from brand.cluster.streams import PeerLink, Streams
 from brand.errors import BrandError, ProtocolError
 from brand.node.setup.server_spec import Tls
-from brand.node.wire.network import Closed, PeerStream
+from brand.node.wire.network import Closed, PeerStream, split_address
 from brand.reprs import Reprs
 
 FIRST_PAUSE_S: Final = 0.1

@@ -14,7 +14,6 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from brand.cluster.address import split_address
 from brand.cluster.answering import StreamServer
 from brand.cluster.asking import StreamClient
 from brand.cluster.greeting import Greeting, Token
@@ -22,7 +21,7 @@ from brand.cluster.options import MAX_MESSAGE
 from brand.cluster.streams import Streams
 from brand.errors import UsageError
 from brand.node.setup.server_spec import Tls
-from brand.node.wire.network import Event, PeerStream
+from brand.node.wire.network import Event, PeerStream, split_address
 from brand.reprs import Reprs
 
 CLOSE_S: Final = 2.0

@@ -14,10 +14,9 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from brand.cluster.address import split_address
 from brand.errors import UsageError, counted
 from brand.node.serve.server import NodeServer
-from brand.node.wire.network import Closed, Opened
+from brand.node.wire.network import Closed, Opened, split_address
 from brand.reprs import Reprs
 
 REMIND_S: Final = 5.0

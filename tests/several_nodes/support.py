@@ -17,9 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.node.client.client import Client
-from brand.node.client.connector import look_at
+from brand.node.client.connector import look_at, start_server
 from brand.node.client.decoded import DecodeSpecs
-from brand.node.client.launch import start_server
 from brand.node.client.session import Session
 from brand.node.setup.server_spec import Member, ServerSpec
 from brand.node.wire import messages

@@ -7,5 +7,4 @@ memories     the memories that a server shares, and copies out of them
 direct_hits  samples that the client copies without a request
 decoded      decode specs, and decoded values of a draw
 orders       orders that grow
-launch       starts a server
 """

@@ -1,23 +1,32 @@
 """Connects a process to its server, starts a server first if needed, or explains the failure.
 
+A process that finds no server at its address starts one, `python -c ...`, and sends it a `ServerSpec` on its standard
+input. The server detaches (two forks, its own session), so no process has to wait for it, and Ctrl-C, which is sent to
+all processes of a terminal, does not end it while others draw from it. The server ends when its client processes, the
+training processes, have ended. If several processes start a server at the same time, the kernel gives the address to
+one server, and the other processes connect to it.
+
 `look_at` connects to a server of any data set, asks for the statistics, and disconnects.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from brand.errors import EndedError, ServerError
+from brand.errors import EndedError, ServerDiedError, ServerError
 from brand.node.client.decoded import DecodeSpecs
 from brand.node.client.direct_hits import Files
-from brand.node.client.launch import start_server
-from brand.node.client.session import Session
+from brand.node.client.session import START_LIMIT_S, Session
 from brand.node.setup.server_spec import Member, ServerSpec
 from brand.node.wire.client_messages import AskStats, PeerAddresses, ServerFacts, pack
 from brand.node.wire.messages import Kind, unpack_json
+from brand.pythonchild import child_command
 from brand.reprs import Reprs
+from brand.storage.io.files import no_descriptor_left
 
 
 class Cluster(Protocol):
@@ -119,3 +128,32 @@ def look_at(address: str, rows: int = 0) -> dict[str, Any]:
             connection.close()
     except (ConnectionError, TimeoutError) as error:
         raise ServerError(f"no data server at {address}: {error}") from None
+
+
+def start_server(spec: ServerSpec) -> None:
+    """Start a server and wait until it listens. The new server ends at once if another server listens already.
+
+    Raises `ServerError`; `ServerDiedError` if the server ended without a message.
+    """
+    module = "brand.node.serve.process" if spec.member is None else "brand.cluster.process"
+    try:
+        started = subprocess.Popen(
+            child_command(module), stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+        )
+    except OSError as error:
+        why = no_descriptor_left(error) or str(error)
+        raise ServerError(f"the data server for {spec.where} cannot be started: {why}") from None
+    with started as process:
+        try:
+            said, _ = process.communicate(spec.to_json().encode(), START_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise ServerError(f"the data server for {spec.where} did not start within {START_LIMIT_S:.0f} s") from None
+    try:
+        answer = json.loads(said)
+    except ValueError:
+        raise ServerDiedError(
+            f"the data server for {spec.where} ended before it listened; it may have said why"
+        ) from None
+    if "error" in answer:
+        raise ServerError(f"the data server for {spec.where} did not start: {answer['error']}")

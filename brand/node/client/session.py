@@ -21,7 +21,6 @@ from brand.errors import EndedError, FormatError, ProtocolError, ServerError, un
 from brand.formats.stored import StoredSamples
 from brand.node.client.decoded import NOTHING, DecodeSpecs, Values
 from brand.node.client.direct_hits import NO_FILES, DirectHitReader, Files
-from brand.node.client.launch import START_LIMIT_S
 from brand.node.client.memories import MOST_MEMORIES, Buffers, Memories, Pages, map_memories
 from brand.node.wire import messages
 from brand.node.wire.client_messages import (
@@ -51,6 +50,8 @@ from brand.storage.io.files import no_descriptor_left
 
 ANSWER_LIMIT_S: Final = 120.0
 """Seconds that a server may take to answer. It answers within 30 s even if storage hangs."""
+START_LIMIT_S: Final = 60.0
+"""Seconds that a server may take until it listens."""
 PART_SHARE: Final = 32
 """Samples of one draw fill at most `1 / PART_SHARE` of the arena."""
 LEAST_PART: Final = 8

@@ -19,7 +19,6 @@ from dataclasses import replace
 from typing import Any, Final
 
 from brand.errors import BrandError
-from brand.node.client.launch import detach
 from brand.node.serve.server import NodeServer
 from brand.node.setup.server_spec import ServerSpec
 from brand.storage.dataset.dataset import StoredDataSet
@@ -54,7 +53,7 @@ def serve(make: Callable[[ServerSpec], NodeServer]) -> None:
         spec = ServerSpec.from_json(sys.stdin.read())
     except ValueError:  # the starting process ended before it had sent everything
         os._exit(0)
-    if not detach():
+    if not _detach():
         os._exit(0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -74,6 +73,14 @@ def serve(make: Callable[[ServerSpec], NodeServer]) -> None:
     signal.signal(signal.SIGTERM, lambda *_: server.stop())
     _say({"ready": True})
     server.run()
+
+
+def _detach() -> bool:
+    """Continue in a forked process that no process waits for. Returns True in that process, False in the first."""
+    if os.fork():
+        return False
+    os.setsid()
+    return True
 
 
 def _say(value: dict[str, Any]) -> None:
