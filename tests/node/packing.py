@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.node.wire.client_messages import ClientBegins, ClientDraws, ClientReleases, pack
+from brand.node.wire import draw_messages
+from brand.node.wire.client_messages import ClientBegins, ClientReleases, pack
 from brand.node.wire.drawing import Announcement
 from brand.node.wire.numbers import NO_CLIENT, RunNumber
 
@@ -22,7 +23,7 @@ def pack_begin(
 
 def pack_draw(run: int, epoch: int, positions: NDArray[np.int64]) -> bytes:
     """`DRAW`."""
-    return pack(ClientDraws(NO_CLIENT, (RunNumber(run), epoch), positions))
+    return draw_messages.pack_draw((RunNumber(run), epoch), positions)
 
 
 def pack_release(number: int, *, checked: bool, wrong: NDArray[np.int64] = _NO_PLACES) -> bytes:

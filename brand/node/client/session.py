@@ -24,7 +24,6 @@ from brand.node.client.direct_hits import NO_FILES, DirectHitReader, Files
 from brand.node.client.memories import MOST_MEMORIES, Buffers, Memories, Pages, map_memories
 from brand.node.wire import messages
 from brand.node.wire.client_messages import (
-    ClientDraws,
     ClientJoins,
     ClientOrders,
     ClientRegisters,
@@ -39,7 +38,7 @@ from brand.node.wire.client_messages import (
 )
 from brand.node.wire.connection import same_user, socket_name
 from brand.node.wire.decoding import PAGE
-from brand.node.wire.draw_messages import NOT_HELD, Held, Lease, unpack_lease
+from brand.node.wire.draw_messages import NOT_HELD, Held, Lease, pack_draw, unpack_lease
 from brand.node.wire.messages import CHECKED, HEAD, MAX_DRAW, MAX_FAILED, MAX_REPLY, PREPARED, Chains, Kind
 from brand.node.wire.numbers import NO_CLIENT, RunNumber
 from brand.orders.base.joins import Joins
@@ -191,7 +190,7 @@ class Session(Reprs, shows="_address _hang_up.alive _numbers server"):
             return DrawResult(taken[0], np.arange(len(positions)), taken[1], NOTHING, 0.0, 0.0, NOT_HELD, known, 0)
         self.tell()
         asked_s = time.monotonic()
-        lease = unpack_lease(self.request(pack(ClientDraws(NO_CLIENT, (number, epoch), positions)), Kind.LEASE))
+        lease = unpack_lease(self.request(pack_draw((number, epoch), positions), Kind.LEASE))
         waited_s = time.monotonic() - asked_s
         if len(lease.places) != len(positions) or not 0 <= lease.places.min() <= lease.places.max() < order.samples:
             raise ProtocolError("the server answers another request")

@@ -1,6 +1,6 @@
 """The events from outside on which a node decides: from clients, threads and other nodes.
 
-Messages of clients are stimuli as they are (`brand.node.wire.client_messages`), except TAKEN.
+Messages of clients are stimuli as they are (`brand.node.wire.client_messages`), except those of each batch.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from brand.errors import BrandError
 from brand.node.decide.state.tasks import Read, ReadFor, Write
 from brand.node.wire.client_messages import ClientBegins as ClientBegins
 from brand.node.wire.client_messages import ClientDivides as ClientDivides
-from brand.node.wire.client_messages import ClientDraws as ClientDraws
 from brand.node.wire.client_messages import ClientFetches as ClientFetches
 from brand.node.wire.client_messages import ClientJoins as ClientJoins
 from brand.node.wire.client_messages import ClientOrders as ClientOrders
@@ -27,6 +26,16 @@ from brand.node.wire.numbers import ClientNumber, Key, NodeNumber
 from brand.node.wire.peer_messages import Question, Reply
 from brand.orders.base.joins import Join
 from brand.orders.base.plan import EpochPlan
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ClientDraws:
+    """A client asks for positions of an epoch."""
+
+    client: ClientNumber
+    key: Key
+    positions: NDArray[np.int64]
+    drawer: Drawer | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

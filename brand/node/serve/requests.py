@@ -16,7 +16,7 @@ from brand.formats.preparation import checked, decoders
 from brand.formats.version import number_within
 from brand.node.decide.draws.jobs import held_draws
 from brand.node.decide.node_state import NodeState
-from brand.node.decide.stimuli import ClientTakes, Stimulus
+from brand.node.decide.stimuli import ClientDraws, ClientTakes, Stimulus
 from brand.node.memory.arena import Arenas
 from brand.node.serve.clients import Clients, Lifetime
 from brand.node.serve.reports import Reports
@@ -28,7 +28,6 @@ from brand.node.wire.client_messages import (
     AskStats,
     ClientBegins,
     ClientDivides,
-    ClientDraws,
     ClientFetches,
     ClientJoins,
     ClientOrders,
@@ -47,7 +46,7 @@ from brand.node.wire.client_messages import (
 )
 from brand.node.wire.connection import Channel
 from brand.node.wire.decoding import DecodeSpec
-from brand.node.wire.draw_messages import DirectHits, unpack_taken
+from brand.node.wire.draw_messages import DirectHits, unpack_draw, unpack_taken
 from brand.node.wire.drawing import Drawer
 from brand.node.wire.looping import LoopReport
 from brand.node.wire.messages import MOST_PLACES, Kind
@@ -95,9 +94,14 @@ class ClientRequests(Reprs, shows="_served.address greeted"):
         if channel.greeted == (kind == Kind.HELLO):
             raise ProtocolError("the first message must be HELLO, and no other message may be")
         client = channel.number
-        if kind == Kind.TAKEN:
-            self._take(channel, unpack_taken(body))
-            return
+        match kind:
+            case Kind.DRAW:
+                key, positions = unpack_draw(body)
+                self._tell(ClientDraws(client, self._checked(client, key), positions, channel.drawer))
+                return
+            case Kind.TAKEN:
+                self._take(channel, unpack_taken(body))
+                return
         request = unpack_request(kind, body, client, channel.drawer)
         match request:
             case Hello():
@@ -129,7 +133,7 @@ class ClientRequests(Reprs, shows="_served.address greeted"):
                 self._reports.loop(request)
             case ClientReleases() | ClientFetches():
                 self._tell(request)
-            case ClientDraws() | ClientBegins() | ClientDivides() | ClientJoins() | ClientOrders():
+            case ClientBegins() | ClientDivides() | ClientJoins() | ClientOrders():
                 self._checked(client, request.key)
                 self._tell(request)
 

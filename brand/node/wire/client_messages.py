@@ -1,8 +1,8 @@
 """Requests of clients to a server, and its replies. Each message is one class, described once.
 
 A request that needs a decision is also the stimulus for the decisions, and the entry in a record's log; a reply is also
-an instruction. `docs/protocols/messages.md` has a table of all messages. LEASE and TAKEN have several arrays, so they
-have packers of their own (`brand.node.wire.draw_messages`).
+an instruction. `docs/protocols/messages.md` has a table of all messages. DRAW, LEASE and TAKEN are sent for each batch,
+so they have packers of their own (`brand.node.wire.draw_messages`).
 """
 
 from __future__ import annotations
@@ -88,17 +88,6 @@ class ClientBegins:
     @property
     def key(self) -> Key:
         return self.run, self.announcement.epoch
-
-
-@described(Kind.DRAW)
-@dataclass(frozen=True, slots=True, eq=False)
-class ClientDraws:
-    """Asks for positions of an epoch."""
-
-    client: ClientNumber
-    key: Annotated[Key, KEY]
-    positions: Annotated[NDArray[np.int64], array("<i8", MAX_DRAW, least=1)]
-    drawer: Drawer | None = None
 
 
 @described(Kind.RELEASE)
@@ -242,7 +231,6 @@ Request = (
     | ClientRegisters
     | AskOrder
     | ClientBegins
-    | ClientDraws
     | ClientReleases
     | ClientDivides
     | ClientFetches

@@ -1,4 +1,6 @@
-"""LEASE, a server's answer to a draw, and TAKEN, which tells a server the samples that a client has read itself.
+"""The messages of each batch: DRAW asks for samples, LEASE answers, TAKEN reports the samples that a client has read.
+
+    DRAW   u32 run | u32 epoch | i64 each position
 
     LEASE  u64 number | u32 samples s | u32 pages g | u32 chains c, u32 pages h of the second memory | u32 joins
            4 x u32 microseconds that the draw waited for storage, another node, decoding, the server itself
@@ -21,7 +23,9 @@ from numpy.typing import NDArray
 
 from brand.errors import ProtocolError
 from brand.node.wire.messages import CHECKED, MAX_DRAW, NO_CHAINS, PREPARED, PRESENT, Chains, Kind, frame
+from brand.node.wire.numbers import Key, RunNumber
 
+_DRAW: Final = struct.Struct("<II")
 _LEASE: Final = struct.Struct("<QIIIIIIIII")
 _MOST_US: Final = (1 << 32) - 1
 
@@ -60,6 +64,19 @@ class Lease:
     """
     held: Held = NOT_HELD
     """Seconds that the server held the draw, to the microsecond."""
+
+
+def pack_draw(key: Key, positions: NDArray[np.int64]) -> bytes:
+    return frame(Kind.DRAW, _DRAW.pack(*key), positions.tobytes())
+
+
+def unpack_draw(body: bytes | memoryview) -> tuple[Key, NDArray[np.int64]]:
+    """Return the epoch and the positions of a `DRAW`. Raises `ProtocolError`."""
+    rest = len(body) - _DRAW.size
+    if rest < 8 or rest % 8 or rest // 8 > MAX_DRAW:
+        raise ProtocolError(f"a request of {len(body)} bytes")
+    run, epoch = _DRAW.unpack_from(body)
+    return (RunNumber(run), epoch), np.frombuffer(body, np.int64, offset=_DRAW.size)
 
 
 def pack_lease(lease: Lease) -> bytes:
