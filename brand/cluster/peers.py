@@ -1,10 +1,7 @@
 """The streams between the nodes of a cluster, over gRPC: `PeerStreams` is the `Network` of `brand.node`.
 
-A node answers on the streams that others open to its server, and asks on those that it opens to theirs:
-
-    asking    one thread for each other node: connects, greets, receives
-    answering a gRPC server: checks greetings, sends and receives
-    streams   open streams; one bounded queue of events from all those threads to the loop; messages under way
+A node answers on the streams that others open to its server (`StreamServer`), and asks on those that it opens to theirs
+(`StreamClient`: one thread for each other node). One bounded queue (`Streams`) has the events of all threads.
 
 All state is behind the locks of `Streams` and `PeerLink`. The loop's calls never wait, except `close`.
 """

@@ -241,7 +241,7 @@ class PreparingWorld(World):
         allocator = memory.allocator
         owner = np.zeros(allocator.count, np.int64)
         owner[0] += 1
-        np.add.at(owner, allocator.free_pages(), 1)
+        np.add.at(owner, allocator._free[: allocator.free], 1)
         for fill, *_ in self.fills:
             np.add.at(owner, fill.pages, 1)
         here = set[tuple[int, int]]()

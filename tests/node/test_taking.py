@@ -30,7 +30,6 @@ from brand.node.memory.directory import (
     Directory,
     Entries,
     are_checked,
-    pages_of,
     unchanged,
 )
 from brand.node.memory.pages import ROW_BYTES, PagePool
@@ -48,7 +47,7 @@ from brand.testing.node import running_server
 from brand.torch import BrandDataset, BrandLoader, BrandSampler
 from tests.made_orders import order_of
 from tests.node.conftest import SAMPLES, text
-from tests.node.packing import pack_draw
+from tests.node.packing import pack_draw, pages_of
 from tests.node.support import drawing, greeted
 from tests.node.world import content
 from tests.rounds import examples

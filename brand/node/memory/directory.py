@@ -79,12 +79,6 @@ def runs_of(entries: Entries) -> tuple[NDArray[np.int32], NDArray[np.uint32]]:
     return entries.astype(np.uint32).view(np.int32), (entries >> np.uint64(32)).astype(np.uint16).astype(np.uint32)
 
 
-def pages_of(entries: Entries) -> tuple[NDArray[np.uint32], NDArray[np.int32]]:
-    """Return the number of pages of each sample that is shown, and all pages, sample by sample."""
-    heads, counts = runs_of(entries)
-    return counts, pages_of_runs(heads, counts)
-
-
 def pages_of_runs(heads: NDArray[np.int32], counts: NDArray[np.uint32]) -> NDArray[np.int32]:
     """Return all pages of runs of `counts[i]` pages, run by run."""
     ends = np.cumsum(counts, dtype=np.int32)

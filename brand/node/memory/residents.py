@@ -9,7 +9,6 @@ places. One thread owns a `Residents`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -210,9 +209,6 @@ class Leases:
         self._residents, self._memory = residents, memory
         self._leases: dict[int, _Lease] = {}
         self._last = 0
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._leases)
 
     def check(self, client: int) -> None:
         """Raise `UsageError` if a client has the maximum number of leases."""

@@ -57,6 +57,7 @@ MOST_BYTES: Final = 1 << 28
 log = logging.getLogger("brand.node")
 
 _STEP: Final = "step"
+_OF_CACHE: Final = ("folder", "limit", "stopped", "placement", "epochs", "whole_unit")
 _VALUES: Final = {
     value.__name__: value
     for value in (
@@ -229,8 +230,7 @@ def _pack_cache(start: CacheStart | None) -> dict[str, Any] | None:
     if start is None:
         return None
     held = base64.b64encode(np.packbits(start.held).tobytes()).decode()
-    facts = {name: getattr(start, name) for name in ("folder", "limit", "stopped", "placement", "epochs", "whole_unit")}
-    return facts | {"held": held}
+    return {name: getattr(start, name) for name in _OF_CACHE} | {"held": held}
 
 
 def _unpack_cache(value: dict[str, Any] | None, index: Rows, pages_of: PageCounts, page: int) -> CacheStart | None:
@@ -243,8 +243,7 @@ def _unpack_cache(value: dict[str, Any] | None, index: Rows, pages_of: PageCount
         rows = index.rows(part.start, part.stop)
         sizes[part] = np.where(pages_needed(rows["size"], page) == pages_of[part], rows["size"], 0)
     held = np.unpackbits(np.frombuffer(base64.b64decode(value["held"]), np.uint8), count=samples).astype(np.bool_)
-    rest = (value["limit"], value["stopped"], value["placement"], value["epochs"], value["whole_unit"])
-    return CacheStart(value["folder"], sizes, held, *rest)
+    return CacheStart(sizes=sizes, held=held, **{name: value[name] for name in _OF_CACHE})
 
 
 def _pack_stimulus(stimulus: Stimulus) -> dict[str, Any]:

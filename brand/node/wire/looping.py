@@ -128,10 +128,7 @@ class StepTally:
             "wait_s": round(self.wait_s, 6),
             "wait_share": round(self.wait_s / self.seconds, 4) if self.seconds else None,
             "cause": self.cause if self.steps else None,
-            **{
-                name: value if value is None or math.isfinite(value) else BOUNDS[-1]
-                for name, value in quantiles.items()
-            },
+            **{name: value and min(value, BOUNDS[-1]) for name, value in quantiles.items()},
             "causes": {
                 cause: {"steps": waits.steps, "wait_s": round(waits.seconds, 6)}
                 for cause in ALL
