@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.node.memory.allocator import Allocator
+from brand.node.memory.pages import Places
 from brand.reprs import Reprs
 
-Places = NDArray[np.integer[Any]]
 Mask = NDArray[np.bool_]
 
 RAW, MAKING, MADE, NEVER = range(4)
