@@ -12,7 +12,7 @@ Two more orders are those of jobs that follow another job (`order="shared"`):
     shared, half late     the other job is in the middle of an epoch when this one begins, and both draw equally fast
     shared, half speed    the other job draws twice as fast
 
-They are the plans that a server makes for such jobs, at constant speeds (`brand.simulate.joining`), so they are the
+They are the plans that a server makes for such jobs, at constant speeds (`brand.simulate.following`), so they are the
 same on any machine. `tests/torch/test_shared.py` shows that a job gets the samples that are planned. `--only
 "RandomSampler" "default, 1/10" "shared, half late" "shared, half speed"` runs these orders alone.
 
@@ -38,7 +38,7 @@ from brand import BrandDataset, BrandLoader, BrandSampler
 from brand.orders import Slots, Stripes
 from brand.orders.policies.registry import OrderOption
 from brand.orders.policies.shared_policy import SharedPolicy
-from brand.simulate.joining import Runner, draws_together
+from brand.simulate.following import Runner, draws_together
 from brand.storage.dataset.dataset import StoredDataSet
 
 BATCH = 128

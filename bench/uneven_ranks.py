@@ -8,7 +8,7 @@ is computed. Each iteration, rank 0 gets a batch of the quarter that has most by
 the rest. A part of each batch, between none and half, is decoded already. Decode workers take pieces of a queue as they
 become free. Training takes so long that all images together keep the decode workers busy for LOAD of the time.
 
-The allotments (`bench.papers.allotment`) see the sizes, and the costs that `brand.node.decide.decoding.costs` has
+The allotments (`bench.papers.allotment`) see the sizes, and the costs that `brand.node.decide.decoding.queues` has
 learnt from the iterations before. `gap` is the fraction of iterations in which ranks could begin more than 10 % of the
 training time apart, `time` the mean iteration over training, `threads` the mean number that is used. `knows` is `least`
 with the seconds that are really taken. The first `WARM` iterations are not counted.
@@ -29,12 +29,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.harness import machine, show, table
-from bench.papers.allotment import ALLOTMENTS, Allotment, least
+from bench.papers.allotment import ALLOTMENTS, Allotment, Queues, least
 from bench.papers.threads import imbalance
 from brand import DecodeImage
 from brand import open as open_set
-from brand.node.decide.decoding.allotment import Queues, seconds_with
-from brand.node.decide.decoding.costs import Costs
+from brand.node.decide.decoding.queues import Costs, seconds_with
 
 RANKS: Final = 4
 BATCH: Final = 256

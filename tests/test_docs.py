@@ -28,6 +28,7 @@ import tempfile
 import traceback
 import warnings
 import zipfile
+from collections import Counter
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -221,6 +222,11 @@ def fresh_page(name: str, folder: Path) -> str:
             _end_servers()
 
 
+def _errors(page: str) -> Counter[str]:
+    """Return the kinds of the errors that a page shows: those of Python, and of commands that end with a traceback."""
+    return Counter(re.findall(r"^([\w.]+(?:Error|Exception))\b", page, re.MULTILINE))
+
+
 def _end_servers() -> None:
     """End the data servers of all data sets of this process: the next page may use their memory."""
     for found in gc.get_objects():
@@ -329,4 +335,7 @@ def test_an_example_is_short_and_is_run_on_a_page(name: str) -> None:
 if __name__ == "__main__":
     for page in sys.argv[1:] or DOCUMENTS:
         with tempfile.TemporaryDirectory() as temporary:
-            (DOCS / page).write_text(fresh_page(page, Path(temporary)), encoding="utf-8")
+            old, fresh = (DOCS / page).read_text(encoding="utf-8"), fresh_page(page, Path(temporary))
+            if failed := _errors(fresh) - _errors(old):
+                sys.exit(f"{page} is left as it is: its code fails with {', '.join(failed)}")
+            (DOCS / page).write_text(fresh, encoding="utf-8")

@@ -14,23 +14,53 @@ that could be in time; `least` does not. If there are more queues than threads, 
 A queue without work is not counted: the caller omits it.
 
 The server itself assigns threads one by one, each to the queue that is then the latest
-(`brand.node.decide.decoding.allotting`).
+(`brand.node.decide.decoding.queues`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.node.decide.decoding.allotment import SLACK, Queues, late_s, seconds_taken
+from brand.node.decide.decoding.queues import SLACK
 
 TAU: Final = 0.05
 """Algorithm 1 accepts a batch that is this fraction of the training time early or late. The paper gives no value."""
 Allotment = NDArray[np.int64]
 """Threads for each queue, shape (iterations, queues)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Queues:
+    """Predictions for the queues of a node before each of some iterations."""
+
+    seconds: NDArray[np.float64]
+    """Seconds until the batch is ready, with 1, 2, ... `budget` threads, shape (iterations, queues, budget); never
+    rises.
+    """
+    requests: NDArray[np.float64]
+    """Pending requests, shape (iterations, queues)."""
+    due_s: NDArray[np.float64] | float
+    """Seconds until the batch is due: one number, or shape (iterations, queues)."""
+
+    @property
+    def queues(self) -> int:
+        """Number of queues."""
+        return int(self.seconds.shape[1])
+
+    @property
+    def budget(self) -> int:
+        """Number of threads for all queues together."""
+        return int(self.seconds.shape[2])
+
+    @property
+    def due(self) -> NDArray[np.float64]:
+        """Seconds until each batch is due, shape (iterations, queues)."""
+        return np.broadcast_to(np.asarray(self.due_s, np.float64), self.requests.shape)
 
 
 def equal(queues: Queues) -> Allotment:
@@ -132,6 +162,23 @@ def ready_s(seconds: NDArray[np.float64], threads: Allotment) -> NDArray[np.floa
     `seconds` is by the number of threads, as in `Queues.seconds`.
     """
     return np.where(threads > 0, seconds_taken(seconds, threads), np.inf)
+
+
+def late_s(queues: Queues, threads: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return the seconds that each batch is late, negative if it is early, shape (iterations, queues).
+
+    A queue without a thread is later than each queue with a thread. Several queues without a thread are ordered by
+    their lateness with one thread.
+    """
+    late = seconds_taken(queues.seconds, threads) - queues.due
+    longest_s, shortest_s = np.max(queues.seconds, initial=0), np.min(queues.seconds, initial=0)
+    beyond = longest_s - shortest_s + np.ptp(queues.due) + 1 if late.size else 0.0
+    return np.where(threads > 0, late, late + beyond)
+
+
+def seconds_taken(seconds: NDArray[np.float64], threads: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return the seconds with this number of threads; those with one thread for a queue without any."""
+    return np.take_along_axis(seconds, np.maximum(threads - 1, 0)[..., None], axis=2)[..., 0]
 
 
 def _only(queues: Queues, iterations: NDArray[np.bool_]) -> Queues:

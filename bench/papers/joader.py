@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.harness import progress, show, table
+from bench.papers.caches import Policy, Sampling, misses
 from brand.orders.joader.tree import Tree
-from brand.simulate.sharing import Policy, Sampling, misses
 
 _N: Final = 10_000
 SLOTS: Final = (1, 2500, 5000)

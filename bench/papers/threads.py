@@ -18,9 +18,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.papers.allotment import TAU, Allotment, by_requests, ready_s
+from bench.papers.allotment import TAU, Allotment, Queues, by_requests, ready_s
 from brand.errors import UsageError
-from brand.node.decide.decoding.allotment import Queues
 
 GAP: Final = 0.1
 """An iteration is imbalanced if its GPUs could begin this fraction of the training time apart."""

@@ -71,18 +71,15 @@ class EpochTimes:
     @property
     def sets_the_pace(self) -> str:
         """The name of the slowest component."""
-        parts = {"training": self.training, "storage": self.storage}
-        parts |= {"cache": self.cache, "network": self.network, "decoding": self.decoding}
-        return max(parts, key=lambda part: parts[part])
+        parts = "training", "storage", "cache", "network", "decoding"
+        return max(parts, key=lambda part: float(getattr(self, part)))
 
 
 def pace(run: SimulatedRun, epochs: Sequence[Sequence[EpochWork]], machine: Machine) -> list[EpochTimes]:
     """Return the times of each epoch. `epochs`: the work of each node of the run, epoch by epoch, from `work_of`."""
     nodes, per_epoch = run.nodes, run.iterations
     iterations = per_epoch * len(epochs)
-    came = np.zeros(iterations)
-    for node in range(nodes):
-        came = np.maximum(came, np.concatenate([epoch[node].received_bytes for epoch in epochs]))
+    came = np.max([np.concatenate([epoch[node].received_bytes for epoch in epochs]) for node in range(nodes)], axis=0)
     from_storage, from_cache = _together([[epoch[node] for epoch in epochs] for node in range(nodes)], per_epoch)
     storage_s = machine.storage.seconds(from_storage.size, from_storage.operations)
     cache_s = machine.cache.seconds(from_cache.size / nodes, from_cache.operations / nodes)
@@ -100,7 +97,8 @@ def pace(run: SimulatedRun, epochs: Sequence[Sequence[EpochWork]], machine: Mach
     np.add.at(busy_s, from_storage.due, storage_s)
     copying_s = np.zeros(iterations)
     np.add.at(copying_s, from_cache.due, cache_s)
-    parts = [_by_epoch(seconds, per_epoch) for seconds in (busy_s, copying_s, network_s, decode_s, train_s)]
+    each_s = np.array([busy_s, copying_s, network_s, decode_s, train_s])
+    parts = each_s.reshape(len(each_s), -1, per_epoch).sum(axis=2).tolist()
     return [EpochTimes(*each) for each in zip(np.diff(ends, prepend=0.0).tolist(), *parts, strict=True)]
 
 
@@ -181,8 +179,3 @@ def _merged(due: NDArray[np.int64], after: NDArray[np.int64], size: NDArray[np.i
         return _Reads(due, after, size.astype(np.float64), np.zeros(0))
     counts = np.diff(first, append=len(due)).astype(np.float64)
     return _Reads(due[first], after[first], np.add.reduceat(size, first).astype(np.float64), counts)
-
-
-def _by_epoch(seconds: NDArray[np.float64], per_epoch: int) -> list[float]:
-    sums: list[float] = seconds.reshape(-1, per_epoch).sum(axis=1).tolist()
-    return sums

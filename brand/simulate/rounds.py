@@ -7,7 +7,8 @@ need in their epochs is evicted. A job that begins an epoch needs all elements o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import heapq
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Final
 
@@ -17,8 +18,7 @@ from numpy.typing import NDArray
 from brand.orders.base.random import RandomStream, Words
 from brand.orders.joader.dependent import draw_rounds
 from brand.orders.joader.tree import Need, Tree
-from brand.simulate.joining import Runner
-from brand.simulate.sharing import Counted
+from brand.simulate.following import Runner
 
 _ROUNDS: Final = 256
 """Rounds that are planned ahead for jobs that are due together."""
@@ -58,6 +58,46 @@ def drawn_and_read(
     return count.result()
 
 
+class Counted:
+    """A cache with eviction `refcnt`. `wanted`: how many jobs need each element."""
+
+    def __init__(self, slots: int, wanted: list[int]) -> None:
+        self._slots, self._wanted, self._held = slots, wanted, dict[int, int]()
+        self._heap, self._came = list[tuple[int, int, int]](), 0
+
+    def want(self, elements: Iterable[int]) -> None:
+        """Note that one more job needs each of these."""
+        for element in elements:
+            self._wanted[element] += 1
+            if element in self._held:
+                heapq.heappush(self._heap, (self._wanted[element], self._held[element], element))
+
+    def miss(self, element: int) -> bool:
+        """Use an element. Return whether it must be read; then it is cached."""
+        if element in self._held:
+            return False
+        if len(self._held) == self._slots:
+            self._leave()
+        self._came += 1
+        self._held[element] = self._came
+        return True
+
+    def _leave(self) -> None:
+        while True:
+            wanted, came, element = heapq.heappop(self._heap)
+            if self._held.get(element) == came and self._wanted[element] == wanted:
+                del self._held[element]
+                return
+
+    def drawn(self, element: int, jobs: int) -> None:
+        """Note that `jobs` jobs have drawn an element."""
+        self._wanted[element] -= jobs
+        if not self._wanted[element]:
+            del self._held[element]
+        else:
+            heapq.heappush(self._heap, (self._wanted[element], self._held[element], element))
+
+
 class _Count:
     """The draws that the last read of each element served."""
 
@@ -66,18 +106,15 @@ class _Count:
         self._served = dict[int, list[tuple[int, bool]]]()
 
     def read(self, element: int) -> None:
-        """Note that an element is read."""
         served = self._served.pop(element, [])
         for job, counts in served:
             self._read[job] += counts / len(served)
 
     def drawn(self, element: int, job: int, *, counts: bool) -> None:
-        """Note that a job draws an element."""
         self._drawn[job] += counts
         self._served.setdefault(element, []).append((job, counts))
 
     def result(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Return the draws and the reads of each job."""
         for element in list(self._served):
             self.read(element)
         return np.array(self._drawn), np.array(self._read)
@@ -88,15 +125,12 @@ def _due(runners: Sequence[Runner], until: float) -> Iterator[tuple[int, list[in
     now = int(min(runner.start for runner in runners))
     while now < until:
         rounds = np.arange(now, min(now + _ROUNDS, int(np.ceil(until))) + 1)
-        done = [np.clip(np.ceil((rounds - runner.start) * runner.speed), 0, _ends(runner)) for runner in runners]
-        due = np.diff(np.array(done), axis=1) > 0
+        done = [np.ceil((rounds - runner.start) * runner.speed) for runner in runners]
+        last = np.array([[runner.epochs * runner.draws] for runner in runners])
+        due = np.diff(np.clip(done, 0, last), axis=1) > 0
         changes = [0, *(np.flatnonzero((due[:, 1:] != due[:, :-1]).any(axis=0)) + 1).tolist(), len(rounds) - 1]
         for first, end in pairwise(changes):
             jobs = np.flatnonzero(due[:, first]).tolist()
             if jobs:
                 yield now + first, jobs, end - first
         now = int(rounds[-1])
-
-
-def _ends(runner: Runner) -> float:
-    return runner.epochs * runner.draws

@@ -3,8 +3,9 @@
 Each node is a `NodeState`, as in a server. Its ranks begin the epoch, the plan is made, the cached samples are chosen;
 no read may start (`depth` 0). The epoch's queue of reads is then the list of reads that a server would do. So the
 counts are those of `ds.stats()` after a run without failures. From the second epoch on, a read whose samples are all in
-the cache folder does not use the storage. If misses read whole units, they do so in the first epoch, and samples that
-are read early are read from the folder when they are due. Three things depend on time, and are left out:
+the cache folder does not use the storage. If misses read whole units for the folder, they do so in the first epoch: the
+first miss of a unit with a place in the folder reads all of it. The other samples are read from the folder when they
+are due, or are in memory, if it caches them. Three things depend on time, and are left out:
 
 - At the end of an epoch a server reads ahead for the next one. A read whose samples are all still in memory is left
   out there, so with stripes of one or two samples a run may read a little less.
@@ -26,10 +27,9 @@ from brand.node.decide.cache.caching import CacheStart
 from brand.node.decide.node_state import NodeState
 from brand.node.decide.reads.gaps import StorageFacts
 from brand.node.decide.state.choosing import ChooseCached
-from brand.node.decide.state.epoch import Epoch
-from brand.node.decide.state.lives import Key
+from brand.node.decide.state.epoch import Epoch, to_read
 from brand.node.decide.state.members import Members
-from brand.node.decide.state.tasks import Instruction, MakePlan, Number
+from brand.node.decide.state.tasks import MakePlan, Number
 from brand.node.decide.stimuli import ClientBegins, ClientRegisters, KeptChosen, NodeSays, PlanMade, StreamOpens
 from brand.node.memory.pages import NoMemory, PagePool
 from brand.node.memory.residents import Residents
@@ -43,7 +43,6 @@ from brand.orders.base.placement import unit_at
 from brand.orders.base.plan import EpochPlan, read_of_sample
 from brand.orders.base.random import blocks
 from brand.orders.order import Order
-from brand.simulate.wholes import WholeReads, first_reads
 
 _NAME = "simulated"
 
@@ -137,7 +136,6 @@ class EpochWork:
 
     @property
     def direct(self) -> int:
-        """Samples that clients read one by one."""
         return int(self.exact_reads.sum())
 
 
@@ -164,52 +162,47 @@ class _Node:
         members = Members(node, run.nodes)
         layout = lay_out(run.sizes, run.memory, run.peer_memory, members)
         self._run, self._members, self._page = run, members, layout.allocator.page
-        self._residents = Residents(
-            PagePool(layout.allocator, NoMemory(layout.allocator.page), layout.pages_of), run.nodes
-        )
-        cache = None
+        pool = PagePool(layout.allocator, NoMemory(layout.allocator.page), layout.pages_of)
+        self._residents = Residents(pool, run.nodes)
+        cache, held = None, np.zeros(len(run.sizes), np.bool_)
         if run.cache_bytes:
-            held = np.zeros(len(run.sizes), np.bool_)
             cache = CacheStart("", run.sizes, held, run.cache_bytes, whole_unit=run.whole_unit)
         size, storage = run.order.chunk_size, StorageFacts(run.busy_bytes)
-        self._turn = NodeState(_NoIndex(), self._residents, size, members, 0, layout.remote_pages, cache, storage)
-        self._largest_sent = self._turn.core.epochs.limits.largest_sent(node)
+        self._state = NodeState(_NoIndex(), self._residents, size, members, 0, layout.remote_pages, cache, storage)
         for other in members.others:
-            self._turn.handle(StreamOpens(other, asks=True), 0.0)
+            self._state.handle(StreamOpens(other, asks=True), 0.0)
         self._number = RunNumber(0)
-        self._placed = np.zeros(len(run.sizes), np.bool_)
+        self._placed = held
         """Whether each sample has a place in the cache folder, shape (samples,)."""
         self._cached: NDArray[np.bool_] | None = None
-        """Whether the folder holds each sample and memory does not; None if there is no folder, or it is still
-        empty.
-        """
+        """Whether the folder holds each sample and memory does not. None without a folder, or while it is empty."""
         for rank in run.ranks_of(node):
-            (said,) = self._turn.handle(ClientRegisters(ClientNumber(rank + 1), run.order, _NAME, turn=0), 0.0)
+            (said,) = self._state.handle(ClientRegisters(ClientNumber(rank + 1), run.order, _NAME, turn=0), 0.0)
             assert isinstance(said, Number)
             self._number = said.run
 
     def begin(self, epoch: int, nodes: list[_Node]) -> None:
-        """Begin an epoch with all ranks."""
-        run, here = self._run, self._members.node
-        for rank in run.ranks_of(here):
-            announcement = Announcement(epoch, 0, rank, run.ranks)
-            self._turn.handle(ClientBegins(ClientNumber(rank + 1), self._number, announcement), 0.0)
-        for node in nodes:
-            other = node._members.node
-            if other != here:
-                begin = Begin(0, run.ranks, run.ranks_of(other), node=other, largest=node._largest_sent)
-                asks = run.order.policy.foreseen is not None
-                told = EpochAnnounced(Drawing(_NAME, 0, run.order, epoch, begin, epoch + 1), asks)
-                self._turn.handle(NodeSays(other, told), 0.0)
+        for rank in self._run.ranks_of(self._members.node):
+            announcement = Announcement(epoch, 0, rank, self._run.ranks)
+            self._state.handle(ClientBegins(ClientNumber(rank + 1), self._number, announcement), 0.0)
+        for said in (node.announce(epoch) for node in nodes if node is not self):
+            self._state.handle(said, 0.0)
 
-    def work(self, plan: EpochPlan, read_of: NDArray[Any], epoch: int) -> EpochWork:
+    def announce(self, epoch: int) -> NodeSays:
+        run, here = self._run, self._members.node
+        largest = self._state.core.epochs.limits.largest_sent(here)
+        begin = Begin(0, run.ranks, run.ranks_of(here), node=here, largest=largest)
+        drawing = Drawing(_NAME, 0, run.order, epoch, begin, epoch + 1)
+        return NodeSays(here, EpochAnnounced(drawing, run.order.policy.foreseen is not None))
+
+    def work(self, plan: EpochPlan, read_of: NDArray[Any], number: int) -> EpochWork:
         """Return the work of the node for an epoch whose plan is made. Afterwards its cached samples are in memory."""
         kept_pages = self._residents.kept_pages
-        self._execute(self._turn.step(0.0, {}), plan, read_of)  # the plan is made
-        while self._turn.hurries:  # the epoch begins, in several steps
-            self._execute(self._turn.step(0.0, {}), plan, read_of)
-        self._execute(self._turn.step(0.0, {}), plan, read_of)  # the cached samples are chosen
-        live = self._turn.core.epochs.get(self._key(epoch))
+        self._step(plan, read_of)  # the plan is made
+        while self._state.hurries:  # the epoch begins, in several steps
+            self._step(plan, read_of)
+        self._step(plan, read_of)  # the cached samples are chosen
+        live = self._state.core.epochs.get((self._number, number))
         assert live is not None, "all ranks have begun the epoch, and its plan is made"
         work = self._count(live.epoch, plan, read_of, kept_pages)
         self._fill(live.epoch)
@@ -217,42 +210,33 @@ class _Node:
             self._cached = self._placed & ~self._residents.kept()
         return work
 
-    def _key(self, epoch: int) -> Key:
-        return self._number, epoch
-
-    def _execute(self, instructions: list[Instruction], plan: EpochPlan, read_of: NDArray[Any]) -> None:
+    def _step(self, plan: EpochPlan, read_of: NDArray[Any]) -> None:
         """Do the work of a server's planner. There is nothing to read and no node to notify."""
-        for instruction in instructions:
+        for instruction in self._state.step(0.0, {}):
             match instruction:
                 case MakePlan(key):
-                    self._turn.handle(PlanMade(key, plan, read_of), 0.0)
+                    self._state.handle(PlanMade(key, plan, read_of), 0.0)
                 case ChooseCached(number):
                     kept = instruction.kept(self._residents.pages_of)
-                    cached = instruction.cached(kept)
-                    whole_unit = instruction.whole_unit
-                    self._turn.handle(KeptChosen(number, kept, cached, instruction.since, whole_unit), 0.0)
+                    cached, since = instruction.cached(kept), instruction.since
+                    self._state.handle(KeptChosen(number, kept, cached, since, instruction.whole_unit), 0.0)
                     self._placed = self._placed if cached is None else cached
-                case _:
-                    pass
 
     def _fill(self, epoch: Epoch) -> None:
         """End the epoch: the samples that it has read and was to cache are now in memory."""
-        residents, limits = self._residents, self._turn.core.epochs.limits
-        never_held = limits.need_no_read() & ~residents.kept()
+        residents = self._residents
         for part in blocks(len(self._run.sizes)):
             places = np.arange(part.start, part.stop)
-            wanted = residents.to_keep(places) & ~residents.present(places) & epoch.states.due(part)
-            new = places[wanted & ~never_held[part]]
+            new = places[residents.to_keep(places) & ~residents.present(places) & epoch.states.due(part)]
             if len(new):
                 heads, _ = residents.pool.take(new)
                 residents.put(new, heads)
                 residents.let_go(new)
 
     def _count(self, epoch: Epoch, plan: EpochPlan, read_of: NDArray[Any], kept_pages: int) -> EpochWork:
-        run, residents = self._run, self._residents
-        draws, held = self._draws(epoch, plan), self._held(epoch, plan, read_of)
-        reads = self._reads(epoch, plan, held)
-        allocator = residents.pool.allocator
+        run, allocator = self._run, self._residents.pool.allocator
+        draws, reads = self._draws(epoch, plan), self._reads(epoch, plan, read_of)
+        sent = self._sent(epoch, plan)
         return EpochWork(
             read_sizes=reads.sizes,
             read_pages=reads.pages,
@@ -262,108 +246,80 @@ class _Node:
             received_bytes=draws.received_pages * self._page,
             exact_bytes=draws.exact_bytes,
             exact_reads=draws.exact_reads,
-            room_pages=allocator.count - 1 - self._turn.core.remote_pages,
+            room_pages=allocator.count - 1 - self._state.core.remote_pages,
             memory_bytes=allocator.bytes,
             kept_bytes=kept_pages * self._page,
             cached_bytes=0 if self._cached is None else int(run.sizes[self._cached].sum(dtype=np.int64)),
             read_samples=int(reads.spans[~reads.from_cache].sum()),
             buffered=int(reads.samples[~reads.from_cache].sum()),
-            sent=draws.sent,
-            sent_bytes=draws.sent_pages * self._page,
-            received=draws.received,
-            requests=self._requests(epoch),
+            sent=len(sent),
+            sent_bytes=int(self._residents.pages_of[sent].sum(dtype=np.int64)) * self._page,
+            received=int(draws.received.sum()),
+            requests=0 if epoch.requests is None else int(self._drawn_here(epoch.requests.positions).sum()),
         )
 
-    def _reads(self, epoch: Epoch, plan: EpochPlan, held: _Held) -> WholeReads:
+    def _reads(self, epoch: Epoch, plan: EpochPlan, read_of: NDArray[Any]) -> WholeReads:
         """Return the reads that the node starts for an epoch, in their order."""
+        pages, (held, cached) = np.zeros(plan.read_count, np.int64), np.zeros((2, plan.read_count), np.int32)
+        for part in blocks(len(self._run.sizes)):  # the samples of each read that are stored in memory
+            due = to_read(epoch, np.arange(part.start, part.stop))
+            read = read_of[part][due]
+            np.add.at(pages, read, self._residents.pages_of[part][due].astype(np.int64))
+            np.add.at(held, read, 1)
+            if self._cached is not None:
+                np.add.at(cached, read, self._cached[part][due])
         numbers = epoch.reads.rest()
-        table, samples = plan.reads_at(numbers), held.samples[numbers]
-        from_cache = (held.cached == held.samples)[numbers]
-        count = table["count"].astype(np.int64)
-        found = WholeReads(self._sizes(table), held.pages[numbers], count, samples, table["deadline"], from_cache)
-        unit = self._turn.core.caching.whole_unit
+        table, from_cache = plan.reads_at(numbers), (cached == held)[numbers]
+        spans = table["count"].astype(np.int64)
+        ends = np.concatenate(([0], np.cumsum(self._run.sizes, dtype=np.int64)))
+        first = table["chunk"].astype(np.int64) * self._run.order.chunk_size + table["first"]
+        sizes = ends[first + spans] - ends[first]
+        found = WholeReads(sizes, pages[numbers], spans, held[numbers], table["deadline"], from_cache)
+        unit = self._state.core.caching.whole_unit
         if unit == 1 or self._cached is not None:
             return found
         places = plan.sample_of[numbers]
         keeps = self._residents.to_keep(places)
         return first_reads(found, unit_at(plan.mapping, unit, places), self._placed[places], keeps)
 
-    def _sizes(self, reads: NDArray[np.void]) -> NDArray[np.int64]:
-        """Return the bytes of each read."""
-        ends = np.concatenate(([0], np.cumsum(self._run.sizes, dtype=np.int64)))
-        first = reads["chunk"].astype(np.int64) * self._run.order.chunk_size + reads["first"]
-        sizes: NDArray[np.int64] = ends[first + reads["count"]] - ends[first]
-        return sizes
-
-    def _held(self, epoch: Epoch, plan: EpochPlan, read_of: NDArray[Any]) -> _Held:
-        """Return the samples of each read of the plan that are stored in memory."""
-        pages, (held, cached) = np.zeros(plan.read_count, np.int64), np.zeros((2, plan.read_count), np.int32)
-        for part in blocks(len(self._run.sizes)):
-            places = np.arange(part.start, part.stop)
-            due = epoch.states.due(part) & (epoch.owner_of(places) == self._members.node)
-            read = read_of[part][due]
-            np.add.at(pages, read, self._residents.pages_of[part][due].astype(np.int64))
-            np.add.at(held, read, 1)
-            if self._cached is not None:
-                np.add.at(cached, read, self._cached[part][due])
-        return _Held(pages, held, cached)
-
     def _draws(self, epoch: Epoch, plan: EpochPlan) -> _Draws:
-        """Return the pages and bytes that the draws of the plan free, send, receive and read directly."""
-        run, here, limits = self._run, self._members.node, self._turn.core.epochs.limits
-        found = _Draws(*np.zeros((4, run.iterations), np.int64))
-        too_large = {node: limits.too_large(node) for node in [*self._members.others, here]} if run.nodes > 1 else {}
-        never_held = limits.need_no_read() & ~self._residents.kept()
+        """Return the pages and bytes that the draws of the plan free, receive and read directly."""
+        run, residents, kept = self._run, self._residents, self._residents.kept()
+        found = _Draws(*np.zeros((5, run.iterations), np.int64))
         for part in blocks(len(run.sizes)):
-            positions = np.arange(part.start, part.stop)
-            places = plan.sample_of[part]
-            iteration = positions // (run.batch * run.ranks)
-            pages, never = self._residents.pages_of[places].astype(np.int64), never_held[places]
-            mine, drawer = epoch.owner_of(places) == here, drawer_of(positions, run.nodes, run.ranks)
-            leaves = mine & epoch.states.due(places) & ~self._residents.to_keep(places)
-            np.add.at(found.freed_pages, iteration, np.where(leaves, pages, 0))
-            for node in self._members.others:
-                goes = mine & (drawer == node) & ~never & ~too_large[node][places]
-                found.sent += int(goes.sum())
-                found.sent_pages += int(pages[goes].sum())
-            drawn = drawer == here
-            comes = drawn & ~mine & ~never
-            if comes.any():
-                comes &= ~too_large[here][places]
-                np.add.at(found.received_pages, iteration, np.where(comes, pages, 0))
-                found.received += int(comes.sum())
-            alone = drawn & ~comes & (~mine | never)
-            np.add.at(found.exact_bytes, iteration, np.where(alone, run.sizes[places], 0))
+            positions, places = np.arange(part.start, part.stop), plan.sample_of[part]
+            pages, iteration = residents.pages_of[places].astype(np.int64), positions // (run.batch * run.ranks)
+            due, mine = epoch.states.due(places), epoch.owner_of(places) == self._members.node
+            np.add.at(found.freed_pages, iteration, np.where(mine & due & ~residents.to_keep(places), pages, 0))
+            drawn = self._drawn_here(positions)
+            comes, alone = drawn & ~mine & due, drawn & ~due & ~(mine & kept[places])
+            np.add.at(found.received, iteration, comes)
+            np.add.at(found.received_pages, iteration, np.where(comes, pages, 0))
             np.add.at(found.exact_reads, iteration, alone)
+            np.add.at(found.exact_bytes, iteration, np.where(alone, run.sizes[places], 0))
         return found
 
-    def _requests(self, epoch: Epoch) -> int:
-        if epoch.requests is None:
-            return 0
-        return int((drawer_of(epoch.requests.positions, self._run.nodes, self._run.ranks) == self._members.node).sum())
+    def _sent(self, epoch: Epoch, plan: EpochPlan) -> NDArray[Any]:
+        """Return the places of the samples that this node sends to other nodes."""
+        positions = np.concatenate([np.arange(0), *(epoch.to_send(node) for node in self._members.others)])
+        places = plan.sample_of[positions]
+        found: NDArray[Any] = places[~self._state.core.epochs.limits.never_held()[places]]
+        return found
+
+    def _drawn_here(self, positions: NDArray[Any]) -> NDArray[np.bool_]:
+        here: NDArray[np.bool_] = drawer_of(positions, self._run.nodes, self._run.ranks) == self._members.node
+        return here
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
-    """The samples of reads that are stored in memory. Arrays have the shape (reads of the plan,)."""
-
-    pages: NDArray[np.int64]
-    samples: NDArray[np.int32]
-    cached: NDArray[np.int32]
-    """Samples that the cache folder holds."""
-
-
-@dataclass(slots=True)
 class _Draws:
     """The costs of draws. Arrays have the shape (iterations,)."""
 
     freed_pages: NDArray[np.int64]
+    received: NDArray[np.int64]
     received_pages: NDArray[np.int64]
     exact_bytes: NDArray[np.int64]
     exact_reads: NDArray[np.int64]
-    sent: int = 0
-    sent_pages: int = 0
-    received: int = 0
 
 
 class _NoIndex:
@@ -374,3 +330,48 @@ class _NoIndex:
 
     def rows_at(self, places: NDArray[np.int64]) -> NDArray[np.void]:
         raise AssertionError(f"rows {places}")
+
+
+@dataclass(frozen=True, slots=True)
+class WholeReads:
+    """Large reads in the order in which they start. Arrays have the shape (reads,)."""
+
+    sizes: NDArray[np.int64]
+    """In bytes."""
+    pages: NDArray[np.int64]
+    """Pages that each read takes."""
+    spans: NDArray[np.int64]
+    """Samples that are read."""
+    samples: NDArray[np.int32]
+    """Samples of these reads that are stored in memory."""
+    deadlines: NDArray[np.int64]
+    from_cache: NDArray[np.bool_]
+
+    def of(self, which: NDArray[np.bool_]) -> WholeReads:
+        return WholeReads(*(getattr(self, name)[which] for name in self.__slots__))
+
+
+def first_reads(
+    alone: WholeReads, unit_of: NDArray[Any], placed: NDArray[np.bool_], keeps: NDArray[np.bool_]
+) -> WholeReads:
+    """Return the reads of a first epoch, made of reads of single samples, all of which are due.
+
+    All arrays are by read: its unit, whether its sample has a place in the folder, and whether memory caches it.
+    """
+    has_place = np.isin(unit_of, unit_of[placed])
+    whole = np.flatnonzero(has_place & (placed | keeps))
+    units, first, number = np.unique(unit_of[whole], return_index=True, return_inverse=True)
+    lead = whole[first]
+    early = np.setdiff1d(whole, lead, assume_unique=True)
+    from_cache = alone.from_cache.copy()
+    from_cache[early] = True
+
+    def together(each: NDArray[Any]) -> NDArray[Any]:
+        found = each.copy()
+        found[lead] = np.bincount(number, each[whole], len(units))
+        return found
+
+    sizes, pages, spans, samples = (together(each) for each in (alone.sizes, alone.pages, alone.spans, alone.samples))
+    in_memory = np.zeros(len(unit_of), np.bool_)
+    in_memory[early] = keeps[early]
+    return WholeReads(sizes, pages, spans, samples, alone.deadlines, from_cache).of(~in_memory)

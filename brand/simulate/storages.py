@@ -30,23 +30,17 @@ from brand.storage.profile.profile import (
 
 
 class Storage(Protocol):
-    """A storage that all nodes share."""
+    """A storage that all nodes share.
+
+    Brand reads `stripe_bytes` at once from it, and `busy_bytes` in flight keep it busy (0 if that is not known).
+    """
 
     @property
-    def name(self) -> str:
-        """The name in options and tables."""
-        ...
-
+    def name(self) -> str: ...
     @property
-    def stripe_bytes(self) -> int:
-        """The size of a read that Brand chooses for it."""
-        ...
-
+    def stripe_bytes(self) -> int: ...
     @property
-    def busy_bytes(self) -> int:
-        """Bytes in flight that keep it busy; 0 if that is not known."""
-        ...
-
+    def busy_bytes(self) -> int: ...
     def seconds(self, size: NDArray[np.float64], operations: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the seconds for `size` bytes in `operations` operations, many in flight, same shape."""
         ...
@@ -54,7 +48,7 @@ class Storage(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StorageLimits:
-    """A storage with two limits. Nothing was measured, so Brand reads stripes of the default length."""
+    """A storage with two limits: a read takes the longer of its two times. Nothing was measured."""
 
     name: str
     bytes_per_s: float
@@ -66,11 +60,9 @@ class StorageLimits:
 
     @property
     def busy_bytes(self) -> int:
-        """0, because nothing was measured."""
         return 0
 
     def seconds(self, size: NDArray[np.float64], operations: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the longer of the times for the bytes and for the operations."""
         return np.maximum(size / self.bytes_per_s, operations / self.operations_per_s)
 
 
@@ -92,7 +84,6 @@ class Measured:
         return busy_bytes(self.profile)
 
     def seconds(self, size: NDArray[np.float64], operations: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the time for reads of the mean size."""
         return size / bandwidth(self.profile, size / np.maximum(operations, 1.0))
 
 

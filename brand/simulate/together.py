@@ -27,8 +27,7 @@ from brand.orders import Stripes
 from brand.orders.base.mapping import Mapping
 from brand.orders.base.placement import unit_at
 from brand.orders.policies.stripe_policy import BUFFER_SHARE, StripePolicy
-from brand.simulate.following import ReadTally, tally
-from brand.simulate.joining import Runner, draws_together
+from brand.simulate.following import ReadTally, Runner, draws_together, tally
 from brand.simulate.rounds import drawn_and_read
 
 Policy = Literal["follow", "joader", "coordl", "alone"]
@@ -155,10 +154,7 @@ class Together:
         return runners
 
     def _first(self) -> _Shares:
-        """Return the samples that each job reads before all other jobs, which are read even if memory caches them.
-
-        0 if jobs do not end.
-        """
+        """Return the samples that each job reads before all others, cached ones included. 0 if jobs do not end."""
         first, seen = np.zeros(len(self._jobs)), np.zeros(self._facts.samples, np.bool_)
         if self._ends:
             for at in sorted(range(len(self._jobs)), key=lambda at: self._jobs[at].start):

@@ -49,10 +49,7 @@ class Data:
 
 
 def data_of(stored: StoredDataSet) -> Data:
-    """Return the facts of an existing data set.
-
-    Raises `FormatError`, and `UsageError` if it is the partition of one node.
-    """
+    """Return the facts of a data set. Raises `FormatError`, and `UsageError` if it is the partition of one node."""
     if stored.share is not None:
         whole = "simulate the whole data set with as many nodes, or describe it by --samples and --mean-bytes"
         raise UsageError(f"{stored.name} is the partition of node {stored.share.node} of {stored.share.nodes}: {whole}")
@@ -86,9 +83,7 @@ class Case:
     """Memory of each node."""
     peer_memory: Memory = None
     cache: Memory = None
-    """Capacity of each node's cache folder, in stored bytes or as a fraction of the data; None if there is no
-    folder.
-    """
+    """Capacity of each node's cache folder, in stored bytes or as a fraction of the data; None: no folder."""
     order: OrderOption = "stripes"
     nodes: int = 1
     ranks: int = 1
@@ -161,7 +156,6 @@ class Price:
 
     @property
     def known(self) -> bool:
-        """Whether any price is above 0."""
         return any((self.thousand_reads, self.gigabyte, self.hour))
 
 
@@ -193,10 +187,7 @@ def answer(data: Data, case: Case) -> Prediction:
 
 
 def _cache_bytes(data: Data, case: Case, order: Order) -> int:
-    """Return the capacity of a node's cache folder for one section of the data.
-
-    0 if the folder is no faster than the storage.
-    """
+    """Return the capacity of a node's cache folder for a section of the data; 0 if it is no faster than the storage."""
     if case.cache is None:
         return 0
     unit = order.policy.kept_unit or order.chunk_size

@@ -17,13 +17,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow
 import pytest
 import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
+from pyarrow import parquet
 
 from brand.chunker import Options, convert_from
 from brand.chunker.importers.fields import FieldMapping
+from brand.chunker.importers.parquet import _cuts
 from brand.storage.dataset.dataset import StoredDataSet
 from tests.rounds import examples
 from tests.support import brand, brand_process, tree_digest
@@ -218,6 +221,21 @@ def test_a_large_file_is_cut_at_lines(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr("brand.chunker.importers.jsonl.ROWS_LOOKED_AT", 100)
     told = brand("convert", "jsonl", tmp_path / "source", tmp_path / "bad", "-j", 1)
     assert "0.jsonl: line 301, field 'n': expected int, found str ('none')" in told.err
+
+
+def test_small_row_groups_are_read_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stretch has as many row groups as fit into its bytes, and each row group is in one stretch."""
+    table = pyarrow.table({"text": [f"{n:09}" for n in range(1000)]})
+    parquet.write_table(table, tmp_path / "rows.parquet", row_group_size=10, use_dictionary=False, compression="none")
+    metadata = parquet.read_metadata(tmp_path / "rows.parquet")
+    sizes = [metadata.row_group(n).total_byte_size for n in range(100)]
+    monkeypatch.setattr("brand.chunker.importers.parquet.STRETCH_BYTES", 8 * max(sizes))
+    cuts = _cuts(metadata)
+    assert [n for groups, _, _ in cuts for n in groups] == list(range(100))
+    assert [(rows, size) for _, rows, size in cuts] == [
+        (10 * len(groups), sum(sizes[n] for n in groups)) for groups, _, _ in cuts
+    ]
+    assert {len(groups) for groups, _, _ in cuts[:-1]} == {8}
 
 
 @pytest.mark.slow

@@ -143,6 +143,14 @@ def test_text_is_compressed_with_a_dictionary() -> None:
     assert made.stored_bytes < 0.6 * made.raw_bytes
 
 
+def test_chunks_of_compressed_samples_have_the_bytes_that_were_asked() -> None:
+    """The size of a chunk is meant as it is stored: the plan counts with the ratio that the probe has shown."""
+    made = plan(prose(2000), layout=Layout(chunk_bytes=1 << 16))
+    chunks = -(-made.header.samples // made.header.chunk_size)
+    assert made.compression.expected_ratio < 0.6
+    assert 0.9 <= made.stored_bytes / chunks / (1 << 16) <= 1.1
+
+
 def test_none_means_none_and_zstd_means_zstd() -> None:
     """What a user says about compression is done."""
     assert plan(prose(2000), compression="none").compression.codec == "none"

@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.papers.allotment import greedy, least
+from bench.papers.allotment import Queues, greedy, least
 from brand.node.decide.decoding.ahead import NextToDecode
-from brand.node.decide.decoding.allotment import SLACK, Queues
-from brand.node.decide.decoding.allotting import Allotting, next_queue
+from brand.node.decide.decoding.queues import SLACK, Allotting, next_queue
 from brand.node.decide.state.division import Division
 from brand.node.wire.messages import PREPARED
 from brand.node.wire.numbers import RunNumber

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from brand.errors import ProtocolError
-from brand.node.decide.peers.answering import MAX_QUESTIONS, MAX_READ, PART, FetchAnswers
+from brand.node.decide.peers.sending import MAX_QUESTIONS, MAX_READ, PART, FetchAnswers
 from brand.node.decide.state.tasks import ReadFor
 from brand.node.wire.numbers import NodeNumber
 from brand.node.wire.peer_messages import Fetch, FetchReply

@@ -408,7 +408,9 @@ def test_without_a_folder_there_is_nothing() -> None:
     assert [cache for _, cache in reads] == [0, 0]
     assert found.core.caching.facts() is None
     assert not found.writes
-    assert repr(found.core.caching) == "Caching(off)"
+    assert repr(found.core.caching) == (
+        "Caching(stopped='off', held=0 items, writing=Writing(queue=0 items, under_way=set(), pages=0))"
+    )
 
 
 def test_a_folder_that_is_off_holds_nothing_and_says_so() -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from brand.node.decide.core import Core
 from brand.node.decide.epochs.epochs import Epochs
-from brand.node.decide.sharing.early import EarlyHolds
+from brand.node.decide.sharing.job_sharing import EarlyHolds
 from brand.node.decide.state.epoch import Epoch
 from brand.node.decide.state.states import COMING
 from brand.node.memory.residents import MAX_LEASES, Residents

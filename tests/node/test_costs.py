@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from brand.node.decide.decoding.costs import FIRST, HALF_LIFE, Costs
+from brand.node.decide.decoding.queues import FIRST, HALF_LIFE, Costs
 from tests.rounds import examples
 
 SIZES = np.array([0, 1, 60_000, 105_000, 300_000, 3_000_000])

@@ -12,11 +12,9 @@ from hypothesis import given
 
 from brand.errors import UsageError
 from brand.node.decide.epochs.pacing import IDLE_S
-from brand.node.decide.online.growing_epoch import OnlineEpoch
-from brand.node.decide.online.growing_orders import MOST_KEPT
-from brand.node.decide.online.growth import RECOVERY_S
-from brand.node.decide.sharing.early import EarlyHolds
-from brand.node.decide.sharing.pacemakers import Pacemakers
+from brand.node.decide.online.online_orders import MOST_KEPT, RECOVERY_S, OnlineEpoch
+from brand.node.decide.sharing.job_sharing import EarlyHolds
+from brand.node.decide.sharing.joins import Pacemakers
 from brand.node.decide.state.lives import Key
 from brand.node.decide.state.states import HELD
 from brand.node.decide.state.tasks import OrderDecided
@@ -170,7 +168,7 @@ def test_a_job_that_is_killed_leaves_nothing_behind() -> None:
     world.leave(1)
     world.quiet()
     assert world.core.facts(1.0, world.now_s)["memory"]["used"] == 0
-    assert repr(world.online) == "OnlineOrders(OnlineOrderTable({}), Rounds())"
+    assert repr(world.online) == "OnlineOrders(orders={}, rounds=Rounds())"
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from brand.node.decide.peers.outgoing import MAX_EARLY, Taker, queue_to
+from brand.node.decide.peers.sending import MAX_EARLY, Taker, queue_to
 from brand.node.decide.state.account import Account
 from brand.node.decide.state.division import Division
 from brand.node.decide.state.epoch import Epoch, EpochSetting

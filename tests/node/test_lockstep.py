@@ -9,7 +9,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from brand.node.decide.sharing.lockstep import AWAY_S, GATHER_S
+from brand.node.decide.sharing.job_sharing import AWAY_S, GATHER_S
 from brand.orders.base.joins import alone
 from tests.node.world import World
 from tests.rounds import examples

@@ -15,32 +15,23 @@ from tests.support import LIMIT_S, wait_until
 
 SEVERAL_NODES: Final = (
     "brand.cluster",
-    "brand.node.decide.peers.answering",
-    "brand.node.decide.peers.disagreements",
-    "brand.node.decide.peers.outgoing",
+    "brand.node.decide.peers.sending",
+    "brand.node.decide.peers.announcements",
     "brand.node.decide.peers.peering",
     "brand.node.decide.peers.peers",
     "brand.node.decide.peers.receiving",
-    "brand.node.decide.peers.sending",
-    "brand.node.decide.peers.telling",
     "brand.node.serve.exchange",
     "grpc",
 )
 JOBS_THAT_SHARE: Final = (
-    "brand.node.decide.sharing.early",
-    "brand.node.decide.sharing.fronts",
     "brand.node.decide.sharing.job_sharing",
-    "brand.node.decide.sharing.joinings",
-    "brand.node.decide.sharing.leading",
-    "brand.node.decide.sharing.lockstep",
-    "brand.node.decide.sharing.pacemakers",
-    "brand.node.decide.sharing.sharing",
+    "brand.node.decide.sharing.join_messages",
+    "brand.node.decide.sharing.consensus",
+    "brand.node.decide.sharing.joins",
 )
 ONLINE_ORDERS: Final = (
     "brand.node.client.orders",
-    "brand.node.decide.online.growing_epoch",
-    "brand.node.decide.online.growing_orders",
-    "brand.node.decide.online.growth",
+    "brand.node.decide.online.online_orders",
     "brand.node.decide.online.rounds",
     "brand.orders.joader.dependent",
     "brand.orders.joader.growing",
@@ -48,13 +39,10 @@ ONLINE_ORDERS: Final = (
 )
 SERVER_SIDE_DECODING: Final = (
     "brand.node.decide.decoding.ahead",
-    "brand.node.decide.decoding.allotment",
-    "brand.node.decide.decoding.allotting",
-    "brand.node.decide.decoding.clearing",
-    "brand.node.decide.decoding.costs",
-    "brand.node.decide.decoding.preparers",
-    "brand.node.decide.decoding.preparing",
-    "brand.node.decide.decoding.wants",
+    "brand.node.decide.decoding.queues",
+    "brand.node.decide.decoding.workers",
+    "brand.node.decide.decoding.server_decoding",
+    "brand.node.decide.decoding.specs",
     "brand.node.memory.decoded",
     "brand.node.serve.decode_worker",
     "brand.node.serve.decode_workers",
@@ -142,8 +130,8 @@ def test_a_plain_run_imports_no_feature(small: Path, tmp_path: Path) -> None:
 def test_a_feature_that_is_on_is_imported(small: Path, tmp_path: Path) -> None:
     """Then the names above are those of modules: no test of absence passes by a misprint."""
     found = modules_of(small, tmp_path, "joader")
-    expected = {*JOBS_THAT_SHARE, *ONLINE_ORDERS} - {"brand.node.client.orders", "brand.node.decide.sharing.joinings"}
-    assert expected - {"brand.node.decide.sharing.fronts"} <= found["server"]
+    elsewhere = {"brand.node.client.orders", "brand.node.decide.sharing.join_messages"}
+    assert {*JOBS_THAT_SHARE, *ONLINE_ORDERS} - elsewhere <= found["server"]
     assert "brand.node.client.orders" in found["training"]
     assert not {*SEVERAL_NODES, *SERVER_SIDE_DECODING} & found["server"]
 

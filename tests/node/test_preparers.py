@@ -28,7 +28,7 @@ from brand.errors import DecodeError, ProtocolError, UsageError
 from brand.formats.preparation import Preparation, decoders
 from brand.node.client.decoded import DecodeSpecs
 from brand.node.client.memories import Buffers, Pages
-from brand.node.decide.decoding import preparing as decoding
+from brand.node.decide.decoding import server_decoding as decoding
 from brand.node.memory.arena import Arena
 from brand.node.memory.pages import ROW_BYTES
 from brand.node.serve import requests

@@ -11,9 +11,9 @@ import pytest
 from hypothesis.stateful import initialize, precondition, rule
 
 from brand.formats.preparation import DecodeImage
-from brand.node.decide.decoding.preparers import MOST_ENDS, START_S
-from brand.node.decide.decoding.preparing import BATCH
-from brand.node.decide.decoding.wants import MOST
+from brand.node.decide.decoding.server_decoding import BATCH
+from brand.node.decide.decoding.specs import MOST
+from brand.node.decide.decoding.workers import MOST_ENDS, START_S
 from brand.node.decide.draws.draws import LONGEST_WAIT_S
 from brand.node.decide.state.tasks import Numbers
 from brand.node.decide.stimuli import ClientPrepares

@@ -12,7 +12,7 @@ from hypothesis import given
 from brand.errors import UsageError
 from brand.node.decide.decoding.ahead import DecodeAhead
 from brand.node.decide.epochs.pacing import IDLE_S, LEAST_RATE_S, Pulse
-from brand.node.decide.sharing.early import EarlyHolds
+from brand.node.decide.sharing.job_sharing import EarlyHolds
 from brand.node.decide.state.lives import Key
 from brand.node.decide.state.states import HELD
 from brand.node.decide.stimuli import ClientJoins
@@ -210,17 +210,17 @@ def test_a_plan_that_comes_too_late_is_left_out() -> None:
     job.draw()
     before = job.joins
     sharing._wanted[job.key] = (*before, Join(4, 0, 9, UNIT))
-    assert sharing.is_wanted(job.key, sharing._wanted[job.key])
-    assert not sharing.take_plan(job.key, sharing._wanted[job.key])
+    assert sharing.wants(job.key, sharing._wanted[job.key])
+    assert not sharing.take_plan(job.key, sharing._wanted[job.key], live=True)
     assert job.joins == before
     assert sharing._margin[job.key] == 8
     later = (*before, Join(64, 0, 9, UNIT))
     sharing._wanted[job.key] = later
     assert not sharing.take_plan(job.key, later, live=False)  # the epoch has made room meanwhile
-    assert not sharing.is_wanted(job.key, later)
+    assert not sharing.wants(job.key, later)
     assert job.joins == before
     sharing._wanted[job.key] = later
-    assert sharing.take_plan(job.key, later)
+    assert sharing.take_plan(job.key, later, live=True)
     assert job.joins == [*later]
 
 

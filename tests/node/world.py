@@ -18,14 +18,12 @@ from numpy.typing import NDArray
 
 from brand.errors import BrandError, UnreachableError, UsageError
 from brand.formats.constants import ROW
-from brand.node.decide.cache.caching import CacheStart
-from brand.node.decide.cache.writing import WRITES
+from brand.node.decide.cache.caching import WRITES, CacheStart
 from brand.node.decide.core import LARGEST_SHARE, DecodingStart
 from brand.node.decide.node_state import NodeState
-from brand.node.decide.online.growing_epoch import OnlineEpoch
-from brand.node.decide.online.growth import OnlineOrders
+from brand.node.decide.online.online_orders import OnlineEpoch, OnlineOrders
 from brand.node.decide.reads.gaps import StorageFacts
-from brand.node.decide.sharing.sharing import JobJoins
+from brand.node.decide.sharing.joins import JobJoins
 from brand.node.decide.state.choosing import ChooseCached, Placement
 from brand.node.decide.state.epoch import Epoch
 from brand.node.decide.state.lives import ActiveEpoch, Key
@@ -652,7 +650,7 @@ class World:
     def sharing(self) -> JobJoins:
         """Where jobs join each other, once one has come that shares."""
         assert self.turn.sharing is not None
-        return self.turn.sharing.sharing
+        return self.turn.sharing.joins
 
     @property
     def online(self) -> OnlineOrders:
@@ -662,7 +660,7 @@ class World:
 
     def joins(self, key: Key) -> tuple[Join, ...]:
         """Where a run has joined others in an epoch."""
-        return () if self.turn.sharing is None else self.sharing.joins(key)
+        return () if self.turn.sharing is None else self.sharing.joined(key)
 
     def known(self, key: Key) -> Joins:
         """What clients are told of the joins of an epoch."""
@@ -696,7 +694,7 @@ class World:
         epochs = self.epochs()
         for draw in self.core.draws.waiting:
             live = epochs.get(draw.key)
-            leading = None if self.turn.sharing is None else self.turn.sharing.leading
+            leading = None if self.turn.sharing is None else self.turn.sharing.consensus
             stands = leading is None or draw.key in leading._committed or not leading.needs_votes(draw.key)
             if live is None or not stands or not live.epoch.decides(draw.positions):
                 continue
@@ -705,7 +703,7 @@ class World:
                 preparing = self.turn.preparing
                 prepares = preparing is not None and preparing.waits(draw.client, draw.key[0], places)
                 sharing = self.turn.sharing
-                in_step = sharing is not None and sharing.lockstep.must_wait(draw, self.now_s)
+                in_step = sharing is not None and sharing.lockstep.is_held_back(draw, self.now_s)
                 if not live.epoch.states.waited_for(places).any() and not prepares and not in_step:
                     return True
         return False

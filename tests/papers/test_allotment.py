@@ -12,14 +12,16 @@ from hypothesis import strategies as st
 
 from bench.papers.allotment import (
     ALLOTMENTS,
+    Queues,
     algorithm_1,
     binary_search,
     by_requests,
     equal,
     greedy,
+    late_s,
     least,
 )
-from brand.node.decide.decoding.allotment import Queues, late_s, seconds_with
+from brand.node.decide.decoding.queues import seconds_with
 from tests.rounds import examples
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from bench.papers.allotment import algorithm_1, binary_search
+from bench.papers.allotment import Queues, algorithm_1, binary_search
 from bench.papers.theory import THREADS, thread_figures
 from bench.papers.threads import (
     Portfolio,
@@ -18,7 +18,6 @@ from bench.papers.threads import (
     outcome,
 )
 from brand.errors import UsageError
-from brand.node.decide.decoding.allotment import Queues
 
 scenes = list(THREADS)
 """16 threads; 32; 32 with half of the samples local; 32 with wrong predictions."""

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from brand.node.decide.peers.receiving import SILENCE_S
-from brand.node.decide.sharing.leading import ANSWER_S, LIMIT_S
+from brand.node.decide.sharing.consensus import ANSWER_S, LIMIT_S
 from brand.orders.base.joins import Join, alone
 from brand.orders.policies.following import UNIT
 from tests.rounds import Chance, rounds

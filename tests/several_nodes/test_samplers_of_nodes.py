@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,10 @@ import pytest
 
 from brand.node.decide.draws import draws
 from brand.node.decide.peers import peering
+from brand.node.decide.peers.announcements import disagreement
+from brand.node.wire.drawing import Begin, Drawing
+from brand.node.wire.numbers import NodeNumber
+from tests.made_orders import order_of
 from tests.several_nodes.support import all_open
 from tests.support import wait_until
 from tests.tools.cluster import running_cluster
@@ -81,3 +86,17 @@ def test_the_same_sampler_with_another_seed_is_refused(texts: Path) -> None:
     """A sampler that the program makes at one place has the same order on all nodes, also beside another sampler."""
     for told in sampled(texts, [("0", "7"), ("1", "")], epochs=100_000):
         assert re.search(r"^UsageError: .* disagree: seed is [01] on node [01] and [01] on node [01]$", told)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "disagree"),
+    [(None, None, False), (None, 1, False), (1, None, False), (1, 2, False), (1, 1, True)],
+)
+def test_only_orders_with_one_number_can_disagree(
+    texts: Path, ours: int | None, theirs: int | None, disagree: bool
+) -> None:
+    """Samplers that a program makes at one place have one number; the others of a name are other samplers."""
+    order = order_of(texts)
+    here = Drawing("run", ours, order, 0, Begin(0, 2, (0,)), 0)
+    there = replace(here, turn=theirs, order=replace(order, seed=order.seed + 1))
+    assert (disagreement(NodeNumber(0), [here], NodeNumber(1), there) is not None) == disagree

@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brand.orders.base.mapping import Mapping
-from brand.simulate.following import MOMENTS, ReadTally, tally
-from brand.simulate.joining import DrawRun, Runner, draws_together
+from brand.simulate.following import MOMENTS, DrawRun, ReadTally, Runner, draws_together, tally
 from tests.rounds import examples
 
 N = 131_072

@@ -7,7 +7,7 @@ from math import log
 import numpy as np
 import pytest
 
-from brand.simulate.joining import Runner
+from brand.simulate.following import Runner
 from brand.simulate.rounds import drawn_and_read
 
 N = 1024

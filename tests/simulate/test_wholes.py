@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brand.simulate.running import SimulatedRun, work_of
-from brand.simulate.wholes import WholeReads, first_reads
+from brand.simulate.running import SimulatedRun, WholeReads, first_reads, work_of
 from tests.node.test_alone import Player
 from tests.rounds import examples
 

@@ -70,8 +70,8 @@ from brand.orders.base.mapping import Mapping as Places
 from brand.orders.order import Order
 
 if TYPE_CHECKING:
-    from brand.node.decide.decoding.preparing import ServerDecoding
-    from brand.node.decide.online.growth import OnlineOrders
+    from brand.node.decide.decoding.server_decoding import ServerDecoding
+    from brand.node.decide.online.online_orders import OnlineOrders
     from brand.node.decide.peers.peering import Peering
     from brand.node.decide.peers.peers import PeerTable
     from brand.node.decide.sharing.job_sharing import JobSharing
@@ -153,26 +153,18 @@ class NodeState:
 
     def _peering(self, index: Rows, peers: PeerTable) -> Peering:
         from brand.node.decide.peers.peering import Peering
-        from brand.node.decide.peers.receiving import Receiving
-        from brand.node.decide.peers.sending import Sending
-        from brand.node.decide.peers.telling import Announcements
+        from brand.node.decide.peers.receiving import NodeAmongOthers
 
-        core, members, epochs, passed = self.core, self.members, self.core.epochs, self.core.counters.nodes
-        receiving = Receiving(index, core.residents, epochs, members, peers, core.remote_pages, passed)
-        sending, telling = (
-            Sending(core.residents, epochs, passed),
-            Announcements(epochs, peers, members.node, core.on_client_gone),
-        )
-        peering = Peering(members, peers, epochs, receiving, sending, telling, self.fetches, self.depth, self._share)
-        epochs.features.turn_on(peering)
-        return peering
+        core = self.core
+        node = NodeAmongOthers(index, core.residents, core.epochs, self.members, core.remote_pages, core.counters.nodes)
+        return Peering(node, peers, self.fetches, self.depth, self._share, core.on_client_gone)
 
     def _turn_on_for(self, order: Order) -> None:
         """Turn on the features that a new run needs."""
         if order.shares:
             self._share()
         if order.grows and self.online is None:
-            from brand.node.decide.online.growth import OnlineOrders
+            from brand.node.decide.online.online_orders import OnlineOrders
 
             self.online = OnlineOrders(self.core.epochs.runs, self.core.epochs.lives, len(self.core.residents.pages_of))
             self.core.epochs.features.turn_on(self.online)
@@ -185,14 +177,13 @@ class NodeState:
 
         core, epochs = self.core, self.core.epochs
         self.sharing = JobSharing(core.residents, epochs, self.members)
-        epochs.features.turn_on(self.sharing)
         core.reads.share(self.sharing.early)
         if self.peering is not None:
-            from brand.node.decide.sharing.joinings import JoinAnnouncements
+            from brand.node.decide.sharing.join_messages import JoinAnnouncements
 
             peering, sharing = self.peering, self.sharing
             peering.set_talk(
-                JoinAnnouncements(epochs, peering.peers, peering.telling, sharing.sharing, sharing.leading)
+                JoinAnnouncements(epochs, peering.peers, peering.announcements, sharing.joins, sharing.consensus)
             )
 
     # -- stimuli -----------------------------------------------------------------------------------------------------
@@ -245,13 +236,13 @@ class NodeState:
                 if read_for.node == self.members.node:
                     self.fetches.on_read_ended(read_for, data, error)
                 else:
-                    self._among().on_read(read_for, data)
+                    self._among().answering.on_read(read_for, data)
             case StreamOpens(node, asks):
                 instructions += self._among().on_stream_open(node, now_s, asks=asks)
             case StreamEnds(node, asks):
                 self._among().on_stream_end(node, asks=asks)
             case NodeRefuses(reason):
-                self._among().telling.disagreements.refuse_all(reason)
+                self._among().announcements.disagreements.refuse_all(reason)
             case NodeSays(node, message):
                 instructions += self._among().on_message(node, message, now_s)
         if self.preparing is not None and not isinstance(stimulus, ClientDraws | ClientTakes | ClientReleases):
@@ -353,6 +344,6 @@ def _peers(members: Members) -> PeerTable:
 
 
 def _preparing(start: DecodingStart, residents: Residents, epochs: Epochs) -> ServerDecoding:
-    from brand.node.decide.decoding.preparing import preparing_in
+    from brand.node.decide.decoding.server_decoding import ServerDecoding
 
-    return preparing_in(start.allocator, start.preparers, residents, epochs, start.least_runs)
+    return ServerDecoding(start.allocator, start.preparers, residents, epochs, start.least_runs)

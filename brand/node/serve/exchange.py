@@ -75,8 +75,8 @@ class StreamExchange(Reprs, shows="_turn.core.peers"):
             "node": node,
             "nodes": nodes,
             "reachable": [peer.node for peer in peers if peer.reachable],
-            "sent_bytes": {str(peer.node): peer.traffic.sent * self._page for peer in peers},
-            "received_bytes": {str(peer.node): peer.traffic.received * self._page for peer in peers},
+            "sent_bytes": {str(peer.node): peer.total_sent * self._page for peer in peers},
+            "received_bytes": {str(peer.node): peer.total_received * self._page for peer in peers},
         }
 
     def close(self) -> None:
@@ -97,14 +97,14 @@ class StreamExchange(Reprs, shows="_turn.core.peers"):
     def _closed(self, stream: PeerStream, reason: str, *, refused: bool) -> None:
         node, peering = NodeNumber(stream.node), self._turn.peering
         assert peering is not None
-        peers, telling = peering.peers, peering.telling
+        peers, announcements = peering.peers, peering.announcements
         if refused:
-            if not telling.disagreements.all_refused:
+            if not announcements.disagreements.all_refused:
                 log.warning("%s", reason)
             self._tell(NodeRefuses(reason))
         was_open = peers.is_reachable(node) if stream.asks else peers[node].asks
         if not was_open:
             return
-        level = logging.WARNING if telling.draws else logging.INFO  # if no rank draws, the job has ended
+        level = logging.WARNING if announcements.draws else logging.INFO  # if no rank draws, the job has ended
         log.log(level, "node %d %s: %s", node, "cannot be asked" if stream.asks else "asks no more", reason)
         self._tell(StreamEnds(node, stream.asks))

@@ -1,7 +1,7 @@
 """Types for the numbers of clients, nodes and runs, so that they cannot be confused.
 
 A number gets its type once, when it is received: from a connection, a message, a stream or a log. Only
-`brand.node.decide.peers.telling.as_client` converts a node's number to a client's.
+`brand.node.decide.peers.announcements.as_client` converts a node's number to a client's.
 """
 
 from __future__ import annotations

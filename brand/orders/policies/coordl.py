@@ -4,7 +4,7 @@ All jobs draw the same order at the same time, so each sample is read and decode
 holds no more than a window of samples for it. The price: no job is faster than the slowest job.
 
 Mohan, Phanishayee, Raniwala and Chidambaram, "Analyzing and mitigating data stalls in DNN training", PVLDB 14(5), 2021,
-coordinated prep. Their jobs wait for a job that has died; these jobs do not (`brand.node.decide.sharing.lockstep`).
+coordinated prep. Their jobs wait for a job that has died; these jobs do not (`brand.node.decide.sharing.job_sharing`).
 """
 
 from __future__ import annotations

@@ -1,20 +1,32 @@
-"""When must a node choose its cached samples again, and how much memory may they take?"""
+"""When must a node choose its cached samples again, how much memory may they take, and where are they in its folder?
+
+The placement of the cache folder is one of
+
+    even         a fixed random choice: if this node draws everything, or if nodes draw from each other
+    next         the samples that the ranks of this node draw again soonest, chosen for each epoch: if the node is alone
+    frequency    the samples that they draw most often in all epochs, chosen once
+
+The ranks that draw here are settled when all ranks of the run draw here, or otherwise when half of an epoch is drawn,
+because ranks begin one after the other. Until then each sample that is read has a place, as far as there is space, and
+nothing is evicted from the folder.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Literal
 
 from brand.node.decide.cache.caching import Caching
-from brand.node.decide.cache.placing import Aim, CacheCapacity, Placing
 from brand.node.decide.epochs.epochs import Epochs
-from brand.node.decide.state.choosing import ChooseCached, Follow
+from brand.node.decide.state.choosing import ChooseCached, Follow, Placement, Way
 from brand.node.decide.state.lives import ActiveEpoch
 from brand.node.decide.state.members import Members
 from brand.node.memory.residents import Residents
 from brand.node.wire.numbers import RunNumber
-from brand.orders.nextuse import Frequency, NextUse
+from brand.orders.base.placement import CACHED_BYTES
+from brand.orders.nextuse import Frequency, NextUse, Ranks
 from brand.orders.order import MAX_EPOCH, Order
+from brand.reprs import Reprs
 
 AHEAD_SHARE: Final = 8
 """`1 / AHEAD_SHARE` of the arena remains free of cached samples, for read-ahead."""
@@ -22,6 +34,111 @@ AHEAD_MOST: Final = 256 << 20
 """The most bytes that remain free of cached samples, unless the storage needs more in flight."""
 BUSY_SHARE: Final = 4
 """The bytes that the storage needs in flight remain free up to `1 / BUSY_SHARE` of the arena."""
+MOST_SEEN: Final = 0.75
+"""If at least this fraction of all units is drawn in each epoch, the next draws of units hardly differ.
+
+The placement `even` is then as good as the others.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Aim:
+    """The run, the ranks and the epoch for which the placement is to be chosen."""
+
+    way: Way | Literal["even"]
+    run: RunNumber
+    ranks: Ranks | None = None
+    epoch: int = 0
+
+    def same_draws_as(self, other: Aim | None) -> bool:
+        """Return whether this is for the same draws as another aim, in a later epoch or in the same one."""
+        return other is not None and (self.way, self.run, self.ranks) == (other.way, other.run, other.ranks)
+
+
+@dataclass(frozen=True, slots=True)
+class CacheCapacity:
+    """The facts on which the placement depends, in addition to the ranks."""
+
+    placement: Placement
+    all_fits: bool
+    """Whether the folder has space for all samples."""
+    unit: int
+    """Samples that are placed together."""
+    unit_bytes: float
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether no sample is ever evicted from the folder."""
+        return self.placement == "even" or self.all_fits
+
+
+class Placing(Reprs, shows="_aim"):
+    """The placement of one node's cache folder."""
+
+    def __init__(self, members: Members, epochs: Epochs) -> None:
+        self._members, self._epochs = members, epochs
+        self._settled: tuple[RunNumber, Ranks] | None = None
+        """The last run whose ranks here were settled, and these ranks."""
+        self._aim: Aim | None = None
+        self._said: set[str] = set()
+
+    def aim(self, run: RunNumber, capacity: CacheCapacity) -> Aim | None:
+        """Return the aim of the next choice. None if the run has no active epoch, so that the last choice holds."""
+        lives = [(epoch, live) for (number, epoch), live in self._epochs.lives.live() if number == run]
+        if not lives:
+            return None
+        now, live = next(((epoch, live) for epoch, live in lives if live.begun), lives[0])
+        ranks = Ranks(tuple(sorted(live.epoch.here)), live.epoch.division.replicas)
+        if not ranks.here or not self._may_move(live, ranks, capacity):
+            self._aim = Aim("even", run)
+        elif not self._is_settled(run, ranks, live):
+            self._aim = Aim("coming", run, ranks, now)
+        elif capacity.placement == "auto" and self._too_small(ranks, capacity):
+            self._aim = Aim("even", run)
+        else:
+            aim = Aim("frequency" if capacity.placement == "frequency" else "next", run, ranks, lives[0][0])
+            self._aim = self._after(self._aim, [epoch for epoch, _ in lives]) if aim.same_draws_as(self._aim) else aim
+        return self._aim
+
+    def _after(self, last: Aim | None, epochs: list[int]) -> Aim:
+        """Return the aim for the next epoch. Epochs are chosen in order: each depends on the contents before it."""
+        assert last is not None
+        if last.way == "frequency":
+            return last
+        later = [epoch for epoch in epochs if epoch > last.epoch]
+        return replace(last, epoch=later[0] if later else last.epoch if last.epoch in epochs else epochs[0])
+
+    def _is_settled(self, run: RunNumber, ranks: Ranks, live: ActiveEpoch) -> bool:
+        if self._settled != (run, ranks) and (ranks.all or (live.begun and live.epoch.progress.half_done)):
+            self._settled = run, ranks
+        return self._settled == (run, ranks)
+
+    def _may_move(self, live: ActiveEpoch, ranks: Ranks, capacity: CacheCapacity) -> bool:
+        """Return whether samples may be evicted, by all that is known before the ranks here are settled."""
+        placement = capacity.placement
+        if capacity.is_fixed or live.epoch.plan.grows:  # the next epochs of a growing order are unknown
+            return False
+        if self._members.nodes > 1 or live.epoch.division.batch:
+            if placement != "auto":
+                self._say(f"placement {placement!r} needs a single node without locality: this node uses 'even'")
+            return False
+        return placement != "auto" or not ranks.all
+
+    def _too_small(self, ranks: Ranks, capacity: CacheCapacity) -> bool:
+        seen = 1 - (1 - ranks.share) ** capacity.unit
+        if capacity.unit_bytes >= CACHED_BYTES and seen <= MOST_SEEN:
+            return False
+        self._say(
+            f"{len(ranks.here)} of {ranks.replicas} ranks draw here, but {capacity.unit} neighbouring samples are "
+            "cached together, so the cache folder holds a random choice (placement 'even'). The next use can decide "
+            "only for single samples of 64 KiB or more, with order='uniform'"
+        )
+        return True
+
+    def _say(self, text: str) -> None:
+        if text not in self._said:
+            self._said.add(text)
+            self._epochs.runs.notice(text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +167,7 @@ class Keeping:
         self._runs: set[RunNumber] = set()
         """Runs that were under way at the last choice."""
         self._for: tuple[RunNumber, CacheCapacity | None] | None = None
-        """The run of the last choice, and the facts that the folder's placement depends on. None if the folder is
-        not written.
-        """
+        """The run of the last choice, and the facts for the folder's placement; None if the folder is not written."""
         self._last = self._taken = 0
         """Numbers of the last choice that was requested, and of the last one that was made."""
         self._placing = Placing(members, epochs)
@@ -85,15 +200,15 @@ class Keeping:
             self._runs = runs
             keeping = [run for (run, _), _ in live if self._order(run).policy.kept_unit is not None]
             first = next(iter(keeping or [run for (run, _), _ in live]), None)
-            self._for = None if first is None else (first, self._room_of(first))
+            self._for = None if first is None else (first, self._capacity_for(first))
         elif self._taken != self._last:
             return None
         if self._for is None:
             return None
-        first, room = self._for
-        if not anew and (room is None or room.is_fixed or self._caching.stopped):
+        first, capacity = self._for
+        if not anew and (capacity is None or capacity.is_fixed or self._caching.stopped):
             return None
-        aim = None if room is None else self._placing.aim(first, room)
+        aim = None if capacity is None else self._placing.aim(first, capacity)
         if not anew and aim in (None, self._aim):
             return None
         mine = {epoch: at for (run, epoch), at in live if run == first}
@@ -102,17 +217,14 @@ class Keeping:
     def _choice(
         self, run: RunNumber, aim: Aim | None, live: dict[int, ActiveEpoch], *, anew: bool
     ) -> ChooseCached | None:
-        """Return the choice for a run with these active epochs.
-
-        The memory cache is only chosen `anew`, because the reads of the next epochs are planned with it.
-        """
+        """Return the choice for a run with these active epochs. The memory cache is only chosen `anew`."""
         self._aim, order = aim, self._order(run)
         epoch = aim.epoch if aim is not None and aim.epoch in live else next(iter(live))
         unit = order.policy.kept_unit
         later = aim is not None and aim.way in ("next", "frequency")
         whole = live[epoch].epoch.plan.reads is None and aim is not None and aim.way == "even"
         shelf = self._caching.shelf(unit, self._epochs.lives, later=later, whole=whole)
-        kept = unit if anew else None
+        kept = unit if anew else None  # the reads of the next epochs are planned with it
         if kept is None and shelf is None:
             return None
         follow = None if shelf is None else self._follow(order, aim, epoch, live[epoch])
@@ -148,7 +260,7 @@ class Keeping:
             self._ahead = aim, kind(order, aim.ranks, unit, last)
         return self._ahead[1]
 
-    def _room_of(self, run: RunNumber) -> CacheCapacity | None:
+    def _capacity_for(self, run: RunNumber) -> CacheCapacity | None:
         start = self._caching.start
         if start is None or self._caching.stopped:
             return None

@@ -1,7 +1,12 @@
-"""Which samples of each rank are decoded next? Those in memory that it draws soonest, in the order of its draws.
+"""Which samples of each rank are decoded next, and which decoded samples are evicted for them?
 
-In each active epoch, the positions before a cursor need no more work. Behind the cursor some samples are not in memory
-yet, so a search visits a limited number of positions.
+Each rank's samples in memory are decoded in the order of its draws. In each active epoch, the positions before a cursor
+need no more work. Behind the cursor some samples are not in memory yet, so a search visits a limited number of
+positions.
+
+Decoded samples whose next draw is the latest are evicted, first those that no rank of this node will draw in an epoch
+under way. Draws of a run that has not drawn for a while do not count. A search for them visits all places. After a
+search that found too little, the next one waits until enough samples were copied or some time has passed.
 """
 
 from __future__ import annotations
@@ -13,13 +18,14 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.node.decide.decoding.wants import DecodeSpecTable
+from brand.node.decide.decoding.specs import DecodeSpecTable
 from brand.node.decide.epochs.epochs import Epochs, draws_before
 from brand.node.decide.state.epoch import Epoch, reached
 from brand.node.decide.state.lives import Key
 from brand.node.decide.state.states import HELD
-from brand.node.memory.decoded import RAW, DecodedStore, PreparedMemory
+from brand.node.memory.decoded import MADE, RAW, DecodedStore, PreparedMemory
 from brand.node.wire.numbers import RunNumber
+from brand.reprs import Reprs
 
 STEP: Final = 1024
 """Positions that a search visits at once."""
@@ -27,6 +33,12 @@ STEPS: Final = 16
 """Limit on the steps of a search from the first position that needs work."""
 FIRST_RATE: Final = 500.0
 """Draws per second of a run whose rate is not known yet."""
+LOOK_S: Final = 1.0
+"""Time between a search that found too little and the next one, if few samples were copied."""
+COPIED_SHARE: Final = 64
+"""A search is worthwhile once `1 / COPIED_SHARE` of the memory was copied."""
+CLEARED_SHARE: Final = 16
+"""A search frees `1 / CLEARED_SHARE` of the memory, from samples that no rank will draw, for those decoded next."""
 
 Queue = tuple[RunNumber, int]
 """A rank of a run."""
@@ -47,10 +59,8 @@ class NextToDecode:
     """Seconds until the first sample is drawn, at the rate of the rank."""
 
 
-class DecodeAhead:
-    """The samples of one epoch that ranks of this node still draw, and the progress of their decoding, by decode
-    spec.
-    """
+class DecodeAhead(Reprs, shows="epoch.number _cursors"):
+    """The samples of an epoch that ranks of this node still draw, and the progress of their decoding, by spec."""
 
     def __init__(self, epoch: Epoch) -> None:
         self.epoch = epoch
@@ -64,14 +74,8 @@ class DecodeAhead:
         self._plan = epoch.plan
         self.update()
 
-    def __repr__(self) -> str:
-        left = np.count_nonzero(self._position >= 0)
-        return f"DecodeAhead(epoch {self.epoch.number}, {left} to draw, cursors {self._cursors})"
-
     def update(self) -> None:
-        """Take account of ranks that have begun, positions that were given up, and a new plan after the run has
-        joined again.
-        """
+        """Take account of new ranks, positions that were given up, and a new plan after the run has joined again."""
         sample_of, progress = self.epoch.plan.sample_of, self.epoch.progress
         if self.epoch.plan is not self._plan:
             self._plan = self.epoch.plan
@@ -89,7 +93,6 @@ class DecodeAhead:
             self._start = progress.start
 
     def remove(self, places: NDArray[Any]) -> None:
-        """Remove samples that ranks have drawn."""
         self._position[places] = -1
 
     def rewind(self) -> None:
@@ -134,7 +137,7 @@ class DecodeAhead:
         return len(self._ranks)
 
 
-class DecodeAheadTable:
+class DecodeAheadTable(Reprs, shows="_aheads"):
     """The active epochs of runs whose clients have decode specs."""
 
     def __init__(self, epochs: Epochs, wants: DecodeSpecTable) -> None:
@@ -142,11 +145,7 @@ class DecodeAheadTable:
         self._aheads: dict[int, tuple[Key, DecodeAhead]] = {}
         """By number of the epoch."""
 
-    def __repr__(self) -> str:
-        return f"DecodeAheadTable({self._aheads})"
-
     def update(self) -> None:
-        """Take account of epochs that have begun or ended."""
         live = {
             live.epoch.number: (key, live.epoch)
             for key, live in self._epochs.lives.live()
@@ -159,9 +158,7 @@ class DecodeAheadTable:
             ahead.update()
 
     def remove(self, epoch: Epoch, places: NDArray[Any]) -> None:
-        """Remove samples of an epoch that ranks have drawn. Draws before the next `update` are known from the epoch's
-        progress.
-        """
+        """Remove samples that ranks have drawn. Draws before the next `update` are known from the epoch's progress."""
         if epoch.number in self._aheads:
             self._aheads[epoch.number][1].remove(places)
 
@@ -223,3 +220,41 @@ class DecodeAheadTable:
         """Return the number to add to a position of an epoch for the number of draws before it."""
         live = self._epochs.get(key)
         return (0 if live is None else draws_before(self._epochs, key, live)) - reached(ahead.epoch)
+
+
+class Clearing(Reprs, shows="_memory"):
+    """Evicts decoded samples."""
+
+    def __init__(self, memory: PreparedMemory, aheads: DecodeAheadTable) -> None:
+        self._memory, self._aheads = memory, aheads
+        self._looked_s = -np.inf
+        self._lead = np.inf
+        """The last search found too little for samples of this lead; infinity if it found enough."""
+
+    def make_room(self, pages: int, lead: float, runs: set[RunNumber], now_s: float) -> None:
+        """Free `pages` pages for samples of these runs with at most this lead, as far as possible."""
+        memory, count = self._memory, self._memory.allocator.count
+        recent = now_s - self._looked_s < LOOK_S and memory.released < max(pages, count // COPIED_SHARE)
+        if memory.allocator.free >= pages or (recent and lead >= self._lead):
+            return
+        self._looked_s = now_s
+        self._clear(max(pages, count // CLEARED_SHARE), np.inf, runs)
+        self._clear(pages, lead, runs)
+        memory.looked()
+        self._lead = lead if memory.allocator.free < pages else np.inf
+        self._aheads.rewind()
+
+    def _clear(self, pages: int, lead: float, runs: set[RunNumber]) -> None:
+        """Evict samples until `pages` pages are free: those whose lead in these runs is longer, or infinite."""
+        memory = self._memory
+        for want in memory:
+            shelf = memory[want]
+            places = shelf.all(MADE)
+            places = places[~shelf.copied(places)]
+            leads = self._aheads.leads(want, places, runs)
+            order = np.argsort(-leads, kind="stable")
+            order = order[: int(np.count_nonzero((leads > lead) | (leads == np.inf)))]
+            missing = pages - memory.allocator.free
+            enough = int(np.searchsorted(np.cumsum(shelf.pages(places[order])), missing)) + 1
+            if missing > 0:
+                shelf.free(places[order[:enough]])

@@ -83,7 +83,6 @@ class Rounds:
         self._group_of[key] = name
 
     def leave(self, key: Key) -> None:
-        """Remove a job."""
         name = self._group_of.pop(key, None)
         if name is not None:
             group = self._groups[name]

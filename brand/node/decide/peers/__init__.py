@@ -2,10 +2,7 @@
 
 peering        the feature's hooks in the steps of a node, and the messages from and to other nodes
 peers          reachability and credit of each other node
-telling        announcements of the epochs that each node draws
-disagreements  runs that the server refuses because nodes disagree
-sending        the samples that this node sends next
-outgoing       the positions of an epoch that are still to be sent to one other node
+announcements  the epochs that each node draws, and runs that the server refuses because nodes disagree
+sending        the samples that this node sends to other nodes, by plan or in answer to direct reads
 receiving      samples from other nodes, and requests for them
-answering      direct reads for other nodes
 """

@@ -5,24 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
 from brand.errors import ProtocolError
 from brand.node.decide.draws.draws import LONGEST_WAIT_S
 from brand.node.decide.draws.fetches import Fetches
-from brand.node.decide.epochs.epochs import Epochs
-from brand.node.decide.peers.answering import FetchAnswers
+from brand.node.decide.peers.announcements import Announcements
 from brand.node.decide.peers.peers import Peer, PeerTable, Reach
-from brand.node.decide.peers.receiving import SILENCE_S, Receiving
-from brand.node.decide.peers.sending import Sending
-from brand.node.decide.peers.telling import Announcements
+from brand.node.decide.peers.receiving import SILENCE_S, NodeAmongOthers, Receiving
+from brand.node.decide.peers.sending import FetchAnswers, Sending
 from brand.node.decide.state.draw import Draw
-from brand.node.decide.state.epoch import Epoch
 from brand.node.decide.state.features import Feature
-from brand.node.decide.state.members import Members
-from brand.node.decide.state.tasks import ReadFor, Refuse, Say
-from brand.node.wire.numbers import NodeNumber
+from brand.node.decide.state.tasks import Say
+from brand.node.wire.numbers import ClientNumber, NodeNumber
 from brand.node.wire.peer_messages import (
     EpochAnnounced,
     EpochReleased,
@@ -37,6 +30,7 @@ from brand.node.wire.peer_messages import (
     Reply,
     SampleRequest,
 )
+from brand.reprs import Reprs
 
 MAX_UNSENT: Final = 16 << 20
 """A node sends no more samples on a stream that holds this many bytes that the other side has not taken."""
@@ -45,65 +39,44 @@ _FRONT: Final = 64
 
 
 class JoinTalk(Protocol):
-    """Messages between nodes about jobs that share."""
+    """Messages between nodes about jobs that share (`brand.node.decide.sharing.join_messages`)."""
 
-    def on_stream_open(self, node: NodeNumber) -> None:
-        """Report everything again to a node after a stream to or from it has opened: it may have restarted."""
-        ...
-
-    def on_vote(self, node: NodeNumber, joining: JoinVote, now_s: float) -> None:
-        """Take the joins with which another node would draw an epoch. Raises `UsageError`."""
-        ...
-
-    def on_front(self, node: NodeNumber, front: LeadingOffset, now_s: float) -> None:
-        """Take the progress of another node's ranks. Raises `ProtocolError`."""
-        ...
-
-    def news(self, now_s: float) -> Iterator[tuple[NodeNumber, JoinVote | EpochReleased | LeadingOffset]]:
-        """Yield the changes since the last call, for each reachable node."""
-        ...
+    def on_stream_open(self, node: NodeNumber) -> None: ...
+    def on_vote(self, node: NodeNumber, joining: JoinVote, now_s: float) -> None: ...
+    def on_front(self, node: NodeNumber, front: LeadingOffset, now_s: float) -> None: ...
+    def news(self, now_s: float) -> Iterator[tuple[NodeNumber, JoinVote | EpochReleased | LeadingOffset]]: ...
 
 
-class Peering(Feature):
+class Peering(Feature, Reprs, shows="peers announcements answering"):
     """The messages and samples that this node exchanges with all other nodes.
 
-    `share` is called before the first message about jobs that share is taken. It has to set `talk`.
+    `share` is called before the first message about jobs that share is taken. It has to set `talk`. `left` is called
+    with the number of a node among the clients when the node does not ask any more.
     """
 
     def __init__(
         self,
-        members: Members,
+        node: NodeAmongOthers,
         peers: PeerTable,
-        epochs: Epochs,
-        receiving: Receiving,
-        sending: Sending,
-        telling: Announcements,
         fetches: Fetches,
         depth: int,
         share: Callable[[], None],
+        left: Callable[[ClientNumber], None],
     ) -> None:
-        self._members, self.peers, self._epochs, self._fetches, self._share = members, peers, epochs, fetches, share
-        self.receiving, self.sending, self.telling = receiving, sending, telling
-        self.answering = FetchAnswers(members.others, depth)
+        self._epochs, self._members, self.peers = node.epochs, node.members, peers
+        self._fetches, self._share = fetches, share
+        self.receiving = Receiving(node, peers)
+        self.sending = Sending(node.residents, node.epochs, node.counters)
+        self.announcements = Announcements(node.epochs, peers, node.members.node, left)
+        self.answering = FetchAnswers(node.members.others, depth)
         self._talk: JoinTalk | None = None
         """Messages about jobs that share. None if no job shares."""
-
-    def __repr__(self) -> str:
-        return f"Peering({self.peers!r}, {self.telling!r}, {self.answering!r})"
+        for each in (self, self.receiving, self.sending, self.announcements.disagreements):
+            node.epochs.features.turn_on(each)
 
     def set_talk(self, talk: JoinTalk) -> None:
         """Exchange messages about jobs that share from now on."""
         self._talk = talk
-
-    # -- draws -------------------------------------------------------------------------------------------------------
-
-    def request(self, epoch: Epoch, positions: NDArray[np.int64]) -> None:
-        """Ask the owners for the positions that the plan foresees as requests."""
-        self.receiving.ask(epoch, positions)
-
-    def chase(self, epoch: Epoch, draw: Draw, now_s: float) -> bool:
-        """Ask the owners for samples for which a draw waits. Return whether there was an owner to ask."""
-        return self.receiving.tend(epoch, draw.positions, now_s - draw.asked_s, now_s)
 
     def is_agreed(self, draw: Draw, now_s: float) -> bool:
         """Return whether all ranks have begun the epoch at the same position, or have had long enough to do so.
@@ -114,24 +87,6 @@ class Peering(Feature):
         limit_s = SILENCE_S if self.peers.any_lost else LONGEST_WAIT_S
         return now_s - draw.since_s > limit_s or self._epochs.runs[run].agreed_on(epoch, self._members.node)
 
-    # -- the loop ----------------------------------------------------------------------------------------------------
-
-    @property
-    def waited_for(self) -> bool:
-        """Whether another node waits for samples that it has requested."""
-        return self.sending.waited_for
-
-    def refusals(self, now_s: float) -> Iterator[Refuse]:
-        """Yield the clients of runs in which nodes disagree."""
-        for client, error in self.telling.disagreements.refused_clients(now_s):
-            yield Refuse(client, error)
-
-    def on_read(self, read: ReadFor, data: bytes) -> None:
-        """Take the result of a read for another node."""
-        self.answering.on_read(read, data)
-
-    # -- other nodes -------------------------------------------------------------------------------------------------
-
     def on_stream_open(self, node: NodeNumber, now_s: float, *, asks: bool) -> Iterator[Say]:
         """Begin an exchange on a stream that has opened, and yield the first messages.
 
@@ -141,7 +96,7 @@ class Peering(Feature):
             self._talk.on_stream_open(node)
         if asks:
             self.receiving.on_stream_open(node, now_s)
-            for message in self.telling.announce_all(node):
+            for message in self.announcements.announce_all(node):
                 yield Say(node, asks=True, message=message)
         else:
             peer = self.peers[node]
@@ -149,7 +104,6 @@ class Peering(Feature):
             self.answering.reset(node, peer.opening)
 
     def on_stream_end(self, node: NodeNumber, *, asks: bool) -> None:
-        """End the exchange on an open stream that has ended."""
         if asks:
             self.receiving.on_node_lost(node)
             self._fetches.on_node_lost(node)
@@ -157,18 +111,18 @@ class Peering(Feature):
             peer = self.peers[node]
             peer.on_stream_end()
             self.answering.reset(node, peer.opening + 1)  # answers to reads under way are dropped
-            self.telling.on_node_gone(node)
+            self.announcements.on_node_gone(node)
 
     def on_message(self, node: NodeNumber, message: Question | Reply, now_s: float) -> Iterator[Say]:
         """Take a message of another node, and yield the answers. Raises `ProtocolError`, `UsageError`."""
         peer = self.peers[node]
         match message:
             case EpochAnnounced():
-                refused = self.telling.on_announced(node, message)
+                refused = self.announcements.on_announced(node, message)
                 if refused is not None:
                     yield Say(node, asks=False, message=refused)
             case EpochReleased():
-                self.telling.on_released(node, message)
+                self.announcements.on_released(node, message)
             case JoinVote():
                 self._talking().on_vote(node, message, now_s)
             case LeadingOffset():
@@ -177,20 +131,20 @@ class Peering(Feature):
                 peer.allow(pages)
             case SampleRequest(number, room, positions):
                 peer.allow(room)
-                key = self.telling.key_of(node, number)
+                key = self.announcements.key_of(node, number)
                 if key is not None:
                     if positions.min() < 0 or positions.max() >= self.receiving.samples:
                         raise ProtocolError("positions that the data set does not have")
                     self._epochs.lives[key].ask(node, positions)
             case Fetch(_, places):
                 self.answering.ask(node, message, self._fetches.check(places, self._members.node))
-            case Push(number, places, missed, data):
-                live = [live for _, live in self._epochs.lives.live() if live.epoch.number == number]
-                self.receiving.on_samples(node, live[0].epoch if live else None, places, missed, data, now_s)
+            case Push(number):
+                live = [live.epoch for _, live in self._epochs.lives.live() if live.epoch.number == number]
+                self.receiving.on_samples(node, live[0] if live else None, message, now_s)
             case FetchReply():
                 self._fetches.on_reply(node, message)
             case Refused(about, reason):
-                self.telling.disagreements.refuse(about.name, about.order, reason)
+                self.announcements.disagreements.refuse(about.name, about.order, reason)
 
     def say(self, now_s: float, unsent: Mapping[NodeNumber, int], *, stuck: bool) -> Iterator[Say]:
         """Yield the messages to other nodes: news, requests, questions, answers and samples.
@@ -216,7 +170,7 @@ class Peering(Feature):
     def _news(
         self, now_s: float
     ) -> Iterator[tuple[NodeNumber, EpochAnnounced | EpochReleased | JoinVote | LeadingOffset]]:
-        yield from self.telling.news()
+        yield from self.announcements.news()
         if self._talk is not None:
             yield from self._talk.news(now_s)
 
@@ -231,7 +185,7 @@ class Peering(Feature):
             batch = self.sending.next(peer, stuck=stuck)
             if batch is None:
                 return
-            number = self.telling.number_of(peer.node, batch.key)
+            number = self.announcements.number_of(peer.node, batch.key)
             unsent += _FRONT + batch.data.nbytes + 8 * (len(batch.places) + len(batch.missed))
             yield Say(peer.node, asks=False, message=Push(number, batch.places, batch.missed, batch.data))
 

@@ -13,12 +13,12 @@ sends no more pages than it is allowed. For every peer, at all times:
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
 from brand.errors import ProtocolError
 from brand.node.wire.numbers import NodeNumber
+from brand.reprs import Reprs
 
 TELL_SHARE: Final = 16
 """A node reports new capacity to an owner if that is at least `1 / TELL_SHARE` of the whole window."""
@@ -33,23 +33,7 @@ class Reach(Enum):
     GIVEN_UP = "was never reached, and is not waited for"
 
 
-@dataclass(slots=True)
-class PeerTraffic:
-    """Pages that were sent between this node and a peer since the server started."""
-
-    sent: int = 0
-    received: int = 0
-
-    def add_sent(self, pages: int) -> None:
-        """Count pages that this node sends."""
-        self.sent += pages
-
-    def add_received(self, pages: int) -> None:
-        """Count pages that the peer has sent."""
-        self.received += pages
-
-
-class Peer:
+class Peer(Reprs, shows="node reach asks _sent _allowed _received _told _outstanding"):
     """One other node."""
 
     def __init__(self, node: NodeNumber) -> None:
@@ -65,16 +49,11 @@ class Peer:
         """The time when the peer last sent samples or became reachable."""
         self._allowed = self._sent = 0
         self._told = self._outstanding = self._received = 0
-        self.traffic = PeerTraffic()
-
-    def __repr__(self) -> str:
-        sends = f"sent {self._sent} of {self._allowed} pages"
-        receives = f"received {self._received} of {self._told}, {self._outstanding} outstanding"
-        return f"Peer({self.node} {self.reach.value}{', asks' if self.asks else ''}; {sends}; {receives})"
+        self.total_sent = self.total_received = 0
+        """Pages that were sent between this node and the peer since the server started."""
 
     @property
     def reachable(self) -> bool:
-        """Whether the node can be asked."""
         return self.reach is Reach.OPEN
 
     # -- as the node that asks ---------------------------------------------------------------------------------------
@@ -93,13 +72,11 @@ class Peer:
         self._outstanding += pages
 
     def add_received(self, pages: int, now_s: float) -> None:
-        """Count `pages` pages that the peer has sent. Raises `ProtocolError` if they exceed the capacity that it was
-        told.
-        """
+        """Count pages that the peer has sent. Raises `ProtocolError` if they exceed the capacity that it was told."""
         self._received += pages
         if self._received > self._told:
             raise ProtocolError("more pages than it was allowed to send")
-        self.traffic.add_received(pages)
+        self.total_received += pages
         self.heard_s = now_s
 
     def add_answered(self, pages: int) -> None:
@@ -128,7 +105,6 @@ class Peer:
         self._allowed = self._sent = 0
 
     def on_stream_end(self) -> None:
-        """Note that the stream on which the peer asks has ended."""
         self.asks = False
 
     def allow(self, pages: int) -> None:
@@ -141,19 +117,15 @@ class Peer:
         return self._allowed - self._sent
 
     def add_sent(self, pages: int) -> None:
-        """Count `pages` pages that this node sends to the peer."""
         self._sent += pages
-        self.traffic.add_sent(pages)
+        self.total_sent += pages
 
 
-class PeerTable:
+class PeerTable(Reprs, shows="_peers"):
     """All other nodes."""
 
     def __init__(self, nodes: list[NodeNumber]) -> None:
         self._peers = {node: Peer(node) for node in nodes}
-
-    def __repr__(self) -> str:
-        return f"PeerTable({', '.join(map(repr, self))})"
 
     def __iter__(self) -> Iterator[Peer]:
         return iter(self._peers.values())
@@ -165,7 +137,6 @@ class PeerTable:
         return len(self._peers)
 
     def is_reachable(self, node: NodeNumber) -> bool:
-        """Return whether a node can be asked."""
         return self._peers[node].reachable
 
     def unreachable(self) -> list[NodeNumber]:
@@ -182,7 +153,6 @@ class PeerTable:
 
     @property
     def any_asks(self) -> bool:
-        """Whether another node has a stream on which it can ask this node."""
         return any(peer.asks for peer in self)
 
     @property

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -19,11 +20,15 @@ from brand.errors import ProtocolError
 from brand.node.decide.epochs.epochs import Epochs
 from brand.node.decide.peers.peers import PeerTable, Reach
 from brand.node.decide.state.counters import NodeCounters
+from brand.node.decide.state.draw import Draw
 from brand.node.decide.state.epoch import Epoch
+from brand.node.decide.state.features import Feature
 from brand.node.decide.state.members import Members
 from brand.node.decide.state.tasks import PeerRequest, Rows
 from brand.node.memory.residents import Residents
 from brand.node.wire.numbers import NodeNumber
+from brand.node.wire.peer_messages import Push
+from brand.reprs import Reprs
 
 HURRY_S: Final = 0.2
 """If a draw has waited for this long, this node asks the owners of the missing samples."""
@@ -31,31 +36,31 @@ SILENCE_S: Final = 2.0
 """This node does not wait for samples of an owner that has sent nothing for this long."""
 
 
-class Receiving:
-    """Samples that other nodes send to this node. They may fill `room` pages of its memory."""
+@dataclass(frozen=True, slots=True)
+class NodeAmongOthers:
+    """The parts of a node with which it exchanges samples with other nodes."""
 
-    def __init__(
-        self,
-        index: Rows,
-        residents: Residents,
-        epochs: Epochs,
-        members: Members,
-        peers: PeerTable,
-        room: int,
-        counters: NodeCounters,
-    ) -> None:
-        self._index, self._residents, self._epochs = index, residents, epochs
-        self._members, self._peers, self._counters = members, peers, counters
-        self.room = room
+    index: Rows
+    residents: Residents
+    epochs: Epochs
+    members: Members
+    room: int
+    """Pages of the memory that other nodes may fill."""
+    counters: NodeCounters
+
+
+class Receiving(Feature, Reprs, shows="room _requests"):
+    """Samples that other nodes send to this node."""
+
+    def __init__(self, node: NodeAmongOthers, peers: PeerTable) -> None:
+        self._index, self._residents, self._epochs = node.index, node.residents, node.epochs
+        self._members, self._counters, self._peers = node.members, node.counters, peers
+        self.room = node.room
         """Pages of the memory that other nodes may fill."""
         self._requests: deque[PeerRequest] = deque()
 
-    def __repr__(self) -> str:
-        return f"Receiving({self.room} pages, {len(self._requests)} requests to send)"
-
     @property
     def samples(self) -> int:
-        """Number of samples of the data set."""
         return len(self._residents.pages_of)
 
     # -- received samples --------------------------------------------------------------------------------------------
@@ -74,30 +79,20 @@ class Receiving:
             live.epoch.expect_again(node, self._residents.present)
 
     def on_node_lost(self, node: NodeNumber) -> None:
-        """Expect nothing from an owner that this node cannot ask, until it can again. Requests to the owner are
-        dropped.
-        """
+        """Expect nothing from an owner that this node cannot ask, until it can again. Drop the requests to it."""
         self._requests = deque(request for request in self._requests if request.node != node)
         self._peers[node].mark_lost()
         for _, live in self._epochs.lives.live():
             live.epoch.lose(node)
 
-    def on_samples(
-        self,
-        node: NodeNumber,
-        epoch: Epoch | None,
-        places: NDArray[np.int64],
-        missed: NDArray[np.int64],
-        data: NDArray[np.uint8],
-        now_s: float,
-    ) -> None:
-        """Take samples that an owner has sent; the arguments are those of `Batch`. Raises `ProtocolError`.
+    def on_samples(self, node: NodeNumber, epoch: Epoch | None, push: Push, now_s: float) -> None:
+        """Take samples that an owner has sent. Raises `ProtocolError`.
 
         `epoch` is None if the epoch of the samples is not active any more.
         """
+        places, missed, data = push.places, push.missed, push.data
         both = np.concatenate((places, missed))
-        samples = len(self._residents.pages_of)
-        if len(both) and (both.min() < 0 or both.max() >= samples):
+        if len(both) and (both.min() < 0 or both.max() >= self.samples):
             raise ProtocolError("places that the data set does not have")
         counts = self._residents.pages_of[places].astype(np.int64)
         if int(counts.sum()) != len(data) or len(np.unique(both)) != len(both):
@@ -128,7 +123,7 @@ class Receiving:
 
     # -- requests to owners ------------------------------------------------------------------------------------------
 
-    def ask(self, epoch: Epoch, positions: NDArray[np.int64]) -> None:
+    def request(self, epoch: Epoch, positions: NDArray[np.int64]) -> None:
         """Ask the owners for those of the positions of a draw that the plan foresees as requests."""
         if epoch.requests is None:
             return
@@ -148,14 +143,12 @@ class Receiving:
             elif peer.reach is Reach.EXPECTED:
                 self._requests.append(request)
 
-    def tend(self, epoch: Epoch, positions: NDArray[np.int64], waited_s: float, now_s: float) -> bool:
-        """Ask for the missing samples of a waiting draw, and later stop waiting for owners that send nothing.
-
-        Returns whether there was an owner to ask.
-        """
+    def chase(self, epoch: Epoch, draw: Draw, now_s: float) -> bool:
+        """Ask for the missing samples of a waiting draw, and later stop waiting for owners that send nothing."""
+        waited_s = now_s - draw.asked_s
         if waited_s > SILENCE_S:
-            self._give_up(epoch, positions, now_s - SILENCE_S)
-        return waited_s > HURRY_S and self._hurry(epoch, positions)
+            self._give_up(epoch, draw.positions, now_s - SILENCE_S)
+        return waited_s > HURRY_S and self._hurry(epoch, draw.positions)
 
     def _hurry(self, epoch: Epoch, positions: NDArray[np.int64]) -> bool:
         positions = np.unique(positions)

@@ -1,129 +1,225 @@
-"""The hooks through which jobs that share reads take part in the steps of a node: they join and wait for each other."""
+"""How do jobs that share reads take part in the steps of a node? They join each other, wait, and hold samples.
+
+**Held samples**: a sample that one job reads serves all jobs that will draw it. Each of them waits for it and holds it
+until its own draw, although its own read has not begun, so one read serves them all. A job may give back a held sample
+at any time; its own read then starts when it is due. If memory has no space for a read, the samples that are drawn last
+are evicted (Belady's rule). A plan says when each sample is drawn. In an online order most samples have no position
+yet: these are evicted first, starting with those that the fewest jobs still need, then the oldest (JOADER's count of
+references).
+
+**Lock step** (order `coordl`; CoorDL, coordinated prep): the first jobs wait until as many jobs as their policy names
+have begun. From then on they are in step: none draws a sample more than a window ahead of the slowest. A job that has
+ended, or has drawn nothing for a while, is not waited for. A job that is farther behind, because it started later or
+paused, proceeds alone: it waits for no job, no job waits for it, and it is in step again when it is within the window.
+So every wait has an end. This module has no clock: times are arguments. `Lockstep` owns the set of jobs that are in
+step.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import astuple
+import math
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.node.decide.epochs.epochs import Epochs
-from brand.node.decide.sharing.early import EarlyHolds
-from brand.node.decide.sharing.leading import JoinConsensus
-from brand.node.decide.sharing.lockstep import Lockstep
-from brand.node.decide.sharing.pacemakers import Pacemakers
-from brand.node.decide.sharing.sharing import LEAST_LOST, JobJoins
+from brand.errors import UsageError
+from brand.node.decide.epochs.epochs import Epochs, draws_before
+from brand.node.decide.epochs.pacing import Pacing
+from brand.node.decide.sharing.consensus import JoinConsensus
+from brand.node.decide.sharing.joins import JobJoins, Pacemakers
 from brand.node.decide.state.draw import Draw
+from brand.node.decide.state.epoch import Epoch, reached, readable
 from brand.node.decide.state.features import Feature
-from brand.node.decide.state.lives import Key
+from brand.node.decide.state.lives import ActiveEpoch, EpochTable, Key
 from brand.node.decide.state.members import Members
-from brand.node.decide.state.tasks import Refuse
+from brand.node.decide.state.runs import Runs
+from brand.node.decide.state.states import HELD
+from brand.node.decide.state.tasks import Read, Refuse
 from brand.node.memory.residents import Residents
 from brand.node.wire.numbers import RunNumber
-from brand.orders.base.joins import Join, Joins
-from brand.orders.order import Order
-from brand.orders.policies.following import UNIT
+from brand.orders.base.joins import Joins
+from brand.orders.base.policy import LockStep
+from brand.reprs import Reprs
 
-FOLLOWER_SHARE: Final = 0.045
-"""Upper limit on the share of the data set that a following job holds for the samples that it missed.
+GATHER_S: Final = 60.0
+"""Time that the first jobs wait for the others."""
+AWAY_S: Final = 30.0
+"""A job that has drawn nothing for this long is not waited for any more."""
+LOOK_SHARE: Final = 8
+"""If nothing could be given back, the next search waits until jobs have released this share of the memory."""
 
-Found by simulation: two jobs hold 0.095 of the data set together, one job 0.053.
-"""
+
+class EarlyHolds(Reprs, shows="_epochs"):
+    """Samples that jobs hold before their own reads begin. The epochs own the holds."""
+
+    def __init__(self, residents: Residents, epochs: Epochs, pacemakers: Pacemakers) -> None:
+        self._residents, self._epochs, self._pacemakers = residents, epochs, pacemakers
+        self._came = np.zeros(len(residents.pages_of), np.int32)
+        """The last read that brought each sample for a job with an online order."""
+        self._look_at = 0
+        """The value of `residents.released` from which a search for samples to give back is worthwhile."""
+
+    def start(self, places: NDArray[Any], read_for: Epoch) -> list[tuple[Epoch, NDArray[Any]]]:
+        """Have other epochs that will draw the samples wait for this read, so that they start no read of their own."""
+        others = []
+        for _, live in self._epochs.lives.live():
+            if live.epoch.plan.shares and live.epoch is not read_for:
+                waited = places[live.epoch.states.due(places)]
+                if len(waited):
+                    live.epoch.states.start(waited)
+                    others.append((live.epoch, waited))
+        return others
+
+    def on_read(self, read: Read, others: Sequence[tuple[Epoch, NDArray[Any]]], lost: NDArray[Any]) -> None:
+        if read.plan.grows:
+            self._came[read.places] = read.number
+        for epoch, places in others:
+            failed = np.isin(places, lost)
+            epoch.states.mark_failed(places[failed])
+            came = places[~failed]
+            self._residents.refer(came[epoch.states.mark_arrived(came)])
+
+    def lead(self, key: Key, live: ActiveEpoch, deadline: NDArray[Any] | int, now_s: float) -> Any:
+        """Return how soon an epoch reaches a deadline; infinity if its job draws nothing now and other jobs do."""
+        if live.epoch.plan.shares and self._epochs.pacing.idle(key[0], now_s):
+            return math.inf
+        before = draws_before(self._epochs, key, live)
+        return (before + deadline - reached(live.epoch)) * self._pacemakers.slowness(key[0])
+
+    @property
+    def may_give_back(self) -> bool:
+        """Return whether a search is worthwhile. A search visits all samples that jobs hold."""
+        return self._residents.released >= self._look_at
+
+    def give_back(self, pages: int, now_s: float, beyond: float = -math.inf) -> bool:
+        """Free at least `pages` of samples that are drawn last, and later than in `beyond` draws.
+
+        Samples without a position yet are freed first, starting with those that the fewest jobs hold.
+
+        Returns whether any were freed.
+        """
+        self._look_at = self._residents.released + self._residents.pool.allocator.count // LOOK_SHARE
+        found = []
+        for key, live in self._epochs.lives.live():
+            if live.epoch.plan.shares:
+                places = readable(live.epoch, live.epoch.states.all(HELD))
+                deadlines = live.epoch.reads.deadlines(places)
+                leads = self.lead(key, live, deadlines, now_s) + np.zeros(len(places))
+                found.append((live.epoch, places, leads))
+        if not sum(len(places) for _, places, _ in found):
+            return False
+        samples = len(self._residents.pages_of)
+        soonest, holds = np.full(samples, math.inf), np.zeros(samples, np.int32)
+        for _, places, leads in found:
+            soonest[places] = np.minimum(soonest[places], leads)
+            holds[places] += 1
+        free = np.flatnonzero(holds)
+        free = free[(self._residents.references(free) == holds[free]) & (soonest[free] > beyond)]
+        last = free[np.lexsort((self._came[free], holds[free], -soonest[free]))]
+        enough = int(np.searchsorted(np.cumsum(self._residents.pages_of[last], dtype=np.int64), pages)) + 1
+        going = np.zeros(samples, np.bool_)
+        going[last[:enough]] = True
+        for epoch, places, _ in found:
+            theirs = places[going[places]]
+            epoch.states.requeue(theirs)
+            epoch.reads.put_back(theirs)
+            self._residents.let_go(theirs)
+        if len(last):
+            self._look_at = 0
+        return bool(len(last))
 
 
-class JobSharing(Feature):
-    """Jobs that share the reads of one node."""
+class Lockstep(Feature, Reprs, shows="_in_step"):
+    """The jobs of a node that are in step."""
 
-    def __init__(self, residents: Residents, epochs: Epochs, members: Members) -> None:
-        runs, lives, pacing = epochs.runs, epochs.lives, epochs.pacing
-        self._epochs = epochs
-        self.pacemakers = Pacemakers(runs, lives, pacing)
-        self.sharing = JobJoins(runs, lives, len(residents.pages_of), pacing, self.pacemakers)
-        self.lockstep = Lockstep(runs, lives, pacing, self.pacemakers)
-        self.early = EarlyHolds(residents, epochs, self.pacemakers)
-        self.leading = JoinConsensus(runs, lives, self.sharing, members)
-        self._alone = members.nodes == 1
-
-    def __repr__(self) -> str:
-        return f"JobSharing({self.sharing!r}, {self.lockstep!r}, {self.leading!r})"
-
-    def learn(self, key: Key, said: Joins) -> Joins:
-        """Take the joins that a client knows of an epoch. Return those that this node knows. Raises `UsageError`."""
-        if self.leading.learn(key, said):
-            self._epochs.plans.remake(key)
-        return self.leading.known(key)
-
-    # -- epochs ------------------------------------------------------------------------------------------------------
-
-    def forget_runs(self) -> None:
-        """Forget runs that have ended."""
-        self.sharing.forget_runs()
-        self.lockstep.forget_runs()
-        self.leading.forget_runs()
-
-    def joined(self, key: Key) -> tuple[Join, ...]:
-        """Return the joins of an epoch, as far as they are decided."""
-        return self.sharing.joins(key)
-
-    def joins(self, key: Key, now_s: float) -> tuple[Join, ...] | None:
-        """Decide the joins for the plan of an epoch that has none. Return None if they are not known yet."""
-        return self.leading.joins(key, now_s)
-
-    def rejoins(self, now_s: float, bridge: int) -> Iterator[tuple[Key, tuple[Join, ...]]]:
-        """Yield epochs whose runs have fallen off the leading offset, on one node, each with all its joins."""
-        return self.sharing.rejoins(now_s, bridge) if self._alone else iter(())
-
-    def wants(self, key: Key, joins: Sequence[Join]) -> bool:
-        """Return whether a plan with these joins is of use for an epoch that is under way."""
-        return self.sharing.is_wanted(key, joins)
-
-    def take_plan(self, key: Key, joins: tuple[Join, ...], *, live: bool) -> bool:
-        """Take a requested plan of an epoch under way. Return whether it replaces the old one."""
-        return self.sharing.take_plan(key, joins, live=live)
-
-    def is_committed(self, key: Key) -> bool:
-        """Return whether draws of an epoch may be answered with the joins that this node knows."""
-        return self.leading.is_committed(key)
-
-    def held_for_followers(self, order: Order, runs: set[RunNumber]) -> float:
-        """Return how many samples memory has to hold for jobs that follow the job of this order."""
-        follow = sum(bool(self.pacemakers.others(run)) for run in runs) - 1
-        return FOLLOWER_SHARE * order.samples * follow + 2 * LEAST_LOST if order.joins and follow > 0 else 0.0
-
-    # -- draws -------------------------------------------------------------------------------------------------------
-
-    def ask(self, key: Key, positions: NDArray[np.int64], now_s: float) -> None:
-        """Note that a client asks for positions of an epoch, or has taken them."""
-        del now_s
-        self.sharing.on_ask(key, int(positions.max()))
+    def __init__(self, runs: Runs, lives: EpochTable, pacing: Pacing, pacemakers: Pacemakers) -> None:
+        self._runs, self._lives, self._pacing, self._pacemakers = runs, lives, pacing, pacemakers
+        self._in_step: dict[RunNumber, float] = {}
+        """The time since when each run is in step."""
+        self._together: set[Hashable] = set()
+        """The common key of the groups whose jobs were all present at some time."""
 
     def is_held_back(self, draw: Draw, now_s: float) -> bool:
-        """Return whether a draw has to wait for other jobs, in lock step."""
-        return self.lockstep.must_wait(draw, now_s)
-
-    def on_drawn(self, key: Key) -> None:
-        """Note that ranks of this node have drawn samples of an epoch."""
-        self.sharing.on_drawn(key)
-
-    def answer(self, key: Key) -> int:
-        """Return how often the run has joined others in the epoch."""
-        return len(self.sharing.joins(key))
-
-    def facts(self, key: Key, now_s: float) -> dict[str, Any]:
-        """Return the facts about how the job of an epoch keeps together with other jobs."""
-        number, pacing, joins = key[0], self._epochs.pacing, self.sharing.joins(key)
-        pacemaker = self.pacemakers.pacemaker(number, now_s)
-        mine, front = self.pacemakers.front(key), self.pacemakers.front(pacing.now(pacemaker))
-        order = self._epochs.runs[number].order
-        return {
-            "sets_the_pace": order.joins and pacemaker == number and bool(self.pacemakers.others(number)),
-            "pace": joins[-1].pace / UNIT if joins and joins[-1].pace else None,
-            "behind": None if front is None or mine is None else front - mine,
-            "joins": [list(astuple(join)) for join in joins],
-        }
+        number = draw.key[0]
+        step = self._runs[number].order.policy.lock_step
+        if step is None:
+            return False
+        group = sorted([number, *self._pacemakers.others(number)])
+        if not self._gather(group, step, now_s):
+            return True
+        at = self._front(number) if number in self._in_step else None
+        live = self._lives[draw.key].live
+        if at is None or live is None or live.epoch.plan.track is None:
+            return False
+        first = live.epoch.plan.track.at(int(draw.positions.min()))
+        fronts = [self._front(other) for other in group if other != number and other in self._in_step]
+        return any(front < first - step.window for front in fronts if front is not None)
 
     def refusals(self, now_s: float) -> Iterator[Refuse]:
         """Yield clients that have waited too long for the jobs that should begin together with theirs."""
-        return self.lockstep.refusals(now_s)
+        for draw in self._lives.draws():
+            order = self._runs[draw.key[0]].order
+            step, common = order.policy.lock_step, self._pacemakers.common(draw.key[0])
+            if step is not None and common not in self._together and now_s - draw.since_s > GATHER_S:
+                there = [n for n in self._runs if self._pacemakers.common(n) == common]
+                names = ", ".join(sorted(self._runs[n].name for n in there))
+                reason = (
+                    f"{len(there)} of {step.jobs} jobs in lock step ({names}) have begun within "
+                    f"{GATHER_S:.0f} s: start all of them with the same seed=, order= and server=, each with its "
+                    f"own job="
+                )
+                yield Refuse(draw.client, UsageError(reason))
+
+    def forget_runs(self) -> None:
+        self._in_step = {run: since_s for run, since_s in self._in_step.items() if run in self._runs}
+        self._together &= {self._pacemakers.common(run) for run in self._runs}
+
+    def _gather(self, group: list[RunNumber], step: LockStep, now_s: float) -> bool:
+        """Update the jobs of a group that are in step. Return whether all were present at some time."""
+        common = self._pacemakers.common(group[0])
+        if len(group) >= step.jobs:
+            self._together.add(common)
+        if common not in self._together:
+            return False
+        for run in group:
+            if run in self._in_step and self._away(run, now_s):
+                del self._in_step[run]
+        fronts = {run: front for run in group if (front := self._front(run)) is not None}
+        if not fronts:
+            return True
+        within = [front for run, front in fronts.items() if run in self._in_step] or [max(fronts.values())]
+        least, most = min(within) - step.window, max(within) + step.window
+        for run, front in fronts.items():
+            if run not in self._in_step and least <= front <= most:
+                self._in_step[run] = now_s
+        return True
+
+    def _away(self, run: RunNumber, now_s: float) -> bool:
+        waits = any(draw.key[0] == run for draw in self._lives.draws())
+        return not waits and now_s - max(self._in_step[run], self._pacing.pulse(run).last_s) > AWAY_S
+
+    def _front(self, run: RunNumber) -> int | None:
+        return self._pacemakers.front(self._pacing.now(run))
+
+
+class JobSharing(Reprs, shows="joins lockstep consensus"):
+    """The parts of a node for jobs that share its reads. They take part in its steps from now on."""
+
+    def __init__(self, residents: Residents, epochs: Epochs, members: Members) -> None:
+        runs, lives, pacing = epochs.runs, epochs.lives, epochs.pacing
+        self._plans = epochs.plans
+        self.pacemakers = Pacemakers(runs, lives, pacing)
+        self.joins = JobJoins(epochs, self.pacemakers, len(residents.pages_of), alone=members.nodes == 1)
+        self.lockstep = Lockstep(runs, lives, pacing, self.pacemakers)
+        self.early = EarlyHolds(residents, epochs, self.pacemakers)
+        self.consensus = JoinConsensus(runs, lives, self.joins, members)
+        for each in (self.joins, self.lockstep, self.consensus):
+            epochs.features.turn_on(each)
+
+    def learn(self, key: Key, said: Joins) -> Joins:
+        """Take the joins that a client knows of an epoch. Return those that this node knows. Raises `UsageError`."""
+        if self.consensus.learn(key, said):
+            self._plans.remake(key)
+        return self.consensus.known(key)

@@ -20,7 +20,7 @@ SLACK_SHARE: Final = 32
 """`1 / SLACK_SHARE` of the folder stays free for samples that are written before others are evicted."""
 
 Placement = Literal["auto", "even", "next", "frequency"]
-"""The placement that a user asks for (`brand.node.decide.cache.placing`)."""
+"""The placement that a user asks for (`brand.node.decide.cache.keeping`)."""
 Way = Literal["coming", "next", "frequency"]
 """How the folder follows the draws of this node.
 

@@ -2,47 +2,52 @@
 
 A node sends every other node the joins with which it would draw an epoch (`JoinConsensus`), and sends them again after
 each change. If clients of this node draw the run, the other node remembers the run until a message releases it.
+
+Every node also reports to all other nodes from time to time how far its ranks have drawn. So each node knows the rate
+of a run over all nodes, and the leader knows the run's leading offset. This module has no clock: times are arguments.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
+from typing import Final
 
+from brand.errors import ProtocolError
 from brand.node.decide.epochs.epochs import Epochs
+from brand.node.decide.peers.announcements import Announcements, as_client
 from brand.node.decide.peers.peers import PeerTable
-from brand.node.decide.peers.telling import Announcements, as_client
-from brand.node.decide.sharing.fronts import LeadingOffsets
-from brand.node.decide.sharing.leading import JoinConsensus
-from brand.node.decide.sharing.sharing import JobJoins
+from brand.node.decide.sharing.consensus import JoinConsensus
+from brand.node.decide.sharing.joins import JobJoins
 from brand.node.decide.state.lives import Key
 from brand.node.wire.numbers import NodeNumber, RunNumber
 from brand.node.wire.peer_messages import EpochReleased, JoinVote, LeadingOffset, Vote
+from brand.reprs import Reprs
+
+TELL_S: Final = 0.25
+"""Shortest time between two reports of a node's leading offsets."""
+MAX_DRAWN: Final = 1 << 62
 
 
-class JoinAnnouncements:
+class JoinAnnouncements(Reprs, shows="_told _owed _drawn"):
     """The joins and leading offsets that this node reports to other nodes, and takes from them."""
 
     def __init__(
-        self,
-        epochs: Epochs,
-        peers: PeerTable,
-        telling: Announcements,
-        sharing: JobJoins,
-        leading: JoinConsensus,
+        self, epochs: Epochs, peers: PeerTable, announcements: Announcements, sharing: JobJoins, leading: JoinConsensus
     ) -> None:
-        self._epochs, self._peers, self._telling, self._sharing = epochs, peers, telling, sharing
-        self._leading = leading
-        self._fronts = LeadingOffsets(epochs.runs, epochs.lives, epochs.pacing, sharing, peers)
+        self._epochs, self._peers, self._announcements = epochs, peers, announcements
+        self._sharing, self._leading = sharing, leading
         self._told: defaultdict[NodeNumber, dict[Key, Vote]] = defaultdict(dict)
         self._owed: defaultdict[NodeNumber, set[Key]] = defaultdict(set)
         """Epochs about which each node has asked."""
         self._shown: defaultdict[NodeNumber, dict[RunNumber, EpochReleased]] = defaultdict(dict)
         """Runs of clients of this node that each node knows, with the message that releases them there."""
         self._changes, self._seen = 0, (-1, -1, -1)
-
-    def __repr__(self) -> str:
-        return f"JoinAnnouncements({dict(self._told)}, {dict(self._owed)} owed)"
+        self._reported_s = float("-inf")
+        self._reported: dict[Key, LeadingOffset] = {}
+        """The leading offsets that this node has reported last, and the time of this report."""
+        self._drawn: dict[tuple[NodeNumber, RunNumber], int] = {}
+        """The last reported progress of the ranks of each other node, by run."""
 
     # -- from other nodes --------------------------------------------------------------------------------------------
 
@@ -64,9 +69,22 @@ class JoinAnnouncements:
 
     def on_front(self, node: NodeNumber, front: LeadingOffset, now_s: float) -> None:
         """Take the progress of another node's ranks. Raises `ProtocolError`."""
-        key = self._telling.key_of(node, front.number)
-        if key is not None:
-            self._fronts.on_front(node, key, front, now_s)
+        key, epochs = self._announcements.key_of(node, front.number), self._epochs
+        if key is None:
+            return
+        if front.position > epochs.runs[key[0]].order.draws or front.drawn > MAX_DRAWN:
+            raise ProtocolError(f"a leading offset at position {front.position:,}, after {front.drawn:,} samples")
+        live = epochs.get(key)
+        if live is None:
+            return
+        live.epoch.progress.learn_elsewhere(node, front.position)
+        # The first report of a node only sets the count: its draws have no known beginning.
+        before = self._drawn.get((node, key[0]), front.drawn)
+        self._drawn = {which: drawn for which, drawn in self._drawn.items() if which[1] in epochs.runs}
+        self._drawn[node, key[0]] = front.drawn
+        if front.drawn > before:
+            epochs.pacing.pulse(key[0]).beat(front.drawn - before, now_s)
+            self._sharing.on_drawn(key)
 
     def on_stream_open(self, node: NodeNumber) -> None:
         """Report everything again to a node after a stream to or from it has opened: it may have restarted."""
@@ -80,9 +98,27 @@ class JoinAnnouncements:
     def news(self, now_s: float) -> Iterator[tuple[NodeNumber, JoinVote | EpochReleased | LeadingOffset]]:
         """Yield the changes since the last call, for each reachable node."""
         for run, reason in self._leading.wrong(now_s):
-            self._telling.disagreements.note([run], reason)
+            self._announcements.disagreements.refuse_runs([run], reason)
         yield from self._joinings()
-        yield from self._fronts.news(now_s)
+        yield from self._fronts(now_s)
+
+    def _fronts(self, now_s: float) -> Iterator[tuple[NodeNumber, LeadingOffset]]:
+        """Yield the leading offsets that have changed since the last report."""
+        if not len(self._peers) or now_s - self._reported_s < TELL_S:
+            return
+        found = {}
+        for key, live in self._epochs.lives.live():
+            run, epoch = self._epochs.runs[key[0]], live.epoch
+            if run.order.joins and live.begun and epoch.here:
+                found[key] = LeadingOffset(epoch.number, epoch.front(), run.drawn)
+        news = [front for key, front in found.items() if self._reported.get(key) != front]
+        self._reported = found
+        if news:
+            self._reported_s = now_s
+        for peer in self._peers:
+            if self._peers.is_reachable(peer.node):
+                for front in news:
+                    yield peer.node, front
 
     def _joinings(self) -> Iterator[tuple[NodeNumber, JoinVote | EpochReleased]]:
         epochs, leading = self._epochs, self._leading
@@ -95,7 +131,7 @@ class JoinAnnouncements:
         for peer in self._peers:
             if self._peers.is_reachable(peer.node):
                 shown = self._shown[peer.node]
-                for number in [number for number in shown if not self._draws(number)]:
+                for number in [number for number in shown if not self._is_drawn_here(number)]:
                     yield peer.node, shown.pop(number)
                 owed = self._owed.pop(peer.node, set())
                 self._told[peer.node] = {key: said for key, said in self._told[peer.node].items() if key in live}
@@ -111,12 +147,12 @@ class JoinAnnouncements:
                 continue
             if key in live:
                 told[key] = said
-            asks, draws = key in live and not leading.has_vote(node, key), self._draws(key[0])
+            asks, draws = key in live and not leading.has_vote(node, key), self._is_drawn_here(key[0])
             if draws:
                 self._shown[node][key[0]] = EpochReleased(run.name, run.order, None)
             yield JoinVote(run.name, run.order, key[1], said, self._sharing.known(key).lap, asks, draws)
 
-    def _draws(self, number: RunNumber) -> bool:
+    def _is_drawn_here(self, number: RunNumber) -> bool:
         """Return whether clients of this node draw a run; runs of other nodes have negative numbers."""
         run = self._epochs.runs.get(number)
         return run is not None and max(run.clients, default=-1) >= 0

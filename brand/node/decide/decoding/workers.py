@@ -21,6 +21,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from brand.reprs import Reprs
+
 MOST_STRIKES: Final = 2
 """A sample is not sent to a decode worker any more after it has ended this many of them."""
 MOST_ENDS: Final = 3
@@ -53,7 +55,6 @@ class DecodeWorker:
     """Times of its last ends."""
 
     def set_state(self, state: WorkerState, now_s: float, batch: int = 0) -> None:
-        """Change to another state."""
         self.state, self.since_s, self.batch = state, now_s, batch
 
     def on_end(self, now_s: float) -> None:
@@ -64,14 +65,11 @@ class DecodeWorker:
         self.set_state(WorkerState.DEAD if often else WorkerState.OFF, now_s)
 
 
-class Strikes:
+class Strikes(Reprs, shows="_strikes"):
     """Samples during whose decoding a worker has ended, by decode spec and place."""
 
     def __init__(self) -> None:
         self._strikes: dict[tuple[int, int], int] = {}
-
-    def __repr__(self) -> str:
-        return f"Strikes({len(self._strikes)} samples)"
 
     def has_strikes(self, want: int, places: NDArray[Any]) -> NDArray[np.bool_]:
         """Return whether a decode worker has ended over each sample."""
@@ -86,80 +84,70 @@ class Strikes:
         return np.array([p for p in places.tolist() if self._strikes[want, p] >= MOST_STRIKES], np.int64)
 
     def forget(self, want: int) -> None:
-        """Forget a decode spec."""
         self._strikes = {key: strikes for key, strikes in self._strikes.items() if key[0] != want}
 
 
-class DecodeWorkers:
+class DecodeWorkers(Reprs, shows="alive ended_in_all"):
     """The decode workers of a node, by number. A worker is late if it takes longer than `batch_s` for a batch."""
 
     def __init__(self, count: int, batch_s: float) -> None:
         self.count, self._batch_s = count, batch_s
-        self._preparers = [DecodeWorker() for _ in range(count)]
+        self._workers = [DecodeWorker() for _ in range(count)]
         self.ended_in_all = 0
-
-    def __repr__(self) -> str:
-        return f"DecodeWorkers({', '.join(preparer.state.name for preparer in self._preparers)})"
 
     @property
     def hopeful(self) -> bool:
         """Whether a decode worker runs or may be started."""
-        return any(preparer.state != WorkerState.DEAD for preparer in self._preparers)
+        return any(worker.state != WorkerState.DEAD for worker in self._workers)
 
     @property
     def waited_for(self) -> bool:
         """Whether a decode worker is starting or busy, and so may become late."""
-        return any(preparer.state in (WorkerState.STARTING, WorkerState.BUSY) for preparer in self._preparers)
+        return any(worker.state in (WorkerState.STARTING, WorkerState.BUSY) for worker in self._workers)
 
     @property
     def alive(self) -> int:
         """Number of decode workers that have a process."""
-        return sum(preparer.state not in (WorkerState.OFF, WorkerState.DEAD) for preparer in self._preparers)
+        return sum(worker.state not in (WorkerState.OFF, WorkerState.DEAD) for worker in self._workers)
 
     def start(self, now_s: float) -> list[int]:
         """Mark all decode workers that are off as starting. Return their numbers."""
-        off = [number for number, preparer in enumerate(self._preparers) if preparer.state == WorkerState.OFF]
+        off = [number for number, worker in enumerate(self._workers) if worker.state == WorkerState.OFF]
         for number in off:
-            self._preparers[number].set_state(WorkerState.STARTING, now_s)
+            self._workers[number].set_state(WorkerState.STARTING, now_s)
         return off
 
     def idle(self) -> int | None:
-        """Return a decode worker that waits for a batch, or None if there is none."""
-        return next((n for n, preparer in enumerate(self._preparers) if preparer.state == WorkerState.IDLE), None)
+        return next((n for n, worker in enumerate(self._workers) if worker.state == WorkerState.IDLE), None)
 
     def busy_s(self, number: int, now_s: float) -> float:
-        """Return the seconds that a decode worker has been in its state."""
-        return now_s - self._preparers[number].since_s
+        return now_s - self._workers[number].since_s
 
     def mark_idle(self, number: int, now_s: float) -> None:
         """Mark a decode worker as idle after it has started, or after a batch without results to copy."""
-        self._preparers[number].set_state(WorkerState.IDLE, now_s)
+        self._workers[number].set_state(WorkerState.IDLE, now_s)
 
-    def mark_busy(self, number: int, batch: int, now_s: float) -> None:
-        """Mark a decode worker as busy with a batch."""
-        self._preparers[number].set_state(WorkerState.BUSY, now_s, batch)
-
-    def mark_done(self, number: int, batch: int, now_s: float) -> None:
-        """Mark a decode worker as done with its batch, whose results the server copies."""
-        self._preparers[number].set_state(WorkerState.DONE, now_s, batch)
+    def mark_busy(self, number: int, batch: int, now_s: float, *, done: bool = False) -> None:
+        """Mark a decode worker as busy with a batch, or as `done` with it while the server copies the results."""
+        self._workers[number].set_state(WorkerState.DONE if done else WorkerState.BUSY, now_s, batch)
 
     def on_copied(self, number: int, batch: int, now_s: float) -> None:
         """Mark the decode worker of a copied batch as idle, unless it has ended meanwhile."""
-        preparer = self._preparers[number]
-        if (preparer.state, preparer.batch) == (WorkerState.DONE, batch):
-            preparer.set_state(WorkerState.IDLE, now_s)
+        worker = self._workers[number]
+        if (worker.state, worker.batch) == (WorkerState.DONE, batch):
+            worker.set_state(WorkerState.IDLE, now_s)
 
     def on_end(self, number: int, now_s: float) -> bool:
         """Note that the process of a decode worker has ended. Return whether it is given up."""
         self.ended_in_all += 1
-        self._preparers[number].on_end(now_s)
-        return self._preparers[number].state == WorkerState.DEAD
+        self._workers[number].on_end(now_s)
+        return self._workers[number].state == WorkerState.DEAD
 
     def late(self, now_s: float) -> list[int]:
         """Return the decode workers that have exceeded their time limit."""
         limit_s = {WorkerState.STARTING: START_S, WorkerState.BUSY: self._batch_s}
         return [
             number
-            for number, preparer in enumerate(self._preparers)
-            if preparer.state in limit_s and now_s - preparer.since_s > limit_s[preparer.state]
+            for number, worker in enumerate(self._workers)
+            if worker.state in limit_s and now_s - worker.since_s > limit_s[worker.state]
         ]

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from brand.simulate.sharing import Policy, Sampling, misses
+from bench.papers.caches import Policy, Sampling, misses
 from tests.rounds import examples
 
 Sets = list[NDArray[np.int64]]

@@ -17,13 +17,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from brand.node.decide.sharing.sharing import JobJoins
+from brand.node.decide.sharing.joins import JobJoins
+from brand.node.decide.state.features import Feature
 from brand.node.decide.state.lives import EpochTable, Key
 from brand.node.decide.state.members import Members
 from brand.node.decide.state.runs import Run, Runs
 from brand.node.wire.numbers import FIRST_NODE, NodeNumber, RunNumber
 from brand.node.wire.peer_messages import JoinVote, Vote
 from brand.orders.base.joins import Join, Joins
+from brand.reprs import Reprs
 
 LEADER: Final = FIRST_NODE
 ANSWER_S: Final = 2.0
@@ -34,10 +36,8 @@ LIMIT_S: Final = 30.0
 """A draw is refused if its joins are not committed after this long."""
 
 
-class JoinConsensus:
-    """The votes of the nodes on the joins of each epoch, and the committed joins. On one node, all joins are
-    committed.
-    """
+class JoinConsensus(Feature, Reprs, shows="_committed _theirs"):
+    """The votes of the nodes on the joins of each epoch, and the committed joins: on one node, all joins."""
 
     def __init__(self, runs: Runs, lives: EpochTable, sharing: JobJoins, members: Members) -> None:
         self._runs, self._lives, self._sharing, self._members = runs, lives, sharing, members
@@ -55,29 +55,21 @@ class JoinConsensus:
         self.changes = 0
         """Number of changes that this node reports to other nodes."""
 
-    def __repr__(self) -> str:
-        return f"JoinConsensus({len(self._committed)} epochs committed, {self._theirs})"
-
-    # -- queries -----------------------------------------------------------------------------------------------------
-
     def needs_votes(self, key: Key) -> bool:
         """Return whether nodes have to agree on the joins of an epoch."""
         run = self._runs.get(key[0])
         return self._members.nodes > 1 and run is not None and run.order.joins
 
     def vote(self, key: Key) -> Vote:
-        """Return the vote of this node."""
-        return Vote(key in self._committed, key in self._led, self._sharing.joins(key))
+        return Vote(key in self._committed, key in self._led, self._sharing.joined(key))
 
     def has_vote(self, node: NodeNumber, key: Key) -> bool:
-        """Return whether this node knows another node's vote on an epoch."""
         return (node, key) in self._theirs
 
     def is_committed(self, key: Key) -> bool:
-        """Return whether draws of an epoch may be answered with the joins that this node knows."""
         if key in self._committed or not self.needs_votes(key):
             return True
-        rows = self._sharing.joins(key)
+        rows = self._sharing.joined(key)
         if not rows or self._silent(key):
             return False
         self._committed.add(key)
@@ -90,8 +82,7 @@ class JoinConsensus:
         return known if self.is_committed(key) else Joins((), known.lap)
 
     def joins(self, key: Key, now_s: float) -> tuple[Join, ...] | None:
-        """Return the joins for the plan of an epoch that has none, or None if they are not known yet."""
-        known = self._sharing.joins(key)
+        known = self._sharing.joined(key)
         if known or not self.needs_votes(key):
             return self._sharing.decide(key, now_s)
         if self._members.node == LEADER:
@@ -127,7 +118,7 @@ class JoinConsensus:
 
         Returns whether a plan that was made for the epoch is void. Raises `UsageError`.
         """
-        before = self._sharing.joins(key)
+        before = self._sharing.joined(key)
         closed = not self.needs_votes(key) or key in self._committed
         self._sharing.learn(key, said, closed=closed)
         if closed or not said.rows:
@@ -168,7 +159,6 @@ class JoinConsensus:
         self.changes += 1
 
     def forget_runs(self) -> None:
-        """Forget runs that have ended."""
         for known in (self._committed, self._led, self._unseen):
             known -= {key for key in known if key[0] not in self._runs}
         self._wrong = {run: reason for run, reason in self._wrong.items() if run in self._runs}

@@ -2,17 +2,14 @@
 
 Each job draws every element of its own set once. In a round, each job that is not done draws one element; an element
 that several jobs draw in one round is read at most once. An element that is in the cache is not read. `dependent` jobs
-draw by JOADER's rule (`brand.orders.joader.dependent`), `independent` ones shuffle for themselves.
-
-Caches: `lru`, `fifo`, `random`; `refcnt` (JOADER, 4.4) first drops the elements that the fewest jobs still need, then
-the oldest, and drops at once an element that no job needs.
+draw by JOADER's rule (`brand.orders.joader.dependent`), `independent` ones shuffle for themselves. The caches: `lru`,
+`fifo`, `random`, and `refcnt` (JOADER, 4.4; `brand.simulate.rounds.Counted`).
 """
 
 from __future__ import annotations
 
-import heapq
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, Literal, Protocol
 
 import numpy as np
@@ -21,6 +18,7 @@ from numpy.typing import NDArray
 from brand.orders.base.random import RandomStream, Words
 from brand.orders.joader.dependent import draw_rounds
 from brand.orders.joader.tree import Tree
+from brand.simulate.rounds import Counted
 
 Sampling = Literal["dependent", "independent"]
 Policy = Literal["lru", "fifo", "random", "refcnt"]
@@ -95,46 +93,6 @@ class _Queue:
 
     def drawn(self, element: int, jobs: int) -> None:
         """Do nothing: draws do not matter here."""
-
-
-class Counted:
-    """A cache with eviction `refcnt`. `wanted`: how many jobs need each element."""
-
-    def __init__(self, slots: int, wanted: list[int]) -> None:
-        self._slots, self._wanted, self._held = slots, wanted, dict[int, int]()
-        self._heap, self._came = list[tuple[int, int, int]](), 0
-
-    def want(self, elements: Iterable[int]) -> None:
-        """Note that one more job needs each of these."""
-        for element in elements:
-            self._wanted[element] += 1
-            if element in self._held:
-                heapq.heappush(self._heap, (self._wanted[element], self._held[element], element))
-
-    def miss(self, element: int) -> bool:
-        """Use an element. Return whether it must be read; then it is cached."""
-        if element in self._held:
-            return False
-        if len(self._held) == self._slots:
-            self._leave()
-        self._came += 1
-        self._held[element] = self._came
-        return True
-
-    def _leave(self) -> None:
-        while True:
-            wanted, came, element = heapq.heappop(self._heap)
-            if self._held.get(element) == came and self._wanted[element] == wanted:
-                del self._held[element]
-                return
-
-    def drawn(self, element: int, jobs: int) -> None:
-        """Note that `jobs` jobs have drawn an element."""
-        self._wanted[element] -= jobs
-        if not self._wanted[element]:
-            del self._held[element]
-        else:
-            heapq.heappush(self._heap, (self._wanted[element], self._held[element], element))
 
 
 def _cache(policy: Policy, slots: int, wanted: list[int], seed: int) -> _Cache:

@@ -1,4 +1,4 @@
-"""What do other nodes know about the draws of this node, and what do they draw themselves?
+"""What do other nodes know about the draws of this node, what do they draw themselves, and which runs do nodes refuse?
 
 A node tells every other node which epochs its ranks draw, and from which position on. Two nodes that draw different
 orders under the same name disagree: they refuse the run before they answer its first draw.
@@ -6,21 +6,114 @@ orders under the same name disagree: they refuse the run before they answer its 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from typing import Final
 
+from brand.errors import UsageError
 from brand.node.decide.epochs.epochs import Epochs
-from brand.node.decide.peers.disagreements import Disagreements, disagreement
-from brand.node.decide.peers.outgoing import Taker
 from brand.node.decide.peers.peers import PeerTable
+from brand.node.decide.peers.sending import Taker
+from brand.node.decide.state.features import Feature
 from brand.node.decide.state.lives import Key
-from brand.node.decide.state.runs import Run
+from brand.node.decide.state.runs import Run, Runs
+from brand.node.decide.state.tasks import Refuse
 from brand.node.wire.drawing import Begin, Drawing
-from brand.node.wire.numbers import ClientNumber, NodeNumber
+from brand.node.wire.numbers import ClientNumber, NodeNumber, RunNumber
 from brand.node.wire.peer_messages import EpochAnnounced, EpochReleased, Refused
+from brand.orders.order import Order
+from brand.reprs import Reprs
+
+REMEMBER_S: Final = 2.0
+"""Time that a run is refused after its last client has disconnected."""
 
 
-class Announcements:
+class Disagreements(Feature, Reprs, shows="_wrong"):
+    """Runs that the server refuses, with the reasons."""
+
+    def __init__(self, runs: Runs) -> None:
+        self._runs = runs
+        self._wrong: dict[RunNumber | None, str] = {}
+        """Reasons by run. The reason of key None is for all runs."""
+        self._lately: dict[tuple[str, Order], tuple[str, float]] = {}
+        """The reason by name and order of a refused run, and the time until which it is remembered."""
+
+    @property
+    def all_refused(self) -> bool:
+        """Whether another node refuses to work with this node."""
+        return None in self._wrong
+
+    def refuse_all(self, reason: str) -> None:
+        """Refuse all runs, because another node refuses to work with this node."""
+        self._wrong[None] = reason
+
+    def refuse(self, name: str, order: Order, reason: str) -> None:
+        """Refuse a run that another node refuses."""
+        run = self._runs.number_of(name, order)
+        if run is not None:
+            self._wrong[run] = reason
+
+    def clear(self) -> None:
+        """Clear the reason that is for all runs after a node has agreed to work with this node."""
+        self._wrong.pop(None, None)
+
+    def refuse_runs(self, runs: Iterable[RunNumber], reason: str) -> None:
+        self._wrong |= dict.fromkeys(runs, reason)
+
+    def check(self, node: NodeNumber) -> None:
+        """Refuse the runs that ranks of this node (`node`) and of other nodes have begun in different ways."""
+        for number, run in self._runs.items():
+            reason = run.conflict(node)
+            if reason is not None:
+                self._wrong[number] = reason
+
+    def refusals(self, now_s: float) -> Iterator[Refuse]:
+        """Yield the clients to refuse, with the reasons. The server refuses them at once, and again until they
+        disconnect.
+
+        A process registers on each of its connections. A connection that opens shortly after the refusal is refused,
+        too.
+        """
+        self._lately = {named: (why, until_s) for named, (why, until_s) in self._lately.items() if until_s > now_s}
+        self._wrong = {run: reason for run, reason in self._wrong.items() if run is None or run in self._runs}
+        for number, run in self._runs.items() if self._lately else ():
+            lately = self._lately.get((run.name, run.order))
+            if lately is not None:
+                self._wrong.setdefault(number, lately[0])
+        for wrong, reason in self._wrong.items():
+            if wrong is not None:
+                run = self._runs[wrong]
+                self._lately[run.name, run.order] = reason, now_s + REMEMBER_S
+            for client in self._runs.clients(wrong):
+                if client >= 0:  # other nodes have negative numbers (`as_client`)
+                    yield Refuse(client, UsageError(reason))
+
+
+def disagreement(here: NodeNumber, drawings: Iterable[Drawing], there: NodeNumber, drawing: Drawing) -> str | None:
+    """Return why nodes `here` and `there` draw different orders under the same name, or None if they agree."""
+    for ours in drawings:
+        if ours.name != drawing.name:
+            continue
+        if ours.order != drawing.order:
+            if ours.turn is None or ours.turn != drawing.turn:
+                continue
+            return f"nodes {here} and {there} disagree: {_differences(here, ours.order, there, drawing.order)}"
+        reason = ours.begin.conflict(ours.epoch, drawing.begin) if ours.epoch == drawing.epoch else None
+        if reason is not None:
+            return reason
+    return None
+
+
+def _differences(here: NodeNumber, ours: Order, there: NodeNumber, theirs: Order) -> str:
+    """Return the fields in which two orders differ, as a text."""
+    found = ours.differences(theirs)
+    parts = [f"{name} is {mine} on node {here} and {other} on node {there}" for name, (mine, other) in found.items()]
+    if "group_chunks" in found:
+        parts.append("group_chunks follows from the memory: give all nodes the same --memory (in Python: memory=)")
+    return "; ".join(parts)
+
+
+class Announcements(Reprs, shows="_drawings _numbers disagreements"):
     """Announcements of draws that this node (`node`) sends to other nodes and takes from them.
 
     `left` is called with the number of a node among the clients when the node does not ask any more.
@@ -40,12 +133,8 @@ class Announcements:
         """Numbers of epochs that other nodes draw, by node and epoch; 0 if the node cannot take samples yet."""
         self.disagreements = Disagreements(epochs.runs)
 
-    def __repr__(self) -> str:
-        return f"Announcements({len(self._drawings)} epochs drawn here, {self._numbers} there, {self.disagreements!r})"
-
     @property
     def draws(self) -> bool:
-        """Whether ranks of this node draw."""
         return bool(self._drawings)
 
     # -- to other nodes ----------------------------------------------------------------------------------------------
@@ -62,9 +151,7 @@ class Announcements:
         self.disagreements.check(self._node)
 
     def announce_all(self, node: NodeNumber) -> Iterator[EpochAnnounced | EpochReleased]:
-        """Return all announcements for a node that this node can ask, for the first time or again, and that knows
-        nothing.
-        """
+        """Return all announcements for a node that this node can ask now, and that knows nothing."""
         self.disagreements.clear()
         self._told[node].clear()
         return self._tell(node)
@@ -131,14 +218,14 @@ class Announcements:
         return self._numbers.get((node, key), 0)
 
     def on_announced(self, node: NodeNumber, told: EpochAnnounced) -> Refused | None:
-        """Take the announcement of an epoch that a node draws. Return the refusal if this node disagrees. Raises
-        `UsageError`.
-        """
+        """Take the announcement of an epoch. Return the refusal if this node disagrees. Raises `UsageError`."""
         drawing, epochs = told.drawing, self._epochs
         wrong = disagreement(self._node, self._drawings.values(), node, drawing)
         if wrong is not None:
             same = (drawing.name, drawing.turn)
-            self.disagreements.note({key[0] for key, d in self._drawings.items() if (d.name, d.turn) == same}, wrong)
+            self.disagreements.refuse_runs(
+                {key[0] for key, d in self._drawings.items() if (d.name, d.turn) == same}, wrong
+            )
             return Refused(EpochReleased(drawing.name, drawing.order, None), wrong)
         run = epochs.runs.register(as_client(node), drawing.order, drawing.name, None, drawing.turn)
         key = run, drawing.epoch

@@ -13,17 +13,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.node.decide.decoding.ahead import DecodeAheadTable, NextToDecode, Queue
-from brand.node.decide.decoding.allotting import DecodeQueue
-from brand.node.decide.decoding.clearing import Clearing
-from brand.node.decide.decoding.preparers import DecodeWorkers, Strikes
-from brand.node.decide.decoding.wants import DecodeSpecTable
+from brand.node.decide.decoding.ahead import Clearing, DecodeAheadTable, NextToDecode, Queue
+from brand.node.decide.decoding.queues import DecodeQueue
+from brand.node.decide.decoding.specs import DecodeSpecTable
+from brand.node.decide.decoding.workers import DecodeWorkers, Strikes
 from brand.node.decide.epochs.epochs import Epochs
 from brand.node.decide.state.draw import Draw
 from brand.node.decide.state.epoch import Epoch
@@ -35,6 +34,7 @@ from brand.node.memory.residents import Residents
 from brand.node.wire.decoding import BATCH_S, ENOUGH, MOST_PAGES, UNTRIED, DecodeSpec, pages_of
 from brand.node.wire.messages import Chains
 from brand.node.wire.numbers import ClientNumber, RunNumber
+from brand.reprs import Reprs
 
 BATCH: Final = 16
 """Limit on the samples of a batch."""
@@ -59,70 +59,28 @@ class _DecodeBatch:
     counts: NDArray[Any] | None = None
 
     def set_pages(self, places: NDArray[Any], heads: NDArray[np.int32], counts: NDArray[Any]) -> None:
-        """Record the samples that fit, and the pages allocated for them."""
         self.places, self.heads, self.counts, self.pages = places, heads, counts, 0
 
 
-@dataclass(slots=True)
-class _Counters:
-    batches: int = 0
-    made: int = 0
-    drawn: int = 0
-    raw: int = 0
-    pages: dict[int, int] = field(default_factory=dict)
-    """Pages of the decoded samples, by decode spec."""
-    samples: dict[int, int] = field(default_factory=dict)
+class ServerDecoding(Reprs, shows="memory preparers _batches wants"):
+    """Decoding at one node by `workers` decode workers, for decode specs that at least `least_runs` runs have."""
 
-    def add_sizes(self, want: int, pages: NDArray[np.int64]) -> None:
-        """Count decoded samples of a decode spec with these sizes."""
-        self.pages[want] = self.pages.get(want, 0) + int(pages.sum())
-        self.samples[want] = self.samples.get(want, 0) + len(pages)
-
-    def add_answered(self, drawn: int, raw: int) -> None:
-        """Count a draw that is answered with `drawn` decoded samples and `raw` others."""
-        self.drawn += drawn
-        self.raw += raw
-
-    def add_copied(self, samples: int) -> None:
-        """Count samples that were copied into the memory of decoded samples."""
-        self.made += samples
-
-    def next_number(self) -> int:
-        """Count a batch. Return its number."""
-        self.batches += 1
-        return self.batches
-
-    def mean(self, want: int, guess: int) -> int:
-        """Return the mean pages of a decoded sample, rounded up; `guess` if none is known."""
-        return -(-self.pages[want] // self.samples[want]) if self.samples.get(want) else guess
-
-
-class ServerDecoding:
-    """Decoding at one node, with `memory` for its results, for the decode specs that at least `least_runs` runs
-    have.
-    """
-
-    def __init__(
-        self,
-        memory: PreparedMemory,
-        preparers: DecodeWorkers,
-        residents: Residents,
-        epochs: Epochs,
-        least_runs: int = 1,
-    ) -> None:
-        self.memory, self.preparers, self._residents, self._epochs = memory, preparers, residents, epochs
+    def __init__(self, pages: Allocator, workers: int, residents: Residents, epochs: Epochs, least_runs: int) -> None:
+        self.memory, self.preparers = PreparedMemory(pages, len(residents.pages_of)), DecodeWorkers(workers, BATCH_S)
+        self._residents, self._epochs = residents, epochs
         self.wants = DecodeSpecTable(self._forget, least_runs)
         self._aheads = DecodeAheadTable(epochs, self.wants)
-        self._clearing = Clearing(memory, self._aheads)
-        self._choices = DecodeQueue(self._aheads, memory, residents)
+        self._clearing = Clearing(self.memory, self._aheads)
+        self._choices = DecodeQueue(self._aheads, self.memory, residents)
+        self._last = 0
+        """Number of the last batch."""
         self._batches: dict[int, _DecodeBatch] = {}
         self._strikes = Strikes()
         self._full = False
         """Whether memory has no space for the next sample."""
-        self._counters = _Counters()
-
-    def __repr__(self) -> str:
-        return f"ServerDecoding({self.memory!r}, {self.preparers!r}, {len(self._batches)} batches, {self.wants!r})"
+        self._counts = Counter[str]()
+        self._decoded: dict[int, tuple[int, int]] = {}
+        """Pages and number of the decoded samples, by decode spec."""
 
     # -- clients -----------------------------------------------------------------------------------------------------
 
@@ -140,7 +98,6 @@ class ServerDecoding:
         self._choices.on_news()
 
     def waits(self, client: ClientNumber, run: RunNumber, places: NDArray[Any]) -> bool:
-        """Return whether a draw of these places waits for one of them to be decoded."""
         wants = self.wants.of(client, run)
         if not wants or not self.preparers.hopeful:
             return False
@@ -160,7 +117,7 @@ class ServerDecoding:
             return NOTHING
         prepared = np.logical_and.reduce([self.memory[want].states(here) == MADE for want in wants])
         made = here[prepared]
-        self._counters.add_answered(len(made), len(here) - len(made))
+        self._counts.update(drawn=len(made), raw=len(here) - len(made))
         if not len(made):
             return NOTHING
         found = [self.memory[want].lease(made) for want in wants]
@@ -170,7 +127,6 @@ class ServerDecoding:
     # -- decode workers ----------------------------------------------------------------------------------------------
 
     def step(self, now_s: float) -> Iterator[ToDo]:
-        """Yield the next instructions to all decode workers."""
         for late in self.preparers.late(now_s):
             self.on_worker_end(late, now_s)
             yield EndPreparer(late)
@@ -190,7 +146,8 @@ class ServerDecoding:
         self._choices.record(batch.want, places[sizes != UNTRIED], self.preparers.busy_s(preparer, now_s))
         self._residents.mark_checked(places[sizes > 0])
         self._residents.let_go(places)
-        self._counters.add_sizes(batch.want, pages[pages > 0])
+        before, samples = self._decoded.get(batch.want, (0, 0))
+        self._decoded[batch.want] = before + int(pages.sum()), samples + int(np.count_nonzero(pages))
         never = (pages > self.memory.largest) | ((pages == 0) & (sizes != UNTRIED))
         fits = (pages > 0) & ~never
         # The batch may have become larger than expected, and its samples may have been drawn meanwhile.
@@ -207,7 +164,7 @@ class ServerDecoding:
             return
         heads, target = self.memory.allocator.take(pages[fits])
         batch.set_pages(places[fits], heads, pages[fits])
-        self.preparers.mark_done(preparer, number, now_s)
+        self.preparers.mark_busy(preparer, number, now_s, done=True)
         yield Fill(preparer, number, np.flatnonzero(np.repeat(fits, pages)), target)
 
     def on_copied(self, number: int, now_s: float) -> None:
@@ -216,7 +173,7 @@ class ServerDecoding:
         assert batch.heads is not None
         assert batch.counts is not None
         self.memory[batch.want].put(batch.places, batch.heads, batch.counts)
-        self._counters.add_copied(len(batch.places))
+        self._counts["made"] += len(batch.places)
         self.preparers.on_copied(batch.preparer, number, now_s)
 
     def on_worker_end(self, preparer: int, now_s: float) -> None:
@@ -230,24 +187,20 @@ class ServerDecoding:
         self._aheads.rewind()
         self.on_news()
         if self.preparers.on_end(preparer, now_s):
-            left = (
-                "clients decode these samples themselves"
-                if not self.preparers.hopeful
-                else "the other workers continue"
-            )
+            goes_on = self.preparers.hopeful
+            left = "the other workers continue" if goes_on else "clients decode these samples themselves"
             why = "has ended too often, or did not start, and is not restarted"
             self._epochs.runs.notice(f"decode worker {preparer} {why}; {left}")
 
     def facts(self) -> dict[str, Any]:
-        """Return counters and memory, as plain values."""
-        allocator, counters = self.memory.allocator, self._counters
+        allocator, counts = self.memory.allocator, self._counts
         return {
             "limit": allocator.bytes,
             "used": (allocator.count - 1 - allocator.free) * allocator.page,
             "wants": len(self.wants),
-            "made": counters.made,
-            "drawn": counters.drawn,
-            "raw": counters.raw,
+            "made": counts["made"],
+            "drawn": counts["drawn"],
+            "raw": counts["raw"],
             "preparers": self.preparers.alive,
             "ended": self.preparers.ended_in_all,
         }
@@ -267,7 +220,7 @@ class ServerDecoding:
     def _with_room(self, found: NextToDecode, now_s: float) -> NDArray[Any]:
         """Return the first of these samples, at most as many as a batch holds and as memory has space for."""
         allocator = self.memory.allocator
-        mean = self._counters.mean(found.want, min(GUESS, self.memory.largest))
+        mean = self._mean_pages(found.want)
         most = min(ENOUGH // allocator.page, allocator.count // BATCH_SHARE)
         wanted = min(len(found.places), BATCH, max(1, most // mean))
         under_way = sum(batch.pages for batch in self._batches.values())
@@ -306,14 +259,19 @@ class ServerDecoding:
         return places[few]
 
     def _prepare(self, preparer: int, found: NextToDecode, now_s: float) -> Prepare:
-        number = self._counters.next_number()
-        places, mean = found.places, self._counters.mean(found.want, min(GUESS, self.memory.largest))
-        self._batches[number] = _DecodeBatch(found.queue, found.want, preparer, places, mean * len(places))
+        self._last += 1
+        number, places, pages = self._last, found.places, self._mean_pages(found.want) * len(found.places)
+        self._batches[number] = _DecodeBatch(found.queue, found.want, preparer, places, pages)
         self.memory[found.want].starts(places)
         self._residents.refer(places)
         self.preparers.mark_busy(preparer, number, now_s)
         chains = Chains(*self._residents.chains(places))
         return Prepare(preparer, number, found.want, self.wants.spec_of(found.want), chains)
+
+    def _mean_pages(self, want: int) -> int:
+        """Return the mean pages of a decoded sample, rounded up; a guess if none is known."""
+        pages, samples = self._decoded.get(want, (0, 0))
+        return -(-pages // samples) if samples else min(GUESS, self.memory.largest)
 
     def _forget(self, want: int) -> bool:
         """Forget a decode spec that no client has, unless its samples are in use. Return whether it was forgotten."""
@@ -323,13 +281,3 @@ class ServerDecoding:
         self._strikes.forget(want)
         self._choices.forget(want)
         return True
-
-
-def preparing_in(
-    pages: Allocator, preparers: int, residents: Residents, epochs: Epochs, least_runs: int = 1
-) -> ServerDecoding:
-    """Return decoding with this number of workers into these pages, for decode specs that at least `least_runs` runs
-    have.
-    """
-    memory = PreparedMemory(pages, len(residents.pages_of))
-    return ServerDecoding(memory, DecodeWorkers(preparers, BATCH_S), residents, epochs, least_runs)

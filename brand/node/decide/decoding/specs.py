@@ -15,12 +15,13 @@ from typing import Final
 
 from brand.node.wire.decoding import DecodeSpec
 from brand.node.wire.numbers import ClientNumber, RunNumber
+from brand.reprs import Reprs
 
 MOST: Final = 16
 """Limit on the decode specs that a server remembers."""
 
 
-class DecodeSpecTable:
+class DecodeSpecTable(Reprs, shows="_numbers _of"):
     """Decode specs by number, and the clients that have them.
 
     `forgets` forgets a decode spec if that is possible, and returns whether it did. The server decodes for specs that
@@ -34,9 +35,6 @@ class DecodeSpecTable:
         self._last = 0
         self._prepared: dict[RunNumber, set[int]] = {}
         """Numbers of the decode specs for which the server decodes, by run."""
-
-    def __repr__(self) -> str:
-        return f"DecodeSpecTable({self._numbers}, {len(self._of)} registrations)"
 
     def __len__(self) -> int:
         return len(self._numbers)
@@ -63,7 +61,6 @@ class DecodeSpecTable:
         return self._of[client, run]
 
     def remove_client(self, client: ClientNumber) -> None:
-        """Forget a client that has disconnected."""
         self._of = {key: numbers for key, numbers in self._of.items() if key[0] != client}
         self._count()
 
@@ -84,5 +81,4 @@ class DecodeSpecTable:
         self._prepared = {run: {n for n in numbers if runs[n] >= self.least} for run, numbers in wanted.items()}
 
     def spec_of(self, number: int) -> DecodeSpec:
-        """Return the decode spec of a number."""
         return next(want for want, of in self._numbers.items() if of == number)

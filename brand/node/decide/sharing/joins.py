@@ -1,28 +1,39 @@
-"""At which point of the shared order does a run join the runs that it shares with?
+"""Which runs share, which of them leads, and at which point of the shared order does a run join the others?
+
+Runs share if their orders have the same seed and the same laps (`Policy.common`). The fastest one is the *pacemaker*.
+It stays pacemaker until another run is 10 % faster, or it ends, or it draws nothing for a while.
 
 A run joins at the pacemaker's *leading offset* when an epoch of it begins, and again when it has fallen off that
 offset. Its order follows from its joins alone (`brand.orders.policies.following`). So decided joins are final, and no
 position that a client has asked for gets another sample. This module has no clock: times are arguments. `JobJoins` owns
-the joins.
+the joins, `Pacemakers` the choice of the pacemaker, and `Pacing` the measured rates.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from typing import Final
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import astuple
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from brand.errors import UsageError
+from brand.node.decide.epochs.epochs import Epochs
 from brand.node.decide.epochs.pacing import Pacing
-from brand.node.decide.sharing.pacemakers import Pacemakers
 from brand.node.decide.state.division import Division
-from brand.node.decide.state.features import NO_JOINS
+from brand.node.decide.state.features import NO_JOINS, Feature
 from brand.node.decide.state.lives import EpochTable, Key
 from brand.node.decide.state.runs import Runs
 from brand.node.wire.numbers import RunNumber
 from brand.orders.base.joins import LEAST_PACE, MAX_LAP, MOST, MOST_PACE, Join, Joins, alone
+from brand.orders.order import Order
 from brand.orders.policies.following import UNIT
+from brand.reprs import Reprs
 
+FASTER: Final = 1.1
+"""The pacemaker changes if another run is this many times as fast. Rates that differ by less count as equal."""
 LAP_END_SHARE: Final = 50
 """If a pacemaker is within this share of a lap of its end, a joining run begins with the next lap."""
 LOST_SHARE: Final = 50
@@ -31,16 +42,84 @@ LEAST_LOST: Final = 4096
 """The fewest samples that count as lost, if memory holds that many: loaders ask for that many at a time."""
 APART_SHARE: Final = 64
 """Smallest distance between two joins of an epoch, as a share of its draws."""
+FOLLOWER_SHARE: Final = 0.045
+"""Upper limit on the share of the data set that a following job holds for the samples that it missed.
+
+Found by simulation: two jobs hold 0.095 of the data set together, one job 0.053.
+"""
 PLANNING_S: Final = 1.0
 """Seconds of draws by which a new join lies ahead, so that its plan is ready in time."""
 
 
-class JobJoins:
-    """The joins of all runs of a node. `samples`: of the data set."""
+class Pacemakers(Reprs, shows="_pacemaker"):
+    """The pacemakers of all runs of a node that share."""
 
-    def __init__(self, runs: Runs, lives: EpochTable, samples: int, pacing: Pacing, pacemakers: Pacemakers) -> None:
-        self._runs, self._lives, self._samples = runs, lives, samples
-        self._pacing, self.pacemakers = pacing, pacemakers
+    def __init__(self, runs: Runs, lives: EpochTable, pacing: Pacing) -> None:
+        self._runs, self._lives, self._pacing = runs, lives, pacing
+        self._pacemaker: dict[Hashable, RunNumber] = {}
+        """The pacemaker of each group of runs, by the group's common key."""
+
+    def forget_runs(self) -> None:
+        self._pacemaker = {common: run for common, run in self._pacemaker.items() if run in self._runs}
+
+    def front(self, key: Key | None) -> int | None:
+        """Return the leading offset as far as this epoch's run has come, or None if its plan has none."""
+        life = None if key is None else self._lives.get(key)
+        if life is None or life.live is None or life.live.epoch.plan.track is None:
+            return None
+        return life.live.epoch.plan.track.at(life.live.epoch.progress.everywhere(life.live.epoch.here))
+
+    def others(self, run: RunNumber) -> list[RunNumber]:
+        """Return the other runs that share with this one and have an epoch under way."""
+        common = self.common(run)
+        if common is None:
+            return []
+        return [other for other in self._pacing.begun() if other != run and self.common(other) == common]
+
+    def slowness(self, run: RunNumber) -> float:
+        """Return the time of a draw of this run over that of the fastest run that shares with it."""
+        mine = self._pacing.pulse(run).rate
+        known = [rate for rate in (self._pacing.pulse(other).rate for other in self.others(run)) if rate]
+        return max((mine, *known)) / mine if mine else 1.0
+
+    def times(self, run: RunNumber, than: RunNumber) -> float:
+        """Return how many times as fast the run `than` is. Nearly equal rates count as equal.
+
+        A loop that waits for its loader keeps together with others by itself, because it finds what they have read.
+        """
+        mine, theirs = self._pacing.pulse(run).rate, self._pacing.pulse(than).rate
+        times = theirs / mine if mine and theirs else 1.0
+        return 1.0 if 1 / FASTER < times < FASTER else times
+
+    def pacemaker(self, run: RunNumber, now_s: float) -> RunNumber:
+        """Return the fastest of the runs that share with this one."""
+        common = self.common(run)
+        if common is None:
+            return run
+        together = [other for other in self._pacing.begun() if self.common(other) == common]
+        able = [other for other in together if not self._pacing.idle(other, now_s)]
+        present = self._pacemaker.get(common)
+        if not able:
+            return run if present is None else present
+        rates = {other: self._pacing.pulse(other).rate or 0.0 for other in able}
+        best = max(able, key=lambda other: (rates[other], self._runs[other].order.draws, -other))
+        if present in able and (not rates[present] or rates[best] <= FASTER * rates[present]):
+            return present
+        self._pacemaker[common] = best
+        return best
+
+    def common(self, run: RunNumber) -> Hashable | None:
+        """Return the common key of the runs that share with this one, or None if it shares with none."""
+        order = self._runs[run].order
+        return None if order.policy.common is None else (order.seed, order.policy.common)
+
+
+class JobJoins(Feature, Reprs, shows="_joins pacemakers"):
+    """The joins of all runs of a node. `samples`: of the data set. `alone`: there is no other node."""
+
+    def __init__(self, epochs: Epochs, pacemakers: Pacemakers, samples: int, *, alone: bool) -> None:
+        self._runs, self._lives, self._pacing = epochs.runs, epochs.lives, epochs.pacing
+        self.pacemakers, self._samples, self._alone = pacemakers, samples, alone
         self._joins: dict[Key, tuple[Join, ...]] = {}
         self._wanted: dict[Key, tuple[Join, ...]] = {}
         """Joins for which a plan is being made, for a run that has fallen off the leading offset."""
@@ -51,24 +130,15 @@ class JobJoins:
         self._highest: dict[RunNumber, int] = {}
         """The highest lap that each run has drawn from."""
 
-    def __repr__(self) -> str:
-        return f"JobJoins({self._joins}, {self.pacemakers!r})"
-
-    # -- queries -----------------------------------------------------------------------------------------------------
-
-    def joins(self, key: Key) -> tuple[Join, ...]:
-        """Return the joins of an epoch; none if they are not decided, or if the run's policy has none."""
+    def joined(self, key: Key) -> tuple[Join, ...]:
         return self._joins.get(key, ())
 
     def known(self, key: Key) -> Joins:
         """Return the joins of an epoch that clients may see."""
-        return Joins(self.joins(key), self._highest.get(key[0], -1))
+        return Joins(self.joined(key), self._highest.get(key[0], -1))
 
-    def is_wanted(self, key: Key, joins: Sequence[Join]) -> bool:
-        """Return whether a plan with these joins is of use for an epoch that is under way."""
+    def wants(self, key: Key, joins: Sequence[Join]) -> bool:
         return bool(joins) and self._wanted.get(key) == tuple(joins)
-
-    # -- events ------------------------------------------------------------------------------------------------------
 
     def learn(self, key: Key, said: Joins, *, closed: bool = True) -> None:
         """Take the joins that a client knows of an epoch, from another server or from a loader state. Raises
@@ -102,18 +172,21 @@ class JobJoins:
             )
         self._joins[key] = said.rows
 
-    def on_ask(self, key: Key, last: int) -> None:
-        """Note that a client asks for positions up to `last`. Positions that were asked for keep their samples."""
-        self._most[key] = max(self._most[key], last + 1)
+    def ask(self, key: Key, positions: NDArray[np.int64], now_s: float) -> None:
+        """Note that a client asks for positions. Positions that were asked for keep their samples."""
+        del now_s
+        self._most[key] = max(self._most[key], int(positions.max()) + 1)
+
+    def answer(self, key: Key) -> int:
+        """Return how often the run has joined others in the epoch."""
+        return len(self.joined(key))
 
     def on_drawn(self, key: Key) -> None:
-        """Note that a run has drawn."""
         front = self.pacemakers.front(key)
         if front is not None:
             self._add_lap(key[0], (front - 1) // self._samples)
 
     def forget_runs(self) -> None:
-        """Forget runs that have ended."""
         self.pacemakers.forget_runs()
         for run in [run for run in self._highest if run not in self._runs]:
             del self._highest[run]
@@ -125,14 +198,14 @@ class JobJoins:
         """Decide the joins for the plan of an epoch that has none. Without other runs the epoch is a lap of its own."""
         if self._runs[key[0]].order.joins and key not in self._joins:
             self._joins[key] = (self._first_join(*key, now_s) if with_others else self._own_lap(*key),)
-        return self.joins(key)
+        return self.joined(key)
 
     def rejoins(self, now_s: float, bridge: int) -> Iterator[tuple[Key, tuple[Join, ...]]]:
-        """Yield epochs that continue from another join, with all joins: their runs have fallen off the leading offset.
+        """Yield epochs whose runs have fallen off the leading offset, on one node, each with all its joins.
 
         `bridge`: about how many samples memory holds for runs that draw them later. Each plan is requested once.
         """
-        for number in self._pacing.begun():
+        for number in self._pacing.begun() if self._alone else ():
             order = self._runs[number].order
             if not order.policy.rejoins or not self.pacemakers.others(number):
                 continue
@@ -140,7 +213,7 @@ class JobJoins:
             if pacemaker == number or key is None or key in self._wanted:
                 continue
             mine, front = self.pacemakers.front(key), self.pacemakers.front(self._pacing.now(pacemaker))
-            joins, live = self.joins(key), self._lives[key].live
+            joins, live = self.joined(key), self._lives[key].live
             assert live is not None
             if mine is None or front is None or self._has_passed(number, front) or not 0 < len(joins) < MOST:
                 continue
@@ -155,7 +228,7 @@ class JobJoins:
                 self._wanted[key] = (*joins, Join(at, lap, passed, pace))
                 yield key, self._wanted[key]
 
-    def take_plan(self, key: Key, joins: tuple[Join, ...], *, live: bool = True) -> bool:
+    def take_plan(self, key: Key, joins: tuple[Join, ...], *, live: bool) -> bool:
         """Take a new plan of an epoch. Return whether it replaces the old one.
 
         It does not if the epoch is not `live` any more, or if draws have already passed the join.
@@ -171,14 +244,28 @@ class JobJoins:
         self._joins[key] = joins
         return True
 
-    # -- helpers -----------------------------------------------------------------------------------------------------
+    def held_for_followers(self, order: Order, runs: set[RunNumber]) -> float:
+        follow = sum(bool(self.pacemakers.others(run)) for run in runs) - 1
+        return FOLLOWER_SHARE * order.samples * follow + 2 * LEAST_LOST if order.joins and follow > 0 else 0.0
+
+    def facts(self, key: Key, now_s: float) -> dict[str, Any]:
+        number, joins = key[0], self.joined(key)
+        pacemaker = self.pacemakers.pacemaker(number, now_s)
+        mine, front = self.pacemakers.front(key), self.pacemakers.front(self._pacing.now(pacemaker))
+        order = self._runs[number].order
+        return {
+            "sets_the_pace": order.joins and pacemaker == number and bool(self.pacemakers.others(number)),
+            "pace": joins[-1].pace / UNIT if joins and joins[-1].pace else None,
+            "behind": None if front is None or mine is None else front - mine,
+            "joins": [list(astuple(join)) for join in joins],
+        }
 
     def _first_join(self, number: RunNumber, epoch: int, now_s: float) -> Join:
         """Return the offset of a run and the leading offset, at or just before the beginning of an epoch."""
         if self._runs[number].order.policy.lock_step is not None:  # join the first lap under way that it can draw
             least, common = max(epoch, 1 + self._highest.get(number, -1)), self.pacemakers.common(number)
-            under_way = [key for key in self._lives if self.pacemakers.common(key[0]) == common and self.joins(key)]
-            laps = [joins[0].lap for joins in map(self.joins, under_way) if joins[0].lap >= least]
+            under_way = [key for key in self._lives if self.pacemakers.common(key[0]) == common and self.joined(key)]
+            laps = [joins[0].lap for joins in map(self.joined, under_way) if joins[0].lap >= least]
             return alone(min(MAX_LAP, min(laps, default=least)))[0]
         begins = self._own_lap(number, epoch)
         if not self.pacemakers.others(number):

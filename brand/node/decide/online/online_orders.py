@@ -1,0 +1,356 @@
+"""Which online orders does a server know, how far is each decided, and what does a new server learn from clients?
+
+Positions are decided up to the last one that a client has asked for, and somewhat ahead, so that reads have time and
+jobs draw together. An order belongs to an epoch of a run and outlasts its entries: an answer to a client is final. The
+server remembers the orders of a run's epochs that have an entry, and the last few others. If it has forgotten an order,
+it makes no new one before a rank begins the epoch again.
+
+**A server that replaces another one** knows no order. Each client process knows the orders of its epochs as far as they
+were decided at its last draw. Before its next draw it sends them, with the number of first positions that may have been
+answered (`learn`). For `RECOVERY_S` the server decides nothing beyond these, because other processes may know more.
+Then it decides. If a late process was answered other samples than clients of this server have received meanwhile, the
+process is refused, because no sample may be drawn twice unnoticed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brand.errors import UsageError
+from brand.node.decide.online.rounds import Levels, Rounds
+from brand.node.decide.state.division import Division
+from brand.node.decide.state.epoch import Epoch, EpochSetting
+from brand.node.decide.state.features import NOT_ONLINE, Feature
+from brand.node.decide.state.lives import EpochTable, Key, PlanReady
+from brand.node.decide.state.read_queue import ReadQueue
+from brand.node.decide.state.runs import Runs
+from brand.node.decide.state.states import EARLY, SampleStates
+from brand.node.wire.numbers import NodeNumber, RunNumber
+from brand.orders.base.plan import EpochPlan
+from brand.orders.joader.growing import Growing
+from brand.reprs import Reprs
+
+MOST_KEPT: Final = 4
+"""Orders of epochs without an entry that are remembered per run, because a slow process may still draw from them."""
+AHEAD: Final = 1024
+"""Positions that are decided ahead, unless memory bridges more (the channel in JOADER's code)."""
+AHEAD_SHARE: Final = 32
+"""Upper limit on the share of an epoch that is decided ahead: one job's own decisions are shared with no other job."""
+LEAST_AHEAD: Final = 16
+RECOVERY_S: Final = 5.0
+"""Time that an epoch begun by another server waits for the knowledge of client processes."""
+
+
+@dataclass(eq=False, slots=True)
+class OnlineOrder:
+    """The order of one epoch, and the positions that clients have asked for."""
+
+    growing: Growing | None = None
+    """None until a plan is made."""
+    most: int = 0
+    """Clients have asked for positions before this one."""
+    largest: int = 0
+    """Positions of the largest draw."""
+    begun: bool = False
+    """Whether a rank has begun the epoch here."""
+    told: bool = False
+    """Whether a sample was sent to a client, so that decided positions are final."""
+    since_s: float | None = None
+    """The time of the first request for it, or of the first report of what a client knows."""
+
+    def add_request(self, end: int, count: int, now_s: float) -> None:
+        """Note that a client asks for `count` positions before `end`, or wants them decided."""
+        self.most, self.largest = max(self.most, end), max(self.largest, count)
+        self.since_s = now_s if self.since_s is None else self.since_s
+
+    def mark_begun(self) -> None:
+        self.begun = True
+
+    def mark_told(self) -> None:
+        self.told = True
+
+    def set_growing(self, growing: Growing) -> Growing:
+        """Set the order if there was none. Return the order."""
+        if self.growing is None:
+            self.growing = growing
+        return self.growing
+
+
+class OnlineOrderTable(dict[Key, OnlineOrder]):
+    """The online orders of all runs of a node, by run and epoch. A missing order is added, unless it is forgotten."""
+
+    def __init__(self, runs: Runs, lives: EpochTable) -> None:
+        self._runs, self._lives = runs, lives
+        self._over: dict[RunNumber, set[int]] = {}
+        """Epochs whose orders are forgotten, although samples were sent to clients."""
+
+    def __missing__(self, key: Key) -> OnlineOrder:
+        if self.is_over(key):
+            raise UsageError(
+                f"epoch {key[1]} of job {self._runs[key[0]].name} is over, and its order is not remembered"
+            )
+        return self.setdefault(key, OnlineOrder())
+
+    def is_over(self, key: Key) -> bool:
+        """Return whether the order of an epoch is forgotten, although samples were sent to clients."""
+        return key[1] in self._over.get(key[0], ())
+
+    def reopen(self, key: Key) -> OnlineOrder:
+        """Return the order of an epoch that a rank begins or a client knows; a new one if it is forgotten."""
+        self._over.get(key[0], set()).discard(key[1])
+        return self[key]
+
+    def decided(self, key: Key) -> int:
+        order = self.get(key)
+        return 0 if order is None or order.growing is None else order.growing.decided
+
+    def publish(self, key: Key, first: int, most: int) -> NDArray[np.int32]:
+        """Return up to `most` decided samples at positions from `first` on. These positions are final from now on."""
+        if first >= self.decided(key):
+            return np.empty(0, np.int32)
+        order = self[key]
+        order.mark_told()
+        assert order.growing is not None
+        return order.growing.sample_of[first : min(first + most, order.growing.decided)].copy()
+
+    def forget_old(self) -> list[Key]:
+        """Forget runs that have ended, and epochs long before the current ones. Return these epochs."""
+        gone = [key for key in self if key[0] not in self._runs]
+        self._over = {run: epochs for run, epochs in self._over.items() if run in self._runs}
+        idle: dict[RunNumber, list[Key]] = {}
+        for key in self:
+            if key[0] in self._runs and self._lives.get(key) is None:
+                idle.setdefault(key[0], []).append(key)
+        for keys in idle.values():
+            old = sorted(keys)[:-MOST_KEPT]
+            gone += old
+            for run, epoch in (key for key in old if self[key].told):
+                self._over.setdefault(run, set()).add(epoch)
+        for key in gone:
+            del self[key]
+        return gone
+
+
+class OnlineReadQueue(ReadQueue):
+    """Numbers of the reads of a plan with an online order: one read of one sample for each decided position.
+
+    A read's number is its position. The queue never reads an undecided position, because another job may have read it.
+    """
+
+    def __init__(self, plan: EpochPlan, growing: Growing) -> None:
+        super().__init__(plan)
+        self._growing = growing
+        self._known = 0
+        """Positions before this one have been visited."""
+
+    def look(self, states: SampleStates, *, anew: bool = False) -> None:
+        """Queue the reads of due samples at positions that were decided since the last call, or at all of them."""
+        rest, first = (np.arange(0), 0) if anew else (self.rest(), self._known)
+        places = self._growing.sample_of[first : self._growing.decided]
+        wanted = first + np.flatnonzero(states.due(places) | states.are(EARLY, places))
+        self._soon, self._at = np.concatenate((rest, wanted), dtype=np.int32), 0
+        self._known = self._growing.decided
+
+    def deadlines(self, places: NDArray[Any]) -> NDArray[Any]:
+        """Return the position of each place, infinity if it is not decided."""
+        return self._growing.positions(places)
+
+    def put_back(self, places: NDArray[Any]) -> None:
+        """Queue the reads of these places again at their deadlines, as far as these are decided."""
+        positions = self._growing.position_of[places]
+        self._soon, self._at = np.union1d(self.rest(), positions[positions < self._known]).astype(np.int32), 0
+
+
+class OnlineEpoch(Epoch):
+    """The progress of one epoch with an online order. Each node has such an epoch for itself.
+
+    The epoch needs all samples that ranks will draw and waits for each of them, although most have no position yet. It
+    holds the samples of these that another job reads, and reads only samples with a decided position.
+    """
+
+    def __init__(
+        self, plan: EpochPlan, division: Division, number: int, setting: EpochSetting, growing: Growing
+    ) -> None:
+        super().__init__(replace(plan, sample_of=growing.sample_of), division, number, setting)
+        self.growing = growing
+        self.reads: OnlineReadQueue = OnlineReadQueue(self.plan, growing)
+
+    def decides(self, positions: NDArray[np.int64]) -> bool:
+        return int(positions.max()) < self.growing.decided
+
+    def waits_for_reads(self, positions: NDArray[np.int64]) -> bool:
+        return self.decides(positions) and super().waits_for_reads(positions)
+
+    def expecting(
+        self, ranks: Mapping[int, NodeNumber], fronts: Mapping[int, int], read_of: NDArray[Any] | None = None
+    ) -> Iterator[int]:
+        """Add ranks that draw. The rank of each sample is open, so the first rank makes the epoch need all samples."""
+        del fronts, read_of
+        first = not self.ranks
+        self.ranks |= ranks
+        start = self.division.start
+        if first and ranks and start < self.division.samples:  # if not, nothing is read ahead
+            places = self.plan.sample_of[min(start, self.growing.decided) :]
+            self.states.expect(places[~self._setting.limits.never_held()[places]])
+            self.progress.expect(len(places))
+            self.reads.look(self.states, anew=True)
+            yield len(places)
+
+    def on_growth(self, *, anew: bool) -> None:
+        """Note that more of the order is decided; `anew`: earlier positions have changed, too."""
+        self.reads.look(self.states, anew=anew)
+
+    def give_up_before(self, position: int) -> NDArray[Any]:
+        return super().give_up_before(min(position, self.growing.decided))
+
+
+class OnlineOrders(Feature, Reprs, shows="orders _rounds"):
+    """Decides the online orders of all runs of a node. `samples`: of the data set."""
+
+    def __init__(self, runs: Runs, lives: EpochTable, samples: int) -> None:
+        self._runs, self._lives = runs, lives
+        self.orders = OnlineOrderTable(runs, lives)
+        self._rounds = Rounds(samples)
+        self._levels: dict[Key, Levels] = {}
+
+    @property
+    def hurries(self) -> bool:
+        return self._rounds.is_due(self._levels)
+
+    # -- events ------------------------------------------------------------------------------------------------------
+
+    def begin(self, key: Key) -> None:
+        if self._runs[key[0]].order.grows:
+            self.orders.reopen(key).mark_begun()
+
+    def ask(self, key: Key, positions: NDArray[np.int64], now_s: float) -> None:
+        if self._runs[key[0]].order.grows:
+            self.orders[key].add_request(int(positions.max()) + 1, len(positions), now_s)
+
+    def answer(self, key: Key) -> int:
+        """Note that samples are sent to a client. Return the number of decided positions, 0 for other orders."""
+        if self._runs[key[0]].order.grows:
+            self.orders[key].mark_told()
+        return self.orders.decided(key)
+
+    def make(
+        self, key: Key, ready: PlanReady, division: Division, number: int, setting: EpochSetting
+    ) -> OnlineEpoch | None:
+        plan = ready.plan
+        if not plan.grows:
+            return None
+        order = self.orders.reopen(key)
+        growing = order.growing or order.set_growing(Growing(plan.sample_of, plan.mapping.samples, ready.read_of))
+        if ready.begin.times and division.start > growing.decided:  # no rank draws before the start
+            self._rounds.leave(key)
+            growing.skip_to(division.start)
+        return OnlineEpoch(plan, division, number, setting, growing)
+
+    def is_over(self, key: Key) -> bool:
+        return self.orders.is_over(key)
+
+    def forget_runs(self) -> None:
+        for key in self.orders.forget_old():
+            self._rounds.leave(key)
+
+    def learn(self, key: Key, first: int, places: NDArray[Any], sure: int, now_s: float) -> None:
+        """Take the samples that a client knows at positions from `first` on.
+
+        The client may have been answered positions before `sure`. Raises `UsageError`.
+        """
+        mine = self._runs[key[0]].order
+        if not mine.grows:
+            raise UsageError(NOT_ONLINE)
+        if (
+            first + len(places) > mine.draws
+            or sure > mine.draws
+            or (places < 0).any()
+            or (places >= mine.samples).any()
+        ):
+            raise UsageError(
+                f"samples or positions beyond the {mine.draws:,} positions of an epoch of {mine.samples:,} samples"
+            )
+        order = self.orders.reopen(key)
+        growing = order.growing or order.set_growing(Growing.of(mine.mapping, mine.subset))
+        if first > growing.decided:
+            raise UsageError(f"samples from position {first:,} on, but only {growing.decided:,} positions are decided")
+        order.add_request(0, 0, now_s)
+        before, end = growing.decided, min(first + len(places), sure)
+        agreed = growing.agree(first, places)
+        anew = agreed < end and first == 0 and not order.told
+        if anew:  # this server has decided ahead, and no client has received these decisions
+            growing.restart()
+            agreed = growing.agree(first, places)
+        if anew or growing.decided != before:
+            self._rounds.leave(key)
+            self._grow(key, anew=anew)
+        if agreed < end:
+            raise UsageError(
+                f"epoch {key[1]} is under way with another order than this process has: load the last state in a job "
+                "of another name"
+            )
+
+    def want(self, key: Key, position: int, now_s: float) -> None:
+        """Note that a client wants the order before a position. Raises `UsageError`."""
+        order = self.orders[key]
+        if order.begun:  # if not, another server has decided the order, and other processes know it
+            order.add_request(min(position, self._runs[key[0]].order.draws), 0, now_s)
+
+    # -- steps -------------------------------------------------------------------------------------------------------
+
+    def step(self, now_s: float, bridge: int) -> None:
+        """Decide the positions that are needed, one piece at a time. `bridge`: about how many samples memory holds."""
+        self.forget_runs()
+        self._levels = {}
+        for key, order in self.orders.items():
+            levels = self._levels_of(key, order, now_s, bridge)
+            if levels is None:
+                self._rounds.leave(key)
+                continue
+            self._levels[key] = levels
+            if key not in self._rounds:
+                mine = self._runs[key[0]].order
+                assert order.growing is not None
+                self._rounds.enter(key, mine.seed, mine.policy.common, order.growing)
+        for key in self._rounds.step(self._levels):
+            self._grow(key, anew=False)
+
+    def _levels_of(self, key: Key, order: OnlineOrder, now_s: float, bridge: int) -> Levels | None:
+        """Return how far an order has to be decided, or None if there is nothing to do for it now."""
+        growing, epoch = order.growing, self._epoch(key)
+        if growing is None or growing.complete or _waits(order, now_s):
+            return None
+        draws, at, ahead = len(growing.sample_of), order.most, 0
+        if epoch is not None and epoch.division.start < draws and self._is_next(key, order):
+            at = max(at, epoch.progress.start)
+            ahead = max(2 * order.largest, min(max(AHEAD, bridge), max(LEAST_AHEAD, draws // AHEAD_SHARE)))
+        elif growing.decided >= at:
+            return None
+        return Levels(min(draws, at + ahead // 2), min(draws, at + ahead))
+
+    def _is_next(self, key: Key, order: OnlineOrder) -> bool:
+        """Return whether a rank has begun the epoch, or the epoch before is decided completely."""
+        before = (key[0], key[1] - 1)
+        known = self.orders.get(before)
+        whole = known is None or known.growing is None or known.growing.complete
+        return order.begun or whole or self._epoch(before) is None
+
+    def _grow(self, key: Key, *, anew: bool) -> None:
+        epoch = self._epoch(key)
+        if epoch is not None:
+            epoch.on_growth(anew=anew)
+
+    def _epoch(self, key: Key) -> OnlineEpoch | None:
+        life = self._lives.get(key)
+        live = None if life is None else life.live
+        return live.epoch if live is not None and isinstance(live.epoch, OnlineEpoch) else None
+
+
+def _waits(order: OnlineOrder, now_s: float) -> bool:
+    """Return whether nothing is decided yet because client processes may know another server's decisions."""
+    return not order.begun and order.since_s is not None and now_s - order.since_s < RECOVERY_S
