@@ -26,7 +26,7 @@ from bench import harness
 from bench.harness import Outcome, Rival
 from brand.cluster.greeting import Greeting
 from brand.cluster.peers import PeerStreams
-from brand.node.serve.tuning import tune_server_process
+from brand.node.serve.process import tune_server_process
 from brand.node.wire.network import MAX_UNSENT, Closed, Event, Opened, PeerStream, Received
 
 SIZES: Final = (256 << 10, 1 << 20, 4 << 20)

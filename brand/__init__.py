@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from brand.formats.preparation import DecodeAudio as DecodeAudio
     from brand.formats.preparation import DecodeImage as DecodeImage
     from brand.node.setup.caching import Cache as Cache
-    from brand.node.setup.tls import Tls as Tls
+    from brand.node.setup.server_spec import Tls as Tls
     from brand.storage.dataset.reader import Reader as Reader
     from brand.storage.dataset.reader import open as open  # noqa: A004 - as gzip.open
     from brand.torch import BrandDataset as BrandDataset
@@ -59,7 +59,7 @@ _HOMES: Final = {
     "DecodeImage": "brand.formats.preparation",
     "Reader": "brand.storage.dataset.reader",
     "DecodeAudio": "brand.formats.preparation",
-    "Tls": "brand.node.setup.tls",
+    "Tls": "brand.node.setup.server_spec",
     "Waveform": "brand.formats.media",
     "open": "brand.storage.dataset.reader",
     "pack": "brand.chunker",

@@ -13,7 +13,7 @@ import pytest
 
 from brand.chunker import convert_audio, convert_images
 from brand.cluster import supervisor
-from brand.node.client import launch, session
+from brand.node.client import connector, session
 from brand.stores import cloud
 from brand.testing import node as running_node
 from tests import places, pythonchild, rounds
@@ -91,7 +91,7 @@ def patience() -> Iterator[None]:
     Nor does this process ask a store for anything anew, so requests can be counted.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(launch, "START_LIMIT_S", LIMIT_S)
+        patch.setattr(connector, "START_LIMIT_S", LIMIT_S)
         patch.setattr(session, "START_LIMIT_S", LIMIT_S)
         patch.setattr(session, "ANSWER_LIMIT_S", LIMIT_S)
         patch.setattr(running_node, "END_LIMIT_S", LIMIT_S)

@@ -16,22 +16,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from brand.cluster.greeting import Greeting
-from brand.cluster.link import PeerLink
-from brand.cluster.parcel import Unpacking
+from brand.cluster.greeting import Greeting, Nonces
 from brand.cluster.peers import PeerStreams
-from brand.cluster.proof import Nonces
 from brand.cluster.serving import Attendance
-from brand.cluster.streams import Streams
+from brand.cluster.streams import PeerLink, Streams, Unpacking
 from brand.cluster.supervisor import LineBuffer
 from brand.errors import DecodeError
 from brand.node.client.client import Client
 from brand.node.client.session import Session
 from brand.node.decide.state.account import Account, Conduct
 from brand.node.decide.state.division import Division
-from brand.node.serve.clients import Clients
+from brand.node.serve.clients import Clients, Lifetime
 from brand.node.serve.executor import Executor, Readers
-from brand.node.serve.lifetime import Lifetime
 from brand.node.serve.troubles import Troubles
 from brand.node.setup.server_spec import ServerSpec
 from brand.node.wire.connection import Channel
@@ -83,8 +79,8 @@ GREETING = Greeting("set", 0, 2, 4096, None, "0")
 EXPECTED: dict[str, tuple[Callable[[Path, str, ExitStack], object], str]] = {
     "Account": (lambda *_: Account(Division(8, 0, 2)), "Account(0 of 8 positions drawn by 0, 0 repeated)"),
     "Conduct": (lambda *_: Conduct([]), "Conduct(processes [], fault None)"),
-    "Unpacking": (lambda *_: Unpacking(), "Unpacking(parcels)"),
-    "Nonces": (lambda *_: Nonces(), "Nonces([] used, newest period first)"),
+    "Unpacking": (lambda *_: Unpacking(), "Unpacking(alone=False)"),
+    "Nonces": (lambda *_: Nonces(), "Nonces(periods=[])"),
     "Attendance": (
         lambda *_: Attendance(["a:1", "b:2", "c:3"], 1),
         "Attendance(peers=['a:1', 'b:2', 'c:3'], missing={0: '', 2: ''}, refusal=None)",
@@ -113,15 +109,18 @@ EXPECTED: dict[str, tuple[Callable[[Path, str, ExitStack], object], str]] = {
         lambda *a: _closed(Clients(random_address(), _selector(a[2]), lambda *_: None, lambda _: None), a[2]),
         "Clients(channels={}, numbers=0)",
     ),
-    "Channel": (lambda *a: Channel(ClientNumber(7), _socket(a[2])), "Channel(7, not greeted, 0 B in, 0 B out)"),
+    "Channel": (
+        lambda *a: Channel(ClientNumber(7), _socket(a[2])),
+        "Channel(number=7, greeted=False, closing=False, inbox=0 B, outbox=0 B)",
+    ),
     "Troubles": (
         lambda *_: Troubles(str, lambda _: 0, 8),
-        "Troubles(0 counted and not logged, late draws of clients [])",
+        "Troubles(counted=0, told={})",
     ),
     "Session": (
         lambda *a: _closed(Session(a[1], StoredDataSet(a[0]).id, os.getpid()), a[2]),
-        "Session(address='ADDRESS', alive=True, numbers={}, server=ServerFacts(share=1.0, nodes=1, remote_share=0.0, "
-        "listens_at=None, joined=False, node=0, process=NUMBER))",
+        "Session(address='ADDRESS', alive=True, numbers={}, server=ServerFacts(share=1, nodes=1, remote_share=0, "
+        f"listens_at=None, joined=False, node=0, process={os.getpid():,}))",
     ),
     "BrandSampler": (
         lambda *a: BrandSampler(BrandDataset(a[0], server=a[1]), seed=3),

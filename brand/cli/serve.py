@@ -21,14 +21,12 @@ from brand.cluster import serving
 from brand.cluster.launcher import NODE
 from brand.errors import StorageError, UsageError
 from brand.node.serve.http import HttpPort, check_where, derived_token
+from brand.node.serve.process import tune_server_process
 from brand.node.serve.server import NodeServer
-from brand.node.serve.tuning import tune_server_process
 from brand.node.setup.caching import parse_cache
-from brand.node.setup.member import Member
+from brand.node.setup.decoding import Prepared
 from brand.node.setup.memory import SIZE, check_unit, memory_bytes
-from brand.node.setup.preparing import Prepared
-from brand.node.setup.server_spec import ServerSpec
-from brand.node.setup.tls import Tls
+from brand.node.setup.server_spec import Member, ServerSpec, Tls
 from brand.node.wire.connection import own_address
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.io.files import no_descriptor_left
@@ -211,7 +209,7 @@ def serve(
 def _server(spec: ServerSpec) -> NodeServer:
     if spec.member is None:
         return NodeServer(spec)
-    from brand.cluster.member import server_of  # only here: gRPC takes longer to load than other verbs need
+    from brand.cluster.process import server_of  # only here: gRPC takes longer to load than other verbs need
 
     return server_of(spec)
 

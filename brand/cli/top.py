@@ -16,7 +16,7 @@ import click
 
 from brand.cli.output import duration, echo, print_json, size
 from brand.errors import ServerError, UsageError, counted
-from brand.node.client.look import look_at
+from brand.node.client.connector import look_at
 from brand.node.serve.http import HttpPort
 from brand.node.wire.connection import own_addresses
 from brand.printable import printable

@@ -3,16 +3,10 @@
 peers      PeerStreams: the streams to and from all other nodes
 asking     a stream to one node, opened again whenever it ends
 answering  the server to which the other nodes open their streams
-streams    open streams and their events
-link       messages under way to one node
-parcel     sends small messages together
-greeting   the settings that must be equal on all nodes
-proof      a proof that the other side knows the token
-tls        certificates
-options    settings of gRPC
-address    host and port
-member     a data server that is one of several
-process    the process of such a server, started by a training
+streams    open streams, their events, and the messages under way on each
+greeting   the settings that must be equal on all nodes, and a proof that the other side knows the token
+options    settings and certificates of gRPC
+process    a data server that is one of several, and its process, which a training starts
 serving    reports about the other nodes, for a server started by a user
 launcher   the commands that start all nodes, and their hosts
 supervisor runs these commands, together

@@ -14,16 +14,12 @@ from typing import Any, Final, NoReturn
 
 import grpc
 
-from brand.cluster.address import check_free, split_address
-from brand.cluster.greeting import Greeting, disagreement
-from brand.cluster.link import PeerLink
-from brand.cluster.options import ANSWERING, EXCHANGE, GREET, HELLO, PROOF, WELCOME, said
-from brand.cluster.proof import Nonces, PeerHello, Token
-from brand.cluster.streams import Streams
-from brand.cluster.tls import server_credentials
+from brand.cluster.greeting import Greeting, Nonces, PeerHello, Token, disagreement
+from brand.cluster.options import ANSWERING, HELLO, PROOF, SERVICE, WELCOME, said, server_credentials
+from brand.cluster.streams import PeerLink, Streams
 from brand.errors import BrandError, ServerError
-from brand.node.setup.tls import Tls
-from brand.node.wire.network import PeerStream
+from brand.node.setup.server_spec import Tls
+from brand.node.wire.network import PeerStream, check_free, split_address
 from brand.reprs import Reprs
 
 STRANGER: Final = "not let in"
@@ -51,7 +47,11 @@ class StreamServer(Reprs, shows="_greeting.node _greeting.nodes address _streams
         calls = 2 * greeting.nodes + _SPARE
         self._pool = ThreadPoolExecutor(2 * calls, thread_name_prefix="answer")
         self._server = grpc.server(self._pool, options=ANSWERING, maximum_concurrent_rpcs=calls)
-        self._server.add_generic_rpc_handlers((_Methods(self),))
+        handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
+            "Greet": grpc.stream_unary_rpc_method_handler(self.greet),
+            "Exchange": grpc.stream_stream_rpc_method_handler(self.exchange),
+        }
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
         try:
             if tls is None:
                 port = self._server.add_insecure_port(bind)
@@ -64,7 +64,6 @@ class StreamServer(Reprs, shows="_greeting.node _greeting.nodes address _streams
         self._server.start()
 
     def close(self) -> None:
-        """End the server and its threads. The caller has closed the streams before."""
         # Calls whose streams are closed end by themselves, and notify the other side. Cancelling them here would race
         # with that, and the other side would see a broken stream.
         stopped = self._server.stop(_STOP_S).wait(2 * _STOP_S)
@@ -75,7 +74,6 @@ class StreamServer(Reprs, shows="_greeting.node _greeting.nodes address _streams
         return self._nonces.make()
 
     def exchange(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
-        """Serve a stream from its first byte to its last."""
         said: dict[str, Any] = dict(context.invocation_metadata())
         hello = said.get(HELLO, b"")
         if not compare_digest(self._token.of_asking(hello), said.get(PROOF, b"")):
@@ -124,16 +122,3 @@ class StreamServer(Reprs, shows="_greeting.node _greeting.nodes address _streams
             self._turned_away = line
             log.warning("%s", line)
         context.abort(code, said(reason))
-
-
-class _Methods(grpc.GenericRpcHandler):
-    """The two methods of the gRPC server; their messages are plain bytes."""
-
-    def __init__(self, answering: StreamServer) -> None:
-        self._methods: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
-            GREET: grpc.stream_unary_rpc_method_handler(answering.greet),
-            EXCHANGE: grpc.stream_stream_rpc_method_handler(answering.exchange),
-        }
-
-    def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[bytes, bytes] | None:
-        return self._methods.get(handler_call_details.method)

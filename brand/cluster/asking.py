@@ -15,16 +15,22 @@ from typing import Any, Final
 
 import grpc
 
-from brand.cluster.address import split_address
-from brand.cluster.greeting import Greeting, disagreement
-from brand.cluster.link import PeerLink
-from brand.cluster.options import ANSWER_LIMIT_S, ASKING, EXCHANGE, GREET, HELLO, PROOF, WELCOME, said
-from brand.cluster.proof import NONCE, PeerHello, Token
-from brand.cluster.streams import Streams
-from brand.cluster.tls import channel_credentials
+from brand.cluster.greeting import NONCE, Greeting, PeerHello, Token, disagreement
+from brand.cluster.options import (
+    ANSWER_LIMIT_S,
+    ASKING,
+    EXCHANGE,
+    GREET,
+    HELLO,
+    PROOF,
+    WELCOME,
+    channel_credentials,
+    said,
+)
+from brand.cluster.streams import PeerLink, Streams
 from brand.errors import BrandError, ProtocolError
-from brand.node.setup.tls import Tls
-from brand.node.wire.network import Closed, PeerStream
+from brand.node.setup.server_spec import Tls
+from brand.node.wire.network import Closed, PeerStream, split_address
 from brand.reprs import Reprs
 
 FIRST_PAUSE_S: Final = 0.1
@@ -57,7 +63,6 @@ class StreamClient(Reprs, shows="_stream.node _address _channel"):
                 self._channel.close()
 
     def join(self, limit_s: float) -> None:
-        """Wait for the thread to end, after `close`."""
         self._thread.join(limit_s)
 
     def _run(self) -> None:
@@ -112,7 +117,7 @@ class StreamClient(Reprs, shows="_stream.node _address _channel"):
         metadata = ((HELLO, hello), (PROOF, self._token.of_asking(hello)))
         exchange: grpc.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(EXCHANGE)
         call = exchange(link.outgoing(), metadata=metadata)
-        link.cancel = call.cancel
+        link.carry(call.cancel)
         try:
             self._check(call, hello)
             if self._streams.open(link):

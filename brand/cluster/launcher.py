@@ -15,10 +15,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from brand.cluster.address import split_address
 from brand.cluster.greeting import MAX_NODES
 from brand.cluster.namespaces import Namespace
 from brand.errors import UsageError, counted
+from brand.node.wire.network import split_address
 
 PORT: Final = 7070
 """The port on which nodes listen for each other by default."""

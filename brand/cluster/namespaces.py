@@ -100,7 +100,6 @@ def _check(count: int, rate: str | None) -> None:
 
 
 def _remove_stale() -> None:
-    """Remove namespaces whose process has ended."""
     for path in sorted(_NAMES.iterdir()) if _NAMES.is_dir() else []:
         match = _OURS.fullmatch(path.name)
         if match and not Path(f"/proc/{match[1]}").exists():
@@ -113,7 +112,6 @@ def _remove(name: str) -> None:
 
 
 def _run(command: list[str]) -> None:
-    """Run a command. Raises `ServerError` if it fails."""
     done = _call(command)
     if done.returncode:
         said = done.stderr.strip() or f"exit code {done.returncode}"

@@ -1,16 +1,20 @@
-"""Settings of gRPC: names of the two methods, limits, and options that reveal a dead peer or lost link in seconds."""
+"""Settings of gRPC: methods, limits, certificates, and options that reveal a dead peer or lost link in seconds."""
 
 from __future__ import annotations
 
 from typing import Final
 
+import grpc
+
+from brand.node.setup.server_spec import Tls, bytes_of
 from brand.printable import printable
 
 MAX_MESSAGE: Final = 8 << 20
 """Largest message in bytes, both ways. gRPC refuses a larger message as soon as it has read its length."""
-GREET: Final = "/brand.Peers/Greet"
+SERVICE: Final = "brand.Peers"
+GREET: Final = f"/{SERVICE}/Greet"
 """Empty -> nonce."""
-EXCHANGE: Final = "/brand.Peers/Exchange"
+EXCHANGE: Final = f"/{SERVICE}/Exchange"
 """Messages <-> messages."""
 HELLO: Final = "brand-hello-bin"
 WELCOME: Final = "brand-welcome-bin"
@@ -58,3 +62,16 @@ ASKING: Final[Options] = [
 def said(text: str | None) -> str:
     """Return text from another node, made safe for a message or a log."""
     return printable((text or "")[:MAX_REASON])[:MAX_REASON]
+
+
+def server_credentials(tls: Tls) -> grpc.ServerCredentials:
+    """Return credentials for the answering side. Raises `UsageError`."""
+    pair = (bytes_of(tls.key), bytes_of(tls.cert))
+    return grpc.ssl_server_credentials([pair], bytes_of(tls.ca), require_client_auth=tls.mutual)
+
+
+def channel_credentials(tls: Tls) -> grpc.ChannelCredentials:
+    """Return credentials for the asking side. Raises `UsageError`."""
+    if not tls.mutual:
+        return grpc.ssl_channel_credentials(bytes_of(tls.ca))
+    return grpc.ssl_channel_credentials(bytes_of(tls.ca), bytes_of(tls.key), bytes_of(tls.cert))

@@ -1,11 +1,7 @@
 """The streams between the nodes of a cluster, over gRPC: `PeerStreams` is the `Network` of `brand.node`.
 
-A node answers on the streams that others open to its server, and asks on those that it opens to theirs:
-
-    asking    one thread for each other node: connects, greets, receives
-    answering a gRPC server: checks greetings, sends and receives
-    streams   open streams; one bounded queue of events from all those threads to the loop
-    link      messages under way to one node
+A node answers on the streams that others open to its server (`StreamServer`), and asks on those that it opens to theirs
+(`StreamClient`: one thread for each other node). One bounded queue (`Streams`) has the events of all threads.
 
 All state is behind the locks of `Streams` and `PeerLink`. The loop's calls never wait, except `close`.
 """
@@ -15,16 +11,14 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from brand.cluster.address import split_address
 from brand.cluster.answering import StreamServer
 from brand.cluster.asking import StreamClient
-from brand.cluster.greeting import Greeting
+from brand.cluster.greeting import Greeting, Token
 from brand.cluster.options import MAX_MESSAGE
-from brand.cluster.proof import Token
 from brand.cluster.streams import Streams
 from brand.errors import UsageError
-from brand.node.setup.tls import Tls
-from brand.node.wire.network import Event, PeerStream
+from brand.node.setup.server_spec import Tls
+from brand.node.wire.network import Event, PeerStream, split_address
 from brand.reprs import Reprs
 
 CLOSE_S: Final = 2.0
@@ -50,16 +44,7 @@ class PeerStreams(Reprs, shows="_greeting.node _greeting.nodes address _streams"
         except BaseException:
             self._streams.close()
             raise
-
-    @property
-    def address(self) -> str:
-        """The address at which it listens: `host:port`."""
-        return self._answering.address
-
-    @property
-    def wake(self) -> int:
-        """A descriptor that is readable while there are events, or when a full stream has capacity again."""
-        return self._streams.wake
+        self.address, self.wake = self._answering.address, self._streams.wake
 
     def connect(self, addresses: dict[int, str]) -> None:
         """Open a stream to each of these nodes, and open it again whenever it ends. Raises `UsageError`."""
@@ -72,7 +57,6 @@ class PeerStreams(Reprs, shows="_greeting.node _greeting.nodes address _streams"
             self._asking.append(StreamClient(node, address, me, self._token, self._tls, self._streams))
 
     def events(self) -> list[Event]:
-        """Return the events since the last call."""
         return self._streams.take()
 
     def send(self, stream: PeerStream, message: bytes) -> None:
@@ -88,18 +72,15 @@ class PeerStreams(Reprs, shows="_greeting.node _greeting.nodes address _streams"
             self._streams.end(link, f"node {stream.node} does not receive the messages sent to it")
 
     def unsent(self, stream: PeerStream) -> int:
-        """Return the bytes that the other side has not received yet; 0 if the stream is not open."""
         link = self._streams.find(stream)
         return 0 if link is None else link.unsent
 
     def hang_up(self, stream: PeerStream, reason: str) -> None:
-        """End a stream. Has no effect if it is not open."""
         link = self._streams.find(stream)
         if link is not None:
             self._streams.end(link, reason)
 
     def close(self) -> None:
-        """End all streams and threads, and close all descriptors."""
         self._streams.close()
         for asking in self._asking:
             asking.close()

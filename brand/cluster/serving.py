@@ -14,10 +14,9 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from brand.cluster.address import split_address
 from brand.errors import UsageError, counted
 from brand.node.serve.server import NodeServer
-from brand.node.wire.network import Closed, Opened
+from brand.node.wire.network import Closed, Opened, split_address
 from brand.reprs import Reprs
 
 REMIND_S: Final = 5.0
@@ -61,7 +60,7 @@ def only_here(bind: str, peers: Sequence[str]) -> str:
     return f"here {host} is {named}, which no other host reaches: list its IP address, or --bind 0.0.0.0:{port}"
 
 
-class Attendance(Reprs, shows="_peers _missing _refusal"):
+class Attendance(Reprs, shows="_peers _missing refusal"):
     """Which other nodes are reachable, according to the server's events? Safe for several threads."""
 
     def __init__(self, peers: Sequence[str], node: int) -> None:
@@ -69,12 +68,8 @@ class Attendance(Reprs, shows="_peers _missing _refusal"):
         self._missing = {other: "" for other in range(len(peers)) if other != node}
         """Reasons by unreachable node; empty if a reason is unknown."""
         self._met = not self._missing
-        self._refusal: str | None = None
-
-    @property
-    def refusal(self) -> str | None:
+        self.refusal: str | None = None
         """Why the server must give up; None if it need not."""
-        return self._refusal
 
     def take(self, event: Opened | Closed) -> str:
         """Handle an event. Returns a text for the user; empty if there is none."""
@@ -86,7 +81,7 @@ class Attendance(Reprs, shows="_peers _missing _refusal"):
                 was_there = node not in self._missing
                 self._missing[node] = "" if was_there else event.reason
                 if event.refused and not self._met:
-                    self._refusal = event.reason
+                    self.refusal = event.reason
                 return f"node {node} at {self._peers[node]} is lost: {event.reason}" if was_there else ""
             self._missing.pop(node, None)
             if not self._missing:

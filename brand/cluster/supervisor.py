@@ -13,11 +13,11 @@ import os
 import selectors
 import signal
 import socket
-import subprocess
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from subprocess import PIPE, Popen, TimeoutExpired
 from typing import Final
 
 from brand.cluster.launcher import Start
@@ -53,7 +53,7 @@ class LineBuffer(Reprs, shows="_rest"):
         return [line.decode(errors="backslashreplace").rstrip("\r") for line in lines]
 
 
-class Child:
+class Child(Reprs, shows="node where _process.pid address met"):
     """One node's process. Raises `ServerError` if its command cannot be run."""
 
     def __init__(self, node: int, start: Start, token: str) -> None:
@@ -66,31 +66,23 @@ class Child:
         """The node's last lines while the supervisor stops all nodes."""
         try:
             # A session of its own: Ctrl-C is for the launcher, which then stops all.
-            self._process = subprocess.Popen(
-                start.command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                start_new_session=True,
-            )
+            self._process = Popen(start.command, stdin=PIPE, stdout=PIPE, stderr=PIPE, start_new_session=True)
         except OSError as error:
             raise ServerError(f"{self} cannot be started: {start.command[0]}: {error.strerror}") from None
-        assert self._process.stdout is not None
-        assert self._process.stderr is not None
-        self.pipes = {self._process.stdout.fileno(): LineBuffer(), self._process.stderr.fileno(): LineBuffer()}
+        stdin, stdout, stderr = self._process.stdin, self._process.stdout, self._process.stderr
+        assert stdin is not None
+        assert stdout is not None
+        assert stderr is not None
+        self._stdin, self._outputs = stdin, (stdout, stderr)
+        self.pipes = {output.fileno(): LineBuffer() for output in self._outputs}
         """Unfinished lines of its output, by descriptor."""
-        self.out = self._process.stdout.fileno()
         self.life = os.pidfd_open(self._process.pid)
         """Readable when the process has ended."""
         for descriptor in self.pipes:
             os.set_blocking(descriptor, False)
         with suppress(BrokenPipeError):  # the process has ended, and its output has the reason
-            assert self._process.stdin is not None
-            self._process.stdin.write(f"{token}\n".encode())
-            self._process.stdin.flush()
-
-    def __repr__(self) -> str:
-        return f"Child({self}, process {self._process.pid}, address {self.address!r}, met {self.met})"
+            stdin.write(f"{token}\n".encode())
+            stdin.flush()
 
     def __str__(self) -> str:
         return f"node {self.node} at {self.where}"
@@ -114,11 +106,21 @@ class Child:
             return lines, True
         return lines + self.pipes[descriptor].take(b""), False
 
+    def gives_address(self, descriptor: int, line: str) -> bool:
+        """Return whether a line is the address of this node, and remember it."""
+        if descriptor != self._outputs[0].fileno() or not line.startswith(PREFIX) or self.address is not None:
+            return False
+        self.address = line
+        return True
+
+    def note(self, line: str, everybody: str) -> None:
+        """Note that all nodes are connected if a line says so."""
+        self.met = self.met or line == everybody
+
     def end(self) -> None:
         """Close the process's standard input, which stops the node."""
-        assert self._process.stdin is not None
         with suppress(BrokenPipeError):
-            self._process.stdin.close()
+            self._stdin.close()
 
     def signal(self, how: signal.Signals) -> None:
         """Send a signal to the process and to all processes that it has started."""
@@ -129,11 +131,10 @@ class Child:
         """Wait for the process, and close its pipes and descriptors."""
         self.end()
         # Even SIGKILL does not end a process that waits for a lost file system.
-        with suppress(subprocess.TimeoutExpired):
+        with suppress(TimeoutExpired):
             self._process.wait(KILL_LIMIT_S)
-        for pipe in (self._process.stdout, self._process.stderr):
-            assert pipe is not None
-            pipe.close()
+        for output in self._outputs:
+            output.close()
         os.close(self.life)
 
 
@@ -178,7 +179,6 @@ class Supervisor(Reprs, shows="_running _nodes _stopped _ready _failure"):
             self._stop_start.send(b"x")
 
     def close(self) -> None:
-        """Close all pipes and descriptors. No node runs any more."""
         for child in self._children:
             child.close()
         self._selector.close()
@@ -225,10 +225,9 @@ class Supervisor(Reprs, shows="_running _nodes _stopped _ready _failure"):
             self._selector.unregister(descriptor)
             del child.pipes[descriptor]
         for line in lines:
-            if descriptor == child.out and line.startswith(PREFIX) and child.address is None:
-                child.address = line
+            if child.gives_address(descriptor, line):
                 continue
-            child.met = child.met or line == everybody(self._nodes)
+            child.note(line, everybody(self._nodes))
             if self._stopping:
                 child.last_words.append(line)
             else:

@@ -31,8 +31,7 @@ from brand.node.decide.state.epoch import Epoch, to_read
 from brand.node.decide.state.members import Members
 from brand.node.decide.state.tasks import MakePlan, Number
 from brand.node.decide.stimuli import ClientBegins, ClientRegisters, KeptChosen, NodeSays, PlanMade, StreamOpens
-from brand.node.memory.page_memory import NoMemory
-from brand.node.memory.pool import PagePool
+from brand.node.memory.pages import NoMemory, PagePool
 from brand.node.memory.residents import Residents
 from brand.node.setup.measure import lay_out
 from brand.node.setup.memory import Memory

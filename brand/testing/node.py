@@ -23,8 +23,8 @@ from brand.node.client.client import Client
 from brand.node.serve.server import NodeServer
 from brand.node.setup.caching import Cache
 from brand.node.setup.choose import DEFAULT_DEPTH
+from brand.node.setup.decoding import Prepared
 from brand.node.setup.memory import Memory
-from brand.node.setup.preparing import Prepared
 from brand.node.setup.server_spec import ServerSpec
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.testing.storage import Habit

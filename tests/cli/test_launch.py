@@ -17,8 +17,8 @@ import pytest
 from brand.cluster.launcher import free_ports
 from brand.errors import ServerError
 from brand.formats.preparation import DecodeImage
-from brand.node.client.look import look_at
-from brand.node.client.wants import DecodeSpecs
+from brand.node.client.connector import look_at
+from brand.node.client.decoded import DecodeSpecs
 from tests.made_orders import order_of
 from tests.several_nodes.support import Rank, check_epoch, draw_in_step, node_of
 from tests.support import LIMIT_S, Outcome, brand, running_brand, wait_until

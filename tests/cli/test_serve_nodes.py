@@ -17,7 +17,7 @@ import pytest
 
 from brand.chunker import convert_images
 from brand.cluster.launcher import free_ports
-from brand.node.client.look import look_at
+from brand.node.client.connector import look_at
 from tests.cli.test_launch import certificate, check_draws
 from tests.several_nodes.support import TOKEN
 from tests.support import LIMIT_S, brand, options, wait_until

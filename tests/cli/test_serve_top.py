@@ -18,7 +18,7 @@ import pytest
 from brand import BrandDataset, BrandLoader
 from brand.cli import top
 from brand.cli.serve import as_memory
-from brand.node.client.look import look_at
+from brand.node.client.connector import look_at
 from brand.node.wire.connection import listen, own_address, own_addresses, second_address
 from brand.testing.node import RunningServer, random_address, running_server
 from tests.cli.test_terminal import on_terminal, plain

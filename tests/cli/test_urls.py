@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from brand.chunker import convert_audio, convert_images
-from brand.node.client.look import look_at
+from brand.node.client.connector import look_at
 from brand.storage.maintenance import verify as verifying
 from brand.stores import ahead, cloud
 from tests.cli.test_hostile_names import assert_harmless

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import trustme
 
-from brand.node.setup.tls import Tls
+from brand.node.setup.server_spec import Tls
 from tests.cluster.support import Node, asking, running
 
 

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brand.cluster.address import check_free
 from brand.cluster.launcher import (
     SSH_OPTIONS,
     Host,
@@ -23,6 +22,7 @@ from brand.cluster.launcher import (
 )
 from brand.cluster.namespaces import Namespace
 from brand.errors import UsageError
+from brand.node.wire.network import check_free
 
 TAIL = ["--token-file", "-", "--until-eof"]
 

@@ -9,7 +9,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from brand.cluster.parcel import MAX_COUNT, PARCEL, Unpacking, pack
+from brand.cluster.streams import MAX_COUNT, PARCEL, Unpacking, pack
 from brand.errors import ProtocolError
 
 SIZES = st.integers(0, 2000) | st.integers(PARCEL - 12, PARCEL + 12) | st.integers(0, 1_200_000)

@@ -15,9 +15,9 @@ from contextlib import closing
 
 import pytest
 
-from brand.cluster.link import LIMIT_UNSENT
 from brand.cluster.options import MAX_MESSAGE
 from brand.cluster.peers import PeerStreams
+from brand.cluster.streams import LIMIT_UNSENT
 from brand.errors import BrandError, UsageError
 from brand.node.wire.network import MAX_UNSENT, Closed, Event, Opened, PeerStream, Received
 from tests.cluster.support import TOKEN, Node, asking, greeting, running

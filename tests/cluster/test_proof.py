@@ -6,7 +6,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from brand.cluster.proof import LIFE_S, MAX_USED, NONCE, Nonces, PeerHello, Token
+from brand.cluster.greeting import LIFE_S, MAX_USED, NONCE, Nonces, PeerHello, Token
 from brand.errors import ProtocolError, UsageError
 
 

@@ -14,10 +14,10 @@ import pytest
 
 from brand.cluster import asking as asking_module
 from brand.cluster.answering import STRANGER
+from brand.cluster.greeting import PeerHello, Token
 from brand.cluster.options import EXCHANGE, GREET, HELLO, MAX_MESSAGE, PROOF, WELCOME
-from brand.cluster.proof import PeerHello, Token
 from brand.errors import UsageError
-from brand.node.setup.tls import Tls
+from brand.node.setup.server_spec import Tls
 from brand.node.wire.network import Closed, Event, Opened, PeerStream
 from tests.cluster.conftest import Certificates
 from tests.cluster.support import TOKEN, Node, asking, greeting, running

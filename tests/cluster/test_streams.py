@@ -9,9 +9,7 @@ from contextlib import closing
 
 import pytest
 
-from brand.cluster.link import PeerLink
-from brand.cluster.parcel import PARCEL
-from brand.cluster.streams import Streams
+from brand.cluster.streams import PARCEL, PeerLink, Streams
 from brand.node.wire.network import Closed, Opened, PeerStream, Received
 from tests.support import LIMIT_S, wait_until
 

@@ -30,9 +30,8 @@ from brand.formats.contents import StoredSamples
 from brand.formats.header import Schema
 from brand.formats.record import RecordDecoder, encode_records
 from brand.native import CORE, XXH3, borrowed
-from brand.node.client import wants
-from brand.node.client.buffers import Buffers
-from brand.node.client.wants import Pages
+from brand.node.client import memories
+from brand.node.client.memories import Buffers, Pages
 from brand.orders.base import random
 from brand.storage.dataset import cached
 from brand.storage.io import vectored
@@ -42,7 +41,7 @@ from tests.rounds import examples
 pytestmark = pytest.mark.skipif(CORE is None, reason="the core was not built here, or BRAND_NATIVE=0")
 
 SCHEMA = Schema((("text", "str"), ("label", "int"), ("raw", "bytes")))
-USERS: list[ModuleType] = [arrays, cached, compression, random, record, vectored, wants]
+USERS: list[ModuleType] = [arrays, cached, compression, memories, random, record, vectored]
 """The modules that call the core."""
 
 

@@ -26,12 +26,11 @@ from brand.node.decide.state.tasks import (
 )
 from brand.node.decide.stimuli import ClientPrepares, PreparedFilled, PreparerEnded, PreparerReady, PreparerSized
 from brand.node.memory.allocator import Allocator
-from brand.node.memory.page_memory import ROW_BYTES
-from brand.node.memory.prepared import MADE, MAKING
+from brand.node.memory.decoded import MADE, MAKING
+from brand.node.memory.pages import ROW_BYTES
+from brand.node.wire.decoding import CANNOT, HEADER, PAGE, UNTRIED, DecodeSpec, pack_values, unpack_chains
 from brand.node.wire.messages import PREPARED
 from brand.node.wire.numbers import ClientNumber, RunNumber
-from brand.node.wire.prepared import HEADER, DecodeSpec, pack_values, unpack_chains
-from brand.node.wire.preparer import CANNOT, PAGE, UNTRIED
 from tests.node.world import World
 
 WANTS = [
@@ -242,7 +241,7 @@ class PreparingWorld(World):
         allocator = memory.allocator
         owner = np.zeros(allocator.count, np.int64)
         owner[0] += 1
-        np.add.at(owner, allocator.free_pages(), 1)
+        np.add.at(owner, allocator._free[: allocator.free], 1)
         for fill, *_ in self.fills:
             np.add.at(owner, fill.pages, 1)
         here = set[tuple[int, int]]()

@@ -14,13 +14,13 @@ import numpy as np
 from brand.node.wire import messages
 from brand.node.wire.client_messages import ClientRegisters, pack
 from brand.node.wire.connection import PREFIX, socket_name
-from brand.node.wire.lease import Lease, unpack_lease
+from brand.node.wire.draw_messages import Lease, unpack_lease
 from brand.node.wire.messages import HEAD, Kind
 from brand.node.wire.numbers import NO_CLIENT
 from brand.orders.order import Order
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.torch import BrandDataset
-from tests.node.packing import pack_begin, pack_release
+from tests.node.packing import pack_begin, pack_draw, pack_release
 from tests.support import LIMIT_S
 
 
@@ -144,7 +144,7 @@ def drawing(path: Path, address: str, **more: Any) -> Iterator[BrandDataset]:
 
 def draw(client: RawClient, run: int, epoch: int, positions: Any) -> Lease:
     """Draw, and release at once."""
-    client.send(messages.pack_draw(run, epoch, np.asarray(positions, np.int64)))
+    client.send(pack_draw(run, epoch, np.asarray(positions, np.int64)))
     lease = client.lease()
     client.send(pack_release(lease.number, checked=True))
     return lease

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from brand.errors import UsageError
 from brand.node.memory.allocator import LEAP, Allocator
-from brand.node.memory.page_memory import SINK
+from brand.node.memory.pages import SINK
 from tests.rounds import examples
 
 PAGE = 128

@@ -13,7 +13,7 @@ from hypothesis import given
 from brand.formats.constants import ROW
 from brand.node.memory.allocator import Allocator
 from brand.node.memory.arena import Arena
-from brand.node.memory.page_memory import IOVEC, ROW_BYTES, SINK
+from brand.node.memory.pages import IOVEC, ROW_BYTES, SINK
 from tests.rounds import examples
 
 PAGE = 128

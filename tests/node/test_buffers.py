@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from brand.node.client.buffers import MOST, Buffers
+from brand.node.client.memories import MOST, Buffers
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -15,8 +15,7 @@ from brand.node.decide.state.counters import CacheCounters
 from brand.node.decide.state.lives import EpochTable
 from brand.node.decide.stimuli import ClientReleases
 from brand.node.memory.allocator import Allocator
-from brand.node.memory.page_memory import NoMemory
-from brand.node.memory.pool import PagePool
+from brand.node.memory.pages import NoMemory, PagePool
 from brand.node.memory.residents import Residents
 from brand.node.serve.recording import Recorder, replay
 from brand.node.wire.numbers import ClientNumber, RunNumber

@@ -25,7 +25,7 @@ from brand.errors import (
     UsageError,
 )
 from brand.node.client.client import Client
-from brand.node.client.look import look_at
+from brand.node.client.connector import look_at
 from brand.node.decide.draws import draws
 from brand.node.serve.server import NodeServer
 from brand.node.setup.server_spec import ServerSpec

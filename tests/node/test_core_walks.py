@@ -18,8 +18,7 @@ from brand.node.decide.epochs.epochs import Epochs
 from brand.node.decide.sharing.job_sharing import EarlyHolds
 from brand.node.decide.state.epoch import Epoch
 from brand.node.decide.state.states import COMING
-from brand.node.memory.leases import MAX_LEASES
-from brand.node.memory.residents import Residents
+from brand.node.memory.residents import MAX_LEASES, Residents
 from tests.node.test_core_machine import finish
 from tests.node.world import World, some_pieces
 from tests.rounds import Chance, rounds

@@ -7,7 +7,7 @@ import pytest
 
 from brand.node.decide.draws.jobs import MOST_HELD, held_draws
 from brand.node.decide.state.draw import Draw
-from brand.node.wire.lease import Held
+from brand.node.wire.draw_messages import Held
 from brand.node.wire.numbers import ClientNumber, RunNumber
 from tests.node.test_core import ORDER, SAMPLES, world
 

@@ -19,7 +19,7 @@ import pytest
 
 from brand.errors import ServerError
 from brand.node.client.client import Client
-from brand.node.memory.leases import MAX_LEASES
+from brand.node.memory.residents import MAX_LEASES
 from brand.node.serve import clients
 from brand.node.setup.server_spec import ServerSpec
 from brand.node.wire import messages
@@ -30,7 +30,7 @@ from brand.storage.dataset.dataset import StoredDataSet
 from brand.testing.node import RunningServer, random_address, running_server
 from brand.testing.storage import BlockedStorage
 from tests.made_orders import order_of
-from tests.node.packing import pack_begin, pack_release
+from tests.node.packing import pack_begin, pack_draw, pack_release
 from tests.node.support import RawClient, draw, greeted, memory_kib
 from tests.support import LIMIT_S, wait_until
 
@@ -128,7 +128,7 @@ def test_a_client_that_never_listens(texts: Path) -> None:
             client.begin(order, 0)
             before = memory_kib(os.getpid(), "RssAnon")
             client.socket.settimeout(2)
-            message = messages.pack_draw(order, 0, np.arange(1 << 16) % 1200)
+            message = pack_draw(order, 0, np.arange(1 << 16) % 1200)
             try:
                 for _ in range(200):
                     client.send(message)
@@ -159,7 +159,7 @@ def test_a_draw_from_a_run_that_others_have_registered(texts: Path) -> None:
                 run = client.order(order_of(texts))
                 client.begin(run, 0)
                 client.stats()
-                stranger.send(messages.pack_draw(run, 0, np.arange(10)) + messages.frame(Kind.STATS))
+                stranger.send(pack_draw(run, 0, np.arange(10)) + messages.frame(Kind.STATS))
                 kind, _ = stranger.receive()
             if kind == Kind.STATS:
                 wait_until(lambda: server.facts()["clients"] == 2, "the run's client is gone")
@@ -193,7 +193,7 @@ def test_ten_thousand_draws_whose_answers_nobody_takes(server: RunningServer, te
         first = draw(client, run, 0, range(600)).number
         before = memory_kib(os.getpid(), "RssAnon")
         client.socket.settimeout(0.5)
-        message = messages.pack_draw(run, 0, np.arange(600))
+        message = pack_draw(run, 0, np.arange(600))
         with suppress(TimeoutError, ConnectionError):
             for number in range(10_000):
                 client.send(message + pack_release(first + 1 + number, checked=True))
@@ -289,7 +289,7 @@ def test_half_messages(server: RunningServer, texts: Path, monkeypatch: pytest.M
         messages.frame(Kind.FAILED, b"{}"),
         messages.pack_json(Kind.HELLO, {"data_set": None}),
         pack_release(1, checked=True),
-        messages.pack_draw(12345, 0, np.arange(3)),
+        pack_draw(12345, 0, np.arange(3)),
         pack_begin(12345, 0, 0, 0, 1),
         pack_begin(0, 0, 0, 0, 1),
     ],
@@ -307,7 +307,7 @@ def test_what_no_client_says(server: RunningServer, texts: Path, message: bytes)
 def test_positions_that_are_not_there(server: RunningServer, texts: Path, positions: list[int]) -> None:
     """They are refused."""
     with greeted(server.address, texts) as client:
-        client.send(messages.pack_draw(client.order(order_of(texts)), 0, np.array(positions, np.int64)))
+        client.send(pack_draw(client.order(order_of(texts)), 0, np.array(positions, np.int64)))
         assert client.ended()[-1][0] == Kind.FAILED
 
 
@@ -317,9 +317,9 @@ def test_too_many_leases(server: RunningServer, texts: Path) -> None:
         run = client.order(order_of(texts))
         client.begin(run, 0)
         for number in range(MAX_LEASES):
-            client.send(messages.pack_draw(run, 0, np.arange(number, number + 1)))
+            client.send(pack_draw(run, 0, np.arange(number, number + 1)))
             client.lease()
-        client.send(messages.pack_draw(run, 0, np.arange(5)))
+        client.send(pack_draw(run, 0, np.arange(5)))
         assert client.ended()[-1][0] == Kind.FAILED
     wait_until(lambda: server.facts()["clients"] == 1, "it is gone")
     assert server.facts()["memory"]["leased"] == 0
@@ -329,7 +329,7 @@ def test_somebody_elses_lease(server: RunningServer, texts: Path) -> None:
     """Only who has a lease can release it."""
     with greeted(server.address, texts) as client, greeted(server.address, texts) as other:
         run = client.order(order_of(texts))
-        client.send(messages.pack_draw(run, 0, np.arange(5)))
+        client.send(pack_draw(run, 0, np.arange(5)))
         lease = client.lease()
         other.send(pack_release(lease.number, checked=False))
         assert other.ended()[-1][0] == Kind.FAILED

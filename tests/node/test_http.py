@@ -153,7 +153,7 @@ def test_health_needs_no_token_and_is_that_of_the_loop(
     assert get(port, "/healthz", token=None)[:2] == (200, "ok\n")
     monkeypatch.setattr(http, "FRESH_S", -1.0)
     stuck = threading.Event()
-    asks = threading.Thread(target=lambda: server.node._work.ask(stuck.wait, LIMIT_S))
+    asks = threading.Thread(target=lambda: server.node._executor.ask(stuck.wait, LIMIT_S))
     asks.start()
     with closing(HttpPort("0", TOKEN, lambda rows: server.node.facts(rows, limit_s=0.05))) as impatient:
         status, body, _ = get(impatient, "/healthz", token=None)

@@ -24,8 +24,7 @@ from brand.node.decide.state.members import Members
 from brand.node.decide.state.runs import EpochStart
 from brand.node.decide.state.states import HELD
 from brand.node.memory.allocator import Allocator
-from brand.node.memory.page_memory import NoMemory
-from brand.node.memory.pool import PagePool
+from brand.node.memory.pages import NoMemory, PagePool
 from brand.node.memory.residents import Residents
 from brand.node.wire.numbers import NodeNumber, RunNumber
 from brand.orders.base.plan import EpochPlan

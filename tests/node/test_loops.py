@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from brand.node.serve import loops
-from brand.node.serve.loops import MOST_ROWS, Loops, shown
+from brand.node.serve import reports
+from brand.node.serve.reports import MOST_ROWS, Loops, shown
 from brand.node.wire import messages
 from brand.node.wire.client_messages import pack
 from brand.node.wire.looping import LoopReport, StepTally, Waiting
@@ -49,7 +49,7 @@ def test_reports_add_up_by_run_and_rank() -> None:
 
 def test_what_is_kept_has_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows of a rank, and ranks: the one that was silent for longest goes, and reports without steps are no rows."""
-    monkeypatch.setattr(loops, "MOST_LOOPS", 3)
+    monkeypatch.setattr(reports, "MOST_LOOPS", 3)
     found = Loops()
     for _ in range(MOST_ROWS + 5):
         found.hears(report(), 0.0)
@@ -72,7 +72,7 @@ def test_a_wait_under_way_is_what_the_server_holds() -> None:
     assert found.facts([{**held, "rank": 1}])[0]["now"]["cause"] == "server"
     found.hears(report(now=Waiting(7, 2.0, "collate")), time.monotonic())
     assert found.facts([held])[0]["now"]["cause"] == "collate"
-    found.hears(report(now=now), time.monotonic() - loops.SILENT_S)
+    found.hears(report(now=now), time.monotonic() - reports.SILENT_S)
     assert found.facts([held])[0]["now"] is None
 
 

@@ -23,22 +23,28 @@ from brand.node.wire.client_messages import (
     ClientOrders,
     ClientRegisters,
     ClientReleases,
+    Deliver,
+    Joined,
+    Number,
+    Numbers,
+    OrderDecided,
+    OrderFound,
+    Places,
+    PositionsDivided,
     Request,
     pack,
     unpack,
 )
+from brand.node.wire.draw_messages import Held, Lease, pack_lease, unpack_draw, unpack_lease, unpack_taken
 from brand.node.wire.drawing import Announcement
-from brand.node.wire.lease import Held, pack_lease, unpack_lease
 from brand.node.wire.looping import LoopReport
 from brand.node.wire.messages import HEAD, MAX_DRAW, MAX_REPLICAS, MOST_PLACES, PREPARED, Chains, Kind
 from brand.node.wire.numbers import NO_CLIENT, RunNumber
-from brand.node.wire.replies import Deliver, Joined, Number, Numbers, OrderDecided, OrderFound, Places, PositionsDivided
-from brand.node.wire.taking import unpack_taken
 from brand.orders.base.joins import Join, Joins
 from brand.orders.base.part import Subset
 from brand.orders.order import Order
 from brand.orders.policies.uniform import UniformPolicy
-from tests.node.packing import pack_begin, pack_release
+from tests.node.packing import pack_begin, pack_draw, pack_release
 from tests.rounds import examples
 
 REPLIES = (Number, OrderFound, PositionsDivided, Deliver, Joined, OrderDecided, Numbers, Places)
@@ -67,9 +73,9 @@ def test_begin(run: int, epoch: int, position: int, replicas: int, batch: int, p
 @given(U32, U32, st.lists(st.integers(-(1 << 63), (1 << 63) - 1), min_size=1, max_size=50))
 def test_draw(run: int, epoch: int, positions: list[int]) -> None:
     """`DRAW` there and back, whatever the positions are."""
-    message = messages.pack_draw(run, epoch, np.array(positions, np.int64))
-    found_run, found_epoch, found = messages.unpack_draw(body_of(message, Kind.DRAW))
-    assert (found_run, found_epoch, found.tolist()) == (run, epoch, positions)
+    message = pack_draw(run, epoch, np.array(positions, np.int64))
+    key, found = unpack_draw(body_of(message, Kind.DRAW))
+    assert (key, found.tolist()) == ((run, epoch), positions)
 
 
 @pytest.mark.parametrize("samples", [1, 7, 9, 12_000_000])
@@ -92,12 +98,12 @@ def test_an_order_with_other_bits(bits: Any) -> None:
 
 def test_a_draw_has_so_many_positions() -> None:
     """From one up to a limit, and fits into a message."""
-    longest = messages.pack_draw(0, 0, np.arange(MAX_DRAW))
+    longest = pack_draw(0, 0, np.arange(MAX_DRAW))
     assert len(longest) - HEAD.size <= messages.MAX_REQUEST
-    messages.unpack_draw(body_of(longest, Kind.DRAW))
+    unpack_draw(body_of(longest, Kind.DRAW))
     for count in (0, MAX_DRAW + 1):
         with pytest.raises(ProtocolError):
-            messages.unpack_draw(body_of(messages.pack_draw(0, 0, np.arange(count)), Kind.DRAW))
+            unpack_draw(body_of(pack_draw(0, 0, np.arange(count)), Kind.DRAW))
 
 
 @st.composite
@@ -121,7 +127,7 @@ def leases(draw: Any) -> tuple[Any, ...]:
 @given(leases())
 def test_lease(lease: tuple[Any, ...]) -> None:
     """`LEASE` there and back."""
-    found = unpack_lease(body_of(pack_lease(*lease), Kind.LEASE))
+    found = unpack_lease(body_of(pack_lease(Lease(*lease)), Kind.LEASE))
     assert found.number == lease[0]
     assert found.joins == lease[-2]
     assert found.held == pytest.approx(lease[-1], abs=2e-6)
@@ -135,7 +141,7 @@ def test_lease(lease: tuple[Any, ...]) -> None:
 @given(leases(), st.data())
 def test_a_lease_that_was_changed(lease: tuple[Any, ...], data: Any) -> None:
     """Cut, longer, or with other bytes: refused, or its parts still add up."""
-    body = bytearray(body_of(pack_lease(*lease), Kind.LEASE))
+    body = bytearray(body_of(pack_lease(Lease(*lease)), Kind.LEASE))
     what = data.draw(st.sampled_from(["cut", "longer", "byte"]))
     if what == "cut":
         del body[data.draw(st.integers(0, max(0, len(body) - 1))) :]
@@ -211,7 +217,7 @@ def test_decided(places: list[int], first: int, sure: int, wanted: int) -> None:
 @pytest.mark.parametrize(
     "unpack",
     [
-        messages.unpack_draw,
+        unpack_draw,
         unpack_taken,
         *(partial(unpack, cls) for cls in (*get_args(Request), *REPLIES)),
     ],

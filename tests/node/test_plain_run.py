@@ -43,10 +43,10 @@ SERVER_SIDE_DECODING: Final = (
     "brand.node.decide.decoding.workers",
     "brand.node.decide.decoding.server_decoding",
     "brand.node.decide.decoding.specs",
-    "brand.node.memory.prepared",
-    "brand.node.serve.preparer",
-    "brand.node.serve.preparers",
-    "brand.node.setup.preparing",
+    "brand.node.memory.decoded",
+    "brand.node.serve.decode_worker",
+    "brand.node.serve.decode_workers",
+    "brand.node.setup.decoding",
 )
 RECORDING: Final = ("brand.node.serve.recording",)
 FEATURES: Final = {*SEVERAL_NODES, *JOBS_THAT_SHARE, *ONLINE_ORDERS, *SERVER_SIDE_DECODING, *RECORDING}

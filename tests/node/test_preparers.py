@@ -26,24 +26,36 @@ from PIL import Image
 from brand import BrandLoader, DecodeAudio, DecodeImage, pack
 from brand.errors import DecodeError, ProtocolError, UsageError
 from brand.formats.preparation import Preparation, decoders
-from brand.node.client.buffers import Buffers
-from brand.node.client.wants import DecodeSpecs, Pages
+from brand.node.client.decoded import DecodeSpecs
+from brand.node.client.memories import Buffers, Pages
 from brand.node.decide.decoding import server_decoding as decoding
 from brand.node.memory.arena import Arena
-from brand.node.memory.page_memory import ROW_BYTES
+from brand.node.memory.pages import ROW_BYTES
 from brand.node.serve import requests
-from brand.node.serve.preparer import BatchDecoder
+from brand.node.serve.decode_worker import BatchDecoder
 from brand.node.serve.server import NodeServer
-from brand.node.setup.preparing import Prepared, for_common
+from brand.node.setup.decoding import Prepared, for_common
 from brand.node.setup.server_spec import ServerSpec
 from brand.node.wire import client_messages, messages
-from brand.node.wire.client_messages import ClientPrepares, unpack
+from brand.node.wire.client_messages import ClientPrepares, Numbers, unpack
 from brand.node.wire.connection import socket_name
+from brand.node.wire.decoding import (
+    CANNOT,
+    ENOUGH,
+    HEADER,
+    MOST_WANTS,
+    PAGE,
+    STAGING,
+    UNTRIED,
+    DecodeSpec,
+    Setup,
+    pack_values,
+    pages_of,
+    unpack_chains,
+    unpack_sizes,
+)
 from brand.node.wire.messages import HEAD, Chains, Kind
 from brand.node.wire.numbers import NO_CLIENT, RunNumber
-from brand.node.wire.prepared import HEADER, MOST_WANTS, DecodeSpec, pack_values, unpack_chains
-from brand.node.wire.preparer import CANNOT, ENOUGH, PAGE, STAGING, UNTRIED, Setup, pages_of, unpack_sizes
-from brand.node.wire.replies import Numbers
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.io.crew import Crew
 from brand.testing.node import RunningServer, random_address, running, running_server
@@ -116,7 +128,7 @@ def same(one: dict[int, Any], other: dict[int, Any]) -> bool:
 
 def processes(server: RunningServer) -> list[int]:
     """Process ids of its preparers."""
-    preparers = server.node._work._preparers
+    preparers = server.node._work._workers.decode
     assert preparers is not None
     return [found.process.pid for found in list(preparers._processes.values())]
 

@@ -10,8 +10,7 @@ import pytest
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from brand.node.memory.allocator import Allocator
-from brand.node.memory.page_memory import NoMemory
-from brand.node.memory.pool import PagePool
+from brand.node.memory.pages import NoMemory, PagePool
 from brand.node.memory.residents import Residents
 from tests.rounds import examples
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from brand.node.setup.choose import Facts, choose_order
-from brand.node.setup.room import choose_room
+from brand.node.setup.choose import Facts, choose_order, choose_room
 
 FACTS = Facts("0" * 32, 100_000, 64, 10_000.0, 512 << 10)
 

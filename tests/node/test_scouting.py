@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brand.node.serve.scouting import FEWEST, MOST, Scout
+from brand.node.serve.work import FEWEST, MOST, Scout
 from brand.orders.base.plan import EpochPlan
 from brand.orders.base.policy import Policy
 from brand.orders.order import Order

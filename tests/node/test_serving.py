@@ -12,7 +12,6 @@ import pytest
 import brand
 from brand.errors import FormatError, MissingFileError
 from brand.node.setup.measure import measure_pages, stored_sizes
-from brand.node.wire.messages import pack_draw
 from brand.orders.base.policy import Policy
 from brand.orders.policies.stripe_policy import StripePolicy
 from brand.storage.dataset.dataset import StoredDataSet
@@ -22,6 +21,7 @@ from brand.torch import BrandDataset, BrandSampler
 from tests import places
 from tests.made_orders import SLOTS, order_of
 from tests.node.conftest import SAMPLES, text
+from tests.node.packing import pack_draw
 from tests.node.support import drawing, greeted
 from tests.storage.support import chunk as chunk_path
 from tests.support import wait_until

@@ -28,8 +28,7 @@ from brand.node.decide.stimuli import (
     PlanMade,
     ReadEnded,
 )
-from brand.node.memory.page_memory import ROW_BYTES, NoMemory
-from brand.node.memory.pool import PagePool
+from brand.node.memory.pages import ROW_BYTES, NoMemory, PagePool
 from brand.node.memory.residents import Residents
 from brand.node.setup.measure import lay_out, measure_pages
 from brand.node.wire.drawing import Announcement, Drawer

@@ -19,9 +19,8 @@ from numpy.typing import NDArray
 
 import brand
 from brand.errors import ProtocolError
-from brand.node.client.buffers import Buffers
-from brand.node.client.taking import TOLD_TOGETHER, DirectHitReader, Files
-from brand.node.client.wants import Pages
+from brand.node.client.direct_hits import TOLD_TOGETHER, DirectHitReader, Files
+from brand.node.client.memories import Buffers, Pages
 from brand.node.memory.allocator import Allocator
 from brand.node.memory.arena import Arena
 from brand.node.memory.directory import (
@@ -31,18 +30,15 @@ from brand.node.memory.directory import (
     Directory,
     Entries,
     are_checked,
-    pages_of,
     unchanged,
 )
-from brand.node.memory.page_memory import ROW_BYTES
-from brand.node.memory.pool import PagePool
+from brand.node.memory.pages import ROW_BYTES, PagePool
 from brand.node.memory.residents import Residents
 from brand.node.wire import messages
-from brand.node.wire.client_messages import AskPlaces, pack, unpack
+from brand.node.wire.client_messages import AskPlaces, Places, pack, unpack
+from brand.node.wire.draw_messages import MOST_TAKEN, pack_taken, unpack_taken
 from brand.node.wire.messages import HEAD, MOST_PLACES, Kind
 from brand.node.wire.numbers import NO_CLIENT, RunNumber
-from brand.node.wire.replies import Places
-from brand.node.wire.taking import MOST_TAKEN, pack_taken, unpack_taken
 from brand.orders.policies.stripe_policy import StripePolicy
 from brand.storage.dataset import cached
 from brand.storage.dataset.dataset import StoredDataSet
@@ -51,6 +47,7 @@ from brand.testing.node import running_server
 from brand.torch import BrandDataset, BrandLoader, BrandSampler
 from tests.made_orders import order_of
 from tests.node.conftest import SAMPLES, text
+from tests.node.packing import pack_draw, pages_of
 from tests.node.support import drawing, greeted
 from tests.node.world import content
 from tests.rounds import examples
@@ -416,7 +413,7 @@ def test_a_client_that_lies_is_cut_off_and_nobody_else(texts: Path) -> None:
         order = order_of(texts, StripePolicy(4, stripe=8))
         number = good.order(order)
         good.begin(number, 0)
-        good.send(messages.pack_draw(number, 0, np.arange(5)))
+        good.send(pack_draw(number, 0, np.arange(5)))
         good.lease()
         for positions in ([SAMPLES], [-1], [5, 5], [5, 4, 5], [1 << 62]):
             with greeted(server.address, texts) as bad:

@@ -89,11 +89,11 @@ def test_more_draws_that_wait_are_counted(caplog: pytest.LogCaptureFixture) -> N
     made.draw(2, run, 0, [1])
     tend(made, log, LATE_S)
     assert len(told(caplog)) == 1
-    assert repr(log).startswith("Troubles(1 counted and not logged")
+    assert repr(log).startswith("Troubles(counted=1,")
     tend(made, log, EVERY_S)
     (line,) = told(caplog)
     assert line.startswith("1 more draws have waited longer than 5 s within 30 s; the last: rank 1 of 2 (process 4002)")
-    assert repr(log).startswith("Troubles(0 counted and not logged")
+    assert repr(log).startswith("Troubles(counted=0,")
 
 
 def test_a_draw_that_is_answered_is_no_line(caplog: pytest.LogCaptureFixture) -> None:

@@ -14,9 +14,8 @@ from pathlib import Path
 import pytest
 
 from brand.errors import ServerError
-from brand.node.client.look import look_at
-from brand.node.setup.member import Member
-from brand.node.setup.server_spec import ServerSpec
+from brand.node.client.connector import look_at
+from brand.node.setup.server_spec import Member, ServerSpec
 from tests.support import LIMIT_S, wait_until
 
 _FACTS = """

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from brand.node.serve.why import HINTS, why
+from brand.node.serve.reports import HINTS, why
 from brand.node.wire.looping import ALL, CAUSES
 
 NO_DRAWS = {"storage": 0.0, "node": 0.0}

@@ -59,24 +59,22 @@ from brand.node.decide.stimuli import (
 )
 from brand.node.memory.allocator import Allocator
 from brand.node.memory.arena import Arena
-from brand.node.memory.directory import Directory, Entries, are_checked, pages_of, unchanged
-from brand.node.memory.leases import MAX_LEASES
-from brand.node.memory.page_memory import ROW_BYTES
-from brand.node.memory.pages import pages_needed
-from brand.node.memory.pool import PagePool
-from brand.node.memory.residents import Residents
+from brand.node.memory.directory import Directory, Entries, are_checked, unchanged
+from brand.node.memory.pages import ROW_BYTES, PagePool, pages_needed
+from brand.node.memory.residents import MAX_LEASES, Residents
 from brand.node.serve.exchange import StreamExchange
 from brand.node.serve.recording import Recorder
+from brand.node.wire.client_messages import pack_samples, unpack_samples
 from brand.node.wire.drawing import Announcement
 from brand.node.wire.messages import PREPARED
 from brand.node.wire.network import Network
 from brand.node.wire.numbers import ClientNumber, RunNumber
-from brand.node.wire.samples import pack_samples, unpack_samples
 from brand.orders.base.dtypes import smallest
 from brand.orders.base.joins import Join, Joins
 from brand.orders.base.part import Subset
 from brand.orders.base.plan import EpochPlan, read_of_sample
 from brand.orders.order import Order
+from tests.node.packing import pages_of
 
 PAGE = 128
 DATA_SET = "0" * 32
@@ -763,7 +761,7 @@ class World:
         residents, epochs = core.residents, {key: live.epoch for key, live in self.epochs().items()}
         owner = np.zeros(allocator.count, np.int64)
         owner[0] += 1
-        np.add.at(owner, allocator.free_pages(), 1)
+        np.add.at(owner, allocator._free[: allocator.free], 1)
         np.add.at(owner, residents.chains(present)[1], 1)
         reads = [*self.reads, *core.reads._again]
         for read in reads:
@@ -812,7 +810,7 @@ class World:
             life = core.epochs.lives.get(draw.key)
             assert life is not None, "a draw waits for an epoch that is not there"
             assert life.live is not None or life.planned, "a draw waits for an epoch that is never made"
-        assert set(core.draws.leases) == set(self.held)
+        assert set(core.draws.leases._leases) == set(self.held)
         assert core.reads.under_way.count == sum(read.count for read in self.reads)
         held = np.flatnonzero(core.caching._held).tolist() if self.cache is not None else []
         assert set(held) <= self.stored, "a sample counts as cached that the folder does not hold"

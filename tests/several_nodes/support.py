@@ -17,12 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.node.client.client import Client
-from brand.node.client.launch import start_server
-from brand.node.client.look import look_at
+from brand.node.client.connector import look_at, start_server
+from brand.node.client.decoded import DecodeSpecs
 from brand.node.client.session import Session
-from brand.node.client.wants import DecodeSpecs
-from brand.node.setup.member import Member
-from brand.node.setup.server_spec import ServerSpec
+from brand.node.setup.server_spec import Member, ServerSpec
 from brand.node.wire import messages
 from brand.node.wire.drawing import Announcement
 from brand.node.wire.messages import Kind

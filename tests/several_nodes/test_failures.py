@@ -13,11 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from brand.cluster.member import server_of
+from brand.cluster.process import server_of
 from brand.errors import UnreachableError, UsageError
 from brand.node.decide.draws import fetches
-from brand.node.setup.member import Member
-from brand.node.setup.server_spec import ServerSpec
+from brand.node.setup.server_spec import Member, ServerSpec
 from brand.orders.policies.stripe_policy import StripePolicy
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.testing.node import random_address, running

@@ -19,18 +19,17 @@ from hypothesis import example, given
 from brand.errors import ProtocolError
 from brand.node.decide.reads.reads import reserved
 from brand.node.decide.state.lives import Key
-from brand.node.memory.page_memory import ROW_BYTES
+from brand.node.memory.pages import ROW_BYTES
 from brand.node.memory.residents import Residents
 from brand.node.serve.server import NodeServer
-from brand.node.setup.member import Member
-from brand.node.setup.server_spec import ServerSpec
+from brand.node.setup.server_spec import Member, ServerSpec
 from brand.node.wire import peer_messages as wire
 from brand.node.wire.client_messages import ClientBegins
 from brand.node.wire.drawing import Announcement, Begin, Drawing
-from brand.node.wire.joining import JoinVote, LeadingOffset, Vote
 from brand.node.wire.messages import MAX_REASON, PeerKind
 from brand.node.wire.network import Closed, Event, Opened, PeerStream, Received
 from brand.node.wire.numbers import ClientNumber, NodeNumber
+from brand.node.wire.peer_messages import JoinVote, LeadingOffset, Vote
 from brand.orders.base.joins import Join, alone
 from brand.orders.base.part import Subset
 from brand.orders.order import Order
@@ -235,7 +234,7 @@ def turn(server: NodeServer) -> None:
     """What the loop does after something has come."""
     assert server._exchange is not None
     server._exchange.take_events()
-    server._work.finish()
+    server._executor.finish()
     server._step()
 
 

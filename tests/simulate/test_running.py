@@ -29,8 +29,7 @@ from brand.node.decide.stimuli import (
     ReadEnded,
     Stimulus,
 )
-from brand.node.memory.page_memory import NoMemory
-from brand.node.memory.pool import PagePool
+from brand.node.memory.pages import NoMemory, PagePool
 from brand.node.memory.residents import Residents
 from brand.node.setup.measure import lay_out, stored_sizes
 from brand.node.wire.drawing import Announcement

@@ -19,12 +19,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from brand.cluster.member import server_of
+from brand.cluster.process import server_of
 from brand.node.setup.choose import DEFAULT_DEPTH
-from brand.node.setup.member import Member
 from brand.node.setup.memory import Memory
-from brand.node.setup.server_spec import ServerSpec
-from brand.node.setup.tls import Tls
+from brand.node.setup.server_spec import Member, ServerSpec, Tls
 from brand.testing.node import RunningServer, random_address, running
 from brand.testing.storage import Habit
 from tests.tools.link import Link

@@ -27,7 +27,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from brand.node.serve.tuning import tune_server_process
+from brand.node.serve.process import tune_server_process
 from tests.tools.damage import KINDS
 from tests.tools.trials import make_sets, open_subjects, run_trial
 

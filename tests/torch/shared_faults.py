@@ -235,7 +235,7 @@ class Round:
 
     def _preparers(self, rng: random.Random) -> list[int]:
         """One of the preparers."""
-        return rng.sample(found, 1) if (found := self.left.programs(b"brand.node.serve.preparer")) else []
+        return rng.sample(found, 1) if (found := self.left.programs(b"brand.node.serve.decode_worker")) else []
 
     def _kill(self, processes: list[int]) -> None:
         for process in processes:

@@ -16,8 +16,8 @@ import pytest
 import torch
 
 from brand import pack
+from brand.node.setup.decoding import Prepared
 from brand.node.setup.memory import Memory
-from brand.node.setup.preparing import Prepared
 from brand.orders.order import Order
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.testing.node import running_server

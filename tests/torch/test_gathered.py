@@ -17,12 +17,11 @@ from torch.utils.data import default_collate
 
 from brand import BrandLoader, DecodeImage, pack
 from brand.formats.contents import StoredSamples
-from brand.node.client.buffers import Buffers
-from brand.node.client.wants import DecodedField, DecodeSpecs, Pages
-from brand.node.setup.preparing import Prepared
+from brand.node.client.decoded import DecodedField, DecodeSpecs
+from brand.node.client.memories import Buffers, Pages
+from brand.node.setup.decoding import Prepared
+from brand.node.wire.decoding import HEADER, PAGE, pack_values
 from brand.node.wire.messages import Chains
-from brand.node.wire.prepared import HEADER, pack_values
-from brand.node.wire.preparer import PAGE
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.io.crew import Crew
 from brand.torch import BrandDataset

@@ -19,7 +19,7 @@ import pytest
 
 from brand import pack
 from brand.errors import ChecksumError, DecodeError, LayoutError, MissingFileError, ServerError
-from brand.node.client.look import look_at
+from brand.node.client.connector import look_at
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.testing.node import running_server
 from brand.testing.storage import BlockedStorage

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 from brand import BrandLoader, BrandSampler, DecodeAudio, DecodeImage
 from brand.chunker import convert_audio, convert_images
 from brand.errors import SchemaError, UsageError
-from brand.node.setup.preparing import Prepared
+from brand.node.setup.decoding import Prepared
 from brand.torch import BrandDataset
 from tests.support import options
 from tests.torch.support import MANY_WORKERS, served

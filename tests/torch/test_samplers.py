@@ -24,7 +24,7 @@ from torch.utils.data import (
 )
 
 from brand.errors import ServerError, UsageError
-from brand.node.client.look import look_at
+from brand.node.client.connector import look_at
 from brand.orders.base.tickets import positions_of
 from brand.torch import BrandDataset, BrandLoader, BrandSampler
 from tests import places

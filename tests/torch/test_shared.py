@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader
 
 from brand import DecodeImage, pack
 from brand.errors import UsageError
-from brand.node.setup.preparing import Prepared
+from brand.node.setup.decoding import Prepared
 from brand.orders import Shared
 from brand.orders.base.joins import Joins
 from brand.storage.dataset.dataset import StoredDataSet
@@ -57,7 +57,7 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def preparers_of(server: RunningServer) -> list[int]:
     """Processes that prepare for a server of this process."""
-    preparers = server.node._work._preparers
+    preparers = server.node._work._workers.decode
     assert preparers is not None
     return [found.process.pid for found in list(preparers._processes.values())]
 

@@ -18,9 +18,9 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from brand.node.client.look import look_at
+from brand.node.client.connector import look_at
 from brand.node.serve.metrics import prometheus
-from brand.node.wire.lease import Held
+from brand.node.wire.draw_messages import Held
 from brand.node.wire.looping import CAUSES, LOOP
 from brand.testing.storage import BlockedStorage
 from brand.torch import BrandDataset, BrandLoader, BrandSampler

@@ -1,8 +1,10 @@
 """The training process's side of the data server.
 
-client     begins and draws, even if the server ends meanwhile
-connector  connects, or starts a server first
-session    one connection: requests, mapped pages, copies
-buffers    reusable memory
-launch     starts a server
+client       begins and draws, even if the server ends meanwhile
+connector    connects, or starts a server first
+session      one connection: requests, replies, copies of samples
+memories     the memories that a server shares, and copies out of them
+direct_hits  samples that the client copies without a request
+decoded      decode specs, and decoded values of a draw
+orders       orders that grow
 """

@@ -19,10 +19,9 @@ from numpy.typing import NDArray
 
 from brand.errors import BrandError, ServerError
 from brand.node.client.connector import Cluster, Connector
+from brand.node.client.decoded import DecodeSpecs
+from brand.node.client.direct_hits import NO_FILES, Files
 from brand.node.client.session import DrawResult, Session
-from brand.node.client.taking import NO_FILES, Files
-from brand.node.client.wants import DecodeSpecs
-from brand.node.client.welcome import ServerFacts
 from brand.node.setup.server_spec import ServerSpec
 from brand.node.wire.client_messages import (
     AskOrder,
@@ -30,16 +29,18 @@ from brand.node.wire.client_messages import (
     ClientBegins,
     ClientDivides,
     ClientFetches,
+    OrderFound,
+    PositionsDivided,
     Replaced,
+    ServerFacts,
     pack,
     unpack,
+    unpack_samples,
 )
 from brand.node.wire.drawing import Announcement
 from brand.node.wire.looping import LoopReport
 from brand.node.wire.messages import Kind, unpack_json
 from brand.node.wire.numbers import NO_CLIENT
-from brand.node.wire.replies import OrderFound, PositionsDivided
-from brand.node.wire.samples import unpack_samples
 from brand.orders.base.joins import Joins
 from brand.orders.order import Order
 from brand.reprs import Reprs
@@ -88,7 +89,7 @@ class Client(Reprs, shows="path address run _idle"):
         self._joins: dict[tuple[Order, int], Joins] = {}
         """The points at which this run joined other runs, by order and epoch, as far as this process knows."""
         self._orders: dict[str, Orders] = {}
-        self._connector = Connector(spec, data_set, attach=attach, cluster=cluster, wants=wants, files=files)
+        self._connector = Connector(spec, data_set, attach, cluster, wants, files)
         self._begin_anew()
         _clients.add(self)
 
@@ -116,11 +117,7 @@ class Client(Reprs, shows="path address run _idle"):
         _clients.add(self)
 
     def begin(
-        self,
-        order: Order,
-        tag: int,
-        announcement: Announcement,
-        turn: int | None = None,
+        self, order: Order, tag: int, announcement: Announcement, turn: int | None = None
     ) -> NDArray[np.int64] | None:
         """Announce that this process is about to draw. Raises `ServerError`.
 
@@ -272,11 +269,9 @@ class Client(Reprs, shows="path address run _idle"):
             return True
 
     def report(self, replaced: Replaced) -> None:
-        """Add a sample to the server's list of replaced samples."""
         self._with_control(lambda c: c.send(pack(replaced)))
 
     def server(self) -> ServerFacts:
-        """Return the server's facts about itself. Raises `ServerError`."""
         return self._with_control(lambda c: c.server)
 
     @property
@@ -285,7 +280,6 @@ class Client(Reprs, shows="path address run _idle"):
         return self._control is not None or bool(self._idle) or self._lost
 
     def close(self) -> None:
-        """Close all connections."""
         _tell(self._idle)
         with self._lock:
             for connection in (self._control, *self._idle):

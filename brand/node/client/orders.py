@@ -55,7 +55,6 @@ class _Known:
         self.count = end
 
     def loads(self, places: NDArray[np.int32]) -> None:
-        """Store the places that were drawn before a loader state."""
         self.puts(0, places, len(places))
         self.sure, self.loaded = len(places), True
 

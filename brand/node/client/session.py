@@ -19,11 +19,9 @@ from numpy.typing import NDArray
 
 from brand.errors import EndedError, FormatError, ProtocolError, ServerError, unpack_error
 from brand.formats.contents import StoredSamples
-from brand.node.client.buffers import Buffers
-from brand.node.client.launch import START_LIMIT_S
-from brand.node.client.taking import NO_FILES, DirectHitReader, Files
-from brand.node.client.wants import NOTHING, DecodeSpecs, Pages, Values
-from brand.node.client.welcome import MOST_MEMORIES, Memories, ServerFacts, unpack_welcome
+from brand.node.client.decoded import NOTHING, DecodeSpecs, Values
+from brand.node.client.direct_hits import NO_FILES, DirectHitReader, Files
+from brand.node.client.memories import MOST_MEMORIES, Buffers, Memories, Pages, map_memories
 from brand.node.wire import messages
 from brand.node.wire.client_messages import (
     ClientJoins,
@@ -31,15 +29,18 @@ from brand.node.wire.client_messages import (
     ClientRegisters,
     ClientReleases,
     Hello,
+    Joined,
+    Number,
+    OrderDecided,
+    ServerFacts,
     pack,
     unpack,
 )
 from brand.node.wire.connection import same_user, socket_name
-from brand.node.wire.lease import NOT_HELD, Held, Lease, unpack_lease
+from brand.node.wire.decoding import PAGE
+from brand.node.wire.draw_messages import NOT_HELD, Held, Lease, pack_draw, unpack_lease
 from brand.node.wire.messages import CHECKED, HEAD, MAX_DRAW, MAX_FAILED, MAX_REPLY, PREPARED, Chains, Kind
 from brand.node.wire.numbers import NO_CLIENT, RunNumber
-from brand.node.wire.preparer import PAGE
-from brand.node.wire.replies import Joined, Number, OrderDecided
 from brand.orders.base.joins import Joins
 from brand.orders.order import Order
 from brand.reprs import Reprs
@@ -48,6 +49,8 @@ from brand.storage.io.files import no_descriptor_left
 
 ANSWER_LIMIT_S: Final = 120.0
 """Seconds that a server may take to answer. It answers within 30 s even if storage hangs."""
+START_LIMIT_S: Final = 60.0
+"""Seconds that a server may take until it listens."""
 PART_SHARE: Final = 32
 """Samples of one draw fill at most `1 / PART_SHARE` of the arena."""
 LEAST_PART: Final = 8
@@ -151,7 +154,6 @@ class Session(Reprs, shows="_address _hang_up.alive _numbers server"):
         return min(MAX_DRAW, max(LEAST_PART, int(least / PART_SHARE)))
 
     def send(self, message: bytes) -> None:
-        """Send a message that gets no reply."""
         try:
             self._socket.sendall(message)
         except (BrokenPipeError, ConnectionResetError):  # a server that was stopped has sent a FAILED before
@@ -188,7 +190,7 @@ class Session(Reprs, shows="_address _hang_up.alive _numbers server"):
             return DrawResult(taken[0], np.arange(len(positions)), taken[1], NOTHING, 0.0, 0.0, NOT_HELD, known, 0)
         self.tell()
         asked_s = time.monotonic()
-        lease = unpack_lease(self.request(messages.pack_draw(number, epoch, positions), Kind.LEASE))
+        lease = unpack_lease(self.request(pack_draw((number, epoch), positions), Kind.LEASE))
         waited_s = time.monotonic() - asked_s
         if len(lease.places) != len(positions) or not 0 <= lease.places.min() <= lease.places.max() < order.samples:
             raise ProtocolError("the server answers another request")
@@ -211,14 +213,7 @@ class Session(Reprs, shows="_address _hang_up.alive _numbers server"):
         return DrawResult(lease.places, present, stored, prepared, asked_s, waited_s, lease.held, known, decided)
 
     def decided(
-        self,
-        run: str,
-        order: Order,
-        epoch: int,
-        first: int,
-        places: NDArray[np.int32],
-        sure: int,
-        wanted: int = 0,
+        self, run: str, order: Order, epoch: int, first: int, places: NDArray[np.int32], sure: int, wanted: int = 0
     ) -> tuple[int, NDArray[np.int32]]:
         """Tell the server the samples at positions from `first` on, and ask for the decided ones (`ClientOrders`).
 
@@ -262,10 +257,10 @@ class Session(Reprs, shows="_address _hang_up.alive _numbers server"):
                 if not more:
                     raise ConnectionResetError("it closed the connection")
                 head += more
-            welcome = messages.unpack_json(self._body(head, Kind.HELLO))
+            server = unpack(ServerFacts, self._body(head, Kind.HELLO))
             if not descriptors and flags & socket.MSG_CTRUNC:  # the kernel could not pass the descriptor
                 raise ServerError(no_descriptor_left(OSError(errno.EMFILE, "")))
-            return unpack_welcome(welcome, descriptors)
+            return map_memories(server, descriptors), server
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)

@@ -128,7 +128,7 @@ class PreparerReady:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PreparerSized:
-    """A decode worker has decoded a batch, to samples of these sizes in bytes (`brand.node.wire.preparer`)."""
+    """A decode worker has decoded a batch, to samples of these sizes in bytes (`brand.node.wire.decoding`)."""
 
     preparer: int
     number: int

@@ -1,9 +1,9 @@
 """Which samples are in memory, in which pages, and for how long?
 
-pages        the page size, and the number of pages of each sample
-allocator    free pages, and chains of pages
-page_memory  the interface of decisions to the memory behind the pages
-arena        the bytes: shared memory that clients map
-residents    samples in memory, and the number of references to each
-leases       samples that clients are copying
+pages      the page size, the pages of each sample, and the interface to the bytes in them
+allocator  free pages, and chains of pages
+arena      the bytes: shared memory that clients map
+directory  the pages of cached samples, for clients
+residents  samples in memory, the references to each, and the samples that clients are copying
+decoded    decoded samples in memory
 """

@@ -37,10 +37,6 @@ class Allocator(Reprs, shows="count page free"):
     def bytes(self) -> int:
         return self.count * self.page
 
-    def free_pages(self) -> NDArray[np.int32]:
-        """Return the numbers of the free pages, in no order."""
-        return self._free[: self.free]
-
     def take(self, counts: NDArray[Any]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         """Allocate chains of `counts` pages (each >= 1). Returns their first pages, and all pages, chain by chain.
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.node.memory.page_memory import IOVEC, ROW_BYTES, SINK
+from brand.node.memory.pages import IOVEC, ROW_BYTES, SINK
 from brand.reprs import Reprs
 
 _SEAL_FUTURE_WRITE: Final = getattr(fcntl, "F_SEAL_FUTURE_WRITE", 0x10)
@@ -42,7 +42,6 @@ class Arena(Reprs, shows="pages _page descriptor"):
         self._address = self.pages.ctypes.data
 
     def write_rows(self, heads: NDArray[np.int32], rows: NDArray[np.void]) -> None:
-        """Write each sample's row to the beginning of its chain."""
         self.pages[heads, :ROW_BYTES] = rows.view(np.uint8).reshape(-1, ROW_BYTES)
 
     def vector(
@@ -87,11 +86,9 @@ class Arena(Reprs, shows="pages _page descriptor"):
         return vector
 
     def take_out(self, pages: NDArray[np.int32]) -> NDArray[np.uint8]:
-        """Return a copy of pages, shape (pages, page size)."""
         return self.pages[pages]
 
     def put_in(self, pages: NDArray[np.int32], data: NDArray[np.uint8]) -> None:
-        """Fill pages with `data`, shape (pages, page size)."""
         self.pages[pages] = data
 
     def close(self) -> None:
@@ -115,7 +112,6 @@ class Arenas:
         return [each.descriptor for each in (self.samples, self.prepared, self.directory) if each is not None]
 
     def close(self) -> None:
-        """Unmap all memory."""
         for each in (self.samples, self.prepared, self.directory):
             if each is not None:
                 each.close()

@@ -20,8 +20,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.node.memory.pages import PageCounts
-from brand.node.memory.pool import Places
+from brand.node.memory.pages import PageCounts, Places
 
 CHECKED: Final = np.uint64(1 << 63)
 MOST_PAGES: Final = (1 << 16) - 1
@@ -50,11 +49,9 @@ class Directory:
         self._entries[places[some]] = shown | np.uint64(self._stamp << 48)
 
     def hide(self, places: Places) -> None:
-        """Hide samples whose pages may be used again."""
         self._entries[places] = 0
 
     def mark_checked(self, places: Places) -> None:
-        """Record that the checksums of these samples were right."""
         shown = places[self._entries[places] != 0]
         self._entries[shown] |= CHECKED
 
@@ -80,12 +77,6 @@ def runs_of(entries: Entries) -> tuple[NDArray[np.int32], NDArray[np.uint32]]:
     """Return first page and number of pages of each sample that is shown."""
     # The casts to smaller integers drop the stamp and the checked bit.
     return entries.astype(np.uint32).view(np.int32), (entries >> np.uint64(32)).astype(np.uint16).astype(np.uint32)
-
-
-def pages_of(entries: Entries) -> tuple[NDArray[np.uint32], NDArray[np.int32]]:
-    """Return the number of pages of each sample that is shown, and all pages, sample by sample."""
-    heads, counts = runs_of(entries)
-    return counts, pages_of_runs(heads, counts)
 
 
 def pages_of_runs(heads: NDArray[np.int32], counts: NDArray[np.uint32]) -> NDArray[np.int32]:

@@ -1,17 +1,18 @@
 """The loop of a data server, its threads and its sockets: this package executes the decisions of `brand.node.decide`.
 
-server     the loop
-requests   turns messages of clients into stimuli
-clients    connections of clients
-exchange   turns messages of other nodes into stimuli
-composing  imports the features that only some servers need
-work       plans and reads, in threads
-executor   the threads
-scouting   looks for chunks in the page cache, ahead of the reads
-recording  a log of all decisions, and its replay
-troubles   warnings about failing or slow storage
-repeats    limits the log lines about similar events
-lifetime   how long a server lives
-tuning     settings of the server's process
-process    the process that a training starts
+server          the loop
+requests        turns messages of clients into stimuli
+clients         connections of clients, and how long a server lives
+exchange        turns messages of other nodes into stimuli
+work            plans, reads and writes, in threads
+executor        the threads
+decode_workers  the processes that decode samples
+decode_worker   such a process
+recording       a log of all decisions, and its replay
+reports         waits of training loops, and the reason for which a step waits
+troubles        warnings about failing or slow storage
+repeats         limits the log lines about similar events
+http            the port for browsers and Prometheus
+metrics         statistics in the format of Prometheus
+process         the process that a training starts
 """

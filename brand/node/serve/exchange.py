@@ -30,34 +30,23 @@ class StreamExchange(Reprs, shows="_turn.core.peers"):
     def __init__(self, turn: NodeState, network: Network, page: int, tell: Callable[[Stimulus], object]) -> None:
         self._turn, self._network, self._page, self._tell = turn, network, page, tell
         self._watch: Watch | None = None
-        self._connected = False
-
-    @property
-    def wake(self) -> int:
+        self.wake = network.wake
         """A descriptor that is readable while there are events."""
-        return self._network.wake
-
-    @property
-    def address(self) -> str:
+        self.address = network.address
         """The address at which other nodes reach this node, `host:port`."""
-        return self._network.address
-
-    @property
-    def connected(self) -> bool:
+        self.connected = False
         """Whether this node knows the addresses of the other nodes."""
-        return self._connected
 
     def connect(self, addresses: dict[int, str], watch: Watch | None = None) -> None:
         """Connect to the servers of the other nodes, with the addresses given by node. Later calls have no effect.
 
         The loop calls `watch` for each stream that opens, ends, or cannot be opened.
         """
-        if not self._connected:
-            self._connected, self._watch = True, watch
+        if not self.connected:
+            self.connected, self._watch = True, watch
             self._network.connect(addresses)
 
-    def take_events(self) -> None:
-        """Handle the events of the network."""
+    def take_events(self, _: int = 0) -> None:
         for event in self._network.events():
             if self._watch is not None and not isinstance(event, Received):
                 self._watch(event)
@@ -81,7 +70,6 @@ class StreamExchange(Reprs, shows="_turn.core.peers"):
         self._network.send(PeerStream(instruction.node, instruction.asks), wire.pack(instruction.message))
 
     def facts(self) -> dict[str, object]:
-        """Return facts for statistics, as plain values."""
         node, nodes, peers = self._turn.members.node, self._turn.members.nodes, self._peers
         return {
             "node": node,

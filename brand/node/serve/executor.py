@@ -33,7 +33,6 @@ class Readers:
         return self.cache if cached and self.cache is not None else self.storage
 
     def close(self) -> None:
-        """Close all files."""
         self.storage.close()
         if self.cache is not None:
             self.cache.close()
@@ -173,8 +172,6 @@ class Executor(Reprs, shows="depth _reads _plans _results"):
 
 
 def _alone(job: Job, done: Done) -> _Task:
-    """Return the task of a job that one thread runs."""
-
     def task(readers: Readers | None) -> Callable[[], None]:
         try:
             return partial(done, job(readers), None)

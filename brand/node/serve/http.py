@@ -22,13 +22,14 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qs
 
 from brand.errors import BrandError, UsageError
-from brand.node.serve.loops import MOST_ROWS
 from brand.node.serve.metrics import CONTENT_TYPE, prometheus
+from brand.node.serve.reports import MOST_ROWS
 
 MOST_CONNECTIONS: Final = 32
 """Maximum number of connections at a time. Further connections get status 503 and are closed."""
@@ -46,17 +47,6 @@ _LINE: Final = re.compile(r"([A-Z]{1,16}) (/\S*) HTTP/1\.[01]")
 _TEXT: Final = "text/plain; charset=utf-8"
 _BEARER: Final = "bearer "
 _PAGE: Final = Path(__file__).with_name("page.html")
-_REASONS: Final = {
-    200: "OK",
-    400: "Bad Request",
-    401: "Unauthorized",
-    404: "Not Found",
-    405: "Method Not Allowed",
-    408: "Request Timeout",
-    431: "Request Header Fields Too Large",
-    503: "Service Unavailable",
-}
-
 log = logging.getLogger("brand.node")
 
 
@@ -91,7 +81,6 @@ class HttpPort:
         return f"http://{self.address}/?token={self._token.decode()}"
 
     def close(self) -> None:
-        """End all connections."""
         self._ended.set()
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)  # ends `accept`
@@ -125,7 +114,6 @@ class HttpPort:
                 self._forget(connection)
 
     def _serve(self, connection: socket.socket) -> None:
-        """Answer one request."""
         try:
             with suppress(OSError):
                 self._respond(connection, _head(connection))
@@ -159,7 +147,6 @@ class HttpPort:
         connection.sendall(answer.partition(b"\r\n\r\n")[0] + b"\r\n\r\n" if method == "HEAD" else answer)
 
     def _may(self, query: str, fields: Mapping[str, str]) -> bool:
-        """Return whether a request has the token."""
         given = parse_qs(query).get("token", [])
         authorization = fields.get("authorization", "")
         if authorization.lower().startswith(_BEARER):
@@ -167,7 +154,6 @@ class HttpPort:
         return any(hmac.compare_digest(text.encode(errors="replace"), self._token) for text in given)
 
     def _answer(self, path: str) -> bytes:
-        """Return the answer to a request that is allowed."""
         if path not in ("/", "/healthz", "/stats.json", "/metrics"):
             return _answer(404, "there are /, /metrics, /stats.json, /events and /healthz\n")
         if path == "/":
@@ -281,9 +267,9 @@ def _front(status: int, kind: str, fields: Mapping[str, str] | None = None) -> b
         **(fields or {}),
     }
     head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
-    return f"HTTP/1.1 {status} {_REASONS[status]}\r\n{head}\r\n".encode()
+    return f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n{head}\r\n".encode()
 
 
 def _answer(status: int, body: str | bytes = "", kind: str = _TEXT, fields: Mapping[str, str] | None = None) -> bytes:
-    data = (body or f"{_REASONS[status].lower()}\n").encode() if isinstance(body, str) else body
+    data = (body or f"{HTTPStatus(status).phrase.lower()}\n").encode() if isinstance(body, str) else body
     return _front(status, kind, {**(fields or {}), "Content-Length": str(len(data))}) + data

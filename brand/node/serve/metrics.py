@@ -17,7 +17,12 @@ _SHOWN: Final = tuple(number for number in range(len(BOUNDS)) if number % 10 in 
 Sample = tuple[Mapping[str, Any], float | int | None]
 """Labels and a value; the value is None if there is none."""
 
-_COUNTERS: Final = {
+_PLAIN: Final = {
+    "uptime_s": ("uptime_seconds", "Seconds since the server started."),
+    "data_bytes": ("data_set_bytes", "Size of the data set."),
+    "clients": ("clients", "Connections of clients."),
+    "waiting": ("waiting_draws", "Draws that wait now."),
+    "reading": ("storage_reads_in_flight", "Large reads under way."),
     "draws": ("drawn_samples_total", "Samples drawn."),
     "from_memory": ("drawn_from_memory_samples_total", "Samples drawn from memory."),
     "direct": ("direct_read_samples_total", "Samples drawn that clients read directly."),
@@ -26,31 +31,21 @@ _COUNTERS: Final = {
     "failed_reads": ("storage_failed_reads_total", "Large reads that failed."),
     "timeouts": ("node_timeout_samples_total", "Samples that another node did not send in time."),
 }
-_GAUGES: Final = {
-    "uptime_s": ("uptime_seconds", "Seconds since the server started."),
-    "data_bytes": ("data_set_bytes", "Size of the data set."),
-    "clients": ("clients", "Connections of clients."),
-    "waiting": ("waiting_draws", "Draws that wait now."),
-    "reading": ("storage_reads_in_flight", "Large reads under way."),
-}
 _CAUSES: Final = ("storage", "node", "preparation", "server")
 
 
 def prometheus(facts: Mapping[str, Any]) -> str:
-    """Return the statistics with the buckets of all training loops, as one text."""
     return "".join(_families(facts))
 
 
 def _families(facts: Mapping[str, Any]) -> Iterator[str]:
-    yield _family("info", "gauge", "The data set that is served; always 1.", [({"data_set": facts["data_set"]}, 1)])
-    for name, (metric, meaning) in _GAUGES.items():
-        yield _family(metric, "gauge", meaning, [({}, facts[name])])
-    for name, (metric, meaning) in _COUNTERS.items():
-        yield _family(metric, "counter", meaning, [({}, facts[name])])
+    yield _family("info", "The data set that is served; always 1.", [({"data_set": facts["data_set"]}, 1)])
+    for name, (metric, meaning) in _PLAIN.items():
+        yield _family(metric, meaning, [({}, facts[name])])
     meaning = "Damaged samples that were replaced by other samples."
-    yield _family("replaced_samples_total", "counter", meaning, [({}, len(facts["replaced"]))])
+    yield _family("replaced_samples_total", meaning, [({}, len(facts["replaced"]))])
     waits = [({"cause": cause}, facts[f"{cause}_wait_s"]) for cause in _CAUSES]
-    yield _family("draw_wait_seconds_total", "counter", "Seconds that draws waited in the server.", waits)
+    yield _family("draw_wait_seconds_total", "Seconds that draws waited in the server.", waits)
     yield from _memory(facts)
     yield from _traffic(facts)
     yield from _progress(facts["jobs"])
@@ -62,30 +57,30 @@ def _memory(facts: Mapping[str, Any]) -> Iterator[str]:
     kinds = {"cached": memory["cached"], "leased": memory["leased"], "free": memory["free"]}
     kinds["epoch"] = max(0, memory["used"] - memory["cached"] - memory["leased"])
     samples = [({"kind": kind}, size) for kind, size in kinds.items()]
-    yield _family("memory_bytes", "gauge", "Memory for samples, by use.", samples)
-    yield _family("memory_limit_bytes", "gauge", "Memory for samples.", [({}, memory["limit"])])
+    yield _family("memory_bytes", "Memory for samples, by use.", samples)
+    yield _family("memory_limit_bytes", "Memory for samples.", [({}, memory["limit"])])
 
 
 def _traffic(facts: Mapping[str, Any]) -> Iterator[str]:
     """Yield the metrics of object store, cache folder, decode workers and other nodes, if there are any."""
     store, cache, prepared, cluster = (facts[name] for name in ("store", "cache", "prepared", "cluster"))
     if store is not None:
-        yield _family("store_requests_total", "counter", "Requests to the object store.", [({}, store["requests"])])
-        yield _family("store_bytes_total", "counter", "Bytes from the object store.", [({}, store["bytes"])])
+        yield _family("store_requests_total", "Requests to the object store.", [({}, store["requests"])])
+        yield _family("store_bytes_total", "Bytes from the object store.", [({}, store["bytes"])])
     if cache is not None:
-        for name, kind in (("read_bytes", "counter"), ("written_bytes", "counter"), ("used", "gauge")):
+        for name in ("read_bytes", "written_bytes", "used"):
             metric = "cache_used_bytes" if name == "used" else f"cache_{name}_total"
-            yield _family(metric, kind, "Bytes of the cache folder.", [({}, cache[name])])
+            yield _family(metric, "Bytes of the cache folder.", [({}, cache[name])])
     if prepared is not None:
         for name in ("made", "drawn", "raw"):
             meaning = "Samples decoded by the server, drawn decoded, or drawn encoded."
-            yield _family(f"prepared_{name}_samples_total", "counter", meaning, [({}, prepared[name])])
+            yield _family(f"prepared_{name}_samples_total", meaning, [({}, prepared[name])])
     if cluster is not None:
         for name in ("sent", "received"):
             samples = [({"node": node}, size) for node, size in cluster[f"{name}_bytes"].items()]
-            yield _family(f"node_{name}_bytes_total", "counter", f"Bytes {name}, by the other node.", samples)
+            yield _family(f"node_{name}_bytes_total", f"Bytes {name}, by the other node.", samples)
         meaning = "Other nodes that are reachable."
-        yield _family("nodes_reachable", "gauge", meaning, [({}, len(cluster["reachable"]))])
+        yield _family("nodes_reachable", meaning, [({}, len(cluster["reachable"]))])
 
 
 def _progress(jobs: Iterable[Mapping[str, Any]]) -> Iterator[str]:
@@ -95,18 +90,18 @@ def _progress(jobs: Iterable[Mapping[str, Any]]) -> Iterator[str]:
         ("run_position_samples", "Samples of the epoch that all ranks together have drawn.", "position"),
         ("run_epoch_samples", "Samples of an epoch.", "samples"),
     ):
-        yield _family(metric, "gauge", meaning, [(labels, job[name]) for labels, job in runs])
+        yield _family(metric, meaning, [(labels, job[name]) for labels, job in runs])
 
 
 def _loops(loops: Iterable[Mapping[str, Any]]) -> Iterator[str]:
     ranks = [({"run": loop["job"], "rank": loop["rank"]}, loop) for loop in loops]
     meaning = "Seconds of all steps of a training loop, waits and training."
-    yield _family("loop_step_seconds_total", "counter", meaning, [(labels, loop["seconds"]) for labels, loop in ranks])
+    yield _family("loop_step_seconds_total", meaning, [(labels, loop["seconds"]) for labels, loop in ranks])
     meaning = "Batches of its epoch that a training loop has received."
-    yield _family("loop_step", "gauge", meaning, [(labels, loop["step"]) for labels, loop in ranks])
+    yield _family("loop_step", meaning, [(labels, loop["step"]) for labels, loop in ranks])
     meaning = "Seconds that a training loop has waited so far for its current batch."
     now = [(labels | {"cause": loop["now"]["cause"]}, loop["now"]["wait_s"]) for labels, loop in ranks if loop["now"]]
-    yield _family("loop_waiting_seconds", "gauge", meaning, now)
+    yield _family("loop_waiting_seconds", meaning, now)
     if ranks:
         meaning = "Seconds that a training loop waited for a batch; cause loop: hardly, the training sets the pace."
         yield _head("loop_wait_seconds", "histogram", meaning)
@@ -124,10 +119,10 @@ def _histogram(name: str, labels: Mapping[str, Any], seconds: float, counts: lis
     yield _line(f"{name}_count", labels, sum(counts))
 
 
-def _family(name: str, kind: str, meaning: str, samples: Iterable[Sample]) -> str:
-    """Return a metric with its samples; empty if it has none."""
+def _family(name: str, meaning: str, samples: Iterable[Sample]) -> str:
+    """Return a counter or a gauge with its samples; empty if it has none."""
     lines = [_line(name, labels, value) for labels, value in samples if value is not None]
-    return "".join([_head(name, kind, meaning), *lines]) if lines else ""
+    return "".join([_head(name, "counter" if name.endswith("_total") else "gauge", meaning), *lines]) if lines else ""
 
 
 def _head(name: str, kind: str, meaning: str) -> str:

@@ -1,7 +1,12 @@
-"""The process of a server that a training process started: reads its `ServerSpec`, reports when it listens, serves."""
+"""The process of a server that a training process started: reads its `ServerSpec`, reports when it listens, serves.
+
+`tune_server_process` has its threads switch quickly, and keeps freed memory. These settings hold for a whole process,
+so the `main` of a server's process applies them, and no constructor does.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import json
 import logging
@@ -11,15 +16,18 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from brand.errors import BrandError
-from brand.node.client.launch import detach
 from brand.node.serve.server import NodeServer
-from brand.node.serve.tuning import tune_server_process
 from brand.node.setup.server_spec import ServerSpec
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.io.files import no_descriptor_left
+
+_SWITCH_S: Final = 0.0005
+"""Maximum seconds that a thread waits for the interpreter lock after its read has ended. Python's default is 5 ms."""
+_MALLOC: Final = {-3: 32 << 20, -1: 64 << 20, -8: 2}
+"""Values of options of mallopt(3), by their numbers in glibc's malloc.h: mmap and trim threshold, number of arenas."""
 
 
 def main() -> None:
@@ -29,7 +37,7 @@ def main() -> None:
 
 def _make(spec: ServerSpec) -> NodeServer:
     if spec.common:
-        from brand.node.setup.preparing import for_common
+        from brand.node.setup.decoding import for_common
 
         data_bytes = int(StoredDataSet(spec.where).chunk_rows["file_size"].sum())
         spec = replace(spec, prepared=for_common(spec.memory, data_bytes))
@@ -45,7 +53,7 @@ def serve(make: Callable[[ServerSpec], NodeServer]) -> None:
         spec = ServerSpec.from_json(sys.stdin.read())
     except ValueError:  # the starting process ended before it had sent everything
         os._exit(0)
-    if not detach():
+    if not _detach():
         os._exit(0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -67,6 +75,14 @@ def serve(make: Callable[[ServerSpec], NodeServer]) -> None:
     server.run()
 
 
+def _detach() -> bool:
+    """Continue in a forked process that no process waits for. Returns True in that process, False in the first."""
+    if os.fork():
+        return False
+    os.setsid()
+    return True
+
+
 def _say(value: dict[str, Any]) -> None:
     """Send a value to the process that started this process, if it still runs, and close the pipe."""
     with suppress(BrokenPipeError):
@@ -74,3 +90,18 @@ def _say(value: dict[str, Any]) -> None:
     with suppress(OSError), open(os.devnull, "r+b", buffering=0) as null:  # no descriptor may be left
         os.dup2(null.fileno(), 0)
         os.dup2(null.fileno(), 1)
+
+
+def tune_server_process() -> None:
+    """Apply the settings to this process, which serves and does nothing else.
+
+    Keep up to 64 MiB of freed memory, and return arrays of more than 32 MiB to the system at once, if the C library is
+    glibc. By default, glibc returns a block of the size of a message as soon as it is freed, and the kernel clears each
+    page of the next block again. A node that exchanges samples spends half of its time there. With its default
+    settings, glibc also learns to keep large freed blocks, such as the arrays of a large plan, in each of many arenas.
+    """
+    sys.setswitchinterval(_SWITCH_S)
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        for option, value in _MALLOC.items():
+            mallopt(option, value)

@@ -32,23 +32,18 @@ from brand.node.decide.core import DecodingStart
 from brand.node.decide.node_state import NodeState
 from brand.node.decide.reads.gaps import StorageFacts
 from brand.node.decide.state.choosing import ChooseCached
-from brand.node.decide.state.lives import Key
 from brand.node.decide.state.members import Members
 from brand.node.decide.state.tasks import Forget, Instruction, MakePlan, Read, ReadFor, Rows, Write
 from brand.node.decide.stimuli import KeptChosen, NodeSays, PlanMade, ReadEnded, ReadForEnded, Stimulus, WriteEnded
 from brand.node.memory.allocator import Allocator
-from brand.node.memory.page_memory import NoMemory
-from brand.node.memory.pages import PageCounts, pages_needed
-from brand.node.memory.pool import PagePool
+from brand.node.memory.pages import NoMemory, PageCounts, PagePool, pages_needed
 from brand.node.memory.residents import Residents
 from brand.node.wire import messages
+from brand.node.wire.decoding import PAGE, DecodeSpec
 from brand.node.wire.described import DESCRIBED
 from brand.node.wire.drawing import Drawer
-from brand.node.wire.joining import Vote
 from brand.node.wire.numbers import NodeNumber, RunNumber
-from brand.node.wire.peer_messages import Push
-from brand.node.wire.prepared import DecodeSpec
-from brand.node.wire.preparer import PAGE
+from brand.node.wire.peer_messages import Push, Vote
 from brand.orders.base.joins import Join, Joins
 from brand.orders.base.plan import read_of_sample
 from brand.orders.base.random import blocks
@@ -62,6 +57,7 @@ MOST_BYTES: Final = 1 << 28
 log = logging.getLogger("brand.node")
 
 _STEP: Final = "step"
+_OF_CACHE: Final = ("folder", "limit", "stopped", "placement", "epochs", "whole_unit")
 _VALUES: Final = {
     value.__name__: value
     for value in (
@@ -161,11 +157,8 @@ class _Player:
         prepared = DecodingStart(Allocator(pages * PAGE, PAGE), *numbers) if pages else None
         self._turn = NodeState(index, residents, size, members, depth, remote, cache, StorageFacts(*storage), prepared)
         self._pages_of = pages_of
-        self._orders: dict[Key, Order] = {}
-        self._choices: dict[int, ChooseCached] = {}
-        self._reads: dict[int, Read] = {}
-        self._writes: dict[int, Write] = {}
-        self._reads_for: dict[tuple[NodeNumber, int, int], ReadFor] = {}
+        self._begun: dict[tuple[Any, ...], Any] = {}
+        """Instructions whose results are stimuli, by kind and number."""
 
     def play(self, entry: dict[str, Any]) -> tuple[list[Instruction], str | None]:
         """Return the result of an entry: instructions, and the name of the error or None."""
@@ -178,16 +171,10 @@ class _Player:
             return [], type(error).__name__
         for instruction in then:
             match instruction:
-                case MakePlan(key, order):
-                    self._orders[key] = order
-                case ChooseCached(number):
-                    self._choices[number] = instruction
-                case Read(number):
-                    self._reads[number] = instruction
-                case Write(number):
-                    self._writes[number] = instruction
+                case MakePlan(number) | ChooseCached(number) | Read(number) | Write(number):
+                    self._begun[type(instruction), number] = instruction
                 case ReadFor(node, number, opening):
-                    self._reads_for[node, number, opening] = instruction
+                    self._begun[ReadFor, node, number, opening] = instruction
         return then, None
 
     def _unpack_stimulus(self, entry: dict[str, Any]) -> Stimulus:
@@ -196,29 +183,28 @@ class _Player:
                 run, epoch = entry["key"]
                 key = RunNumber(run), epoch
                 joins = _unpack(entry["joins"])
-                plan = self._orders[key].plan(epoch, joins)
+                plan = self._begun[MakePlan, key].order.plan(epoch, joins)
                 return PlanMade(key, plan, read_of_sample(plan), joins)
             case "KeptChosen":
-                choice = self._choices.pop(entry["number"])
+                choice = self._begun.pop((ChooseCached, entry["number"]))
                 kept = choice.kept(self._pages_of)
                 return KeptChosen(choice.number, kept, choice.cached(kept), choice.since, choice.whole_unit)
             case "ReadEnded":
                 failed, left, chunks = (tuple(entry[name]) for name in ("failed", "left", "chunks"))
-                return ReadEnded(self._reads.pop(entry["read"]), failed, left, chunks)
+                return ReadEnded(self._begun.pop((Read, entry["read"])), failed, left, chunks)
             case "WriteEnded":
-                return WriteEnded(self._writes.pop(entry["write"]), _unpack(entry["held"]), entry["stopped"])
+                return WriteEnded(self._begun.pop((Write, entry["write"])), _unpack(entry["held"]), entry["stopped"])
             case "ReadForEnded":
-                read_for = self._reads_for.pop(tuple(entry["read"]))
+                read_for = self._begun.pop((ReadFor, *entry["read"]))
                 return ReadForEnded(read_for, _unpack(entry["data"]), entry["error"] and unpack_error(entry["error"]))
             case "NodeSays" if entry["message"]["is"] == "Push":
                 sent = {name: _unpack(each) for name, each in entry["message"].items() if name not in ("is", "pages")}
                 data = NoMemory(self._page).take_out(np.zeros(entry["message"]["pages"], np.int32))
                 return NodeSays(NodeNumber(entry["node"]), Push(**sent, data=data))
-        stimulus: Stimulus = _unpack({name: value for name, value in entry.items() if name not in _OF_ENTRIES})
+        stimulus: Stimulus = _unpack(
+            {name: value for name, value in entry.items() if name not in ("at", "then", "raises")}
+        )
         return stimulus
-
-
-_OF_ENTRIES: Final = ("at", "then", "raises")
 
 
 def _describe(turn: NodeState) -> dict[str, Any]:
@@ -244,8 +230,7 @@ def _pack_cache(start: CacheStart | None) -> dict[str, Any] | None:
     if start is None:
         return None
     held = base64.b64encode(np.packbits(start.held).tobytes()).decode()
-    facts = {name: getattr(start, name) for name in ("folder", "limit", "stopped", "placement", "epochs", "whole_unit")}
-    return facts | {"held": held}
+    return {name: getattr(start, name) for name in _OF_CACHE} | {"held": held}
 
 
 def _unpack_cache(value: dict[str, Any] | None, index: Rows, pages_of: PageCounts, page: int) -> CacheStart | None:
@@ -258,8 +243,7 @@ def _unpack_cache(value: dict[str, Any] | None, index: Rows, pages_of: PageCount
         rows = index.rows(part.start, part.stop)
         sizes[part] = np.where(pages_needed(rows["size"], page) == pages_of[part], rows["size"], 0)
     held = np.unpackbits(np.frombuffer(base64.b64decode(value["held"]), np.uint8), count=samples).astype(np.bool_)
-    rest = (value["limit"], value["stopped"], value["placement"], value["epochs"], value["whole_unit"])
-    return CacheStart(value["folder"], sizes, held, *rest)
+    return CacheStart(sizes=sizes, held=held, **{name: value[name] for name in _OF_CACHE})
 
 
 def _pack_stimulus(stimulus: Stimulus) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,8 +18,7 @@ from brand.node.decide.draws.jobs import held_draws
 from brand.node.decide.node_state import NodeState
 from brand.node.decide.stimuli import ClientDraws, ClientTakes, Stimulus
 from brand.node.memory.arena import Arenas
-from brand.node.serve.clients import Clients
-from brand.node.serve.lifetime import Lifetime
+from brand.node.serve.clients import Clients, Lifetime
 from brand.node.serve.reports import Reports
 from brand.node.setup.measure import MemoryLayout
 from brand.node.wire import messages
@@ -35,19 +35,22 @@ from brand.node.wire.client_messages import (
     ClientRegisters,
     ClientReleases,
     Hello,
+    Numbers,
+    OrderFound,
     PeerAddresses,
+    Places,
     Replaced,
+    ServerFacts,
     pack,
     unpack_request,
 )
 from brand.node.wire.connection import Channel
+from brand.node.wire.decoding import DecodeSpec
+from brand.node.wire.draw_messages import DirectHits, unpack_draw, unpack_taken
 from brand.node.wire.drawing import Drawer
 from brand.node.wire.looping import LoopReport
-from brand.node.wire.messages import MOST_PLACES, Kind, unpack_draw
+from brand.node.wire.messages import MOST_PLACES, Kind
 from brand.node.wire.numbers import ClientNumber, Key, RunNumber
-from brand.node.wire.prepared import DecodeSpec
-from brand.node.wire.replies import Numbers, OrderFound, Places
-from brand.node.wire.taking import DirectHits, unpack_taken
 from brand.orders.base.policy import BY_ONE_NODE
 from brand.orders.order import MAX_EPOCH, Order
 from brand.reprs import Reprs
@@ -57,44 +60,44 @@ if TYPE_CHECKING:
     from brand.node.serve.exchange import StreamExchange
 
 
-class ClientRequests(Reprs, shows="_address _greeted"):
-    """Answers the clients of a server at `address`. `tell` accepts the stimuli."""
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A data set, the address at which a server serves it, and the memory for it."""
+
+    data: StoredDataSet
+    address: str
+    layout: MemoryLayout
+    arenas: Arenas
+
+
+class ClientRequests(Reprs, shows="_served.address greeted"):
+    """Answers the clients of a server. `tell` accepts the stimuli."""
 
     def __init__(
         self,
-        data: StoredDataSet,
-        address: str,
-        layout: MemoryLayout,
-        arenas: Arenas,
+        served: Served,
         turn: NodeState,
         exchange: StreamExchange | None,
         lifetime: Lifetime,
         reports: Reports,
         tell: Callable[[Stimulus], object],
     ) -> None:
-        self._data, self._address, self._layout, self._arenas = data, address, layout, arenas
-        self._turn, self._exchange, self._lifetime, self._tell = turn, exchange, lifetime, tell
+        self._served, self._turn, self._exchange = served, turn, exchange
+        self._lifetime, self._reports, self._tell = lifetime, reports, tell
         self._started_s = time.monotonic()
         self._life = secrets.token_hex(8)
         """Distinguishes this server from earlier and later servers at its address."""
-        self._greeted, self._reports = False, reports
-
-    @property
-    def greeted(self) -> bool:
+        self.greeted = False
         """Whether a client that will draw has connected. A client that only looks does not count."""
-        return self._greeted
 
     def handle(self, clients: Clients, channel: Channel, kind: Kind, body: bytes) -> None:
-        """Execute the request of a message. Raises `BrandError` if that is impossible."""
         if channel.greeted == (kind == Kind.HELLO):
             raise ProtocolError("the first message must be HELLO, and no other message may be")
         client = channel.number
         match kind:
             case Kind.DRAW:
-                run, epoch, positions = unpack_draw(body)
-                self._tell(
-                    ClientDraws(client, self._checked(client, (RunNumber(run), epoch)), positions, channel.drawer)
-                )
+                key, positions = unpack_draw(body)
+                self._tell(ClientDraws(client, self._checked(client, key), positions, channel.drawer))
                 return
             case Kind.TAKEN:
                 self._take(channel, unpack_taken(body))
@@ -135,10 +138,10 @@ class ClientRequests(Reprs, shows="_address _greeted"):
                 self._tell(request)
 
     def _greet(self, clients: Clients, channel: Channel, hello: Hello) -> None:
-        data, layout, exchange = self._data, self._layout, self._exchange
+        data, layout, arenas, exchange = self._served.data, self._served.layout, self._served.arenas, self._exchange
         asked = hello.data_set
         if asked not in (data.id, None):
-            here = f"the server at {self._address} serves data set {data.id} ({data.name})"
+            here = f"the server at {self._served.address} serves data set {data.id} ({data.name})"
             number = None if data.version is None else number_within(data.version.collection, asked)
             cure = "" if number is None else f": open that version, or start the server with version {number}"
             raise UsageError(f"{here}, not {asked}{cure}")
@@ -147,24 +150,24 @@ class ClientRequests(Reprs, shows="_address _greeted"):
             if not 1 < owner < 1 << 31:  # process 1 never ends, so it cannot end a server
                 raise ProtocolError(f"process {owner} cannot own a server")
             self._lifetime.own(owner)
-        self._greeted = self._greeted or asked is not None
+        self.greeted = self.greeted or asked is not None
         channel.greet(Drawer.named(owner, hello.worker, channel.number))
-        welcome = {
-            "data_set": data.id,
-            "process": os.getpid(),
-            "life": self._life,
-            "page": layout.allocator.page,
-            "pages": layout.allocator.count,
-            "all_pages": layout.all_pages,
-            "node": layout.members.node,
-            "nodes": layout.members.nodes,
-            "remote_pages": layout.remote_pages,
-            "listens_at": None if exchange is None else exchange.address,
-            "joined": exchange is not None and exchange.connected,
-            "prepared_pages": 0 if self._arenas.prepared is None else len(self._arenas.prepared.pages),
-            "entries": 0 if self._arenas.directory is None else len(self._arenas.directory.pages),
-        }
-        clients.send(channel, messages.pack_json(Kind.HELLO, welcome), self._arenas.descriptors)
+        facts = ServerFacts(
+            data_set=data.id,
+            process=os.getpid(),
+            life=self._life,
+            page=layout.allocator.page,
+            pages=layout.allocator.count,
+            all_pages=layout.all_pages,
+            node=layout.members.node,
+            nodes=layout.members.nodes,
+            remote_pages=layout.remote_pages,
+            listens_at=None if exchange is None else exchange.address,
+            joined=exchange is not None and exchange.connected,
+            prepared_pages=0 if arenas.prepared is None else len(arenas.prepared.pages),
+            entries=0 if arenas.directory is None else len(arenas.directory.pages),
+        )
+        clients.send(channel, pack(facts), arenas.descriptors)
 
     def _take(self, channel: Channel, taken: DirectHits) -> None:
         """Pass on the direct hits of a client. The checksums of bytes that it says it has checked count as right."""
@@ -177,9 +180,11 @@ class ClientRequests(Reprs, shows="_address _greeted"):
 
     def _check_order(self, order: Order) -> None:
         """Raise `UsageError` if this server cannot serve an order."""
-        if order.data_set != self._data.id:
-            raise UsageError(f"the order is of data set {order.data_set}, but this server serves {self._data.id}")
-        if self._layout.members.nodes > 1 and order.policy.one_node:
+        if order.data_set != self._served.data.id:
+            raise UsageError(
+                f"the order is of data set {order.data_set}, but this server serves {self._served.data.id}"
+            )
+        if self._served.layout.members.nodes > 1 and order.policy.one_node:
             raise UsageError(BY_ONE_NODE)
 
     def _why_not(self, wants: Sequence[DecodeSpec], theirs: dict[str, Any]) -> str:
@@ -188,10 +193,10 @@ class ClientRequests(Reprs, shows="_address _greeted"):
         Raises `UsageError`.
         """
         try:
-            checked({want.field: want.how for want in wants}, self._data.header.schema, None)
+            checked({want.field: want.how for want in wants}, self._served.data.header.schema, None)
         except SchemaError as error:
             raise UsageError(str(error)) from None
-        if self._arenas.prepared is None:
+        if self._served.arenas.prepared is None:
             return "it does not decode: start it with --decoded-memory"
         for codec in sorted({want.how.codec for want in wants}):
             try:
@@ -213,18 +218,18 @@ class ClientRequests(Reprs, shows="_address _greeted"):
 
     def facts(self, clients: int, rows: int = 0) -> dict[str, Any]:
         """Return statistics of the server, as plain values; `rows` as for `Loops.facts`."""
-        traffic = self._data.location.traffic
+        traffic = self._served.data.location.traffic
         held = held_draws(self._turn.core.epochs, time.monotonic())
         waits = self._turn.core.counters.draws.waits_by_cause()
         return {
-            "data_set": self._data.name,
-            "address": self._address,
+            "data_set": self._served.data.name,
+            "address": self._served.address,
             "process": os.getpid(),
             "uptime_s": time.monotonic() - self._started_s,
-            "data_bytes": int(self._data.chunk_rows["file_size"].sum()),
+            "data_bytes": int(self._served.data.chunk_rows["file_size"].sum()),
             "clients": clients,
             **self._reports.facts(held, waits, rows),
-            **self._turn.core.facts(self._data.mean_bytes, time.monotonic()),
+            **self._turn.core.facts(self._served.data.mean_bytes, time.monotonic()),
             "pending": held,
             "store": None if traffic is None else traffic.to_json(),
             "cluster": None if self._exchange is None else self._exchange.facts(),

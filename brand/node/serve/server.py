@@ -47,24 +47,21 @@ from brand.node.decide.state.tasks import (
 from brand.node.decide.stimuli import ClientLeaves, Stimulus
 from brand.node.memory.arena import Arena, Arenas
 from brand.node.memory.directory import ENTRY_BYTES, Directory
-from brand.node.memory.pool import PagePool
+from brand.node.memory.pages import PagePool
 from brand.node.memory.residents import Residents
-from brand.node.serve.clients import Clients
-from brand.node.serve.composing import exchange_of, preparers_of, record_to
+from brand.node.serve.clients import Clients, Lifetime
 from brand.node.serve.executor import Executor, Readers
-from brand.node.serve.lifetime import Lifetime
 from brand.node.serve.reports import Reports
-from brand.node.serve.requests import ClientRequests
-from brand.node.serve.storing import Storing
+from brand.node.serve.requests import ClientRequests, Served
 from brand.node.serve.troubles import Troubles
-from brand.node.serve.work import BackgroundWork, IsWanted
+from brand.node.serve.work import BackgroundWork, IsWanted, Storing, Workers
 from brand.node.setup.caching import cache_reader, open_cache
 from brand.node.setup.choose import choose_depth, use_page_cache
 from brand.node.setup.measure import lay_out, members_of, stored_sizes
 from brand.node.setup.server_spec import ServerSpec
 from brand.node.wire import messages
 from brand.node.wire.client_messages import pack
-from brand.node.wire.lease import pack_lease
+from brand.node.wire.draw_messages import Lease, pack_lease
 from brand.node.wire.numbers import ClientNumber
 from brand.reprs import Reprs
 from brand.storage.dataset.cached import cached_samples
@@ -73,8 +70,9 @@ from brand.storage.io.location import vector_reader
 from brand.timeline import Timeline
 
 if TYPE_CHECKING:
-    from brand.node.serve.exchange import Watch
-    from brand.node.serve.preparers import DecodeWorkerProcesses
+    from brand.node.serve.decode_workers import DecodeWorkerProcesses
+    from brand.node.serve.exchange import StreamExchange, Watch
+    from brand.node.serve.recording import Recorder
     from brand.node.wire.network import Network
 
 _POLL_S: Final = 0.05
@@ -93,10 +91,10 @@ class NodeServer(Reprs, shows="address _clients _turn"):
 
     def __init__(self, spec: ServerSpec, network: Callable[[StoredDataSet, int], Network] | None = None) -> None:
         data, member, cache, prepared = StoredDataSet(spec.where), spec.member, spec.cache, spec.prepared
-        self.address = address = spec.address
+        self.address = spec.address
         self._selector = selectors.DefaultSelector()
         self._clients = Clients(
-            address,
+            spec.address,
             self._selector,
             lambda *asked: self._requests.handle(*asked),
             lambda number: self._tell(ClientLeaves(number)),
@@ -109,10 +107,10 @@ class NodeServer(Reprs, shows="address _clients _turn"):
             folder, cached = (None, None) if cache is None else open_cache(cache, data, sizes)
             page = layout.allocator.page
             arena = Arena(layout.allocator.count, page)
-            with_what = (
-                None if prepared is None else DecodingStart(prepared.allocator, prepared.count, prepared.least_runs)
-            )
-            second = None if with_what is None else Arena(with_what.allocator.count, with_what.allocator.page)
+            decoding = second = None
+            if prepared is not None:
+                decoding = DecodingStart(prepared.allocator, prepared.count, prepared.least_runs)
+                second = Arena(decoding.allocator.count, decoding.allocator.page)
             # Decoded samples are sent with a draw, so clients read nothing directly if the server decodes.
             shown = Arena(data.header.samples, ENTRY_BYTES) if layout.holds_all and second is None else None
             self._arenas = Arenas(arena, second, shown)
@@ -121,54 +119,63 @@ class NodeServer(Reprs, shows="address _clients _turn"):
             self._clients.close()
             raise
         best_depth, storage = choose_depth(data, None if cache is None else Path(cache.folder))
-        depth, chunk_size = spec.depth or best_depth, data.header.chunk_size
+        chunk_size = data.header.chunk_size
         through = use_page_cache(data, layout.allocator.bytes) if spec.page_cache is None else spec.page_cache
 
         def readers() -> Readers:
             near = None if folder is None else cache_reader(folder, page_cache=through)
             return Readers(vector_reader(data.location, page_cache=through), near)
 
-        executor = Executor(depth, readers)
-        storing = None if folder is None else Storing(folder, data, arena, executor.post)
+        self._executor = Executor(spec.depth or best_depth, readers)
         directory = None if shown is None else Directory(shown.pages.view(np.uint64)[:, 0])
         residents = Residents(PagePool(layout.allocator, arena, layout.pages_of), nodes, directory)
         self._turn = NodeState(
-            *(data, residents, chunk_size, layout.members, executor.most),
-            *(layout.remote_pages, cached, storage, with_what),
+            *(data, residents, chunk_size, layout.members, self._executor.most),
+            *(layout.remote_pages, cached, storage, decoding),
         )
-        self._recorder = None if spec.record is None else record_to(spec.record, self._turn)
-        self._exchange = None if joined is None else exchange_of(self._turn, joined, page, self._tell)
-        self._troubles = Troubles(data.location.chunk_file, self._clients.process_of, chunk_size, layout.members.node)
-        wanted, node = IsWanted(self._turn.wants_plan, self._turn.wants_choice), layout.members.node
-        preparers: DecodeWorkerProcesses | None = None
+        # Only some servers need these modules, so that a plain server starts without them.
+        self._recorder: Recorder | None = None
+        if spec.record is not None:
+            from brand.node.serve.recording import Recorder
+
+            self._recorder = Recorder(spec.record, self._turn)
+        self._exchange: StreamExchange | None = None
+        if joined is not None:
+            from brand.node.serve.exchange import StreamExchange
+
+            self._exchange = StreamExchange(self._turn, joined, page, self._tell)
+            self._selector.register(self._exchange.wake, selectors.EVENT_READ, self._exchange.take_events)
+        decode_workers: DecodeWorkerProcesses | None = None
         if second is not None:
-            preparers = preparers_of(data, self._selector, arena, second, executor.post, self._tell)
-        leaves = shown is not None and folder is None and cached_samples(data) is not None
+            from brand.node.serve.decode_workers import DecodeWorkerProcesses
+
+            decode_workers = DecodeWorkerProcesses(self._selector, data, arena, second, self._executor.post, self._tell)
+        storing = None if folder is None else Storing(folder, data, arena, self._executor.post)
+        self._troubles = Troubles(data.location.chunk_file, self._clients.process_of, chunk_size, layout.members.node)
         self._work = BackgroundWork(
-            *(data, layout.pages_of, executor, wanted, self._tell, self._troubles, node, storing, preparers),
-            leaves=leaves,
+            data,
+            layout.pages_of,
+            Workers(self._executor, storing, decode_workers),
+            IsWanted(self._turn.wants_plan, self._turn.wants_choice),
+            self._tell,
+            self._troubles,
+            layout.members.node,
+            leaves=shown is not None and folder is None and cached_samples(data) is not None,
         )
         self._lifetime = Lifetime(self._selector, spec.owners)
-        self._requests = ClientRequests(
-            *(data, address, layout, self._arenas, self._turn, self._exchange, self._lifetime),
-            *(Reports(self._troubles), self._tell),
-        )
+        served, reports = Served(data, spec.address, layout, self._arenas), Reports(self._troubles)
+        self._requests = ClientRequests(served, self._turn, self._exchange, self._lifetime, reports, self._tell)
         self._stop = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         """Readable once the server has been stopped."""
-        self._selector.register(self._work.wake, selectors.EVENT_READ, lambda _: self._work.finish())
+        self._selector.register(self._executor.wake, selectors.EVENT_READ, lambda _: self._executor.finish())
         self._selector.register(self._stop, selectors.EVENT_READ, lambda _: None)
-        if self._exchange is not None:
-            exchange = self._exchange
-            self._selector.register(exchange.wake, selectors.EVENT_READ, lambda _: exchange.take_events())
 
     @property
     def memory(self) -> int:
-        """Size of the arena in bytes."""
         return self._turn.core.residents.pool.allocator.bytes
 
     @property
     def listens_at(self) -> str | None:
-        """The address at which other nodes reach this node, `host:port`; None if it is the only node."""
         return None if self._exchange is None else self._exchange.address
 
     def connect(self, addresses: dict[int, str], watch: Watch | None = None) -> None:
@@ -181,7 +188,7 @@ class NodeServer(Reprs, shows="address _clients _turn"):
 
         Raises TimeoutError if the loop does not answer in time, or has ended.
         """
-        return self._work.ask(lambda: self._requests.facts(len(self._clients), rows), limit_s)
+        return self._executor.ask(lambda: self._requests.facts(len(self._clients), rows), limit_s)
 
     def trace(self, path: str | os.PathLike[str]) -> None:
         """Write reads and waits to a file for Perfetto (`Timeline`), before `run`. Raises `UsageError`."""
@@ -244,7 +251,6 @@ class NodeServer(Reprs, shows="address _clients _turn"):
             self._do(instruction)
 
     def _step(self) -> None:
-        """Do all work that is possible now."""
         now_s, unsent = time.monotonic(), {} if self._exchange is None else self._exchange.unsent()
         instructions = self._turn.step(now_s, unsent)
         if self._recorder is not None:
@@ -273,7 +279,7 @@ class NodeServer(Reprs, shows="address _clients _turn"):
                 self._exchange.say(instruction)
             case DrawAnswer(client, lease, places, state, counts, pages, prepared, joins, held):
                 self._work.answered(instruction)
-                self._reply(client, pack_lease(lease, places, state, counts, pages, prepared, joins, held))
+                self._reply(client, pack_lease(Lease(lease, places, state, counts, pages, prepared, joins, held)))
             case Number() | Joined() | OrderDecided() | Numbers() | PositionsDivided() | Deliver():
                 self._reply(instruction.client, pack(instruction))
             case StartPreparer() | EndPreparer() | Prepare() | Fill():

@@ -16,6 +16,7 @@ from brand.node.decide.epochs.epochs import Epochs
 from brand.node.serve.repeats import Repeats
 from brand.node.wire.numbers import FIRST_NODE, ClientNumber, NodeNumber
 from brand.printable import printable
+from brand.reprs import Reprs
 
 EVERY_S: Final = 30.0
 """Seconds between two sums of a trouble that lasts."""
@@ -26,7 +27,7 @@ MOST_RECENT: Final = 20
 log = logging.getLogger("brand.node")
 
 
-class Troubles:
+class Troubles(Reprs, shows="_repeats.counted _told"):
     """Logs the troubles of this node.
 
     `file_of` returns the path of a chunk, `process_of` the process of a client.
@@ -49,9 +50,6 @@ class Troubles:
         self._look_s = 0.0
         self._recent: deque[tuple[float, str]] = deque(maxlen=MOST_RECENT)
         """Time and text of the last warnings."""
-
-    def __repr__(self) -> str:
-        return f"Troubles({self._repeats.counted} counted and not logged, late draws of clients {sorted(self._told)})"
 
     def read_failed(self, path: str, error: BaseException, now_s: float) -> None:
         """Log a large read that has failed. Clients read its samples directly."""

@@ -1,19 +1,34 @@
-"""Makes plans and reads samples while the server's loop continues: in the threads of `Executor`, and in decode workers.
+"""Makes plans, reads and writes samples while the server's loop continues: in threads, and in decode workers.
 
 The results are passed to the loop as stimuli (`tell`).
+
+If the page cache holds a chunk, it is likely to hold the next chunks. A look costs a tenth of a read that the loop
+decides, starts and ends. So the thread that has found a chunk in the page cache looks at the chunks that the plan reads
+next: a few, and twice as many with each look, until a chunk is missing (`Scout`). One thread looks at a time. Other
+threads continue with their reads, so the first draws do not wait for looks.
+
+One thread writes samples into the cache folder, and publishes them in time (`Storing`). The loop passes samples that
+stay in memory until the thread is done. The thread copies them, and the folder compares the checksum of each sample in
+the copy, so that no damaged sample is ever cached.
 """
 
 from __future__ import annotations
 
 import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from brand.errors import BrandError, FormatError, ServerError, UnreadableError
+from brand.formats.contents import StoredSamples
 from brand.node.decide.state.choosing import ChooseCached
 from brand.node.decide.state.tasks import (
     DrawAnswer,
@@ -24,28 +39,37 @@ from brand.node.decide.state.tasks import (
     Prepare,
     Read,
     ReadFor,
+    Rows,
     StartPreparer,
     Write,
 )
 from brand.node.decide.stimuli import KeptChosen, PlanMade, ReadEnded, ReadForEnded, Stimulus, WriteEnded
-from brand.node.memory.pages import PageCounts
+from brand.node.memory.arena import Arena
+from brand.node.memory.pages import ROW_BYTES, PageCounts
 from brand.node.serve.executor import Executor, Readers
-from brand.node.serve.scouting import Scout
-from brand.node.serve.storing import Storing
 from brand.node.serve.troubles import Troubles
-from brand.node.wire.lease import Held
+from brand.node.wire.client_messages import pack_samples
+from brand.node.wire.draw_messages import Held
 from brand.node.wire.numbers import NodeNumber
-from brand.node.wire.samples import pack_samples
-from brand.orders.base.plan import read_of_sample
+from brand.orders.base.plan import EpochPlan, read_of_sample
 from brand.reprs import Reprs
+from brand.storage.cache.cachefolder import EVERY_S, CacheFolder
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.io.pagecache import in_page_cache
 from brand.timeline import Timeline
 
 if TYPE_CHECKING:
-    from brand.node.serve.preparers import DecodeWorkerProcesses
+    from brand.node.serve.decode_workers import DecodeWorkerProcesses
 
-_T = TypeVar("_T")
+FEWEST: Final = 4
+"""Number of chunks of a first look."""
+MOST: Final = 64
+"""Maximum number of chunks of one look. Each look delays the end of the thread's own read."""
+END_LIMIT_S: Final = 30.0
+"""Seconds that a server that ends waits for the disk of its cache."""
+
+Written = Callable[[NDArray[np.bool_], str], object]
+"""Receives which of a write's samples the folder holds, and why no further write can follow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +80,28 @@ class IsWanted:
     choice: Callable[[ChooseCached], bool]
 
 
-class BackgroundWork(Reprs, shows="_executor"):
+@dataclass(frozen=True, slots=True)
+class Workers:
+    """The threads and processes of a server."""
+
+    executor: Executor
+    storing: Storing | None
+    """Writes the cache folder; None if there is none."""
+    decode: DecodeWorkerProcesses | None
+    """Decode samples; None if clients decode."""
+
+    def close(self) -> None:
+        if self.decode is not None:
+            self.decode.close()
+        self.executor.close()
+        if self.storing is not None:
+            self.storing.close()
+
+
+class BackgroundWork(Reprs, shows="_workers"):
     """Executes the instructions that take time.
 
-    `wanted` tells whether a plan or a choice is still needed, `node` is the number of this node. `storing` writes the
-    cache folder; None if there is none. `preparers` decode samples; None if clients decode. `leaves`: clients read
+    `wanted` tells whether a plan or a choice is still needed, `node` is the number of this node. `leaves`: clients read
     samples that the page cache holds themselves, so the server does not read them.
     """
 
@@ -68,44 +109,23 @@ class BackgroundWork(Reprs, shows="_executor"):
         self,
         data: StoredDataSet,
         pages_of: PageCounts,
-        executor: Executor,
+        workers: Workers,
         wanted: IsWanted,
         tell: Callable[[Stimulus], object],
         troubles: Troubles,
         node: NodeNumber,
-        storing: Storing | None = None,
-        preparers: DecodeWorkerProcesses | None = None,
         *,
-        leaves: bool = False,
+        leaves: bool,
     ) -> None:
-        self._data, self._pages_of, self._executor = data, pages_of, executor
-        self._wanted, self._tell, self._troubles, self._storing = wanted, tell, troubles, storing
-        self._node, self._preparers, self._leaves = node, preparers, leaves
+        self._data, self._pages_of, self._workers, self._wanted, self._tell = data, pages_of, workers, wanted, tell
+        self._troubles, self._node, self._leaves = troubles, node, leaves
         self._scout = Scout(lambda chunk: in_page_cache(data.location.chunk_file(chunk)))
         self._timeline: Timeline | None = None
 
-    @property
-    def wake(self) -> int:
-        """A descriptor that is readable while there are results."""
-        return self._executor.wake
-
-    def finish(self) -> None:
-        """Pass on the results of jobs that have ended since the last call."""
-        self._executor.finish()
-
-    def ask(self, what: Callable[[], _T], limit_s: float) -> _T:
-        """Call `Executor.ask`."""
-        return self._executor.ask(what, limit_s)
-
     def close(self) -> None:
-        """End the threads and the processes."""
-        if self._preparers is not None:
-            self._preparers.close()
-        self._executor.close()
+        self._workers.close()
         if self._timeline is not None:
             self._timeline.close()
-        if self._storing is not None:
-            self._storing.close()
 
     def trace(self, timeline: Timeline) -> None:
         """Write reads, and the waits of draws by cause, to a trace."""
@@ -120,7 +140,7 @@ class BackgroundWork(Reprs, shows="_executor"):
             plan = wanted.order.plan(wanted.key[1], wanted.joins)
             return PlanMade(wanted.key, plan, read_of_sample(plan), wanted.joins)
 
-        self._executor.plan(make, self._made)
+        self._workers.executor.plan(make, self._made)
 
     def choose(self, choice: ChooseCached) -> None:
         """Choose the samples to cache in memory, and those to cache in the cache folder.
@@ -140,7 +160,7 @@ class BackgroundWork(Reprs, shows="_executor"):
             else:
                 self._made(result, error)
 
-        self._executor.plan(choose, chosen)
+        self._workers.executor.plan(choose, chosen)
 
     def read(self, read: Read) -> None:
         """Read samples into memory. The pieces of a bundle are spread over the threads."""
@@ -173,7 +193,7 @@ class BackgroundWork(Reprs, shows="_executor"):
                 self._troubles.read_failed(file, error, time.monotonic())
             self._tell(ReadEnded(read, tuple(sorted(errors)), tuple(sorted(left)), tuple(sorted(chunks))))
 
-        self._executor.share(job, len(read.pieces), done)
+        self._workers.executor.share(job, len(read.pieces), done)
 
     def answered(self, answer: DrawAnswer) -> None:
         """Write the waits of a draw that has been answered to the trace."""
@@ -186,19 +206,16 @@ class BackgroundWork(Reprs, shows="_executor"):
                 end_s -= seconds
 
     def write(self, write: Write) -> None:
-        """Write samples to the cache folder."""
-        assert self._storing is not None
-        self._storing.write(write, lambda held, stopped: self._tell(WriteEnded(write, held, stopped)))
+        assert self._workers.storing is not None
+        self._workers.storing.write(write, lambda held, stopped: self._tell(WriteEnded(write, held, stopped)))
 
     def forget(self, forget: Forget) -> None:
-        """Have the cache folder forget samples."""
-        assert self._storing is not None
-        self._storing.forget(forget)
+        assert self._workers.storing is not None
+        self._workers.storing.forget(forget)
 
     def prepare(self, instruction: StartPreparer | EndPreparer | Prepare | Fill) -> None:
-        """Pass an instruction to the decode workers."""
-        assert self._preparers is not None
-        self._preparers.do(instruction)
+        assert self._workers.decode is not None
+        self._workers.decode.do(instruction)
 
     def read_for(self, read: ReadFor) -> None:
         """Read samples directly, for another node or a client. For another node, unreadable samples are left out."""
@@ -212,7 +229,7 @@ class BackgroundWork(Reprs, shows="_executor"):
                 raise error  # a bug: unreadable samples are handled above
 
         own = read.node == self._node
-        self._executor.read(lambda _: pack_samples(self._data.stored_bytes(read.places, raising=own)), done)
+        self._workers.executor.read(lambda _: pack_samples(self._data.stored_bytes(read.places, raising=own)), done)
 
     def _told(self, error: FormatError) -> BrandError:
         """Return the error that a client gets for a sample that this server could not read for it.
@@ -227,3 +244,101 @@ class BackgroundWork(Reprs, shows="_executor"):
             raise error  # a bug, because plans are pure: end the server instead of serving a wrong order
         if result is not None:
             self._tell(result)
+
+
+class Scout(Reprs, shows="_seen _order _most"):
+    """Looks ahead. `holds` returns whether the page cache holds a chunk. Any thread may use it."""
+
+    def __init__(self, holds: Callable[[int], bool]) -> None:
+        self.holds = holds
+        self._looking = threading.Lock()
+        """Guards the attributes below."""
+        self._reads: weakref.ref[NDArray[np.void]] | None = None
+        """The reads of the plan of the last look. A weak reference, so that a plan that has ended is freed."""
+        self._order: NDArray[np.int32] = np.arange(0, dtype=np.int32)
+        """The chunks of that plan, by their first reads."""
+        self._seen, self._most = 0, FEWEST
+        """Number of these chunks that were read or looked at, and maximum number for the next look."""
+
+    def beyond(self, plan: EpochPlan, chunk: int) -> list[int]:
+        """Return the next chunks after `chunk` that the page cache holds, in the order of the plan's first reads.
+
+        The list is empty if another thread looks, or if each sample is a read of its own.
+        """
+        if plan.reads is None or not self._looking.acquire(blocking=False):
+            return []
+        try:
+            if self._reads is None or self._reads() is not plan.reads:
+                chunks, firsts = np.unique(plan.reads["chunk"], return_index=True)
+                self._reads, self._order = weakref.ref(plan.reads), chunks[np.argsort(firsts)]
+                self._seen, self._most = 0, FEWEST
+            self._seen = max(self._seen, int(np.flatnonzero(self._order == chunk)[0]) + 1)
+            return self._look()
+        finally:
+            self._looking.release()
+
+    def _look(self) -> list[int]:
+        """Return the next chunks, up to the first that the page cache lacks."""
+        held: list[int] = []
+        for chunk in self._order[self._seen : self._seen + self._most].tolist():
+            self._seen += 1
+            if not self.holds(chunk):
+                self._most = FEWEST
+                return held
+            held.append(chunk)
+        self._most = min(MOST, 2 * self._most)
+        return held
+
+
+class Storing(Reprs, shows="_folder _jobs"):
+    """The thread that writes to `folder`, for samples in the pages of `arena`. `post` has the loop call a function."""
+
+    def __init__(
+        self, folder: CacheFolder, index: Rows, arena: Arena, post: Callable[[Callable[[], None]], None]
+    ) -> None:
+        self._folder, self._index, self._arena, self._post = folder, index, arena, post
+        self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="cache", daemon=True)
+        self._thread.start()
+
+    def write(self, write: Write, written: Written) -> None:
+        """Write samples, then have the loop call `written`."""
+        self._jobs.put(partial(self._write, write, written))
+
+    def forget(self, forget: Forget) -> None:
+        act = self._folder.drop if forget.parts else self._folder.forget
+        self._jobs.put(partial(act, forget.places))
+
+    def close(self) -> None:
+        """Publish the written samples, and end. A thread that is still blocked in the disk is left behind."""
+        self._jobs.put(None)
+        self._thread.join(END_LIMIT_S)
+
+    def _run(self) -> None:
+        try:
+            while True:
+                with suppress(Empty):
+                    if (job := self._jobs.get(timeout=EVERY_S)) is None:
+                        break
+                    job()
+                self._folder.publish_if_due()
+            self._folder.publish()
+        finally:
+            self._folder.close()
+
+    def _write(self, write: Write, written: Written) -> None:
+        held: NDArray[Any] = np.zeros(len(write.places), np.bool_)
+        try:
+            rows = self._index.rows_at(write.places.astype(np.int64))
+            memory = self._arena.pages[write.pages]
+            page = memory.shape[1]
+            counts = write.counts.astype(np.int64)
+            starts = (np.cumsum(counts) - counts) * page + ROW_BYTES
+            # Rows that were read again are validated again: a sample is in its own pages, or is left out.
+            fits = rows["size"] <= counts * page - ROW_BYTES
+            held[fits] = self._folder.store(
+                write.places[fits], StoredSamples(memory.reshape(-1), starts[fits], rows[fits])
+            )
+        except FormatError:  # the index cannot be read; direct reads raise the reason
+            pass
+        self._post(partial(written, held, self._folder.stopped))  # type: ignore[arg-type]

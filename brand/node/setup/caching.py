@@ -92,7 +92,6 @@ CacheOf = str | os.PathLike[str] | Cache | None
 
 
 def as_cache(cache: CacheOf) -> Cache | None:
-    """Return the cache that a user names. Raises `UsageError`."""
     return cache if cache is None or isinstance(cache, Cache) else Cache(cache)
 
 

@@ -9,8 +9,7 @@ from typing import Final
 
 from brand.node.decide.cache.keeping import AHEAD_SHARE
 from brand.node.decide.reads.gaps import StorageFacts
-from brand.node.memory.page_memory import ROW_BYTES
-from brand.node.memory.pages import page_bytes
+from brand.node.memory.pages import ROW_BYTES, page_bytes
 from brand.node.setup.memory import Memory, available_bytes, check_memory, memory_bytes, remote_bytes
 from brand.orders.base.choice import Setting
 from brand.orders.order import Order
@@ -72,12 +71,7 @@ def facts_of(data: StoredDataSet) -> Facts:
 
 
 def choose_order(
-    facts: Facts,
-    seed: int,
-    option: OrderOption,
-    share: float | None,
-    memory: Memory,
-    nodes: Nodes = Nodes(),
+    facts: Facts, seed: int, option: OrderOption, share: float | None, memory: Memory, nodes: Nodes = Nodes()
 ) -> Order:
     """Return the order of a run. Raises `UsageError`.
 
@@ -156,3 +150,19 @@ def use_page_cache(data: StoredDataSet, arena_bytes: int) -> bool:
     A smaller page cache only costs time.
     """
     return int(data.chunk_rows["file_size"].sum()) + arena_bytes <= available_bytes()
+
+
+def choose_room(facts: Facts, order: Order, share: float | None, memory: Memory) -> int:
+    """Return roughly how many samples memory can hold in addition to those that an epoch of this order mixes.
+
+    `share` and `memory` as for `choose_order`.
+
+    All samples if memory holds all; otherwise the rest of memory, rounded down, so that a little more or less memory
+    mostly gives the same number. Samples that an epoch holds there are not cached for the next epoch.
+    """
+    samples = samples_held(facts, share, memory)
+    if samples > facts.samples - 1:
+        return facts.samples
+    left = max(1, int(samples - order.policy.held(order.mapping)))
+    unit = 1 << max(0, left.bit_length() - 2)
+    return left // unit * unit

@@ -25,19 +25,15 @@ SIZE: Final = "give a size such as '8GB'"
 SIZE_OR_SHARE: Final = f"{SIZE}, or a share such as 0.25 (1.0 is all)"
 _UNITS: Final = {
     "": 1,
-    "B": 1,
-    **{f"{prefix}B": 1000**power for power, prefix in enumerate("kMGT", 1)},
-    **{f"{prefix}iB": 1024**power for power, prefix in enumerate("KMGT", 1)},
+    "b": 1,
+    **{f"{prefix}b": 1000**power for power, prefix in enumerate("kmgt", 1)},
+    **{f"{prefix}ib": 1024**power for power, prefix in enumerate("kmgt", 1)},
 }
 _MOST: Final = 1 << 60
-_FILES: Final = {
-    1: ("memory.limit_in_bytes", "memory.usage_in_bytes"),
-    2: ("memory.max", "memory.current"),
-}
+_FILES: Final = {1: ("memory.limit_in_bytes", "memory.usage_in_bytes"), 2: ("memory.max", "memory.current")}
 """Files of a memory control group by its version: the limit, and the usage."""
 _UNLIMITED: Final = 1 << 62
 """Version 1 writes a number near 2^63 if there is no limit."""
-_BY_NAME: Final = {name.lower(): size for name, size in _UNITS.items()}
 
 
 def memory_bytes(memory: Memory, all_bytes: int) -> int:
@@ -88,7 +84,7 @@ def remote_bytes(remote: Memory, memory: int) -> int:
 def parse_size(text: str) -> int:
     """Return the bytes of a text such as `2GB`, `500 MB`, `1.5GiB`. Raises `UsageError`."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
-    unit = _BY_NAME.get(match[2].lower()) if match else None
+    unit = _UNITS.get(match[2].lower()) if match else None
     if match is None or unit is None:
         if match is not None and match[2].lower() in ("k", "m", "g", "t", "ki", "mi", "gi", "ti"):
             begun = f"{match[1]}{match[2][0].upper()}"

@@ -1,19 +1,92 @@
-"""The specification of a data server: one value, which a process that starts a server sends to it."""
+"""The specification of a data server: one value, which a process that starts a server sends to it.
+
+A node of a cluster has a few more values (`Member`), among them certificates for the messages between nodes: files in
+PEM form, read and checked before gRPC gets them (`Tls`). Without TLS, anyone on the network between two nodes can read
+and change their messages; the token only keeps strangers out. With TLS, a node proves its address by its certificate.
+With `mutual`, the asking node also shows a certificate of the same CA.
+"""
 
 from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+import ssl
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
 
+from brand.errors import UsageError
 from brand.node.setup.caching import Cache
-from brand.node.setup.member import Member
 from brand.node.setup.memory import Memory
 from brand.storage.io.location import Where
 
 if TYPE_CHECKING:
-    from brand.node.setup.preparing import Prepared
+    from brand.node.setup.decoding import Prepared
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """Files of a node. Raises `UsageError` if a file is missing or has other contents."""
+
+    cert: str | os.PathLike[str]
+    """The node's certificate, for the host names or IP addresses by which other nodes reach it.
+
+    The file also holds the certificates between it and the CA, if there are any.
+    """
+    key: str | os.PathLike[str]
+    """The certificate's private key, without a password."""
+    ca: str | os.PathLike[str]
+    """Certificates of the authorities that may sign the other nodes' certificates."""
+    mutual: bool = False
+    """Whether an asking node must show a certificate, too."""
+
+    def __post_init__(self) -> None:
+        bytes_of(self.cert), bytes_of(self.key), bytes_of(self.ca)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        try:
+            context.load_verify_locations(self.ca)
+        except ssl.SSLError:
+            raise UsageError(f"{os.fspath(self.ca)}: no certificates in PEM form") from None
+        try:
+            context.load_cert_chain(self.cert, self.key, password=_no_password)
+        except (ssl.SSLError, ValueError):
+            raise UsageError(
+                f"{os.fspath(self.cert)} and {os.fspath(self.key)}: not a certificate and its key in PEM form"
+            ) from None
+
+
+def bytes_of(path: str | os.PathLike[str]) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise UsageError(f"{os.fspath(path)}: cannot be read: {error.strerror}") from None
+
+
+def _no_password() -> str:
+    """Refuse a key that has a password; without this, OpenSSL would ask for it at the terminal."""
+    raise ValueError
+
+
+@dataclass(frozen=True)
+class Member:
+    """One node of a cluster."""
+
+    node: int
+    """Number of the node, from 0."""
+    nodes: int
+    """Number of nodes in the cluster."""
+    token: str
+    """A secret that only the nodes of the cluster know."""
+    bind: str = "127.0.0.1:0"
+    """Address at which the node listens for other nodes, `host:port`; port 0 for any free port."""
+    peer_memory: Memory = None
+    """How much of the node's memory other nodes may fill; None for a tenth."""
+    tls: Tls | None = None
+    """Certificates; None if messages are not encrypted."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.node < self.nodes:
+            raise UsageError(f"node {self.node} of {self.nodes}: nodes are 0 to {self.nodes - 1}")
 
 
 @dataclass(frozen=True)
@@ -42,32 +115,19 @@ class ServerSpec:
     """The file for a log of all decisions (`brand.node.serve.recording`)."""
 
     def to_json(self) -> str:
-        """Return the text for the standard input of the server."""
-        plain = {name: getattr(self, name) for name in ("address", "memory", "owners", "common", "depth", "page_cache")}
-        more: dict[str, Any] = {
-            "where": os.fspath(self.where) if isinstance(self.where, os.PathLike) else self.where,
-            "member": None if self.member is None else self.member.to_json(),
-            "cache": None if self.cache is None else self.cache.to_json(),
-            "prepared": None if self.prepared is None else asdict(self.prepared),
-            "record": None if self.record is None else os.path.abspath(self.record),
-        }
-        return json.dumps(plain | more)
+        """Return the text for the standard input of the server, which has the same working folder."""
+        return json.dumps(asdict(self), default=os.fspath)
 
     @classmethod
     def from_json(cls, text: str) -> ServerSpec:
-        """Invert `to_json`."""
         value = json.loads(text)
-        spec = cls(**value | {"owners": tuple(value["owners"])})
         member, cache, prepared = value["member"], value["cache"], value["prepared"]
-        return replace(
-            spec,
-            member=None if member is None else Member.from_json(member),
-            cache=None if cache is None else Cache(**cache),
-            prepared=None if prepared is None else _prepared_of(prepared),
-        )
+        if member is not None:
+            value["member"] = Member(**member | {"tls": None if member["tls"] is None else Tls(**member["tls"])})
+        if cache is not None:
+            value["cache"] = Cache(**cache)
+        if prepared is not None:
+            from brand.node.setup.decoding import Prepared
 
-
-def _prepared_of(value: dict[str, Any]) -> Prepared:
-    from brand.node.setup.preparing import Prepared
-
-    return Prepared(**value)
+            value["prepared"] = Prepared(**prepared)
+        return cls(**value | {"owners": tuple(value["owners"])})

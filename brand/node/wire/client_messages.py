@@ -1,20 +1,22 @@
-"""Requests of clients to a server. Each request is one class, described once.
+"""Requests of clients to a server, and its replies. Each message is one class, described once.
 
-A request that needs a decision is also the stimulus for the decisions, and the entry in a record's log.
-`docs/protocols/messages.md` has a table of all messages. DRAW, LEASE and TAKEN are sent for each batch, so they have
-packers of their own (`brand.node.wire.messages`, `lease`, `taking`).
+A request that needs a decision is also the stimulus for the decisions, and the entry in a record's log; a reply is also
+an instruction. `docs/protocols/messages.md` has a table of all messages. DRAW, LEASE and TAKEN are sent for each batch,
+so they have packers of their own (`brand.node.wire.draw_messages`).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Final, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from brand.errors import ProtocolError, UsageError
+from brand.node.wire.decoding import DECODERS, MOST_WANTS, WANTS, DecodeSpec
 from brand.node.wire.described import (
+    BYTES,
     FLAG,
     KEY,
     U32,
@@ -33,22 +35,13 @@ from brand.node.wire.described import (
     unpack_body,
     whole,
 )
-from brand.node.wire.drawing import Announcement, Drawer
-from brand.node.wire.joining import JOINS
+from brand.node.wire.drawing import JOINS, Announcement, Drawer
 from brand.node.wire.looping import LoopReport
-from brand.node.wire.messages import (
-    MAX_DRAW,
-    MAX_NAME,
-    MAX_REASON,
-    MOST_PLACES,
-    Kind,
-    frame,
-    unpack_json,
-)
-from brand.node.wire.numbers import NO_CLIENT, ClientNumber, Key, RunNumber
-from brand.node.wire.prepared import DECODERS, WANTS, DecodeSpec
+from brand.node.wire.messages import MAX_DRAW, MAX_NAME, MAX_REASON, MOST_PLACES, Kind, frame, unpack_json
+from brand.node.wire.numbers import NO_CLIENT, ClientNumber, Key, NodeNumber, RunNumber
 from brand.orders.base.joins import Joins
 from brand.orders.order import Order
+from brand.reprs import Reprs
 
 T = TypeVar("T")
 
@@ -56,7 +49,9 @@ MAX_ADDRESS: Final = 1000
 """Longest address of a node, in characters."""
 MAX_NODES: Final = 1 << 16
 
-_NUMBER: Final = whole((1 << 63) - 1, -(1 << 63))
+_MOST: Final = (1 << 63) - 1
+_NUMBER: Final = whole(_MOST, -(1 << 63))
+_COUNT: Final = whole(_MOST)
 
 
 def _rows(name: str, data: Body) -> int:
@@ -92,7 +87,6 @@ class ClientBegins:
 
     @property
     def key(self) -> Key:
-        """The epoch that the rank draws."""
         return self.run, self.announcement.epoch
 
 
@@ -167,7 +161,6 @@ class ClientPrepares:
     """Versions of the libraries with which the client decodes, by codec."""
 
     def check(self) -> None:
-        """Raise `ProtocolError` if a field is named twice."""
         if len({want.field for want in self.wants}) < len(self.wants):
             raise ProtocolError("a PREPARE names a field twice")
 
@@ -255,7 +248,6 @@ _REQUESTS: Final = {kind_of(cls): cls for cls in get_args(Request) if cls is not
 
 
 def pack(message: object) -> bytes:
-    """Return a message as bytes."""
     kind, parts = pack_body(message)
     return frame(kind, *parts)
 
@@ -278,3 +270,137 @@ def unpack_request(kind: Kind, body: Body, client: ClientNumber, drawer: Drawer 
         cls = AskOrder
     request: Request = unpack_body(cls, found, client=client, drawer=drawer)
     return request
+
+
+@described(Kind.HELLO, json_body=True)
+@dataclass(frozen=True, slots=True, repr=False)
+class ServerFacts(Reprs, shows="share nodes remote_share listens_at joined node process"):
+    """Introduce the server to a client: facts about itself, and about the memories that it shares with the client."""
+
+    data_set: Annotated[str, text(MAX_NAME)]
+    process: Annotated[int, _COUNT]
+    life: Annotated[str, text(MAX_NAME)]
+    """Distinguishes this server from earlier and later servers at its address."""
+    page: Annotated[int, _COUNT]
+    """Bytes of a page of its memory."""
+    pages: Annotated[int, whole(_MOST, 1)]
+    all_pages: Annotated[int, whole(_MOST, 1)]
+    """Pages that all samples would take."""
+    node: Annotated[NodeNumber, _COUNT]
+    nodes: Annotated[int, _COUNT]
+    """Number of nodes that serve the data set together."""
+    remote_pages: Annotated[int, _COUNT]
+    """Pages that other nodes may fill."""
+    listens_at: Annotated[str | None, maybe(text(MAX_ADDRESS))]
+    """Address at which other nodes reach it, `host:port`; None if there is one node."""
+    joined: Annotated[bool, FLAG]
+    """Whether it knows the addresses of the other nodes."""
+    prepared_pages: Annotated[int, _COUNT]
+    """Pages of decoded samples; 0 if it decodes nothing."""
+    entries: Annotated[int, _COUNT]
+    """Entries of the directory; 0 if it has none."""
+
+    @property
+    def share(self) -> float:
+        """Fraction of the data that fits into its memory; 1 or more if all of it fits."""
+        return self.pages / self.all_pages
+
+    @property
+    def remote_share(self) -> float:
+        """Fraction of its memory that other nodes may fill."""
+        return self.remote_pages / self.pages
+
+
+@described(Kind.ORDER, json_body=True)
+@dataclass(frozen=True, slots=True)
+class Number:
+    """Tell a client the number of a run that it has registered."""
+
+    client: ClientNumber
+    run: Annotated[RunNumber, replace(U32, key="number")]
+
+
+@described(Kind.ORDER, json_body=True)
+@dataclass(frozen=True, slots=True)
+class OrderFound:
+    """Tell a client the order that it has asked for."""
+
+    client: ClientNumber
+    order: Annotated[Order, order_entry()]
+
+
+@described(Kind.POSITIONS)
+@dataclass(frozen=True, slots=True)
+class PositionsDivided:
+    """Tell a client the positions that belong to a rank. All positions are below 2**32."""
+
+    client: ClientNumber
+    positions: Annotated[NDArray[np.int64], array("<u4", into="<i8")]
+
+
+@described(Kind.FETCH)
+@dataclass(frozen=True, slots=True)
+class Deliver:
+    """Send a client the samples that it fetched. `data` is the result of `pack_samples`."""
+
+    client: ClientNumber
+    data: Annotated[bytes, BYTES]
+
+
+@described(Kind.JOINS)
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """Tell a client where its run joined other runs in an epoch."""
+
+    client: ClientNumber
+    joins: Annotated[Joins, JOINS]
+
+
+@described(Kind.DECIDED)
+@dataclass(frozen=True, slots=True, eq=False)
+class OrderDecided:
+    """Tell a client the number of decided positions of an epoch, and the samples at some of them."""
+
+    client: ClientNumber
+    decided: Annotated[int, U64]
+    places: Annotated[NDArray[np.int32], array("<i4", MOST_PLACES)]
+
+
+@described(Kind.PREPARE, json_body=True)
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """Tell a client the numbers of its decode specs; if there are none, `why`."""
+
+    client: ClientNumber
+    numbers: Annotated[tuple[int, ...], several(U32, MOST_WANTS)]
+    why: Annotated[str, text(MAX_REASON, cut=True)] = ""
+
+
+@described(Kind.PLACES)
+@dataclass(frozen=True, slots=True, eq=False)
+class Places:
+    """Tell a client the samples at some positions; if there are none, it must ask with DRAW."""
+
+    client: ClientNumber
+    places: Annotated[NDArray[np.int32], array("<i4", MOST_PLACES)]
+
+
+def pack_samples(samples: list[bytes | None]) -> bytes:
+    """Return a byte for each sample (1 if it is present, 0 if not), then the stored bytes of the present samples."""
+    return b"".join((bytes(sample is not None for sample in samples), *(s for s in samples if s is not None)))
+
+
+def unpack_samples(data: memoryview, sizes: NDArray[np.int64]) -> tuple[NDArray[np.bool_], list[bytes]]:
+    """Return which samples are present, shape (samples,), and the bytes of each present sample. Raises `ProtocolError`.
+
+    `sizes` are the stored sizes of all samples, shape (samples,).
+    """
+    if len(data) < len(sizes):
+        raise ProtocolError("an incomplete answer")
+    flags = np.frombuffer(data[: len(sizes)], np.uint8)
+    present = flags == 1
+    ends = len(sizes) + np.cumsum(np.where(present, sizes, 0))
+    if (flags > 1).any() or len(data) != ends[-1]:
+        raise ProtocolError("an answer whose parts do not add up")
+    starts = ends - sizes
+    return present, [bytes(data[starts[k] : ends[k]]) for k in np.flatnonzero(present).tolist()]

@@ -19,6 +19,7 @@ from brand.errors import ProtocolError, UsageError
 from brand.node.wire.drawing import Drawer
 from brand.node.wire.messages import HEAD, MAX_REQUEST, Kind, parse_head
 from brand.node.wire.numbers import ClientNumber
+from brand.reprs import Reprs
 
 PREFIX: Final = "unix:@"
 _CREDENTIALS: Final = struct.Struct("3i")
@@ -80,7 +81,7 @@ def same_user(connection: socket.socket) -> bool:
     return peer(connection)[1] == os.geteuid()
 
 
-class Channel:
+class Channel(Reprs, shows="number greeted closing _inbox _outbox"):
     """The server's end of one connection: splits bytes into messages and sends messages as bytes. Never blocks."""
 
     def __init__(self, number: ClientNumber, connection: socket.socket, longest_order: int = MAX_REQUEST) -> None:
@@ -96,10 +97,6 @@ class Channel:
         """Time at which the unfinished message began; before the first message, time at which the connection began."""
         self._inbox, self._outbox = bytearray(), bytearray()
 
-    def __repr__(self) -> str:
-        state = "closing" if self.closing else "greeted" if self.greeted else "not greeted"
-        return f"Channel({self.number}, {state}, {len(self._inbox)} B in, {len(self._outbox)} B out)"
-
     def greet(self, drawer: Drawer | None) -> None:
         """Record that the client has sent HELLO, and the process that draws."""
         self.greeted, self.drawer = True, drawer
@@ -110,7 +107,6 @@ class Channel:
 
     @property
     def unsent(self) -> int:
-        """Bytes that the client has not received yet."""
         return len(self._outbox)
 
     @property

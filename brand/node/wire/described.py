@@ -169,7 +169,6 @@ class _Described:
         return self._made(values, given)
 
     def numbers(self, message: Any) -> list[Any]:
-        """Return the packed numbers of a message."""
         found: list[Any] = []
         for name, spec in self._specs:
             plain = spec.plain(getattr(message, name))
@@ -187,7 +186,6 @@ class _Described:
         return self._made(values, given)
 
     def pack(self, message: Any) -> list[Body]:
-        """Return the parts of a body."""
         if self.json_body:
             return [json.dumps(self.entries(message)).encode()]
         head = self._head.pack(*self.numbers(message))
@@ -233,7 +231,6 @@ def described(kind: IntEnum | None = None, *, json_body: bool = False) -> Callab
 
 
 def pack_body(message: Any) -> tuple[IntEnum, list[Body]]:
-    """Return the kind of a message, and the parts of its body."""
     return kind_of(type(message)), DESCRIBED[type(message)].pack(message)
 
 
@@ -247,7 +244,6 @@ def unpack_body(cls: type[T], body: Body | dict[str, Any], **given: Any) -> T:
 
 
 def kind_of(cls: type) -> IntEnum:
-    """Return the kind of a class of messages."""
     kind = DESCRIBED[cls].kind
     assert kind is not None
     return kind

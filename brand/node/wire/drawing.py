@@ -1,14 +1,28 @@
-"""Values of messages about drawing: the process or rank that draws, its first position, and the epoch."""
+"""Values of messages about drawing: the process or rank that draws, its first position, the epoch, and its joins."""
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Final
 
 from brand.errors import ProtocolError
-from brand.node.wire.described import U32, U64, described, inline, maybe, order_entry, several, text, whole
+from brand.node.wire.described import (
+    U32,
+    U64,
+    Body,
+    FieldSpec,
+    described,
+    inline,
+    maybe,
+    order_entry,
+    several,
+    text,
+    whole,
+)
 from brand.node.wire.messages import MAX_NAME, MAX_REPLICAS, UNTOLD
 from brand.node.wire.numbers import FIRST_NODE, NO_CLIENT, ClientNumber, NodeNumber
+from brand.orders.base.joins import Joins
 from brand.orders.base.tickets import MAX_POSITIONS
 from brand.orders.order import MAX_EPOCH, Order
 
@@ -52,7 +66,6 @@ class Announcement:
     """Number of processes that draw for the rank; or `GOES_ON`, or `UNTOLD`."""
 
     def check(self) -> None:
-        """Raise `ProtocolError` if the rank or the number of processes is impossible."""
         if not self.rank < self.replicas <= MAX_REPLICAS or MAX_REPLICAS < self.processes != UNTOLD:
             raise ProtocolError(f"rank {self.rank} of {self.replicas}, shared by {self.processes} processes")
 
@@ -77,7 +90,6 @@ class Begin:
     """Pages of the largest sample that can be sent to the node of the ranks."""
 
     def check(self) -> None:
-        """Raise `ProtocolError` if these cannot be the ranks of one node."""
         if len(set(self.ranks)) < len(self.ranks) or max(self.ranks) >= self.replicas:
             raise ProtocolError(f"ranks must be distinct numbers from 0 to {self.replicas - 1}")
 
@@ -115,6 +127,21 @@ class Drawing:
     """
 
     def check(self) -> None:
-        """Raise `ProtocolError` if the order has fewer samples."""
         if max(self.begin.start, self.begin.front) > self.order.samples:
             raise ProtocolError(f"an epoch has {self.order.samples:,} positions")
+
+
+_LAP: Final = struct.Struct("<i")
+
+
+def _joins(name: str, data: Body) -> Joins:
+    if len(data) < _LAP.size:
+        raise ProtocolError(f"{name} of {len(data)} bytes")
+    try:
+        return Joins.from_bytes(data[_LAP.size :], *_LAP.unpack_from(data))
+    except ValueError as error:
+        raise ProtocolError(str(error)) from None
+
+
+JOINS: Final = FieldSpec(_joins, lambda joins: _LAP.pack(joins.lap) + joins.to_bytes(), rest=True)
+"""`Joins`: i32 highest lap, then the rows."""

@@ -44,16 +44,13 @@ class CauseWaits:
 
     @property
     def steps(self) -> int:
-        """Number of steps that have waited."""
         return sum(self.counts)
 
     def count(self, wait_s: float) -> None:
-        """Count the wait of a step."""
         self.seconds += wait_s
         self.counts[bisect_left(BOUNDS, wait_s)] += 1
 
     def add(self, other: CauseWaits) -> None:
-        """Add other waits."""
         self.seconds += other.seconds
         self.counts = [mine + theirs for mine, theirs in zip(self.counts, other.counts, strict=True)]
 
@@ -63,25 +60,23 @@ class CauseWaits:
         return CauseWaits(max(0.0, self.seconds - before.seconds), counts)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class StepTally:
     """Steps of training loops, by cause."""
 
-    def __init__(self, seconds: float = 0.0, waits: dict[str, CauseWaits] | None = None) -> None:
-        self.seconds = seconds
-        """Seconds of all steps: waits and training."""
-        self.waits = {} if waits is None else waits
+    seconds: float = 0.0
+    """Seconds of all steps: waits and training."""
+    waits: dict[str, CauseWaits] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return f"StepTally({self.steps} steps, {self.wait_s:.3f} of {self.seconds:.3f} s waited, cause {self.cause})"
 
     @property
     def steps(self) -> int:
-        """Number of steps."""
         return sum(waits.steps for waits in self.waits.values())
 
     @property
     def wait_s(self) -> float:
-        """Total seconds that the loops waited."""
         return sum(waits.seconds for waits in self.waits.values())
 
     @property
@@ -97,13 +92,11 @@ class StepTally:
         self.seconds += seconds
 
     def add(self, other: StepTally) -> None:
-        """Add the steps of another tally."""
         self.seconds += other.seconds
         for cause, waits in other.waits.items():
             self.waits.setdefault(cause, CauseWaits()).add(waits)
 
     def copy(self) -> StepTally:
-        """Return a copy."""
         same = StepTally()
         same.add(self)
         return same
@@ -135,10 +128,7 @@ class StepTally:
             "wait_s": round(self.wait_s, 6),
             "wait_share": round(self.wait_s / self.seconds, 4) if self.seconds else None,
             "cause": self.cause if self.steps else None,
-            **{
-                name: value if value is None or math.isfinite(value) else BOUNDS[-1]
-                for name, value in quantiles.items()
-            },
+            **{name: value and min(value, BOUNDS[-1]) for name, value in quantiles.items()},
             "causes": {
                 cause: {"steps": waits.steps, "wait_s": round(waits.seconds, 6)}
                 for cause in ALL
@@ -219,6 +209,5 @@ class LoopReport:
     """The wait under way. Its cause is `server` until the server has answered."""
 
     def check(self) -> None:
-        """Raise `ProtocolError` if the rank is impossible."""
         if not self.rank < self.ranks:
             raise ProtocolError(f"rank {self.rank} of {self.ranks}")

@@ -54,8 +54,6 @@ UNTOLD: Final = (1 << 32) - 1
 MAX_NAME: Final = 100
 """Longest name of a run, in characters."""
 
-_DRAW: Final = struct.Struct("<II")
-
 ABSENT: Final = 0
 """State of a sample in a lease: it is not in memory."""
 PRESENT: Final = 1
@@ -78,7 +76,7 @@ class Kind(IntEnum):
     DRAW = 4
     """Client: positions that a rank draws. The server answers with LEASE."""
     LEASE = 5
-    """Server: the pages of the samples of a draw (`brand.node.wire.lease`)."""
+    """Server: the pages of the samples of a draw (`brand.node.wire.draw_messages`)."""
     RELEASE = 6
     """Client: it has copied the samples of a lease. No reply."""
     STATS = 7
@@ -104,7 +102,7 @@ class Kind(IntEnum):
     PLACES = 16
     """Client: the positions of an epoch whose samples it reads itself. Server: the samples at these positions."""
     TAKEN = 17
-    """Client: positions whose samples it has read itself (`brand.node.wire.taking`). No reply."""
+    """Client: positions whose samples it has read itself (`brand.node.wire.draw_messages`). No reply."""
     LOOP = 18
     """Client: the waits of its training loop since its last LOOP (`brand.node.wire.looping`). No reply."""
 
@@ -170,18 +168,17 @@ def parse_head(head: bytes | bytearray | memoryview, limit: int, order_limit: in
 
 
 def pack_json(kind: Kind, value: Any) -> bytes:
-    """Return a message whose body is JSON."""
     return frame(kind, json.dumps(value).encode())
 
 
-def unpack_json(body: bytes | memoryview) -> dict[str, Any]:
-    """Return the object in a body. Raises `ProtocolError`."""
+def unpack_json(body: bytes | memoryview, name: str = "a body") -> dict[str, Any]:
+    """Return the object in a body. Raises `ProtocolError`, whose message begins with `name`."""
     try:
         value = json.loads(bytes(body))
     except (ValueError, RecursionError) as error:
-        raise ProtocolError(f"a body is not JSON: {error}") from None
+        raise ProtocolError(f"{name} is not JSON: {error}") from None
     if not isinstance(value, dict):
-        raise ProtocolError("a body is not a JSON object")
+        raise ProtocolError(f"{name} is not a JSON object")
     return value
 
 
@@ -201,17 +198,3 @@ def unpack_order(value: dict[str, Any]) -> Order:
     samples = order.get("samples") if isinstance(order, dict) else None
     part = None if bits is None or not isinstance(samples, int) else Subset.from_text(samples, bits)
     return Order.from_json(order, part)
-
-
-def pack_draw(run: int, epoch: int, positions: NDArray[np.int64]) -> bytes:
-    """Return a `DRAW`."""
-    return frame(Kind.DRAW, _DRAW.pack(run, epoch), positions.tobytes())
-
-
-def unpack_draw(body: bytes | memoryview) -> tuple[int, int, NDArray[np.int64]]:
-    """Return run, epoch and positions of a `DRAW`. Raises `ProtocolError`."""
-    rest = len(body) - _DRAW.size
-    if rest < 8 or rest % 8 or rest // 8 > MAX_DRAW:
-        raise ProtocolError(f"a request of {len(body)} bytes")
-    run, epoch = _DRAW.unpack_from(body)
-    return run, epoch, np.frombuffer(body, np.int64, offset=_DRAW.size)

@@ -4,15 +4,22 @@ Two nodes have two streams; each node opens one. The node that opens a stream is
 announces its draws, grants capacity, and fetches. The other node is the *home node* of the samples and answers.
 `brand.cluster` implements streams with gRPC. Only the server's loop calls these methods, and none of them blocks. The
 events of a stream are returned in the order in which they happened.
+
+The address of a node is `host:port`, or `[host]:port` for IPv6. Other forms that gRPC accepts are refused.
 """
 
 from __future__ import annotations
 
+import re
+import socket
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from brand.errors import ServerError, UsageError
+
 MAX_UNSENT: Final = 16 << 20
 """A server adds nothing to a stream that holds this many bytes that the other side has not received."""
+_ADDRESS: Final = re.compile(r"(?:\[([0-9A-Fa-f:.%\w]+)\]|([\w.-]+)):(\d{1,5})", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,3 +97,23 @@ class Network(Protocol):
     def close(self) -> None:
         """End all streams, and release threads and descriptors."""
         ...
+
+
+def split_address(address: str) -> tuple[str, int]:
+    match = _ADDRESS.fullmatch(address)
+    if match is None or int(match[3]) > 65535:
+        raise UsageError(f"{address!r} is not an address; write it like 10.0.0.1:7000, node1:7000 or [::1]:7000")
+    return match[1] or match[2], int(match[3])
+
+
+def check_free(address: str) -> None:
+    """Raise `ServerError`, with the reason, if this process cannot listen at `address`. gRPC gives no reason."""
+    host, port = split_address(address)
+    try:
+        for family, kind, protocol, _, where in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+            with socket.socket(family, kind, protocol) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(where)
+                probe.listen(1)
+    except OSError as error:
+        raise ServerError(f"the data server cannot listen at {address}: {error.strerror or error}") from None

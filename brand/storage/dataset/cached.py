@@ -3,7 +3,7 @@ storage.
 
 A data set that was just written, or that the last training has read, is in memory already. A server would only copy it
 from the page cache into its own fresh pages, which cost more than the copy. So clients copy such samples themselves
-(`brand.node.client.taking`).
+(`brand.node.client.direct_hits`).
 """
 
 from __future__ import annotations

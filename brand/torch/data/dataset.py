@@ -21,7 +21,7 @@ from brand.formats.preparation import DecodeAudio, DecodeImage, checked
 from brand.formats.version import Version
 from brand.node.setup.caching import CacheOf, as_cache
 from brand.node.setup.memory import Memory, check_memory
-from brand.node.setup.tls import Tls
+from brand.node.setup.server_spec import Tls
 from brand.node.wire.messages import MAX_NAME
 from brand.orders.policies.registry import OrderOption
 from brand.storage.dataset.dataset import StoredDataSet

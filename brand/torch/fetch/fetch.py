@@ -26,7 +26,7 @@ from brand.errors import ChecksumError, FormatError, ServerError, UnreadableErro
 from brand.formats.contents import StoredSamples
 from brand.formats.media import decode_audio, decode_image
 from brand.formats.record import RecordDecoder
-from brand.node.client.wants import DecodedField
+from brand.node.client.decoded import DecodedField
 from brand.node.wire.client_messages import Replaced
 from brand.orders.base.tickets import TAGS, TICKET, positions_of, tag_and_epoch
 from brand.orders.order import Order

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from brand.errors import FormatError, counted
 from brand.formats.contents import StoredSamples
 from brand.formats.record import RecordDecoder
-from brand.node.client.wants import DecodedField
+from brand.node.client.decoded import DecodedField
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.torch.fetch.spans import Span
 

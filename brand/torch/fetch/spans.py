@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from brand.node.wire.lease import Held
+from brand.node.wire.draw_messages import Held
 
 
 class Span(NamedTuple):

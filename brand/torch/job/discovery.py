@@ -25,9 +25,8 @@ from typing import Any, Final, Protocol
 import torch.distributed
 
 from brand.errors import ServerError, UsageError, counted
-from brand.node.setup.member import Member
 from brand.node.setup.memory import Memory
-from brand.node.setup.tls import Tls
+from brand.node.setup.server_spec import Member, Tls
 from brand.torch.job.ranks import job_name, master, this_machine
 
 log = logging.getLogger("brand")

@@ -16,12 +16,11 @@ from typing import Any, Final
 
 from brand.formats.preparation import Preparation
 from brand.node.client.client import Client
-from brand.node.client.taking import Files
-from brand.node.client.wants import DecodeSpecs
+from brand.node.client.decoded import DecodeSpecs
+from brand.node.client.direct_hits import Files
 from brand.node.setup.caching import Cache
 from brand.node.setup.memory import Memory
-from brand.node.setup.server_spec import ServerSpec
-from brand.node.setup.tls import Tls
+from brand.node.setup.server_spec import ServerSpec, Tls
 from brand.node.wire.connection import own_address
 from brand.storage.dataset.cached import cached_samples
 from brand.storage.dataset.dataset import StoredDataSet

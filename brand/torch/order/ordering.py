@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from brand.errors import UsageError, counted
-from brand.node.setup.choose import Nodes, choose_order, facts_of
-from brand.node.setup.room import choose_room
+from brand.node.setup.choose import Nodes, choose_order, choose_room, facts_of
 from brand.orders.base.part import Subset
 from brand.orders.base.policy import BY_ONE_NODE
 from brand.orders.order import Order

@@ -23,7 +23,7 @@ from brand.node.decide.epochs.epochs import Epochs, draws_before
 from brand.node.decide.state.epoch import Epoch, reached
 from brand.node.decide.state.lives import Key
 from brand.node.decide.state.states import HELD
-from brand.node.memory.prepared import MADE, RAW, DecodedStore, PreparedMemory
+from brand.node.memory.decoded import MADE, RAW, DecodedStore, PreparedMemory
 from brand.node.wire.numbers import RunNumber
 from brand.reprs import Reprs
 

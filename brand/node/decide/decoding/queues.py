@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.node.decide.decoding.ahead import DecodeAheadTable, NextToDecode, Queue
-from brand.node.memory.prepared import PreparedMemory
+from brand.node.memory.decoded import PreparedMemory
 from brand.node.memory.residents import Residents
 from brand.reprs import Reprs
 

@@ -29,12 +29,11 @@ from brand.node.decide.state.epoch import Epoch
 from brand.node.decide.state.features import NOTHING, DecodedSamples
 from brand.node.decide.state.tasks import EndPreparer, Fill, Prepare, StartPreparer
 from brand.node.memory.allocator import Allocator
-from brand.node.memory.prepared import MADE, MAKING, RAW, PreparedMemory
+from brand.node.memory.decoded import MADE, MAKING, RAW, PreparedMemory
 from brand.node.memory.residents import Residents
+from brand.node.wire.decoding import BATCH_S, ENOUGH, MOST_PAGES, UNTRIED, DecodeSpec, pages_of
 from brand.node.wire.messages import Chains
 from brand.node.wire.numbers import ClientNumber, RunNumber
-from brand.node.wire.prepared import DecodeSpec
-from brand.node.wire.preparer import BATCH_S, ENOUGH, MOST_PAGES, UNTRIED, pages_of
 from brand.reprs import Reprs
 
 BATCH: Final = 16

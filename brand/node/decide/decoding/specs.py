@@ -13,8 +13,8 @@ from collections.abc import Callable
 from itertools import chain
 from typing import Final
 
+from brand.node.wire.decoding import DecodeSpec
 from brand.node.wire.numbers import ClientNumber, RunNumber
-from brand.node.wire.prepared import DecodeSpec
 from brand.reprs import Reprs
 
 MOST: Final = 16

@@ -24,12 +24,11 @@ from brand.node.decide.state.lives import ActiveEpoch, Key
 from brand.node.decide.state.members import Members
 from brand.node.decide.state.states import HELD
 from brand.node.decide.state.tasks import DrawAnswer
-from brand.node.memory.leases import Leases
-from brand.node.memory.residents import Residents
+from brand.node.memory.residents import Leases, Residents
+from brand.node.wire.draw_messages import repeat
 from brand.node.wire.drawing import Drawer
 from brand.node.wire.messages import PREPARED
 from brand.node.wire.numbers import ClientNumber
-from brand.node.wire.taking import repeat
 
 LONGEST_WAIT_S: Final = 30.0
 """Seconds after which a server answers a draw with the samples in memory. Storage may hang, clients should not."""

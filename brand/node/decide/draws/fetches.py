@@ -19,9 +19,9 @@ from brand.errors import BrandError, ProtocolError, UnreachableError
 from brand.node.decide.state.counters import NodeCounters
 from brand.node.decide.state.members import Owners
 from brand.node.decide.state.tasks import Deliver, ReadFor, Refuse, Rows
+from brand.node.wire.client_messages import pack_samples, unpack_samples
 from brand.node.wire.numbers import ClientNumber, NodeNumber
 from brand.node.wire.peer_messages import Fetch, FetchReply
-from brand.node.wire.samples import pack_samples, unpack_samples
 
 LIMIT_S: Final = 8.0
 """Seconds that a fetch may take."""

@@ -1,6 +1,6 @@
 """How do epochs and runs change when ranks take samples: by an answered draw, or directly from the memory cache?
 
-A client that finds a cached sample in the directory copies it without a request (`brand.node.client.taking`), and
+A client that finds a cached sample in the directory copies it without a request (`brand.node.client.direct_hits`), and
 reports it to the server afterwards. It needs to know the samples at its positions. The server sends them as soon as the
 epoch is active.
 """
@@ -16,8 +16,8 @@ from brand.node.decide.state.counters import DrawCounters
 from brand.node.decide.state.epoch import readable
 from brand.node.decide.state.lives import ActiveEpoch, Key
 from brand.node.memory.residents import Residents
+from brand.node.wire.draw_messages import repeat
 from brand.node.wire.drawing import Drawer
-from brand.node.wire.taking import repeat
 
 
 class DirectHitLog:

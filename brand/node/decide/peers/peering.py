@@ -15,13 +15,14 @@ from brand.node.decide.peers.sending import FetchAnswers, Sending
 from brand.node.decide.state.draw import Draw
 from brand.node.decide.state.features import Feature
 from brand.node.decide.state.tasks import Say
-from brand.node.wire.joining import JoinVote, LeadingOffset
 from brand.node.wire.numbers import ClientNumber, NodeNumber
 from brand.node.wire.peer_messages import (
     EpochAnnounced,
     EpochReleased,
     Fetch,
     FetchReply,
+    JoinVote,
+    LeadingOffset,
     PeerCapacity,
     Push,
     Question,

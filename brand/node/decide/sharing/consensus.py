@@ -22,8 +22,8 @@ from brand.node.decide.state.features import Feature
 from brand.node.decide.state.lives import EpochTable, Key
 from brand.node.decide.state.members import Members
 from brand.node.decide.state.runs import Run, Runs
-from brand.node.wire.joining import JoinVote, Vote
 from brand.node.wire.numbers import FIRST_NODE, NodeNumber, RunNumber
+from brand.node.wire.peer_messages import JoinVote, Vote
 from brand.orders.base.joins import Join, Joins
 from brand.reprs import Reprs
 

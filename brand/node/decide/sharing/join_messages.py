@@ -20,9 +20,8 @@ from brand.node.decide.peers.peers import PeerTable
 from brand.node.decide.sharing.consensus import JoinConsensus
 from brand.node.decide.sharing.joins import JobJoins
 from brand.node.decide.state.lives import Key
-from brand.node.wire.joining import JoinVote, LeadingOffset, Vote
 from brand.node.wire.numbers import NodeNumber, RunNumber
-from brand.node.wire.peer_messages import EpochReleased
+from brand.node.wire.peer_messages import EpochReleased, JoinVote, LeadingOffset, Vote
 from brand.reprs import Reprs
 
 TELL_S: Final = 0.25

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.node.wire.lease import NOT_HELD, Held
+from brand.node.wire.draw_messages import NOT_HELD, Held
 
 
 @dataclass(slots=True)

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.node.decide.state.epoch import Epoch
+from brand.node.wire.draw_messages import NOT_HELD, Held
 from brand.node.wire.drawing import Drawer
-from brand.node.wire.lease import NOT_HELD, Held
 from brand.node.wire.numbers import ClientNumber, RunNumber
 
 Cause = Literal["storage", "node", "preparation", "server"]

@@ -22,14 +22,14 @@ from brand.node.decide.state.draw import Draw
 from brand.node.decide.state.epoch import Epoch, EpochSetting
 from brand.node.decide.state.lives import ActiveEpoch, Key, PlanReady
 from brand.node.decide.state.tasks import Read, Refuse
-from brand.node.memory.leases import Shelved
+from brand.node.memory.residents import Shelved
 from brand.node.wire.messages import NO_CHAINS, Chains
 from brand.node.wire.numbers import ClientNumber, RunNumber
 from brand.orders.base.joins import Join
 from brand.orders.order import Order
 
 if TYPE_CHECKING:
-    from brand.node.memory.prepared import PreparedMemory
+    from brand.node.memory.decoded import PreparedMemory
 
 NO_JOINS: Final = "joins of an order that has none"
 NOT_ONLINE: Final = "the order of a run that does not grow"

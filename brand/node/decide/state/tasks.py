@@ -12,17 +12,17 @@ from brand.errors import BrandError, FormatError
 from brand.formats.constants import ROW
 from brand.node.decide.state.choosing import ChooseCached
 from brand.node.memory.pages import PageCounts, pages_needed
-from brand.node.wire.lease import NOT_HELD, Held
+from brand.node.wire.client_messages import Deliver as Deliver
+from brand.node.wire.client_messages import Joined as Joined
+from brand.node.wire.client_messages import Number as Number
+from brand.node.wire.client_messages import Numbers as Numbers
+from brand.node.wire.client_messages import OrderDecided as OrderDecided
+from brand.node.wire.client_messages import PositionsDivided as PositionsDivided
+from brand.node.wire.decoding import DecodeSpec
+from brand.node.wire.draw_messages import NOT_HELD, Held
 from brand.node.wire.messages import NO_CHAINS, Chains
 from brand.node.wire.numbers import ClientNumber, NodeNumber, RunNumber
 from brand.node.wire.peer_messages import Question, Reply
-from brand.node.wire.prepared import DecodeSpec
-from brand.node.wire.replies import Deliver as Deliver
-from brand.node.wire.replies import Joined as Joined
-from brand.node.wire.replies import Number as Number
-from brand.node.wire.replies import Numbers as Numbers
-from brand.node.wire.replies import OrderDecided as OrderDecided
-from brand.node.wire.replies import PositionsDivided as PositionsDivided
 from brand.orders.base.joins import Join
 from brand.orders.base.plan import EpochPlan
 from brand.orders.order import Order

@@ -9,7 +9,7 @@ from typing import Final
 from brand.errors import UsageError
 from brand.node.memory.allocator import Allocator
 from brand.node.setup.memory import Memory, available_bytes, memory_bytes, parse_size
-from brand.node.wire.preparer import PAGE
+from brand.node.wire.decoding import PAGE
 
 COMMON_SHARE: Final = 4
 """A common server has a quarter of its memory for samples in addition, for decoded samples,"""
@@ -42,7 +42,6 @@ class Prepared:
 
     @property
     def count(self) -> int:
-        """Number of decode workers."""
         return self.preparers or len(os.sched_getaffinity(0))
 
 

@@ -25,13 +25,12 @@ from numpy.typing import NDArray
 from brand.errors import FormatError, ProtocolError
 from brand.formats.constants import ROW
 from brand.formats.contents import StoredSamples
-from brand.node.client.wants import Pages
+from brand.node.client.memories import Pages
 from brand.node.memory.directory import Entries, are_checked, runs_of, unchanged
-from brand.node.wire.client_messages import AskPlaces, pack, unpack
+from brand.node.wire.client_messages import AskPlaces, Places, pack, unpack
+from brand.node.wire.draw_messages import MOST_TAKEN, pack_taken, repeat
 from brand.node.wire.messages import MOST_PLACES, Kind
 from brand.node.wire.numbers import RunNumber
-from brand.node.wire.replies import Places
-from brand.node.wire.taking import MOST_TAKEN, pack_taken, repeat
 from brand.reprs import Reprs
 from brand.storage.dataset.cached import CachedSamples
 from brand.storage.io.crew import Crew
@@ -77,13 +76,7 @@ class DirectHitReader(Reprs, shows="_entries _at _blocks"):
     """
 
     def __init__(
-        self,
-        pages: Pages,
-        entries: Entries,
-        request: Request,
-        send: Send,
-        workers: int = 1,
-        files: Files = NO_FILES,
+        self, pages: Pages, entries: Entries, request: Request, send: Send, workers: int = 1, files: Files = NO_FILES
     ) -> None:
         self._pages, self._entries, self._request, self._right = pages, entries, request, files.right
         self._cached = None if files.cached is None else files.cached(pages.crew)
@@ -98,7 +91,6 @@ class DirectHitReader(Reprs, shows="_entries _at _blocks"):
         """Places at positions of that epoch, by block, in the order of the last use."""
 
     def may(self, run: int, epoch: int) -> bool:
-        """Return whether the server has answered a draw of this epoch."""
         return self._at == (run, epoch)
 
     def answered(self, run: int, epoch: int) -> None:
@@ -221,7 +213,6 @@ class _Untold:
             self.tell()
 
     def tell(self) -> None:
-        """Report all direct hits to the server."""
         if self._messages:
             message = b"".join(self._messages)
             self._messages.clear()

@@ -28,9 +28,10 @@ from brand.errors import ProtocolError
 from brand.node.decide.state.tasks import EndPreparer, Fill, Prepare, StartPreparer
 from brand.node.decide.stimuli import PreparedFilled, PreparerEnded, PreparerReady, PreparerSized, Stimulus
 from brand.node.memory.arena import Arena
-from brand.node.wire.preparer import MOST, PAGE, READY, STAGING, Setup, pack_batch, pack_want, unpack_sizes
+from brand.node.wire.decoding import MOST, PAGE, READY, STAGING, Setup, pack_batch, pack_want, unpack_sizes
 from brand.pythonchild import start_helper
 from brand.reprs import Reprs
+from brand.storage.dataset.dataset import StoredDataSet
 
 END_S: Final = 5.0
 """Seconds that a server that ends waits for a process that it has killed."""
@@ -59,20 +60,21 @@ class _Process:
 class DecodeWorkerProcesses(Reprs, shows="_processes _dying"):
     """The processes of one server's decode workers.
 
-    They read samples in `arena`; decoded samples are copied to `prepared`. `post` has the loop call a function, `tell`
-    accepts the stimuli.
+    They read samples of `data` in `arena`; decoded samples are copied to `prepared`. `post` has the loop call a
+    function, `tell` accepts the stimuli.
     """
 
     def __init__(
         self,
         selector: selectors.BaseSelector,
-        setup: Setup,
+        data: StoredDataSet,
         arena: Arena,
         prepared: Arena,
         post: Callable[[Callable[[], None]], None],
         tell: Callable[[Stimulus], object],
     ) -> None:
-        self._selector, self._setup, self._arena, self._prepared = selector, setup.pack(), arena, prepared
+        self._selector, self._arena, self._prepared = selector, arena, prepared
+        self._setup = Setup(data.header.schema, data.dictionary, arena.pages.shape[1]).pack()
         self._post, self._tell = post, tell
         self._processes: dict[int, _Process] = {}
         self._dying: list[subprocess.Popen[bytes]] = []
@@ -81,7 +83,6 @@ class DecodeWorkerProcesses(Reprs, shows="_processes _dying"):
         self._thread.start()
 
     def do(self, instruction: StartPreparer | EndPreparer | Prepare | Fill) -> None:
-        """Execute an instruction."""
         match instruction:
             case StartPreparer(number):
                 self._start(number)
@@ -94,7 +95,6 @@ class DecodeWorkerProcesses(Reprs, shows="_processes _dying"):
                 self._fills.put(partial(self._fill, staging, instruction))
 
     def close(self) -> None:
-        """End all processes, and the thread."""
         for number in list(self._processes):
             self._end(number)
         self._fills.put(None)
@@ -114,7 +114,6 @@ class DecodeWorkerProcesses(Reprs, shows="_processes _dying"):
         self._selector.register(found.line.fileno(), selectors.EVENT_READ, lambda _: self._hear(number))
 
     def _started(self) -> _Process:
-        """Start a process. Raises OSError."""
         with ExitStack() as undo:
             line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             undo.callback(theirs.close)
@@ -126,7 +125,7 @@ class DecodeWorkerProcesses(Reprs, shows="_processes _dying"):
             os.pwrite(staging, self._setup, 0)
             pages = np.frombuffer(mmap.mmap(staging, STAGING, prot=mmap.PROT_READ), np.uint8).reshape(-1, PAGE)
             numbers = theirs.fileno(), self._arena.descriptor, staging
-            module, size = "brand.node.serve.preparer", len(self._setup)
+            module, size = "brand.node.serve.decode_worker", len(self._setup)
             process = start_helper(module, numbers, *numbers, size, stdout=subprocess.DEVNULL)
             line.settimeout(0)
             undo.pop_all()

@@ -28,10 +28,8 @@ from brand.formats.compression import Decompressor
 from brand.formats.constants import ROW
 from brand.formats.contents import StoredSamples
 from brand.formats.record import RecordDecoder
-from brand.node.memory.page_memory import ROW_BYTES
-from brand.node.wire.messages import Chains
-from brand.node.wire.prepared import DecodeSpec, pack_values
-from brand.node.wire.preparer import (
+from brand.node.memory.pages import ROW_BYTES
+from brand.node.wire.decoding import (
     BATCH_S,
     CANNOT,
     ENOUGH,
@@ -39,10 +37,13 @@ from brand.node.wire.preparer import (
     PAGE,
     READY,
     UNTRIED,
+    DecodeSpec,
     Setup,
     pack_sizes,
+    pack_values,
     unpack_order,
 )
+from brand.node.wire.messages import Chains
 
 MOST_MEMORY: Final = 4 << 30
 """Bytes of address space that a decode worker may use in addition to those at its start, because a file may ask for any

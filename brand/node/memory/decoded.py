@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.node.memory.allocator import Allocator
+from brand.node.memory.pages import Places
 from brand.reprs import Reprs
 
-Places = NDArray[np.integer[Any]]
 Mask = NDArray[np.bool_]
 
 RAW, MAKING, MADE, NEVER = range(4)
@@ -45,7 +45,6 @@ class DecodedStore:
         return bool((self._state == MAKING).any() or self._leases.any())
 
     def states(self, places: Places) -> NDArray[np.uint8]:
-        """Return the state of each sample."""
         states: NDArray[np.uint8] = self._state[places]
         return states
 
@@ -60,7 +59,6 @@ class DecodedStore:
         self._state[places] = NEVER if never else RAW
 
     def put(self, places: Places, heads: NDArray[np.int32], counts: NDArray[Any]) -> None:
-        """Add decoded samples, in chains of `counts` pages that begin at `heads`."""
         self._state[places] = MADE
         self._head[places], self._count[places] = heads, counts
 
@@ -75,14 +73,12 @@ class DecodedStore:
         return int(self._count[places].sum())
 
     def copied(self, places: Places) -> Mask:
-        """Return which samples a client is copying."""
         return self._leases[places] > 0
 
     def pages(self, places: Places) -> NDArray[np.int64]:
         return self._count[places].astype(np.int64)
 
     def free(self, places: Places) -> None:
-        """Free the pages of decoded samples that no client copies."""
         self._allocator.give_back(self._allocator.chains(self._head[places], self._count[places]))
         self._state[places] = RAW
 
@@ -115,9 +111,7 @@ class PreparedMemory(Reprs, shows="allocator _shelves"):
         del self._shelves[want]
 
     def release(self, want: int, places: Places) -> None:
-        """Release decoded samples that a client has copied."""
         self.released += self._shelves[want].release(places)
 
     def looked(self) -> None:
-        """Record that all evictable samples have been evicted."""
         self.released = 0

@@ -14,22 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.errors import MissingExtraError, ProtocolError
-from brand.formats.constants import ROW
-from brand.formats.contents import StoredSamples
 from brand.formats.preparation import Preparation, decoders
-from brand.formats.record import windows
-from brand.native import CORE
-from brand.node.client.buffers import Buffers
-from brand.node.memory.directory import pages_of_runs
-from brand.node.memory.page_memory import ROW_BYTES
-from brand.node.wire.client_messages import ClientPrepares, pack, unpack
+from brand.node.client.memories import Pages
+from brand.node.wire.client_messages import ClientPrepares, Numbers, pack, unpack
+from brand.node.wire.decoding import PAGE, DecodeSpec, unpack_chains
 from brand.node.wire.messages import Chains
 from brand.node.wire.numbers import NO_CLIENT, RunNumber
-from brand.node.wire.prepared import DecodeSpec, unpack_chains
-from brand.node.wire.preparer import PAGE
-from brand.node.wire.replies import Numbers
 from brand.reprs import Reprs
-from brand.storage.io.crew import Crew
 
 log = logging.getLogger("brand.node")
 
@@ -110,64 +101,3 @@ class DecodeSpecs(Reprs, shows="_wants"):
                 found[want.field] = DecodedField(at[right], [value for value in values if value is not None])
             first += int(mine.sum()) * PAGE
         return found
-
-
-@dataclass(frozen=True, slots=True)
-class Pages:
-    """Memory that a server shares, shape (pages, page size), buffers for copies, and the threads that copy."""
-
-    pages: NDArray[np.uint8]
-    buffers: Buffers
-    crew: Crew
-
-    def copy(self, chains: Chains, more: int = 0) -> NDArray[np.uint8]:
-        """Copy the pages of these chains into one array, in one operation, followed by `more` bytes with any content.
-
-        Raises `ProtocolError`.
-        """
-        count, page = self.pages.shape
-        if len(chains.pages) and not 0 <= chains.pages.min() <= chains.pages.max() < count:
-            raise ProtocolError("the server names pages that do not exist")
-        size = len(chains.pages) * page
-        memory = self.buffers.take(size + more)
-        into = memory[:size].reshape(-1, page)
-        if CORE is None:
-
-            def copy(_: int, part: slice) -> None:
-                np.take(self.pages, chains.pages[part], axis=0, out=into[part], mode="clip")
-
-        else:
-            core, starts, sizes = CORE, chains.pages.astype(np.int64) * page, np.full(len(chains.pages), page)
-
-            def copy(_: int, part: slice) -> None:
-                core.gather(self.pages.reshape(-1), starts[part], sizes[part], into[part])
-
-        self.crew.each(copy, self.crew.even(len(chains.pages), page))
-        return memory
-
-    def copy_runs(self, heads: NDArray[np.int32], counts: NDArray[np.uint32], more: int = 0) -> NDArray[np.uint8]:
-        """Copy as `copy` does, `counts[i]` contiguous pages each, from page `heads[i]` on. Raises `ProtocolError`."""
-        if CORE is None:
-            return self.copy(Chains(counts, pages_of_runs(heads, counts)), more)
-        core, (count, page) = CORE, self.pages.shape
-        if len(heads) and not 0 <= heads.min() <= int((heads.astype(np.int64) + counts).max()) <= count:
-            raise ProtocolError("the server names pages that do not exist")
-        memory_of_pages, starts, sizes = self.pages.reshape(-1), heads.astype(np.int64) * page, counts * np.int64(page)
-        ends = np.cumsum(sizes)
-        memory = self.buffers.take(int(sizes.sum()) + more)
-
-        def copy(_: int, part: slice) -> None:
-            first, end = int(ends[part.start] - sizes[part.start]), int(ends[part.stop - 1])
-            core.gather(memory_of_pages, starts[part], sizes[part], memory[first:end])
-
-        self.crew.each(copy, self.crew.parts(sizes))
-        return memory
-
-    def stored(self, memory: NDArray[np.uint8], counts: NDArray[np.uint32]) -> StoredSamples:
-        """Return the samples in copies of pages, of `counts[i]` pages each. Raises `ProtocolError`."""
-        page = self.pages.shape[1]
-        starts = (np.cumsum(counts, dtype=np.int64) - counts) * page
-        rows = windows(memory, ROW_BYTES)[starts].view(ROW)
-        if (rows["size"].astype(np.int64) + ROW_BYTES > counts.astype(np.int64) * page).any():
-            raise ProtocolError("a sample is larger than its pages")
-        return StoredSamples(memory, starts + ROW_BYTES, rows)
