@@ -1,21 +1,24 @@
-"""`brand convert FORMAT SRC DST`: convert folders of files, and data that other tools have written."""
+"""`brand convert FORMAT SRC DST` and `brand seal DST`: convert folders of files, and data that other tools have written."""
 
 from __future__ import annotations
 
 import functools
 import re
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import click
 
 from brand.chunker import Options, Report, convert_audio, convert_from, convert_images
 from brand.chunker.distributed import TaskReport, plan_audio, plan_images
+from brand.chunker.distributed import seal as seal_data_set
 from brand.chunker.importers.fields import FieldMapping
 from brand.chunker.plan.report import OnProgress, StageProgress
+from brand.cli.dataset import FOLDER
 from brand.cli.output import duration, echo, meter, print_json, size
 from brand.cli.several import convert_together, one_machine, print_part, several_machines
-from brand.errors import counted
+from brand.errors import MissingChunksError, counted
 from brand.formats.schema import CODECS
 
 _UNITS: Final = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
@@ -266,6 +269,34 @@ IMPORTS: Final = {
 
 for _kind, _help in IMPORTS.items():
     convert.command(_kind, help=f"{_help} {_EVERYWHERE}")(import_verb(_kind, convert_from))
+
+
+@click.command()
+@click.argument("dst", type=FOLDER)
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON, and no progress.")
+def seal(dst: Path, as_json: bool) -> int:  # noqa: FBT001 - click passes options by name
+    """Finalise the data set DST that tasks of `brand convert` made.
+
+    Exit code 1 means that chunks are missing or damaged; the report lists the tasks that make them. A second run
+    changes nothing.
+    """
+    with meter(quiet=as_json) as show:
+
+        def on_progress(p: StageProgress) -> None:
+            show(p.stage, p.samples, p.total, p.bytes, p.total_bytes)
+
+        try:
+            report = seal_data_set(dst, on_progress)
+        except MissingChunksError as error:
+            if not as_json:
+                raise
+            print_json({"target": str(dst), "missing": list(error.chunks), "parts": error.parts})
+            return 1
+    if as_json:
+        print_json(report.to_json())
+    else:
+        print_report(report)
+    return 0
 
 
 def names_of(columns: str | None) -> tuple[str, ...]:

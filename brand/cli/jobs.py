@@ -8,8 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from brand.cli.drawing import empty_figure, save_figure
-from brand.cli.output import duration, echo, print_json, size
+from brand.cli.output import duration, echo, empty_figure, print_json, save_figure, size
 from brand.errors import UsageError, counted
 from brand.node.setup.memory import SIZE, Memory, check_unit, memory_bytes, parse_size
 from brand.simulate.together import POLICIES, PlannedJob, Policy, SharedReads, Together

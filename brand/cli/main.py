@@ -26,7 +26,15 @@ COMMANDS: Final = {
     "Train and serve": ("serve", "launch", "partition", "cache", "top"),
     "Measure": ("profile", "simulate"),
 }
-"""Each command is a function in the module of its name; the groups are those of `brand --help`."""
+"""The groups are those of `brand --help`."""
+_MODULES: Final = {
+    "collection": COMMANDS["Collections"],
+    "convert": ("seal",),
+    "show": ("info", "cat"),
+    "upkeep": ("copy", "unpack", "verify", "reindex", "partition"),
+}
+_MODULE_OF: Final = {name: module for module, names in _MODULES.items() for name in names}
+"""Each command is a function in this module, or in the module of its name."""
 
 
 class _Commands(click.Group):
@@ -35,7 +43,7 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - as click calls it
         if cmd_name not in self.commands:
             return None
-        command: click.Command = getattr(import_module(f"brand.cli.{cmd_name}"), cmd_name)
+        command: click.Command = getattr(import_module(f"brand.cli.{_MODULE_OF.get(cmd_name, cmd_name)}"), cmd_name)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

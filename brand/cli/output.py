@@ -1,22 +1,27 @@
-"""Show results and progress: bars on a terminal, plain lines in a file, JSON for programs."""
+"""Show results and progress: bars on a terminal, plain lines in a file, JSON for programs, figures with matplotlib."""
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Final
 
 import click
 
+from brand.errors import MissingExtraError, UsageError
 from brand.errors import size as size
 from brand.printable import printable, printable_json
 
 LINE_EVERY_S: Final = 10.0
 BAR_EVERY_S: Final = 0.1
+_ENDINGS: Final = (".png", ".svg", ".pdf")
+"""Of the name of a figure."""
 
 
 Meter = Callable[[str, int, int | None, int, int | None], None]
@@ -142,3 +147,28 @@ class _Lines:
         share = f" of {total:,} ({100 * done / total:.0f} %)" if total else ""
         rate = f", {size(size_done / (now - started))}/s" if now - started > 0.2 else ""
         click.echo(f"{stage}: {done:,}{share}" + (f", {size(size_done)}{rate}" if size_done else ""), err=True)
+
+
+def empty_figure(plot: Path) -> Any:
+    """Return an empty figure, made before the work begins, so that a missing package or folder is an error at once.
+
+    Raises `UsageError`, `MissingExtraError`.
+    """
+    if plot.suffix.lower() not in _ENDINGS:
+        raise UsageError(f"{plot}: the name of a drawing ends in {', '.join(_ENDINGS)}")
+    if not plot.absolute().parent.is_dir():
+        raise UsageError(f"{plot}: there is no folder {plot.parent}")
+    try:
+        return importlib.import_module("matplotlib.figure").Figure(figsize=(8, 5), layout="constrained")
+    except ImportError as error:
+        raise MissingExtraError("--plot needs the package matplotlib: pip install 'brand-data[tools]'") from error
+
+
+def save_figure(figure: Any, plot: Path) -> None:
+    """Write the figure. Raises `StorageError`."""
+    from brand.formats.publish import (
+        storage_errors,  # not above: `brand doctor` runs without the packages that it needs
+    )
+
+    with storage_errors(plot, "cannot write"):
+        figure.savefig(plot)

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import click
 
 from brand.cli.dataset import DATA_SET
-from brand.cli.drawing import empty_figure, save_figure
-from brand.cli.output import Meter, echo, meter, print_json, size
+from brand.cli.output import Meter, echo, empty_figure, meter, print_json, save_figure, size
 from brand.errors import counted
 from brand.formats.constants import MANIFEST_NAME
 from brand.formats.manifest import read_manifest

@@ -14,9 +14,8 @@ from click.core import ParameterSource
 
 from brand.chunker.plan.plan import Layout, chunk_samples
 from brand.cli.dataset import DATA_SET
-from brand.cli.drawing import empty_figure, save_figure
 from brand.cli.jobs import JobsQuery, show_jobs
-from brand.cli.output import duration, echo, print_json, size
+from brand.cli.output import duration, echo, empty_figure, print_json, save_figure, size
 from brand.cli.serve import as_memory
 from brand.errors import UsageError, counted
 from brand.node.setup.memory import check_unit, parse_size

@@ -1,18 +1,23 @@
-"""`brand info DST`."""
+"""`brand info` and `brand cat`: the facts of a data set, and one of its samples."""
 
 from __future__ import annotations
 
+import base64
+import json
+import sys
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
+import numpy as np
 
 from brand.cli.dataset import DATA_SET
-from brand.cli.output import chunk_run, print_json, size
-from brand.errors import counted
-from brand.printable import printable
+from brand.cli.output import chunk_run, echo, print_json, size
+from brand.errors import SchemaError, UsageError, counted
+from brand.formats.media import kind_of
+from brand.printable import printable, printable_lines
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.dataset.summary import Summary, summarise
 
@@ -103,3 +108,49 @@ def _bars(title: str, counts: Iterable[tuple[str, int]]) -> Table:
         bar = "█" * round(_BAR * count / most) or ("▏" if count else "")
         table.add_row(Text(printable(name)), f"{count:,}", bar)
     return table
+
+
+@click.command()
+@click.argument("dst", type=DATA_SET)
+@click.argument("index", type=click.IntRange(0))
+@click.option("--field", help="Print this field alone, as it is: `--field image > image.png`.")
+@click.option("--json", "as_json", is_flag=True, help="Print the sample as JSON, bytes in base64.")
+def cat(dst: Path | str, index: int, field: str | None, as_json: bool) -> None:  # noqa: FBT001 - click passes options by name
+    """Print sample INDEX of the data set DST."""
+    data_set = StoredDataSet(dst)
+    if index >= len(data_set):
+        raise UsageError(f"sample {index} is out of range: {dst} has samples 0 to {len(data_set) - 1:,}")
+    values = {"index": index, "key": str(index)} | data_set.sample(index)
+    if field is not None and field not in values:
+        raise SchemaError(f"no field {field!r}; this data set has {', '.join(values)}")
+    if as_json:
+        print_json({name: _plain(value) for name, value in values.items() if field in (None, name)})
+    elif field is not None:
+        _print_value(field, values[field])
+    else:
+        for name, value in values.items():
+            echo(f"{name:>12}  {_describe(value)}")
+
+
+def _print_value(field: str, value: Any) -> None:
+    if not isinstance(value, bytes):
+        text = value if isinstance(value, str) else json.dumps(_plain(value), ensure_ascii=False)
+        click.echo(printable_lines(text) if sys.stdout.isatty() else text, color=True)  # else click cuts escapes out
+    elif sys.stdout.isatty():
+        raise UsageError(f"field {field!r} is {size(len(value))} of binary data, not for a terminal: add `> FILE`")
+    else:
+        sys.stdout.buffer.write(value)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    return value.tolist() if isinstance(value, np.ndarray) else value
+
+
+def _describe(value: Any) -> str:
+    if isinstance(value, bytes):
+        return f"{kind_of(value) or 'bytes'}, {len(value):,} bytes"
+    if isinstance(value, np.ndarray):
+        return f"array {value.dtype}, shape {value.shape}"
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
