@@ -1,4 +1,4 @@
-"""`brand convert FORMAT SRC DST` and `brand seal DST`: convert folders of files, and data that other tools have written."""
+"""`brand convert FORMAT SRC DST` and `brand seal DST`: convert folders of files, and data of other tools."""
 
 from __future__ import annotations
 
