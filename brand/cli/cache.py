@@ -17,9 +17,9 @@ from brand.errors import CacheError, UsageError, counted
 from brand.formats.publish import storage_errors
 from brand.node.setup.caching import parse_cache
 from brand.node.setup.measure import stored_sizes
-from brand.storage.cache.cachefill import fill as run
 from brand.storage.cache.cachefolder import CacheFolder
-from brand.storage.cache.cacheroom import Cached, free_bytes, list_caches, opened_caches, remove_cache
+from brand.storage.cache.cachefolder import fill as run
+from brand.storage.cache.caches import Cached, free_bytes, list_caches, opened_caches, remove_cache
 from brand.storage.dataset.dataset import StoredDataSet
 
 

@@ -34,8 +34,7 @@ from brand.formats.publish import sync_folder
 from brand.formats.version import PartOf, Version
 from brand.printable import printable
 from brand.storage.dataset.dataset import StoredDataSet
-from brand.storage.io.location import Collected, FolderLocation, located
-from brand.storage.io.versions import is_collection, numbers, present_version
+from brand.storage.io.location import Collected, FolderLocation, is_collection, located, numbers, present_version
 from brand.storage.maintenance import progress
 from brand.storage.maintenance.copies import link_or_copy
 

@@ -24,8 +24,7 @@ from brand.formats.publish import storage_errors
 from brand.formats.version import Overlay, PartOf, Version
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.dataset.joined import JoinedIndex
-from brand.storage.dataset.lists import read_list
-from brand.storage.dataset.partindex import PartIndex
+from brand.storage.dataset.segments import PartIndex, read_list
 from brand.storage.maintenance.progress import OnChunk, silent
 
 

@@ -13,7 +13,7 @@ from brand.collect.finding import FoundSamples, NamedSamples, find
 from brand.collect.home import collection_folder, joined, writing
 from brand.errors import UsageError, counted
 from brand.formats.version import Version
-from brand.storage.dataset.lists import read_list
+from brand.storage.dataset.segments import read_list
 from brand.storage.maintenance.progress import OnChunk, silent
 
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 from brand.errors import LayoutError
 from brand.formats.publish import publish_bytes, sync_folder
 from brand.formats.version import Version, part_name, read_version, version_name
-from brand.storage.io.versions import numbers
+from brand.storage.io.location import numbers
 
 INTENT_NAME: Final = "staging/redact.json"
 

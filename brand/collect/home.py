@@ -42,8 +42,7 @@ from brand.formats.version import (
     version_name,
 )
 from brand.storage.dataset.joined import JoinedIndex
-from brand.storage.io.location import Collected
-from brand.storage.io.versions import is_collection, named_version, numbers, present_version
+from brand.storage.io.location import Collected, is_collection, named_version, numbers, present_version
 from brand.stores.url import is_url
 
 MOST_PARTS: Final = 256

@@ -10,7 +10,7 @@ from brand.chunker.sources.request import Target
 from brand.collect.home import KEPT, STAGING, collection_folder
 from brand.formats.manifest import read_manifest
 from brand.formats.version import Version, read_version
-from brand.storage.io.versions import numbers
+from brand.storage.io.location import numbers
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from brand.collect.home import collection_folder, joined, writing
 from brand.errors import SchemaError, UsageError, counted
 from brand.formats.schema import Schema
 from brand.formats.version import Overlay, Version
-from brand.storage.dataset.partindex import NOTHING
+from brand.storage.dataset.segments import NOTHING
 
 
 def overlay(collection: Target, name: str, values: ArrayLike | None) -> Version:

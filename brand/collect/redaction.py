@@ -30,10 +30,8 @@ from brand.formats.constants import chunk_name
 from brand.formats.publish import file_digest, storage_errors
 from brand.formats.version import Overlay, part_name, read_version
 from brand.storage.dataset.joined import JoinedIndex
-from brand.storage.dataset.lists import read_values
-from brand.storage.dataset.partindex import NOTHING, PartIndex
-from brand.storage.io.location import Collected
-from brand.storage.io.versions import numbers
+from brand.storage.dataset.segments import NOTHING, PartIndex, read_values
+from brand.storage.io.location import Collected, numbers
 from brand.storage.maintenance.progress import OnChunk, silent
 
 REMAINS: Final = (

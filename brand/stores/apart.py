@@ -27,8 +27,7 @@ from typing import Any, Final, cast
 from brand.errors import BrandError, StorageError, pack_error, unpack_error
 from brand.pythonchild import start_helper
 from brand.stores.opening import open_store
-from brand.stores.store import Store
-from brand.stores.traffic import Traffic
+from brand.stores.store import Store, Traffic
 from brand.stores.url import parse_url
 
 _SIZE: Final = struct.Struct("<I")

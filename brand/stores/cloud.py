@@ -12,6 +12,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
+from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import timedelta
@@ -20,10 +21,8 @@ from typing import Any, Final
 
 from brand.errors import UsageError
 from brand.reprs import Reprs
-from brand.stores.eagerness import HedgePolicy
-from brand.stores.forking import note_use
 from brand.stores.reasons import failed, missing, replaced, too_long, too_short
-from brand.stores.traffic import Traffic
+from brand.stores.store import Traffic, note_use
 from brand.stores.url import Url
 
 PATIENCE_S: Final = 45.0
@@ -33,6 +32,12 @@ STALL_S: Final = 10.0
 EAGER_STALL_S: Final = 0.5
 """Like `STALL_S`, for the first tries of a range (`HedgePolicy`)."""
 _EAGER_TRIES: Final = 3
+_LATEST: Final = 64
+"""Number of recent ranges that are considered."""
+_MOST_LATE: Final = 8
+"""Maximum number of these that may exceed the short timeout."""
+_PAUSE: Final = 1000
+"""Number of ranges that are then requested with the long timeout."""
 _PASSING: Final = (errno.EIO, errno.ETIMEDOUT)
 """Errors after which an eager range is requested again with the long timeout."""
 _CONNECT_S: Final = 10.0
@@ -71,6 +76,35 @@ _ENDPOINTS: Final = (
     "AZURE_STORAGE_ENDPOINT",
     "AZURE_ENDPOINT",
 )
+
+
+class HedgePolicy(Reprs, shows="_late _pause"):
+    """Decides which ranges are first requested with a short timeout (hedged). Any number of threads may use it.
+
+    A store that answers within milliseconds delays one request in some hundreds by seconds. It is much faster to repeat
+    such a request at once than to wait for it. If the whole store is slow, repeated requests would only add load: then
+    no range is requested with the short timeout for a while.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._late: deque[bool] = deque(maxlen=_LATEST)
+        self._pause = 0
+
+    def next(self) -> bool:
+        """Return whether the next range is requested with the short timeout."""
+        with self._lock:
+            eager = not self._pause
+            self._pause = max(0, self._pause - 1)
+            return eager
+
+    def note(self, *, late: bool) -> None:
+        """Record that a range requested with the short timeout has arrived; `late`: it exceeded the timeout."""
+        with self._lock:
+            self._late.append(late)
+            if sum(self._late) > _MOST_LATE:
+                self._pause = _PAUSE
+                self._late.clear()
 
 
 def open_cloud(

@@ -10,9 +10,8 @@ from typing import Any, Final
 
 from brand.errors import UsageError
 from brand.reprs import Reprs
-from brand.stores.forking import note_use
 from brand.stores.reasons import failed, missing, too_long, too_short
-from brand.stores.traffic import Traffic
+from brand.stores.store import Traffic, note_use
 from brand.stores.url import Url
 
 _PIECE: Final = 4 << 20

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from brand.stores.forking import note_use
-from brand.stores.store import Store
+from brand.stores.store import Store, note_use
 from brand.stores.url import parse_url
 
 

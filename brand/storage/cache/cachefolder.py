@@ -9,7 +9,8 @@ part file directly if all samples of the read are held.
 
 A bit on the disk proves that the bytes are there, even if the process or the machine is killed at any moment. One
 server at a time writes a cache: the server that holds the LOCK. Other servers read the samples that `held.bits` listed
-when they started. After construction, a `CacheFolder` is used by one thread.
+when they started. After construction, a `CacheFolder` is used by one thread. `fill` copies a data set into its cache
+before a training, chunk after chunk, with a check of each sample.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any, Final
@@ -29,11 +31,12 @@ from brand.formats.constants import SAMPLES_NAME
 from brand.formats.publish import storage_reason
 from brand.formats.stored import StoredSamples
 from brand.formats.values import Buffer
-from brand.storage.cache.cachehome import CacheHome
-from brand.storage.cache.cachelayout import CacheFacts
-from brand.storage.cache.cacheparts import PartFiles
+from brand.storage.cache.cachefiles import CacheFacts, PartFiles
+from brand.storage.cache.caches import CacheHome
 from brand.storage.dataset.catalogue import Catalogue
+from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.io.device import IN_MEMORY, mount_of
+from brand.storage.io.frontback import front_to_back
 from brand.storage.io.ownfolder import refused
 
 EVERY_S: Final = 60.0
@@ -46,7 +49,12 @@ FULL: Final = "full"
 
 _FULL_ERRORS: Final = (errno.ENOSPC, errno.EDQUOT)
 
+FILL_BYTES: Final = 8 << 20
+"""Approximate number of bytes of one read of `fill`."""
 _log: Final = logging.getLogger("brand.storage")
+
+OnChunk = Callable[[int, int, int], object]
+"""Receives the number of chunks that are done, the number of all chunks, and the bytes copied from this chunk."""
 
 
 class CacheFolder:
@@ -297,3 +305,56 @@ def _warn_of_kind(folder: str) -> None:
         _log.warning("the cache folder %s is in memory (%s): give the data set more memory= instead", folder, kind)
     elif kind.startswith(("nfs", "cifs", "smb", "lustre", "ceph", "fuse.", "9p")):
         _log.warning("the cache folder %s is not a local disk (%s), and may be no faster than the data", folder, kind)
+
+
+@dataclass(slots=True)
+class Filled:
+    """Counts of a completed fill."""
+
+    samples: int = 0
+    bytes: int = 0
+    damaged: int = 0
+    """Samples that cannot be read from the storage, or whose checksums are wrong."""
+
+
+def fill(data: StoredDataSet, folder: CacheFolder, on_chunk: OnChunk) -> Filled:
+    """Copy the samples that the folder does not hold, until it accepts no more (`folder.stopped`), and publish them.
+
+    Raises `FormatError` if the index cannot be read.
+    """
+    filled, chunks = Filled(), data.chunks_here
+    drawn = data.drawn()
+    wanted = ~folder.held if drawn is None else drawn & ~folder.held
+    lacking = [number for number in chunks if wanted[_places(data, number)].any()]
+    with front_to_back(data.location, lacking) as passing:
+        source = StoredDataSet(passing)
+        for done, number in enumerate(lacking, len(chunks) - len(lacking) + 1):
+            before = filled.bytes
+            places = np.flatnonzero(wanted[_places(data, number)]) + _places(data, number).start
+            ends = np.cumsum(data.rows_at(places)["size"], dtype=np.int64)
+            for part in np.split(places, np.flatnonzero(np.diff(ends // FILL_BYTES)) + 1):
+                if not folder.stopped:
+                    _copy(source, folder, part, filled)
+                    folder.publish_if_due()
+            if folder.stopped:
+                break
+            on_chunk(done, len(chunks), filled.bytes - before)
+    folder.publish()
+    return filled
+
+
+def _places(data: StoredDataSet, number: int) -> slice:
+    """Return the places of the samples of a chunk."""
+    return slice(number * data.header.chunk_size, min((number + 1) * data.header.chunk_size, data.header.samples))
+
+
+def _copy(data: StoredDataSet, folder: CacheFolder, places: np.ndarray, filled: Filled) -> None:
+    found = data.stored_bytes(places)
+    right = np.array([each is not None for each in found])
+    samples = [each for each in found if each is not None]
+    filled.damaged += len(found) - len(samples)
+    lengths = np.array([len(each) for each in samples], np.int64)
+    memory = np.frombuffer(b"".join(samples), np.uint8)
+    held = folder.store(places[right], StoredSamples(memory, np.cumsum(lengths) - lengths, data.rows_at(places[right])))
+    filled.samples += int(held.sum())
+    filled.bytes += int(lengths[held].sum())

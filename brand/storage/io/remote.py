@@ -26,8 +26,7 @@ from brand.pythonchild import child_command
 from brand.storage.io.files import ChunkReader, Range
 from brand.storage.io.vectored import VectorReader, scatter_memory
 from brand.stores.opening import open_store
-from brand.stores.store import Store, read_all
-from brand.stores.traffic import Traffic
+from brand.stores.store import Store, Traffic, read_all
 
 DICTIONARY_NAME: Final = "dictionary"
 """File of the copied index that has the compression dictionary, if the data set has one."""

@@ -1,4 +1,7 @@
-"""May a copy be written to its target, what is there already, and where are its unfinished files?
+"""How is the source of a copy read, and may its target be written? Each is a folder or a store.
+
+Each file of the source is read once and whole. Its errors are `FormatError`s that name the file, or its URL. The
+manifest describes all files, so nothing is listed.
 
 The work folder of a target folder is inside it: `DST/.brand-copy` marks a copy that is not finished. For a store, the
 work folder is below the user's cache folder, and the claim (`pack_claim`) is the mark. The work folder has the manifest
@@ -16,20 +19,132 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 import xxhash
 
-from brand.errors import TargetExistsError
+from brand.errors import (
+    FormatError,
+    MissingFileError,
+    NotADataSetError,
+    OversizedError,
+    TargetExistsError,
+    TruncatedError,
+    UnreadableError,
+)
 from brand.formats.chunk import claimed_by, pack_claim
 from brand.formats.constants import COPY_WORK_NAME, MANIFEST_NAME, MAX_MANIFEST, PREAMBLE_SIZE, SHARE_NAME, chunk_name
+from brand.formats.manifest import read_manifest
 from brand.formats.publish import FolderTarget, Target, publish_bytes
 from brand.stores.opening import open_store
 from brand.stores.store import Store
 from brand.stores.target import StoreTarget
 from brand.usercache import own_folder
 
+_PIECE: Final = 1 << 20
 _CHUNKS: Final = "chunks"
+
+
+class Origin(Protocol):
+    """The data set that is copied. Any number of threads may use it."""
+
+    name: str
+    """Its path or its URL."""
+
+    def manifest(self) -> bytes:
+        """Return the bytes of its manifest. Raises `NotADataSetError`, `OversizedError`, `UnreadableError`."""
+
+    def has(self, name: str) -> bool:
+        """Return whether there is a small file of this name. Raises `UnreadableError`."""
+
+    def pieces(self, name: str, size: int, chunk: int | None = None) -> Iterator[memoryview]:
+        """Yield a file of `size` bytes, a piece at a time, which is valid until the next one.
+
+        Raises `MissingFileError`, `UnreadableError`, `TruncatedError`, `OversizedError`, with the number of its chunk.
+        """
+
+
+class FolderOrigin:
+    """A data set in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.name = folder, str(folder)
+
+    def manifest(self) -> bytes:
+        """See `Origin`."""
+        try:
+            read_manifest(self.folder)
+            return (self.folder / MANIFEST_NAME).read_bytes()
+        except OSError as error:
+            raise _unreadable(str(self.folder / MANIFEST_NAME), error, None) from error
+
+    def has(self, name: str) -> bool:
+        """See `Origin`."""
+        return os.path.lexists(self.folder / name)
+
+    def pieces(self, name: str, size: int, chunk: int | None = None) -> Iterator[memoryview]:
+        """See `Origin`."""
+        path, memory = self.folder / name, memoryview(bytearray(min(_PIECE, max(1, size))))
+        try:
+            with path.open("rb", buffering=0) as file:
+                found = os.fstat(file.fileno()).st_size
+                if found != size:
+                    error = TruncatedError if found < size else OversizedError
+                    raise error("size of the file", path=path, chunk=chunk, expected=f"{size} bytes", found=found)
+                while count := file.readinto(memory):
+                    yield memory[:count]
+        except OSError as error:
+            raise _unreadable(str(path), error, chunk) from error
+
+
+class StoreOrigin:
+    """A data set in a store."""
+
+    def __init__(self, store: Store) -> None:
+        self._store, self.name = store, str(store.url)
+
+    def manifest(self) -> bytes:
+        """See `Origin`."""
+        try:
+            return self._store.read(MANIFEST_NAME, MAX_MANIFEST)
+        except FileNotFoundError:
+            what = "not a data set: there is no brand.json, which a conversion writes last"
+            raise NotADataSetError(
+                what, path=self.name, hint="Is the URL right, and the conversion finished?"
+            ) from None
+        except OSError as error:
+            raise _unreadable(self._store.url.child(MANIFEST_NAME), error, None) from None
+
+    def has(self, name: str) -> bool:
+        """See `Origin`."""
+        try:
+            self._store.read(name, MAX_MANIFEST)
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise _unreadable(self._store.url.child(name), error, None) from None
+        return True
+
+    def pieces(self, name: str, size: int, chunk: int | None = None) -> Iterator[memoryview]:
+        """See `Origin`."""
+        try:
+            yield from self._store.pieces(name, 0, size)
+        except OSError as error:
+            raise _unreadable(self._store.url.child(name), error, chunk) from None
+
+
+def open_origin(where: str | Path) -> Origin:
+    """Return the data set at a path or a URL. Raises `UsageError`."""
+    return StoreOrigin(open_store(where)) if isinstance(where, str) else FolderOrigin(where)
+
+
+def _unreadable(name: str, error: OSError, chunk: int | None) -> FormatError:
+    if isinstance(error, FormatError):
+        return error
+    hint = "Copy or convert it again from the source" if isinstance(error, FileNotFoundError) else ""
+    kind = MissingFileError if isinstance(error, FileNotFoundError) else UnreadableError
+    what = "the file is missing" if isinstance(error, FileNotFoundError) else f"cannot be read: {error.strerror}"
+    return kind(what, path=name, chunk=chunk, hint=hint)
 
 
 class Destination(ABC):
