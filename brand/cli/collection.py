@@ -14,8 +14,8 @@ from brand.chunker.plan.report import OnProgress
 from brand.cli.convert import IMPORTS, TEXT_COLUMNS, TRANSCRIPTS, folder_verb, import_verb, names_of
 from brand.cli.dataset import FOLDER
 from brand.cli.output import echo, meter, print_json, size
-from brand.collect.listing import unfinished
-from brand.collect.overlaying import read_column
+from brand.collect.changes import read_column
+from brand.collect.home import unfinished
 from brand.errors import UsageError, counted
 
 _THEN: Final = "An append that was stopped goes on with the same command."

@@ -1,7 +1,11 @@
 """How are the bytes of deleted samples left out of the present version?
 
-Each segment with enough deleted samples is written again without them (`rewriting`), below `staging/` and without a
-lock. Then one version names all new segments. Older versions name the old ones, so these remain, and so does their disk
+Each segment with enough deleted samples is written again without them, below `staging/` and without a lock. The
+remaining samples keep their stored bytes, their order on storage, and so their indices of the collection; the places
+close up. Nothing is decompressed. The new data set's id follows from the old one and the left-out samples, so a stopped
+rewrite that starts again makes equal bytes.
+
+Then one version names all new segments. Older versions name the old ones, so these remain, and so does their disk
 space, until `forget` removes the versions. Indices do not change: deleted ones remain deleted for ever.
 """
 
@@ -11,16 +15,21 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
 from brand.chunker.sources.request import Target
-from brand.collect.destroying import forget_before
-from brand.collect.home import Writer, collection_folder, joined, staged, writing
-from brand.collect.rewriting import new_id, rewrite
+from brand.collect.home import Writer, collection_folder, forget_before, joined, staged, writing
 from brand.errors import StorageError, UsageError, counted
-from brand.formats.publish import storage_errors
+from brand.formats.chunk import front_size, pack_front, parse_preamble
+from brand.formats.constants import chunk_name
+from brand.formats.header import Header, canonical_json, pack_header
+from brand.formats.index import IndexBuilder, seal
+from brand.formats.publish import FolderTarget, storage_errors
+from brand.formats.record import fixed_dtype
 from brand.formats.version import Overlay, PartOf, Version
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.dataset.joined import JoinedIndex
@@ -148,3 +157,60 @@ def publish_rewritten(
 
 def _stored_bytes(index: JoinedIndex, done: Rewritten) -> int:
     return int(index.rows.take(index.place.take(done.left_out))["size"].sum(dtype=np.int64))
+
+
+def new_id(part: str, left_out: NDArray[np.integer[Any]]) -> str:
+    """Return the id of a segment without the samples with these local indices, ascending."""
+    digest = xxhash.xxh3_128_hexdigest(left_out.astype("<u8").tobytes())
+    return xxhash.xxh3_128_hexdigest(canonical_json({"of": part, "without": digest}))
+
+
+def rewrite(data: StoredDataSet, left_out: NDArray[np.int64], out: Path, work: Path, on_chunk: OnChunk) -> str:
+    """Write a segment to `out` without the samples with these local indices, ascending. Returns its id.
+
+    At least one sample remains. `work` is a folder for unfinished files. Raises `FormatError` if a sample that remains
+    is damaged, OSError.
+    """
+    part, kept = new_id(data.id, left_out), _places_left(data, left_out)
+    header = replace(data.header, samples=len(kept))
+    columns = {name: data.column(name) for name, _ in header.schema.fixed}
+    packed, dictionary = pack_header(header), data.dictionary
+    (out / "chunks").mkdir(parents=True)
+    builder, target = IndexBuilder(work / "built", header, out), FolderTarget(out)
+    for number in range(header.chunks):
+        rows = data.rows_at(kept[number * header.chunk_size :][: header.chunk_size])
+        old = rows["index"].astype(np.int64)
+        samples = data.stored_bytes(kept[number * header.chunk_size :][: header.chunk_size], raising=True)
+        sizes = rows["size"].astype(np.uint64)
+        rows["offset"] = front_size(len(packed), len(dictionary), len(rows)) + np.cumsum(sizes) - sizes
+        rows["index"] = old - np.searchsorted(left_out, old)
+        front = pack_front(packed, dictionary, rows, number=number, data_set_id=bytes.fromhex(part))
+        with (work / "chunk").open("wb") as file:
+            file.write(front)
+            file.writelines(each for each in samples if each is not None)
+        target.publish(work / "chunk", chunk_name(number))
+        builder.add(number, rows, parse_preamble(front, out).checksum, _fixed(header, columns, old))
+        on_chunk(number + 1, header.chunks, int(sizes.sum()))
+    seal(
+        target,
+        builder,
+        data_set_id=bytes.fromhex(part),
+        dictionary_size=len(dictionary),
+        companions={},
+    )
+    return part
+
+
+def _places_left(data: StoredDataSet, left_out: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the places of the samples that remain, ascending."""
+    stays = np.ones(len(data), np.bool_)
+    stays[data.places(left_out)] = False
+    return np.flatnonzero(stays)
+
+
+def _fixed(header: Header, columns: dict[str, NDArray[Any]], indices: NDArray[np.int64]) -> NDArray[np.void]:
+    """Return the fixed fields of samples, one structured row each."""
+    found = np.empty(len(indices), fixed_dtype(header.schema))
+    for name, values in columns.items():
+        found[name] = values[indices]
+    return found

@@ -21,10 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.chunker.sources.request import Target
+from brand.collect.changes import FoundSamples, NamedSamples, find
 from brand.collect.compact import Rewritten, publish_rewritten, rewrite_parts
-from brand.collect.destroying import finish_destroying, write_intent
-from brand.collect.finding import FoundSamples, NamedSamples, find
-from brand.collect.home import Writer, collection_folder, joined, staged, writing
+from brand.collect.home import Writer, collection_folder, finish_destroying, joined, staged, write_intent, writing
 from brand.errors import StorageError, UsageError, counted
 from brand.formats.constants import chunk_name
 from brand.formats.publish import file_digest, storage_errors

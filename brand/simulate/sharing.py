@@ -2,7 +2,7 @@
 
 Each job draws every element of its own set once. In a round, each job that is not done draws one element; an element
 that several jobs draw in one round is read at most once. An element that is in the cache is not read. `dependent` jobs
-draw by JOADER's rule (`brand.orders.joader.dependent`), `independent` ones shuffle for themselves.
+draw by JOADER's rule (`brand.orders.joader.tree`), `independent` ones shuffle for themselves.
 
 Caches: `lru`, `fifo`, `random`; `refcnt` (JOADER, 4.4) first drops the elements that the fewest jobs still need, then
 the oldest, and drops at once an element that no job needs.
@@ -19,8 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.orders.base.random import RandomStream, Words
-from brand.orders.joader.dependent import draw_rounds
-from brand.orders.joader.tree import Tree
+from brand.orders.joader.tree import Tree, draw_rounds
 
 Sampling = Literal["dependent", "independent"]
 Policy = Literal["lru", "fifo", "random", "refcnt"]

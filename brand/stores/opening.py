@@ -10,7 +10,7 @@ def open_store(text: str, patience_s: float | None = None) -> Store:
     """Return the store of a URL.
 
     `patience_s`: how long a request is repeated if the store does not answer; None: `PATIENCE_S`. Raises `UsageError`,
-    also if the required library is not installed, or if this process must not access a store (`forking`).
+    also if the required library is not installed, or if this process must not access a store (`note_use`).
     """
     note_use()
     url = parse_url(text)

@@ -42,7 +42,6 @@ ONLINE_ORDERS: Final = (
     "brand.node.decide.online.growing_orders",
     "brand.node.decide.online.growth",
     "brand.node.decide.online.rounds",
-    "brand.orders.joader.dependent",
     "brand.orders.joader.growing",
     "brand.orders.joader.tree",
 )

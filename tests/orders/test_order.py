@@ -22,8 +22,7 @@ from brand.orders.policies.pool_policy import PoolPolicy, plan_pool
 from brand.orders.policies.prefetch import plan_slots_across_nodes
 from brand.orders.policies.slot_policy import MAX_RANKS, SlotPolicy
 from brand.orders.policies.slots import plan_slots
-from brand.orders.policies.stripe_policy import StripePolicy
-from brand.orders.policies.stripes import plan_stripes
+from brand.orders.policies.stripe_policy import StripePolicy, plan_stripes
 from brand.orders.policies.uniform import UniformPolicy
 from tests.orders.models import epochs, orders, reads_of
 from tests.rounds import examples

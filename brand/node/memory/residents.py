@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from brand.node.memory.directory import Directory, Entries
 from brand.node.memory.pool import PagePool, Places
-from brand.orders.base.packed import PackedMask
+from brand.orders.base.dtypes import PackedMask
 from brand.orders.base.random import blocks
 
 SampleChains = tuple[NDArray[np.uint32], NDArray[np.int32]]

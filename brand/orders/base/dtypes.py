@@ -1,4 +1,4 @@
-"""The smallest types of numpy that hold given numbers, for tables with a row for each sample."""
+"""Arrays that take little memory: the smallest types of numpy that hold given numbers, and a mask of bits."""
 
 from __future__ import annotations
 
@@ -21,3 +21,27 @@ def count_dtype(most: int) -> np.dtype[np.unsignedinteger[Any]]:
 def smallest(counts: NDArray[np.integer[Any]]) -> NDArray[np.unsignedinteger[Any]]:
     """Return numbers, none below 0, in the smallest type that holds them all."""
     return counts.astype(count_dtype(int(counts.max(initial=0))), copy=False)
+
+
+class PackedMask:
+    """A mask that does not change, with one bit for each entry instead of one byte."""
+
+    def __init__(self, mask: NDArray[np.bool_]) -> None:
+        self._bits, self._count = np.packbits(mask, bitorder="little"), len(mask)
+
+    def __repr__(self) -> str:
+        return f"PackedMask({np.count_nonzero(self.part())} of {self._count})"
+
+    def __len__(self) -> int:
+        return self._count
+
+    def at(self, places: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
+        """Return the entries at these places, same shape."""
+        found: NDArray[np.bool_] = self._bits[places >> 3] >> (places & 7) & 1 != 0
+        return found
+
+    def part(self, part: slice = slice(None)) -> NDArray[np.bool_]:
+        """Return the entries of a slice without steps, as a mask of its own."""
+        start, stop, _ = part.indices(self._count)
+        bits = np.unpackbits(self._bits[start // 8 : -(-stop // 8)], bitorder="little")
+        return bits[start % 8 : start % 8 + max(0, stop - start)].view(np.bool_)

@@ -55,7 +55,7 @@ class PeerRequests:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Track:
-    """The position of the front of `shared` when each position is drawn, as a coordinate (`following`)."""
+    """The position of the front of `shared` when each position is drawn, as a coordinate (`shared_policy`)."""
 
     coordinates: NDArray[np.int64]
     """The front at every `STEP`-th position, and at the end."""

@@ -17,14 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.errors import UsageError
-from brand.orders.base.choice import OrderChoice, Setting
 from brand.orders.base.joins import Join
 from brand.orders.base.mapping import Mapping
 from brand.orders.base.plan import EpochPlan, Track
-from brand.orders.base.policy import BY_ONE_NODE, LockStep, check_number
+from brand.orders.base.policy import BY_ONE_NODE, LockStep, OrderChoice, Setting, check_number
 from brand.orders.base.tickets import MAX_POSITIONS
-from brand.orders.policies.lap_policy import LapPolicy
-from brand.orders.policies.stripe_policy import Stripes
+from brand.orders.policies.stripe_policy import LapPolicy, Stripes
 
 MOST_JOBS: Final = 255
 WINDOW: Final = 2048

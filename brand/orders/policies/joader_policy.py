@@ -1,6 +1,6 @@
 """Order `joader`: several jobs draw the same sample at the same time as often as uniform draws allow (JOADER).
 
-The next sample is decided while jobs draw (`dependent`), from the samples that all of them still need. So a plan has no
+The next sample is decided while jobs draw (`tree`), from the samples that all of them still need. So a plan has no
 order to follow: it lists the samples of the subset, in the order of `uniform`, and its order *grows* (`growing`). Each
 sample is a read of its own.
 """
@@ -15,11 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.errors import UsageError
-from brand.orders.base.choice import OrderChoice, Setting
 from brand.orders.base.joins import Join
 from brand.orders.base.mapping import Mapping
 from brand.orders.base.plan import EpochPlan
-from brand.orders.base.policy import BY_ONE_NODE, Policy
+from brand.orders.base.policy import BY_ONE_NODE, OrderChoice, Policy, Setting
 from brand.orders.base.random import RandomStream, permutation
 
 

@@ -20,11 +20,10 @@ from typing import ClassVar
 import numpy as np
 
 from brand.errors import UsageError
-from brand.orders.base.choice import OrderChoice, Setting
 from brand.orders.base.dtypes import index_dtype
 from brand.orders.base.mapping import Mapping
 from brand.orders.base.plan import EpochPlan
-from brand.orders.base.policy import Policy, check_number
+from brand.orders.base.policy import OrderChoice, Policy, Setting, check_number
 from brand.orders.base.random import RandomStream, group_positions, permutation
 from brand.orders.base.tickets import MAX_POSITIONS
 from brand.orders.policies.slots import whole_reads

@@ -6,8 +6,7 @@ from typing import Any, Final, Literal
 
 from brand.errors import UsageError
 from brand.formats.old_names import OLD_ORDERS
-from brand.orders.base.choice import OrderChoice
-from brand.orders.base.policy import Policy, check_type
+from brand.orders.base.policy import OrderChoice, Policy, check_type
 from brand.orders.policies.coordl import CoorDL
 from brand.orders.policies.joader_policy import Joader
 from brand.orders.policies.pool_policy import Pool

@@ -9,15 +9,13 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from brand.errors import UsageError
-from brand.orders.base.choice import OrderChoice, Setting
 from brand.orders.base.mapping import Mapping
 from brand.orders.base.owners import MAX_NODES
 from brand.orders.base.plan import EpochPlan
-from brand.orders.base.policy import Foreseen, check_number, check_type
+from brand.orders.base.policy import Foreseen, OrderChoice, Setting, check_number, check_type
 from brand.orders.base.tickets import MAX_POSITIONS
-from brand.orders.policies.flat import FlatPolicy
 from brand.orders.policies.prefetch import plan_slots_across_nodes
-from brand.orders.policies.slots import REFILLS, Refill, plan_slots
+from brand.orders.policies.slots import REFILLS, FlatPolicy, Refill, plan_slots
 
 MAX_RANKS: Final = 1 << 16
 AHEAD: Final = 0.8

@@ -13,10 +13,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from brand.orders.base.choice import OrderChoice, Setting
 from brand.orders.base.mapping import Mapping
 from brand.orders.base.plan import EpochPlan
-from brand.orders.base.policy import Policy
+from brand.orders.base.policy import OrderChoice, Policy, Setting
 from brand.orders.base.random import RandomStream, permutation
 
 

@@ -24,7 +24,7 @@ from brand.node.memory.residents import Residents
 from brand.node.wire.numbers import RunNumber
 from brand.orders.base.joins import Join, Joins
 from brand.orders.order import Order
-from brand.orders.policies.following import UNIT
+from brand.orders.policies.shared_policy import UNIT
 
 FOLLOWER_SHARE: Final = 0.045
 """Upper limit on the share of the data set that a following job holds for the samples that it missed.

@@ -1,9 +1,9 @@
 """At which point of the shared order does a run join the runs that it shares with?
 
 A run joins at the pacemaker's *leading offset* when an epoch of it begins, and again when it has fallen off that
-offset. Its order follows from its joins alone (`brand.orders.policies.following`). So decided joins are final, and no
-position that a client has asked for gets another sample. This module has no clock: times are arguments. `JobJoins` owns
-the joins.
+offset. Its order follows from its joins alone (`brand.orders.policies.shared_policy`). So decided joins are final, and
+no position that a client has asked for gets another sample. This module has no clock: times are arguments. `JobJoins`
+owns the joins.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from brand.node.decide.state.lives import EpochTable, Key
 from brand.node.decide.state.runs import Runs
 from brand.node.wire.numbers import RunNumber
 from brand.orders.base.joins import LEAST_PACE, MAX_LAP, MOST, MOST_PACE, Join, Joins, alone
-from brand.orders.policies.following import UNIT
+from brand.orders.policies.shared_policy import UNIT
 
 LAP_END_SHARE: Final = 50
 """If a pacemaker is within this share of a lap of its end, a joining run begins with the next lap."""
