@@ -122,7 +122,6 @@ def versions(dst: Path, *, as_json: bool) -> None:
 
 
 def naming_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that name samples."""
     for add in reversed(
         (
             click.option("--key", "keys", multiple=True, help="A key; with / at its end, all keys that begin with it."),
@@ -227,13 +226,7 @@ def compact(dst: Path, *, above: float, forget: bool, as_json: bool) -> None:
 @click.option("--report", required=True, type=click.Path(), help="The new file for the report, in JSON.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report, and no progress.")
 def redact(
-    dst: Path,
-    *,
-    keys: tuple[str, ...],
-    key_file: Path | None,
-    indices: tuple[int, ...],
-    report: str,
-    as_json: bool,
+    dst: Path, *, keys: tuple[str, ...], key_file: Path | None, indices: tuple[int, ...], report: str, as_json: bool
 ) -> None:
     """Destroy the bytes of samples of the collection DST.
 

@@ -48,7 +48,6 @@ class Bytes(click.ParamType[int]):
 
 
 def _always(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the arguments and options of every conversion."""
     for add in reversed(
         (
             click.argument("src", type=click.Path()),
@@ -61,9 +60,7 @@ def _always(command: Callable[..., Any]) -> Callable[..., Any]:
             ),
             click.option("--seed", default=0, show_default=True, help="Seed of the shuffle."),
             click.option(
-                "--chunk-size",
-                type=click.IntRange(1),
-                help="Samples a chunk (default: 64, or as many as make 4 MiB).",
+                "--chunk-size", type=click.IntRange(1), help="Samples a chunk (default: 64, or as many as make 4 MiB)."
             ),
             click.option("--chunk-bytes", type=Bytes(), help="Target for the mean chunk instead, e.g. 8MiB."),
             click.option(
@@ -300,7 +297,6 @@ def seal(dst: Path, as_json: bool) -> int:  # noqa: FBT001 - click passes option
 
 
 def names_of(columns: str | None) -> tuple[str, ...]:
-    """Return the names in a list such as `speaker,age`."""
     return tuple(name.strip() for name in (columns or "").split(",") if name.strip())
 
 

@@ -124,7 +124,6 @@ def _policies(text: str) -> list[Policy]:
 
 
 def _decoded(text: str | None, samples: int) -> float | None:
-    """Return the fraction of the samples that fit into the memory for decoded samples."""
     if text is None:
         return None
     memory, colon, sample = text.partition(":")
@@ -212,7 +211,6 @@ def _show(data: Data, asked: JobsQuery, planned: Sequence[_Planned], rows: list[
 
 
 def _jobs_table(data: Data, planned: Sequence[_Planned], rows: list[_JobsRow]) -> Table:
-    """Return a table of the reads for each sample that each job fetches, by policy."""
     from rich.table import Table
 
     table, first = Table(box=None, padding=(0, 3, 0, 0)), rows[0].sharing
@@ -230,7 +228,6 @@ def _jobs_table(data: Data, planned: Sequence[_Planned], rows: list[_JobsRow]) -
 
 
 def _rows_table(data: Data, asked: JobsQuery, rows: list[_JobsRow]) -> Table:
-    """Return a table of all jobs together, by memory and policy."""
     from rich.table import Table
 
     table, several = Table(box=None, padding=(0, 3, 0, 0)), len(asked.memories) > 1

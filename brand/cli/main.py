@@ -71,7 +71,6 @@ def cli() -> None:
 
 
 def main() -> None:
-    """Run the command and leave with its exit code."""
     as_json = "--json" in sys.argv[1:]
     for stream in (sys.stdout, sys.stderr):  # paths may hold bytes that are not UTF-8
         if isinstance(stream, io.TextIOWrapper):

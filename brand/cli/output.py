@@ -58,7 +58,6 @@ def fail(message: str, kind: str, code: int, *, as_json: bool, notes: Sequence[s
 
 
 def duration(seconds: float) -> str:
-    """Format seconds for people."""
     if round(seconds, 1) < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)

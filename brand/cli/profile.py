@@ -214,7 +214,6 @@ def _draw(found: Profile, figure: Any) -> None:
 
 
 def _binary(count: int) -> str:
-    """Format a read size in the units in which people choose it: 384 KiB."""
     if round(count / 1024) < 1024:
         return f"{count / 1024:.0f} KiB"
     return f"{count / (1 << 20):.1f} MiB".replace(".0 ", " ")

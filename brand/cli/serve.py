@@ -50,7 +50,6 @@ class EnvironmentOnly(click.Option):
 
 
 def memory_options(command: _F) -> _F:
-    """Add the options for the memory of a node."""
     own = "Memory for samples: 2GB, or a share of the data such as 0.25. Default: a quarter of what is free."
     others = "How much of --memory other nodes may fill: 200MB, or a share of it. Default: 0.1."
     wanted = click.option("--memory", help=own, callback=_check_memory)
@@ -58,7 +57,6 @@ def memory_options(command: _F) -> _F:
 
 
 def cache_option(command: _F) -> _F:
-    """Add the option for the cache folder of a node."""
     meaning = "Keep what was read in this folder on a local disk. Default size: what is free, less 5 % and 5 GB."
     return click.option("--cache", metavar="FOLDER[:SIZE]", help=meaning, callback=check_cache)(command)
 
@@ -103,7 +101,6 @@ def _check_memory(_: click.Context, option: click.Parameter, memory: str | None)
 
 
 def http_option(command: _F) -> _F:
-    """Add the option for the HTTP port of a node."""
     meaning = "Show statistics there: a page, and /metrics for Prometheus. Without a host: on this machine only."
     return click.option("--http", metavar="[HOST:]PORT", help=meaning, callback=_check_http)(command)
 
@@ -217,7 +214,6 @@ def _server(spec: ServerSpec) -> NodeServer:
 
 
 def _run(server: NodeServer, member: Member | None, peers: list[str], *, until_eof: bool) -> None:
-    """Serve until the server is stopped."""
     if until_eof:
         serving.stop_at_end_of(sys.stdin.fileno(), server.stop)
     if member is None:
@@ -279,5 +275,4 @@ def as_memory(memory: str | None) -> str | float | None:
 
 
 def say(line: str) -> None:
-    """Print a line for people, on standard error."""
     echo(line, err=True)

@@ -24,7 +24,6 @@ class _TaskNumber(click.ParamType[Task]):
     name = "task"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Task:
-        """Parse a task. The error lists the allowed forms."""
         try:
             return value if isinstance(value, Task) else Task.parse(str(value))
         except UsageError as error:
@@ -98,7 +97,6 @@ def convert_together(
 
 
 def print_part(report: TaskReport) -> None:
-    """Print the result of a task, and the tasks that remain."""
     if report.chunks:
         which = chunk_run(report.first, report.first + report.chunks - 1)
         echo(

@@ -149,7 +149,6 @@ def simulate(
 
 
 def _check_alone() -> None:
-    """Raise `UsageError` if the user gave an option that jobs do not use."""
     context = click.get_current_context()
     for parameter in context.command.params:
         name = parameter.name or ""
@@ -190,7 +189,6 @@ def _with_storage(data: Data, dst: Path | str | None) -> Data:
 
 
 def _cases(dst: Path | str | None, given: dict[str, Any]) -> list[tuple[Case, dict[str, str]]]:
-    """Return all combinations of the user's values, and the name of each value."""
     memories = _values("memory", given, "0.25", _memory)
     caches = _values("cache", given, "0", _cache)
     storages = _values("storage", given, None, _storage) or [_default_storage(dst)]
@@ -269,11 +267,7 @@ def _protocol(text: str) -> Stripes | Slots | Uniform | Pool:
     name, colon, chunks = text.partition(":")
     if name == "pool" and chunks.isdecimal() and int(chunks):
         return Pool(int(chunks))
-    known: dict[str, Stripes | Slots | Uniform] = {
-        "stripes": Stripes(),
-        "slots": Slots(),
-        "uniform": Uniform(),
-    }
+    known: dict[str, Stripes | Slots | Uniform] = {"stripes": Stripes(), "slots": Slots(), "uniform": Uniform()}
     if name not in known or colon:
         raise UsageError(f"--order {text}: give stripes, slots, uniform, or pool:8 for pools of 8 chunks")
     return known[name]
@@ -347,7 +341,6 @@ def _table(rows: list[_CaseRow], varying: list[str], price: Price) -> Table:
 
 
 def _sentences(rows: list[_CaseRow], varying: list[str]) -> list[str]:
-    """Return sentences with the result of the table and its assumptions."""
     first, said = rows[0], []
     good = [row for row in rows if row.answer.later.seconds <= _NEAR * row.answer.later.training]
     if first.case.machine.train_per_s < math.inf and 0 < len(good) < len(rows):

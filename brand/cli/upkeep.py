@@ -169,7 +169,6 @@ def partition(dst: Path, out: tuple[Path, ...], *, nodes: int, group_chunks: int
 
 
 def _folders(out: tuple[Path, ...], nodes: int) -> list[Path]:
-    """Return the folder of each node."""
     if len(out) == 1 and _NODE in str(out[0]):
         return [Path(str(out[0]).replace(_NODE, str(node))) for node in range(nodes)]
     if len(out) != nodes:

@@ -207,7 +207,6 @@ def _has_versions(folder: Path) -> bool:
 
 
 def _options(folder: Path, options: Options | None) -> Options:
-    """Return the options of a conversion whose result joins a collection."""
     options = options or Options()
     if not _has_versions(folder):
         return options

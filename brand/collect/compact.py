@@ -191,18 +191,11 @@ def rewrite(data: StoredDataSet, left_out: NDArray[np.int64], out: Path, work: P
         target.publish(work / "chunk", chunk_name(number))
         builder.add(number, rows, parse_preamble(front, out).checksum, _fixed(header, columns, old))
         on_chunk(number + 1, header.chunks, int(sizes.sum()))
-    seal(
-        target,
-        builder,
-        data_set_id=bytes.fromhex(part),
-        dictionary_size=len(dictionary),
-        companions={},
-    )
+    seal(target, builder, data_set_id=bytes.fromhex(part), dictionary_size=len(dictionary), companions={})
     return part
 
 
 def _places_left(data: StoredDataSet, left_out: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the places of the samples that remain, ascending."""
     stays = np.ones(len(data), np.bool_)
     stays[data.places(left_out)] = False
     return np.flatnonzero(stays)

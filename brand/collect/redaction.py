@@ -83,7 +83,6 @@ def redact(collection: Target, wanted: NamedSamples, report: Target, *, on_chunk
 
 
 def _held(part: PartIndex, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the indices whose bytes a segment holds."""
     run = indices[(indices >= part.part.first) & (indices < part.part.end)]
     return run[part.local(run) >= 0]
 
@@ -105,7 +104,6 @@ def _old_parts(folder: Path, indices: NDArray[np.int64]) -> tuple[dict[str, Part
 
 
 def _without(writer: Writer, indices: NDArray[np.int64]) -> dict[str, Overlay]:
-    """Return the overlays without the values of these samples."""
     overlays = {}
     for name, each in writer.present.overlays.items():
         values = read_values(writer.folder, each.values, each.dtype).copy()

@@ -92,7 +92,6 @@ class HedgePolicy(Reprs, shows="_late _pause"):
         self._pause = 0
 
     def next(self) -> bool:
-        """Return whether the next range is requested with the short timeout."""
         with self._lock:
             eager = not self._pause
             self._pause = max(0, self._pause - 1)
@@ -169,7 +168,6 @@ class CloudStore(Reprs, shows="url _versions"):
         self._lock = threading.Lock()
 
     def read(self, name: str, most: int) -> bytes:
-        """See `Store`."""
         parts, size = [], 0
         with self._asking(name):
             self.traffic.asked()
@@ -183,7 +181,6 @@ class CloudStore(Reprs, shows="url _versions"):
         return b"".join(parts)
 
     def pieces(self, name: str, offset: int, size: int) -> Iterator[memoryview]:
-        """See `Store`."""
         done = 0
         if size and self._eagerness.next():
             late = False
@@ -222,11 +219,9 @@ class CloudStore(Reprs, shows="url _versions"):
             raise too_short(self.url.child(name), offset, size, done)
 
     def size(self, name: str) -> int | None:
-        """See `Store`."""
         return self._sizes.get(name)
 
     def write(self, name: str, data: bytes | Path, *, new: bool) -> None:
-        """See `Store`."""
         size = len(data) if isinstance(data, bytes) else data.stat().st_size
         parts = {"use_multipart": size > _PART, "chunk_size": _PART, "max_concurrency": _PARTS_AT_ONCE}
         with self._asking(name):
@@ -241,7 +236,6 @@ class CloudStore(Reprs, shows="url _versions"):
             self._versions.pop(name, None)  # this process replaces the object itself, so a new ETag is no error
 
     def names(self, folder: str) -> Iterator[tuple[str, int]]:
-        """See `Store`."""
         start = len(self.url.key(""))
         with self._asking(folder):
             for some in self._client.list(self.url.key(folder) + "/"):

@@ -39,7 +39,6 @@ class FileSystemStore(Reprs, shows="url"):
         self.traffic = Traffic()
 
     def read(self, name: str, most: int) -> bytes:
-        """See `Store`."""
         with self._asking(name):
             self.traffic.asked()
             data: bytes = self._system.cat_file(self._path(name), start=0, end=most + 1)
@@ -49,7 +48,6 @@ class FileSystemStore(Reprs, shows="url"):
         return data
 
     def pieces(self, name: str, offset: int, size: int) -> Iterator[memoryview]:
-        """See `Store`."""
         for start in range(offset, offset + size, _PIECE):
             end = min(start + _PIECE, offset + size)
             with self._asking(name):
@@ -76,7 +74,6 @@ class FileSystemStore(Reprs, shows="url"):
                 self._system.put_file(str(data), self._path(name))
 
     def names(self, folder: str) -> Iterator[tuple[str, int]]:
-        """See `Store`."""
         with self._asking(folder), suppress(FileNotFoundError):
             for path, facts in self._system.find(self._path(folder), detail=True).items():
                 yield str(path)[len(self._folder) + 1 :], int(facts["size"])

@@ -53,7 +53,6 @@ class Traffic(Reprs, shows="_requests _bytes"):
             self._bytes += size
 
     def to_json(self) -> dict[str, int]:
-        """Return the counters as plain values."""
         with self._lock:
             return {"requests": self._requests, "bytes": self._bytes}
 

@@ -36,7 +36,6 @@ class PackedMask:
         return self._count
 
     def at(self, places: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
-        """Return the entries at these places, same shape."""
         found: NDArray[np.bool_] = self._bits[places >> 3] >> (places & 7) & 1 != 0
         return found
 

@@ -97,7 +97,6 @@ def split_near(
 
 
 def _check_nodes(name: str, nodes: NDArray[np.integer[Any]]) -> None:
-    """Raise ValueError if a number of a node is out of range."""
     if len(nodes) and not (nodes.min() >= 0 and nodes.max() < MAX_NODES):
         raise ValueError(f"{name} has nodes from {nodes.min()} to {nodes.max()}: give 0 to {MAX_NODES - 1:,}")
 

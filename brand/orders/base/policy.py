@@ -158,7 +158,6 @@ def check_names(values: Values[str, Any], needed: list[str], known: list[str], n
 
 
 def check_type(name: str, value: Any, kind: type) -> None:
-    """Raise ValueError if a field of an order is not of this type; True and False are not numbers."""
     if not isinstance(value, kind) or isinstance(value, bool):
         raise ValueError(f"{name} of an order is {value!r}, not of type {kind.__name__}")
 
@@ -197,7 +196,6 @@ class Setting:
 
     @property
     def chunks(self) -> int:
-        """Number of chunks."""
         return -(-self.samples // self.chunk_size)
 
     @property

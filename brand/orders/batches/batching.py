@@ -33,7 +33,6 @@ class PositionBatches:
 
     @property
     def starts(self) -> NDArray[np.int64]:
-        """The start of each batch in `positions`, shape (batches,)."""
         return np.concatenate((np.zeros(min(1, len(self)), np.int64), self.ends[:-1]))
 
     def taken(self, numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

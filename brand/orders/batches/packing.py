@@ -47,7 +47,6 @@ class Pieces(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """Rows that are in use."""
         return int(self.row[-1]) + 1 if len(self.row) else 0
 
 
@@ -239,7 +238,6 @@ class BatchLimits:
 
     @property
     def longest(self) -> float | None:
-        """The largest length that a sample may have; None if there is no limit."""
         return self.row * self.rows if self.row is not None and self.rows is not None else self.most
 
     def batches(self, lengths: NDArray[Any], seed: int, epoch: int) -> PositionBatches:

@@ -51,7 +51,6 @@ class Growing:
 
     @property
     def complete(self) -> bool:
-        """Whether all positions are decided."""
         return self.decided == len(self.sample_of)
 
     def open(self) -> NDArray[np.bool_]:
@@ -80,7 +79,6 @@ class Growing:
         self.decided = max(self.decided, position)
 
     def restart(self) -> None:
-        """Open all positions again."""
         self.decided = 0
 
     def agree(self, first: int, places: NDArray[Any]) -> int:

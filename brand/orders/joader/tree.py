@@ -56,7 +56,6 @@ class Need:
         return bool(self._bits[element >> 3] >> (element & 7) & 1)
 
     def mask(self, elements: int) -> NDArray[np.bool_]:
-        """Return a mask of the elements that the job needs, shape (elements,)."""
         packed = np.frombuffer(self._bits, np.uint8)
         return np.unpackbits(packed, count=elements, bitorder="little").view(np.bool_)
 
@@ -79,7 +78,6 @@ class Need:
 
     @property
     def places(self) -> int:
-        """Places of the draw list."""
         return self._listed
 
     def above(self, levels: NDArray[np.uint8], bound: int) -> NDArray[np.int32]:

@@ -136,7 +136,6 @@ class MixedOrder:
         return replace(self, stretches=(*(s for s in self.stretches if s.first < stretch.first), stretch))
 
     def to_json(self) -> dict[str, Any]:
-        """Return the order as plain values."""
         return {
             "members": [order.to_json() for order in self.orders],
             "samples": self.samples,
@@ -180,7 +179,6 @@ def seed_of_member(seed: int, member: int) -> int:
 
 @lru_cache(1024)
 def shares_of(weights: tuple[float, ...]) -> Shares:
-    """Return the shares of these weights."""
     return Shares(weights)
 
 

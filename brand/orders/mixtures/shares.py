@@ -147,12 +147,10 @@ def tree_of(weights: dict[int, float]) -> Tree:
 
 
 def leaves(tree: Tree) -> list[int]:
-    """Return the members of a tree."""
     return [tree] if isinstance(tree, int) else [*leaves(tree[0]), *leaves(tree[1])]
 
 
 def _nodes(tree: Tree) -> list[tuple[Any, Any]]:
-    """Return the inner nodes of a tree."""
     return [] if isinstance(tree, int) else [tree, *_nodes(tree[0]), *_nodes(tree[1])]
 
 

@@ -55,7 +55,6 @@ class CoordlPolicy(LapPolicy):
 
     @property
     def no_part(self) -> str:
-        """The reason why the order has no subsets."""
         return ONE_PACE
 
     @property
@@ -65,13 +64,11 @@ class CoordlPolicy(LapPolicy):
 
     @property
     def lock_step(self) -> LockStep:
-        """The rule by which jobs wait for each other."""
         return LockStep(self.jobs, self.window)
 
     def plan_joined(
         self, mapping: Mapping, seed: int, mask: NDArray[np.bool_] | None, joins: Sequence[Join]
     ) -> EpochPlan:
-        """Return the lap of the first join."""
         assert mask is None, "an order in lock step has no subset"
         lap = joins[0].lap
         return replace(self.plan(mapping, seed, lap), track=Track.of_lap(lap, mapping.samples))

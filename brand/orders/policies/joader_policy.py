@@ -29,7 +29,6 @@ class JoaderPolicy(Policy):
     name: ClassVar[str] = "joader"
 
     def plan(self, mapping: Mapping, seed: int, epoch: int) -> EpochPlan:
-        """Return a plan whose order grows."""
         return EpochPlan(
             mapping, permutation(mapping.samples, seed, RandomStream.ACCESS, epoch), reads=None, grows=True
         )
@@ -37,7 +36,6 @@ class JoaderPolicy(Policy):
     def plan_joined(
         self, mapping: Mapping, seed: int, mask: NDArray[np.bool_] | None, joins: Sequence[Join]
     ) -> EpochPlan:
-        """Return a plan whose order grows, of the places of `mask`."""
         return replace(super().plan_joined(mapping, seed, mask, joins), grows=True)
 
     def held(self, mapping: Mapping) -> int:
@@ -62,7 +60,6 @@ class JoaderPolicy(Policy):
 
     @property
     def grows(self) -> bool:
-        """True: the order is decided while jobs draw."""
         return True
 
 

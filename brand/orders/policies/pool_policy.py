@@ -45,17 +45,14 @@ class PoolPolicy(Policy):
         check_number("pool", self.pool, 1, MAX_POSITIONS)
 
     def plan(self, mapping: Mapping, seed: int, epoch: int) -> EpochPlan:
-        """Return the plan of one epoch."""
         return plan_pool(mapping, self.pool, seed, epoch)
 
     def check_fits(self, mapping: Mapping) -> None:
-        """Raise ValueError if a pool or a group is larger than the data set."""
         super().check_fits(mapping)
         if self.pool > mapping.chunks:
             raise ValueError(f"pool={self.pool} of an order of {mapping.chunks} chunks")
 
     def held(self, mapping: Mapping) -> int:
-        """Return the number of samples of a pool."""
         return self.pool * mapping.chunk_size
 
     @property

@@ -89,11 +89,9 @@ class _Turns:
 
     @property
     def each(self) -> int:
-        """Ranks of a node."""
         return self.ranks // self.nodes
 
     def of_node(self, node: int, samples: int) -> NDArray[np.intp]:
-        """Return the positions that a node draws, ascending."""
         first = np.arange(0, samples, self.ranks)[:, None]
         positions = (first + np.arange(node * self.each, (node + 1) * self.each)).ravel()
         return positions[positions < samples]
@@ -161,7 +159,6 @@ class _Dice:
         """How many groups have still to use each step."""
 
     def throw(self, group: int) -> NDArray[np.int64]:
-        """Return the priorities of a group's chunks at its next refill, shape (group_chunks,)."""
         step = int(self._thrown[group])
         self._thrown[group] += 1
         if step == len(self._steps):
@@ -178,13 +175,7 @@ class _Cluster:
     """The state of all nodes: the sample at each location, the filled files, and the samples that were sent ahead."""
 
     def __init__(
-        self,
-        mapping: Mapping,
-        turns: _Turns,
-        owner: NDArray[np.int32],
-        draws: _RemoteDraws,
-        window: int,
-        remote: int,
+        self, mapping: Mapping, turns: _Turns, owner: NDArray[np.int32], draws: _RemoteDraws, window: int, remote: int
     ) -> None:
         kind = index_dtype(mapping.samples)
         self._mapping, self._turns, self._draws, self._window = mapping, turns, draws, window
@@ -269,7 +260,6 @@ class _Cluster:
         self._sent_ends.append(self._sent)
 
     def plan(self) -> EpochPlan:
-        """Return the finished plan."""
         kind = self._sample_of.dtype
         reads = whole_reads(self._mapping, np.array(self._deadlines), np.array(self._chunks))
         requests = PeerRequests(

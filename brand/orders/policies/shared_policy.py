@@ -54,13 +54,11 @@ class SharedPolicy(LapPolicy):
 
     @property
     def rejoins(self) -> bool:
-        """Whether a job that has lost the other jobs joins them again within an epoch."""
         return bool(self.rejoin)
 
     def plan_joined(
         self, mapping: Mapping, seed: int, mask: NDArray[np.bool_] | None, joins: Sequence[Join]
     ) -> EpochPlan:
-        """Return the plan of an epoch of a job with these joins."""
         first, samples = joins[0], mapping.samples
         whole = self.plan(mapping, seed, first.lap)
         if len(joins) == 1 and (first.front, first.pace) == (0, 0):  # a lap from its beginning to its end
@@ -291,7 +289,6 @@ class _Follower:
         return len(found)
 
     def _rest(self, places: NDArray[np.int64], wanted: int) -> NDArray[np.int64]:
-        """Return the rest in the order of its tape."""
         if not len(places):
             return places
         mapping, lap, front = self._mapping, self._join.lap, self._join.front

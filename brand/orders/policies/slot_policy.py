@@ -51,7 +51,6 @@ class SlotPolicy(FlatPolicy):
         check_number("remote", self.remote, 0, MAX_POSITIONS)
 
     def plan(self, mapping: Mapping, seed: int, epoch: int) -> EpochPlan:
-        """Return the plan of one epoch."""
         if self.nodes == 1:
             return plan_slots(mapping, self.refill, seed, epoch)
         across = self.nodes, self.ranks, self.window, self.remote
@@ -59,7 +58,6 @@ class SlotPolicy(FlatPolicy):
 
     @property
     def foreseen(self) -> Foreseen | None:
-        """The nodes and ranks of the order; None if one node draws alone."""
         return None if self.nodes == 1 else Foreseen(self.nodes, self.ranks)
 
 

@@ -87,7 +87,6 @@ def unfilled_files(mapping: Mapping) -> NDArray[np.bool_]:
 
 
 def whole_reads(mapping: Mapping, deadlines: NDArray[Any], chunks: NDArray[Any]) -> NDArray[np.void]:
-    """Return reads of whole chunks, as a table of the dtype `read_dtype`."""
     reads = np.zeros(len(deadlines), read_dtype(mapping))
     reads["deadline"], reads["chunk"] = deadlines, chunks
     reads["count"] = mapping.chunk_samples()[chunks]
@@ -140,7 +139,6 @@ class _Groups:
         return self._next < self._never
 
     def refill(self, miss: NDArray[np.bool_], refill: Refill, priority: NDArray[np.int64]) -> None:
-        """Read one chunk for each group that misses."""
         group = np.flatnonzero(miss)
         unfilled = self._unfilled[group]
         empty = self._chunk[group] < 0
@@ -162,7 +160,6 @@ class _Groups:
         self._refills.append((self._next[group], chunk.astype(np.int32), held, counts))
 
     def plan(self) -> EpochPlan:
-        """Return the finished plan. This object must not be used afterwards."""
         del self._draw, self._unfilled, self._chunk
         deadline, chunk, counts = (np.concatenate([step[k] for step in self._refills]) for k in (0, 1, 3))
         order = np.argsort(deadline).astype(np.int32)  # a position is one draw, so no two are equal
@@ -189,7 +186,6 @@ class FlatPolicy(Policy):
     """
 
     def to_json(self) -> dict[str, Any]:
-        """Return the record."""
         record = {"group_chunks": self.group_chunks}
         for name, unused in _RECORD.items():
             value = getattr(self, name, unused[0])

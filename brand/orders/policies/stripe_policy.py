@@ -47,18 +47,15 @@ class StripePolicy(FlatPolicy):
         check_number("stripe", self.stripe, 1, MAX_POSITIONS)
 
     def plan(self, mapping: Mapping, seed: int, epoch: int) -> EpochPlan:
-        """Return the plan of one epoch."""
         return plan_stripes(mapping, self.stripe, seed, epoch)
 
     def check_fits(self, mapping: Mapping) -> None:
-        """Raise ValueError if a stripe is longer than a chunk, or a group larger than the data set."""
         super().check_fits(mapping)
         if self.stripe > mapping.chunk_size:
             raise ValueError(f"a stripe of {self.stripe} samples of chunks of {mapping.chunk_size}")
 
     @property
     def kept_unit(self) -> int:
-        """A stripe."""
         return self.stripe
 
 
@@ -232,21 +229,17 @@ class LapPolicy(Policy):
 
     @property
     def stripes(self) -> StripePolicy:
-        """The policy of the laps."""
         return StripePolicy(self.group_chunks, self.stripe)
 
     def check_fits(self, mapping: Mapping) -> None:
-        """Raise ValueError if the laps cannot be planned."""
         self.stripes.check_fits(mapping)
 
     @property
     def kept_unit(self) -> int:
-        """A stripe."""
         return self.stripe
 
     @property
     def common(self) -> Hashable:
-        """The numbers of the laps."""
         return self.stripes
 
     def plan(self, mapping: Mapping, seed: int, epoch: int) -> EpochPlan:

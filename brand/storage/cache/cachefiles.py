@@ -79,7 +79,6 @@ class CacheFacts:
     """Digest of the index, which gives the position of each sample in the chunks."""
 
     def pack(self) -> bytes:
-        """Return the bytes of `cache.json`."""
         return json.dumps({"format": _FORMAT, "version": _VERSION, **asdict(self)}, indent=1).encode() + b"\n"
 
     @classmethod
@@ -112,7 +111,6 @@ def unpack_held(data: bytes, samples: int) -> NDArray[np.bool_]:
 
 
 def held_bytes(samples: int) -> int:
-    """Return the size of `held.bits`."""
     return -(-samples // 8) + _DIGEST_BYTES
 
 
@@ -181,11 +179,9 @@ class PartFiles:
         self._dirty.discard(number)
 
     def remove(self, number: int) -> None:
-        """Remove a part file."""
         os.unlink(part_name(number), dir_fd=self._folder)
 
     def remove_all(self) -> None:
-        """Remove all files of the folder."""
         for name in os.listdir(self._folder):
             os.unlink(name, dir_fd=self._folder)
 
@@ -199,11 +195,9 @@ class PartFiles:
             os.close(part)
 
     def disk_bytes(self) -> int:
-        """Return the bytes that the part files take on the disk."""
         return disk_bytes(self._folder)
 
     def _open(self, number: int, flags: int) -> int:
-        """Return a descriptor of a part file."""
         name = part_name(number)
         try:
             return open_own_file(name, flags, self._folder, f"{self._shown}/{name}")

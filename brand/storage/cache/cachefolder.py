@@ -111,7 +111,6 @@ class CacheFolder:
 
     @property
     def used(self) -> int:
-        """Bytes of the samples that are held."""
         return self._space.used
 
     @property
@@ -211,7 +210,6 @@ class CacheFolder:
         self._space.freed()
 
     def _measure(self) -> None:
-        """Measure the space that the part files take on the disk."""
         if self._space.moves and self.writes:
             self._space.measured(self._parts.disk_bytes())
 
@@ -344,7 +342,6 @@ def fill(data: StoredDataSet, folder: CacheFolder, on_chunk: OnChunk) -> Filled:
 
 
 def _places(data: StoredDataSet, number: int) -> slice:
-    """Return the places of the samples of a chunk."""
     return slice(number * data.header.chunk_size, min((number + 1) * data.header.chunk_size, data.header.samples))
 
 

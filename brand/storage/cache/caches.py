@@ -252,7 +252,6 @@ class CacheHome:
         os.fsync(self._folder)
 
     def publish_facts(self) -> None:
-        """Write the identity of the cached data."""
         publish_bytes(self._path(FACTS_NAME), self._facts.pack())
 
     def find_room(self, limit: int | None, wanted: int) -> int:

@@ -87,7 +87,6 @@ def unreadable(
 
 
 def changed(location: Location, number: int, row: np.void, stored: memoryview) -> ChecksumError:
-    """Return the error for a sample whose stored bytes have changed since they were written."""
     return ChecksumError(
         "the sample's bytes have changed",
         path=location.chunk_file(number),
@@ -106,7 +105,6 @@ def other_table(location: Location, number: int, sample: int) -> LayoutError:
 
 
 def no_dictionary(location: Location, chunks: Sequence[int], error: ValueError) -> LayoutError:
-    """Return the error for chunks with an invalid compression dictionary."""
     return LayoutError(str(error), path=location.chunk_file(chunks[0]), chunk=chunks[0])
 
 
@@ -116,7 +114,6 @@ def not_decoded(location: Location, number: int, sample: int, what: str, hint: s
 
 
 def _readable(reader: ChunkReader, number: int, row: np.void) -> bool:
-    """Return whether a sample can be read alone."""
     try:
         reader.read_into([(number, int(row["offset"]), memoryview(bytearray(int(row["size"]))))])
     except OSError:

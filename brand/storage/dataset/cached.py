@@ -76,7 +76,6 @@ class _Wanted(NamedTuple):
     sizes: NDArray[np.int64]
 
     def ranges(self, which: NDArray[np.intp] | slice) -> list[Range]:
-        """Return the ranges at these positions."""
         columns = (self.chunks, self.offsets, self.starts, self.sizes)
         wanted = zip(*(column[which].tolist() for column in columns), strict=True)
         return [(chunk, offset, self.memory[start : start + size]) for chunk, offset, start, size in wanted]

@@ -106,7 +106,6 @@ class Catalogue:
 
     @property
     def samples_present(self) -> int:
-        """Number of samples that were not deleted."""
         return len(self) - (0 if self.deleted is None else len(self.deleted))
 
     def present(self) -> NDArray[np.int64]:
@@ -196,7 +195,6 @@ class Catalogue:
         return found
 
     def _check_present(self, indices: NDArray[np.integer[Any]]) -> None:
-        """Raise `DeletedError` if one of these samples was deleted."""
         deleted = self._index.deleted
         if deleted is None or not len(deleted):
             return

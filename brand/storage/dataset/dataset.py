@@ -223,7 +223,6 @@ class StoredDataSet(Catalogue):
 
 
 def _dictionary_of(data: StoredDataSet) -> bytes:
-    """Return the compression dictionary."""
     if not data.manifest.dictionary_size:
         return b""
     copied = data.location.dictionary()

@@ -76,7 +76,6 @@ class Tables:
         return np.flatnonzero(np.isin(places, wrong)) if len(wrong) else wrong
 
     def _span(self, blocks: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Return the chunk, first slot and number of rows of blocks."""
         chunks = blocks // self._blocks
         slots = blocks % self._blocks * BLOCK
         samples = np.minimum(self._header.chunk_size, self._header.samples - chunks * self._header.chunk_size)
@@ -215,17 +214,13 @@ class OwnIndex:
         """See `Index`."""
 
     def chunk_rows(self) -> NDArray[np.void]:
-        """See `Index`."""
         return open_array(self.path, CHUNKS_NAME, self.manifest.header).all()
 
     def column(self, name: str) -> NDArray[Any]:
-        """See `Index`."""
         return open_array(self.path, column_name(name), self.manifest.header).all()
 
     def home(self, chunk: int) -> tuple[Location, int, Manifest]:
-        """See `Index`."""
         return self._location, chunk, self.manifest
 
     def holder(self, index: int) -> Location:  # noqa: ARG002 - all samples are here
-        """See `Index`."""
         return self._location

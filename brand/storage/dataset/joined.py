@@ -58,11 +58,9 @@ class JoinedArray:
         return self._length
 
     def run(self, first: int, end: int) -> NDArray[Any]:
-        """See `Elements`."""
         return self.take(np.arange(*slice(first, end).indices(self._length)[:2], dtype=np.int64))
 
     def all(self) -> NDArray[Any]:
-        """See `Elements`."""
         return self.run(0, self._length)
 
     def take(self, numbers: NDArray[np.integer[Any]]) -> NDArray[Any]:
@@ -109,7 +107,6 @@ class JoinedTables:
         self._parts, self._firsts = parts, np.array([part.first_place for part in parts])
 
     def differing(self, places: NDArray[np.int64], reader: ChunkReader) -> NDArray[np.intp]:
-        """See `Compared`."""
         holders = np.searchsorted(self._firsts, places, side="right") - 1
         found = [np.empty(0, np.intp)]
         for number in np.unique(holders).tolist():
@@ -172,7 +169,6 @@ class JoinedIndex:
         self.tables = JoinedTables(self.parts)
 
     def drawn(self) -> NDArray[np.bool_] | None:
-        """See `Index`."""
         header = self.manifest.header
         mask = np.zeros(header.samples, np.bool_)
         for part in self.parts:
@@ -182,11 +178,9 @@ class JoinedIndex:
         return None if mask.all() else mask
 
     def chunk_rows(self) -> NDArray[np.void]:
-        """See `Index`."""
         return np.concatenate([part.own.chunk_rows() for part in self.parts])
 
     def column(self, name: str) -> NDArray[Any]:
-        """See `Index`."""
         overlay = self.version.overlays.get(name)
         codec = self.manifest.header.schema.codec(name) if overlay is None else overlay.codec
         found = np.full(self.samples, NOTHING[codec], "<i8" if codec == "int" else "<f8")
@@ -200,17 +194,14 @@ class JoinedIndex:
         return found
 
     def home(self, chunk: int) -> tuple[Location, int, Manifest]:
-        """See `Index`."""
         part = self.parts[int(np.searchsorted(self._first_chunks, chunk, side="right")) - 1]
         return part.location, chunk - part.first_chunk, part.manifest
 
     def holder(self, index: int) -> Location:
-        """See `Index`."""
         return self.parts[max(0, int(np.searchsorted(self._firsts, index, side="right")) - 1)].location
 
 
 def _joined_manifest(parts: Sequence[PartIndex], version_id: str) -> Manifest:
-    """Return the facts of all segments together."""
     last, first = parts[-1], parts[0]
     header = type(first.header)(
         samples=last.first_place + last.header.samples,

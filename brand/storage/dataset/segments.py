@@ -105,7 +105,6 @@ class PartIndex:
         return np.where(there, within - before, -1)
 
     def column(self, name: str, codec: str) -> NDArray[Any]:
-        """Return a column for the indices of the run."""
         values = open_array(self.location.local, column_name(name), self.header).all()
         if not len(self._absent):
             return values
@@ -130,7 +129,6 @@ def open_parts(folder: Path, version: Version) -> list[PartIndex]:
 
 
 def check_alike(parts: list[PartIndex]) -> None:
-    """Raise `ForeignFileError` if a segment does not fit the first one."""
     first = parts[0]
     classes: tuple[str, ...] | None = first.header.classes
     for part in parts[1:]:

@@ -151,7 +151,6 @@ def blocks_of(location: Location, name: str, size: int) -> Iterator[memoryview]:
 
 
 def file_of(location: Location, name: str) -> str | Path:
-    """Return the path or the URL of a file that is not a chunk, for messages."""
     return f"{location.name}/{name}" if location.in_store else location.local / name
 
 
@@ -167,38 +166,30 @@ class _Ahead:
 
     @property
     def name(self) -> str:
-        """See `Location`."""
         return self.inner.name
 
     @property
     def traffic(self) -> Traffic:
-        """See `Location`."""
         return self.inner.traffic
 
     @property
     def local(self) -> Path:
-        """See `Location`."""
         return self.inner.local
 
     def chunk_file(self, number: int) -> str:
-        """See `Location`."""
         return self.inner.chunk_file(number)
 
     def chunk_bytes(self, number: int) -> int:
-        """See `Location`."""
         told = self.ahead.size(number, chunk_name(number))
         return self.inner.chunk_bytes(number) if told is None else told
 
     def dictionary(self) -> bytes:
-        """See `Location`."""
         return self.inner.dictionary()
 
     def reader(self) -> ChunkReader:
-        """See `Location`."""
         return _AheadReader(self.ahead)
 
     def vector_reader(self, *, page_cache: bool) -> VectorReader:
-        """See `Location`."""
         return self.inner.vector_reader(page_cache=page_cache)
 
 
@@ -209,7 +200,6 @@ class _AheadReader:
         self._ahead = ahead
 
     def read_into(self, ranges: Sequence[Range]) -> None:
-        """See `ChunkReader`."""
         for number, offset, buffer in ranges:
             self._ahead.read_into(number, chunk_name(number), offset, buffer)
 

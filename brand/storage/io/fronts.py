@@ -34,15 +34,12 @@ class _ChunkFile(io.RawIOBase):
         self._number, self._size, self._at = number, location.chunk_bytes(number), 0
 
     def readable(self) -> bool:
-        """Return True."""
         return True
 
     def seekable(self) -> bool:
-        """Return True."""
         return True
 
     def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
-        """Move the read position."""
         self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
         return self._at
 
@@ -54,7 +51,6 @@ class _ChunkFile(io.RawIOBase):
         return len(part)
 
     def close(self) -> None:
-        """Close the chunk."""
         self._reader.close()
         super().close()
 
@@ -144,6 +140,5 @@ def file_size(location: Location, number: int) -> int:
 
 
 def missing_chunk(path: str, number: int, sample: int | None = None) -> MissingFileError:
-    """Return the error for a missing chunk."""
     hint = "Copy it again or convert again"
     return MissingFileError("the chunk is missing", path=path, chunk=number, sample=sample, hint=hint)

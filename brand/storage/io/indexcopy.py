@@ -22,15 +22,7 @@ from typing import Final
 
 import xxhash
 
-from brand.errors import (
-    BrandError,
-    ChecksumError,
-    LayoutError,
-    NotADataSetError,
-    StorageError,
-    UsageError,
-    pack_error,
-)
+from brand.errors import BrandError, ChecksumError, LayoutError, NotADataSetError, StorageError, UsageError, pack_error
 from brand.formats.constants import MANIFEST_NAME, MAX_MANIFEST, MAX_SHARE, SHARE_NAME
 from brand.formats.index import array_bytes
 from brand.formats.manifest import Manifest, index_names, parse_manifest
@@ -126,7 +118,6 @@ def _copy(store: Store, manifest: Manifest, folder: Path) -> None:
 
 
 def _copy_file(store: Store, name: str, size: int, path: Path) -> str:
-    """Copy a file of `size` bytes. Return its checksum."""
     digest = xxhash.xxh3_128()
     with path.open("wb") as file:
         for first in range(0, size, _AT_ONCE * _RANGE):

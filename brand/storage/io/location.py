@@ -92,26 +92,21 @@ class FolderLocation:
 
     @property
     def name(self) -> str:
-        """See `Location`."""
         return str(self.local)
 
     def chunk_file(self, number: int) -> str:
-        """See `Location`."""
         return f"{self.local}/{chunk_name(number)}"
 
     def chunk_bytes(self, number: int) -> int:
-        """See `Location`."""
         return (self.local / chunk_name(number)).stat().st_size
 
     def dictionary(self) -> None:
         """See `Location`."""
 
     def reader(self) -> ChunkReader:
-        """See `Location`."""
         return RangeReader(self.chunk_file)
 
     def vector_reader(self, *, page_cache: bool) -> VectorReader:
-        """See `Location`."""
         return LocalFiles(self.chunk_file) if page_cache else DirectFiles(self.chunk_file)
 
 
@@ -132,28 +127,23 @@ class Collected:
 
     @property
     def name(self) -> str:
-        """See `Location`."""
         return f"{self.local}@{self.version.number}"
 
     def chunk_file(self, number: int) -> str:
-        """See `Location`."""
         firsts, folders = self._parts
         part = bisect_right(firsts, number) - 1
         return f"{folders[part]}/{chunk_name(number - firsts[part])}"
 
     def chunk_bytes(self, number: int) -> int:
-        """See `Location`."""
         return Path(self.chunk_file(number)).stat().st_size
 
     def dictionary(self) -> None:
         """See `Location`."""
 
     def reader(self) -> ChunkReader:
-        """See `Location`."""
         return RangeReader(self.chunk_file)
 
     def vector_reader(self, *, page_cache: bool) -> VectorReader:
-        """See `Location`."""
         return LocalFiles(self.chunk_file) if page_cache else DirectFiles(self.chunk_file)
 
     @cached_property

@@ -54,7 +54,6 @@ class Remote:
         return Remote, (self.name, self.local)
 
     def chunk_file(self, number: int) -> str:
-        """See `Location`."""
         return f"{self.name}/{chunk_name(number)}"
 
     def chunk_bytes(self, number: int) -> int:
@@ -63,15 +62,12 @@ class Remote:
         return int(rows.run(number, number + 1)["file_size"][0])
 
     def dictionary(self) -> bytes:
-        """See `Location`."""
         return (self.local / DICTIONARY_NAME).read_bytes()
 
     def reader(self) -> ChunkReader:
-        """See `Location`."""
         return _StoreReader(self)
 
     def vector_reader(self, *, page_cache: bool) -> VectorReader:  # noqa: ARG002 - no page cache has what is in a store
-        """See `Location`."""
         return _StoreVectors(self)
 
     @cached_property
@@ -105,7 +101,6 @@ class _StoreVectors(_Reading):
     """A `VectorReader` of chunks in a store: each piece of a response body is copied once, to its samples' memory."""
 
     def scatter(self, number: int, offset: int, size: int, vector: NDArray[np.void]) -> None:
-        """See `VectorReader`."""
         # A copy of the vector, because `scatter_memory` cuts partly filled pieces in place.
         vector, at = np.array(vector, order="C"), 0
         for piece in self._remote.store.pieces(chunk_name(number), offset, size):

@@ -63,7 +63,6 @@ class LocalFiles:
         self._scatterer = _Scatterer()
 
     def scatter(self, number: int, offset: int, size: int, vector: NDArray[np.void]) -> None:
-        """See `VectorReader`."""
         descriptor = self._files.descriptor(number)
         os.posix_fadvise(descriptor, offset, size, os.POSIX_FADV_WILLNEED)
         path = self._files.path_of(number)
@@ -72,7 +71,6 @@ class LocalFiles:
             os.posix_fadvise(descriptor, offset, size, os.POSIX_FADV_DONTNEED)
 
     def close(self) -> None:
-        """See `VectorReader`."""
         self._files.close()
 
 
@@ -89,7 +87,6 @@ class DirectFiles:
         self._bounce = _Bounce()
 
     def scatter(self, number: int, offset: int, size: int, vector: NDArray[np.void]) -> None:
-        """See `VectorReader`."""
         if self._able:
             try:
                 self._directly(number, offset, size, np.array(vector, order="C"))
@@ -102,7 +99,6 @@ class DirectFiles:
         self._cached.scatter(number, offset, size, vector)
 
     def close(self) -> None:
-        """See `VectorReader`."""
         self._files.close()
         self._cached.close()
         self._bounce.close()
@@ -133,7 +129,6 @@ class CopiedReads:
         self._reader, self._bounce = reader, _Bounce()
 
     def scatter(self, number: int, offset: int, size: int, vector: NDArray[np.void]) -> None:
-        """See `VectorReader`."""
         # A copy of the vector, because `scatter_memory` cuts partly filled pieces in place.
         room, vector = self._bounce.room(size), np.array(vector, order="C")
         at = done = 0
@@ -144,7 +139,6 @@ class CopiedReads:
             done += brought
 
     def close(self) -> None:
-        """See `VectorReader`."""
         self._reader.close()
         self._bounce.close()
 
@@ -164,7 +158,6 @@ class _Bounce:
         return self._memory
 
     def close(self) -> None:
-        """Release the memory."""
         self._memory = np.empty(0, np.uint8)
 
 

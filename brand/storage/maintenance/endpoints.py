@@ -71,7 +71,6 @@ class FolderOrigin:
         self.folder, self.name = folder, str(folder)
 
     def manifest(self) -> bytes:
-        """See `Origin`."""
         try:
             read_manifest(self.folder)
             return (self.folder / MANIFEST_NAME).read_bytes()
@@ -79,11 +78,9 @@ class FolderOrigin:
             raise _unreadable(str(self.folder / MANIFEST_NAME), error, None) from error
 
     def has(self, name: str) -> bool:
-        """See `Origin`."""
         return os.path.lexists(self.folder / name)
 
     def pieces(self, name: str, size: int, chunk: int | None = None) -> Iterator[memoryview]:
-        """See `Origin`."""
         path, memory = self.folder / name, memoryview(bytearray(min(_PIECE, max(1, size))))
         try:
             with path.open("rb", buffering=0) as file:
@@ -104,7 +101,6 @@ class StoreOrigin:
         self._store, self.name = store, str(store.url)
 
     def manifest(self) -> bytes:
-        """See `Origin`."""
         try:
             return self._store.read(MANIFEST_NAME, MAX_MANIFEST)
         except FileNotFoundError:
@@ -116,7 +112,6 @@ class StoreOrigin:
             raise _unreadable(self._store.url.child(MANIFEST_NAME), error, None) from None
 
     def has(self, name: str) -> bool:
-        """See `Origin`."""
         try:
             self._store.read(name, MAX_MANIFEST)
         except FileNotFoundError:
@@ -126,7 +121,6 @@ class StoreOrigin:
         return True
 
     def pieces(self, name: str, size: int, chunk: int | None = None) -> Iterator[memoryview]:
-        """See `Origin`."""
         try:
             yield from self._store.pieces(name, 0, size)
         except OSError as error:
@@ -168,14 +162,12 @@ class _InFolder(Destination):
         self._place = place
 
     def sizes(self) -> Mapping[str, int]:
-        """See `Destination`."""
         if not (self._place / _CHUNKS).is_dir():
             return {}
         with os.scandir(self._place / _CHUNKS) as entries:
             return {f"{_CHUNKS}/{entry.name}": entry.stat().st_size for entry in entries}
 
     def head(self, name: str) -> bytes:
-        """See `Destination`."""
         with (self._place / name).open("rb", buffering=0) as file:
             return file.read(PREAMBLE_SIZE)
 
@@ -190,7 +182,6 @@ class _InStore(Destination):
         return dict(self._store.names(_CHUNKS)) if self._begun else {}
 
     def head(self, name: str) -> bytes:
-        """See `Destination`."""
         return b"".join(self._store.pieces(name, 0, PREAMBLE_SIZE))
 
 

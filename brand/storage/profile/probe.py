@@ -182,11 +182,9 @@ class _Probe:
         self.bytes = self.reads = self.cached = 0
 
     def gone(self) -> float:
-        """Return the seconds since the start of the measurement."""
         return time.perf_counter() - self._began
 
     def left(self) -> float:
-        """Return the seconds that are left."""
         return self._seconds - self.gone()
 
     def speed(self, cell: ProfileCell) -> float:
@@ -194,7 +192,6 @@ class _Probe:
         return median(self._speeds[cell]) if cell in self._speeds else 0.0
 
     def finish(self) -> None:
-        """Report the end of the measurement."""
         now = self.gone()
         self._report(now, now, self.bytes)
 
@@ -280,7 +277,6 @@ class _Files:
         return [piece for piece in ranges if not self._is_cached(piece)]
 
     def read(self, piece: Range, buffer: memoryview) -> None:
-        """See `ProbeSubject`."""
         descriptor, offset = self._descriptors[piece.file], piece.offset
         os.posix_fadvise(descriptor, offset, len(buffer), os.POSIX_FADV_WILLNEED)
         done = 0
@@ -310,7 +306,6 @@ def _open_files(path: Path, stack: ExitStack) -> Iterator[tuple[int, int]]:
 
 
 def _walk(path: Path) -> Iterator[tuple[int, Path]]:
-    """Yield size and path of the files below a folder on the same storage, within limits of number and time."""
     top = path / "chunks" if (path / MANIFEST_NAME).is_file() else path
     storage, end, seen = top.stat().st_dev, time.perf_counter() + _WALK_S, 0
     folders = [top]

@@ -77,10 +77,8 @@ class _StoreSubject:
         return list(ranges)
 
     def read(self, piece: Range, buffer: memoryview) -> None:
-        """See `ProbeSubject`."""
         self._location.reader().read_into([(self._chunks[piece.file], piece.offset, buffer)])
 
 
 def _reads_of(cell: ProfileCell) -> int:
-    """Return the number of reads of a visit."""
     return cell.depth * next(waves for size, waves in _WAVES if cell.size <= size)
