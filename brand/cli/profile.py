@@ -15,9 +15,7 @@ from brand.errors import counted
 from brand.formats.constants import MANIFEST_NAME
 from brand.formats.manifest import read_manifest
 from brand.storage.io.location import located
-from brand.storage.profile.probe import SECONDS, Measurement, Report, take_measurement
-from brand.storage.profile.probestore import SECONDS as STORE_SECONDS
-from brand.storage.profile.probestore import StoreProbe
+from brand.storage.profile.probe import SECONDS, STORE_SECONDS, Measurement, Report, StoreProbe, take_measurement
 from brand.storage.profile.profile import ENOUGH, Profile, best_depth, save_profile, stripe_bytes, stripe_length
 from brand.stores.url import parse_url
 

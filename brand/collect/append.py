@@ -34,8 +34,8 @@ from brand.formats.publish import sync_folder
 from brand.formats.version import PartOf, Version
 from brand.printable import printable
 from brand.storage.dataset.dataset import StoredDataSet
+from brand.storage.io import frontback
 from brand.storage.io.location import Collected, FolderLocation, is_collection, located, numbers, present_version
-from brand.storage.maintenance import progress
 from brand.storage.maintenance.copies import link_or_copy
 
 Convert = Callable[[str, Options], Report]
@@ -113,7 +113,7 @@ def append_samples(
 
 
 def append_data_set(
-    path: Target, collection: Target, *, copy: bool = False, on_chunk: progress.OnChunk = progress.silent
+    path: Target, collection: Target, *, copy: bool = False, on_chunk: frontback.OnChunk = frontback.silent
 ) -> Version:
     """Add a finished data set to a collection, or begin one with it. Its files become hard links if possible.
 
@@ -242,7 +242,7 @@ def _check_alike(known: StoredDataSet, data: StoredDataSet) -> None:
         raise SchemaError(f"{data.name} is compressed with another dictionary than the collection. {again}")
 
 
-def _take_over(data: StoredDataSet, out: Path, *, copy: bool, on_chunk: progress.OnChunk) -> None:
+def _take_over(data: StoredDataSet, out: Path, *, copy: bool, on_chunk: frontback.OnChunk) -> None:
     """Make a data set at `out` of links to the files of another one, or of copies; its manifest last."""
     manifest: Manifest = data.manifest
     spare = out.parent / "copy"

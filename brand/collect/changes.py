@@ -29,7 +29,7 @@ from brand.printable import printable
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.dataset.joined import JoinedIndex
 from brand.storage.dataset.segments import NOTHING, read_list
-from brand.storage.maintenance.progress import OnChunk, silent
+from brand.storage.io.frontback import OnChunk, silent
 
 _SHOWN = 10
 

@@ -34,7 +34,7 @@ from brand.formats.version import Overlay, PartOf, Version
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.dataset.joined import JoinedIndex
 from brand.storage.dataset.segments import PartIndex, read_list
-from brand.storage.maintenance.progress import OnChunk, silent
+from brand.storage.io.frontback import OnChunk, silent
 
 
 @dataclass(frozen=True)

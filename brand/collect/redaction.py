@@ -30,8 +30,8 @@ from brand.formats.publish import file_digest, storage_errors
 from brand.formats.version import Overlay, part_name, read_version
 from brand.storage.dataset.joined import JoinedIndex
 from brand.storage.dataset.segments import NOTHING, PartIndex, read_values
+from brand.storage.io.frontback import OnChunk, silent
 from brand.storage.io.location import Collected, numbers
-from brand.storage.maintenance.progress import OnChunk, silent
 
 REMAINS: Final = (
     "the source that the samples were converted from, and data sets that were appended from a folder of their own",

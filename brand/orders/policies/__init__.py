@@ -2,8 +2,8 @@
 
 registry    the orders by name
 stripe_policy   the default order, and the base of the policies whose jobs draw its laps
-slot_policy, slots          the paper's order (section 3.3), and the JSON of the first two policies
-prefetch    the paper's order on several nodes: requests, and samples that are sent ahead (section 3.4)
+slots       the paper's order on one node (section 3.3), and the JSON of the first two policies
+slot_policy the numbers of that order, and its plan on several nodes: samples that are sent ahead (section 3.4)
 uniform     a uniform shuffle of single samples
 pool_policy chunk-wise shuffle, a baseline
 shared_policy   jobs that follow the fastest job

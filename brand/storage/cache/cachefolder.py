@@ -18,7 +18,6 @@ from __future__ import annotations
 import errno
 import logging
 import os
-from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any, Final
@@ -36,7 +35,7 @@ from brand.storage.cache.caches import CacheHome
 from brand.storage.dataset.catalogue import Catalogue
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.io.device import IN_MEMORY, mount_of
-from brand.storage.io.frontback import front_to_back
+from brand.storage.io.frontback import OnChunk, front_to_back
 from brand.storage.io.ownfolder import refused
 
 EVERY_S: Final = 60.0
@@ -52,9 +51,6 @@ _FULL_ERRORS: Final = (errno.ENOSPC, errno.EDQUOT)
 FILL_BYTES: Final = 8 << 20
 """Approximate number of bytes of one read of `fill`."""
 _log: Final = logging.getLogger("brand.storage")
-
-OnChunk = Callable[[int, int, int], object]
-"""Receives the number of chunks that are done, the number of all chunks, and the bytes copied from this chunk."""
 
 
 class CacheFolder:

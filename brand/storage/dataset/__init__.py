@@ -1,7 +1,6 @@
 """A data set opened for reading: its index, its samples, its columns.
 
-reader        `brand.open`, and the `Reader` that it returns
-dataset       rows -> ranges -> checked records
+dataset       rows -> ranges -> checked records; `brand.open`, and the `Reader` that it returns
 catalogue     facts, index and columns: indices -> places -> rows
 cached        samples copied from the page cache
 summary       sizes and classes in numbers

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import errno
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -27,10 +27,16 @@ from brand.storage.io.remote import Remote
 from brand.storage.io.vectored import VectorReader
 from brand.stores.store import Store, Traffic, read_all
 
+OnChunk = Callable[[int, int, int], None]
+"""Called after each chunk with (chunks done, chunks in all, bytes or files of this step)."""
 AT_ONCE: Final = 16
 """Ranges in flight."""
 RANGE_BYTES: Final = 8 << 20
 _BLOCK: Final = 1 << 20
+
+
+def silent(*_: int) -> None:
+    """Show nothing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,8 +25,8 @@ from brand.formats.constants import MANIFEST_NAME, SHARE_NAME, SHARE_WORK_NAME, 
 from brand.formats.publish import publish_file, storage_errors, sync_folder
 from brand.formats.share import Share, pack_share
 from brand.storage.dataset.dataset import StoredDataSet
+from brand.storage.io.frontback import OnChunk, silent
 from brand.storage.maintenance.copies import Way, link_or_copy
-from brand.storage.maintenance.progress import OnChunk, silent
 from brand.storage.maintenance.verify import check_file
 
 

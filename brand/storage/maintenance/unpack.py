@@ -28,10 +28,9 @@ from brand.formats.extras import EXTRAS_METHODS, most_unpacked
 from brand.formats.publish import digest_of, storage_errors
 from brand.formats.record import RecordDecoder
 from brand.storage.dataset.dataset import StoredDataSet
-from brand.storage.io.frontback import blocks_of, file_of, front_to_back
+from brand.storage.io.frontback import OnChunk, blocks_of, file_of, front_to_back, silent
 from brand.storage.io.fronts import open_chunk, opened
 from brand.storage.io.location import Location, Where
-from brand.storage.maintenance.progress import OnChunk, silent
 
 _STEP_BYTES: Final = 1 << 20
 
