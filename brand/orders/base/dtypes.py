@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from brand.reprs import Reprs
+
 
 def index_dtype(count: int) -> type[np.int32] | type[np.int64]:
     """Return the smaller type that holds the numbers -1 to `count`."""
@@ -23,14 +25,11 @@ def smallest(counts: NDArray[np.integer[Any]]) -> NDArray[np.unsignedinteger[Any
     return counts.astype(count_dtype(int(counts.max(initial=0))), copy=False)
 
 
-class PackedMask:
+class PackedMask(Reprs, shows="_count"):
     """A mask that does not change, with one bit for each entry instead of one byte."""
 
     def __init__(self, mask: NDArray[np.bool_]) -> None:
         self._bits, self._count = np.packbits(mask, bitorder="little"), len(mask)
-
-    def __repr__(self) -> str:
-        return f"PackedMask({np.count_nonzero(self.part())} of {self._count})"
 
     def __len__(self) -> int:
         return self._count

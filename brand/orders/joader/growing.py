@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 
 from brand.orders.base.mapping import Mapping
 from brand.orders.base.part import Subset
+from brand.reprs import Reprs
 
 
-class Growing:
+class Growing(Reprs, shows="decided sample_of"):
     """The order of one epoch, as far as it is decided."""
 
     def __init__(self, sample_of: NDArray[Any], samples: int, position_of: NDArray[Any] | None = None) -> None:
@@ -39,9 +40,6 @@ class Growing:
         """The inverse, shape (samples,); -1 for places outside the subset."""
         self.decided = 0
         """Positions before this one are final."""
-
-    def __repr__(self) -> str:
-        return f"Growing({self.decided:,} of {len(self.sample_of):,} positions are decided)"
 
     @classmethod
     def of(cls, mapping: Mapping, part: Subset | None) -> Growing:

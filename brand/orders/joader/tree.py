@@ -31,6 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.orders.base.random import Words
+from brand.reprs import Reprs
 
 MOST_JOBS: Final = 255
 """A level is one byte."""
@@ -38,7 +39,7 @@ _REFUSALS: Final = 32
 """The most refused candidates in a row; then the allowed ones are listed."""
 
 
-class Need:
+class Need(Reprs, shows="left"):
     """The elements that one job has not drawn in its epoch."""
 
     def __init__(self, needed: NDArray[np.bool_]) -> None:
@@ -48,9 +49,6 @@ class Need:
         self._view = self._items.data
         self.left = len(self._items)
         """Number of elements that the job needs."""
-
-    def __repr__(self) -> str:
-        return f"Need({self.left} elements)"
 
     def __contains__(self, element: int) -> bool:
         return bool(self._bits[element >> 3] >> (element & 7) & 1)
@@ -91,7 +89,7 @@ class Need:
         self.left -= 1
 
 
-class Tree:
+class Tree(Reprs, shows="levels jobs"):
     """The levels of `elements` elements, for any number of jobs up to `MOST_JOBS`."""
 
     def __init__(self, elements: int) -> None:
@@ -99,9 +97,6 @@ class Tree:
         """Level of each element, shape (elements,)."""
         self.jobs: list[Need] = []
         """The jobs, in the tree's order."""
-
-    def __repr__(self) -> str:
-        return f"Tree({len(self.levels)} elements, {self.jobs})"
 
     def insert(self, needed: NDArray[np.bool_]) -> Need:
         """Add a job. `needed`: the elements that it will draw, shape (elements,). Raises ValueError at `MOST_JOBS`."""

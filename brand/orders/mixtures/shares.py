@@ -30,6 +30,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from brand.reprs import Reprs
+
 MAX_MEMBERS: Final = 256
 MAX_POSITION: Final = (1 << 48) - 1
 SEARCHED: Final = 6
@@ -43,7 +45,7 @@ Tree = int | tuple[Any, Any]
 """A member, or a node: its left and its right side."""
 
 
-class Shares:
+class Shares(Reprs, shows="weights"):
     """The shares of members with these weights. Raises ValueError if the weights are invalid."""
 
     def __init__(self, weights: Sequence[float]) -> None:
@@ -57,9 +59,6 @@ class Shares:
         """The fraction of all positions that each member has; the sum is 1."""
         self.away = max(_away(self._tree, self.weights, above=None))
         """The largest difference between a count and its share."""
-
-    def __repr__(self) -> str:
-        return f"Shares({list(self.weights)})"
 
     def members(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int16], NDArray[np.int64]]:
         """Return the member at each position, and how often it was drawn before; shapes as `positions`, (n,)."""

@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from brand.errors import BrandError
 from brand.formats.values import Buffer
+from brand.reprs import Reprs
 from brand.storage.io.ownfolder import open_own_file
 
 CACHES_NAME: Final = "brand-cache"
@@ -114,7 +115,7 @@ def held_bytes(samples: int) -> int:
     return -(-samples // 8) + _DIGEST_BYTES
 
 
-class PartFiles:
+class PartFiles(Reprs, shows="_shown _dirty"):
     """The part files in `folder`, a descriptor that the caller closes; `shown` is its path, for messages.
 
     `sizes` are the sizes of the chunk files. Methods raise OSError.
@@ -127,9 +128,6 @@ class PartFiles:
         self._new = False
         """Whether part files were made since the last `flush`."""
         self._unflushed, self._flushed_s = 0, time.monotonic()
-
-    def __repr__(self) -> str:
-        return f"PartFiles({self._shown}, {len(self._dirty)} to flush)"
 
     @property
     def dirty(self) -> bool:

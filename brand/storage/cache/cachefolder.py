@@ -30,6 +30,7 @@ from brand.formats.constants import SAMPLES_NAME
 from brand.formats.publish import storage_reason
 from brand.formats.stored import StoredSamples
 from brand.formats.values import Buffer
+from brand.reprs import Reprs
 from brand.storage.cache.cachefiles import CacheFacts, PartFiles
 from brand.storage.cache.caches import CacheHome
 from brand.storage.dataset.catalogue import Catalogue
@@ -53,7 +54,7 @@ FILL_BYTES: Final = 8 << 20
 _log: Final = logging.getLogger("brand.storage")
 
 
-class CacheFolder:
+class CacheFolder(Reprs, shows="_home held"):
     """The cache of `data` in `folder`.
 
     `sizes` are the stored sizes of all samples by place, shape (samples,). `limit` is the number of bytes that all
@@ -96,9 +97,6 @@ class CacheFolder:
                 raise refused(self._home.shown, error) from None
             stack.pop_all()
         _warn_of_kind(folder)
-
-    def __repr__(self) -> str:
-        return f"CacheFolder({self._home.shown}, {np.count_nonzero(self.held)} of {len(self.held)} samples)"
 
     @property
     def writes(self) -> bool:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from brand.errors import CacheError
 from brand.formats.publish import publish_bytes
+from brand.reprs import Reprs
 from brand.storage.cache.cachefiles import (
     CACHES_NAME,
     FACTS_NAME,
@@ -196,7 +197,7 @@ def _look_at(name: str, caches: int, shown: str) -> Cached:
         os.close(folder)
 
 
-class CacheHome:
+class CacheHome(Reprs, shows="shown lock"):
     """The folder, below `folder`, of the cache that `facts` describe.
 
     Raises `CacheError` if the folder cannot be made, or if other users could change its contents. Methods raise
@@ -225,9 +226,6 @@ class CacheHome:
             except OSError as error:
                 raise refused(self.shown, error) from None
             self._closing = stack.pop_all()
-
-    def __repr__(self) -> str:
-        return f"CacheHome({self.shown}, {'locked' if self.lock is not None else 'read only'})"
 
     @property
     def parts_shown(self) -> str:

@@ -33,6 +33,7 @@ from typing import Final, Protocol
 from brand.errors import BrandError, StorageError, UsageError
 from brand.formats.constants import MANIFEST_NAME
 from brand.formats.publish import storage_errors
+from brand.reprs import Reprs
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.io.device import IN_MEMORY, device_name, mount_of
 from brand.storage.io.location import Location
@@ -355,7 +356,7 @@ def _silent(*_: float) -> None:
     """Report nothing."""
 
 
-class StoreProbe:
+class StoreProbe(Reprs, shows="_url requests bytes"):
     """The measurement of the store that holds a data set. The constructor reads the index only.
 
     Raises `UsageError` if the data set is too small, `FormatError`.
@@ -373,9 +374,6 @@ class StoreProbe:
         """Maximum number of requests."""
         self.bytes = sum(cell.size * _store_reads_of(cell) for cell in cells)
         """Maximum number of bytes read."""
-
-    def __repr__(self) -> str:
-        return f"StoreProbe({self._url}, {self.requests:,} requests, {self.bytes:,} bytes)"
 
     def measure(self, *, seconds: float = STORE_SECONDS, report: Report | None = None) -> Measurement:
         """Measure, for about `seconds` at most. Raises `StorageError`, `UsageError`."""
