@@ -134,8 +134,8 @@ def _show(path: Path | str, measured: Measurement, samples: _Samples | None) -> 
 def _table(found: Profile) -> Table:
     from rich.table import Table
 
-    table = Table(box=None, padding=(0, 3, 0, 0), title="MB/s by read size and reads in flight", title_justify="left")
-    table.title_style = "bold"
+    title = "MB/s by read size and reads in flight"
+    table = Table(box=None, padding=(0, 3, 0, 0), title=title, title_justify="left", title_style="bold")
     table.add_column("read size", justify="right")
     for depth in found.depths:
         table.add_column(f"{depth}", justify="right")
@@ -152,8 +152,9 @@ def _curve(found: Profile) -> Table:
     speeds = found.bytes_per_s[found.depths.index(depth)]
     target = ENOUGH * found.sequential
     title = f"\nWith {depth} in flight; the line is {100 * ENOUGH:.0f} % of sequential, {_speed(target)} MB/s"
-    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), title=title, title_justify="left")
-    table.title_style = "bold"
+    table = Table(
+        box=None, show_header=False, padding=(0, 2, 0, 0), title=title, title_justify="left", title_style="bold"
+    )
     table.add_column(justify="right")
     table.add_column(justify="right")
     table.add_column()

@@ -36,8 +36,8 @@ _MOST_ROWS: Final = 100
 _WIDTH: Final = 240
 """Width for all columns: a narrow terminal wraps lines, which is easier to read than wrapped cells."""
 _ASSUMED: Final = f"{DEFAULT} (assumed)"
-_OF_JOBS: Final = {
-    *(
+_OF_JOBS: Final = frozenset(
+    (
         "dst",
         "samples",
         "mean_bytes",
@@ -50,7 +50,7 @@ _OF_JOBS: Final = {
         "plot",
         "as_json",
     )
-}
+)
 """Options that `--job` accepts."""
 _UNSAID: Final = {"chosen", "0"}
 """Values of options that are not used."""

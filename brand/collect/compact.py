@@ -78,14 +78,14 @@ def compact(
     folder = collection_folder(collection)
     index = joined(folder)
     version = index.version
-    counts = [(part, len(deleted_in(index, part))) for part in index.parts]
+    counts = [(part, len(held_in(part, index.deleted))) for part in index.parts]
     todo = [part for part, gone in counts if gone and gone > above * part.header.samples]
     if not todo and not (forget and version.number > 1):
         return None
     with ExitStack() as stack:
         stack.enter_context(storage_errors(folder, "cannot write to"))
         work = stack.enter_context(staged(folder, "compact"))
-        done = rewrite_parts(index, todo, work, on_chunk)
+        done = rewrite_parts(todo, index.deleted, work, on_chunk)
         stored = sum(_stored_bytes(index, each) for each in done)
         writer = stack.enter_context(writing(folder))
         if done:
@@ -96,18 +96,22 @@ def compact(
     return Compacted(version, len(done), sum(len(each.left_out) for each in done), stored, freed)
 
 
-def deleted_in(index: JoinedIndex, part: PartIndex) -> NDArray[np.int64]:
-    """Return public indices of the deleted samples whose bytes a segment holds, ascending."""
-    deleted = index.deleted
-    run = deleted[(deleted >= part.part.first) & (deleted < part.part.end)]
+def held_in(part: PartIndex, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return those of some public indices, ascending, whose samples' bytes a segment holds."""
+    run = indices[(indices >= part.part.first) & (indices < part.part.end)]
     return run[part.local(run) >= 0]
 
 
-def rewrite_parts(index: JoinedIndex, todo: Sequence[PartIndex], work: Path, on_chunk: OnChunk) -> list[Rewritten]:
-    """Write segments again below `work`, each without its deleted samples. Raises `FormatError`, OSError."""
+def rewrite_parts(
+    todo: Sequence[PartIndex], deleted: NDArray[np.int64], work: Path, on_chunk: OnChunk
+) -> list[Rewritten]:
+    """Write segments again below `work`, each without the samples with the public indices `deleted`, ascending.
+
+    Raises `FormatError`, OSError.
+    """
     chunks, before, done = sum(part.header.chunks for part in todo), 0, []
     for number, part in enumerate(todo):
-        gone = deleted_in(index, part)
+        gone = held_in(part, deleted)
         out, scratch = work / f"made-{number}", work / f"work-{number}"
         scratch.mkdir()
         made: str | None = None

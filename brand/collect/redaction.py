@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from brand.chunker.sources.request import Target
 from brand.collect.changes import FoundSamples, NamedSamples, find
-from brand.collect.compact import Rewritten, publish_rewritten, rewrite_parts
+from brand.collect.compact import Rewritten, held_in, publish_rewritten, rewrite_parts
 from brand.collect.home import Writer, collection_folder, finish_destroying, joined, staged, write_intent, writing
 from brand.errors import StorageError, UsageError, counted
 from brand.formats.constants import chunk_name
@@ -61,14 +61,14 @@ def redact(collection: Target, wanted: NamedSamples, report: Target, *, on_chunk
         raise UsageError(f"{report}: the report names the samples, so give a file outside of the collection")
     index = joined(folder)
     found = find(index, wanted, on_chunk, deleted=True)
-    if len(np.union1d(index.deleted, found.indices)) == index.samples:
+    deleted = np.union1d(index.deleted, found.indices)
+    if len(deleted) == index.samples:
         raise UsageError("no sample would be left: nothing was done. Remove the folder of the collection instead")
-    index.deleted = np.union1d(index.deleted, found.indices)
-    todo = [part for part in index.parts if len(_held(part, found.indices))]
+    todo = [part for part in index.parts if len(held_in(part, found.indices))]
     with ExitStack() as stack:
         stack.enter_context(storage_errors(folder, "cannot write to"))
         work = stack.enter_context(staged(folder, "redact"))
-        done = rewrite_parts(index, todo, work, on_chunk)
+        done = rewrite_parts(todo, deleted, work, on_chunk)
         writer = stack.enter_context(writing(folder))
         if writer.present.id != index.version.id:
             raise StorageError(f"{folder}: another command has changed the collection meanwhile. Run it again")
@@ -82,11 +82,6 @@ def redact(collection: Target, wanted: NamedSamples, report: Target, *, on_chunk
     return destroyed
 
 
-def _held(part: PartIndex, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-    run = indices[(indices >= part.part.first) & (indices < part.part.end)]
-    return run[part.local(run) >= 0]
-
-
 def _old_parts(folder: Path, indices: NDArray[np.int64]) -> tuple[dict[str, PartIndex], list[int]]:
     """Return every segment of any version that holds one of the samples, by id, and the versions to remove.
 
@@ -97,7 +92,7 @@ def _old_parts(folder: Path, indices: NDArray[np.int64]) -> tuple[dict[str, Part
     for number in numbers(folder):
         version = read_version(folder, number)
         here = {str(p.part.id): p for p in JoinedIndex(Collected(folder, version), version).parts}
-        parts |= {key: part for key, part in here.items() if key not in parts and len(_held(part, indices))}
+        parts |= {key: part for key, part in here.items() if key not in parts and len(held_in(part, indices))}
         valued = any(each.values.count > int(indices[0]) for each in version.overlays.values())
         named.append((number, set(here), valued))
     return parts, [number for number, here, valued in named if valued or here & set(parts)]
@@ -131,7 +126,7 @@ def _report(
     samples, files = [], []
     checksums: set[int] = set()
     for part in old.values():
-        held = _held(part, found.indices)
+        held = held_in(part, found.indices)
         places = part.own.place.take(part.local(held)).astype(np.int64)
         rows = part.own.rows.take(places)
         checksums |= set(rows["checksum"].tolist())

@@ -107,7 +107,11 @@ class HedgePolicy(Reprs, shows="_late _pause"):
 
 
 def open_cloud(
-    url: Url, patience_s: float | None = None, headers: Mapping[str, str] | None = None, hosts: tuple[str, ...] = ()
+    url: Url,
+    traffic: Traffic,
+    patience_s: float | None = None,
+    headers: Mapping[str, str] | None = None,
+    hosts: tuple[str, ...] = (),
 ) -> CloudStore:
     """Return the store of a URL. Raises `UsageError`.
 
@@ -147,7 +151,7 @@ def open_cloud(
                 return stores.HTTPStore.from_url(url.root, **common)
 
     try:
-        return CloudStore(url, client(STALL_S, _MOST_TRIES), client(EAGER_STALL_S, _EAGER_TRIES))
+        return CloudStore(url, traffic, client(STALL_S, _MOST_TRIES), client(EAGER_STALL_S, _EAGER_TRIES))
     except UsageError:
         raise
     except Exception as error:  # noqa: BLE001 - the library raises many kinds for options that contradict
@@ -157,10 +161,9 @@ def open_cloud(
 class CloudStore(Reprs, shows="url _versions"):
     """A `Store` through stores of obstore: `client`, and `eager` for the first tries of ranges."""
 
-    def __init__(self, url: Url, client: Any, eager: Any) -> None:
-        self.url, self._client, self._eager = url, client, eager
+    def __init__(self, url: Url, traffic: Traffic, client: Any, eager: Any) -> None:
+        self.url, self.traffic, self._client, self._eager = url, traffic, client, eager
         self._eagerness = HedgePolicy()
-        self.traffic = Traffic()
         self._versions: dict[str, str] = {}
         """The ETag of each object at its first read."""
         self._sizes: dict[str, int] = {}

@@ -18,7 +18,7 @@ _PIECE: Final = 4 << 20
 """Bytes of one request. The library returns no part of an answer before all of it has arrived."""
 
 
-def open_file_system(url: Url) -> FileSystemStore:
+def open_file_system(url: Url, traffic: Traffic) -> FileSystemStore:
     """Return the store of a URL. Raises `UsageError`."""
     try:
         from fsspec.core import url_to_fs  # type: ignore[import-untyped,unused-ignore]
@@ -28,15 +28,14 @@ def open_file_system(url: Url) -> FileSystemStore:
         system, folder = url_to_fs(str(url))
     except (ValueError, ImportError) as error:
         raise UsageError(f"{url}: {failed(error, '').strerror}") from None
-    return FileSystemStore(url, system, str(folder))
+    return FileSystemStore(url, traffic, system, str(folder))
 
 
 class FileSystemStore(Reprs, shows="url"):
     """A `Store` through `system`, a file system of fsspec, below `folder`."""
 
-    def __init__(self, url: Url, system: Any, folder: str) -> None:
-        self.url, self._system, self._folder = url, system, folder
-        self.traffic = Traffic()
+    def __init__(self, url: Url, traffic: Traffic, system: Any, folder: str) -> None:
+        self.url, self.traffic, self._system, self._folder = url, traffic, system, folder
 
     def read(self, name: str, most: int) -> bytes:
         with self._asking(name):

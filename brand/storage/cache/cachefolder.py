@@ -299,13 +299,13 @@ def _warn_of_kind(folder: str) -> None:
         _log.warning("the cache folder %s is not a local disk (%s), and may be no faster than the data", folder, kind)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Filled:
     """Counts of a completed fill."""
 
-    samples: int = 0
-    bytes: int = 0
-    damaged: int = 0
+    samples: int
+    bytes: int
+    damaged: int
     """Samples that cannot be read from the storage, or whose checksums are wrong."""
 
 
@@ -314,38 +314,37 @@ def fill(data: StoredDataSet, folder: CacheFolder, on_chunk: OnChunk) -> Filled:
 
     Raises `FormatError` if the index cannot be read.
     """
-    filled, chunks = Filled(), data.chunks_here
+    counts, chunks = np.zeros(3, np.int64), data.chunks_here
     drawn = data.drawn()
     wanted = ~folder.held if drawn is None else drawn & ~folder.held
     lacking = [number for number in chunks if wanted[_places(data, number)].any()]
     with front_to_back(data.location, lacking) as passing:
         source = StoredDataSet(passing)
         for done, number in enumerate(lacking, len(chunks) - len(lacking) + 1):
-            before = filled.bytes
+            before = int(counts[1])
             places = np.flatnonzero(wanted[_places(data, number)]) + _places(data, number).start
             ends = np.cumsum(data.rows_at(places)["size"], dtype=np.int64)
             for part in np.split(places, np.flatnonzero(np.diff(ends // FILL_BYTES)) + 1):
                 if not folder.stopped:
-                    _copy(source, folder, part, filled)
+                    counts += _copy(source, folder, part)
                     folder.publish_if_due()
             if folder.stopped:
                 break
-            on_chunk(done, len(chunks), filled.bytes - before)
+            on_chunk(done, len(chunks), int(counts[1]) - before)
     folder.publish()
-    return filled
+    return Filled(*counts.tolist())
 
 
 def _places(data: StoredDataSet, number: int) -> slice:
     return slice(number * data.header.chunk_size, min((number + 1) * data.header.chunk_size, data.header.samples))
 
 
-def _copy(data: StoredDataSet, folder: CacheFolder, places: np.ndarray, filled: Filled) -> None:
+def _copy(data: StoredDataSet, folder: CacheFolder, places: np.ndarray) -> tuple[int, int, int]:
+    """Copy samples. Return the counts of `Filled`."""
     found = data.stored_bytes(places)
     right = np.array([each is not None for each in found])
     samples = [each for each in found if each is not None]
-    filled.damaged += len(found) - len(samples)
     lengths = np.array([len(each) for each in samples], np.int64)
     memory = np.frombuffer(b"".join(samples), np.uint8)
     held = folder.store(places[right], StoredSamples(memory, np.cumsum(lengths) - lengths, data.rows_at(places[right])))
-    filled.samples += int(held.sum())
-    filled.bytes += int(lengths[held].sum())
+    return int(held.sum()), int(lengths[held].sum()), len(found) - len(samples)

@@ -133,7 +133,11 @@ class Catalogue:
         compares the column with the samples; this method does not. Raises `SchemaError` for other fields,
         `FormatError`.
         """
-        _column_codec(self.version, self.schema, name)
+        codec = self.schema.get(name)
+        if codec not in ("int", "float"):
+            wrong = f"no field {name!r}" if codec is None else f"field {name!r} ({codec}) is not stored as a column"
+            columns = ", ".join(name for name, codec in self.schema.items() if codec in ("int", "float")) or "none"
+            raise SchemaError(f"{wrong}; columns: {columns}")
         found = self._index.column(name)
         found.flags.writeable = False
         return found
@@ -201,15 +205,3 @@ class Catalogue:
         found = deleted[np.minimum(np.searchsorted(deleted, indices), len(deleted) - 1)]
         if (found == indices).any():
             raise DeletedError(self.name, int(found[found == indices][0]))
-
-
-def _column_codec(version: Version | None, schema: dict[str, str], name: str) -> str:
-    """Return the codec of a column. Raises `SchemaError` if there is not a column of this name."""
-    overlays = {} if version is None else {key: each.codec for key, each in version.overlays.items()}
-    codec = overlays.get(name) or schema.get(name)
-    if codec in ("int", "float"):
-        return codec
-    fixed = ", ".join([*(n for n, c in schema.items() if c in ("int", "float")), *overlays]) or "none"
-    if codec is None:
-        raise SchemaError(f"no field {name!r}; columns: {fixed}")
-    raise SchemaError(f"field {name!r} ({codec}) is not stored as a column; columns: {fixed}")

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import re
+from abc import ABC, abstractmethod
 from bisect import bisect_right
 from dataclasses import dataclass
 from functools import cached_property
@@ -80,14 +81,36 @@ class Location(Protocol):
         """
 
 
+class _InFolders(ABC):
+    """The common part of locations whose chunks are files of a file system."""
+
+    __slots__ = ()
+    in_store = False
+    traffic = None
+
+    @abstractmethod
+    def chunk_file(self, number: int) -> str:
+        """See `Location`."""
+
+    def chunk_bytes(self, number: int) -> int:
+        return Path(self.chunk_file(number)).stat().st_size
+
+    def dictionary(self) -> None:
+        return None
+
+    def reader(self) -> ChunkReader:
+        return RangeReader(self.chunk_file)
+
+    def vector_reader(self, *, page_cache: bool) -> VectorReader:
+        return LocalFiles(self.chunk_file) if page_cache else DirectFiles(self.chunk_file)
+
+
 @dataclass(frozen=True, slots=True)
-class FolderLocation:
+class FolderLocation(_InFolders):
     """A data set in a folder of a file system."""
 
     local: Path
 
-    in_store = False
-    traffic = None
     version = None
 
     @property
@@ -97,30 +120,15 @@ class FolderLocation:
     def chunk_file(self, number: int) -> str:
         return f"{self.local}/{chunk_name(number)}"
 
-    def chunk_bytes(self, number: int) -> int:
-        return (self.local / chunk_name(number)).stat().st_size
-
-    def dictionary(self) -> None:
-        """See `Location`."""
-
-    def reader(self) -> ChunkReader:
-        return RangeReader(self.chunk_file)
-
-    def vector_reader(self, *, page_cache: bool) -> VectorReader:
-        return LocalFiles(self.chunk_file) if page_cache else DirectFiles(self.chunk_file)
-
 
 @dataclass(frozen=True)
-class Collected:
+class Collected(_InFolders):
     """A version of a collection in a folder of a file system. Chunk numbers continue from segment to segment."""
 
     local: Path
     version: Version
     pinned: bool = True
     """Whether the path named this version, rather than the present one by default."""
-
-    in_store = False
-    traffic = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Collected, (self.local, self.version, self.pinned)
@@ -133,18 +141,6 @@ class Collected:
         firsts, folders = self._parts
         part = bisect_right(firsts, number) - 1
         return f"{folders[part]}/{chunk_name(number - firsts[part])}"
-
-    def chunk_bytes(self, number: int) -> int:
-        return Path(self.chunk_file(number)).stat().st_size
-
-    def dictionary(self) -> None:
-        """See `Location`."""
-
-    def reader(self) -> ChunkReader:
-        return RangeReader(self.chunk_file)
-
-    def vector_reader(self, *, page_cache: bool) -> VectorReader:
-        return LocalFiles(self.chunk_file) if page_cache else DirectFiles(self.chunk_file)
 
     @cached_property
     def _parts(self) -> tuple[list[int], list[str]]:

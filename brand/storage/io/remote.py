@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.errors import StorageError, unpack_error
+from brand.errors import NotADataSetError, StorageError, unpack_error
 from brand.formats.constants import CHUNKS_NAME, chunk_name
 from brand.formats.index import open_array
 from brand.formats.manifest import read_manifest
@@ -73,9 +73,7 @@ class Remote:
     @cached_property
     def store(self) -> Store:
         """The store. Raises `UsageError`."""
-        store = open_store(self.name)
-        store.traffic = self.traffic
-        return store
+        return open_store(self.name, traffic=self.traffic)
 
 
 class _Reading:
@@ -105,6 +103,11 @@ class _StoreVectors(_Reading):
         vector, at = np.array(vector, order="C"), 0
         for piece in self._remote.store.pieces(chunk_name(number), offset, size):
             at = scatter_memory(np.frombuffer(piece, np.uint8), vector, at)
+
+
+def no_data_set(url: str) -> NotADataSetError:
+    what = "not a data set: there is no brand.json, which a conversion writes last"
+    return NotADataSetError(what, path=url, hint="Is the URL right, and the conversion finished?")
 
 
 def fetch_index(url: str) -> Path:

@@ -26,7 +26,6 @@ import xxhash
 from brand.errors import (
     FormatError,
     MissingFileError,
-    NotADataSetError,
     OversizedError,
     TargetExistsError,
     TruncatedError,
@@ -36,6 +35,7 @@ from brand.formats.chunk import claimed_by, pack_claim
 from brand.formats.constants import COPY_WORK_NAME, MANIFEST_NAME, MAX_MANIFEST, PREAMBLE_SIZE, SHARE_NAME, chunk_name
 from brand.formats.manifest import read_manifest
 from brand.formats.publish import FolderTarget, Target, publish_bytes
+from brand.storage.io.remote import no_data_set
 from brand.stores.opening import open_store
 from brand.stores.store import Store
 from brand.stores.target import StoreTarget
@@ -104,10 +104,7 @@ class StoreOrigin:
         try:
             return self._store.read(MANIFEST_NAME, MAX_MANIFEST)
         except FileNotFoundError:
-            what = "not a data set: there is no brand.json, which a conversion writes last"
-            raise NotADataSetError(
-                what, path=self.name, hint="Is the URL right, and the conversion finished?"
-            ) from None
+            raise no_data_set(self.name) from None
         except OSError as error:
             raise _unreadable(self._store.url.child(MANIFEST_NAME), error, None) from None
 
@@ -205,7 +202,7 @@ def _claimed_folder(place: Path, manifest: bytes) -> Iterator[Destination]:
     _check_folder(place, manifest)
     work = place / COPY_WORK_NAME
     work.mkdir(parents=True, exist_ok=True)
-    with _locked(work, str(place)):
+    with locked(work, str(place)):
         _check_folder(place, manifest)
         known = work / MANIFEST_NAME
         if known.exists() and known.read_bytes() != manifest:
@@ -227,7 +224,7 @@ def _claimed_in_store(store: Store, manifest: bytes, data_set_id: bytes) -> Iter
         return claimed_by(b"".join(store.pieces(chunk_name(0), 0, PREAMBLE_SIZE))) == data_set_id
 
     work = own_folder("copies", xxhash.xxh3_128_hexdigest(name.encode()))
-    with _locked(work, name):
+    with locked(work, name):
         _check_store(store, manifest)
         if not target.create(chunk_name(0), pack_claim(data_set_id), is_ours):
             raise TargetExistsError(
@@ -267,15 +264,16 @@ def _check_store(store: Store, manifest: bytes) -> None:
 
 
 @contextmanager
-def _locked(work: Path, name: str) -> Iterator[None]:
+def locked(work: Path, name: str | Path, writer: str = "copy") -> Iterator[None]:
+    """Hold the lock of the work folder of `name` while `writer` writes there. Raises `TargetExistsError`, OSError."""
     lock = os.open(work / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise TargetExistsError(f"{name}: another copy is writing there right now") from None
+            raise TargetExistsError(f"{name}: another {writer} is writing there right now") from None
         if not work.exists():  # another process had it, and has removed it meanwhile
-            raise TargetExistsError(f"{name}: another copy has just ended there. Run the command again")
+            raise TargetExistsError(f"{name}: another {writer} has just ended there. Run the command again")
         yield
     finally:
         os.close(lock)

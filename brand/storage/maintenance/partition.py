@@ -7,7 +7,6 @@ ends with its process and excludes a second call.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 from collections import Counter
@@ -27,6 +26,7 @@ from brand.formats.share import Share, pack_share
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.io.frontback import OnChunk, silent
 from brand.storage.maintenance.copies import Way, link_or_copy
+from brand.storage.maintenance.endpoints import locked
 from brand.storage.maintenance.verify import check_file
 
 
@@ -143,14 +143,7 @@ def _claimed(out: Path, description: bytes) -> Iterator[Path]:
     """Claim the work folder of a partition for this process alone. It is removed if no error occurs."""
     work = out / SHARE_WORK_NAME
     work.mkdir(parents=True, exist_ok=True)
-    lock = os.open(work / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise TargetExistsError(f"{out}: another partition is writing there right now") from None
-        if not work.exists():  # another process had it, and has removed it meanwhile
-            raise TargetExistsError(f"{out}: another partition has just ended there. Run the command again")
+    with locked(work, out, "partition"):
         _check_target(out, description)
         # Inside the work folder, because a half-written file next to it would make `out` look used.
         (work / "share").write_bytes(description)
@@ -158,8 +151,6 @@ def _claimed(out: Path, description: bytes) -> Iterator[Path]:
         sync_folder(out)
         yield work
         shutil.rmtree(work)
-    finally:
-        os.close(lock)
 
 
 def _fill(
