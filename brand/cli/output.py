@@ -10,13 +10,16 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from brand.errors import MissingExtraError, UsageError
 from brand.errors import size as size
 from brand.printable import printable, printable_json
+
+if TYPE_CHECKING:
+    from rich.table import Table  # imported where it is used: it takes longer than all other commands need to start
 
 LINE_EVERY_S: Final = 10.0
 BAR_EVERY_S: Final = 0.1
@@ -69,6 +72,15 @@ def chunk_run(first: int, last: int) -> str:
     return f"chunk {first:,}" if first == last else f"chunks {first:,} to {last:,}"
 
 
+def new_table(title: str = "", *, header: bool = False) -> Table:
+    """Return an empty table without lines; `header`: its columns have names."""
+    from rich.table import Table
+    from rich.text import Text  # no markup: a title may look like it
+
+    shown = Text(title, "bold") if title else None
+    return Table(box=None, show_header=header, padding=(0, 3 if header else 2, 0, 0), title=shown, title_justify="left")
+
+
 @contextmanager
 def meter(*, quiet: bool) -> Iterator[Meter]:
     """Yield a bar on a terminal, a line every ten seconds in a file, or a meter that shows nothing if `quiet`."""
@@ -79,6 +91,18 @@ def meter(*, quiet: bool) -> Iterator[Meter]:
             yield bars
     else:
         yield _Lines()
+
+
+def summed(show: Meter, stage: str) -> Callable[[int, int, int], None]:
+    """Return a function that shows a pass over chunks: those done, those in all, and the sum of the bytes of each."""
+    total = 0
+
+    def on_chunk(done: int, chunks: int, count: int) -> None:
+        nonlocal total
+        total += count
+        show(stage, done, chunks, total, None)
+
+    return on_chunk
 
 
 def _silent(*_: object) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import click
 
 from brand.cli.dataset import DATA_SET
-from brand.cli.output import Meter, echo, empty_figure, meter, print_json, save_figure, size
+from brand.cli.output import Meter, echo, empty_figure, meter, new_table, print_json, save_figure, size
 from brand.errors import counted
 from brand.formats.constants import MANIFEST_NAME
 from brand.formats.manifest import read_manifest
@@ -132,10 +132,7 @@ def _show(path: Path | str, measured: Measurement, samples: _Samples | None) -> 
 
 
 def _table(found: Profile) -> Table:
-    from rich.table import Table
-
-    title = "MB/s by read size and reads in flight"
-    table = Table(box=None, padding=(0, 3, 0, 0), title=title, title_justify="left", title_style="bold")
+    table = new_table("MB/s by read size and reads in flight", header=True)
     table.add_column("read size", justify="right")
     for depth in found.depths:
         table.add_column(f"{depth}", justify="right")
@@ -146,15 +143,11 @@ def _table(found: Profile) -> Table:
 
 def _curve(found: Profile) -> Table:
     """Draw a bar for each read size, at the best number of reads in flight. A line marks the target speed."""
-    from rich.table import Table
-
     depth = best_depth(found)
     speeds = found.bytes_per_s[found.depths.index(depth)]
     target = ENOUGH * found.sequential
     title = f"\nWith {depth} in flight; the line is {100 * ENOUGH:.0f} % of sequential, {_speed(target)} MB/s"
-    table = Table(
-        box=None, show_header=False, padding=(0, 2, 0, 0), title=title, title_justify="left", title_style="bold"
-    )
+    table = new_table(title)
     table.add_column(justify="right")
     table.add_column(justify="right")
     table.add_column()

@@ -14,7 +14,7 @@ import click
 import numpy as np
 
 from brand.cli.dataset import DATA_SET
-from brand.cli.output import chunk_run, echo, print_json, size
+from brand.cli.output import chunk_run, echo, new_table, print_json, size
 from brand.errors import SchemaError, UsageError, counted
 from brand.formats.media import kind_of
 from brand.printable import printable, printable_lines
@@ -54,18 +54,14 @@ def info(dst: Path | str, as_json: bool) -> None:  # noqa: FBT001 - click passes
 
 
 def _facts(summary: Summary) -> Table:
-    from rich.table import Table
     from rich.text import Text  # no markup: a name may look like it
 
-    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    table = new_table()
     held = summary.samples if summary.collection is None else summary.collection["held"]
     mean = summary.raw_bytes / held
     chunk = size(summary.stored_bytes / summary.chunks)
-    kept = (
-        ""
-        if summary.compression == "none"
-        else f", {100 * summary.stored_bytes / max(1, summary.raw_bytes):.0f} % of the raw size"
-    )
+    packed = f", {100 * summary.stored_bytes / max(1, summary.raw_bytes):.0f} % of the raw size"
+    kept = "" if summary.compression == "none" else packed
     dictionary = f" with a dictionary of {size(summary.dictionary_bytes)}" if summary.dictionary_bytes else ""
     rows = {"data set": f"{summary.path}  (id {summary.id})"}
     if (share := summary.share) is not None:
@@ -83,25 +79,19 @@ def _facts(summary: Summary) -> Table:
         "on disk": f"{size(summary.disk_bytes)}, chunks and index",
         "made from": f"{summary.source.get('kind', '?')}, shuffled with seed {summary.seed}",
     }
-    rows |= (
-        {"beside it": ", ".join(f"{name} ({size(count)})" for name, count in summary.companions.items())}
-        if summary.companions
-        else {}
-    )
+    if summary.companions:
+        rows["beside it"] = ", ".join(f"{name} ({size(count)})" for name, count in summary.companions.items())
     for name, value in rows.items():
         table.add_row(Text(name, "bold"), Text(printable(value)))
     return table
 
 
 def _bars(title: str, counts: Iterable[tuple[str, int]]) -> Table:
-    from rich.table import Table
     from rich.text import Text
 
     rows = list(counts)
     most = max((count for _, count in rows), default=1) or 1
-    table = Table(
-        box=None, show_header=False, padding=(0, 2, 0, 0), title=f"\n{title}", title_justify="left", title_style="bold"
-    )
+    table = new_table(f"\n{title}")
     table.add_column(justify="right")
     table.add_column(justify="right")
     for name, count in rows:

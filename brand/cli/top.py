@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from brand.cli.output import duration, echo, print_json, size
+from brand.cli.output import duration, echo, new_table, print_json, size
 from brand.errors import ServerError, UsageError, counted
 from brand.node.client.look import look_at
 from brand.node.serve.http import HttpPort
@@ -111,7 +111,6 @@ def _only_server() -> str:
 
 def _view(facts: dict[str, Any], before: dict[str, Any] | None, interval: float) -> RenderableType:
     from rich.console import Group
-    from rich.table import Table
     from rich.text import Text
 
     earlier = before or dict.fromkeys(facts, 0)
@@ -121,7 +120,7 @@ def _view(facts: dict[str, Any], before: dict[str, Any] | None, interval: float)
         change: float = (facts[name] - earlier[name]) / seconds
         return change
 
-    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    table = new_table()
     rows = {
         "data set": f"{facts['data_set']}, {size(facts['data_bytes'])}",
         "server": f"{facts['address']}, process {facts['process']}, up {duration(facts['uptime_s'])}",
@@ -197,16 +196,15 @@ def _nodes(cluster: dict[str, Any]) -> str:
 
 
 def _memory(memory: dict[str, int]) -> RenderableType:
-    from rich.table import Table
     from rich.text import Text
 
     held = max(0, memory["used"] - memory["cached"] - memory["leased"])
     amounts = dict(zip(_KINDS, (memory["cached"], held, memory["leased"], memory["free"]), strict=True))
-    bar, legend = Text(), Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    bar, legend = Text(), new_table()
     for kind, amount in amounts.items():
         bar.append("█" * round(_BAR * amount / memory["limit"]), _KINDS[kind])
         legend.add_row(Text("█", _KINDS[kind]), kind, size(amount))
-    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    table = new_table()
     table.add_row("[bold]memory[/bold]", size(memory["limit"]), bar)
     table.add_row("", "", legend)
     return table

@@ -9,7 +9,7 @@ from typing import Any, Final
 import click
 
 from brand.cli.dataset import DATA_SET, DATA_SET_IN_FOLDER, FOLDER
-from brand.cli.output import chunk_run, duration, echo, meter, print_json, size
+from brand.cli.output import chunk_run, duration, echo, meter, print_json, size, summed
 from brand.errors import FormatError, UsageError, counted
 from brand.formats.manifest import read_manifest
 from brand.orders.base.owners import MAX_NODES, owner_of_chunk
@@ -110,15 +110,8 @@ def reindex(dst: Path, as_json: bool) -> None:  # noqa: FBT001 - click passes op
 
     Raises `UsageError`.
     """
-    total = 0
     with meter(quiet=as_json) as show:
-
-        def on_chunk(done: int, chunks: int, size: int) -> None:
-            nonlocal total
-            total += size
-            show("reindex", done, chunks, total, None)
-
-        header = rebuild_index(dst, on_chunk).header
+        header = rebuild_index(dst, summed(show, "reindex")).header
     if as_json:
         print_json({"path": str(dst), "samples": header.samples, "chunks": header.chunks})
     else:
@@ -148,18 +141,12 @@ def partition(dst: Path, out: tuple[Path, ...], *, nodes: int, group_chunks: int
     Give K folders, or one with {node} in its name, which stands for 0 to K-1. A partition holds the whole index and the
     consecutive chunks of its node. If the command was stopped, the same command continues it.
     """
-    folders, total = _folders(out, nodes), 0
+    folders = _folders(out, nodes)
     header = read_manifest(dst).header
     group_chunks = min(group_chunks, header.chunks)
     owners = owner_of_chunk(header.chunks, group_chunks, nodes)
     with meter(quiet=as_json) as show:
-
-        def on_chunk(done: int, chunks: int, copied: int) -> None:
-            nonlocal total
-            total += copied
-            show("partition", done, chunks, total, None)
-
-        shares = divide(dst, folders, owners, group_chunks, copy=copy, on_chunk=on_chunk)
+        shares = divide(dst, folders, owners, group_chunks, copy=copy, on_chunk=summed(show, "partition"))
     if as_json:
         facts = [_facts(made) for made in shares]
         print_json({"path": str(dst), "nodes": nodes, "group_chunks": group_chunks, "shares": facts})

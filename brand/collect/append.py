@@ -130,7 +130,7 @@ def append_data_set(
         raise UsageError(f"{os.fspath(path)} is {what}: only a whole data set in a folder becomes a segment")
     folder = collection_folder(collection, new=True)
     if _has_versions(folder):
-        _check_fits(folder, data)
+        _check_alike(StoredDataSet(Collected(folder, present_version(folder))), data)
     make_folder(folder)
     with staged(folder, "data-set") as work:
         _take_over(data, work / "made", copy=copy, on_chunk=on_chunk)
@@ -222,10 +222,6 @@ def _like(data: StoredDataSet) -> Like:
     header = data.header
     compression = Compression("zstd" if header.compression == "zstd" else "none", data.dictionary)
     return Like(header.schema, header.classes, header.chunk_size, compression)
-
-
-def _check_fits(folder: Path, data: StoredDataSet) -> None:
-    _check_alike(StoredDataSet(Collected(folder, present_version(folder))), data)
 
 
 def _check_alike(known: StoredDataSet, data: StoredDataSet) -> None:

@@ -32,7 +32,6 @@ from brand.formats.publish import FolderTarget, storage_errors
 from brand.formats.record import fixed_dtype
 from brand.formats.version import Overlay, PartOf, Version
 from brand.storage.dataset.dataset import StoredDataSet
-from brand.storage.dataset.joined import JoinedIndex
 from brand.storage.dataset.segments import PartIndex, read_list
 from brand.storage.io.frontback import OnChunk, silent
 
@@ -86,7 +85,8 @@ def compact(
         stack.enter_context(storage_errors(folder, "cannot write to"))
         work = stack.enter_context(staged(folder, "compact"))
         done = rewrite_parts(todo, index.deleted, work, on_chunk)
-        stored = sum(_stored_bytes(index, each) for each in done)
+        places = [index.place.take(each.left_out) for each in done]
+        stored = sum(int(index.rows.take(some)["size"].sum(dtype=np.int64)) for some in places)
         writer = stack.enter_context(writing(folder))
         if done:
             samples = sum(len(each.left_out) for each in done)
@@ -157,10 +157,6 @@ def publish_rewritten(
     overlays = before.overlays if overlays is None else overlays
     more = np.empty(0, np.int64) if more_deleted is None else more_deleted
     return writer.publish(note, parts, writer.put_indices(np.union1d(deleted, more)), overlays)
-
-
-def _stored_bytes(index: JoinedIndex, done: Rewritten) -> int:
-    return int(index.rows.take(index.place.take(done.left_out))["size"].sum(dtype=np.int64))
 
 
 def new_id(part: str, left_out: NDArray[np.integer[Any]]) -> str:

@@ -99,18 +99,12 @@ def open_chunk(location: Location, number: int, manifest: Manifest, known: np.vo
         raise ForeignFileError(
             "the header differs from the manifest's", path=path, chunk=number, hint="Run `brand reindex`"
         )
-    if known is not None and (preamble.file_size, preamble.checksum) != (
-        int(known["file_size"]),
-        int(known["checksum"]),
-    ):
-        raise ForeignFileError(
-            "a chunk of another conversion, or the index is stale",
-            path=path,
-            chunk=number,
-            expected=f"{int(known['file_size'])} bytes, checksum {int(known['checksum']):016x}",
-            found=f"{preamble.file_size} bytes, checksum {preamble.checksum:016x}",
-            hint="Run `brand reindex`",
-        )
+    facts = "{} bytes, checksum {:016x}"
+    found = facts.format(preamble.file_size, preamble.checksum)
+    expected = found if known is None else facts.format(int(known["file_size"]), int(known["checksum"]))
+    if found != expected:
+        what, hint = "a chunk of another conversion, or the index is stale", "Run `brand reindex`"
+        raise ForeignFileError(what, path=path, chunk=number, expected=expected, found=found, hint=hint)
     return front
 
 

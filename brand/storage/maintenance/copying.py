@@ -108,7 +108,7 @@ class PassingChunk:
             self._digest.update(self._head[:PREAMBLE_CHECKSUM_AT])
             told = int.from_bytes(self._head[PREAMBLE_CHECKSUM_AT:], "little")
             if told != self._checksum:
-                raise self._changed_front(told)
+                raise self._changed(told)
             self._close_parts()
         return piece[len(taken) :]
 
@@ -118,28 +118,17 @@ class PassingChunk:
             found, self._part = self._digest.intdigest(), self._part + 1
             self._digest.reset()
             if self._part == 1 and found != self._checksum:
-                raise self._changed_front(found)
+                raise self._changed(found)
             if self._part > 1 and found != self._checksums[self._part - 2]:
-                raise self._changed_sample(self._part - 2, found)
+                raise self._changed(found, self._part - 2)
 
-    def _changed_front(self, found: int) -> ChecksumError:
-        return ChecksumError(
-            "header and table are damaged, or of another conversion",
-            path=self._path,
-            chunk=self._number,
-            expected=f"{self._checksum:016x}",
-            found=f"{found:016x}",
-        )
-
-    def _changed_sample(self, slot: int, found: int) -> ChecksumError:
-        return ChecksumError(
-            "the sample's bytes have changed",
-            path=self._path,
-            chunk=self._number,
-            sample=self._indices[slot],
-            expected=f"{self._checksums[slot]:016x}",
-            found=f"{found:016x}",
-        )
+    def _changed(self, found: int, slot: int | None = None) -> ChecksumError:
+        """Return the error for a sample with another checksum; None: for the front of the chunk."""
+        what, sample, checksum = "header and table are damaged, or of another conversion", None, self._checksum
+        if slot is not None:
+            what, sample, checksum = "the sample's bytes have changed", self._indices[slot], self._checksums[slot]
+        facts = {"expected": f"{checksum:016x}", "found": f"{found:016x}"}
+        return ChecksumError(what, path=self._path, chunk=self._number, sample=sample, **facts)
 
 
 def is_chunk(head: bytes, data_set_id: bytes, number: int, row: np.void) -> bool:

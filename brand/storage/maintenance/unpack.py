@@ -104,12 +104,8 @@ def _extras(location: Location, expected: tuple[int, str], out: Path) -> int:
         members = archive.infolist()
         most, claimed = most_unpacked(expected[0]), sum(info.file_size for info in members)
         if claimed > most:
-            raise OversizedError(
-                "the file would unpack to more than its size allows",
-                path=archive_path,
-                expected=f"<= {most} bytes",
-                found=claimed,
-            )
+            what, expected_bytes = "the file would unpack to more than its size allows", f"<= {most} bytes"
+            raise OversizedError(what, path=archive_path, expected=expected_bytes, found=claimed)
         for info in members:
             target = _target(out, info.filename.rstrip("/"), archive_path)
             if info.is_dir():
