@@ -30,6 +30,7 @@ COMMANDS: Final = {
 _MODULES: Final = {
     "collection": COMMANDS["Collections"],
     "convert": ("seal",),
+    "serve": ("launch",),
     "show": ("info", "cat"),
     "upkeep": ("copy", "unpack", "verify", "reindex", "partition"),
 }

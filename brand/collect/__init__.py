@@ -7,7 +7,8 @@
     redact     delete, compact, and the old files are removed, with a report
 
 Each makes a new version (docs/format.md, section 11); `home` publishes it, whole or not at all, lists all versions, and
-removes versions with their files. `changes` has the changes that write no segment: `delete`, `undelete`, `overlay`.
+removes versions with their files. `changes` has the changes that write no segment: `delete`, `undelete`, `overlay`;
+`rewriting` has `compact` and `redact`.
 """
 
 from brand.collect.append import append_audio as append_audio
@@ -19,9 +20,9 @@ from brand.collect.changes import NamedSamples as NamedSamples
 from brand.collect.changes import delete as delete
 from brand.collect.changes import overlay as overlay
 from brand.collect.changes import undelete as undelete
-from brand.collect.compact import compact as compact
 from brand.collect.home import versions as versions
-from brand.collect.redaction import redact as redact
+from brand.collect.rewriting import compact as compact
+from brand.collect.rewriting import redact as redact
 
 __all__ = [
     "NamedSamples",

@@ -65,6 +65,10 @@ class Policy(ABC):
 
     name: ClassVar[str]
     """The name of the order in JSON."""
+    one_node: ClassVar[bool] = False
+    """Whether the order is refused on several nodes."""
+    grows: ClassVar[bool] = False
+    """Whether the order is decided while jobs draw, and no plan contains it."""
     group_chunks: int
     """`n`: chunks that share an abstract chunk."""
 
@@ -114,19 +118,9 @@ class Policy(ABC):
         return False
 
     @property
-    def one_node(self) -> bool:
-        """Whether the order is refused on several nodes."""
-        return False
-
-    @property
     def lock_step(self) -> LockStep | None:
         """The rule by which jobs that share wait for each other; None if each job has its own speed."""
         return None
-
-    @property
-    def grows(self) -> bool:
-        """Whether the order is decided while jobs draw, and no plan contains it."""
-        return False
 
     def plan_joined(
         self, mapping: Mapping, seed: int, mask: NDArray[np.bool_] | None, joins: Sequence[Join]

@@ -38,6 +38,7 @@ class CoordlPolicy(LapPolicy):
     """The policy of a fixed number of jobs that draw each lap together."""
 
     name: ClassVar[str] = "coordl"
+    one_node: ClassVar[bool] = True  # only one server decides for all jobs
     jobs: int = 1
     """Jobs that begin together."""
     window: int = WINDOW
@@ -56,11 +57,6 @@ class CoordlPolicy(LapPolicy):
     @property
     def no_part(self) -> str:
         return ONE_PACE
-
-    @property
-    def one_node(self) -> bool:
-        """True, because only one server decides for all jobs."""
-        return True
 
     @property
     def lock_step(self) -> LockStep:

@@ -27,6 +27,8 @@ class JoaderPolicy(Policy):
     """The policy of JOADER's dependent sampling. Groups only determine which samples replace damaged ones."""
 
     name: ClassVar[str] = "joader"
+    one_node: ClassVar[bool] = True  # only one server decides for all jobs
+    grows: ClassVar[bool] = True
 
     def plan(self, mapping: Mapping, seed: int, epoch: int) -> EpochPlan:
         return EpochPlan(
@@ -52,15 +54,6 @@ class JoaderPolicy(Policy):
     def common(self) -> Hashable:
         """The name of the rule: all jobs of one seed draw together, whatever their numbers are."""
         return self.name
-
-    @property
-    def one_node(self) -> bool:
-        """True, because only one server decides for all jobs."""
-        return True
-
-    @property
-    def grows(self) -> bool:
-        return True
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -24,8 +24,7 @@ from brand.reprs import Reprs
 from brand.storage.io.files import ChunkReader, Range
 from brand.storage.io.location import Location
 from brand.storage.io.remote import Remote
-from brand.storage.io.vectored import VectorReader
-from brand.stores.store import Store, Traffic, read_all
+from brand.stores.store import Store, read_all
 
 OnChunk = Callable[[int, int, int], None]
 """Called after each chunk with (chunks done, chunks in all, bytes or files of this step)."""
@@ -131,7 +130,7 @@ def front_to_back(location: Location, chunks: Sequence[int]) -> Iterator[Locatio
     rows = open_array(location.local, CHUNKS_NAME, read_manifest(location.local).header)
     objects = ((number, chunk_name(number), int(rows.run(number, number + 1)["file_size"][0])) for number in chunks)
     with closing(ReadAhead(location.store, objects)) as ahead:
-        yield _Ahead(location, ahead)
+        yield _Ahead(location.name, location.local, location.traffic, ahead=ahead)
 
 
 def blocks_of(location: Location, name: str, size: int) -> Iterator[memoryview]:
@@ -161,42 +160,17 @@ def file_of(location: Location, name: str) -> str | Path:
 
 
 @dataclass(frozen=True)
-class _Ahead:
-    """See `front_to_back`. A `Location`, for one thread."""
+class _Ahead(Remote):
+    """See `front_to_back`. For one thread."""
 
-    inner: Remote
-    ahead: ReadAhead
-
-    in_store = True
-    version = None
-
-    @property
-    def name(self) -> str:
-        return self.inner.name
-
-    @property
-    def traffic(self) -> Traffic:
-        return self.inner.traffic
-
-    @property
-    def local(self) -> Path:
-        return self.inner.local
-
-    def chunk_file(self, number: int) -> str:
-        return self.inner.chunk_file(number)
+    ahead: ReadAhead = field(kw_only=True)
 
     def chunk_bytes(self, number: int) -> int:
         told = self.ahead.size(number, chunk_name(number))
-        return self.inner.chunk_bytes(number) if told is None else told
-
-    def dictionary(self) -> bytes:
-        return self.inner.dictionary()
+        return super().chunk_bytes(number) if told is None else told
 
     def reader(self) -> ChunkReader:
         return _AheadReader(self.ahead)
-
-    def vector_reader(self, *, page_cache: bool) -> VectorReader:
-        return self.inner.vector_reader(page_cache=page_cache)
 
 
 class _AheadReader:
