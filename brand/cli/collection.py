@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import click
 
@@ -12,7 +11,7 @@ from brand import collect
 from brand.chunker import Options, Report
 from brand.chunker.plan.report import OnProgress
 from brand.cli.convert import IMPORTS, TEXT_COLUMNS, TRANSCRIPTS, folder_verb, import_verb, names_of
-from brand.cli.dataset import FOLDER
+from brand.cli.dataset import FOLDER, options
 from brand.cli.output import echo, meter, print_json, size
 from brand.collect.changes import read_column
 from brand.collect.home import unfinished
@@ -32,9 +31,8 @@ def append() -> None:
 
 @append.command(help=f"Add the image folder SRC to the collection DST, or begin it. {_THEN}")
 @folder_verb
-def images(src: str, dst: str, options: Options, on_progress: OnProgress) -> Report:
-    """See the help."""
-    return collect.append_images(src, dst, options, on_progress=on_progress)
+def images(src: str, dst: str, chosen: Options, on_progress: OnProgress) -> Report:
+    return collect.append_images(src, dst, chosen, on_progress=on_progress)
 
 
 @append.command(help=f"Add the audio folder SRC to the collection DST, or begin it. {_THEN}")
@@ -42,11 +40,10 @@ def images(src: str, dst: str, options: Options, on_progress: OnProgress) -> Rep
 @TEXT_COLUMNS
 @folder_verb
 def audio(
-    src: str, dst: str, options: Options, on_progress: OnProgress, transcripts: str | None, columns: str | None
+    src: str, dst: str, chosen: Options, on_progress: OnProgress, transcripts: str | None, columns: str | None
 ) -> Report:
-    """See the help."""
     names = names_of(columns)
-    return collect.append_audio(src, dst, options, transcripts=transcripts, columns=names, on_progress=on_progress)
+    return collect.append_audio(src, dst, chosen, transcripts=transcripts, columns=names, on_progress=on_progress)
 
 
 for _kind, _help in IMPORTS.items():
@@ -121,16 +118,11 @@ def versions(dst: Path, *, as_json: bool) -> None:
         echo(f"An append was stopped: run it again, or remove {place}")
 
 
-def naming_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    for add in reversed(
-        (
-            click.option("--key", "keys", multiple=True, help="A key; with / at its end, all keys that begin with it."),
-            click.option("--key-file", type=click.Path(path_type=Path), help="A file of keys, one a line, in UTF-8."),
-            click.option("--index", "indices", type=click.IntRange(0), multiple=True, help="An index."),
-        )
-    ):
-        command = add(command)
-    return command
+naming_options: Final = options(
+    click.option("--key", "keys", multiple=True, help="A key; with / at its end, all keys that begin with it."),
+    click.option("--key-file", type=click.Path(path_type=Path), help="A file of keys, one a line, in UTF-8."),
+    click.option("--index", "indices", type=click.IntRange(0), multiple=True, help="An index."),
+)
 
 
 def wanted_of(keys: tuple[str, ...], key_file: Path | None, indices: tuple[int, ...]) -> collect.NamedSamples:

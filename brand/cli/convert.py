@@ -15,7 +15,7 @@ from brand.chunker.distributed import TaskReport, plan_audio, plan_images
 from brand.chunker.distributed import seal as seal_data_set
 from brand.chunker.importers.fields import FieldMapping
 from brand.chunker.plan.report import OnProgress, StageProgress
-from brand.cli.dataset import FOLDER
+from brand.cli.dataset import FOLDER, options
 from brand.cli.output import duration, echo, meter, print_json, size
 from brand.cli.several import convert_together, one_machine, print_part, several_machines
 from brand.errors import MissingChunksError, counted
@@ -47,29 +47,19 @@ class Bytes(click.ParamType[int]):
         return round(float(match[1]) * _UNITS[match[2] or ""])
 
 
-def _always(command: Callable[..., Any]) -> Callable[..., Any]:
-    for add in reversed(
-        (
-            click.argument("src", type=click.Path()),
-            click.argument("dst", type=click.Path()),
-            click.option(
-                "-j",
-                "--jobs",
-                type=click.IntRange(1),
-                help="Processes (default: one a core). The result is the same for any.",
-            ),
-            click.option("--seed", default=0, show_default=True, help="Seed of the shuffle."),
-            click.option(
-                "--chunk-size", type=click.IntRange(1), help="Samples a chunk (default: 64, or as many as make 4 MiB)."
-            ),
-            click.option("--chunk-bytes", type=Bytes(), help="Target for the mean chunk instead, e.g. 8MiB."),
-            click.option(
-                "--compression", type=click.Choice(["auto", "zstd", "none"]), default="auto", show_default=True
-            ),
-        )
-    ):
-        command = add(command)
-    return command
+_always: Final = options(
+    click.argument("src", type=click.Path()),
+    click.argument("dst", type=click.Path()),
+    click.option(
+        "-j", "--jobs", type=click.IntRange(1), help="Processes (default: one a core). The result is the same for any."
+    ),
+    click.option("--seed", default=0, show_default=True, help="Seed of the shuffle."),
+    click.option(
+        "--chunk-size", type=click.IntRange(1), help="Samples a chunk (default: 64, or as many as make 4 MiB)."
+    ),
+    click.option("--chunk-bytes", type=Bytes(), help="Target for the mean chunk instead, e.g. 8MiB."),
+    click.option("--compression", type=click.Choice(["auto", "zstd", "none"]), default="auto", show_default=True),
+)
 
 
 def _on_error(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -89,24 +79,16 @@ def _run(
 
     `noun` names one item of the source in the report.
     """
-    options = Options(
-        seed=given.pop("seed"),
-        chunk_size=given.pop("chunk_size"),
-        chunk_bytes=given.pop("chunk_bytes"),
-        compression=given.pop("compression"),
-        labels=not given.pop("no_labels", False),
-        jobs=given.pop("jobs"),
-        skip_errors=given.pop("on_error") == "skip",
-        validate=given.pop("validate", None),
-        follow_links=given.pop("follow_links", False),
-        dry_run=given.pop("dry_run", False),
-    )
+    same = {name: given.pop(name) for name in ("seed", "chunk_size", "chunk_bytes", "compression", "jobs")}
+    same |= {name: given.pop(name) for name in ("validate", "follow_links", "dry_run") if name in given}
+    labels, skip_errors = not given.pop("no_labels", False), given.pop("on_error") == "skip"
+    chosen = Options(**same, labels=labels, skip_errors=skip_errors)
     with meter(quiet=as_json) as show:
 
         def on_progress(p: StageProgress) -> None:
             show(p.stage, p.samples, p.total, p.bytes, p.total_bytes)
 
-        report = convert(options, on_progress)
+        report = convert(chosen, on_progress)
     if as_json:
         print_json(report.to_json())
     elif isinstance(report, TaskReport):

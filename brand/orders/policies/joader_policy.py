@@ -18,37 +18,28 @@ from brand.errors import UsageError
 from brand.orders.base.joins import Join
 from brand.orders.base.mapping import Mapping
 from brand.orders.base.plan import EpochPlan
-from brand.orders.base.policy import BY_ONE_NODE, OrderChoice, Policy, Setting
-from brand.orders.base.random import RandomStream, permutation
+from brand.orders.base.policy import BY_ONE_NODE, OrderChoice, Setting
+from brand.orders.policies.uniform import UniformPolicy
 
 
 @dataclass(frozen=True)
-class JoaderPolicy(Policy):
-    """The policy of JOADER's dependent sampling. Groups only determine which samples replace damaged ones."""
+class JoaderPolicy(UniformPolicy):
+    """The policy of JOADER's dependent sampling. Groups only determine which samples replace damaged ones.
+
+    Memory caches samples over epochs only if it can hold all; else it is the jobs' cache.
+    """
 
     name: ClassVar[str] = "joader"
     one_node: ClassVar[bool] = True  # only one server decides for all jobs
     grows: ClassVar[bool] = True
 
     def plan(self, mapping: Mapping, seed: int, epoch: int) -> EpochPlan:
-        return EpochPlan(
-            mapping, permutation(mapping.samples, seed, RandomStream.ACCESS, epoch), reads=None, grows=True
-        )
+        return replace(super().plan(mapping, seed, epoch), grows=True)
 
     def plan_joined(
         self, mapping: Mapping, seed: int, mask: NDArray[np.bool_] | None, joins: Sequence[Join]
     ) -> EpochPlan:
         return replace(super().plan_joined(mapping, seed, mask, joins), grows=True)
-
-    def held(self, mapping: Mapping) -> int:
-        """Return 1: all other samples may be released."""
-        del mapping
-        return 1
-
-    @property
-    def kept_unit(self) -> int:
-        """A sample. Memory caches samples over epochs only if it can hold all; else it is the jobs' cache."""
-        return 1
 
     @property
     def common(self) -> Hashable:
