@@ -192,9 +192,6 @@ class PartFiles(Reprs, shows="_shown _dirty"):
         finally:
             os.close(part)
 
-    def disk_bytes(self) -> int:
-        return disk_bytes(self._folder)
-
     def _open(self, number: int, flags: int) -> int:
         name = part_name(number)
         try:

@@ -31,7 +31,7 @@ from brand.formats.publish import storage_reason
 from brand.formats.stored import StoredSamples
 from brand.formats.values import Buffer
 from brand.reprs import Reprs
-from brand.storage.cache.cachefiles import CacheFacts, PartFiles
+from brand.storage.cache.cachefiles import CacheFacts, PartFiles, disk_bytes
 from brand.storage.cache.caches import CacheHome
 from brand.storage.dataset.catalogue import Catalogue
 from brand.storage.dataset.dataset import StoredDataSet
@@ -205,7 +205,7 @@ class CacheFolder(Reprs, shows="_home held"):
 
     def _measure(self) -> None:
         if self._space.moves and self.writes:
-            self._space.measured(self._parts.disk_bytes())
+            self._space.measured(disk_bytes(self._home.parts))
 
     def _has_room(self, size: int) -> bool:
         """Return whether this many more bytes are within the limit. The blocks of forgotten samples are freed first.

@@ -55,7 +55,6 @@ class Catalogue:
         return type(self), (self.location,)
 
     def __len__(self) -> int:
-        """Return the number of indices, including those of deleted samples."""
         return self._index.samples
 
     def __repr__(self) -> str:
@@ -127,12 +126,7 @@ class Catalogue:
         return np.ones(len(chunks), np.bool_) if self.share is None else self.share.here(chunks)
 
     def column(self, name: str) -> NDArray[Any]:
-        """Return an `int` or `float` field of all samples by index, shape (len,), read-only; 8 bytes a sample.
-
-        For a collection, this may also be an overlay. A deleted sample has the value -2^63 or NaN there. `brand verify`
-        compares the column with the samples; this method does not. Raises `SchemaError` for other fields,
-        `FormatError`.
-        """
+        """See `Reader.column`."""
         codec = self.schema.get(name)
         if codec not in ("int", "float"):
             wrong = f"no field {name!r}" if codec is None else f"field {name!r} ({codec}) is not stored as a column"

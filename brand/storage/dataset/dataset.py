@@ -40,20 +40,12 @@ class StoredDataSet(Catalogue):
         self._tools = _Tools(self.location)
 
     def sample(self, index: int) -> dict[str, Any]:
-        """Return all fields of one sample, images and audio as bytes.
-
-        Raises `FormatError`, `ElsewhereError`, `DeletedError`, IndexError.
-        """
         return self.samples(np.array([index]))[0]
 
     def samples(
         self, indices: Sequence[int] | NDArray[np.integer[Any]], decode: RecordDecoder | None = None
     ) -> list[dict[str, Any]]:
-        """Return the samples with these indices (each 0 <= i < len), in this order, read together.
-
-        `decode` decodes them; None: all fields, images and audio as bytes, and the overlays of a collection. Raises
-        `FormatError`, IndexError, `DeletedError`, and `ElsewhereError` if a sample is in the partition of another node.
-        """
+        """See `Reader.samples`. `decode` decodes the samples, without the overlays of a collection."""
         wanted = np.asarray(indices)
         if len(wanted) and wanted.dtype.kind not in "iu":
             raise TypeError(f"indices are whole numbers, not {wanted.dtype}")
