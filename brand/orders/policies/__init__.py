@@ -5,8 +5,6 @@ stripe_policy   the default order, and the base of the policies whose jobs draw 
 slots       the paper's order on one node (section 3.3), and the JSON of the first two policies
 slot_policy the numbers of that order, and its plan on several nodes: samples that are sent ahead (section 3.4)
 uniform     a uniform shuffle of single samples
-pool_policy chunk-wise shuffle, a baseline
 shared_policy   jobs that follow the fastest job
-coordl      jobs in lock step, a baseline
-joader_policy   jobs that fetch the same sample at the same time, a baseline
+other_systems   baselines: a chunk-wise shuffle, jobs in lock step, jobs that fetch one sample at the same time
 """
