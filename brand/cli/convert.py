@@ -14,9 +14,9 @@ from brand.chunker import Options, Report, convert_audio, convert_from, convert_
 from brand.chunker.distributed import TaskReport, plan_audio, plan_images
 from brand.chunker.distributed import seal as seal_data_set
 from brand.chunker.importers.fields import FieldMapping
-from brand.chunker.plan.report import OnProgress, StageProgress
+from brand.chunker.plan.report import OnProgress
 from brand.cli.dataset import FOLDER, options
-from brand.cli.output import duration, echo, meter, print_json, size
+from brand.cli.output import Meter, duration, echo, meter, print_json, size
 from brand.cli.several import convert_together, one_machine, print_part, several_machines
 from brand.errors import MissingChunksError, counted
 from brand.formats.schema import CODECS
@@ -72,6 +72,10 @@ def _on_error(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     )
 
 
+def _shown_by(show: Meter) -> OnProgress:
+    return lambda p: show(p.stage, p.samples, p.total, p.bytes, p.total_bytes)
+
+
 def _run(
     convert: Callable[[Options, OnProgress], Report | TaskReport], given: dict[str, Any], noun: str, *, as_json: bool
 ) -> None:
@@ -84,11 +88,7 @@ def _run(
     labels, skip_errors = not given.pop("no_labels", False), given.pop("on_error") == "skip"
     chosen = Options(**same, labels=labels, skip_errors=skip_errors)
     with meter(quiet=as_json) as show:
-
-        def on_progress(p: StageProgress) -> None:
-            show(p.stage, p.samples, p.total, p.bytes, p.total_bytes)
-
-        report = convert(chosen, on_progress)
+        report = convert(chosen, _shown_by(show))
     if as_json:
         print_json(report.to_json())
     elif isinstance(report, TaskReport):
@@ -260,12 +260,8 @@ def seal(dst: Path, as_json: bool) -> int:  # noqa: FBT001 - click passes option
     changes nothing.
     """
     with meter(quiet=as_json) as show:
-
-        def on_progress(p: StageProgress) -> None:
-            show(p.stage, p.samples, p.total, p.bytes, p.total_bytes)
-
         try:
-            report = seal_data_set(dst, on_progress)
+            report = seal_data_set(dst, _shown_by(show))
         except MissingChunksError as error:
             if not as_json:
                 raise

@@ -88,7 +88,7 @@ class Measurement:
     """Bytes that were left out, because they could not be dropped from the page cache."""
 
 
-def measure(path: str | Path, *, seconds: float = SECONDS, report: Report | None = None) -> Profile:
+def take_measurement(path: str | Path, *, seconds: float = SECONDS, report: Report | None = None) -> Measurement:
     """Measure the storage below `path`: a data set, a folder with large files, or a large file.
 
     Takes about `seconds` and some 32 MiB of memory, and drops the files that it reads from the page cache.
@@ -98,11 +98,6 @@ def measure(path: str | Path, *, seconds: float = SECONDS, report: Report | None
         StorageError: There are no files, they cannot be read, or they are in memory.
         BrandError: This is not Linux.
     """
-    return take_measurement(path, seconds=seconds, report=report).profile
-
-
-def take_measurement(path: str | Path, *, seconds: float = SECONDS, report: Report | None = None) -> Measurement:
-    """Measure as `measure` does, and return all facts about the measurement. Raises the errors of `measure`."""
     if not hasattr(os, "posix_fadvise") or not hasattr(os, "preadv"):
         raise BrandError("measuring a storage works on Linux only")
     mount = mount_of(path)
