@@ -68,7 +68,7 @@ class Remote:
         return _StoreReader(self)
 
     def vector_reader(self, *, page_cache: bool) -> VectorReader:  # noqa: ARG002 - no page cache has what is in a store
-        return _StoreVectors(self)
+        return _StoreReader(self)
 
     @cached_property
     def store(self) -> Store:
@@ -76,33 +76,26 @@ class Remote:
         return open_store(self.name, traffic=self.traffic)
 
 
-class _Reading:
-    """Common base of both readers."""
+class _StoreReader:
+    """A `ChunkReader` and `VectorReader` of chunks in a store. If an object ends early, it raises OSError."""
 
     def __init__(self, remote: Remote) -> None:
         self._remote = remote
-
-    def close(self) -> None:
-        """Do nothing: the readers share their connections."""
-
-
-class _StoreReader(_Reading):
-    """A `ChunkReader` of chunks in a store. If an object ends early, it raises OSError and gives no zeros."""
 
     def read_into(self, ranges: Sequence[Range]) -> None:
         """See `ChunkReader`. Ranges are read at the same time; none is joined to another one."""
         if ranges:
             read_all(self._remote.store, [(chunk_name(number), offset, buffer) for number, offset, buffer in ranges])
 
-
-class _StoreVectors(_Reading):
-    """A `VectorReader` of chunks in a store: each piece of a response body is copied once, to its samples' memory."""
-
     def scatter(self, number: int, offset: int, size: int, vector: NDArray[np.void]) -> None:
+        """See `VectorReader`. Each piece of a response body is copied once, to its samples' memory."""
         # A copy of the vector, because `scatter_memory` cuts partly filled pieces in place.
         vector, at = np.array(vector, order="C"), 0
         for piece in self._remote.store.pieces(chunk_name(number), offset, size):
             at = scatter_memory(np.frombuffer(piece, np.uint8), vector, at)
+
+    def close(self) -> None:
+        """Do nothing: the readers share their connections."""
 
 
 def no_data_set(url: str) -> NotADataSetError:

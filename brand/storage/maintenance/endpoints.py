@@ -71,27 +71,22 @@ class FolderOrigin:
         self.folder, self.name = folder, str(folder)
 
     def manifest(self) -> bytes:
-        try:
+        with _reading(str(self.folder / MANIFEST_NAME)):
             read_manifest(self.folder)
             return (self.folder / MANIFEST_NAME).read_bytes()
-        except OSError as error:
-            raise _unreadable(str(self.folder / MANIFEST_NAME), error, None) from error
 
     def has(self, name: str) -> bool:
         return os.path.lexists(self.folder / name)
 
     def pieces(self, name: str, size: int, chunk: int | None = None) -> Iterator[memoryview]:
         path, memory = self.folder / name, memoryview(bytearray(min(_PIECE, max(1, size))))
-        try:
-            with path.open("rb", buffering=0) as file:
-                found = os.fstat(file.fileno()).st_size
-                if found != size:
-                    error = TruncatedError if found < size else OversizedError
-                    raise error("size of the file", path=path, chunk=chunk, expected=f"{size} bytes", found=found)
-                while count := file.readinto(memory):
-                    yield memory[:count]
-        except OSError as error:
-            raise _unreadable(str(path), error, chunk) from error
+        with _reading(str(path), chunk), path.open("rb", buffering=0) as file:
+            found = os.fstat(file.fileno()).st_size
+            if found != size:
+                error = TruncatedError if found < size else OversizedError
+                raise error("size of the file", path=path, chunk=chunk, expected=f"{size} bytes", found=found)
+            while count := file.readinto(memory):
+                yield memory[:count]
 
 
 class StoreOrigin:
@@ -101,27 +96,23 @@ class StoreOrigin:
         self._store, self.name = store, str(store.url)
 
     def manifest(self) -> bytes:
-        try:
-            return self._store.read(MANIFEST_NAME, MAX_MANIFEST)
-        except FileNotFoundError:
-            raise no_data_set(self.name) from None
-        except OSError as error:
-            raise _unreadable(self._store.url.child(MANIFEST_NAME), error, None) from None
+        with _reading(self._store.url.child(MANIFEST_NAME)):
+            try:
+                return self._store.read(MANIFEST_NAME, MAX_MANIFEST)
+            except FileNotFoundError:
+                raise no_data_set(self.name) from None
 
     def has(self, name: str) -> bool:
-        try:
-            self._store.read(name, MAX_MANIFEST)
-        except FileNotFoundError:
-            return False
-        except OSError as error:
-            raise _unreadable(self._store.url.child(name), error, None) from None
-        return True
+        with _reading(self._store.url.child(name)):
+            try:
+                self._store.read(name, MAX_MANIFEST)
+            except FileNotFoundError:
+                return False
+            return True
 
     def pieces(self, name: str, size: int, chunk: int | None = None) -> Iterator[memoryview]:
-        try:
+        with _reading(self._store.url.child(name), chunk):
             yield from self._store.pieces(name, 0, size)
-        except OSError as error:
-            raise _unreadable(self._store.url.child(name), error, chunk) from None
 
 
 def open_origin(where: str | Path) -> Origin:
@@ -129,13 +120,18 @@ def open_origin(where: str | Path) -> Origin:
     return StoreOrigin(open_store(where)) if isinstance(where, str) else FolderOrigin(where)
 
 
-def _unreadable(name: str, error: OSError, chunk: int | None) -> FormatError:
-    if isinstance(error, FormatError):
-        return error
-    hint = "Copy or convert it again from the source" if isinstance(error, FileNotFoundError) else ""
-    kind = MissingFileError if isinstance(error, FileNotFoundError) else UnreadableError
-    what = "the file is missing" if isinstance(error, FileNotFoundError) else f"cannot be read: {error.strerror}"
-    return kind(what, path=name, chunk=chunk, hint=hint)
+@contextmanager
+def _reading(name: str, chunk: int | None = None) -> Iterator[None]:
+    """Turn an OSError of reading a file of the source into a `FormatError` that names it."""
+    try:
+        yield
+    except FormatError:
+        raise
+    except FileNotFoundError:
+        hint = "Copy or convert it again from the source"
+        raise MissingFileError("the file is missing", path=name, chunk=chunk, hint=hint) from None
+    except OSError as error:
+        raise UnreadableError(f"cannot be read: {error.strerror}", path=name, chunk=chunk) from error
 
 
 class Destination(ABC):
