@@ -53,7 +53,7 @@ AHEAD: Final = 0.8
 
 @dataclass(frozen=True)
 class SlotPolicy(FlatPolicy):
-    """The policy that reads a whole chunk on a miss (`slots`) and lets nodes send samples ahead (`prefetch`)."""
+    """The policy that reads a whole chunk on a miss (`slots`) and lets nodes send samples ahead."""
 
     name: ClassVar[str] = "slots"
     refill: Refill = "fill_rate"
