@@ -5,8 +5,8 @@ Part `k` of `K` is the portion of a full sort between two values: the words from
 range. One pass over all words finds them, because any word can be made without those before it. Only they are sorted.
 
 A draw takes the next sample of its group's tape. A tape is a sort by keys, and the keys of a stripe that has `s`
-samples before it are between `s` and `s + W` (`brand.orders.policies.stripes`). So the draws from `c` to `c + d` of a
-group can only be from stripes with `s` from `c - W - r` to `c + d + W + r`, and only these are sorted.
+samples before it are between `s` and `s + W` (`brand.orders.policies.stripe_policy`). So the draws from `c` to `c + d`
+of a group can only be from stripes with `s` from `c - W - r` to `c + d + W + r`, and only these are sorted.
 
 A part needs one fact of the parts before it: how often each group was drawn. Resuming in the middle of an epoch takes
 one more pass, which counts.
@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from brand.orders.base.dtypes import index_dtype
 from brand.orders.base.mapping import Mapping
 from brand.orders.base.random import RandomStream, bits, low_mask, ranked
-from brand.orders.policies.stripes import plan_stripes
+from brand.orders.policies.stripe_policy import plan_stripes
 
 _WORDS: Final = 1 << 18
 """Words that are made at a time: they fit in the processor's cache."""

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from brand.formats.preparation import DecodeImage as DecodeImage
     from brand.node.setup.caching import Cache as Cache
     from brand.node.setup.server_spec import Tls as Tls
-    from brand.storage.dataset.reader import Reader as Reader
-    from brand.storage.dataset.reader import open as open  # noqa: A004 - as gzip.open
+    from brand.storage.dataset.dataset import Reader as Reader
+    from brand.storage.dataset.dataset import open as open  # noqa: A004 - as gzip.open
     from brand.torch import BrandDataset as BrandDataset
     from brand.torch import BrandLoader as BrandLoader
     from brand.torch import BrandSampler as BrandSampler
@@ -57,11 +57,11 @@ _HOMES: Final = {
     "Mixture": "brand.torch",
     "PackedBatchSampler": "brand.torch",
     "DecodeImage": "brand.formats.preparation",
-    "Reader": "brand.storage.dataset.reader",
+    "Reader": "brand.storage.dataset.dataset",
     "DecodeAudio": "brand.formats.preparation",
     "Tls": "brand.node.setup.server_spec",
     "Waveform": "brand.formats.media",
-    "open": "brand.storage.dataset.reader",
+    "open": "brand.storage.dataset.dataset",
     "pack": "brand.chunker",
     "migrate_state": "brand.torch.sampler.migration",
 }

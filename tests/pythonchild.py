@@ -44,7 +44,7 @@ IMPORTS: Final = {
     LIGHT: (
         *("numpy", "zstandard", "PIL.Image", "xxhash", "click", "rich.console", "rich.progress", "concurrent.futures"),
         *("obstore", "obstore.store"),
-        *("brand", "brand.cli.main", "brand.cli.convert", "brand.cli.serve", "brand.cli.verify", "brand.cli.info"),
+        *("brand", "brand.cli.main", "brand.cli.convert", "brand.cli.serve", "brand.cli.upkeep", "brand.cli.show"),
         *("brand.node.serve.process", "asyncio", "http.server", "runpy", "argparse", "importlib.metadata"),
     ),
     TORCH: (

@@ -25,7 +25,7 @@ from bench.harness import progress, show, table
 from brand.orders.base.mapping import Mapping
 from brand.orders.base.owners import drawer_of
 from brand.orders.base.plan import PeerRequests
-from brand.orders.policies.prefetch import plan_slots_across_nodes
+from brand.orders.policies.slot_policy import plan_slots_across_nodes
 from brand.orders.policies.slots import Refill
 
 SAMPLES: Final = 1_281_167

@@ -2,7 +2,7 @@
 
 Each job draws every element of its own set once. In a round, each job that is not done draws one element; an element
 that several jobs draw in one round is read at most once. An element that is in the cache is not read. `dependent` jobs
-draw by JOADER's rule (`brand.orders.joader.dependent`), `independent` ones shuffle for themselves. The caches: `lru`,
+draw by JOADER's rule (`brand.orders.joader.tree`), `independent` ones shuffle for themselves. The caches: `lru`,
 `fifo`, `random`, and `refcnt` (JOADER, 4.4; `brand.simulate.rounds.Counted`).
 """
 
@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.orders.base.random import RandomStream, Words
-from brand.orders.joader.dependent import draw_rounds
-from brand.orders.joader.tree import Tree
+from brand.orders.joader.tree import Tree, draw_rounds
 from brand.simulate.rounds import Counted
 
 Sampling = Literal["dependent", "independent"]

@@ -16,8 +16,7 @@ from typing import Any
 from bench.papers.cells import Cell, cells
 from bench.papers.policies import POLICIES
 from bench.papers.scene import Scene, load_scene
-from brand.cli.drawing import empty_figure, save_figure
-from brand.cli.output import echo, print_json
+from brand.cli.output import echo, empty_figure, print_json, save_figure
 from brand.errors import UsageError, counted
 
 

@@ -11,15 +11,15 @@ from typing import Any
 import click
 
 from brand.cli.dataset import DATA_SET
-from brand.cli.output import echo, meter, print_json, size
+from brand.cli.output import echo, meter, print_json, size, summed
 from brand.cli.serve import check_cache
 from brand.errors import CacheError, UsageError, counted
 from brand.formats.publish import storage_errors
 from brand.node.setup.caching import parse_cache
 from brand.node.setup.measure import stored_sizes
-from brand.storage.cache.cachefill import fill as run
 from brand.storage.cache.cachefolder import CacheFolder
-from brand.storage.cache.cacheroom import Cached, free_bytes, list_caches, opened_caches, remove_cache
+from brand.storage.cache.cachefolder import fill as run
+from brand.storage.cache.caches import Cached, free_bytes, list_caches, opened_caches, remove_cache
 from brand.storage.dataset.dataset import StoredDataSet
 
 
@@ -58,19 +58,13 @@ def fill_(dst: Path | str, folder: str, as_json: bool) -> int:  # noqa: FBT001 -
 
     The copy ends when the folder is full. If a copy was stopped, the same command continues it.
     """
-    data, wanted, total = StoredDataSet(dst), parse_cache(folder), 0
+    data, wanted = StoredDataSet(dst), parse_cache(folder)
     where = os.fspath(wanted.folder)
     with closing(CacheFolder(where, data, stored_sizes(data), wanted.limit_bytes)) as opened:
         if not opened.writes:
             raise CacheError(f"a server writes the cache of {dst} in {where}: it fills it while it trains")
         with meter(quiet=as_json) as show:
-
-            def on_chunk(done: int, chunks: int, copied: int) -> None:
-                nonlocal total
-                total += copied
-                show("fill", done, chunks, total, None)
-
-            filled = run(data, opened, on_chunk)
+            filled = run(data, opened, summed(show, "fill"))
         held, stopped = int(opened.held.sum()), opened.stopped
     if as_json:
         facts = {"path": str(dst), "folder": where, "held": held, "of": len(data), "stopped": stopped or None}

@@ -1,21 +1,24 @@
-"""`brand convert FORMAT SRC DST`: convert folders of files, and data that other tools have written."""
+"""`brand convert FORMAT SRC DST` and `brand seal DST`: convert folders of files, and data of other tools."""
 
 from __future__ import annotations
 
 import functools
 import re
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import click
 
 from brand.chunker import Options, Report, convert_audio, convert_from, convert_images
 from brand.chunker.distributed import TaskReport, plan_audio, plan_images
+from brand.chunker.distributed import seal as seal_data_set
 from brand.chunker.importers.fields import FieldMapping
-from brand.chunker.plan.report import OnProgress, StageProgress
-from brand.cli.output import duration, echo, meter, print_json, size
+from brand.chunker.plan.report import OnProgress
+from brand.cli.dataset import FOLDER, options
+from brand.cli.output import Meter, duration, echo, meter, print_json, size
 from brand.cli.several import convert_together, one_machine, print_part, several_machines
-from brand.errors import counted
+from brand.errors import MissingChunksError, counted
 from brand.formats.header import CODECS
 
 _UNITS: Final = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
@@ -44,32 +47,19 @@ class Bytes(click.ParamType[int]):
         return round(float(match[1]) * _UNITS[match[2] or ""])
 
 
-def _always(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the arguments and options of every conversion."""
-    for add in reversed(
-        (
-            click.argument("src", type=click.Path()),
-            click.argument("dst", type=click.Path()),
-            click.option(
-                "-j",
-                "--jobs",
-                type=click.IntRange(1),
-                help="Processes (default: one a core). The result is the same for any.",
-            ),
-            click.option("--seed", default=0, show_default=True, help="Seed of the shuffle."),
-            click.option(
-                "--chunk-size",
-                type=click.IntRange(1),
-                help="Samples a chunk (default: 64, or as many as make 4 MiB).",
-            ),
-            click.option("--chunk-bytes", type=Bytes(), help="Target for the mean chunk instead, e.g. 8MiB."),
-            click.option(
-                "--compression", type=click.Choice(["auto", "zstd", "none"]), default="auto", show_default=True
-            ),
-        )
-    ):
-        command = add(command)
-    return command
+_always: Final = options(
+    click.argument("src", type=click.Path()),
+    click.argument("dst", type=click.Path()),
+    click.option(
+        "-j", "--jobs", type=click.IntRange(1), help="Processes (default: one a core). The result is the same for any."
+    ),
+    click.option("--seed", default=0, show_default=True, help="Seed of the shuffle."),
+    click.option(
+        "--chunk-size", type=click.IntRange(1), help="Samples a chunk (default: 64, or as many as make 4 MiB)."
+    ),
+    click.option("--chunk-bytes", type=Bytes(), help="Target for the mean chunk instead, e.g. 8MiB."),
+    click.option("--compression", type=click.Choice(["auto", "zstd", "none"]), default="auto", show_default=True),
+)
 
 
 def _on_error(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -82,6 +72,10 @@ def _on_error(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     )
 
 
+def _shown_by(show: Meter) -> OnProgress:
+    return lambda p: show(p.stage, p.samples, p.total, p.bytes, p.total_bytes)
+
+
 def _run(
     convert: Callable[[Options, OnProgress], Report | TaskReport], given: dict[str, Any], noun: str, *, as_json: bool
 ) -> None:
@@ -89,24 +83,12 @@ def _run(
 
     `noun` names one item of the source in the report.
     """
-    options = Options(
-        seed=given.pop("seed"),
-        chunk_size=given.pop("chunk_size"),
-        chunk_bytes=given.pop("chunk_bytes"),
-        compression=given.pop("compression"),
-        labels=not given.pop("no_labels", False),
-        jobs=given.pop("jobs"),
-        skip_errors=given.pop("on_error") == "skip",
-        validate=given.pop("validate", None),
-        follow_links=given.pop("follow_links", False),
-        dry_run=given.pop("dry_run", False),
-    )
+    same = {name: given.pop(name) for name in ("seed", "chunk_size", "chunk_bytes", "compression", "jobs")}
+    same |= {name: given.pop(name) for name in ("validate", "follow_links", "dry_run") if name in given}
+    labels, skip_errors = not given.pop("no_labels", False), given.pop("on_error") == "skip"
+    chosen = Options(**same, labels=labels, skip_errors=skip_errors)
     with meter(quiet=as_json) as show:
-
-        def on_progress(p: StageProgress) -> None:
-            show(p.stage, p.samples, p.total, p.bytes, p.total_bytes)
-
-        report = convert(options, on_progress)
+        report = convert(chosen, _shown_by(show))
     if as_json:
         print_json(report.to_json())
     elif isinstance(report, TaskReport):
@@ -268,8 +250,31 @@ for _kind, _help in IMPORTS.items():
     convert.command(_kind, help=f"{_help} {_EVERYWHERE}")(import_verb(_kind, convert_from))
 
 
+@click.command()
+@click.argument("dst", type=FOLDER)
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON, and no progress.")
+def seal(dst: Path, as_json: bool) -> int:  # noqa: FBT001 - click passes options by name
+    """Finalise the data set DST that tasks of `brand convert` made.
+
+    Exit code 1 means that chunks are missing or damaged; the report lists the tasks that make them. A second run
+    changes nothing.
+    """
+    with meter(quiet=as_json) as show:
+        try:
+            report = seal_data_set(dst, _shown_by(show))
+        except MissingChunksError as error:
+            if not as_json:
+                raise
+            print_json({"target": str(dst), "missing": list(error.chunks), "parts": error.parts})
+            return 1
+    if as_json:
+        print_json(report.to_json())
+    else:
+        print_report(report)
+    return 0
+
+
 def names_of(columns: str | None) -> tuple[str, ...]:
-    """Return the names in a list such as `speaker,age`."""
     return tuple(name.strip() for name in (columns or "").split(",") if name.strip())
 
 

@@ -1,12 +1,13 @@
-"""Parse the name of a data set: the path of a folder, or the URL of a data set in an object store.
+"""Parse the name of a data set, the path of a folder or the URL of a data set in an object store; add options.
 
 A `Path` would change a URL. Commands therefore receive `Path | str`, and a `str` is a URL.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import click
 
@@ -40,6 +41,20 @@ class _Folder(_Place):
         if isinstance(found, Path):
             return found
         raise UsageError(self._cure.format(verb="" if ctx is None else ctx.info_name, url=found))
+
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def options(*added: Callable[[Any], Any]) -> Callable[[_F], _F]:
+    """Return a decorator that adds these arguments and options; the help lists them in this order."""
+
+    def decorated(command: _F) -> _F:
+        for add in reversed(added):
+            command = add(command)
+        return command
+
+    return decorated
 
 
 DATA_SET: Final = _Place()

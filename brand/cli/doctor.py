@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from brand.cli.dataset import DATA_SET
-from brand.cli.output import duration, echo, meter, print_json
+from brand.cli.output import duration, echo, meter, new_table, print_json
 from brand.doctor.examine import examine
 from brand.doctor.finding import CheckResult
 from brand.errors import counted
@@ -69,11 +69,9 @@ def _show(found: list[CheckResult]) -> None:
 
 
 def _table(part: str, findings: list[CheckResult]) -> Table:
-    from rich.table import Table
     from rich.text import Text  # no markup: a message may look like it
 
-    title = Text(f"\n{part}", "bold")
-    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), title=title, title_justify="left")
+    table = new_table(f"\n{part}")
     for width in _WIDTHS:
         table.add_column(min_width=width, no_wrap=True)
     table.add_column(overflow="fold")

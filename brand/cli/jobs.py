@@ -8,8 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from brand.cli.drawing import empty_figure, save_figure
-from brand.cli.output import duration, echo, print_json, size
+from brand.cli.output import duration, echo, empty_figure, new_table, print_json, save_figure, size
 from brand.errors import UsageError, counted
 from brand.node.setup.memory import SIZE, Memory, check_unit, memory_bytes, parse_size
 from brand.simulate.together import POLICIES, PlannedJob, Policy, SharedReads, Together
@@ -72,7 +71,8 @@ def show_jobs(data: Data, asked: JobsQuery, plot: Path | None, *, as_json: bool)
         for policy in policies:
             rows.append(_JobsRow(name, policy, together.sharing(policy, share, decoded), _rate(planned, policy)))
     first_share = memory_bytes(asked.memories[0][1], data.stored_bytes) / data.stored_bytes
-    advice = _advice(rows, jobs, lambda: Together(facts, _aligned(jobs), asked.epochs).sharing("follow", first_share))
+    aligned = [replace(job, start=0.0) for job in jobs]
+    advice = _advice(rows, jobs, lambda: Together(facts, aligned, asked.epochs).sharing("follow", first_share))
     if as_json:
         described = [{"job": each.text} | asdict(each.job) for each in planned]
         facts_of_rows = [_facts(row, data, asked) for row in rows]
@@ -125,7 +125,6 @@ def _policies(text: str) -> list[Policy]:
 
 
 def _decoded(text: str | None, samples: int) -> float | None:
-    """Return the fraction of the samples that fit into the memory for decoded samples."""
     if text is None:
         return None
     memory, colon, sample = text.partition(":")
@@ -136,10 +135,6 @@ def _decoded(text: str | None, samples: int) -> float | None:
         return parse_size(memory) / max(1, parse_size(sample)) / samples
     except UsageError as error:
         raise UsageError(f"--decoded-memory {text}: {error}") from None
-
-
-def _aligned(jobs: Sequence[PlannedJob]) -> list[PlannedJob]:
-    return [replace(job, start=0.0) for job in jobs]
 
 
 # -- what is answered --------------------------------------------------------------------------------------------------
@@ -213,10 +208,7 @@ def _show(data: Data, asked: JobsQuery, planned: Sequence[_Planned], rows: list[
 
 
 def _jobs_table(data: Data, planned: Sequence[_Planned], rows: list[_JobsRow]) -> Table:
-    """Return a table of the reads for each sample that each job fetches, by policy."""
-    from rich.table import Table
-
-    table, first = Table(box=None, padding=(0, 3, 0, 0)), rows[0].sharing
+    table, first = new_table(header=True), rows[0].sharing
     table.add_column("job")
     for name in ("epoch", "draws", *(f"{row.policy} reads" for row in rows)):
         table.add_column(name, justify="right")
@@ -231,10 +223,7 @@ def _jobs_table(data: Data, planned: Sequence[_Planned], rows: list[_JobsRow]) -
 
 
 def _rows_table(data: Data, asked: JobsQuery, rows: list[_JobsRow]) -> Table:
-    """Return a table of all jobs together, by memory and policy."""
-    from rich.table import Table
-
-    table, several = Table(box=None, padding=(0, 3, 0, 0)), len(asked.memories) > 1
+    table, several = new_table(header=True), len(asked.memories) > 1
     threads = asked.decode_s > 0 and rows[0].per_s > 0
     names = [*(["memory"] if several else []), "policy", "reads", "read", "per byte drawn", "decoded per sample"]
     for name in [*names, *(["decoding threads"] if threads else [])]:

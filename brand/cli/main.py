@@ -26,7 +26,16 @@ COMMANDS: Final = {
     "Train and serve": ("serve", "launch", "partition", "cache", "top"),
     "Measure": ("profile", "simulate"),
 }
-"""Each command is a function in the module of its name; the groups are those of `brand --help`."""
+"""The groups are those of `brand --help`."""
+_MODULES: Final = {
+    "collection": COMMANDS["Collections"],
+    "convert": ("seal",),
+    "serve": ("launch",),
+    "show": ("info", "cat"),
+    "upkeep": ("copy", "unpack", "verify", "reindex", "partition"),
+}
+_MODULE_OF: Final = {name: module for module, names in _MODULES.items() for name in names}
+"""Each command is a function in this module, or in the module of its name."""
 
 
 class _Commands(click.Group):
@@ -35,7 +44,7 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - as click calls it
         if cmd_name not in self.commands:
             return None
-        command: click.Command = getattr(import_module(f"brand.cli.{cmd_name}"), cmd_name)
+        command: click.Command = getattr(import_module(f"brand.cli.{_MODULE_OF.get(cmd_name, cmd_name)}"), cmd_name)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -63,7 +72,6 @@ def cli() -> None:
 
 
 def main() -> None:
-    """Run the command and leave with its exit code."""
     as_json = "--json" in sys.argv[1:]
     for stream in (sys.stdout, sys.stderr):  # paths may hold bytes that are not UTF-8
         if isinstance(stream, io.TextIOWrapper):

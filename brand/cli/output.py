@@ -1,22 +1,30 @@
-"""Show results and progress: bars on a terminal, plain lines in a file, JSON for programs."""
+"""Show results and progress: bars on a terminal, plain lines in a file, JSON for programs, figures with matplotlib."""
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from brand.errors import MissingExtraError, UsageError
 from brand.errors import size as size
 from brand.printable import printable, printable_json
 
+if TYPE_CHECKING:
+    from rich.table import Table  # imported where it is used: it takes longer than all other commands need to start
+
 LINE_EVERY_S: Final = 10.0
 BAR_EVERY_S: Final = 0.1
+_ENDINGS: Final = (".png", ".svg", ".pdf")
+"""Of the name of a figure."""
 
 
 Meter = Callable[[str, int, int | None, int, int | None], None]
@@ -53,7 +61,6 @@ def fail(message: str, kind: str, code: int, *, as_json: bool, notes: Sequence[s
 
 
 def duration(seconds: float) -> str:
-    """Format seconds for people."""
     if round(seconds, 1) < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -63,6 +70,15 @@ def duration(seconds: float) -> str:
 def chunk_run(first: int, last: int) -> str:
     """Format consecutive chunks for people: `chunks 313 to 625`."""
     return f"chunk {first:,}" if first == last else f"chunks {first:,} to {last:,}"
+
+
+def new_table(title: str = "", *, header: bool = False) -> Table:
+    """Return an empty table without lines; `header`: its columns have names."""
+    from rich.table import Table
+    from rich.text import Text  # no markup: a title may look like it
+
+    shown = Text(title, "bold") if title else None
+    return Table(box=None, show_header=header, padding=(0, 3 if header else 2, 0, 0), title=shown, title_justify="left")
 
 
 @contextmanager
@@ -75,6 +91,18 @@ def meter(*, quiet: bool) -> Iterator[Meter]:
             yield bars
     else:
         yield _Lines()
+
+
+def summed(show: Meter, stage: str) -> Callable[[int, int, int], None]:
+    """Return a function that shows a pass over chunks: those done, those in all, and the sum of the bytes of each."""
+    total = 0
+
+    def on_chunk(done: int, chunks: int, count: int) -> None:
+        nonlocal total
+        total += count
+        show(stage, done, chunks, total, None)
+
+    return on_chunk
 
 
 def _silent(*_: object) -> None:
@@ -142,3 +170,28 @@ class _Lines:
         share = f" of {total:,} ({100 * done / total:.0f} %)" if total else ""
         rate = f", {size(size_done / (now - started))}/s" if now - started > 0.2 else ""
         click.echo(f"{stage}: {done:,}{share}" + (f", {size(size_done)}{rate}" if size_done else ""), err=True)
+
+
+def empty_figure(plot: Path) -> Any:
+    """Return an empty figure, made before the work begins, so that a missing package or folder is an error at once.
+
+    Raises `UsageError`, `MissingExtraError`.
+    """
+    if plot.suffix.lower() not in _ENDINGS:
+        raise UsageError(f"{plot}: the name of a drawing ends in {', '.join(_ENDINGS)}")
+    if not plot.absolute().parent.is_dir():
+        raise UsageError(f"{plot}: there is no folder {plot.parent}")
+    try:
+        return importlib.import_module("matplotlib.figure").Figure(figsize=(8, 5), layout="constrained")
+    except ImportError as error:
+        raise MissingExtraError("--plot needs the package matplotlib: pip install 'brand-data[tools]'") from error
+
+
+def save_figure(figure: Any, plot: Path) -> None:
+    """Write the figure. Raises `StorageError`."""
+    from brand.formats.publish import (
+        storage_errors,  # not above: `brand doctor` runs without the packages that it needs
+    )
+
+    with storage_errors(plot, "cannot write"):
+        figure.savefig(plot)

@@ -10,15 +10,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import click
 
 from brand.cli.dataset import DATA_SET
-from brand.cli.drawing import empty_figure, save_figure
-from brand.cli.output import Meter, echo, meter, print_json, size
+from brand.cli.output import Meter, echo, empty_figure, meter, new_table, print_json, save_figure, size
 from brand.errors import counted
 from brand.formats.constants import MANIFEST_NAME
 from brand.formats.manifest import read_manifest
 from brand.storage.io.location import located
-from brand.storage.profile.probe import SECONDS, Measurement, Report, take_measurement
-from brand.storage.profile.probestore import SECONDS as STORE_SECONDS
-from brand.storage.profile.probestore import StoreProbe
+from brand.storage.profile.probe import SECONDS, STORE_SECONDS, Measurement, Report, StoreProbe, take_measurement
 from brand.storage.profile.profile import ENOUGH, Profile, best_depth, save_profile, stripe_bytes, stripe_length
 from brand.stores.url import parse_url
 
@@ -135,10 +132,7 @@ def _show(path: Path | str, measured: Measurement, samples: _Samples | None) -> 
 
 
 def _table(found: Profile) -> Table:
-    from rich.table import Table
-
-    table = Table(box=None, padding=(0, 3, 0, 0), title="MB/s by read size and reads in flight", title_justify="left")
-    table.title_style = "bold"
+    table = new_table("MB/s by read size and reads in flight", header=True)
     table.add_column("read size", justify="right")
     for depth in found.depths:
         table.add_column(f"{depth}", justify="right")
@@ -149,14 +143,11 @@ def _table(found: Profile) -> Table:
 
 def _curve(found: Profile) -> Table:
     """Draw a bar for each read size, at the best number of reads in flight. A line marks the target speed."""
-    from rich.table import Table
-
     depth = best_depth(found)
     speeds = found.bytes_per_s[found.depths.index(depth)]
     target = ENOUGH * found.sequential
     title = f"\nWith {depth} in flight; the line is {100 * ENOUGH:.0f} % of sequential, {_speed(target)} MB/s"
-    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), title=title, title_justify="left")
-    table.title_style = "bold"
+    table = new_table(title)
     table.add_column(justify="right")
     table.add_column(justify="right")
     table.add_column()
@@ -215,7 +206,6 @@ def _draw(found: Profile, figure: Any) -> None:
 
 
 def _binary(count: int) -> str:
-    """Format a read size in the units in which people choose it: 384 KiB."""
     if round(count / 1024) < 1024:
         return f"{count / 1024:.0f} KiB"
     return f"{count / (1 << 20):.1f} MiB".replace(".0 ", " ")

@@ -1,4 +1,4 @@
-"""`brand serve DST`."""
+"""`brand serve DST` runs the data server of a node, and `brand launch DST` those of several nodes."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import errno
 import logging
 import os
 import secrets
+import shlex
 import signal
 import sys
-from collections.abc import Callable
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any, Final, TextIO, TypeVar
 
@@ -18,8 +19,10 @@ import click
 from brand.cli.dataset import DATA_SET
 from brand.cli.output import echo, size
 from brand.cluster import serving
-from brand.cluster.launcher import NODE
-from brand.errors import StorageError, UsageError
+from brand.cluster.launcher import NODE, Serving, Start, free_ports, in_namespaces, on_ports, over_ssh, parse_hosts
+from brand.cluster.namespaces import namespaces
+from brand.cluster.supervisor import Supervisor
+from brand.errors import StorageError, UsageError, counted
 from brand.node.serve.http import HttpPort, check_where, derived_token
 from brand.node.serve.process import tune_server_process
 from brand.node.serve.server import NodeServer
@@ -32,6 +35,7 @@ from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.io.files import no_descriptor_left
 
 _MAX_TOKEN: Final = 4096
+_TOKEN_BYTES: Final = 32
 _NO_TOKEN: Final = (
     "nodes that serve each other need a token, the same for all: make one with `(umask 077; openssl rand -hex 32 >"
     " token.txt)`, and give --token-file token.txt, or have it in the environment variable BRAND_TOKEN"
@@ -48,7 +52,6 @@ class EnvironmentOnly(click.Option):
 
 
 def memory_options(command: _F) -> _F:
-    """Add the options for the memory of a node."""
     own = "Memory for samples: 2GB, or a share of the data such as 0.25. Default: a quarter of what is free."
     others = "How much of --memory other nodes may fill: 200MB, or a share of it. Default: 0.1."
     wanted = click.option("--memory", help=own, callback=_check_memory)
@@ -56,7 +59,6 @@ def memory_options(command: _F) -> _F:
 
 
 def cache_option(command: _F) -> _F:
-    """Add the option for the cache folder of a node."""
     meaning = "Keep what was read in this folder on a local disk. Default size: what is free, less 5 % and 5 GB."
     return click.option("--cache", metavar="FOLDER[:SIZE]", help=meaning, callback=check_cache)(command)
 
@@ -101,7 +103,6 @@ def _check_memory(_: click.Context, option: click.Parameter, memory: str | None)
 
 
 def http_option(command: _F) -> _F:
-    """Add the option for the HTTP port of a node."""
     meaning = "Show statistics there: a page, and /metrics for Prometheus. Without a host: on this machine only."
     return click.option("--http", metavar="[HOST:]PORT", help=meaning, callback=_check_http)(command)
 
@@ -215,7 +216,6 @@ def _server(spec: ServerSpec) -> NodeServer:
 
 
 def _run(server: NodeServer, member: Member | None, peers: list[str], *, until_eof: bool) -> None:
-    """Serve until the server is stopped."""
     if until_eof:
         serving.stop_at_end_of(sys.stdin.fileno(), server.stop)
     if member is None:
@@ -277,5 +277,96 @@ def as_memory(memory: str | None) -> str | float | None:
 
 
 def say(line: str) -> None:
-    """Print a line for people, on standard error."""
     echo(line, err=True)
+
+
+@click.command()
+@click.argument("dst", type=DATA_SET)
+@click.option("--nodes", type=click.File(), metavar="FILE", help="Hosts, one [user@]host[:port] a line; port 7070.")
+@click.option("--local", type=click.IntRange(1, 1000), metavar="K", help="K nodes on this machine instead.")
+@click.option("--namespaces", "apart", is_flag=True, help="With --local: each in a network namespace (needs root).")
+@click.option("--rate", help="With --namespaces: how fast each link is, such as 1gbit.")
+@memory_options
+@cache_option
+@decoding_options
+@click.option("--address", help="Where nodes listen, unix:@NAME. Default: a name made from the data set and the node.")
+@tls_options
+@http_option
+@click.option("--ssh", metavar="COMMAND", default="ssh", show_default=True, help="The ssh command, with its options.")
+@click.option("--python", metavar="COMMAND", help="Python on the hosts. Default: python3; with --local, this one.")
+def launch(
+    dst: Path | str,
+    *,
+    nodes: TextIO | None,
+    local: int | None,
+    apart: bool,
+    rate: str | None,
+    ssh: str,
+    python: str | None,
+    decoded_memory: str | None,
+    decode_workers: int | None,
+    **passed: str | None,
+) -> None:
+    """Start data servers of DST on several hosts until Ctrl-C.
+
+    DST is the same path or URL on every host; {node} in it, in --cache, --address, --http and the TLS files stands for
+    0 to K-1. A training on a host attaches with BrandDataset(DST, server=ADDRESS). The addresses are printed when all
+    nodes are ready.
+
+    If a node ends before all are ready, all nodes are stopped. If a node ends later, the other nodes continue.
+    """
+    check_tls(passed["tls_cert"], passed["tls_key"], passed["tls_ca"])
+    options = {f"--{name.replace('_', '-')}": value for name, value in passed.items()}
+    decoding_of(decoded_memory, decode_workers)
+    options |= {
+        "--decoded-memory": decoded_memory,
+        "--decode-workers": None if decode_workers is None else str(decode_workers),
+    }
+    paths = {name: value for name, value in options.items() if name.startswith(("--tls", "--cache")) and value}
+    options |= {name: os.path.abspath(value) for name, value in paths.items()}
+    serving = Serving(os.path.abspath(dst) if isinstance(dst, Path) else dst, options)
+    starts: list[Start] = []
+
+    def ready(addresses: list[str]) -> None:
+        say(f"{counted(len(starts), 'node')} ready, until Ctrl-C; attach with")
+        for node, (start, address) in enumerate(zip(starts, addresses, strict=True)):
+            say(f'  node {node} at {start.where}: BrandDataset("{serving.folder(node)}", server="{address}")')
+        echo(" ".join(addresses))
+
+    with closing(Supervisor(secrets.token_hex(_TOKEN_BYTES), say, ready)) as supervisor:
+        for name in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(name, lambda *_: supervisor.stop())
+        with _starts(serving, nodes, local, ssh, python, rate, apart=apart) as found:
+            starts += found
+            supervisor.run(starts)
+
+
+@contextmanager
+def _starts(
+    serving: Serving,
+    nodes: TextIO | None,
+    local: int | None,
+    ssh: str,
+    python: str | None,
+    rate: str | None,
+    *,
+    apart: bool,
+) -> Iterator[list[Start]]:
+    """Yield the command that starts each node. Its port or namespace exists during the block. Raises `UsageError`."""
+    if (nodes is None) == (local is None):
+        raise UsageError("on which hosts? Give --nodes FILE, or --local K for K nodes on this machine")
+    if (apart and local is None) or (rate is not None and not apart):
+        raise UsageError("--rate goes with --namespaces, and --namespaces with --local")
+    if nodes is not None:
+        hosts = parse_hosts(nodes.read(), nodes.name)
+        yield over_ssh(serving, hosts, python or "python3", shlex.split(ssh))
+    elif apart:
+        with namespaces(local or 0, rate) as spaces:
+            yield in_namespaces(serving, spaces, python or sys.executable)
+    else:
+        for name, more in (("--address", "-" + NODE), ("--http", NODE)):
+            value = serving.options[name]
+            if value is not None and NODE not in value:
+                raise UsageError(f"{name} {value}: nodes on one machine need one each, such as {value}{more}")
+        with free_ports(local or 0) as ports:
+            yield on_ports(serving, ports, python or sys.executable)

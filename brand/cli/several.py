@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 
 from brand.chunker import Options, Report
 from brand.chunker.distributed import Job, Task, TaskReport, run_task, seal
 from brand.chunker.plan.report import OnProgress
+from brand.cli.dataset import options
 from brand.cli.output import chunk_run, duration, echo, size
 from brand.errors import UsageError, counted
 
@@ -24,30 +25,23 @@ class _TaskNumber(click.ParamType[Task]):
     name = "task"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Task:
-        """Parse a task. The error lists the allowed forms."""
         try:
             return value if isinstance(value, Task) else Task.parse(str(value))
         except UsageError as error:
             self.fail(str(error), param, ctx)
 
 
-def several_machines(command: Command) -> Command:
-    """Add the options. The command receives them as `part`, `engine` and `address`."""
-    for option in (
-        click.option("--address", help="With --engine ray: the cluster (default: RAY_ADDRESS, or a new one here)."),
-        click.option(
-            "--engine", type=click.Choice(["ray"]), help="Let a Ray cluster make the chunks, then finish DST."
-        ),
-        click.option(
-            "--task",
-            type=_TaskNumber(),
-            metavar="K/N",
-            help="Make only part K of N, counted from 0, beside other machines that see SRC and DST; `brand seal DST`"
-            " finishes it.",
-        ),
-    ):
-        command = option(command)
-    return command
+several_machines: Final = options(
+    click.option(
+        "--task",
+        type=_TaskNumber(),
+        metavar="K/N",
+        help="Make only part K of N, counted from 0, beside other machines that see SRC and DST; `brand seal DST`"
+        " finishes it.",
+    ),
+    click.option("--engine", type=click.Choice(["ray"]), help="Let a Ray cluster make the chunks, then finish DST."),
+    click.option("--address", help="With --engine ray: the cluster (default: RAY_ADDRESS, or a new one here)."),
+)
 
 
 def one_machine(command: Command) -> Command:
@@ -98,7 +92,6 @@ def convert_together(
 
 
 def print_part(report: TaskReport) -> None:
-    """Print the result of a task, and the tasks that remain."""
     if report.chunks:
         which = chunk_run(report.first, report.first + report.chunks - 1)
         echo(

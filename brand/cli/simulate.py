@@ -14,9 +14,8 @@ from click.core import ParameterSource
 
 from brand.chunker.plan.plan import Layout, chunk_samples
 from brand.cli.dataset import DATA_SET
-from brand.cli.drawing import empty_figure, save_figure
 from brand.cli.jobs import JobsQuery, show_jobs
-from brand.cli.output import duration, echo, print_json, size
+from brand.cli.output import duration, echo, empty_figure, new_table, print_json, save_figure, size
 from brand.cli.serve import as_memory
 from brand.errors import UsageError, counted
 from brand.node.setup.memory import check_unit, parse_size
@@ -37,8 +36,8 @@ _MOST_ROWS: Final = 100
 _WIDTH: Final = 240
 """Width for all columns: a narrow terminal wraps lines, which is easier to read than wrapped cells."""
 _ASSUMED: Final = f"{DEFAULT} (assumed)"
-_OF_JOBS: Final = {
-    *(
+_OF_JOBS: Final = frozenset(
+    (
         "dst",
         "samples",
         "mean_bytes",
@@ -51,7 +50,7 @@ _OF_JOBS: Final = {
         "plot",
         "as_json",
     )
-}
+)
 """Options that `--job` accepts."""
 _UNSAID: Final = {"chosen", "0"}
 """Values of options that are not used."""
@@ -124,10 +123,9 @@ def simulate(
     """
     if job:
         _check_alone()
-        asked = _of_jobs(job, policies, given)
-        show_jobs(
-            _with_storage(_data(dst, given["samples"], given["mean_bytes"], None), dst), asked, plot, as_json=as_json
-        )
+        data = _data(dst, given["samples"], given["mean_bytes"], None)
+        data = replace(data, facts=replace(data.facts, read_bytes=_default_storage(dst)[1].stripe_bytes))
+        show_jobs(data, _of_jobs(job, policies, given), plot, as_json=as_json)
         return
     if policies is not None or given["decoded_memory"] is not None:
         raise UsageError("--policies and --decoded-memory belong to jobs: give --job, too")
@@ -137,9 +135,8 @@ def simulate(
     cases = _cases(dst, given)
     rows = [_CaseRow(case, named, answer(data, case)) for case, named in cases]
     if as_json:
-        print_json(
-            {"samples": data.samples, "stored_bytes": data.stored_bytes, "rows": [_facts(r, price) for r in rows]}
-        )
+        facts = [_facts(row, price) for row in rows]
+        print_json({"samples": data.samples, "stored_bytes": data.stored_bytes, "rows": facts})
     else:
         _show(data, rows, price)
     if plot and figure:
@@ -150,7 +147,6 @@ def simulate(
 
 
 def _check_alone() -> None:
-    """Raise `UsageError` if the user gave an option that jobs do not use."""
     context = click.get_current_context()
     for parameter in context.command.params:
         name = parameter.name or ""
@@ -186,12 +182,7 @@ def _of_jobs(jobs: tuple[str, ...], policies: str | None, given: dict[str, Any])
     return JobsQuery(jobs, chosen, memories, given["decoded_memory"], given["decode"] / 1000, given["epochs"])
 
 
-def _with_storage(data: Data, dst: Path | str | None) -> Data:
-    return replace(data, facts=replace(data.facts, read_bytes=_default_storage(dst)[1].stripe_bytes))
-
-
 def _cases(dst: Path | str | None, given: dict[str, Any]) -> list[tuple[Case, dict[str, str]]]:
-    """Return all combinations of the user's values, and the name of each value."""
     memories = _values("memory", given, "0.25", _memory)
     caches = _values("cache", given, "0", _cache)
     storages = _values("storage", given, None, _storage) or [_default_storage(dst)]
@@ -210,24 +201,10 @@ def _cases(dst: Path | str | None, given: dict[str, Any]) -> list[tuple[Case, di
             if not isinstance(chosen, Stripes):
                 raise UsageError(f"--stripe belongs to order stripes: leave it out, or leave out {order[0]}")
             chosen = Stripes(length=stripe[1])
-        machine = Machine(
-            storage[1],
-            cache_storage,
-            given["network"] * 1e9 / 8,
-            given["train"] or math.inf,
-            given["decode"] / 1000,
-            given["threads"],
-        )
-        case = Case(
-            machine,
-            memory[1],
-            cache=cache[1],
-            order=chosen,
-            nodes=count[1],
-            ranks=given["ranks"],
-            batch=given["batch"],
-            epochs=given["epochs"],
-        )
+        network, train = given["network"] * 1e9 / 8, given["train"] or math.inf
+        machine = Machine(storage[1], cache_storage, network, train, given["decode"] / 1000, given["threads"])
+        same = {name: given[name] for name in ("ranks", "batch", "epochs")}
+        case = Case(machine, memory[1], cache=cache[1], order=chosen, nodes=count[1], **same)
         named = {"memory": memory, "cache": cache, "storage": storage, "order": order}
         named |= {"stripe": stripe, "nodes": count}
         cases.append((case, {name: each[0] for name, each in named.items()}))
@@ -270,11 +247,7 @@ def _protocol(text: str) -> Stripes | Slots | Uniform | Pool:
     name, colon, chunks = text.partition(":")
     if name == "pool" and chunks.isdecimal() and int(chunks):
         return Pool(int(chunks))
-    known: dict[str, Stripes | Slots | Uniform] = {
-        "stripes": Stripes(),
-        "slots": Slots(),
-        "uniform": Uniform(),
-    }
+    known: dict[str, Stripes | Slots | Uniform] = {"stripes": Stripes(), "slots": Slots(), "uniform": Uniform()}
     if name not in known or colon:
         raise UsageError(f"--order {text}: give stripes, slots, uniform, or pool:8 for pools of 8 chunks")
     return known[name]
@@ -324,9 +297,7 @@ def _show(data: Data, rows: list[_CaseRow], price: Price) -> None:
 
 
 def _table(rows: list[_CaseRow], varying: list[str], price: Price) -> Table:
-    from rich.table import Table
-
-    table = Table(box=None, padding=(0, 3, 0, 0))
+    table = new_table(header=True)
     waits = rows[0].case.machine.train_per_s < math.inf
     several, caches = any(row.case.nodes > 1 for row in rows), any(row.case.cache for row in rows)
     names = [*varying, "epoch 1", "later", *(["waits"] if waits else []), "cached", "read", "reads", "direct"]
@@ -348,7 +319,6 @@ def _table(rows: list[_CaseRow], varying: list[str], price: Price) -> Table:
 
 
 def _sentences(rows: list[_CaseRow], varying: list[str]) -> list[str]:
-    """Return sentences with the result of the table and its assumptions."""
     first, said = rows[0], []
     good = [row for row in rows if row.answer.later.seconds <= _NEAR * row.answer.later.training]
     if first.case.machine.train_per_s < math.inf and 0 < len(good) < len(rows):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from brand.cli.output import duration, echo, print_json, size
+from brand.cli.output import duration, echo, new_table, print_json, size
 from brand.errors import ServerError, UsageError, counted
 from brand.node.client.connector import look_at
 from brand.node.serve.http import HttpPort
@@ -37,15 +37,7 @@ _KINDS: Final = {"cached": "green", "samples of this epoch": "cyan", "being copi
 @click.option("--json", "as_json", is_flag=True, help="Print all counters as JSON, once.")
 @click.option("--web", is_flag=True, help="Show a page in the browser, until Ctrl-C.")
 @click.option("--http", metavar="[HOST:]PORT", help="With --web: where the page is served. Default: any free port.")
-def top(
-    address: str | None,
-    *,
-    interval: float,
-    once: bool,
-    as_json: bool,
-    web: bool,
-    http: str | None,
-) -> None:
+def top(address: str | None, *, interval: float, once: bool, as_json: bool, web: bool, http: str | None) -> None:
     """Watch the rates, reads, memory and stalls of a data server.
 
     Without ADDRESS, watch the only running server of this user.
@@ -118,9 +110,7 @@ def _only_server() -> str:
 
 
 def _view(facts: dict[str, Any], before: dict[str, Any] | None, interval: float) -> RenderableType:
-    """Return the whole view, with rates since `before`, or since the server started."""
     from rich.console import Group
-    from rich.table import Table
     from rich.text import Text
 
     earlier = before or dict.fromkeys(facts, 0)
@@ -130,7 +120,7 @@ def _view(facts: dict[str, Any], before: dict[str, Any] | None, interval: float)
         change: float = (facts[name] - earlier[name]) / seconds
         return change
 
-    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    table = new_table()
     rows = {
         "data set": f"{facts['data_set']}, {size(facts['data_bytes'])}",
         "server": f"{facts['address']}, process {facts['process']}, up {duration(facts['uptime_s'])}",
@@ -168,7 +158,6 @@ def _view(facts: dict[str, Any], before: dict[str, Any] | None, interval: float)
 
 
 def _job(job: dict[str, Any]) -> str:
-    """Format the progress of a job relative to the others."""
     if job["sets_the_pace"]:
         place = ", sets the pace"
     elif job["behind"] is None or not job["joins"]:
@@ -179,7 +168,6 @@ def _job(job: dict[str, Any]) -> str:
 
 
 def _store(store: dict[str, int], before: dict[str, int] | None, seconds: float) -> str:
-    """Format the requests to the object store."""
     earlier = before or dict.fromkeys(store, 0)
     requests, came = ((store[name] - earlier[name]) / seconds for name in ("requests", "bytes"))
     in_all = f"{counted(store['requests'], 'request')} and {size(store['bytes'])} in all"
@@ -187,7 +175,6 @@ def _store(store: dict[str, int], before: dict[str, int] | None, seconds: float)
 
 
 def _cache(cache: dict[str, Any], before: dict[str, Any] | None, seconds: float) -> str:
-    """Format the contents of the cache folder, and the rates at which it is read and filled."""
     earlier = before or {"read_bytes": 0, "written_bytes": 0}
     read, written = ((cache[name] - earlier[name]) / seconds for name in ("read_bytes", "written_bytes"))
     held = f"{size(cache['used'])} of {size(cache['limit'])}, {cache['state']}"
@@ -203,24 +190,21 @@ def _prepared(prepared: dict[str, int], before: dict[str, int] | None, seconds: 
 
 
 def _nodes(cluster: dict[str, Any]) -> str:
-    """Format this node, and the other nodes that it cannot reach."""
     missing = sorted(set(range(cluster["nodes"])) - {cluster["node"], *cluster["reachable"]})
     others = f"not reachable: {', '.join(map(str, missing))}" if missing else "all others reachable"
     return f"node {cluster['node']} of {cluster['nodes']}, {others}"
 
 
 def _memory(memory: dict[str, int]) -> RenderableType:
-    """Draw the arena as a bar by kind."""
-    from rich.table import Table
     from rich.text import Text
 
     held = max(0, memory["used"] - memory["cached"] - memory["leased"])
     amounts = dict(zip(_KINDS, (memory["cached"], held, memory["leased"], memory["free"]), strict=True))
-    bar, legend = Text(), Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    bar, legend = Text(), new_table()
     for kind, amount in amounts.items():
         bar.append("█" * round(_BAR * amount / memory["limit"]), _KINDS[kind])
         legend.add_row(Text("█", _KINDS[kind]), kind, size(amount))
-    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    table = new_table()
     table.add_row("[bold]memory[/bold]", size(memory["limit"]), bar)
     table.add_row("", "", legend)
     return table

@@ -6,9 +6,9 @@
     compact    segments are written again without their deleted samples
     redact     delete, compact, and the old files are removed, with a report
 
-Each makes a new version (docs/format.md, section 11); `home` publishes it, whole or not at all. `finding` finds the
-samples of keys and indices, `rewriting` writes a segment without some samples, and `destroying` removes versions with
-their files.
+Each makes a new version (docs/format.md, section 11); `home` publishes it, whole or not at all, lists all versions, and
+removes versions with their files. `changes` has the changes that write no segment: `delete`, `undelete`, `overlay`;
+`rewriting` has `compact` and `redact`.
 """
 
 from brand.collect.append import append_audio as append_audio
@@ -16,13 +16,13 @@ from brand.collect.append import append_data_set as append_data_set
 from brand.collect.append import append_from as append_from
 from brand.collect.append import append_images as append_images
 from brand.collect.append import append_samples as append_samples
-from brand.collect.compact import compact as compact
-from brand.collect.deletion import delete as delete
-from brand.collect.deletion import undelete as undelete
-from brand.collect.finding import NamedSamples as NamedSamples
-from brand.collect.listing import versions as versions
-from brand.collect.overlaying import overlay as overlay
-from brand.collect.redaction import redact as redact
+from brand.collect.changes import NamedSamples as NamedSamples
+from brand.collect.changes import delete as delete
+from brand.collect.changes import overlay as overlay
+from brand.collect.changes import undelete as undelete
+from brand.collect.home import versions as versions
+from brand.collect.rewriting import compact as compact
+from brand.collect.rewriting import redact as redact
 
 __all__ = [
     "NamedSamples",

@@ -28,16 +28,14 @@ from brand.chunker.sources.request import Target
 from brand.collect.home import STAGING, Writer, collection_folder, joined, kept, make_folder, staged, writing
 from brand.errors import SchemaError, UsageError, counted
 from brand.formats.compression import Compression
-from brand.formats.constants import MANIFEST_NAME, chunk_name
-from brand.formats.manifest import Manifest, read_manifest
-from brand.formats.publish import sync_folder
+from brand.formats.constants import MANIFEST_NAME
+from brand.formats.manifest import read_manifest
 from brand.formats.version import PartOf, Version
 from brand.printable import printable
 from brand.storage.dataset.dataset import StoredDataSet
-from brand.storage.io.location import Collected, FolderLocation, located
-from brand.storage.io.versions import is_collection, numbers, present_version
-from brand.storage.maintenance import progress
-from brand.storage.maintenance.copies import link_or_copy
+from brand.storage.io import frontback
+from brand.storage.io.location import Collected, FolderLocation, is_collection, located, numbers, present_version
+from brand.storage.maintenance.copies import place_files
 
 Convert = Callable[[str, Options], Report]
 """Writes a data set to a folder, with these options."""
@@ -114,7 +112,7 @@ def append_samples(
 
 
 def append_data_set(
-    path: Target, collection: Target, *, copy: bool = False, on_chunk: progress.OnChunk = progress.silent
+    path: Target, collection: Target, *, copy: bool = False, on_chunk: frontback.OnChunk = frontback.silent
 ) -> Version:
     """Add a finished data set to a collection, or begin one with it. Its files become hard links if possible.
 
@@ -131,10 +129,15 @@ def append_data_set(
         raise UsageError(f"{os.fspath(path)} is {what}: only a whole data set in a folder becomes a segment")
     folder = collection_folder(collection, new=True)
     if _has_versions(folder):
-        _check_fits(folder, data)
+        _check_alike(StoredDataSet(Collected(folder, present_version(folder))), data)
     make_folder(folder)
+
+    def on_placed(number: int, _: object) -> None:
+        on_chunk(number + 1, data.header.chunks, int(data.chunk_rows["file_size"][number]))
+
     with staged(folder, "data-set") as work:
-        _take_over(data, work / "made", copy=copy, on_chunk=on_chunk)
+        chunks = range(data.header.chunks)
+        place_files(data, work / "made", chunks, work / "copy", copy=copy, on_placed=on_placed)
         with writing(folder) as writer:
             return _add(writer, work / "made", f"data set {printable(os.path.abspath(path))}")
 
@@ -208,7 +211,6 @@ def _has_versions(folder: Path) -> bool:
 
 
 def _options(folder: Path, options: Options | None) -> Options:
-    """Return the options of a conversion whose result joins a collection."""
     options = options or Options()
     if not _has_versions(folder):
         return options
@@ -226,10 +228,6 @@ def _like(data: StoredDataSet) -> Like:
     return Like(header.schema, header.classes, header.chunk_size, compression)
 
 
-def _check_fits(folder: Path, data: StoredDataSet) -> None:
-    _check_alike(StoredDataSet(Collected(folder, present_version(folder))), data)
-
-
 def _check_alike(known: StoredDataSet, data: StoredDataSet) -> None:
     """Raise `SchemaError` if a data set cannot be a segment next to the existing ones."""
     like = _like(known)
@@ -242,21 +240,3 @@ def _check_alike(known: StoredDataSet, data: StoredDataSet) -> None:
         )
     if data.dictionary != like.compression.dictionary:
         raise SchemaError(f"{data.name} is compressed with another dictionary than the collection. {again}")
-
-
-def _take_over(data: StoredDataSet, out: Path, *, copy: bool, on_chunk: progress.OnChunk) -> None:
-    """Make a data set at `out` of links to the files of another one, or of copies; its manifest last."""
-    manifest: Manifest = data.manifest
-    spare = out.parent / "copy"
-    for name in (*manifest.files, *manifest.companions):
-        (out / name).parent.mkdir(parents=True, exist_ok=True)
-        link_or_copy(data.path / name, out / name, spare, copy=copy)
-    (out / "chunks").mkdir()
-    for number in range(manifest.header.chunks):
-        data.check_file_size(number)
-        link_or_copy(data.path / chunk_name(number), out / chunk_name(number), spare, copy=copy)
-        on_chunk(number + 1, manifest.header.chunks, int(data.chunk_rows["file_size"][number]))
-    for place in {out / "chunks", *((out / name).parent for name in (*manifest.files, *manifest.companions))}:
-        sync_folder(place)
-    link_or_copy(data.path / MANIFEST_NAME, out / MANIFEST_NAME, spare, copy=copy)
-    sync_folder(out)

@@ -8,26 +8,33 @@
 A version is linked to its name last, and link(2) refuses a name that is taken. So a kill at any moment leaves the old
 version or the new one. Long work (conversions, rewriting) is done before, in a folder below `staging/`; `staged` holds
 the lock of such a folder.
+
+`forget_before` removes versions, with the files that only they need, for `compact --forget`. For `redact`, an intent in
+`staging/redact.json` is written before its version is published, and each later writer carries it out
+(`finish_destroying`): so a kill between the two leaves no bytes that a report calls destroyed.
 """
 
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import secrets
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.collect.destroying import finish_destroying
-from brand.errors import StorageError, UsageError, counted
+from brand.chunker.sources.request import Target
+from brand.errors import LayoutError, StorageError, UsageError, counted
 from brand.formats.constants import MANIFEST_NAME, VERSIONS_NAME
+from brand.formats.manifest import read_manifest
 from brand.formats.publish import publish_bytes, storage_errors, sync_folder
 from brand.formats.version import (
     Listed,
@@ -42,10 +49,10 @@ from brand.formats.version import (
     version_name,
 )
 from brand.storage.dataset.joined import JoinedIndex
-from brand.storage.io.location import Collected
-from brand.storage.io.versions import is_collection, named_version, numbers, present_version
+from brand.storage.io.location import Collected, is_collection, named_version, numbers, present_version
 from brand.stores.url import is_url
 
+INTENT_NAME: Final = "staging/redact.json"
 MOST_PARTS: Final = 256
 """Segments that hold samples: each needs two descriptors of every process that reads."""
 WAIT_S: Final = 60.0
@@ -55,6 +62,66 @@ KEPT: Final = "append-"
 """Prefix of staged folders that are not removed: conversions that were stopped, which the same command continues."""
 _POLL_S: Final = 0.05
 _FOLDERS: Final = (VERSIONS_NAME, "parts", "lists", STAGING)
+
+
+def forget_before(folder: Path, version: Version) -> int:
+    """Remove all older versions, and the files that only they name.
+
+    Returns the bytes freed. The caller has the lock.
+    """
+    older = [number for number in numbers(folder) if number < version.number]
+    return _remove(folder, [read_version(folder, number) for number in older], [version])
+
+
+def write_intent(folder: Path, report: dict[str, Any], versions: Sequence[int], to: Path) -> None:
+    """Record the versions to remove after the version of the report is published."""
+    intent = {"report": report, "version": report["version"], "versions": list(versions), "to": str(to)}
+    publish_bytes(folder / INTENT_NAME, json.dumps(intent, ensure_ascii=False).encode())
+
+
+def finish_destroying(folder: Path) -> dict[str, Any] | None:
+    """Carry out an intent, if there is one. Returns the report of the redaction. The caller has the lock.
+
+    If the version of the redaction was not published, nothing happened, and the intent is removed.
+    """
+    path = folder / INTENT_NAME
+    if not path.exists():
+        return None
+    try:
+        intent = json.loads(path.read_bytes())
+        version, old, to = int(intent["version"]), set(map(int, intent["versions"])), Path(intent["to"])
+        report = dict(intent["report"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise LayoutError(f"the intent of a redaction is damaged: {error!r}", path=path) from error
+    known = numbers(folder)
+    if not known or known[-1] < version:
+        path.unlink()
+        return None
+    versions = [read_version(folder, number) for number in known]
+    _remove(folder, [each for each in versions if each.number in old], [v for v in versions if v.number not in old])
+    for each in report["parts"]:  # if an earlier attempt was killed after the versions
+        shutil.rmtree(folder / part_name(each["destroyed"]), ignore_errors=True)
+    report |= {"finished": True}
+    publish_bytes(to, json.dumps(report, indent=1, ensure_ascii=False).encode() + b"\n")
+    path.unlink()
+    return report
+
+
+def _remove(folder: Path, old: Sequence[Version], left: Sequence[Version]) -> int:
+    """Remove versions, then the segments and lists that no remaining version names. Returns their size in bytes."""
+    parts = {part.id for version in left for part in version.parts}
+    lists = {listed.name for version in left for listed in version.lists}
+    for version in old:
+        (folder / version_name(version.number)).unlink()
+    sync_folder(folder / "versions")
+    freed = 0
+    for name in sorted({part.name for version in old for part in version.parts if part.id not in parts and part.id}):
+        freed += sum(file.stat().st_size for file in (folder / name).rglob("*") if file.is_file())
+        shutil.rmtree(folder / name)
+    for name in sorted({listed.name for version in old for listed in version.lists} - lists):
+        freed += (folder / name).stat().st_size
+        (folder / name).unlink()
+    return freed
 
 
 def collection_folder(where: str | os.PathLike[str], *, new: bool = False) -> Path:
@@ -274,3 +341,56 @@ def _in_use(path: Path) -> bool:
         finally:
             os.close(lock)
     return False
+
+
+@dataclass(frozen=True)
+class Line:
+    """One version."""
+
+    number: int
+    id: str
+    samples: int
+    """Indices, deleted ones included."""
+    present: int
+    """Samples that are not deleted."""
+    parts: int
+    """Segments that hold samples."""
+    stored_bytes: int
+    """Stored bytes of its segments, deleted samples included."""
+    columns: tuple[str, ...]
+    """Names of the overlays."""
+    note: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the facts as plain values."""
+        return asdict(self)
+
+
+def versions(collection: Target) -> list[Line]:
+    """Return all versions, the present one last. Raises `UsageError`, `FormatError`."""
+    folder = collection_folder(collection)
+    sizes: dict[str, int] = {}
+    return [_line(folder, read_version(folder, number), sizes) for number in numbers(folder)]
+
+
+def unfinished(collection: Target) -> list[Path]:
+    """Return the folders of conversions that were stopped before they became a segment. Raises `UsageError`."""
+    folder = collection_folder(collection)
+    return sorted(path for path in (folder / STAGING).glob(f"{KEPT}*") if path.is_dir())
+
+
+def _line(folder: Path, version: Version, sizes: dict[str, int]) -> Line:
+    held = [part for part in version.parts if part.id is not None]
+    for part in held:
+        if part.name not in sizes:
+            sizes[part.name] = read_manifest(folder / part.name).stored_bytes
+    return Line(
+        number=version.number,
+        id=version.id,
+        samples=version.samples,
+        present=version.present,
+        parts=len(held),
+        stored_bytes=sum(sizes[part.name] for part in held),
+        columns=tuple(version.overlays),
+        note=version.note,
+    )

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from brand.orders.base.placement import unit_at, unit_count
 from brand.orders.order import Order
+from brand.reprs import Reprs
 
 FARTHEST: Final = 64
 """The most epochs that `NextUse` looks ahead."""
@@ -54,7 +55,7 @@ class Ranks:
         return [sample_of[start + rank :: self.replicas] for rank in self.here]
 
 
-class NextUse:
+class NextUse(Reprs, shows="_ahead _drawn"):
     """The next epoch in which these ranks draw each unit of `unit` samples. `last` is the number of the last epoch."""
 
     def __init__(self, order: Order, ranks: Ranks, unit: int, last: int) -> None:
@@ -62,9 +63,6 @@ class NextUse:
         self._ahead = min(FARTHEST, max(TURNS, round(TURNS / ranks.share)))
         self._drawn: dict[int, NDArray[np.uint8]] = {}
         """By epoch, a bit for each unit."""
-
-    def __repr__(self) -> str:
-        return f"NextUse({self._ahead} epochs ahead of which {sorted(self._drawn)} are made)"
 
     def _epochs(self, epoch: int) -> range:
         """Return the epochs to look at, after `epoch`."""
@@ -90,7 +88,7 @@ class NextUse:
         return until.astype(np.int64), until <= len(ahead)
 
 
-class Frequency:
+class Frequency(Reprs, shows="_at _last"):
     """The number of draws of each unit of `unit` samples by these ranks, in the epochs to `last`."""
 
     def __init__(self, order: Order, ranks: Ranks, unit: int, last: int) -> None:
@@ -99,9 +97,6 @@ class Frequency:
         self._draws, self._first = np.zeros(units, np.int64), np.zeros(units, np.int64)
         self._at: range | None = None
         """Epochs that were counted."""
-
-    def __repr__(self) -> str:
-        return f"Frequency(epochs {self._at} of those to {self._last} are counted)"
 
     def foresee(self, epoch: int) -> bool:
         """Count one more epoch, from `epoch` on. Return whether one was missing."""

@@ -56,7 +56,6 @@ class Order:
 
     @property
     def mapping(self) -> Mapping:
-        """The mapping from places to chunks to groups."""
         return self.policy.mapping(self.samples, self.chunk_size)
 
     @property
@@ -71,7 +70,6 @@ class Order:
 
     @property
     def grows(self) -> bool:
-        """Whether the order is decided while jobs draw."""
         return self.policy.grows
 
     def plan(self, epoch: int, joins: Sequence[Join] = ()) -> EpochPlan:

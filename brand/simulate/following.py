@@ -3,7 +3,7 @@
 A run of the simulation steps from event to event: a job begins an epoch, or ends its last one. At each event the
 pacemaker is elected: the fastest job, until it ends or another is a tenth faster. A job that begins an epoch joins the
 front. If another job becomes the pacemaker, all others join again, in the middle of their epochs. The draws of a job
-follow from its joins (`brand.orders.policies.following`). Time is counted in draws of a job whose speed is 1.
+follow from its joins (`brand.orders.policies.shared_policy`). Time is counted in draws of a job whose speed is 1.
 
 A sample that one job has drawn serves the next job that draws it, if memory holds it until then. A server holds a
 sample as long as a job will still draw it in an epoch that has begun. If memory is short, it first releases the samples
@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 from brand.orders.base.joins import LEAST_PACE, MOST_PACE, Join
 from brand.orders.base.mapping import Mapping
 from brand.orders.base.placement import unit_at, unit_count
-from brand.orders.policies.following import UNIT, JobDraws, Lap, follow, lap_of
-from brand.orders.policies.stripes import plan_stripes
+from brand.orders.policies.shared_policy import UNIT, JobDraws, Lap, follow, lap_of
+from brand.orders.policies.stripe_policy import plan_stripes
 
 FASTER: Final = 1.1
 """A job that is this many times as fast as the pacemaker replaces it."""

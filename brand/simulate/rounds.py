@@ -1,7 +1,7 @@
 """How much do several jobs read that draw by JOADER's rule, each at its own speed, epoch after epoch?
 
 A round is the time of one draw of the fastest job. In a round the jobs draw that are due (partial sampling,
-`brand.orders.joader.dependent`). Memory holds single elements; if it is full, the element that the fewest jobs still
+`brand.orders.joader.tree`). Memory holds single elements; if it is full, the element that the fewest jobs still
 need in their epochs is evicted. A job that begins an epoch needs all elements of its subset again.
 """
 
@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.orders.base.random import RandomStream, Words
-from brand.orders.joader.dependent import draw_rounds
-from brand.orders.joader.tree import Need, Tree
+from brand.orders.joader.tree import Need, Tree, draw_rounds
 from brand.simulate.following import Runner
 
 _ROUNDS: Final = 256

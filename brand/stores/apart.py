@@ -27,8 +27,7 @@ from typing import Any, Final, cast
 from brand.errors import BrandError, StorageError, pack_error, unpack_error
 from brand.pythonchild import start_helper
 from brand.stores.opening import open_store
-from brand.stores.store import Store
-from brand.stores.traffic import Traffic
+from brand.stores.store import Store, Traffic
 from brand.stores.url import parse_url
 
 _SIZE: Final = struct.Struct("<I")
@@ -72,7 +71,6 @@ class StoreProcess:
                 self._idle.get().close()
 
     def read(self, name: str, most: int) -> bytes:
-        """See `Store`."""
         return self._ask({"do": "read", "name": name, "most": most})
 
     def pieces(self, name: str, offset: int, size: int) -> Iterator[memoryview]:
@@ -83,14 +81,12 @@ class StoreProcess:
         """See `Store`. Returns None: the other process does not report sizes."""
 
     def write(self, name: str, data: bytes | Path, *, new: bool) -> None:
-        """See `Store`."""
         if isinstance(data, bytes):
             self._ask({"do": "write", "name": name, "new": new}, data)
         else:
             self._ask({"do": "write", "name": name, "new": new, "path": os.path.abspath(data)})
 
     def names(self, folder: str) -> Iterator[tuple[str, int]]:
-        """See `Store`."""
         found = json.loads(self._ask({"do": "names", "folder": folder}))
         yield from ((str(name), int(size)) for name, size in found)
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
+from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import timedelta
@@ -20,10 +21,8 @@ from typing import Any, Final
 
 from brand.errors import UsageError
 from brand.reprs import Reprs
-from brand.stores.eagerness import HedgePolicy
-from brand.stores.forking import note_use
 from brand.stores.reasons import failed, missing, replaced, too_long, too_short
-from brand.stores.traffic import Traffic
+from brand.stores.store import Traffic, note_use
 from brand.stores.url import Url
 
 PATIENCE_S: Final = 45.0
@@ -33,6 +32,12 @@ STALL_S: Final = 10.0
 EAGER_STALL_S: Final = 0.5
 """Like `STALL_S`, for the first tries of a range (`HedgePolicy`)."""
 _EAGER_TRIES: Final = 3
+_LATEST: Final = 64
+"""Number of recent ranges that are considered."""
+_MOST_LATE: Final = 8
+"""Maximum number of these that may exceed the short timeout."""
+_PAUSE: Final = 1000
+"""Number of ranges that are then requested with the long timeout."""
 _PASSING: Final = (errno.EIO, errno.ETIMEDOUT)
 """Errors after which an eager range is requested again with the long timeout."""
 _CONNECT_S: Final = 10.0
@@ -73,8 +78,40 @@ _ENDPOINTS: Final = (
 )
 
 
+class HedgePolicy(Reprs, shows="_late _pause"):
+    """Decides which ranges are first requested with a short timeout (hedged). Any number of threads may use it.
+
+    A store that answers within milliseconds delays one request in some hundreds by seconds. It is much faster to repeat
+    such a request at once than to wait for it. If the whole store is slow, repeated requests would only add load: then
+    no range is requested with the short timeout for a while.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._late: deque[bool] = deque(maxlen=_LATEST)
+        self._pause = 0
+
+    def next(self) -> bool:
+        with self._lock:
+            eager = not self._pause
+            self._pause = max(0, self._pause - 1)
+            return eager
+
+    def note(self, *, late: bool) -> None:
+        """Record that a range requested with the short timeout has arrived; `late`: it exceeded the timeout."""
+        with self._lock:
+            self._late.append(late)
+            if sum(self._late) > _MOST_LATE:
+                self._pause = _PAUSE
+                self._late.clear()
+
+
 def open_cloud(
-    url: Url, patience_s: float | None = None, headers: Mapping[str, str] | None = None, hosts: tuple[str, ...] = ()
+    url: Url,
+    traffic: Traffic,
+    patience_s: float | None = None,
+    headers: Mapping[str, str] | None = None,
+    hosts: tuple[str, ...] = (),
 ) -> CloudStore:
     """Return the store of a URL. Raises `UsageError`.
 
@@ -114,7 +151,7 @@ def open_cloud(
                 return stores.HTTPStore.from_url(url.root, **common)
 
     try:
-        return CloudStore(url, client(STALL_S, _MOST_TRIES), client(EAGER_STALL_S, _EAGER_TRIES))
+        return CloudStore(url, traffic, client(STALL_S, _MOST_TRIES), client(EAGER_STALL_S, _EAGER_TRIES))
     except UsageError:
         raise
     except Exception as error:  # noqa: BLE001 - the library raises many kinds for options that contradict
@@ -124,10 +161,9 @@ def open_cloud(
 class CloudStore(Reprs, shows="url _versions"):
     """A `Store` through stores of obstore: `client`, and `eager` for the first tries of ranges."""
 
-    def __init__(self, url: Url, client: Any, eager: Any) -> None:
-        self.url, self._client, self._eager = url, client, eager
+    def __init__(self, url: Url, traffic: Traffic, client: Any, eager: Any) -> None:
+        self.url, self.traffic, self._client, self._eager = url, traffic, client, eager
         self._eagerness = HedgePolicy()
-        self.traffic = Traffic()
         self._versions: dict[str, str] = {}
         """The ETag of each object at its first read."""
         self._sizes: dict[str, int] = {}
@@ -135,7 +171,6 @@ class CloudStore(Reprs, shows="url _versions"):
         self._lock = threading.Lock()
 
     def read(self, name: str, most: int) -> bytes:
-        """See `Store`."""
         parts, size = [], 0
         with self._asking(name):
             self.traffic.asked()
@@ -149,7 +184,6 @@ class CloudStore(Reprs, shows="url _versions"):
         return b"".join(parts)
 
     def pieces(self, name: str, offset: int, size: int) -> Iterator[memoryview]:
-        """See `Store`."""
         done = 0
         if size and self._eagerness.next():
             late = False
@@ -188,11 +222,9 @@ class CloudStore(Reprs, shows="url _versions"):
             raise too_short(self.url.child(name), offset, size, done)
 
     def size(self, name: str) -> int | None:
-        """See `Store`."""
         return self._sizes.get(name)
 
     def write(self, name: str, data: bytes | Path, *, new: bool) -> None:
-        """See `Store`."""
         size = len(data) if isinstance(data, bytes) else data.stat().st_size
         parts = {"use_multipart": size > _PART, "chunk_size": _PART, "max_concurrency": _PARTS_AT_ONCE}
         with self._asking(name):
@@ -207,7 +239,6 @@ class CloudStore(Reprs, shows="url _versions"):
             self._versions.pop(name, None)  # this process replaces the object itself, so a new ETag is no error
 
     def names(self, folder: str) -> Iterator[tuple[str, int]]:
-        """See `Store`."""
         start = len(self.url.key(""))
         with self._asking(folder):
             for some in self._client.list(self.url.key(folder) + "/"):

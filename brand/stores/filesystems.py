@@ -10,16 +10,15 @@ from typing import Any, Final
 
 from brand.errors import UsageError
 from brand.reprs import Reprs
-from brand.stores.forking import note_use
 from brand.stores.reasons import failed, missing, too_long, too_short
-from brand.stores.traffic import Traffic
+from brand.stores.store import Traffic, note_use
 from brand.stores.url import Url
 
 _PIECE: Final = 4 << 20
 """Bytes of one request. The library returns no part of an answer before all of it has arrived."""
 
 
-def open_file_system(url: Url) -> FileSystemStore:
+def open_file_system(url: Url, traffic: Traffic) -> FileSystemStore:
     """Return the store of a URL. Raises `UsageError`."""
     try:
         from fsspec.core import url_to_fs  # type: ignore[import-untyped,unused-ignore]
@@ -29,18 +28,16 @@ def open_file_system(url: Url) -> FileSystemStore:
         system, folder = url_to_fs(str(url))
     except (ValueError, ImportError) as error:
         raise UsageError(f"{url}: {failed(error, '').strerror}") from None
-    return FileSystemStore(url, system, str(folder))
+    return FileSystemStore(url, traffic, system, str(folder))
 
 
 class FileSystemStore(Reprs, shows="url"):
     """A `Store` through `system`, a file system of fsspec, below `folder`."""
 
-    def __init__(self, url: Url, system: Any, folder: str) -> None:
-        self.url, self._system, self._folder = url, system, folder
-        self.traffic = Traffic()
+    def __init__(self, url: Url, traffic: Traffic, system: Any, folder: str) -> None:
+        self.url, self.traffic, self._system, self._folder = url, traffic, system, folder
 
     def read(self, name: str, most: int) -> bytes:
-        """See `Store`."""
         with self._asking(name):
             self.traffic.asked()
             data: bytes = self._system.cat_file(self._path(name), start=0, end=most + 1)
@@ -50,7 +47,6 @@ class FileSystemStore(Reprs, shows="url"):
         return data
 
     def pieces(self, name: str, offset: int, size: int) -> Iterator[memoryview]:
-        """See `Store`."""
         for start in range(offset, offset + size, _PIECE):
             end = min(start + _PIECE, offset + size)
             with self._asking(name):
@@ -77,7 +73,6 @@ class FileSystemStore(Reprs, shows="url"):
                 self._system.put_file(str(data), self._path(name))
 
     def names(self, folder: str) -> Iterator[tuple[str, int]]:
-        """See `Store`."""
         with self._asking(folder), suppress(FileNotFoundError):
             for path, facts in self._system.find(self._path(folder), detail=True).items():
                 yield str(path)[len(self._folder) + 1 :], int(facts["size"])

@@ -6,12 +6,15 @@ commit, so a data set that gets a new commit meanwhile does not change here.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 from brand.errors import UsageError
 from brand.stores.cloud import CloudStore, open_cloud
 from brand.stores.reasons import failed, missing
+from brand.stores.store import Traffic
 from brand.stores.url import Url, parse_url
 
 _KINDS: Final = {"datasets": "dataset", "spaces": "space", "models": "model"}
@@ -19,7 +22,7 @@ _HOSTS: Final = ("hf.co", "huggingface.co")
 """The Hub's own hosts, to which it redirects reads."""
 
 
-def open_hub(url: Url, patience_s: float | None = None) -> CloudStore:
+def open_hub(url: Url, traffic: Traffic, patience_s: float | None = None) -> CloudStore:
     """Return the store of a URL of the Hub; it is read-only. Raises `UsageError`."""
     try:
         from huggingface_hub import HfApi, get_token
@@ -27,17 +30,13 @@ def open_hub(url: Url, patience_s: float | None = None) -> CloudStore:
     except ImportError:
         raise missing(url, "huggingface_hub", "huggingface_hub") from None
     kind, repository, revision, folder = _parts(url)
-    try:
+    with _asking(url):
         commit = HfApi().repo_info(repository, repo_type=kind, revision=revision, timeout=30).sha
-    except Exception as error:  # noqa: BLE001 - the library raises those of several others
-        raise UsageError(
-            f"{url}: it is not on the Hub, or the Hub does not answer: {failed(error, '').strerror}"
-        ) from None
     prefix = "" if kind == "model" else f"{url.host}/"
     token = get_token()
     headers = {"authorization": f"Bearer {token}"} if token else {}
     base = parse_url("/".join(part for part in (f"{ENDPOINT}/{prefix}{repository}/resolve/{commit}", folder) if part))
-    return open_cloud(base, patience_s, headers, _HOSTS)
+    return open_cloud(base, traffic, patience_s, headers, _HOSTS)
 
 
 def download(url: Url, names: str) -> Path:
@@ -50,15 +49,18 @@ def download(url: Url, names: str) -> Path:
     except ImportError:
         raise missing(url, "huggingface_hub", "huggingface_hub") from None
     kind, repository, revision, folder = _parts(url)
+    patterns = pattern_of(folder, names)
+    with _asking(url):
+        return Path(snapshot_download(repository, repo_type=kind, revision=revision, allow_patterns=patterns), folder)
+
+
+@contextmanager
+def _asking(url: Url) -> Iterator[None]:
     try:
-        root = snapshot_download(
-            repository, repo_type=kind, revision=revision, allow_patterns=pattern_of(folder, names)
-        )
+        yield
     except Exception as error:  # noqa: BLE001 - the library raises those of several others
-        raise UsageError(
-            f"{url}: it is not on the Hub, or the Hub does not answer: {failed(error, '').strerror}"
-        ) from None
-    return Path(root, folder)
+        why = failed(error, "").strerror
+        raise UsageError(f"{url}: it is not on the Hub, or the Hub does not answer: {why}") from None
 
 
 def pattern_of(folder: str, names: str) -> str:

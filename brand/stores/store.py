@@ -1,18 +1,25 @@
-"""The interface of a store, as Brand uses it.
+"""The interface of a store, as Brand uses it, the counts of its requests, and a check of the process that uses it.
 
 A `Store` is a folder of objects. It reads ranges, reads small objects whole, and writes objects whole or not at all.
 Reading sends no other requests: no listing, and no query about an object beforehand. An object must not change after
 its first read: if the store reports that it was replaced, the read fails.
+
+A process must not access a store if it was forked from a process that has done so (`note_use`). The threads of the
+libraries that access stores do not exist in a forked process, and a request there waits for ever. So a request in a
+forked process is an error at once, and the message names the remedy.
 """
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, Protocol
 
-from brand.stores.traffic import Traffic
+from brand.errors import UsageError
+from brand.reprs import Reprs
 from brand.stores.url import Url
 
 AT_ONCE: Final = 16
@@ -20,6 +27,34 @@ AT_ONCE: Final = 16
 
 Wanted = tuple[str, int, memoryview]
 """One range: name of the object, offset, and the buffer to fill."""
+
+_spoken = False
+"""Whether this process, or one that it was forked from, has accessed a store."""
+_forked = False
+"""Whether this process was forked from one that had."""
+
+
+class Traffic(Reprs, shows="_requests _bytes"):
+    """Counts reads: requests sent, and bytes received. Any number of threads may use it.
+
+    A failed request counts. Retries inside a library do not count, because the library does not report them.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._requests = self._bytes = 0
+
+    def asked(self) -> None:
+        with self._lock:
+            self._requests += 1
+
+    def came(self, size: int) -> None:
+        with self._lock:
+            self._bytes += size
+
+    def to_json(self) -> dict[str, int]:
+        with self._lock:
+            return {"requests": self._requests, "bytes": self._bytes}
 
 
 class Store(Protocol):
@@ -65,3 +100,22 @@ def _fill(store: Store, wanted: Wanted) -> None:
     for piece in store.pieces(name, offset, len(buffer)):
         buffer[done : done + len(piece)] = piece
         done += len(piece)
+
+
+def note_use() -> None:
+    """Record that this process is about to access a store. Raises `UsageError` if it must not."""
+    global _spoken
+    if _forked:
+        raise UsageError(
+            "this process was forked from one that has read from an object store, and would wait for ever: start it"
+            " with multiprocessing's 'spawn' or 'forkserver', or read through a BrandDataset, whose server reads for it"
+        )
+    _spoken = True
+
+
+def _note_fork() -> None:
+    global _forked
+    _forked = _forked or _spoken
+
+
+os.register_at_fork(after_in_child=_note_fork)

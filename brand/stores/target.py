@@ -32,7 +32,6 @@ class StoreTarget(Reprs, shows="_store"):
         self._store = store
 
     def publish(self, temporary: Path, name: str) -> None:
-        """See `Target`."""
         self._store.write(name, temporary, new=False)
         temporary.unlink()
 

@@ -34,7 +34,6 @@ class Url:
         return "/".join(part for part in (f"{self.scheme}://{self.host}", self.path) if part)
 
     def key(self, name: str) -> str:
-        """Return the name in the store of the object `name` of this folder."""
         return f"{self.path}/{name}" if self.path else name
 
     def child(self, name: str) -> str:

@@ -37,7 +37,7 @@ from brand.formats.version import Version
 from brand.storage.io.files import ChunkReader, Range
 from brand.storage.io.location import Location, Where, located
 from brand.storage.io.vectored import VectorReader
-from brand.stores.traffic import Traffic
+from brand.stores.store import Traffic
 
 
 class ReadCall(NamedTuple):

@@ -361,11 +361,11 @@ def test_ctrl_c_leaves_a_state_that_goes_on(fashion: Path, fashion_set: Path, th
 FORKS = """
 import sys, threading
 from brand.chunker import convert_images
-from brand.stores import forking
+from brand.stores import store
 from tests.support import options
 convert_images(sys.argv[1], sys.argv[2], options(16, jobs=2))
 convert_images(sys.argv[1], sys.argv[3], options(16, jobs=2))
-assert not forking._spoken and threading.active_count() == 1
+assert not store._spoken and threading.active_count() == 1
 """
 
 

@@ -67,7 +67,7 @@ def test_what_cannot_be_imported_is_named_with_the_reason(tmp_path: Path) -> Non
     assert "  pip install --force-reinstall 'zstandard>=" in err
 
 
-@pytest.mark.parametrize(("module", "verb"), [("brand.cli.output", "doctor"), ("brand.cli.cat", "cat")])
+@pytest.mark.parametrize(("module", "verb"), [("brand.cli.output", "doctor"), ("brand.cli.show", "cat")])
 def test_other_errors_of_imports_keep_their_traceback(module: str, verb: str) -> None:
     """They are nothing that pip can mend: in what every verb needs, and in the verb that runs."""
     code = f"import sys; sys.modules['{module}'] = None; from brand.__main__ import main; main()"
@@ -80,7 +80,7 @@ def test_other_errors_of_imports_keep_their_traceback(module: str, verb: str) ->
 
 def test_a_verb_that_is_broken_stops_no_other() -> None:
     """The command imports the verb that it runs, and no other."""
-    code = "import sys; sys.modules['brand.cli.cat'] = None; from brand.__main__ import main; main()"
+    code = "import sys; sys.modules['brand.cli.upkeep'] = None; from brand.__main__ import main; main()"
     command = [sys.executable, "-c", code, "info", "--help"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LIMIT_S, cwd=ROOT)
     assert done.returncode == 0, done.stderr

@@ -11,8 +11,8 @@ import pytest
 
 from brand.errors import StorageError
 from brand.storage.io.location import located
-from brand.storage.profile import probe, probestore
-from brand.storage.profile.probestore import DEPTHS, MOST_IN_FLIGHT, SIZES, StoreProbe, _reads_of
+from brand.storage.profile import probe
+from brand.storage.profile.probe import MOST_STORE_BYTES, STORE_DEPTHS, STORE_SIZES, StoreProbe, _store_reads_of
 from brand.storage.profile.profile import Profile, is_assumed, load_profile
 from brand.storage.profile.ranges import cells_that_fit
 from brand.stores import cloud
@@ -46,22 +46,22 @@ def s3(photos_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small reads, so that a small real data set is enough."""
-    monkeypatch.setattr(probestore, "SIZES", (4 * KIB, 8 * KIB, 16 * KIB, 32 * KIB))
-    monkeypatch.setattr(probestore, "DEPTHS", (1, 2, 4))
+    monkeypatch.setattr(probe, "STORE_SIZES", (4 * KIB, 8 * KIB, 16 * KIB, 32 * KIB))
+    monkeypatch.setattr(probe, "STORE_DEPTHS", (1, 2, 4))
     monkeypatch.setattr(probe, "LEAST_BYTES", 500_000)
     monkeypatch.setattr(probe, "LARGE", 32 * KIB)
 
 
 def test_a_measurement_costs_little_whatever_is_measured() -> None:
     """A few thousand requests and a few GB; every size and number in flight is there, as far as memory allows."""
-    cells = cells_that_fit([1 << 45], SIZES, DEPTHS, MOST_IN_FLIGHT)
-    assert {cell.size for cell in cells} == set(SIZES) == {64 * KIB << power for power in range(9)}
-    assert {cell.depth for cell in cells} == set(DEPTHS) == {1, 2, 4, 8, 16, 32, 64}
-    assert sum(map(_reads_of, cells)) < 5_000
-    assert sum(cell.size * _reads_of(cell) for cell in cells) < 3.5e9
+    cells = cells_that_fit([1 << 45], STORE_SIZES, STORE_DEPTHS, MOST_STORE_BYTES)
+    assert {cell.size for cell in cells} == set(STORE_SIZES) == {64 * KIB << power for power in range(9)}
+    assert {cell.depth for cell in cells} == set(STORE_DEPTHS) == {1, 2, 4, 8, 16, 32, 64}
+    assert sum(map(_store_reads_of, cells)) < 5_000
+    assert sum(cell.size * _store_reads_of(cell) for cell in cells) < 3.5e9
     for cell in cells:
-        assert _reads_of(cell) >= cell.least
-        assert _reads_of(cell) % cell.depth == 0
+        assert _store_reads_of(cell) >= cell.least
+        assert _store_reads_of(cell) % cell.depth == 0
 
 
 @pytest.mark.usefixtures("small")
@@ -81,7 +81,7 @@ def test_what_it_costs_is_what_was_said(any_shop: Shop) -> None:
     found = load_profile(f"{root}/bucket/another")
     assert found is not None
     assert not is_assumed(found)
-    assert (found.sizes, found.depths) == (probestore.SIZES, probestore.DEPTHS)
+    assert (found.sizes, found.depths) == (probe.STORE_SIZES, probe.STORE_DEPTHS)
     assert all(speed > 0 for row in found.bytes_per_s for speed in row)
     assert set(any_shop.asked()) == {"GET"}
 

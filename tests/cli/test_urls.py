@@ -12,8 +12,9 @@ import pytest
 
 from brand.chunker import convert_audio, convert_images
 from brand.node.client.connector import look_at
+from brand.storage.io import frontback
 from brand.storage.maintenance import verify as verifying
-from brand.stores import ahead, cloud
+from brand.stores import cloud
 from tests.cli.test_hostile_names import assert_harmless
 from tests.cli.test_launch import check_draws, launching
 from tests.cli.test_serve_top import drawn, serving
@@ -319,7 +320,7 @@ def test_an_object_that_grew_is_not_read(s3: Shop) -> None:
 def test_each_byte_is_asked_for_once(s3: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """Chunks, index and companions, in ranges that do not overlap; however many ranges a file has."""
     assert brand("info", s3.url()).code == 0
-    monkeypatch.setattr(ahead, "RANGE_BYTES", 1000)
+    monkeypatch.setattr(frontback, "RANGE_BYTES", 1000)
     s3.store.requests.clear()
     assert brand("verify", s3.url()).code == 0
     seen: dict[str, int] = {}
@@ -334,7 +335,7 @@ def test_each_byte_is_asked_for_once(s3: Shop, monkeypatch: pytest.MonkeyPatch) 
 
 def test_faults_that_pass_are_not_told(s3: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """Refusals, broken connections, bodies that end early: everything is found right."""
-    monkeypatch.setattr(ahead, "RANGE_BYTES", 20_000)
+    monkeypatch.setattr(frontback, "RANGE_BYTES", 20_000)
     some = (Busy(), Busy(429), Reset(100), Short(50), Lost())
     s3.store.faults = Faults(*(Fault(what, "GET", share=0.05) for what in some), seed=3)
     told = brand("verify", s3.url())
@@ -345,7 +346,7 @@ def test_faults_that_pass_are_not_told(s3: Shop, monkeypatch: pytest.MonkeyPatch
 def test_a_store_that_falls_silent_is_not_asked_for_ever(s3: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """After some chunks that it does not give, the rest is left out; each is named with the reason."""
     monkeypatch.setattr(cloud, "PATIENCE_S", 0.2)
-    monkeypatch.setattr(ahead, "AT_ONCE", 1)
+    monkeypatch.setattr(frontback, "AT_ONCE", 1)
     assert verifying._SILENT == 3
     s3.store.faults = Faults(Fault(Busy(), key="*/chunks/*"))
     told = brand("verify", s3.url(), "--json")
@@ -366,7 +367,7 @@ def test_credentials_that_expire_are_named(s3: Shop) -> None:
 
 def test_an_object_that_is_replaced_meanwhile_is_named(s3: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """No mixture of two objects is checked."""
-    monkeypatch.setattr(ahead, "RANGE_BYTES", 20_000)
+    monkeypatch.setattr(frontback, "RANGE_BYTES", 20_000)
     s3.store.faults = Faults(Fault(WrongETag(), "GET", "*/chunks/00000001.brand", only={2}))
     (error,) = brand("verify", s3.url(), "--json").json["errors"]
     assert (error["type"], error["chunk"]) == ("UnreadableError", 1)

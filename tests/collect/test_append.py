@@ -27,8 +27,7 @@ from brand.collect import (
     versions,
 )
 from brand.collect import home as home_module
-from brand.collect.home import Writer, kept, writing
-from brand.collect.listing import unfinished
+from brand.collect.home import Writer, kept, unfinished, writing
 from brand.errors import BrandError, SchemaError, SourceError, StorageError, UsageError
 from brand.storage.dataset.dataset import StoredDataSet
 from tests.collect.support import SCHEMA, grow, killed, numbers, samples, tidy

@@ -14,8 +14,8 @@ from brand.node.decide.state.choosing import Placement
 from brand.node.setup.caching import Cache
 from brand.node.setup.measure import stored_sizes
 from brand.orders.policies.uniform import UniformPolicy
+from brand.storage.cache.cachefiles import BLOCK
 from brand.storage.cache.cachefolder import CacheFolder
-from brand.storage.cache.cacheparts import BLOCK
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.testing.node import RunningServer, running_server
 from tests.made_orders import order_of

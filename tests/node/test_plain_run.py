@@ -33,7 +33,6 @@ ONLINE_ORDERS: Final = (
     "brand.node.client.orders",
     "brand.node.decide.online.online_orders",
     "brand.node.decide.online.rounds",
-    "brand.orders.joader.dependent",
     "brand.orders.joader.growing",
     "brand.orders.joader.tree",
 )

@@ -19,7 +19,7 @@ from brand.node.decide.stimuli import ClientJoins
 from brand.node.wire.numbers import ClientNumber, RunNumber
 from brand.orders.base.joins import Join, Joins, alone
 from brand.orders.base.plan import read_of_sample
-from brand.orders.policies.following import UNIT
+from brand.orders.policies.shared_policy import UNIT
 from tests.node.world import World
 from tests.rounds import examples
 

@@ -16,8 +16,7 @@ from brand.orders.base.mapping import Mapping
 from brand.orders.base.plan import EpochPlan
 from brand.orders.base.policy import Policy
 from brand.orders.order import MAX_EPOCH, Order
-from brand.orders.policies.joader_policy import JoaderPolicy
-from brand.orders.policies.pool_policy import PoolPolicy
+from brand.orders.policies.other_systems import JoaderPolicy, PoolPolicy
 from brand.orders.policies.slot_policy import SlotPolicy
 from brand.orders.policies.slots import REFILLS
 from brand.orders.policies.stripe_policy import StripePolicy

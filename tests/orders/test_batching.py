@@ -10,8 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from brand.orders.batches.batch_limits import BatchLimits, choose_window, samples_of
-from brand.orders.batches.batching import PositionBatches, by_length
+from brand.orders.batches.batching import BatchLimits, PositionBatches, by_length, choose_window, samples_of
 from tests.rounds import examples
 
 SEED = 7

@@ -10,7 +10,7 @@ import pytest
 from brand.orders.base.joins import Join, alone
 from brand.orders.base.part import Subset
 from brand.orders.order import Order
-from brand.orders.policies.coordl import CoordlPolicy
+from brand.orders.policies.other_systems import CoordlPolicy
 from brand.orders.policies.stripe_policy import StripePolicy
 
 ORDER = Order("0" * 32, 1000, 64, 3, CoordlPolicy(4, 8, 2, 100))

@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brand.orders.base.random import RandomStream, Words
-from brand.orders.joader.dependent import draw_rounds
-from brand.orders.joader.tree import Tree
+from brand.orders.joader.tree import Tree, draw_rounds
 from tests.orders.test_tree import mask
 from tests.rounds import examples
 

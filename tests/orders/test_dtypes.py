@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from brand.orders.base.dtypes import count_dtype, index_dtype, smallest
+from brand.orders.base.dtypes import PackedMask, count_dtype, index_dtype, smallest
 from brand.orders.base.mapping import Mapping
-from brand.orders.base.packed import PackedMask
 from brand.orders.base.plan import read_dtype
 
 

@@ -13,7 +13,7 @@ from brand.orders.base.plan import EpochPlan
 from brand.orders.base.policy import Policy
 from brand.orders.base.random import RandomStream, permutation
 from brand.orders.order import Order
-from brand.orders.policies.pool_policy import PoolPolicy
+from brand.orders.policies.other_systems import PoolPolicy
 from brand.orders.policies.slot_policy import SlotPolicy
 from brand.orders.policies.stripe_policy import StripePolicy
 from brand.orders.policies.uniform import UniformPolicy

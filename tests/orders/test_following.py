@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from brand.orders.base.joins import LEAST_PACE, MOST_PACE, Join
 from brand.orders.base.mapping import Mapping
-from brand.orders.policies.following import JobDraws, Lap, follow, lap_of
-from brand.orders.policies.stripes import plan_stripes
+from brand.orders.policies.shared_policy import JobDraws, Lap, follow, lap_of
+from brand.orders.policies.stripe_policy import plan_stripes
 from tests import places
 from tests.rounds import examples
 

@@ -15,7 +15,7 @@ from brand.orders.base.plan import EpochPlan
 from brand.orders.base.policy import Policy
 from brand.orders.base.random import RandomStream, bits
 from brand.orders.order import Order
-from brand.orders.policies.pool_policy import PoolPolicy
+from brand.orders.policies.other_systems import PoolPolicy
 from brand.orders.policies.slot_policy import SlotPolicy
 from brand.orders.policies.slots import Refill
 from brand.orders.policies.stripe_policy import StripePolicy

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from brand.orders.base.hashing import double_hashed, rendezvous
+from brand.orders.base.owners import double_hashed, rendezvous
 from tests.rounds import examples
 
 IDS = np.arange(200_000)

@@ -17,13 +17,10 @@ from brand.orders.base.owners import MAX_NODES
 from brand.orders.base.plan import EpochPlan
 from brand.orders.base.tickets import MAX_POSITIONS
 from brand.orders.order import MAX_EPOCH, MAX_SEED, Order
-from brand.orders.policies.joader_policy import JoaderPolicy
-from brand.orders.policies.pool_policy import PoolPolicy, plan_pool
-from brand.orders.policies.prefetch import plan_slots_across_nodes
-from brand.orders.policies.slot_policy import MAX_RANKS, SlotPolicy
+from brand.orders.policies.other_systems import JoaderPolicy, PoolPolicy, plan_pool
+from brand.orders.policies.slot_policy import MAX_RANKS, SlotPolicy, plan_slots_across_nodes
 from brand.orders.policies.slots import plan_slots
-from brand.orders.policies.stripe_policy import StripePolicy
-from brand.orders.policies.stripes import plan_stripes
+from brand.orders.policies.stripe_policy import StripePolicy, plan_stripes
 from brand.orders.policies.uniform import UniformPolicy
 from tests.orders.models import epochs, orders, reads_of
 from tests.rounds import examples

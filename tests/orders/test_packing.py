@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from brand.orders.batches.packing import best_fit, laid_out, packed
+from brand.orders.batches.batching import best_fit, laid_out, packed
 from tests.orders.test_batching import listed
 from tests.rounds import examples
 

@@ -14,8 +14,7 @@ from brand.orders.base.policy import Policy
 from brand.orders.base.random import RandomStream, permutation
 from brand.orders.order import Order
 from brand.orders.policies.slot_policy import SlotPolicy
-from brand.orders.policies.stripe_policy import StripePolicy
-from brand.orders.policies.stripes import plan_stripes
+from brand.orders.policies.stripe_policy import StripePolicy, plan_stripes
 from tests.orders.models import model_memory, sized_plans, small_orders, stripes_of_group, table_of
 from tests.rounds import examples
 

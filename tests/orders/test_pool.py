@@ -15,7 +15,7 @@ from brand.orders.base.plan import peak
 from brand.orders.base.policy import Policy
 from brand.orders.base.random import RandomStream, permutation
 from brand.orders.order import Order
-from brand.orders.policies.pool_policy import PoolPolicy
+from brand.orders.policies.other_systems import PoolPolicy
 from brand.orders.policies.uniform import UniformPolicy
 from brand.testing.shuffling import measure
 from tests.orders.models import chi_square, epochs, length_of_chunk, mappings, reads_of, seeds

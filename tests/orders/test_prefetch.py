@@ -16,7 +16,7 @@ from brand.orders.base.mapping import Mapping
 from brand.orders.base.owners import MAX_NODES
 from brand.orders.base.plan import EpochPlan, PeerRequests
 from brand.orders.base.random import RandomStream, permutation
-from brand.orders.policies.prefetch import plan_requests, plan_slots_across_nodes
+from brand.orders.policies.slot_policy import plan_requests, plan_slots_across_nodes
 from brand.orders.policies.slots import Refill, plan_slots, priorities
 from tests.orders.models import (
     Nodes,

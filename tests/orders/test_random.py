@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brand.orders.base.random import RandomStream, Words, bits, group_positions, low_mask, permutation, ranked
-from brand.orders.policies.stripes import _rows_of_bits
+from brand.orders.policies.stripe_policy import _rows_of_bits
 from tests.orders.models import chi_square, epochs, seeds
 
 streams = st.sampled_from(list(RandomStream))

@@ -16,10 +16,8 @@ from brand.orders.base.mapping import Mapping
 from brand.orders.base.part import Subset
 from brand.orders.base.plan import EpochPlan, Track, read_of_sample
 from brand.orders.order import Order
-from brand.orders.policies.following import follow, lap_of
-from brand.orders.policies.shared_policy import SharedPolicy
-from brand.orders.policies.stripe_policy import StripePolicy
-from brand.orders.policies.stripes import plan_stripes
+from brand.orders.policies.shared_policy import SharedPolicy, follow, lap_of
+from brand.orders.policies.stripe_policy import StripePolicy, plan_stripes
 from tests.rounds import examples
 
 DATA_SET = "0" * 32

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brand.orders.mixtures.shares import MAX_MEMBERS, MAX_POSITION, Shares, leaves, tree_of
+from brand.orders.mixtures.mixed_order import MAX_MEMBERS, MAX_POSITION, Shares, leaves, tree_of
 from tests.rounds import examples
 
 ROUNDING = 1e-3

@@ -11,10 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brand.orders.base import split
-from brand.orders.base.owners import MAX_NODES
+from brand.orders.base import owners as by_node
+from brand.orders.base.owners import MAX_NODES, split_near
 from brand.orders.base.random import RandomStream, permutation
-from brand.orders.base.split import split_near
 from tests.rounds import examples
 
 
@@ -128,7 +127,7 @@ def test_splitting_in_other_blocks_gives_the_same(block: int, monkeypatch: pytes
     """How many global batches are split at a time is not seen."""
     owner_at = permutation(1000, 1, RandomStream.ACCESS) % 4
     expected = split_near(owner_at, np.array([0, 0, 1, 2]), 3)
-    monkeypatch.setattr(split, "BLOCK", block)
+    monkeypatch.setattr(by_node, "BLOCK", block)
     assert split_near(owner_at, np.array([0, 0, 1, 2]), 3).tolist() == expected.tolist()
 
 

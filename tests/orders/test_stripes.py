@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from brand.orders.base.mapping import Mapping
 from brand.orders.base.plan import EpochPlan
 from brand.orders.base.random import RandomStream, permutation
-from brand.orders.policies import stripes
-from brand.orders.policies.stripes import plan_stripes
+from brand.orders.policies import stripe_policy
+from brand.orders.policies.stripe_policy import plan_stripes
 from tests.orders.models import (
     ModelStripe,
     Read,
@@ -46,7 +46,7 @@ class Case:
     def words(self, purpose: RandomStream, group: int, each: int) -> Callable[[int], list[int]]:
         """The group's random words, `each` for every stripe number."""
         width = self.mapping.group_chunks * -(-self.mapping.chunk_size // self.stripe) * each
-        row = stripes._rows_of_bits(1, width, (self.seed, self.epoch), purpose, group)[0].tolist()
+        row = stripe_policy._rows_of_bits(1, width, (self.seed, self.epoch), purpose, group)[0].tolist()
         return lambda number: row[number * each : (number + 1) * each]
 
     def in_order(self, group: int) -> list[ModelStripe]:
@@ -172,7 +172,7 @@ def test_the_access_sequence_says_which_group_is_drawn_from(case: Case) -> None:
 def test_planning_in_other_blocks_gives_the_same_plan(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """How many groups are planned at a time is not seen in the plan."""
     expected = LARGE.plan()
-    monkeypatch.setattr(stripes, "BLOCK", block)
+    monkeypatch.setattr(stripe_policy, "BLOCK", block)
     plan = LARGE.plan()
     assert plan.sample_of.tolist() == expected.sample_of.tolist()
     assert table_of(plan).tolist() == table_of(expected).tolist()

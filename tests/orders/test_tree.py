@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from brand.orders.base.random import RandomStream, Words
-from brand.orders.joader.dependent import draw_rounds
-from brand.orders.joader.tree import MOST_JOBS, Need, Tree
+from brand.orders.joader.tree import MOST_JOBS, Need, Tree, draw_rounds
 from tests.rounds import examples
 
 ELEMENTS = 24

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from brand.orders.base.policy import Policy
-from brand.orders.policies.pool_policy import PoolPolicy
+from brand.orders.policies.other_systems import PoolPolicy
 from brand.orders.policies.uniform import UniformPolicy
 from tests import places
 from tests.made_orders import STRIPES, order_of, slots_across

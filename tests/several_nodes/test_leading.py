@@ -10,7 +10,7 @@ import pytest
 from brand.node.decide.peers.receiving import SILENCE_S
 from brand.node.decide.sharing.consensus import ANSWER_S, LIMIT_S
 from brand.orders.base.joins import Join, alone
-from brand.orders.policies.following import UNIT
+from brand.orders.policies.shared_policy import UNIT
 from tests.rounds import Chance, rounds
 from tests.several_nodes.world import Cluster
 

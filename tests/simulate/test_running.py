@@ -37,7 +37,7 @@ from brand.node.wire.numbers import ClientNumber
 from brand.orders.base.plan import read_of_sample
 from brand.orders.base.policy import Policy
 from brand.orders.order import MAX_EPOCH, Order
-from brand.orders.policies.pool_policy import PoolPolicy
+from brand.orders.policies.other_systems import PoolPolicy
 from brand.orders.policies.slot_policy import SlotPolicy
 from brand.orders.policies.stripe_policy import StripePolicy
 from brand.orders.policies.uniform import UniformPolicy

@@ -23,10 +23,9 @@ from numpy.typing import NDArray
 import brand
 from brand.errors import CacheError
 from brand.formats.contents import StoredSamples
+from brand.storage.cache.cachefiles import BLOCK, CacheFacts, held_bytes, pack_held, part_name, unpack_held
 from brand.storage.cache.cachefolder import CacheFolder
-from brand.storage.cache.cachelayout import CacheFacts, held_bytes, pack_held, part_name, unpack_held
-from brand.storage.cache.cacheparts import BLOCK
-from brand.storage.cache.cacheroom import list_caches, opened_caches
+from brand.storage.cache.caches import list_caches, opened_caches
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.io.vectored import LocalFiles
 from tests.rounds import examples

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brand.storage.cache.cacheparts import BLOCK, gaps, punch
+from brand.storage.cache.cachefiles import BLOCK, gaps, punch
 from tests.rounds import examples
 
 TEXT = bytes(range(1, 201)) * 400

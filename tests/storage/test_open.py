@@ -14,7 +14,7 @@ import pytest
 
 import brand
 from brand import BrandError
-from brand.stores import forking
+from brand.stores import store
 from tests.shop import SPEECHES, Shop, shop
 from tests.storage.support import SAMPLES
 from tests.tools.objects import Fault, Faults, Reset, Short
@@ -121,5 +121,5 @@ def test_a_forked_process_is_refused_with_the_cure(any_shop: Shop) -> None:
     os.waitpid(child, 0)
     assert said.startswith("UsageError: this process was forked from one that has read from an object store")
     assert "start it with multiprocessing's 'spawn' or 'forkserver', or read through a BrandDataset" in said
-    assert not forking._forked
+    assert not store._forked
     assert data.sample(1) == SAMPLES[1]

@@ -13,7 +13,7 @@ import brand
 from brand.errors import FormatError, UnreadableError
 from brand.formats.record import RecordDecoder
 from brand.storage.dataset.dataset import StoredDataSet
-from brand.storage.dataset.tables import BLOCK
+from brand.storage.dataset.indexes import BLOCK
 from tests.storage.support import SAMPLES, chunk
 from tests.support import LIMIT_S
 

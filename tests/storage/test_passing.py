@@ -17,7 +17,7 @@ from brand.formats.chunk import claimed_by, pack_claim
 from brand.formats.constants import CHUNK_ROW, CHUNKS_NAME, ROW, SAMPLES_NAME, chunk_name
 from brand.formats.index import open_array
 from brand.formats.manifest import Manifest, read_manifest
-from brand.storage.maintenance.passing import PassingChunk, is_chunk
+from brand.storage.maintenance.copying import PassingChunk, is_chunk
 from tests.rounds import examples
 
 

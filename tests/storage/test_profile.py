@@ -24,7 +24,7 @@ from brand.storage.io import device
 from brand.storage.io.device import IN_MEMORY, Mount, device_name, find_mount, mount_of, parse_mounts
 from brand.storage.io.pagecache import CachedFile
 from brand.storage.profile import probe, profile
-from brand.storage.profile.probe import Measurement, bandwidth, measure, take_measurement
+from brand.storage.profile.probe import Measurement, bandwidth, take_measurement
 from brand.storage.profile.profile import (
     DEFAULT_STRIPE_BYTES,
     STORE,
@@ -711,7 +711,7 @@ def test_reads_are_announced_done_and_dropped(fashion: Path, tmp_path: Path, mon
     monkeypatch.setattr(probe, "DEPTHS", (1,))
     monkeypatch.setattr(os, "posix_fadvise", advised)
     monkeypatch.setattr(os, "preadv", read)
-    measure(file, seconds=60)
+    take_measurement(file, seconds=60)
     assert [name for name, _, _ in calls] == ["announce", "read", "drop"] * (len(calls) // 3)
     assert all(a[1:] == b[1:] == c[1:] for a, b, c in zip(calls[::3], calls[1::3], calls[2::3], strict=True))
     assert all(offset >= 0 and offset + size <= file.stat().st_size for _, offset, size in calls)
@@ -724,9 +724,9 @@ def test_files_that_stay_in_memory_are_not_measured(photos_set: Path, monkeypatc
     """It says so; a file system that does not tell what it holds is believed."""
     monkeypatch.setattr(CachedFile, "holds", lambda *_: True)
     with pytest.raises(StorageError, match="served by the page cache, not by the storage"):
-        measure(photos_set, seconds=60)
+        take_measurement(photos_set, seconds=60)
     monkeypatch.setattr(CachedFile, "holds", lambda *_: None)
-    assert measure(photos_set, seconds=60).sequential > 0
+    assert take_measurement(photos_set, seconds=60).profile.sequential > 0
 
 
 @pytest.mark.usefixtures("small")
@@ -735,7 +735,7 @@ def test_memory_is_no_storage(photos_set: Path, monkeypatch: pytest.MonkeyPatch)
     for kind in IN_MEMORY:
         monkeypatch.setattr(probe, "mount_of", lambda _, kind=kind: Mount(1, "/", "/", kind, "none"))
         with pytest.raises(StorageError, match="in memory"):
-            measure(photos_set)
+            take_measurement(photos_set)
 
 
 def test_too_little_is_not_measured(photos_set: Path, tmp_path: Path) -> None:
@@ -745,14 +745,14 @@ def test_too_little_is_not_measured(photos_set: Path, tmp_path: Path) -> None:
         file.truncate(1 << 30)
     for path in (photos_set, tmp_path / "empty", tmp_path / "sparse"):
         with pytest.raises(UsageError, match="64 MiB in files of some MiB are needed"):
-            measure(path)
+            take_measurement(path)
 
 
 @pytest.mark.usefixtures("small")
 def test_too_little_time_is_an_error(photos_set: Path) -> None:
     """Nothing is made up."""
     with pytest.raises(StorageError, match="too slow to be measured in 0 s"):
-        measure(photos_set, seconds=0)
+        take_measurement(photos_set, seconds=0)
 
 
 @pytest.mark.usefixtures("small")
@@ -768,20 +768,20 @@ def test_an_error_while_reading_names_the_path(what: str, photos_set: Path, monk
     monkeypatch.setattr(os, "preadv", fails)
     expected = "cannot read .*photos.brand: .*input/output" if what == "an I/O error" else what
     with pytest.raises(StorageError, match=expected):
-        measure(photos_set, seconds=60)
+        take_measurement(photos_set, seconds=60)
 
 
 def test_a_path_that_is_not_there_is_named(tmp_path: Path) -> None:
     """As with every verb."""
     with pytest.raises(StorageError, match="nowhere"):
-        measure(tmp_path / "nowhere")
+        take_measurement(tmp_path / "nowhere")
 
 
 def test_elsewhere_than_on_linux_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the calls are missing."""
     monkeypatch.delattr(os, "posix_fadvise")
     with pytest.raises(BrandError, match="Linux only"):
-        measure(tmp_path)
+        take_measurement(tmp_path)
 
 
 def test_the_page_cache_tells_what_it_holds(tmp_path: Path) -> None:

@@ -83,8 +83,7 @@ def test_each_piece_gets_its_bytes(
     memory = np.full(size + 3 * len(lengths) + 5, 0xEE, np.uint8)
     vector, starts = pieces(memory, lengths)
     storage = any_make(only(file))
-    scatterer = (storage if isinstance(storage, LocalFiles) else LocalFiles(only(file)))._scatterer
-    real = scatterer._preadv
+    real = vectored._preadv
 
     def short(descriptor: int, address: int, count: int, at: int) -> int:
         """preadv(2), interrupted early."""
@@ -98,7 +97,7 @@ def test_each_piece_gets_its_bytes(
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(vectored, "_PIECES", most)
-        scatterer._preadv = short
+        patch.setattr(vectored, "_preadv", short)
         storage.scatter(0, offset, size, vector)
     storage.close()
     want = np.full_like(memory, 0xEE)

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brand.stores import ahead
-from brand.stores.ahead import ReadAhead
+from brand.storage.io import frontback
+from brand.storage.io.frontback import ReadAhead
 from brand.stores.opening import open_store
 from brand.stores.store import Store, Wanted, read_all
 from tests.rounds import examples
@@ -54,8 +54,8 @@ def test_any_pass_brings_the_bytes(server: ObjectStore, data: st.DataObject, siz
     objects = put(server, sizes)
     store = open_store(f"{server.url}/set")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ahead, "RANGE_BYTES", data.draw(st.integers(1, 40), "range"))
-        patch.setattr(ahead, "AT_ONCE", data.draw(st.integers(1, 5), "at once"))
+        patch.setattr(frontback, "RANGE_BYTES", data.draw(st.integers(1, 40), "range"))
+        patch.setattr(frontback, "AT_ONCE", data.draw(st.integers(1, 5), "at once"))
         with closing(ReadAhead(store, objects)) as reads:
             for number in sorted(data.draw(st.lists(st.integers(0, len(sizes) - 1), max_size=12), "objects")):
                 first = data.draw(st.integers(0, sizes[number]), "first")
@@ -72,7 +72,7 @@ def test_a_pass_from_front_to_back_asks_for_each_byte_once(
     opened, store = served
     sizes = [100, 1, 37, 1000, 64]
     objects = put(opened, sizes)
-    monkeypatch.setattr(ahead, "RANGE_BYTES", 32)
+    monkeypatch.setattr(frontback, "RANGE_BYTES", 32)
     with closing(ReadAhead(store, objects)) as reads:
         for number, size in enumerate(sizes):
             assert reads.size(number, str(number)) == size
@@ -100,8 +100,8 @@ def test_what_is_in_flight_is_bounded_and_covers_what_comes_next(
         assert all_begun.wait(60)  # no range ends before as many have begun as may be in flight
         read_all(store, wanted)
 
-    monkeypatch.setattr(ahead, "read_all", counted)
-    monkeypatch.setattr(ahead, "AT_ONCE", 5)
+    monkeypatch.setattr(frontback, "read_all", counted)
+    monkeypatch.setattr(frontback, "AT_ONCE", 5)
     with closing(ReadAhead(store, objects)) as reads:
         reads.read_into(0, "0", 0, memoryview(bytearray(10)))
         assert begun[0] == 5

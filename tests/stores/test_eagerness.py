@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from brand.stores.eagerness import HedgePolicy
+from brand.stores.cloud import HedgePolicy
 
 
 def test_few_late_ranges_change_nothing() -> None:

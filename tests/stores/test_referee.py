@@ -8,8 +8,8 @@ import pytest
 
 from brand.chunker import convert_images
 from brand.errors import TargetExistsError
+from brand.storage.io.frontback import silent
 from brand.storage.maintenance.copying import copy
-from brand.storage.maintenance.progress import silent
 from brand.stores.opening import open_store
 from brand.stores.target import StoreTarget
 from tests.support import options, tree_digest

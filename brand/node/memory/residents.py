@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from brand.errors import UsageError
 from brand.node.memory.directory import Directory, Entries
 from brand.node.memory.pages import PagePool, Places
-from brand.orders.base.packed import PackedMask
+from brand.orders.base.dtypes import PackedMask
 from brand.orders.base.random import blocks
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from brand.node.decide.cache.keeping import AHEAD_SHARE
 from brand.node.decide.reads.gaps import StorageFacts
 from brand.node.memory.pages import ROW_BYTES, page_bytes
 from brand.node.setup.memory import Memory, available_bytes, check_memory, memory_bytes, remote_bytes
-from brand.orders.base.choice import Setting
+from brand.orders.base.policy import Setting
 from brand.orders.order import Order
 from brand.orders.policies.registry import OrderOption, choice_of
 from brand.storage.dataset.dataset import StoredDataSet

@@ -1,12 +1,11 @@
 """The parts that all orders need: plans, the data mapping, random numbers, and the base classes of policies.
 
-policy      the base class of policies      choice      from the options of a user to a policy
+policy      the base class of policies, and from the options of a user to a policy
 plan        the tables of an epoch, and memory over time
 mapping     samples, chunks, groups, abstract memory (paper, section 3.2)
 part        subsets of the samples          joins       the points at which a job joined other jobs
 placement   the samples that are cached in memory or in a cache folder
-owners      the node that owns each chunk   hashing     the node that caches a sample
-split       the rank that draws each position, so that ranks first draw samples of their own node
+owners      the node that owns each chunk, the node that caches a sample, and the rank that draws each position
 tickets     epoch and position as one int   random      bits and permutations, the same on every machine
-dtypes      the smallest type of numpy      packed      a mask of bits
+dtypes      the smallest type of numpy, and a mask of bits
 """

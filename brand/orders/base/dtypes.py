@@ -1,4 +1,4 @@
-"""The smallest types of numpy that hold given numbers, for tables with a row for each sample."""
+"""Arrays that take little memory: the smallest types of numpy that hold given numbers, and a mask of bits."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from brand.reprs import Reprs
 
 
 def index_dtype(count: int) -> type[np.int32] | type[np.int64]:
@@ -21,3 +23,23 @@ def count_dtype(most: int) -> np.dtype[np.unsignedinteger[Any]]:
 def smallest(counts: NDArray[np.integer[Any]]) -> NDArray[np.unsignedinteger[Any]]:
     """Return numbers, none below 0, in the smallest type that holds them all."""
     return counts.astype(count_dtype(int(counts.max(initial=0))), copy=False)
+
+
+class PackedMask(Reprs, shows="_count"):
+    """A mask that does not change, with one bit for each entry instead of one byte."""
+
+    def __init__(self, mask: NDArray[np.bool_]) -> None:
+        self._bits, self._count = np.packbits(mask, bitorder="little"), len(mask)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def at(self, places: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
+        found: NDArray[np.bool_] = self._bits[places >> 3] >> (places & 7) & 1 != 0
+        return found
+
+    def part(self, part: slice = slice(None)) -> NDArray[np.bool_]:
+        """Return the entries of a slice without steps, as a mask of its own."""
+        start, stop, _ = part.indices(self._count)
+        bits = np.unpackbits(self._bits[start // 8 : -(-stop // 8)], bitorder="little")
+        return bits[start % 8 : start % 8 + max(0, stop - start)].view(np.bool_)

@@ -62,7 +62,6 @@ class Joins:
             raise ValueError(f"joins beyond the {draws:,} fetches of an epoch, or beyond a lap of {samples:,}")
 
     def is_start_of(self, other: Joins) -> bool:
-        """Return whether the joins of `other` begin with these joins."""
         return other.rows[: len(self.rows)] == self.rows
 
     def to_json(self) -> list[list[int]]:

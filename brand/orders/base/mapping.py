@@ -28,12 +28,10 @@ class Mapping:
 
     @property
     def chunks(self) -> int:
-        """Number of chunks."""
         return -(-self.samples // self.chunk_size)
 
     @property
     def groups(self) -> int:
-        """Number of groups."""
         return -(-self.chunks // self.group_chunks)
 
     @property
@@ -42,7 +40,6 @@ class Mapping:
         return self.group_chunks * self.chunk_size
 
     def group_of(self, places: NDArray[np.integer[Any]]) -> NDArray[Any]:
-        """Return the group of each place."""
         return places // self.group_size
 
     def chunk_samples(self) -> NDArray[np.int64]:

@@ -55,7 +55,7 @@ class PeerRequests:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Track:
-    """The position of the front of `shared` when each position is drawn, as a coordinate (`following`)."""
+    """The position of the front of `shared` when each position is drawn, as a coordinate (`shared_policy`)."""
 
     coordinates: NDArray[np.int64]
     """The front at every `STEP`-th position, and at the end."""
@@ -123,11 +123,9 @@ class EpochPlan:
 
     @property
     def read_count(self) -> int:
-        """Number of reads."""
         return len(self.sample_of) if self.reads is None else len(self.reads)
 
     def deadline(self, number: int) -> int:
-        """Return the position before which a read is finished."""
         return number if self.reads is None else int(self.reads["deadline"][number])
 
     def reads_at(self, numbers: NDArray[np.integer[Any]]) -> NDArray[np.void]:
@@ -151,7 +149,6 @@ class EpochPlan:
         return first, first + int(read["count"])
 
     def places_held(self, number: int) -> NDArray[Any]:
-        """Return the places that a read holds, ascending."""
         if self.held is None or self.held_ends is None:
             return np.arange(*self.places_read(number))
         start = int(self.held_ends[number - 1]) if number else 0

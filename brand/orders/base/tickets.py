@@ -37,10 +37,8 @@ def tickets_of(tags: NDArray[np.int64], epochs: NDArray[np.int64], positions: ND
 
 
 def tag_and_epoch(ticket: int) -> tuple[int, int]:
-    """Return tag and epoch of a ticket."""
     return ticket - TICKET >> _TAG_AT, ticket >> _EPOCH_AT & _EPOCH_MASK
 
 
 def positions_of(asked: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the positions of tickets."""
     return asked & np.int64(MAX_POSITIONS - 1)

@@ -1,5 +1,4 @@
 """Which positions of an epoch make a batch?
 
-batching    batches of similar length       packing     batches of packed rows
-batch_limits    the numbers that fix how an epoch is cut into batches
+batching    batches of similar length, batches of packed rows, and the numbers that fix how an epoch is cut
 """

@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 
 from brand.orders.base.mapping import Mapping
 from brand.orders.base.part import Subset
+from brand.reprs import Reprs
 
 
-class Growing:
+class Growing(Reprs, shows="decided sample_of"):
     """The order of one epoch, as far as it is decided."""
 
     def __init__(self, sample_of: NDArray[Any], samples: int, position_of: NDArray[Any] | None = None) -> None:
@@ -40,9 +41,6 @@ class Growing:
         self.decided = 0
         """Positions before this one are final."""
 
-    def __repr__(self) -> str:
-        return f"Growing({self.decided:,} of {len(self.sample_of):,} positions are decided)"
-
     @classmethod
     def of(cls, mapping: Mapping, part: Subset | None) -> Growing:
         """Return an order of a subset (None: all samples) in which nothing is decided."""
@@ -51,7 +49,6 @@ class Growing:
 
     @property
     def complete(self) -> bool:
-        """Whether all positions are decided."""
         return self.decided == len(self.sample_of)
 
     def open(self) -> NDArray[np.bool_]:
@@ -80,7 +77,6 @@ class Growing:
         self.decided = max(self.decided, position)
 
     def restart(self) -> None:
-        """Open all positions again."""
         self.decided = 0
 
     def agree(self, first: int, places: NDArray[Any]) -> int:

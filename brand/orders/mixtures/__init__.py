@@ -1,4 +1,4 @@
 """The data set from which each position of a mixture draws.
 
-mixed_order the order of a mixture          shares      the member at each position
+mixed_order the order of a mixture, and the member at each position
 """

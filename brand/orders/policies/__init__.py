@@ -1,14 +1,10 @@
 """The orders. A policy has the numbers of an order and makes its plans; a choice has the options of a user.
 
 registry    the orders by name
-stripe_policy, stripes      the default order
-slot_policy, slots          the paper's order (section 3.3)
-prefetch    the paper's order on several nodes: requests, and samples that are sent ahead (section 3.4)
-flat        JSON of the first two policies
+stripe_policy   the default order, and the base of the policies whose jobs draw its laps
+slots       the paper's order on one node (section 3.3), and the JSON of the first two policies
+slot_policy the numbers of that order, and its plan on several nodes: samples that are sent ahead (section 3.4)
 uniform     a uniform shuffle of single samples
-pool_policy chunk-wise shuffle, a baseline
-shared_policy, following    jobs that follow the fastest job
-coordl      jobs in lock step, a baseline
-lap_policy  the common part of the two policies above
-joader_policy   jobs that fetch the same sample at the same time, a baseline
+shared_policy   jobs that follow the fastest job
+other_systems   baselines: a chunk-wise shuffle, jobs in lock step, jobs that fetch one sample at the same time
 """

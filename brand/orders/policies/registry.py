@@ -6,11 +6,8 @@ from typing import Any, Final, Literal
 
 from brand.errors import UsageError
 from brand.formats.constants import OLD_ORDERS
-from brand.orders.base.choice import OrderChoice
-from brand.orders.base.policy import Policy, check_type
-from brand.orders.policies.coordl import CoorDL
-from brand.orders.policies.joader_policy import Joader
-from brand.orders.policies.pool_policy import Pool
+from brand.orders.base.policy import OrderChoice, Policy, check_type
+from brand.orders.policies.other_systems import CoorDL, Joader, Pool
 from brand.orders.policies.shared_policy import Shared
 from brand.orders.policies.slot_policy import Slots
 from brand.orders.policies.stripe_policy import Stripes

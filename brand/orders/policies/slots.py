@@ -12,7 +12,10 @@ sample.
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal, get_args
+from collections.abc import Mapping as Values
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Final, Literal, Self, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,10 +23,26 @@ from numpy.typing import NDArray
 from brand.orders.base.dtypes import index_dtype
 from brand.orders.base.mapping import Mapping
 from brand.orders.base.plan import EpochPlan, read_dtype
+from brand.orders.base.policy import Policy, check_names, check_type
 from brand.orders.base.random import RandomStream, bits, blocks, group_positions, permutation
+from brand.orders.base.tickets import MAX_POSITIONS
 
 Refill = Literal["fill_rate", "random"]
 REFILLS: Final[tuple[Refill, ...]] = get_args(Refill)
+_RECORD: Final[dict[str, Sequence[Any]]] = {
+    "stripe": range(1, MAX_POSITIONS + 1),
+    "refill": REFILLS,
+    "nodes": range(1, 2),
+    "ranks": range(1, 2),
+    "window": range(1),
+    "remote": range(1),
+}
+"""The fields in the order of writing. A policy that does not use a field accepts these values and writes the first."""
+_ALWAYS: Final = ["group_chunks", "stripe", "refill"]
+"""The fields of every record.
+
+A record has another field only if the value differs from the first value in `_RECORD`.
+"""
 
 
 def plan_slots(mapping: Mapping, refill: Refill, seed: int, epoch: int) -> EpochPlan:
@@ -68,7 +87,6 @@ def unfilled_files(mapping: Mapping) -> NDArray[np.bool_]:
 
 
 def whole_reads(mapping: Mapping, deadlines: NDArray[Any], chunks: NDArray[Any]) -> NDArray[np.void]:
-    """Return reads of whole chunks, as a table of the dtype `read_dtype`."""
     reads = np.zeros(len(deadlines), read_dtype(mapping))
     reads["deadline"], reads["chunk"] = deadlines, chunks
     reads["count"] = mapping.chunk_samples()[chunks]
@@ -121,7 +139,6 @@ class _Groups:
         return self._next < self._never
 
     def refill(self, miss: NDArray[np.bool_], refill: Refill, priority: NDArray[np.int64]) -> None:
-        """Read one chunk for each group that misses."""
         group = np.flatnonzero(miss)
         unfilled = self._unfilled[group]
         empty = self._chunk[group] < 0
@@ -143,7 +160,6 @@ class _Groups:
         self._refills.append((self._next[group], chunk.astype(np.int32), held, counts))
 
     def plan(self) -> EpochPlan:
-        """Return the finished plan. This object must not be used afterwards."""
         del self._draw, self._unfilled, self._chunk
         deadline, chunk, counts = (np.concatenate([step[k] for step in self._refills]) for k in (0, 1, 3))
         order = np.argsort(deadline).astype(np.int32)  # a position is one draw, so no two are equal
@@ -160,3 +176,30 @@ class _Groups:
             self._refills[step] = ()  # all refills together are as large as the arrays that are made of them
         reads = whole_reads(self.mapping, deadline[order], chunk[order])
         return EpochPlan(self.mapping, self._sample_of, reads, in_order, sorted_ends)
+
+
+@dataclass(frozen=True)
+class FlatPolicy(Policy):
+    """A policy of version 1 (`stripes`, `slots`). Its JSON is one flat record that has the fields of both.
+
+    States contain this record, so it does not change. A later policy writes only its own fields, as `Policy` does.
+    """
+
+    def to_json(self) -> dict[str, Any]:
+        record = {"group_chunks": self.group_chunks}
+        for name, unused in _RECORD.items():
+            value = getattr(self, name, unused[0])
+            if name in _ALWAYS or value != unused[0]:
+                record[name] = value
+        return record
+
+    @classmethod
+    def from_json(cls, values: Values[str, Any]) -> Self:
+        """Read the output of `to_json`. Raises ValueError if it is invalid."""
+        check_names(values, _ALWAYS, ["group_chunks", *_RECORD], cls.name)
+        used = {field.name for field in fields(cls)}
+        for name in values.keys() - used:
+            check_type(name, values[name], type(_RECORD[name][0]))
+            if values[name] not in _RECORD[name]:
+                raise ValueError(f"{name}={values[name]!r} of an order of {cls.name}, which does not depend on it")
+        return cls(**{name: value for name, value in values.items() if name in used})

@@ -13,10 +13,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from brand.orders.base.choice import OrderChoice, Setting
 from brand.orders.base.mapping import Mapping
 from brand.orders.base.plan import EpochPlan
-from brand.orders.base.policy import Policy
+from brand.orders.base.policy import OrderChoice, Policy, Setting
 from brand.orders.base.random import RandomStream, permutation
 
 
@@ -27,17 +26,14 @@ class UniformPolicy(Policy):
     name: ClassVar[str] = "uniform"
 
     def plan(self, mapping: Mapping, seed: int, epoch: int) -> EpochPlan:
-        """Return the plan of one epoch. It does not depend on the groups of the mapping."""
         return EpochPlan(mapping, permutation(mapping.samples, seed, RandomStream.ACCESS, epoch), reads=None)
 
     def held(self, mapping: Mapping) -> int:
-        """Return 1, the samples that a plan holds at a time."""
         del mapping
         return 1
 
     @property
     def kept_unit(self) -> int:
-        """A sample."""
         return 1
 
 

@@ -9,7 +9,8 @@ part file directly if all samples of the read are held.
 
 A bit on the disk proves that the bytes are there, even if the process or the machine is killed at any moment. One
 server at a time writes a cache: the server that holds the LOCK. Other servers read the samples that `held.bits` listed
-when they started. After construction, a `CacheFolder` is used by one thread.
+when they started. After construction, a `CacheFolder` is used by one thread. `fill` copies a data set into its cache
+before a training, chunk after chunk, with a check of each sample.
 """
 
 from __future__ import annotations
@@ -29,11 +30,13 @@ from brand.formats.constants import SAMPLES_NAME
 from brand.formats.contents import StoredSamples
 from brand.formats.publish import storage_reason
 from brand.formats.values import Buffer
-from brand.storage.cache.cachehome import CacheHome
-from brand.storage.cache.cachelayout import CacheFacts
-from brand.storage.cache.cacheparts import PartFiles
+from brand.reprs import Reprs
+from brand.storage.cache.cachefiles import CacheFacts, PartFiles, disk_bytes
+from brand.storage.cache.caches import CacheHome
 from brand.storage.dataset.catalogue import Catalogue
+from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.io.device import IN_MEMORY, mount_of
+from brand.storage.io.frontback import OnChunk, front_to_back
 from brand.storage.io.ownfolder import refused
 
 EVERY_S: Final = 60.0
@@ -46,10 +49,12 @@ FULL: Final = "full"
 
 _FULL_ERRORS: Final = (errno.ENOSPC, errno.EDQUOT)
 
+FILL_BYTES: Final = 8 << 20
+"""Approximate number of bytes of one read of `fill`."""
 _log: Final = logging.getLogger("brand.storage")
 
 
-class CacheFolder:
+class CacheFolder(Reprs, shows="_home held"):
     """The cache of `data` in `folder`.
 
     `sizes` are the stored sizes of all samples by place, shape (samples,). `limit` is the number of bytes that all
@@ -93,9 +98,6 @@ class CacheFolder:
             stack.pop_all()
         _warn_of_kind(folder)
 
-    def __repr__(self) -> str:
-        return f"CacheFolder({self._home.shown}, {np.count_nonzero(self.held)} of {len(self.held)} samples)"
-
     @property
     def writes(self) -> bool:
         """Whether this process is the one that writes the cache."""
@@ -103,7 +105,6 @@ class CacheFolder:
 
     @property
     def used(self) -> int:
-        """Bytes of the samples that are held."""
         return self._space.used
 
     @property
@@ -203,9 +204,8 @@ class CacheFolder:
         self._space.freed()
 
     def _measure(self) -> None:
-        """Measure the space that the part files take on the disk."""
         if self._space.moves and self.writes:
-            self._space.measured(self._parts.disk_bytes())
+            self._space.measured(disk_bytes(self._home.parts))
 
     def _has_room(self, size: int) -> bool:
         """Return whether this many more bytes are within the limit. The blocks of forgotten samples are freed first.
@@ -297,3 +297,54 @@ def _warn_of_kind(folder: str) -> None:
         _log.warning("the cache folder %s is in memory (%s): give the data set more memory= instead", folder, kind)
     elif kind.startswith(("nfs", "cifs", "smb", "lustre", "ceph", "fuse.", "9p")):
         _log.warning("the cache folder %s is not a local disk (%s), and may be no faster than the data", folder, kind)
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """Counts of a completed fill."""
+
+    samples: int
+    bytes: int
+    damaged: int
+    """Samples that cannot be read from the storage, or whose checksums are wrong."""
+
+
+def fill(data: StoredDataSet, folder: CacheFolder, on_chunk: OnChunk) -> Filled:
+    """Copy the samples that the folder does not hold, until it accepts no more (`folder.stopped`), and publish them.
+
+    Raises `FormatError` if the index cannot be read.
+    """
+    counts, chunks = np.zeros(3, np.int64), data.chunks_here
+    drawn = data.drawn()
+    wanted = ~folder.held if drawn is None else drawn & ~folder.held
+    lacking = [number for number in chunks if wanted[_places(data, number)].any()]
+    with front_to_back(data.location, lacking) as passing:
+        source = StoredDataSet(passing)
+        for done, number in enumerate(lacking, len(chunks) - len(lacking) + 1):
+            before = int(counts[1])
+            places = np.flatnonzero(wanted[_places(data, number)]) + _places(data, number).start
+            ends = np.cumsum(data.rows_at(places)["size"], dtype=np.int64)
+            for part in np.split(places, np.flatnonzero(np.diff(ends // FILL_BYTES)) + 1):
+                if not folder.stopped:
+                    counts += _copy(source, folder, part)
+                    folder.publish_if_due()
+            if folder.stopped:
+                break
+            on_chunk(done, len(chunks), int(counts[1]) - before)
+    folder.publish()
+    return Filled(*counts.tolist())
+
+
+def _places(data: StoredDataSet, number: int) -> slice:
+    return slice(number * data.header.chunk_size, min((number + 1) * data.header.chunk_size, data.header.samples))
+
+
+def _copy(data: StoredDataSet, folder: CacheFolder, places: np.ndarray) -> tuple[int, int, int]:
+    """Copy samples. Return the counts of `Filled`."""
+    found = data.stored_bytes(places)
+    right = np.array([each is not None for each in found])
+    samples = [each for each in found if each is not None]
+    lengths = np.array([len(each) for each in samples], np.int64)
+    memory = np.frombuffer(b"".join(samples), np.uint8)
+    held = folder.store(places[right], StoredSamples(memory, np.cumsum(lengths) - lengths, data.rows_at(places[right])))
+    return int(held.sum()), int(lengths[held].sum()), len(found) - len(samples)

@@ -51,15 +51,9 @@ def halves_disagree(location: Location, sample: int, found: int) -> LayoutError:
 
 def outside_its_chunk(location: Location, chunk: int, row: np.void, room: int) -> OversizedError:
     """Return the error for an index that gives a sample a range outside its chunk, a file of `room` bytes."""
-    return OversizedError(
-        "the index places a sample outside its chunk",
-        path=location.local / SAMPLES_NAME,
-        chunk=chunk,
-        sample=int(row["index"]),
-        expected=f"end <= {room}",
-        found=int(row["offset"]) + int(row["size"]),
-        hint=_REINDEX,
-    )
+    what, path, sample = "the index places a sample outside its chunk", location.local / SAMPLES_NAME, int(row["index"])
+    expected, found = f"end <= {room}", int(row["offset"]) + int(row["size"])
+    return OversizedError(what, path=path, chunk=chunk, sample=sample, expected=expected, found=found, hint=_REINDEX)
 
 
 def elsewhere(location: Location, share: Share, chunk: int, sample: int) -> ElsewhereError:
@@ -87,16 +81,9 @@ def unreadable(
 
 
 def changed(location: Location, number: int, row: np.void, stored: memoryview) -> ChecksumError:
-    """Return the error for a sample whose stored bytes have changed since they were written."""
-    return ChecksumError(
-        "the sample's bytes have changed",
-        path=location.chunk_file(number),
-        chunk=number,
-        sample=int(row["index"]),
-        expected=f"{int(row['checksum']):016x}",
-        found=xxhash.xxh3_64_hexdigest(stored),
-        hint=_DAMAGED,
-    )
+    what, path, sample = "the sample's bytes have changed", location.chunk_file(number), int(row["index"])
+    expected, found = f"{int(row['checksum']):016x}", xxhash.xxh3_64_hexdigest(stored)
+    return ChecksumError(what, path=path, chunk=number, sample=sample, expected=expected, found=found, hint=_DAMAGED)
 
 
 def other_table(location: Location, number: int, sample: int) -> LayoutError:
@@ -106,7 +93,6 @@ def other_table(location: Location, number: int, sample: int) -> LayoutError:
 
 
 def no_dictionary(location: Location, chunks: Sequence[int], error: ValueError) -> LayoutError:
-    """Return the error for chunks with an invalid compression dictionary."""
     return LayoutError(str(error), path=location.chunk_file(chunks[0]), chunk=chunks[0])
 
 
@@ -116,7 +102,6 @@ def not_decoded(location: Location, number: int, sample: int, what: str, hint: s
 
 
 def _readable(reader: ChunkReader, number: int, row: np.void) -> bool:
-    """Return whether a sample can be read alone."""
     try:
         reader.read_into([(number, int(row["offset"]), memoryview(bytearray(int(row["size"]))))])
     except OSError:

@@ -18,6 +18,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from brand.native import CORE, XXH3
+from brand.reprs import Reprs
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.io.crew import Crew
 from brand.storage.io.files import Range, RangeReader, plenty_open
@@ -31,16 +32,13 @@ FEW: Final = 64
 """One sample in this many may be read from storage, as the kernel sometimes reports a cached page as missing."""
 
 
-class CachedSamples:
+class CachedSamples(Reprs, shows="_data.name"):
     """The samples of a data set in files, for one thread that fetches, and its `crew`."""
 
     def __init__(self, data: StoredDataSet, crew: Crew) -> None:
         self._data, self._crew = data, crew
         most = plenty_open() // crew.threads
         self._readers = [RangeReader(data.location.chunk_file, most) for _ in range(crew.threads)]
-
-    def __repr__(self) -> str:
-        return f"CachedSamples({self._data.name!r})"
 
     def rows(self, places: NDArray[np.integer[Any]]) -> NDArray[np.void]:
         """Return the rows of the index for these places. Raises `FormatError`, also if the index contradicts itself."""
@@ -76,7 +74,6 @@ class _Wanted(NamedTuple):
     sizes: NDArray[np.int64]
 
     def ranges(self, which: NDArray[np.intp] | slice) -> list[Range]:
-        """Return the ranges at these positions."""
         columns = (self.chunks, self.offsets, self.starts, self.sizes)
         wanted = zip(*(column[which].tolist() for column in columns), strict=True)
         return [(chunk, offset, self.memory[start : start + size]) for chunk, offset, start, size in wanted]

@@ -54,7 +54,6 @@ class Catalogue:
         return type(self), (self.location,)
 
     def __len__(self) -> int:
-        """Return the number of indices, including those of deleted samples."""
         return self._index.samples
 
     def __repr__(self) -> str:
@@ -105,7 +104,6 @@ class Catalogue:
 
     @property
     def samples_present(self) -> int:
-        """Number of samples that were not deleted."""
         return len(self) - (0 if self.deleted is None else len(self.deleted))
 
     def present(self) -> NDArray[np.int64]:
@@ -127,13 +125,12 @@ class Catalogue:
         return np.ones(len(chunks), np.bool_) if self.share is None else self.share.here(chunks)
 
     def column(self, name: str) -> NDArray[Any]:
-        """Return an `int` or `float` field of all samples by index, shape (len,), read-only; 8 bytes a sample.
-
-        For a collection, this may also be an overlay. A deleted sample has the value -2^63 or NaN there. `brand verify`
-        compares the column with the samples; this method does not. Raises `SchemaError` for other fields,
-        `FormatError`.
-        """
-        _column_codec(self.version, self.schema, name)
+        """See `Reader.column`."""
+        codec = self.schema.get(name)
+        if codec not in ("int", "float"):
+            wrong = f"no field {name!r}" if codec is None else f"field {name!r} ({codec}) is not stored as a column"
+            columns = ", ".join(name for name, codec in self.schema.items() if codec in ("int", "float")) or "none"
+            raise SchemaError(f"{wrong}; columns: {columns}")
         found = self._index.column(name)
         found.flags.writeable = False
         return found
@@ -195,22 +192,9 @@ class Catalogue:
         return found
 
     def _check_present(self, indices: NDArray[np.integer[Any]]) -> None:
-        """Raise `DeletedError` if one of these samples was deleted."""
         deleted = self._index.deleted
         if deleted is None or not len(deleted):
             return
         found = deleted[np.minimum(np.searchsorted(deleted, indices), len(deleted) - 1)]
         if (found == indices).any():
             raise DeletedError(self.name, int(found[found == indices][0]))
-
-
-def _column_codec(version: Version | None, schema: dict[str, str], name: str) -> str:
-    """Return the codec of a column. Raises `SchemaError` if there is not a column of this name."""
-    overlays = {} if version is None else {key: each.codec for key, each in version.overlays.items()}
-    codec = overlays.get(name) or schema.get(name)
-    if codec in ("int", "float"):
-        return codec
-    fixed = ", ".join([*(n for n, c in schema.items() if c in ("int", "float")), *overlays]) or "none"
-    if codec is None:
-        raise SchemaError(f"no field {name!r}; columns: {fixed}")
-    raise SchemaError(f"field {name!r} ({codec}) is not stored as a column; columns: {fixed}")

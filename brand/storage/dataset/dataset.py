@@ -40,20 +40,12 @@ class StoredDataSet(Catalogue):
         self._tools = _Tools(self.location)
 
     def sample(self, index: int) -> dict[str, Any]:
-        """Return all fields of one sample, images and audio as bytes.
-
-        Raises `FormatError`, `ElsewhereError`, `DeletedError`, IndexError.
-        """
         return self.samples(np.array([index]))[0]
 
     def samples(
         self, indices: Sequence[int] | NDArray[np.integer[Any]], decode: RecordDecoder | None = None
     ) -> list[dict[str, Any]]:
-        """Return the samples with these indices (each 0 <= i < len), in this order, read together.
-
-        `decode` decodes them; None: all fields, images and audio as bytes, and the overlays of a collection. Raises
-        `FormatError`, IndexError, `DeletedError`, and `ElsewhereError` if a sample is in the partition of another node.
-        """
+        """See `Reader.samples`. `decode` decodes the samples, without the overlays of a collection."""
         wanted = np.asarray(indices)
         if len(wanted) and wanted.dtype.kind not in "iu":
             raise TypeError(f"indices are whole numbers, not {wanted.dtype}")
@@ -223,7 +215,6 @@ class StoredDataSet(Catalogue):
 
 
 def _dictionary_of(data: StoredDataSet) -> bytes:
-    """Return the compression dictionary."""
     if not data.manifest.dictionary_size:
         return b""
     copied = data.location.dictionary()
@@ -285,3 +276,78 @@ class _Tools(threading.local):
         if size > len(self._memory):
             self._memory = memoryview(bytearray(min(SCRATCH_BYTES, 2 * size)))
         return self._memory
+
+
+class Reader:
+    """A data set opened for reading. `brand.open` returns it.
+
+    Opening reads nothing of the samples and of the index. Several threads may use one `Reader`, also after a fork.
+    Picklable: another process opens the files again.
+    """
+
+    def __init__(self, where: Where) -> None:
+        self._data = StoredDataSet(where)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Reader, (self._data.location,)
+
+    def __len__(self) -> int:
+        """Return the number of indices, including those of deleted samples."""
+        return len(self._data)
+
+    def __repr__(self) -> str:
+        return f"Reader({self._data.facts})"
+
+    @property
+    def name(self) -> str:
+        """Path or URL of the data set."""
+        return self._data.name
+
+    @property
+    def schema(self) -> dict[str, str]:
+        """Field name -> codec, in storage order, followed by the overlays of a collection."""
+        return self._data.schema
+
+    @property
+    def classes(self) -> list[str] | None:
+        """Names of the labels, by label; None if the labels have no names."""
+        return self._data.classes
+
+    def sample(self, index: int) -> dict[str, Any]:
+        """Return all fields of one sample, images and audio as bytes.
+
+        Raises `FormatError`, `ElsewhereError`, `DeletedError`, IndexError.
+        """
+        return self._data.sample(index)
+
+    def samples(self, indices: Sequence[int] | NDArray[np.integer[Any]]) -> list[dict[str, Any]]:
+        """Return the samples with these indices (each 0 <= i < len), in this order, read together.
+
+        Each has all fields, images and audio as bytes, and the overlays of a collection. Raises `FormatError`,
+        IndexError, `DeletedError`, and `ElsewhereError` if a sample is in the partition of another node.
+        """
+        return self._data.samples(indices)
+
+    def column(self, name: str) -> NDArray[Any]:
+        """Return an `int` or `float` field of all samples by index, shape (len,), read-only; 8 bytes a sample.
+
+        For a collection, this may also be an overlay. A deleted sample has the value -2^63 or NaN there. `brand verify`
+        compares the column with the samples; this method does not. Raises `SchemaError` for other fields,
+        `FormatError`.
+        """
+        return self._data.column(name)
+
+    def present(self) -> NDArray[np.int64]:
+        """Return the indices of the samples that were not deleted, ascending."""
+        return self._data.present()
+
+
+def open(where: Where) -> Reader:  # noqa: A001 - `brand.open`
+    """Open a data set to read from it in this process, without PyTorch and without a data server.
+
+    `where` is the path of its folder, or its URL. No samples are read. A process that has read from an object store
+    cannot be forked: a forked process that also reads from it gets a `UsageError`.
+
+    Raises `UsageError`, `StorageError`, `FormatError`.
+    """
+    return Reader(where)

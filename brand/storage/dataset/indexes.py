@@ -2,21 +2,129 @@
 
 `Catalogue` asks an `Index` and does not depend on the kind. An `OwnIndex` returns the files themselves, so reads of a
 data set that is not a collection have no extra layer.
+
+Does the index agree with the chunks? A sample's checksum proves its bytes, not its index. The chunk's table has the
+sample's index, and `index/samples.npy` repeats it. So each process compares the rows that it uses with the tables, a
+block of `BLOCK` rows at a time, each block once. Blocks are read together, like samples. If the two differ, the whole
+front of the chunk is read and checked. If the front is right, the index is wrong. If the front is damaged, there is
+nothing to compare with, and the index is trusted. The index of a data set in an object store was checked as a whole
+when it was copied: it is not compared.
 """
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.formats.constants import CHUNKS_NAME, PLACE_NAME, SAMPLES_NAME, column_name
+from brand.errors import FormatError
+from brand.formats.arrays import ArrayFile
+from brand.formats.constants import (
+    CHUNKS_NAME,
+    MAX_DICTIONARY,
+    MAX_HEADER,
+    PLACE_NAME,
+    PREAMBLE_SIZE,
+    ROW,
+    SAMPLES_NAME,
+    column_name,
+)
+from brand.formats.header import Header
 from brand.formats.index import open_array
 from brand.formats.manifest import Manifest, Share, read_manifest, read_share
-from brand.storage.dataset.tables import Tables
-from brand.storage.io.files import ChunkReader
+from brand.storage.io.files import ChunkReader, Range
+from brand.storage.io.fronts import front_of
 from brand.storage.io.location import Location
+
+BLOCK: Final = 4096
+"""Rows that are compared at a time: 128 KiB, one cheap read."""
+_LARGEST_FRONT: Final = PREAMBLE_SIZE + MAX_HEADER + MAX_DICTIONARY
+
+
+class Tables:
+    """Compares `rows`, the index of the data set at `location`, with the tables of its chunks.
+
+    `first_chunk`: the number that a `reader` gives to chunk 0 of the data set, if the data set is a segment of a
+    collection. Any number of threads may use a `Tables`: two threads that compare the same block get the same result.
+    """
+
+    def __init__(self, header: Header, rows: ArrayFile, location: Location, first_chunk: int = 0) -> None:
+        self._header, self._rows, self._location, self._first_chunk = header, rows, location, first_chunk
+        self._blocks = -(-header.chunk_size // BLOCK)
+        """Number of blocks of a chunk."""
+        self._same = np.zeros(header.chunks * self._blocks, np.bool_)
+        """Blocks that need no further comparison, shape (all blocks,)."""
+
+    def differing(self, places: NDArray[np.int64], reader: ChunkReader) -> NDArray[np.intp]:
+        """Return the positions in `places` whose rows in the index differ from their chunks' tables.
+
+        Raises `FormatError` if the index cannot be read.
+        """
+        if self._location.in_store:  # the index was checked as a whole
+            return np.empty(0, np.intp)
+        chunks = places // self._header.chunk_size
+        blocks = chunks * self._blocks + (places - chunks * self._header.chunk_size) // BLOCK
+        same = self._same[blocks]
+        if same.all():
+            return np.empty(0, np.intp)
+        new = blocks[~same]
+        new = np.unique(new[np.diff(new, prepend=-1) != 0])  # many neighbours are in one block
+        tables = self._read(new, reader)
+        wrong = np.concatenate([self._compare(int(block), table) for block, table in zip(new, tables, strict=True)])
+        return np.flatnonzero(np.isin(places, wrong)) if len(wrong) else wrong
+
+    def _span(self, blocks: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        chunks = blocks // self._blocks
+        slots = blocks % self._blocks * BLOCK
+        samples = np.minimum(self._header.chunk_size, self._header.samples - chunks * self._header.chunk_size)
+        return chunks, slots, np.minimum(BLOCK, samples - slots)
+
+    def _read(self, blocks: NDArray[np.int64], reader: ChunkReader) -> list[NDArray[np.void] | None]:
+        """Return the rows of these blocks in the chunks' tables, unchecked; None if they cannot be read."""
+        chunks, slots, counts = self._span(blocks)
+        firsts = chunks * self._header.chunk_size
+        samples = np.minimum(self._header.chunk_size, self._header.samples - firsts)
+        # A table ends where the chunk's first sample begins.
+        starts = self._rows.take(firsts)["offset"].astype(np.int64) - ROW.itemsize * samples
+        found: list[NDArray[np.void] | None] = [None] * len(blocks)
+        ranges: dict[int, Range] = {}
+        for number in np.flatnonzero((starts >= PREAMBLE_SIZE) & (starts <= _LARGEST_FRONT)).tolist():
+            table = found[number] = np.empty(int(counts[number]), ROW)
+            offset = int(starts[number]) + ROW.itemsize * int(slots[number])
+            ranges[number] = (self._first_chunk + int(chunks[number]), offset, table.view(np.uint8).data)
+        try:
+            reader.read_into(list(ranges.values()))
+        except OSError:
+            for number, wanted in ranges.items():
+                try:
+                    reader.read_into([wanted])
+                except OSError:
+                    found[number] = None
+        return found
+
+    def _compare(self, block: int, table: NDArray[np.void] | None) -> NDArray[np.int64]:
+        """Return the places of a block whose rows in the index are wrong."""
+        (chunk,), (slot,), (count,) = (values.tolist() for values in self._span(np.array([block])))
+        first = chunk * self._header.chunk_size + slot
+        known = self._rows.run(first, first + count)
+        if table is None or not np.array_equal(table.view(np.uint8), known.view(np.uint8)):
+            table = self._whole_table(chunk)
+            if table is not None:
+                wrong = np.arange(count, dtype=np.int64)
+                if len(table) >= slot + count:  # else the file is another chunk
+                    wrong = wrong[table[slot : slot + count] != known]
+                if len(wrong):
+                    return wrong + np.int64(first)
+        self._same[block] = True
+        return np.empty(0, np.int64)
+
+    def _whole_table(self, chunk: int) -> NDArray[np.void] | None:
+        """Return the table of a chunk whose front is right; None if the front is damaged or cannot be read."""
+        try:
+            return front_of(self._location, chunk).rows
+        except (FormatError, OSError):
+            return None
 
 
 class Elements(Protocol):
@@ -105,17 +213,13 @@ class OwnIndex:
         """See `Index`."""
 
     def chunk_rows(self) -> NDArray[np.void]:
-        """See `Index`."""
         return open_array(self.path, CHUNKS_NAME, self.manifest.header).all()
 
     def column(self, name: str) -> NDArray[Any]:
-        """See `Index`."""
         return open_array(self.path, column_name(name), self.manifest.header).all()
 
     def home(self, chunk: int) -> tuple[Location, int, Manifest]:
-        """See `Index`."""
         return self._location, chunk, self.manifest
 
     def holder(self, index: int) -> Location:  # noqa: ARG002 - all samples are here
-        """See `Index`."""
         return self._location

@@ -52,7 +52,6 @@ class Summary:
     """
 
     def to_json(self) -> dict[str, Any]:
-        """Return the facts as plain values."""
         return asdict(self)
 
 

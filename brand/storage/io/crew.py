@@ -15,6 +15,8 @@ from typing import Any, Final, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from brand.reprs import Reprs
+
 MOST: Final = 4
 """Maximum threads of a crew."""
 PART_BYTES: Final = 2 << 20
@@ -23,15 +25,12 @@ PART_BYTES: Final = 2 << 20
 _T = TypeVar("_T")
 
 
-class Crew:
+class Crew(Reprs, shows="threads _pool"):
     """The threads of one connection. They start when they are first needed. Not for use after a fork."""
 
     def __init__(self, threads: int | None = None) -> None:
         self.threads = min(MOST, os.cpu_count() or 1) if threads is None else threads
         self._pool: ThreadPoolExecutor | None = None
-
-    def __repr__(self) -> str:
-        return f"Crew({self.threads} threads{'' if self._pool is None else ', started'})"
 
     def parts(self, sizes: NDArray[np.integer[Any]]) -> list[slice]:
         """Return the pieces of these sizes that each thread copies: at most `threads` slices, of about equal bytes."""

@@ -132,7 +132,6 @@ class RangeReader:
         self._nowait = _NOWAIT
 
     def read_into(self, ranges: Sequence[Range]) -> None:
-        """See `ChunkReader`."""
         late = [r for r in ranges if not self.filled_from_cache(r)]
         # A single read needs no announcement: it follows at once.
         if len(late) > 1 and _WILLNEED is not None:
@@ -147,11 +146,9 @@ class RangeReader:
                 raise
 
     def close(self) -> None:
-        """See `ChunkReader`."""
         self._files.close()
 
     def descriptors(self, numbers: Sequence[int]) -> list[int] | None:
-        """See `OpenFiles.together`."""
         return self._files.together(numbers)
 
     def filled_from_cache(self, wanted: Range) -> bool:

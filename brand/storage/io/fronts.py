@@ -34,15 +34,12 @@ class _ChunkFile(io.RawIOBase):
         self._number, self._size, self._at = number, location.chunk_bytes(number), 0
 
     def readable(self) -> bool:
-        """Return True."""
         return True
 
     def seekable(self) -> bool:
-        """Return True."""
         return True
 
     def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
-        """Move the read position."""
         self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
         return self._at
 
@@ -54,7 +51,6 @@ class _ChunkFile(io.RawIOBase):
         return len(part)
 
     def close(self) -> None:
-        """Close the chunk."""
         self._reader.close()
         super().close()
 
@@ -103,18 +99,12 @@ def open_chunk(location: Location, number: int, manifest: Manifest, known: np.vo
         raise ForeignFileError(
             "the header differs from the manifest's", path=path, chunk=number, hint="Run `brand reindex`"
         )
-    if known is not None and (preamble.file_size, preamble.checksum) != (
-        int(known["file_size"]),
-        int(known["checksum"]),
-    ):
-        raise ForeignFileError(
-            "a chunk of another conversion, or the index is stale",
-            path=path,
-            chunk=number,
-            expected=f"{int(known['file_size'])} bytes, checksum {int(known['checksum']):016x}",
-            found=f"{preamble.file_size} bytes, checksum {preamble.checksum:016x}",
-            hint="Run `brand reindex`",
-        )
+    facts = "{} bytes, checksum {:016x}"
+    found = facts.format(preamble.file_size, preamble.checksum)
+    expected = found if known is None else facts.format(int(known["file_size"]), int(known["checksum"]))
+    if found != expected:
+        what, hint = "a chunk of another conversion, or the index is stale", "Run `brand reindex`"
+        raise ForeignFileError(what, path=path, chunk=number, expected=expected, found=found, hint=hint)
     return front
 
 
@@ -144,6 +134,5 @@ def file_size(location: Location, number: int) -> int:
 
 
 def missing_chunk(path: str, number: int, sample: int | None = None) -> MissingFileError:
-    """Return the error for a missing chunk."""
     hint = "Copy it again or convert again"
     return MissingFileError("the chunk is missing", path=path, chunk=number, sample=sample, hint=hint)

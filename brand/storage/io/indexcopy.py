@@ -22,15 +22,7 @@ from typing import Final
 
 import xxhash
 
-from brand.errors import (
-    BrandError,
-    ChecksumError,
-    LayoutError,
-    NotADataSetError,
-    StorageError,
-    UsageError,
-    pack_error,
-)
+from brand.errors import BrandError, ChecksumError, LayoutError, StorageError, UsageError, pack_error
 from brand.formats.constants import MANIFEST_NAME, MAX_MANIFEST, MAX_SHARE, SHARE_NAME
 from brand.formats.index import array_bytes
 from brand.formats.manifest import Manifest, index_names, parse_manifest
@@ -38,7 +30,7 @@ from brand.formats.publish import publish_bytes, storage_errors, sync_folder
 from brand.printable import printable
 from brand.storage.io.fronts import dictionary_in, open_front
 from brand.storage.io.ownfolder import open_given, open_own_folder
-from brand.storage.io.remote import DICTIONARY_NAME, Remote
+from brand.storage.io.remote import DICTIONARY_NAME, Remote, no_data_set
 from brand.stores.opening import open_store
 from brand.stores.store import Store, Wanted, read_all
 from brand.usercache import user_cache
@@ -94,8 +86,7 @@ def _manifest(url: str) -> bytes:
     try:
         return store.read(MANIFEST_NAME, MAX_MANIFEST)
     except FileNotFoundError:
-        what = "not a data set: there is no brand.json, which a conversion writes last"
-        raise NotADataSetError(what, path=url, hint="Is the URL right, and the conversion finished?") from None
+        raise no_data_set(url) from None
     except OSError as error:
         raise StorageError(f"{printable(url)} cannot be opened: {error.strerror}") from None
 
@@ -126,7 +117,6 @@ def _copy(store: Store, manifest: Manifest, folder: Path) -> None:
 
 
 def _copy_file(store: Store, name: str, size: int, path: Path) -> str:
-    """Copy a file of `size` bytes. Return its checksum."""
     digest = xxhash.xxh3_128()
     with path.open("wb") as file:
         for first in range(0, size, _AT_ONCE * _RANGE):

@@ -3,26 +3,33 @@
 All bytes of chunks are read through a `Location`: stripes, direct reads, samples for other nodes, tables and
 dictionaries. Manifest, share file and index are read from local files. A `FolderLocation` has them; a `Remote` has
 copies of them. A `Collected` is a version of a collection, whose segments are folders.
+
+`photos.brand` names the present version of a collection, and `photos.brand@3` the third. The present version is the one
+with the highest number, so no other record has to be kept in step with the folder of versions.
 """
 
 from __future__ import annotations
 
 import os
+import re
+from abc import ABC, abstractmethod
 from bisect import bisect_right
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
-from brand.formats.constants import chunk_name
+from brand.errors import MissingFileError, NotADataSetError, UnreadableError
+from brand.formats.constants import MANIFEST_NAME, VERSIONS_NAME, chunk_name
 from brand.formats.manifest import read_manifest
-from brand.formats.version import Version
+from brand.formats.version import Version, read_version, version_name, version_number
 from brand.storage.io.files import ChunkReader, RangeReader
 from brand.storage.io.remote import Remote, fetch_index
 from brand.storage.io.vectored import CopiedReads, DirectFiles, LocalFiles, VectorReader
-from brand.storage.io.versions import named_version
-from brand.stores.traffic import Traffic
+from brand.stores.store import Traffic
 from brand.stores.url import is_url, parse_url
+
+_PINNED: Final = re.compile(r"(.+)@(\d{1,10})")
 
 
 class Location(Protocol):
@@ -74,43 +81,48 @@ class Location(Protocol):
         """
 
 
+class _InFolders(ABC):
+    """The common part of locations whose chunks are files of a file system."""
+
+    __slots__ = ()
+    in_store = False
+    traffic = None
+
+    @abstractmethod
+    def chunk_file(self, number: int) -> str:
+        """See `Location`."""
+
+    def chunk_bytes(self, number: int) -> int:
+        return Path(self.chunk_file(number)).stat().st_size
+
+    def dictionary(self) -> None:
+        return None
+
+    def reader(self) -> ChunkReader:
+        return RangeReader(self.chunk_file)
+
+    def vector_reader(self, *, page_cache: bool) -> VectorReader:
+        return LocalFiles(self.chunk_file) if page_cache else DirectFiles(self.chunk_file)
+
+
 @dataclass(frozen=True, slots=True)
-class FolderLocation:
+class FolderLocation(_InFolders):
     """A data set in a folder of a file system."""
 
     local: Path
 
-    in_store = False
-    traffic = None
     version = None
 
     @property
     def name(self) -> str:
-        """See `Location`."""
         return str(self.local)
 
     def chunk_file(self, number: int) -> str:
-        """See `Location`."""
         return f"{self.local}/{chunk_name(number)}"
-
-    def chunk_bytes(self, number: int) -> int:
-        """See `Location`."""
-        return (self.local / chunk_name(number)).stat().st_size
-
-    def dictionary(self) -> None:
-        """See `Location`."""
-
-    def reader(self) -> ChunkReader:
-        """See `Location`."""
-        return RangeReader(self.chunk_file)
-
-    def vector_reader(self, *, page_cache: bool) -> VectorReader:
-        """See `Location`."""
-        return LocalFiles(self.chunk_file) if page_cache else DirectFiles(self.chunk_file)
 
 
 @dataclass(frozen=True)
-class Collected:
+class Collected(_InFolders):
     """A version of a collection in a folder of a file system. Chunk numbers continue from segment to segment."""
 
     local: Path
@@ -118,37 +130,17 @@ class Collected:
     pinned: bool = True
     """Whether the path named this version, rather than the present one by default."""
 
-    in_store = False
-    traffic = None
-
     def __reduce__(self) -> tuple[Any, ...]:
         return Collected, (self.local, self.version, self.pinned)
 
     @property
     def name(self) -> str:
-        """See `Location`."""
         return f"{self.local}@{self.version.number}"
 
     def chunk_file(self, number: int) -> str:
-        """See `Location`."""
         firsts, folders = self._parts
         part = bisect_right(firsts, number) - 1
         return f"{folders[part]}/{chunk_name(number - firsts[part])}"
-
-    def chunk_bytes(self, number: int) -> int:
-        """See `Location`."""
-        return Path(self.chunk_file(number)).stat().st_size
-
-    def dictionary(self) -> None:
-        """See `Location`."""
-
-    def reader(self) -> ChunkReader:
-        """See `Location`."""
-        return RangeReader(self.chunk_file)
-
-    def vector_reader(self, *, page_cache: bool) -> VectorReader:
-        """See `Location`."""
-        return LocalFiles(self.chunk_file) if page_cache else DirectFiles(self.chunk_file)
 
     @cached_property
     def _parts(self) -> tuple[list[int], list[str]]:
@@ -192,3 +184,54 @@ def place(text: str) -> Path | str:
 def vector_reader(location: Location, *, page_cache: bool) -> VectorReader:
     """Return a location's own vector reader, or one that copies the bytes of its `reader`. Raises OSError."""
     return location.vector_reader(page_cache=page_cache) or CopiedReads(location.reader())
+
+
+def is_collection(folder: Path) -> bool:
+    """Return whether a folder holds a collection, possibly without a version yet."""
+    return (folder / VERSIONS_NAME).is_dir() and not (folder / MANIFEST_NAME).exists()
+
+
+def named_version(path: Path) -> tuple[Path, Version, bool] | None:
+    """Return folder and version of the collection that a path names, and whether the path has the number.
+
+    None if the path does not name a collection. Raises a `FormatError` if the version cannot be read.
+    """
+    number: int | None = None
+    match = None if path.exists() else _PINNED.fullmatch(str(path))
+    if match is not None:
+        path, number = Path(match[1]), int(match[2])
+    if not is_collection(path):
+        return None
+    if number is None:
+        return path, present_version(path), False
+    known = numbers(path)
+    if number not in known:
+        told = f"the versions are {', '.join(map(str, known))}" if known else "there is no version"
+        what, missing = f"there is no version {number}: {told}", path / version_name(number)
+        raise MissingFileError(what, path=missing, hint=f"`brand versions {path}` lists their contents")
+    return path, read_version(path, number), True
+
+
+def pinned(path: str, number: int) -> str:
+    """Return the path that names this version, for a path that names the collection, or a version of it."""
+    match = _PINNED.fullmatch(path)
+    return path if match is not None and int(match[2]) == number else f"{path}@{number}"
+
+
+def numbers(folder: Path) -> list[int]:
+    """Return the numbers of all versions, ascending. Raises `UnreadableError`."""
+    try:
+        names = os.listdir(folder / VERSIONS_NAME)
+    except OSError as error:
+        what, path = f"cannot be read: {error.strerror}", folder / VERSIONS_NAME
+        raise UnreadableError(what, path=path) from error
+    return sorted(number for name in names if (number := version_number(name)) is not None)
+
+
+def present_version(folder: Path) -> Version:
+    """Return the version with the highest number. Raises a `FormatError`."""
+    known = numbers(folder)
+    if not known:
+        what = "a collection without a version: run the interrupted `brand append` again"
+        raise NotADataSetError(what, path=folder)
+    return read_version(folder, known[-1])

@@ -88,7 +88,6 @@ def check_names(folder: int, shown: str) -> None:
 
 
 def refused(shown: str, error: OSError) -> CacheError:
-    """Return the error for a folder or file that cannot be used."""
     if error.errno in (errno.ELOOP, errno.ENOTDIR, errno.EISDIR):
         return CacheError(f"{shown} is a symbolic link or not a folder: remove it, or give another cache folder")
     return CacheError(f"the cache folder {shown} cannot be used: {storage_reason(error)}; give another one")

@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.errors import StorageError, unpack_error
+from brand.errors import NotADataSetError, StorageError, unpack_error
 from brand.formats.constants import CHUNKS_NAME, chunk_name
 from brand.formats.index import open_array
 from brand.formats.manifest import read_manifest
@@ -26,8 +26,7 @@ from brand.pythonchild import child_command
 from brand.storage.io.files import ChunkReader, Range
 from brand.storage.io.vectored import VectorReader, scatter_memory
 from brand.stores.opening import open_store
-from brand.stores.store import Store, read_all
-from brand.stores.traffic import Traffic
+from brand.stores.store import Store, Traffic, read_all
 
 DICTIONARY_NAME: Final = "dictionary"
 """File of the copied index that has the compression dictionary, if the data set has one."""
@@ -55,7 +54,6 @@ class Remote:
         return Remote, (self.name, self.local)
 
     def chunk_file(self, number: int) -> str:
-        """See `Location`."""
         return f"{self.name}/{chunk_name(number)}"
 
     def chunk_bytes(self, number: int) -> int:
@@ -64,53 +62,45 @@ class Remote:
         return int(rows.run(number, number + 1)["file_size"][0])
 
     def dictionary(self) -> bytes:
-        """See `Location`."""
         return (self.local / DICTIONARY_NAME).read_bytes()
 
     def reader(self) -> ChunkReader:
-        """See `Location`."""
         return _StoreReader(self)
 
     def vector_reader(self, *, page_cache: bool) -> VectorReader:  # noqa: ARG002 - no page cache has what is in a store
-        """See `Location`."""
-        return _StoreVectors(self)
+        return _StoreReader(self)
 
     @cached_property
     def store(self) -> Store:
         """The store. Raises `UsageError`."""
-        store = open_store(self.name)
-        store.traffic = self.traffic
-        return store
+        return open_store(self.name, traffic=self.traffic)
 
 
-class _Reading:
-    """Common base of both readers."""
+class _StoreReader:
+    """A `ChunkReader` and `VectorReader` of chunks in a store. If an object ends early, it raises OSError."""
 
     def __init__(self, remote: Remote) -> None:
         self._remote = remote
-
-    def close(self) -> None:
-        """Do nothing: the readers share their connections."""
-
-
-class _StoreReader(_Reading):
-    """A `ChunkReader` of chunks in a store. If an object ends early, it raises OSError and gives no zeros."""
 
     def read_into(self, ranges: Sequence[Range]) -> None:
         """See `ChunkReader`. Ranges are read at the same time; none is joined to another one."""
         if ranges:
             read_all(self._remote.store, [(chunk_name(number), offset, buffer) for number, offset, buffer in ranges])
 
-
-class _StoreVectors(_Reading):
-    """A `VectorReader` of chunks in a store: each piece of a response body is copied once, to its samples' memory."""
-
     def scatter(self, number: int, offset: int, size: int, vector: NDArray[np.void]) -> None:
-        """See `VectorReader`."""
+        """See `VectorReader`. Each piece of a response body is copied once, to its samples' memory."""
         # A copy of the vector, because `scatter_memory` cuts partly filled pieces in place.
         vector, at = np.array(vector, order="C"), 0
         for piece in self._remote.store.pieces(chunk_name(number), offset, size):
             at = scatter_memory(np.frombuffer(piece, np.uint8), vector, at)
+
+    def close(self) -> None:
+        """Do nothing: the readers share their connections."""
+
+
+def no_data_set(url: str) -> NotADataSetError:
+    what = "not a data set: there is no brand.json, which a conversion writes last"
+    return NotADataSetError(what, path=url, hint="Is the URL right, and the conversion finished?")
 
 
 def fetch_index(url: str) -> Path:

@@ -35,6 +35,13 @@ _ALIGNMENT: Final = 4096
 _BOUNCE_BYTES: Final = 4 << 20
 """Maximum bytes of one direct read."""
 _DIRECT: Final = getattr(os, "O_DIRECT", 0)
+_libc: Final = ctypes.CDLL(None, use_errno=True)
+_preadv: Any = _libc.preadv64
+_preadv.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_int64)
+_preadv.restype = ctypes.c_ssize_t
+_copy: Any = _libc.process_vm_readv
+_copy.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_ulong, ctypes.c_void_p, ctypes.c_ulong, ctypes.c_ulong)
+_copy.restype = ctypes.c_ssize_t
 
 
 class VectorReader(Protocol):
@@ -60,19 +67,15 @@ class LocalFiles:
 
     def __init__(self, path_of: PathOf, *, forget: bool = False) -> None:
         self._files, self._forget = OpenFiles(OPEN_FILES, path_of), forget
-        self._scatterer = _Scatterer()
 
     def scatter(self, number: int, offset: int, size: int, vector: NDArray[np.void]) -> None:
-        """See `VectorReader`."""
         descriptor = self._files.descriptor(number)
         os.posix_fadvise(descriptor, offset, size, os.POSIX_FADV_WILLNEED)
-        path = self._files.path_of(number)
-        self._scatterer.fill(path, descriptor, offset, size, np.array(vector, order="C"), 0)
+        _fill(self._files.path_of(number), descriptor, offset, size, np.array(vector, order="C"))
         if self._forget:
             os.posix_fadvise(descriptor, offset, size, os.POSIX_FADV_DONTNEED)
 
     def close(self) -> None:
-        """See `VectorReader`."""
         self._files.close()
 
 
@@ -89,7 +92,6 @@ class DirectFiles:
         self._bounce = _Bounce()
 
     def scatter(self, number: int, offset: int, size: int, vector: NDArray[np.void]) -> None:
-        """See `VectorReader`."""
         if self._able:
             try:
                 self._directly(number, offset, size, np.array(vector, order="C"))
@@ -102,7 +104,6 @@ class DirectFiles:
         self._cached.scatter(number, offset, size, vector)
 
     def close(self) -> None:
-        """See `VectorReader`."""
         self._files.close()
         self._cached.close()
         self._bounce.close()
@@ -133,7 +134,6 @@ class CopiedReads:
         self._reader, self._bounce = reader, _Bounce()
 
     def scatter(self, number: int, offset: int, size: int, vector: NDArray[np.void]) -> None:
-        """See `VectorReader`."""
         # A copy of the vector, because `scatter_memory` cuts partly filled pieces in place.
         room, vector = self._bounce.room(size), np.array(vector, order="C")
         at = done = 0
@@ -144,7 +144,6 @@ class CopiedReads:
             done += brought
 
     def close(self) -> None:
-        """See `VectorReader`."""
         self._reader.close()
         self._bounce.close()
 
@@ -164,37 +163,23 @@ class _Bounce:
         return self._memory
 
     def close(self) -> None:
-        """Release the memory."""
         self._memory = np.empty(0, np.uint8)
 
 
-class _Scatterer:
-    """Fills vectors."""
-
-    def __init__(self) -> None:
-        self._preadv: Any = ctypes.CDLL(None, use_errno=True).preadv64
-        self._preadv.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_int64)
-        self._preadv.restype = ctypes.c_ssize_t
-
-    def fill(self, path: str, descriptor: int, offset: int, size: int, vector: NDArray[np.void], at: int) -> int:
-        """Read `size` bytes into the pieces from number `at` on. Return the number of the next piece to fill.
-
-        A partly filled piece is cut. The memory after these bytes may be overwritten: it is filled
-        next. Raises OSError, EOFError.
-        """
-        done = 0
-        while done < size:
-            pieces = vector[at : at + _PIECES]
-            count = self._preadv(descriptor, pieces.ctypes.data, len(pieces), offset + done)
-            if count < 0:
-                error = ctypes.get_errno()
-                raise OSError(error, os.strerror(error), path)
-            if count == 0:
-                raise EOFError(path)
-            count = min(count, size - done)
-            done += count
-            at = _advance(vector, at, count)
-        return at
+def _fill(path: str, descriptor: int, offset: int, size: int, vector: NDArray[np.void]) -> None:
+    """Read `size` bytes into the pieces; a partly filled piece is cut. Raises OSError, EOFError."""
+    at = done = 0
+    while done < size:
+        pieces = vector[at : at + _PIECES]
+        count = _preadv(descriptor, pieces.ctypes.data, len(pieces), offset + done)
+        if count < 0:
+            error = ctypes.get_errno()
+            raise OSError(error, os.strerror(error), path)
+        if count == 0:
+            raise EOFError(path)
+        count = min(count, size - done)
+        done += count
+        at = _advance(vector, at, count)
 
 
 def scatter_memory(source: NDArray[np.uint8], vector: NDArray[np.void], at: int) -> int:
@@ -226,11 +211,6 @@ def _copy_each(source: NDArray[np.uint8], pieces: NDArray[np.void]) -> int:
         ctypes.memmove(base, source.ctypes.data + done, count)
         done += count
     return done
-
-
-_copy: Any = ctypes.CDLL(None, use_errno=True).process_vm_readv
-_copy.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_ulong, ctypes.c_void_p, ctypes.c_ulong, ctypes.c_ulong)
-_copy.restype = ctypes.c_ssize_t
 
 
 def _advance(vector: NDArray[np.void], at: int, count: int) -> int:

@@ -5,9 +5,6 @@ reindex       manifest and index, rebuilt from the chunks alone
 unpack        a converted folder restored
 partition     a data set divided over the disks of several nodes
 copying       a data set copied from one place to another, folders or stores
-origins       the files of the source of a copy, each read once
-destinations  the target of a copy, and its files that exist already
-passing       a chunk compared with the index while it is copied
+endpoints     the source of a copy, each file read once, and its target, with the files that exist already
 copies        a file placed in another folder: a hard link or a copy
-progress      progress of a pass over all chunks
 """

@@ -1,4 +1,4 @@
-"""How is a file placed in another folder, whole or not at all, and if possible without a copy of its bytes?
+"""How are files placed in another folder, whole or not at all, and if possible without a copy of their bytes?
 
 A hard link is a second name for the same bytes: it takes no time and no space, and needs one file system. Otherwise the
 bytes are copied; a file system that can share blocks (Btrfs, XFS) does this without moving them.
@@ -7,12 +7,15 @@ bytes are copied; a file system that can share blocks (Btrfs, XFS) does this wit
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, Final, Literal
 
 from brand.errors import UnreadableError
-from brand.formats.publish import publish_file
+from brand.formats.constants import MANIFEST_NAME, chunk_name
+from brand.formats.publish import publish_file, sync_folder
+from brand.storage.dataset.dataset import StoredDataSet
 
 Way = Literal["linked", "copied", "found"]
 """How a file was placed: a hard link, a copy, or nothing, because it existed."""
@@ -44,6 +47,35 @@ def link_or_copy(source: Path, target: Path, spare: Path, *, copy: bool) -> Way:
         raise UnreadableError("cannot be copied whole", path=source, expected=f"{wanted.st_size} bytes", found=size)
     publish_file(spare, target)
     return "copied"
+
+
+def place_files(
+    data: StoredDataSet,
+    out: Path,
+    chunks: Sequence[int],
+    spare: Path,
+    *,
+    copy: bool,
+    on_placed: Callable[[int, Way], None],
+) -> None:
+    """Place the files of a data set, but only these of its chunks, in `out`; its manifest last.
+
+    Calls `on_placed` with the number of each chunk and how it was placed. Raises the errors of `link_or_copy`.
+    """
+    names = [*data.manifest.files, *data.manifest.companions]
+    folders = {out / "chunks", *((out / name).parent for name in names)}
+    for folder in folders:
+        folder.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        link_or_copy(data.path / name, out / name, spare, copy=copy)
+    for number in chunks:
+        data.check_file_size(number)
+        name = chunk_name(number)
+        on_placed(number, link_or_copy(data.path / name, out / name, spare, copy=copy))
+    for folder in folders:
+        sync_folder(folder)
+    link_or_copy(data.path / MANIFEST_NAME, out / MANIFEST_NAME, spare, copy=copy)
+    sync_folder(out)
 
 
 def _linked(source: Path, spare: Path) -> bool:

@@ -7,7 +7,6 @@ ends with its process and excludes a second call.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 from collections import Counter
@@ -21,12 +20,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.errors import TargetExistsError, UsageError, counted
-from brand.formats.constants import MANIFEST_NAME, SHARE_NAME, SHARE_WORK_NAME, chunk_name
+from brand.formats.constants import MANIFEST_NAME, SHARE_NAME, SHARE_WORK_NAME
 from brand.formats.manifest import Share, pack_share
 from brand.formats.publish import publish_file, storage_errors, sync_folder
 from brand.storage.dataset.dataset import StoredDataSet
-from brand.storage.maintenance.copies import Way, link_or_copy
-from brand.storage.maintenance.progress import OnChunk, silent
+from brand.storage.io.frontback import OnChunk, silent
+from brand.storage.maintenance.copies import Way, place_files
+from brand.storage.maintenance.endpoints import locked
 from brand.storage.maintenance.verify import check_file
 
 
@@ -143,14 +143,7 @@ def _claimed(out: Path, description: bytes) -> Iterator[Path]:
     """Claim the work folder of a partition for this process alone. It is removed if no error occurs."""
     work = out / SHARE_WORK_NAME
     work.mkdir(parents=True, exist_ok=True)
-    lock = os.open(work / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise TargetExistsError(f"{out}: another partition is writing there right now") from None
-        if not work.exists():  # another process had it, and has removed it meanwhile
-            raise TargetExistsError(f"{out}: another partition has just ended there. Run the command again")
+    with locked(work, out, "partition"):
         _check_target(out, description)
         # Inside the work folder, because a half-written file next to it would make `out` look used.
         (work / "share").write_bytes(description)
@@ -158,30 +151,17 @@ def _claimed(out: Path, description: bytes) -> Iterator[Path]:
         sync_folder(out)
         yield work
         shutil.rmtree(work)
-    finally:
-        os.close(lock)
 
 
 def _fill(
     data_set: StoredDataSet, out: Path, share: Share, spare: Path, *, copy: bool, count: Callable[[int], None]
 ) -> PartitionMade:
-    """Write all files of a partition, its manifest last."""
-    ways: Counter[Way] = Counter()
-    names = [*data_set.manifest.files, *data_set.manifest.companions]
-    folders = {out / "chunks", *((out / name).parent for name in names)}
-    for folder in folders:
-        folder.mkdir(exist_ok=True)
-    for name in names:
-        link_or_copy(data_set.path / name, out / name, spare, copy=copy)
-    sizes = data_set.chunk_rows["file_size"]
-    for number in share.chunks:
-        data_set.check_file_size(number)
-        way = link_or_copy(Path(data_set.location.chunk_file(number)), out / chunk_name(number), spare, copy=copy)
+    ways, sizes = Counter[Way](), data_set.chunk_rows["file_size"]
+
+    def on_placed(number: int, way: Way) -> None:
         ways[way] += 1
         count(int(sizes[number]) if way == "copied" else 0)
-    for folder in folders:
-        sync_folder(folder)
-    link_or_copy(data_set.path / MANIFEST_NAME, out / MANIFEST_NAME, spare, copy=copy)
-    sync_folder(out)
+
+    place_files(data_set, out, share.chunks, spare, copy=copy, on_placed=on_placed)
     held = int(sizes[share.chunks.start : share.chunks.stop].sum())
     return PartitionMade(out, share, share.samples(data_set.header), held, ways)

@@ -12,10 +12,9 @@ from brand.formats.contents import read_fixed
 from brand.formats.index import IndexBuilder, companions_in, seal
 from brand.formats.manifest import Manifest
 from brand.formats.publish import FolderTarget, storage_errors
+from brand.storage.io.frontback import OnChunk, silent
 from brand.storage.io.fronts import open_front
-from brand.storage.io.location import FolderLocation
-from brand.storage.io.versions import is_collection
-from brand.storage.maintenance.progress import OnChunk, silent
+from brand.storage.io.location import FolderLocation, is_collection
 
 
 def reindex(path: Path, on_chunk: OnChunk = silent) -> Manifest:

@@ -27,10 +27,9 @@ from brand.formats.contents import read_records
 from brand.formats.publish import digest_of, storage_errors
 from brand.formats.record import RecordDecoder
 from brand.storage.dataset.dataset import StoredDataSet
-from brand.storage.io.frontback import blocks_of, file_of, front_to_back
+from brand.storage.io.frontback import OnChunk, blocks_of, file_of, front_to_back, silent
 from brand.storage.io.fronts import open_chunk, opened
 from brand.storage.io.location import Location, Where
-from brand.storage.maintenance.progress import OnChunk, silent
 
 _STEP_BYTES: Final = 1 << 20
 
@@ -104,12 +103,8 @@ def _extras(location: Location, expected: tuple[int, str], out: Path) -> int:
         members = archive.infolist()
         most, claimed = most_unpacked(expected[0]), sum(info.file_size for info in members)
         if claimed > most:
-            raise OversizedError(
-                "the file would unpack to more than its size allows",
-                path=archive_path,
-                expected=f"<= {most} bytes",
-                found=claimed,
-            )
+            what, expected_bytes = "the file would unpack to more than its size allows", f"<= {most} bytes"
+            raise OversizedError(what, path=archive_path, expected=expected_bytes, found=claimed)
         for info in members:
             target = _target(out, info.filename.rstrip("/"), archive_path)
             if info.is_dir():

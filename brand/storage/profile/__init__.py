@@ -1,7 +1,6 @@
 """How fast is a storage, and which reads suit it?
 
 profile     the measured table, and its consequences: read size, reads in flight
-probe       the measurement of a folder
-probestore  the measurement of an object store
+probe       the measurement of a folder, or of an object store
 ranges      the ranges that are read to measure
 """

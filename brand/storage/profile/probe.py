@@ -8,7 +8,9 @@ the page cache. There is one thread for each read in flight. The clock of a visi
 initial burst that a rate-limited storage allows does not count (`bandwidth`). The figure of a cell is the median of its
 visits. Linux only.
 
-A `ProbeSubject` is measured: files below a path here, chunks in a store in `brand.storage.profile.probestore`.
+A `ProbeSubject` is measured: files below a path, or chunks in a store. Requests and bytes of a store cost money, and
+its latency is high. So there, sizes and numbers in flight are larger, each cell is visited once, with few reads, and
+the maximum cost is known in advance (`StoreProbe.requests`, `StoreProbe.bytes`).
 """
 
 from __future__ import annotations
@@ -31,10 +33,14 @@ from typing import Final, Protocol
 from brand.errors import BrandError, StorageError, UsageError
 from brand.formats.constants import MANIFEST_NAME
 from brand.formats.publish import storage_errors
+from brand.reprs import Reprs
+from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.io.device import IN_MEMORY, device_name, mount_of
+from brand.storage.io.location import Location
 from brand.storage.io.pagecache import CachedFile
 from brand.storage.profile.profile import Profile, sequential_of
 from brand.storage.profile.ranges import ProfileCell, Range, cells_that_fit, layouts, rounds
+from brand.stores.url import parse_url
 
 SIZES: Final = tuple(1 << power for power in range(15, 23))
 """Read sizes: 32 KiB to 4 MiB."""
@@ -55,6 +61,17 @@ _HALVES: Final = (1 / 4, 5 / 8)
 
 Report = Callable[[float, float, int], None]
 """Called after each visit with (seconds elapsed, seconds planned, bytes read so far)."""
+STORE_SIZES: Final = tuple(1 << power for power in range(16, 25))
+"""Read sizes: 64 KiB to 16 MiB."""
+STORE_DEPTHS: Final = (1, 2, 4, 8, 16, 32, 64)
+"""Reads in flight."""
+STORE_SECONDS: Final = 60.0
+MOST_STORE_BYTES: Final = 128 << 20
+"""Maximum bytes that are read at the same time; this bounds the memory."""
+
+_MOST_CHUNKS: Final = 256
+_WAVES: Final = ((256 << 10, 8), (1 << 20, 4), (1 << 60, 2))
+"""Read sizes, and how many reads up to that size each of the reads in flight makes: small reads need more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +88,7 @@ class Measurement:
     """Bytes that were left out, because they could not be dropped from the page cache."""
 
 
-def measure(path: str | Path, *, seconds: float = SECONDS, report: Report | None = None) -> Profile:
+def take_measurement(path: str | Path, *, seconds: float = SECONDS, report: Report | None = None) -> Measurement:
     """Measure the storage below `path`: a data set, a folder with large files, or a large file.
 
     Takes about `seconds` and some 32 MiB of memory, and drops the files that it reads from the page cache.
@@ -81,11 +98,6 @@ def measure(path: str | Path, *, seconds: float = SECONDS, report: Report | None
         StorageError: There are no files, they cannot be read, or they are in memory.
         BrandError: This is not Linux.
     """
-    return take_measurement(path, seconds=seconds, report=report).profile
-
-
-def take_measurement(path: str | Path, *, seconds: float = SECONDS, report: Report | None = None) -> Measurement:
-    """Measure as `measure` does, and return all facts about the measurement. Raises the errors of `measure`."""
     if not hasattr(os, "posix_fadvise") or not hasattr(os, "preadv"):
         raise BrandError("measuring a storage works on Linux only")
     mount = mount_of(path)
@@ -182,11 +194,9 @@ class _Probe:
         self.bytes = self.reads = self.cached = 0
 
     def gone(self) -> float:
-        """Return the seconds since the start of the measurement."""
         return time.perf_counter() - self._began
 
     def left(self) -> float:
-        """Return the seconds that are left."""
         return self._seconds - self.gone()
 
     def speed(self, cell: ProfileCell) -> float:
@@ -194,7 +204,6 @@ class _Probe:
         return median(self._speeds[cell]) if cell in self._speeds else 0.0
 
     def finish(self) -> None:
-        """Report the end of the measurement."""
         now = self.gone()
         self._report(now, now, self.bytes)
 
@@ -280,7 +289,6 @@ class _Files:
         return [piece for piece in ranges if not self._is_cached(piece)]
 
     def read(self, piece: Range, buffer: memoryview) -> None:
-        """See `ProbeSubject`."""
         descriptor, offset = self._descriptors[piece.file], piece.offset
         os.posix_fadvise(descriptor, offset, len(buffer), os.POSIX_FADV_WILLNEED)
         done = 0
@@ -310,7 +318,6 @@ def _open_files(path: Path, stack: ExitStack) -> Iterator[tuple[int, int]]:
 
 
 def _walk(path: Path) -> Iterator[tuple[int, Path]]:
-    """Yield size and path of the files below a folder on the same storage, within limits of number and time."""
     top = path / "chunks" if (path / MANIFEST_NAME).is_file() else path
     storage, end, seen = top.stat().st_dev, time.perf_counter() + _WALK_S, 0
     folders = [top]
@@ -342,3 +349,53 @@ def _too_small(path: str | Path, sizes: Sequence[int]) -> str:
 
 def _silent(*_: float) -> None:
     """Report nothing."""
+
+
+class StoreProbe(Reprs, shows="_url requests bytes"):
+    """The measurement of the store that holds a data set. The constructor reads the index only.
+
+    Raises `UsageError` if the data set is too small, `FormatError`.
+    """
+
+    def __init__(self, location: Location) -> None:
+        self._url = location.name
+        sizes = StoredDataSet(location).chunk_rows["file_size"].tolist()
+        chunks = sorted(random.sample(range(len(sizes)), min(_MOST_CHUNKS, len(sizes))))
+        self._subject = _StoreSubject(location, chunks, [sizes[number] for number in chunks])
+        cells = cells_that_fit(self._subject.sizes, STORE_SIZES, STORE_DEPTHS, MOST_STORE_BYTES)
+        check_enough(self._url, self._subject.sizes, cells)
+        self._order = rounds(cells, 1)
+        self.requests = sum(map(_store_reads_of, cells))
+        """Maximum number of requests."""
+        self.bytes = sum(cell.size * _store_reads_of(cell) for cell in cells)
+        """Maximum number of bytes read."""
+
+    def measure(self, *, seconds: float = STORE_SECONDS, report: Report | None = None) -> Measurement:
+        """Measure, for about `seconds` at most. Raises `StorageError`, `UsageError`."""
+        cells = [cell for some in self._order for cell in some]
+        visits = layouts(self._subject.sizes, cells, random.Random(), _store_reads_of)
+        try:
+            return run(self._subject, self._url, (STORE_SIZES, STORE_DEPTHS), self._order, visits, seconds, report)
+        except BrandError:  # some of Brand's errors are OSErrors, too
+            raise
+        except OSError as error:
+            raise StorageError(f"cannot read {error.filename}: {error.strerror}") from error
+
+
+class _StoreSubject:
+    """A `ProbeSubject`: chunks in a store."""
+
+    def __init__(self, location: Location, chunks: Sequence[int], sizes: list[int]) -> None:
+        self.device, self.sizes = parse_url(location.name).root, sizes
+        self._location, self._chunks = location, chunks
+
+    def cold(self, ranges: Sequence[Range]) -> list[Range]:
+        """See `ProbeSubject`. This machine caches nothing of a store in memory."""
+        return list(ranges)
+
+    def read(self, piece: Range, buffer: memoryview) -> None:
+        self._location.reader().read_into([(self._chunks[piece.file], piece.offset, buffer)])
+
+
+def _store_reads_of(cell: ProfileCell) -> int:
+    return cell.depth * next(waves for size, waves in _WAVES if cell.size <= size)

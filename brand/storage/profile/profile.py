@@ -77,7 +77,6 @@ class Profile:
             raise ValueError("nothing was measured")
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values, in the format of the file."""
         return {
             "format": _FORMAT,
             "version": _VERSION,
@@ -307,7 +306,6 @@ def save_profile(profile: Profile) -> Path:
 
 
 def _profile_file(device: str) -> Path:
-    """Return the file for the profile of a storage."""
     digest = hashlib.sha256(device.encode("utf-8", "backslashreplace")).hexdigest()[:12]
     words = re.sub(r"[^A-Za-z0-9]+", "-", device).strip("-")[:60]
     return user_cache("storage") / f"{words}-{digest}.json"

@@ -39,7 +39,6 @@ class ProfileCell(NamedTuple):
 
     @property
     def least(self) -> int:
-        """Minimum number of reads of a visit."""
         return max(2, self.depth)
 
 

@@ -25,8 +25,7 @@ from brand.node.setup.server_spec import Tls
 from brand.node.wire.messages import MAX_NAME
 from brand.orders.policies.registry import OrderOption
 from brand.storage.dataset.dataset import StoredDataSet
-from brand.storage.io.location import Where
-from brand.storage.io.versions import pinned
+from brand.storage.io.location import Where, pinned
 from brand.stores.url import is_url
 from brand.torch.data.drawable import Drawable
 from brand.torch.data.set_source import SetSource, Transform

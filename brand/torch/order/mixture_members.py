@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from brand.errors import UsageError
 from brand.node.wire.drawing import Announcement
-from brand.orders.mixtures.shares import check_weights
+from brand.orders.mixtures.mixed_order import check_weights
 from brand.orders.order import Order
 from brand.torch.order.draw_port import DrawPort
 

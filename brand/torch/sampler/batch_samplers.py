@@ -20,7 +20,7 @@ from torch.utils.data import DistributedSampler
 from brand.errors import UsageError, counted
 from brand.orders.base.part import named
 from brand.orders.base.tickets import MAX_POSITIONS
-from brand.orders.batches.batch_limits import BatchLimits, choose_window, samples_of
+from brand.orders.batches.batching import BatchLimits, choose_window, samples_of
 from brand.orders.order import MAX_EPOCH, MAX_SEED, Order
 from brand.torch.data.dataset import BrandDataset
 from brand.torch.data.drawable import Drawable, source_of

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from brand.errors import SchemaError, UsageError, counted
-from brand.orders.batches.packing import laid_out
+from brand.orders.batches.batching import laid_out
 from brand.torch.fetch.fetched import Column, Columns
 
 if TYPE_CHECKING:

@@ -16,8 +16,7 @@ from brand.errors import UsageError
 from brand.node.wire.drawing import Announcement
 from brand.node.wire.messages import UNTOLD
 from brand.orders.base.tickets import tickets
-from brand.orders.batches.batch_limits import BatchLimits
-from brand.orders.batches.batching import PositionBatches
+from brand.orders.batches.batching import BatchLimits, PositionBatches
 from brand.orders.order import Order
 from brand.torch.order.draw_port import DrawPort
 from brand.torch.sampler.positions import Dealing, States, rounds

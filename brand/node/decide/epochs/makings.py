@@ -23,8 +23,8 @@ from brand.node.decide.state.members import Members
 from brand.node.decide.state.runs import EpochStart, Runs
 from brand.node.memory.residents import Residents
 from brand.node.wire.numbers import NodeNumber
+from brand.orders.base.owners import split_near
 from brand.orders.base.plan import EpochPlan, PeerRequests
-from brand.orders.base.split import split_near
 
 PART: Final = 1 << 18
 """About the number of samples of one step, which takes a few milliseconds."""

@@ -1,4 +1,4 @@
-"""What do jobs with online orders draw next? JOADER's rounds, in pieces (`brand.orders.joader.dependent`).
+"""What do jobs with online orders draw next? JOADER's rounds, in pieces (`brand.orders.joader.tree`).
 
 A job takes part in a piece of rounds while it has fewer positions decided ahead than its upper level, and a piece is
 drawn as soon as one job is below its lower level. So jobs that draw about equally fast draw together, although each
@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 
 from brand.node.decide.state.lives import Key
 from brand.orders.base.random import RandomStream, Words
-from brand.orders.joader.dependent import draw_rounds
 from brand.orders.joader.growing import Growing
-from brand.orders.joader.tree import MOST_JOBS, Need, Tree
+from brand.orders.joader.tree import MOST_JOBS, Need, Tree, draw_rounds
 
 PIECE: Final = 256
 """Limit on the rounds of a piece: the server's loop does nothing else meanwhile."""

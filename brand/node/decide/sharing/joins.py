@@ -4,9 +4,9 @@ Runs share if their orders have the same seed and the same laps (`Policy.common`
 It stays pacemaker until another run is 10 % faster, or it ends, or it draws nothing for a while.
 
 A run joins at the pacemaker's *leading offset* when an epoch of it begins, and again when it has fallen off that
-offset. Its order follows from its joins alone (`brand.orders.policies.following`). So decided joins are final, and no
-position that a client has asked for gets another sample. This module has no clock: times are arguments. `JobJoins` owns
-the joins, `Pacemakers` the choice of the pacemaker, and `Pacing` the measured rates.
+offset. Its order follows from its joins alone (`brand.orders.policies.shared_policy`). So decided joins are final, and
+no position that a client has asked for gets another sample. This module has no clock: times are arguments. `JobJoins`
+owns the joins, `Pacemakers` the choice of the pacemaker, and `Pacing` the measured rates.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from brand.node.decide.state.runs import Runs
 from brand.node.wire.numbers import RunNumber
 from brand.orders.base.joins import LEAST_PACE, MAX_LAP, MOST, MOST_PACE, Join, Joins, alone
 from brand.orders.order import Order
-from brand.orders.policies.following import UNIT
+from brand.orders.policies.shared_policy import UNIT
 from brand.reprs import Reprs
 
 FASTER: Final = 1.1

@@ -13,9 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.node.wire.numbers import FIRST_NODE, NodeNumber
-from brand.orders.base.hashing import rendezvous
 from brand.orders.base.mapping import Mapping
-from brand.orders.base.owners import owner_of_chunk
+from brand.orders.base.owners import owner_of_chunk, rendezvous
 from brand.orders.base.policy import Foreseen
 from brand.orders.order import Order
 

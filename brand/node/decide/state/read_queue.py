@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.node.decide.state.states import EARLY, HELD, SampleStates
-from brand.orders.base.dtypes import index_dtype
-from brand.orders.base.packed import PackedMask
+from brand.orders.base.dtypes import PackedMask, index_dtype
 from brand.orders.base.plan import EpochPlan
 from brand.orders.base.random import blocks
 

@@ -1,25 +1,50 @@
-"""The part files of a cache: pieces of chunk files, written at the offsets that they have there, and freed again.
+"""Which files does a cache folder have, what is their format, and how are part files written and freed?
 
-A part file has the size of its chunk file, and holes at all offsets at which nothing is stored. Freed blocks become
-holes (fallocate(2)).
+    DIR/brand-cache/<id of the data set>/
+        LOCK                    the one server that writes holds a lock on it (flock)
+        cache.json              the identity of the cached data
+        chunks/00000017.part    pieces of chunk file 17, at the offsets that they have there
+        held.bits               the samples that the part files hold, as bits
+
+A file that is damaged, of another version or of another data set counts as missing. A cache may always be empty. A part
+file has the size of its chunk file, and holes at all offsets at which nothing is stored. Freed blocks become holes
+(fallocate(2)).
 """
 
 from __future__ import annotations
 
 import ctypes
 import errno
+import json
 import os
+import re
 import time
+from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any, Final
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
 from brand.errors import BrandError
 from brand.formats.values import Buffer
-from brand.storage.cache.cachelayout import part_name
+from brand.reprs import Reprs
 from brand.storage.io.ownfolder import open_own_file
+
+CACHES_NAME: Final = "brand-cache"
+"""The folder, below the one that the user gives, with one cache for each data set."""
+LOCK_NAME: Final = "LOCK"
+FACTS_NAME: Final = "cache.json"
+HELD_NAME: Final = "held.bits"
+PARTS_NAME: Final = "chunks"
+MOST_FACTS: Final = 1 << 12
+"""Maximum bytes of a `cache.json`."""
+
+_FORMAT: Final = "brand cache"
+_VERSION: Final = 1
+_DIGEST_BYTES: Final = 8
+_CACHE: Final = re.compile(r"[0-9a-f]{32}")
 
 BLOCK: Final = 4096
 """File systems allocate space in blocks of this size, or of a fraction of it."""
@@ -33,7 +58,64 @@ _STAT_BLOCK: Final = 512
 """Bytes of a block as stat(2) counts them."""
 
 
-class PartFiles:
+def part_name(number: int) -> str:
+    """Return the name of the file with pieces of this chunk."""
+    return f"{number:08d}.part"
+
+
+def is_cache_name(name: str) -> bool:
+    """Return whether a folder's name is the id of a data set."""
+    return _CACHE.fullmatch(name) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class CacheFacts:
+    """Identity of the cached data. If any field differs, the cached bytes are useless."""
+
+    data_set: str
+    """Id of the data set."""
+    samples: int
+    chunk_size: int
+    digest: str
+    """Digest of the index, which gives the position of each sample in the chunks."""
+
+    def pack(self) -> bytes:
+        return json.dumps({"format": _FORMAT, "version": _VERSION, **asdict(self)}, indent=1).encode() + b"\n"
+
+    @classmethod
+    def unpack(cls, data: bytes) -> CacheFacts | None:
+        """Parse the bytes of `cache.json`. Return None for any other bytes."""
+        try:
+            value = json.loads(data)
+            if (value.pop("format"), value.pop("version")) != (_FORMAT, _VERSION):
+                return None
+            found = cls(**value)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            return None
+        texts, numbers = (found.data_set, found.digest), (found.samples, found.chunk_size)
+        right = all(isinstance(text, str) for text in texts) and all(type(number) is int for number in numbers)
+        return found if right else None
+
+
+def pack_held(held: NDArray[np.bool_]) -> bytes:
+    """Return the bytes of `held.bits`: a bit for each sample, then their checksum."""
+    bits = np.packbits(held).tobytes()
+    return bits + xxhash.xxh3_64_digest(bits)
+
+
+def unpack_held(data: bytes, samples: int) -> NDArray[np.bool_]:
+    """Return which samples are held, shape (samples,); none if these bytes were not made by `pack_held`."""
+    bits, digest = data[:-_DIGEST_BYTES], data[-_DIGEST_BYTES:]
+    if len(bits) != held_bytes(samples) - _DIGEST_BYTES or xxhash.xxh3_64_digest(bits) != digest:
+        return np.zeros(samples, np.bool_)
+    return np.unpackbits(np.frombuffer(bits, np.uint8), count=samples).astype(np.bool_)
+
+
+def held_bytes(samples: int) -> int:
+    return -(-samples // 8) + _DIGEST_BYTES
+
+
+class PartFiles(Reprs, shows="_shown _dirty"):
     """The part files in `folder`, a descriptor that the caller closes; `shown` is its path, for messages.
 
     `sizes` are the sizes of the chunk files. Methods raise OSError.
@@ -46,9 +128,6 @@ class PartFiles:
         self._new = False
         """Whether part files were made since the last `flush`."""
         self._unflushed, self._flushed_s = 0, time.monotonic()
-
-    def __repr__(self) -> str:
-        return f"PartFiles({self._shown}, {len(self._dirty)} to flush)"
 
     @property
     def dirty(self) -> bool:
@@ -98,11 +177,9 @@ class PartFiles:
         self._dirty.discard(number)
 
     def remove(self, number: int) -> None:
-        """Remove a part file."""
         os.unlink(part_name(number), dir_fd=self._folder)
 
     def remove_all(self) -> None:
-        """Remove all files of the folder."""
         for name in os.listdir(self._folder):
             os.unlink(name, dir_fd=self._folder)
 
@@ -115,12 +192,7 @@ class PartFiles:
         finally:
             os.close(part)
 
-    def disk_bytes(self) -> int:
-        """Return the bytes that the part files take on the disk."""
-        return disk_bytes(self._folder)
-
     def _open(self, number: int, flags: int) -> int:
-        """Return a descriptor of a part file."""
         name = part_name(number)
         try:
             return open_own_file(name, flags, self._folder, f"{self._shown}/{name}")

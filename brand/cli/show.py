@@ -1,18 +1,23 @@
-"""`brand info DST`."""
+"""`brand info` and `brand cat`: the facts of a data set, and one of its samples."""
 
 from __future__ import annotations
 
+import base64
+import json
+import sys
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
+import numpy as np
 
 from brand.cli.dataset import DATA_SET
-from brand.cli.output import chunk_run, print_json, size
-from brand.errors import counted
-from brand.printable import printable
+from brand.cli.output import chunk_run, echo, new_table, print_json, size
+from brand.errors import SchemaError, UsageError, counted
+from brand.formats.media import kind_of
+from brand.printable import printable, printable_lines
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.dataset.summary import Summary, summarise
 
@@ -49,18 +54,14 @@ def info(dst: Path | str, as_json: bool) -> None:  # noqa: FBT001 - click passes
 
 
 def _facts(summary: Summary) -> Table:
-    from rich.table import Table
     from rich.text import Text  # no markup: a name may look like it
 
-    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    table = new_table()
     held = summary.samples if summary.collection is None else summary.collection["held"]
     mean = summary.raw_bytes / held
     chunk = size(summary.stored_bytes / summary.chunks)
-    kept = (
-        ""
-        if summary.compression == "none"
-        else f", {100 * summary.stored_bytes / max(1, summary.raw_bytes):.0f} % of the raw size"
-    )
+    packed = f", {100 * summary.stored_bytes / max(1, summary.raw_bytes):.0f} % of the raw size"
+    kept = "" if summary.compression == "none" else packed
     dictionary = f" with a dictionary of {size(summary.dictionary_bytes)}" if summary.dictionary_bytes else ""
     rows = {"data set": f"{summary.path}  (id {summary.id})"}
     if (share := summary.share) is not None:
@@ -78,28 +79,68 @@ def _facts(summary: Summary) -> Table:
         "on disk": f"{size(summary.disk_bytes)}, chunks and index",
         "made from": f"{summary.source.get('kind', '?')}, shuffled with seed {summary.seed}",
     }
-    rows |= (
-        {"beside it": ", ".join(f"{name} ({size(count)})" for name, count in summary.companions.items())}
-        if summary.companions
-        else {}
-    )
+    if summary.companions:
+        rows["beside it"] = ", ".join(f"{name} ({size(count)})" for name, count in summary.companions.items())
     for name, value in rows.items():
         table.add_row(Text(name, "bold"), Text(printable(value)))
     return table
 
 
 def _bars(title: str, counts: Iterable[tuple[str, int]]) -> Table:
-    from rich.table import Table
     from rich.text import Text
 
     rows = list(counts)
     most = max((count for _, count in rows), default=1) or 1
-    table = Table(
-        box=None, show_header=False, padding=(0, 2, 0, 0), title=f"\n{title}", title_justify="left", title_style="bold"
-    )
+    table = new_table(f"\n{title}")
     table.add_column(justify="right")
     table.add_column(justify="right")
     for name, count in rows:
         bar = "█" * round(_BAR * count / most) or ("▏" if count else "")
         table.add_row(Text(printable(name)), f"{count:,}", bar)
     return table
+
+
+@click.command()
+@click.argument("dst", type=DATA_SET)
+@click.argument("index", type=click.IntRange(0))
+@click.option("--field", help="Print this field alone, as it is: `--field image > image.png`.")
+@click.option("--json", "as_json", is_flag=True, help="Print the sample as JSON, bytes in base64.")
+def cat(dst: Path | str, index: int, field: str | None, as_json: bool) -> None:  # noqa: FBT001 - click passes options by name
+    """Print sample INDEX of the data set DST."""
+    data_set = StoredDataSet(dst)
+    if index >= len(data_set):
+        raise UsageError(f"sample {index} is out of range: {dst} has samples 0 to {len(data_set) - 1:,}")
+    values = {"index": index, "key": str(index)} | data_set.sample(index)
+    if field is not None and field not in values:
+        raise SchemaError(f"no field {field!r}; this data set has {', '.join(values)}")
+    if as_json:
+        print_json({name: _plain(value) for name, value in values.items() if field in (None, name)})
+    elif field is not None:
+        _print_value(field, values[field])
+    else:
+        for name, value in values.items():
+            echo(f"{name:>12}  {_describe(value)}")
+
+
+def _print_value(field: str, value: Any) -> None:
+    if not isinstance(value, bytes):
+        text = value if isinstance(value, str) else json.dumps(_plain(value), ensure_ascii=False)
+        click.echo(printable_lines(text) if sys.stdout.isatty() else text, color=True)  # else click cuts escapes out
+    elif sys.stdout.isatty():
+        raise UsageError(f"field {field!r} is {size(len(value))} of binary data, not for a terminal: add `> FILE`")
+    else:
+        sys.stdout.buffer.write(value)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    return value.tolist() if isinstance(value, np.ndarray) else value
+
+
+def _describe(value: Any) -> str:
+    if isinstance(value, bytes):
+        return f"{kind_of(value) or 'bytes'}, {len(value):,} bytes"
+    if isinstance(value, np.ndarray):
+        return f"array {value.dtype}, shape {value.shape}"
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

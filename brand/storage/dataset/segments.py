@@ -3,6 +3,9 @@
 public index   index in the collection; samples that were removed from the segment leave gaps ("absent")
 local index    index in the segment's own files, without gaps
 place          `first_place` + the place in the segment's own files
+
+A version of a collection also names files of numbers, lists of indices and the values of overlays, each with its length
+and its checksum (`Listed`).
 """
 
 from __future__ import annotations
@@ -12,19 +15,52 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
-from brand.errors import ForeignFileError, LayoutError
+from brand.errors import ChecksumError, ForeignFileError, LayoutError, MissingFileError, UnreadableError
 from brand.formats.constants import column_name
 from brand.formats.index import open_array
 from brand.formats.manifest import read_manifest
-from brand.formats.version import PartOf, Version
+from brand.formats.version import Listed, PartOf, Version
 from brand.storage.dataset.indexes import OwnIndex
-from brand.storage.dataset.lists import VERIFY_HINT, read_list
 from brand.storage.io.location import FolderLocation
 
+VERIFY_HINT: Final = "`brand verify` checks all segments"
 NOTHING: Final = {"int": np.iinfo(np.int64).min, "float": np.nan}
 """Value of a column for a deleted sample, and of an overlay for a sample without a value, by codec."""
+
+
+def read_list(folder: Path, listed: Listed | None, end: int) -> NDArray[np.int64]:
+    """Return the indices of a list, each smaller than `end`; none if there is no list. Raises a `FormatError`."""
+    if listed is None:
+        return np.empty(0, np.int64)
+    values: NDArray[np.int64] = read_values(folder, listed, np.dtype("<u8")).astype(np.int64)
+    if len(values) and (int(values[-1]) >= end or int(values[0]) < 0 or (np.diff(values) < 1).any()):
+        raise LayoutError("the indices do not rise, or are out of range", path=folder / listed.name, hint=VERIFY_HINT)
+    return values
+
+
+def read_values(folder: Path, listed: Listed, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return the numbers in a list's file, compared with its checksum. Raises a `FormatError`."""
+    path, size = folder / listed.name, 0
+    try:
+        size = path.stat().st_size
+        # Checked before the file is read, so that a damaged file cannot exhaust memory.
+        if size > listed.count * dtype.itemsize + (1 << 16):
+            raise LayoutError("a list larger than it should be", path=path, found=size, hint=VERIFY_HINT)
+        data = path.read_bytes()
+    except FileNotFoundError:
+        raise MissingFileError("a list is missing", path=path, hint=VERIFY_HINT) from None
+    except OSError as error:
+        raise UnreadableError(f"cannot be read: {error.strerror}", path=path, hint=VERIFY_HINT) from error
+    found = xxhash.xxh3_128_hexdigest(data)
+    if found != listed.digest:
+        raise ChecksumError("checksum of the list", path=path, expected=listed.digest, found=found, hint=VERIFY_HINT)
+    start = size - listed.count * dtype.itemsize
+    if start < 0 or data[:6] != b"\x93NUMPY":
+        raise LayoutError("a list of another length", path=path, expected=listed.count, hint=VERIFY_HINT)
+    return np.frombuffer(data, dtype, listed.count, start)
 
 
 class PartIndex:
@@ -69,7 +105,6 @@ class PartIndex:
         return np.where(there, within - before, -1)
 
     def column(self, name: str, codec: str) -> NDArray[Any]:
-        """Return a column for the indices of the run."""
         values = open_array(self.location.local, column_name(name), self.header).all()
         if not len(self._absent):
             return values
@@ -94,7 +129,6 @@ def open_parts(folder: Path, version: Version) -> list[PartIndex]:
 
 
 def check_alike(parts: list[PartIndex]) -> None:
-    """Raise `ForeignFileError` if a segment does not fit the first one."""
     first = parts[0]
     classes: tuple[str, ...] | None = first.header.classes
     for part in parts[1:]:
