@@ -28,7 +28,7 @@ from brand.errors import DecodeError
 from brand.node.client.client import Client
 from brand.node.client.session import Session
 from brand.node.decide.state.account import Account, Conduct
-from brand.node.decide.state.division import Division
+from brand.node.decide.state.epoch import Division
 from brand.node.serve.clients import Clients
 from brand.node.serve.executor import Executor, Readers
 from brand.node.serve.lifetime import Lifetime

@@ -24,10 +24,10 @@ from numpy.typing import NDArray
 
 from brand.node.decide.cache.caching import CacheStart
 from brand.node.decide.node_state import NodeState
-from brand.node.decide.reads.gaps import StorageFacts
+from brand.node.decide.reads.operations import StorageFacts
 from brand.node.decide.state.choosing import ChooseCached
 from brand.node.decide.state.epoch import Epoch
-from brand.node.decide.state.lives import Key
+from brand.node.decide.state.epoch_table import Key
 from brand.node.decide.state.members import Members
 from brand.node.decide.state.tasks import Instruction, MakePlan, Number
 from brand.node.decide.stimuli import ClientBegins, ClientRegisters, KeptChosen, NodeSays, PlanMade, StreamOpens

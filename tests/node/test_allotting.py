@@ -11,7 +11,7 @@ from bench.papers.allotment import greedy, least
 from brand.node.decide.decoding.ahead import NextToDecode
 from brand.node.decide.decoding.allotment import SLACK, Queues
 from brand.node.decide.decoding.allotting import Allotting, next_queue
-from brand.node.decide.state.division import Division
+from brand.node.decide.state.epoch import Division
 from brand.node.wire.messages import PREPARED
 from brand.node.wire.numbers import RunNumber
 from tests.node.preparing import WANTS, PreparingWorld

@@ -17,7 +17,7 @@ from brand.node.decide.online.growing_orders import MOST_KEPT
 from brand.node.decide.online.growth import RECOVERY_S
 from brand.node.decide.sharing.early import EarlyHolds
 from brand.node.decide.sharing.pacemakers import Pacemakers
-from brand.node.decide.state.lives import Key
+from brand.node.decide.state.epoch_table import Key
 from brand.node.decide.state.states import HELD
 from brand.node.decide.state.tasks import OrderDecided
 from brand.node.decide.stimuli import ClientOrders

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from brand.node.decide.node_state import NodeState
 from brand.node.decide.state.choosing import ChooseCached
 from brand.node.decide.state.members import ALONE
-from brand.node.decide.state.read_queue import FOUND, ReadQueue
-from brand.node.decide.state.states import SampleStates
+from brand.node.decide.state.states import FOUND, ReadQueue, SampleStates
 from brand.node.decide.state.tasks import DrawAnswer, Instruction, MakePlan, Number, Read
 from brand.node.decide.stimuli import (
     ClientBegins,

@@ -24,11 +24,11 @@ from brand.node.decide.core import LARGEST_SHARE, DecodingStart
 from brand.node.decide.node_state import NodeState
 from brand.node.decide.online.growing_epoch import OnlineEpoch
 from brand.node.decide.online.growth import OnlineOrders
-from brand.node.decide.reads.gaps import StorageFacts
+from brand.node.decide.reads.operations import StorageFacts
 from brand.node.decide.sharing.sharing import JobJoins
 from brand.node.decide.state.choosing import ChooseCached, Placement
 from brand.node.decide.state.epoch import Epoch
-from brand.node.decide.state.lives import ActiveEpoch, Key
+from brand.node.decide.state.epoch_table import ActiveEpoch, Key
 from brand.node.decide.state.members import ALONE, Members
 from brand.node.decide.state.states import COMING, DUE, EARLY, HELD, UNWANTED
 from brand.node.decide.state.tasks import (
@@ -553,7 +553,7 @@ class World:
         assert reading + others <= self.depth, "more reads at a time than there are threads"
         self._check_given_up(before, ready=ready)
         self.check()
-        return any(happened) or len(self.turn.core.epochs.makings) > 0
+        return any(happened) or self.turn.core.epochs.is_building
 
     def _do(self, instruction: Instruction) -> bool:
         """Execute an instruction; whether it is something for this node's clients and threads."""

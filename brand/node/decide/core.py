@@ -16,14 +16,13 @@ from typing import Any, Final
 from brand.node.decide.cache.caching import CacheStart, Caching
 from brand.node.decide.cache.keeping import AHEAD_SHARE, Keeping, Reserved
 from brand.node.decide.draws.draws import Draws
-from brand.node.decide.draws.jobs import jobs
+from brand.node.decide.draws.job_stats import jobs
 from brand.node.decide.epochs.epochs import Epochs
-from brand.node.decide.reads.gaps import NOTHING_KNOWN, StorageFacts
+from brand.node.decide.reads.operations import NOTHING_KNOWN, StorageFacts
 from brand.node.decide.reads.reads import Reads
 from brand.node.decide.state.counters import Counters
 from brand.node.decide.state.features import Decodes
-from brand.node.decide.state.limits import SampleLimits, largest_sent
-from brand.node.decide.state.members import Members
+from brand.node.decide.state.members import Members, SampleLimits, largest_sent
 from brand.node.decide.state.tasks import Read, Rows
 from brand.node.decide.stimuli import KeptChosen, PlanMade
 from brand.node.memory.allocator import Allocator

@@ -18,10 +18,9 @@ import numpy as np
 from brand.errors import UsageError
 from brand.node.decide.cache.caching import CacheStart
 from brand.node.decide.core import Core, DecodingStart, epochs_of
-from brand.node.decide.draws.divisions import Divisions
-from brand.node.decide.draws.fetches import Fetches
+from brand.node.decide.draws.fetches import Divisions, Fetches
 from brand.node.decide.epochs.epochs import Epochs
-from brand.node.decide.reads.gaps import NOTHING_KNOWN, StorageFacts
+from brand.node.decide.reads.operations import NOTHING_KNOWN, StorageFacts
 from brand.node.decide.state.choosing import ChooseCached
 from brand.node.decide.state.features import NO_JOINS, NOT_ONLINE
 from brand.node.decide.state.members import Members
@@ -121,7 +120,7 @@ class NodeState:
         self.online: OnlineOrders | None = None
         """Orders that are decided while jobs draw. None until the first such job is registered."""
         epochs.runs.call_for_orders(self._turn_on_for)
-        self._plans = epochs.plans.of_use()  # an immutable value, because the planner's thread reads it
+        self._plans = epochs.plans_of_use()  # an immutable value, because the planner's thread reads it
         self._starting = False
         """Whether the last step has started `AT_ONCE` reads. The next step may then start that many as one read."""
 
@@ -137,7 +136,7 @@ class NodeState:
     @property
     def hurries(self) -> bool:
         """Whether there is more to decide without another stimulus."""
-        if self._starting or len(self.core.epochs.makings) > 0:
+        if self._starting or self.core.epochs.is_building:
             return True
         return not self.idle and self.core.epochs.features.hurries
 
@@ -256,7 +255,7 @@ class NodeState:
                 instructions += self._among().on_message(node, message, now_s)
         if self.preparing is not None and not isinstance(stimulus, ClientDraws | ClientTakes | ClientReleases):
             self.preparing.on_news()
-        self._plans = core.epochs.plans.of_use()
+        self._plans = core.epochs.plans_of_use()
         return instructions + list(core.draws.answers())
 
     def _on_decoding(self, stimulus: Preparation, now_s: float) -> Iterator[Instruction]:
@@ -303,8 +302,8 @@ class NodeState:
         node.
         """
         core, instructions = self.core, list[Instruction]()
-        core.epochs.makings.make_more()
-        instructions += core.epochs.plans.wanted(now_s, core.bridge)
+        core.epochs.build_more()
+        instructions += core.epochs.plans_to_make(now_s, core.bridge)
         core.epochs.features.step(now_s, core.bridge)
         choice = core.keeping.next_choice()
         if choice is not None:
@@ -320,7 +319,7 @@ class NodeState:
         instructions += self.fetches.done()
         instructions += core.epochs.features.refusals(now_s)
         instructions += self.divisions.answers(now_s)
-        self._plans = core.epochs.plans.of_use()
+        self._plans = core.epochs.plans_of_use()
         return instructions
 
     def _reads(self, now_s: float) -> Iterator[Read | ReadFor]:

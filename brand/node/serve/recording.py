@@ -30,9 +30,9 @@ from brand.node.decide import stimuli
 from brand.node.decide.cache.caching import CacheStart
 from brand.node.decide.core import DecodingStart
 from brand.node.decide.node_state import NodeState
-from brand.node.decide.reads.gaps import StorageFacts
+from brand.node.decide.reads.operations import StorageFacts
 from brand.node.decide.state.choosing import ChooseCached
-from brand.node.decide.state.lives import Key
+from brand.node.decide.state.epoch_table import Key
 from brand.node.decide.state.members import Members
 from brand.node.decide.state.tasks import Forget, Instruction, MakePlan, Read, ReadFor, Rows, Write
 from brand.node.decide.stimuli import KeptChosen, NodeSays, PlanMade, ReadEnded, ReadForEnded, Stimulus, WriteEnded

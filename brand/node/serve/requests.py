@@ -13,7 +13,7 @@ import numpy as np
 from brand.errors import MissingExtraError, ProtocolError, SchemaError, UsageError
 from brand.formats.preparation import checked, decoders
 from brand.formats.version import number_within
-from brand.node.decide.draws.jobs import held_draws
+from brand.node.decide.draws.job_stats import held_draws
 from brand.node.decide.node_state import NodeState
 from brand.node.decide.stimuli import ClientDraws, ClientTakes, Stimulus
 from brand.node.memory.arena import Arenas

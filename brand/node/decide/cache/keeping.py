@@ -9,7 +9,7 @@ from brand.node.decide.cache.caching import Caching
 from brand.node.decide.cache.placing import Aim, CacheCapacity, Placing
 from brand.node.decide.epochs.epochs import Epochs
 from brand.node.decide.state.choosing import ChooseCached, Follow
-from brand.node.decide.state.lives import ActiveEpoch
+from brand.node.decide.state.epoch_table import ActiveEpoch
 from brand.node.decide.state.members import Members
 from brand.node.memory.residents import Residents
 from brand.node.wire.numbers import RunNumber

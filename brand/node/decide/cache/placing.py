@@ -16,7 +16,7 @@ from typing import Final, Literal
 
 from brand.node.decide.epochs.epochs import Epochs
 from brand.node.decide.state.choosing import Placement, Way
-from brand.node.decide.state.lives import ActiveEpoch
+from brand.node.decide.state.epoch_table import ActiveEpoch
 from brand.node.decide.state.members import Members
 from brand.node.wire.numbers import RunNumber
 from brand.orders.base.placement import CACHED_BYTES

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from brand.node.decide.decoding.wants import DecodeSpecTable
 from brand.node.decide.epochs.epochs import Epochs, draws_before
 from brand.node.decide.state.epoch import Epoch, reached
-from brand.node.decide.state.lives import Key
+from brand.node.decide.state.epoch_table import Key
 from brand.node.decide.state.states import HELD
 from brand.node.memory.prepared import RAW, DecodedStore, PreparedMemory
 from brand.node.wire.numbers import RunNumber

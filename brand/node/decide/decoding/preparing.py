@@ -25,8 +25,8 @@ from brand.node.decide.decoding.clearing import Clearing
 from brand.node.decide.decoding.preparers import DecodeWorkers, Strikes
 from brand.node.decide.decoding.wants import DecodeSpecTable
 from brand.node.decide.epochs.epochs import Epochs
-from brand.node.decide.state.draw import Draw
 from brand.node.decide.state.epoch import Epoch
+from brand.node.decide.state.epoch_table import Draw
 from brand.node.decide.state.features import NOTHING, DecodedSamples
 from brand.node.decide.state.tasks import EndPreparer, Fill, Prepare, StartPreparer
 from brand.node.memory.allocator import Allocator

@@ -8,41 +8,38 @@ and all epochs of a run when the run's last client has disconnected.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+import numpy as np
 from numpy.typing import NDArray
 
-from brand.node.decide.epochs.makings import EpochBuilder
 from brand.node.decide.epochs.pacing import Pacing
-from brand.node.decide.epochs.plans import Plans
-from brand.node.decide.state.division import Division
-from brand.node.decide.state.epoch import reached
+from brand.node.decide.state.account import Account
+from brand.node.decide.state.epoch import Division, Epoch, EpochSetting, reached, readable
+from brand.node.decide.state.epoch_table import ActiveEpoch, EpochEntry, EpochTable, Key, PlanReady, PlanWanted
 from brand.node.decide.state.features import Features
-from brand.node.decide.state.limits import SampleLimits
-from brand.node.decide.state.lives import ActiveEpoch, EpochEntry, EpochTable, Key, PlanReady
-from brand.node.decide.state.members import ALONE, Members
+from brand.node.decide.state.members import Members, SampleLimits
 from brand.node.decide.state.runs import EpochReader, EpochStart, Runs
 from brand.node.decide.state.states import HELD
+from brand.node.decide.state.tasks import MakePlan
 from brand.node.memory.residents import Residents
 from brand.node.wire.client_messages import ClientBegins
 from brand.node.wire.drawing import Begin
 from brand.node.wire.messages import GOES_ON
 from brand.node.wire.numbers import ClientNumber, NodeNumber, RunNumber
 from brand.orders.base.joins import Join
-from brand.orders.base.plan import EpochPlan
+from brand.orders.base.plan import EpochPlan, PeerRequests
+from brand.orders.base.split import split_near
 from brand.orders.order import MAX_EPOCH
+from brand.reprs import Reprs
 
 RANKS_S: Final = 1.0
 """Seconds that a planned epoch waits for ranks of other nodes to begin it."""
 
 
-def _none() -> Iterable[NodeNumber]:
-    return ()
-
-
-class Epochs:
+class Epochs(Reprs, shows="lives"):
     """The epochs of all runs of a node. `unreachable`: nodes from which this node expects no samples at present."""
 
     def __init__(
@@ -50,21 +47,19 @@ class Epochs:
         residents: Residents,
         limits: SampleLimits,
         chunk_size: int,
-        members: Members = ALONE,
-        unreachable: Callable[[], Iterable[NodeNumber]] = _none,
+        members: Members,
+        unreachable: Callable[[], Iterable[NodeNumber]],
     ) -> None:
-        self._residents, self.limits, self._members = residents, limits, members
+        self._residents, self.limits, self._members, self._unreachable = residents, limits, members, unreachable
         self.features = Features()
         self.runs = Runs(len(residents.pages_of), chunk_size)
         self.lives = EpochTable()
         self.pacing = Pacing(self.runs, self.lives)
-        self.makings = EpochBuilder(residents, self.runs, self.lives, limits, members, unreachable, self.features)
-        self.plans = Plans(residents, self.runs, self.lives, self.features, self.want)
         self.changes = 0
         """Number of changes that this node reports to other nodes."""
-
-    def __repr__(self) -> str:
-        return f"Epochs({self.lives!r})"
+        self._asked: frozenset[tuple[Key, tuple[Join, ...]]] = frozenset()
+        """Plans that the planner was asked for and that were of use at the last check, each with its joins."""
+        self._last_number = 0
 
     def get(self, key: Key) -> ActiveEpoch | None:
         """Return the active epoch of this key. None if it is not active."""
@@ -104,7 +99,7 @@ class Epochs:
             times = max(begin.times, 0 if life.begin is None else life.begin.times)
             self.want(key, EpochStart(division, times) if begin.times else None)
             if isinstance(life.stage, PlanReady):
-                self._make_if_known(key)
+                self._build_if_known(key)
         elif begin.times > live.begun or (begin.times and not division.same_division(live.epoch.division)):
             self._begin_again(key, live, EpochStart(division, begin.times))
         else:
@@ -169,6 +164,36 @@ class Epochs:
         if key[1] <= MAX_EPOCH and not (begin is None and self.features.is_over(key)):
             self.lives[key].want_plan(begin)
 
+    def plans_to_make(self, now_s: float, bridge: int) -> Iterator[MakePlan]:
+        """Yield plans to make, each once. `bridge`: about how many samples memory holds for later runs."""
+        for key, life in self.lives.items():
+            if isinstance(life.stage, PlanWanted) and (joins := self.features.joins(key, now_s)) is not None:
+                life.hand_out()
+                yield self._ask(key, joins)
+        for key, joins in self.features.rejoins(now_s, bridge):
+            yield self._ask(key, joins)
+
+    def _ask(self, key: Key, joins: tuple[Join, ...]) -> MakePlan:
+        self._asked |= {(key, joins)}
+        return MakePlan(key, self.runs[key[0]].order, joins)
+
+    def remake_plan(self, key: Key) -> None:
+        """Request the plan of an epoch again, because its joins have changed. No draw of it was answered."""
+        life = self.lives.get(key)
+        if life is not None:
+            self._residents.let_go(life.discard_plan())
+            self.want(key)
+
+    def plans_of_use(self) -> frozenset[tuple[Key, tuple[Join, ...]]]:
+        """Return the requested plans that are still of use, as a value that any thread may keep."""
+        if self._asked:
+            self._asked = frozenset(asked for asked in self._asked if self._is_of_use(*asked))
+        return self._asked
+
+    def _is_of_use(self, key: Key, joins: tuple[Join, ...]) -> bool:
+        life = self.lives.get(key)
+        return life is not None and (life.planned or self.features.wants(key, joins))
+
     def on_plan(self, key: Key, plan: EpochPlan, read_of: NDArray[Any] | None, joins: tuple[Join, ...] = ()) -> None:
         """Take a finished plan with these joins. Does nothing if no epoch wants it any more."""
         life = self.lives.get(key)
@@ -186,7 +211,7 @@ class Epochs:
             most = max(begins, key=lambda begin: begin.replicas, default=Begin(0, 1, ()))
             begin = EpochStart(Division(run.order.draws, 0, most.replicas, most.batch), 0)
         life.set_plan(plan, read_of, begin)
-        self._make_if_known(key)
+        self._build_if_known(key)
 
     def tick(self, now_s: float) -> None:
         """Begin planned epochs that have waited long enough for ranks of other nodes.
@@ -195,10 +220,10 @@ class Epochs:
         """
         for key, life in self.lives.items():
             stage = life.stage
-            if isinstance(stage, PlanReady) and not self.makings.has(key):
+            if isinstance(stage, PlanReady) and not life.is_building:
                 since_s = life.waiting_since(now_s)
                 if now_s - since_s > RANKS_S and not stage.begin.division.batch:
-                    self.makings.make(key)
+                    self._build(key)
             self.changes += 1
 
     def drop_idle(self, now_s: float) -> bool:
@@ -214,9 +239,65 @@ class Epochs:
             self._residents.let_go(self.lives[key].drop())
         return bool(idle)
 
-    # -- steps -------------------------------------------------------------------------------------------------------
+    # -- an epoch is built once its plan is made ---------------------------------------------------------------------
 
-    def _make_if_known(self, key: Key) -> None:
+    @property
+    def is_building(self) -> bool:
+        """Whether an epoch is being built."""
+        return any(life.is_building for _, life in self.lives.items())
+
+    def build_more(self) -> None:
+        """Do one step of each epoch that is being built.
+
+        For an epoch of 13 million samples, the work takes about a second. The loop goes on with other epochs meanwhile.
+        A small epoch takes one step.
+        """
+        for _, life in self.lives.items():
+            if life.is_building:
+                self._activate_if_built(life)
+
+    def _build(self, key: Key) -> None:
+        """Begin a planned epoch, here and for the nodes that can take its samples."""
+        life, run = self.lives[key], self.runs[key[0]]
+        ready = life.stage
+        assert isinstance(ready, PlanReady)
+        plan, division, owners = ready.plan, ready.begin.division, self._members.owners(run.order.mapping)
+        ranks = run.ranks(division.replicas) or {0: self._members.node}
+        requests, foreseen = None, self._members.foreseen_by(run.order)
+        if foreseen is not None and division == Division(run.order.draws, 0, foreseen.ranks):
+            requests = requests_of_ranks(plan.requests, ranks, foreseen.nodes, division.replicas)
+        if division.batch:
+            known = run.known(division.replicas)
+            node_of_rank = np.array([known[rank] for rank in range(division.replicas)])
+            rank_at = split_near(owners.near(plan.sample_of[division.start :], known), node_of_rank, division.batch)
+            division = replace(division, rank_at=rank_at)
+        self._last_number += 1
+        setting = EpochSetting(owners, self.limits, self._unreachable)
+        epoch = self.features.make(key, ready, division, self._last_number, setting)
+        if epoch is None:
+            epoch = Epoch(plan, division, self._last_number, setting, requests)
+        life.build(epoch, epoch.expecting(ranks, run.fronts(key[1]), ready.read_of))
+        at_once = self._members.nodes > 1 or plan.grows  # meanwhile nodes may join or leave, and orders may grow
+        while not self._activate_if_built(life) and at_once:
+            pass
+
+    def _activate_if_built(self, life: EpochEntry) -> bool:
+        """Do one step of building an epoch. Return whether that was all, so that the epoch is active."""
+        built = life.build_more()
+        if built is None:
+            return False
+        epoch, begin = built
+        if epoch.plan.shares:  # it holds the samples in memory, so that they are not read again
+            # Samples that other nodes have sent are left out: these are sent again in time, and their memory is small.
+            present = readable(epoch, np.flatnonzero(self._residents.present(slice(None))))
+            found = present[epoch.states.due(present)]
+            epoch.states.mark_present(found)
+            self._residents.refer(found)
+        begin = replace(begin, whole=begin.whole and begin.times <= 1)
+        life.activate(ActiveEpoch(epoch, Account(epoch.division), begin))
+        return True
+
+    def _build_if_known(self, key: Key) -> None:
         """Begin an epoch if all its ranks have begun it, so that one read serves them all."""
         stage = self.lives[key].stage
         assert isinstance(stage, PlanReady)
@@ -224,7 +305,7 @@ class Epochs:
         waits = self._members.nodes > 1 or division.batch
         # A rank that is past the epoch counts, too: its node may have been faster than this node's planner.
         if not waits or len(self.runs[key[0]].known(division.replicas)) >= division.replicas:
-            self.makings.make(key)
+            self._build(key)
             self.changes += 1
 
     def _begin_again(self, key: Key, live: ActiveEpoch, begin: EpochStart) -> None:
@@ -239,7 +320,7 @@ class Epochs:
         self._residents.let_go(life.drop())
         whole = begin.whole and not epoch.progress.drawn  # a draw may overtake its BEGIN
         life.set_plan(epoch.plan, None, replace(begin, whole=whole))
-        self._make_if_known(key)
+        self._build_if_known(key)
 
     def _drop_later(self, key: Key) -> None:
         """Drop the later epochs of a rank that has returned to an epoch, as it will draw them again."""
@@ -269,3 +350,13 @@ def draws_before(epochs: Epochs, key: Key, live: ActiveEpoch) -> float:
     if behind is None or live.begun:
         return 0
     return len(behind.epoch.plan.sample_of) - reached(behind.epoch)
+
+
+def requests_of_ranks(
+    requests: PeerRequests | None, ranks: dict[int, NodeNumber], nodes: int, replicas: int
+) -> PeerRequests | None:
+    """Return the table of requests if the ranks are at the nodes that it foresees: neighbouring ranks at each node.
+
+    Returns None otherwise. Without the table, all samples are sent without requests, as with `stripes`.
+    """
+    return requests if all(node == rank * nodes // replicas for rank, node in ranks.items()) else None

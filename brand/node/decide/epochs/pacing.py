@@ -10,7 +10,7 @@ import math
 from collections import defaultdict, deque
 from typing import Final
 
-from brand.node.decide.state.lives import EpochTable, Key
+from brand.node.decide.state.epoch_table import EpochTable, Key
 from brand.node.decide.state.runs import Runs
 from brand.node.wire.numbers import RunNumber
 

@@ -14,10 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.node.decide.state.division import Division
-from brand.node.decide.state.epoch import Epoch, EpochSetting
-from brand.node.decide.state.read_queue import ReadQueue
-from brand.node.decide.state.states import EARLY, SampleStates
+from brand.node.decide.state.epoch import Division, Epoch, EpochSetting
+from brand.node.decide.state.states import EARLY, ReadQueue, SampleStates
 from brand.node.wire.numbers import NodeNumber
 from brand.orders.base.plan import EpochPlan
 from brand.orders.joader.growing import Growing

@@ -21,10 +21,9 @@ from brand.errors import UsageError
 from brand.node.decide.online.growing_epoch import OnlineEpoch
 from brand.node.decide.online.growing_orders import OnlineOrder, OnlineOrderTable
 from brand.node.decide.online.rounds import Levels, Rounds
-from brand.node.decide.state.division import Division
-from brand.node.decide.state.epoch import EpochSetting
+from brand.node.decide.state.epoch import Division, EpochSetting
+from brand.node.decide.state.epoch_table import EpochTable, Key, PlanReady
 from brand.node.decide.state.features import NOT_ONLINE, Feature
-from brand.node.decide.state.lives import EpochTable, Key, PlanReady
 from brand.node.decide.state.runs import Runs
 from brand.orders.joader.growing import Growing
 

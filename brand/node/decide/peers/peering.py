@@ -17,8 +17,8 @@ from brand.node.decide.peers.peers import Peer, PeerTable, Reach
 from brand.node.decide.peers.receiving import SILENCE_S, Receiving
 from brand.node.decide.peers.sending import Sending
 from brand.node.decide.peers.telling import Announcements
-from brand.node.decide.state.draw import Draw
 from brand.node.decide.state.epoch import Epoch
+from brand.node.decide.state.epoch_table import Draw
 from brand.node.decide.state.features import Feature
 from brand.node.decide.state.members import Members
 from brand.node.decide.state.tasks import ReadFor, Refuse, Say

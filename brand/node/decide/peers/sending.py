@@ -12,8 +12,8 @@ from brand.node.decide.peers.outgoing import queue_to
 from brand.node.decide.peers.peers import Peer
 from brand.node.decide.state.counters import NodeCounters
 from brand.node.decide.state.epoch import Epoch
-from brand.node.decide.state.limits import MESSAGE_BYTES
-from brand.node.decide.state.lives import Key
+from brand.node.decide.state.epoch_table import Key
+from brand.node.decide.state.members import MESSAGE_BYTES
 from brand.node.memory.residents import Residents
 from brand.node.wire.numbers import NodeNumber, RunNumber
 

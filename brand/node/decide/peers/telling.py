@@ -13,7 +13,7 @@ from brand.node.decide.epochs.epochs import Epochs
 from brand.node.decide.peers.disagreements import Disagreements, disagreement
 from brand.node.decide.peers.outgoing import Taker
 from brand.node.decide.peers.peers import PeerTable
-from brand.node.decide.state.lives import Key
+from brand.node.decide.state.epoch_table import Key
 from brand.node.decide.state.runs import Run
 from brand.node.wire.drawing import Begin, Drawing
 from brand.node.wire.numbers import ClientNumber, NodeNumber

@@ -11,6 +11,8 @@ stripe starts and ends alone, so that no sample waits for the slowest of four op
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -18,16 +20,75 @@ from numpy.typing import NDArray
 
 from brand.node.decide.cache.caching import Caching
 from brand.node.decide.epochs.epochs import Epochs, draws_before
-from brand.node.decide.reads.gaps import StorageFacts
-from brand.node.decide.reads.stripes import Stripe, leave_chunks, operations_of, span_of
-from brand.node.decide.reads.under_way import UnderWay, Waits
-from brand.node.decide.reads.wholes import Wholes, around_misses, pieces_of, units_of
+from brand.node.decide.reads.operations import (
+    StorageFacts,
+    Stripe,
+    Wholes,
+    around_misses,
+    leave_chunks,
+    operations_of,
+    pieces_of,
+    span_of,
+    units_of,
+)
 from brand.node.decide.state.counters import Counters
 from brand.node.decide.state.epoch import Epoch, reached, to_read
 from brand.node.decide.state.features import EarlyReads
 from brand.node.decide.state.states import EARLY
 from brand.node.decide.state.tasks import PIECE, Read, Rows, rows_of, rows_of_each
 from brand.node.memory.residents import Residents
+
+Wait = tuple[Epoch, NDArray[Any]]
+"""An epoch, and the places that it waits for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """The epochs that wait for a read that has not ended."""
+
+    epoch: Epoch
+    """The epoch that the read is for."""
+    others: Sequence[Wait]
+    """Other epochs that wait for samples of the read."""
+
+    def of(self, places: NDArray[Any]) -> Waits:
+        """Return the epochs that wait for these places, which are some of the read's."""
+        others = [(epoch, waited[np.isin(waited, places)]) for epoch, waited in self.others]
+        return Waits(self.epoch, others)
+
+
+class UnderWay:
+    """Reads that have started and not ended."""
+
+    def __init__(self) -> None:
+        self.waits: dict[int, Waits] = {}
+        """The epochs that wait for each read that has not ended, by number."""
+        self.count = 0
+        """Number of reads under way. A bundle counts as one, stripes that start together count as many."""
+        self._ended = 0
+        """Reads that have ended since the last call of `together`, counted in the same way."""
+
+    def __repr__(self) -> str:
+        return f"UnderWay({self.count})"
+
+    def add(self, read: Read) -> None:
+        """Add a read that has started."""
+        self.count += read.count
+
+    def remove(self, read: Read) -> None:
+        """Remove a read that has ended."""
+        self.count -= read.count
+        self._ended += read.count
+
+    def together(self) -> int:
+        """Return the number of reads that may start as one: one less than have ended since the last call.
+
+        If the storage is faster than the loop, several have ended. If it is slower, they end one by one, so that fewer
+        start together each time, until each starts alone: samples are available when all of their read is in memory.
+        """
+        ended, self._ended = self._ended, 0
+        return max(1, ended - 1)
+
 
 BUNDLE: Final = 32
 """The most samples of a bundle."""

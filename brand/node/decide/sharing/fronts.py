@@ -13,7 +13,7 @@ from brand.errors import ProtocolError
 from brand.node.decide.epochs.pacing import Pacing
 from brand.node.decide.peers.peers import PeerTable
 from brand.node.decide.sharing.sharing import JobJoins
-from brand.node.decide.state.lives import EpochTable, Key
+from brand.node.decide.state.epoch_table import EpochTable, Key
 from brand.node.decide.state.runs import Runs
 from brand.node.wire.joining import LeadingOffset
 from brand.node.wire.numbers import NodeNumber, RunNumber

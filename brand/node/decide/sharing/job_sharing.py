@@ -15,9 +15,8 @@ from brand.node.decide.sharing.leading import JoinConsensus
 from brand.node.decide.sharing.lockstep import Lockstep
 from brand.node.decide.sharing.pacemakers import Pacemakers
 from brand.node.decide.sharing.sharing import LEAST_LOST, JobJoins
-from brand.node.decide.state.draw import Draw
+from brand.node.decide.state.epoch_table import Draw, Key
 from brand.node.decide.state.features import Feature
-from brand.node.decide.state.lives import Key
 from brand.node.decide.state.members import Members
 from brand.node.decide.state.tasks import Refuse
 from brand.node.memory.residents import Residents
@@ -52,7 +51,7 @@ class JobSharing(Feature):
     def learn(self, key: Key, said: Joins) -> Joins:
         """Take the joins that a client knows of an epoch. Return those that this node knows. Raises `UsageError`."""
         if self.leading.learn(key, said):
-            self._epochs.plans.remake(key)
+            self._epochs.remake_plan(key)
         return self.leading.known(key)
 
     # -- epochs ------------------------------------------------------------------------------------------------------

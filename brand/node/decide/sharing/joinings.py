@@ -15,7 +15,7 @@ from brand.node.decide.peers.telling import Announcements, as_client
 from brand.node.decide.sharing.fronts import LeadingOffsets
 from brand.node.decide.sharing.leading import JoinConsensus
 from brand.node.decide.sharing.sharing import JobJoins
-from brand.node.decide.state.lives import Key
+from brand.node.decide.state.epoch_table import Key
 from brand.node.wire.joining import JoinVote, LeadingOffset, Vote
 from brand.node.wire.numbers import NodeNumber, RunNumber
 from brand.node.wire.peer_messages import EpochReleased
@@ -57,7 +57,7 @@ class JoinAnnouncements:
             return
         key = number, joining.epoch
         if leading.on_vote(node, key, joining, now_s):
-            self._epochs.plans.remake(key)
+            self._epochs.remake_plan(key)
         if joining.asks or (leading.vote(key).committed and not joining.said.committed):
             self._told[node].pop(key, None)
             self._owed[node].add(key)

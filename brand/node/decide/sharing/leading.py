@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from brand.node.decide.sharing.sharing import JobJoins
-from brand.node.decide.state.lives import EpochTable, Key
+from brand.node.decide.state.epoch_table import EpochTable, Key
 from brand.node.decide.state.members import Members
 from brand.node.decide.state.runs import Run, Runs
 from brand.node.wire.joining import JoinVote, Vote

@@ -11,7 +11,7 @@ from collections.abc import Hashable
 from typing import Final
 
 from brand.node.decide.epochs.pacing import Pacing
-from brand.node.decide.state.lives import EpochTable, Key
+from brand.node.decide.state.epoch_table import EpochTable, Key
 from brand.node.decide.state.runs import Runs
 from brand.node.wire.numbers import RunNumber
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.errors import UsageError
-from brand.node.decide.state.division import Division
+from brand.node.decide.state.epoch import Division
 from brand.node.wire.drawing import Drawer
 from brand.node.wire.messages import UNTOLD
 from brand.node.wire.numbers import ClientNumber

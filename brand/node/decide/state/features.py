@@ -17,10 +17,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.node.decide.state.division import Division
-from brand.node.decide.state.draw import Draw
-from brand.node.decide.state.epoch import Epoch, EpochSetting
-from brand.node.decide.state.lives import ActiveEpoch, Key, PlanReady
+from brand.node.decide.state.epoch import Division, Epoch, EpochSetting
+from brand.node.decide.state.epoch_table import ActiveEpoch, Draw, Key, PlanReady
 from brand.node.decide.state.tasks import Read, Refuse
 from brand.node.memory.leases import Shelved
 from brand.node.wire.messages import NO_CHAINS, Chains

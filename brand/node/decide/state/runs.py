@@ -9,7 +9,7 @@ from typing import Final
 
 from brand.errors import UsageError
 from brand.node.decide.state.account import Conduct
-from brand.node.decide.state.division import Division
+from brand.node.decide.state.epoch import Division
 from brand.node.wire.drawing import Begin
 from brand.node.wire.numbers import ClientNumber, NodeNumber, RunNumber
 from brand.orders.order import Order
