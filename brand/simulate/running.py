@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from brand.node.decide.cache.caching import CacheStart
 from brand.node.decide.node_state import NodeState
-from brand.node.decide.reads.operations import StorageFacts
+from brand.node.decide.reads.operations import StorageFacts, StoredChunks
 from brand.node.decide.state.choosing import ChooseCached
 from brand.node.decide.state.epoch import Epoch
 from brand.node.decide.state.epoch_table import Key
@@ -172,8 +172,8 @@ class _Node:
         if run.cache_bytes:
             held = np.zeros(len(run.sizes), np.bool_)
             cache = CacheStart("", run.sizes, held, run.cache_bytes, whole_unit=run.whole_unit)
-        size, storage = run.order.chunk_size, StorageFacts(run.busy_bytes)
-        self._turn = NodeState(_NoIndex(), self._residents, size, members, 0, layout.remote_pages, cache, storage)
+        data = StoredChunks(_NoIndex(), run.order.chunk_size, StorageFacts(run.busy_bytes))
+        self._turn = NodeState(data, self._residents, members, 0, layout.remote_pages, cache)
         self._largest_sent = self._turn.core.epochs.limits.largest_sent(node)
         for other in members.others:
             self._turn.handle(StreamOpens(other, asks=True), 0.0)

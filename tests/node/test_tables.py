@@ -14,6 +14,7 @@ from hypothesis import given
 from numpy.typing import NDArray
 
 from brand.node.decide.node_state import NodeState
+from brand.node.decide.reads.operations import StoredChunks
 from brand.node.decide.state.choosing import ChooseCached
 from brand.node.decide.state.members import ALONE
 from brand.node.decide.state.states import FOUND, ReadQueue, SampleStates
@@ -62,7 +63,7 @@ class Served:
         layout = lay_out(sizes, 0.1, None, ALONE)
         self.residents = Residents(PagePool(layout.allocator, NoMemory(layout.allocator.page), layout.pages_of))
         self.index = Index(sizes)
-        self.turn = NodeState(self.index, self.residents, CHUNK, ALONE, 4, 0)
+        self.turn = NodeState(StoredChunks(self.index, CHUNK), self.residents, ALONE, 4, 0)
         self.jobs, self.answers = deque[Instruction](), deque[DrawAnswer]()
         order = Order("0" * 32, len(sizes), CHUNK, 1, policy)
         (said,) = self.turn.handle(ClientRegisters(CLIENT, order, "run"), 0.0)

@@ -24,7 +24,7 @@ from brand.node.decide.core import LARGEST_SHARE, DecodingStart
 from brand.node.decide.node_state import NodeState
 from brand.node.decide.online.growing_epoch import OnlineEpoch
 from brand.node.decide.online.growth import OnlineOrders
-from brand.node.decide.reads.operations import StorageFacts
+from brand.node.decide.reads.operations import StorageFacts, StoredChunks
 from brand.node.decide.sharing.sharing import JobJoins
 from brand.node.decide.state.choosing import ChooseCached, Placement
 from brand.node.decide.state.epoch import Epoch
@@ -230,10 +230,8 @@ class World:
             Directory(self.entries) if shows else None,
         )
         self.turn = NodeState(
-            *(self.index, residents, self.chunk_size, self.members, self.depth, self.remote_pages),
-            self._cache_start(),
-            StorageFacts(0, self.gap_bytes),
-            self.prepared,
+            StoredChunks(self.index, self.chunk_size, StorageFacts(0, self.gap_bytes)),
+            *(residents, self.members, self.depth, self.remote_pages, self._cache_start(), self.prepared),
         )
         self.core = self.turn.core
         self.exchange: StreamExchange | None = None

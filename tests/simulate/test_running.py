@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from brand.formats.constants import ROW
 from brand.node.decide.node_state import NodeState
+from brand.node.decide.reads.operations import StoredChunks
 from brand.node.decide.state.choosing import ChooseCached
 from brand.node.decide.state.counters import Counters
 from brand.node.decide.state.members import ALONE
@@ -75,7 +76,7 @@ class _Server:
         layout = lay_out(run.sizes, run.memory, None, ALONE)
         residents = Residents(PagePool(layout.allocator, NoMemory(layout.allocator.page), layout.pages_of))
         self.run = run
-        self.turn = NodeState(_Index(run.sizes), residents, run.order.chunk_size, ALONE, 4)
+        self.turn = NodeState(StoredChunks(_Index(run.sizes), run.order.chunk_size), residents, ALONE, 4)
         self.now_s = 0.0
         self.answers: list[DrawAnswer] = []
         (said,) = self.turn.handle(ClientRegisters(CLIENT, run.order, "played"), 0.0)

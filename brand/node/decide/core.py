@@ -18,16 +18,17 @@ from brand.node.decide.cache.keeping import AHEAD_SHARE, Keeping, Reserved
 from brand.node.decide.draws.draws import Draws
 from brand.node.decide.draws.job_stats import jobs
 from brand.node.decide.epochs.epochs import Epochs
-from brand.node.decide.reads.operations import NOTHING_KNOWN, StorageFacts
+from brand.node.decide.reads.operations import StoredChunks
 from brand.node.decide.reads.reads import Reads
 from brand.node.decide.state.counters import Counters
 from brand.node.decide.state.features import Decodes
 from brand.node.decide.state.members import Members, SampleLimits, largest_sent
-from brand.node.decide.state.tasks import Read, Rows
+from brand.node.decide.state.tasks import Read
 from brand.node.decide.stimuli import KeptChosen, PlanMade
 from brand.node.memory.allocator import Allocator
 from brand.node.memory.residents import Residents
 from brand.node.wire.numbers import ClientNumber, NodeNumber
+from brand.reprs import Reprs
 
 LARGEST_SHARE: Final = 4
 """A node never holds a sample that is larger than `1 / LARGEST_SHARE` of its memory."""
@@ -57,8 +58,8 @@ def epochs_of(
     unreachable: Callable[[], Iterable[NodeNumber]],
 ) -> Epochs:
     """Return the epochs of a node that has begun none. Other nodes may fill `remote_pages` of its memory."""
-    page = residents.pool.allocator.page
-    limits = SampleLimits(residents, _largest(residents), members.node, largest_sent(remote_pages, members.nodes, page))
+    sent = largest_sent(remote_pages, members.nodes, residents.pool.allocator.page)
+    limits = SampleLimits(residents, _largest(residents), members.node, sent)
     return Epochs(residents, limits, chunk_size, members, unreachable)
 
 
@@ -67,7 +68,7 @@ def _largest(residents: Residents) -> int:
     return max(1, (residents.pool.allocator.count - 1) // LARGEST_SHARE)
 
 
-class Core:
+class Core(Reprs, shows="residents draws reads epochs"):
     """The state of a data server without its features.
 
     Other nodes may fill `remote_pages` of its memory. `decodes` decodes samples for clients. None if they decode
@@ -76,28 +77,22 @@ class Core:
 
     def __init__(
         self,
-        index: Rows,
+        data: StoredChunks,
         residents: Residents,
-        chunk_size: int,
         epochs: Epochs,
         members: Members,
-        remote_pages: int = 0,
-        cache: CacheStart | None = None,
-        storage: StorageFacts = NOTHING_KNOWN,
-        decodes: Decodes | None = None,
+        remote_pages: int,
+        cache: CacheStart | None,
+        decodes: Decodes | None,
     ) -> None:
-        self.residents, self.remote_pages, self.chunk_size = residents, remote_pages, chunk_size
+        self.data, self.residents, self.remote_pages, self.epochs = data, residents, remote_pages, epochs
         self._decodes = decodes
         self.counters = Counters()
-        self.epochs = epochs
-        self.caching = Caching(residents, chunk_size, _largest(residents), self.counters.cache, cache)
-        self.reads = Reads(index, residents, epochs, self.caching, storage, self.counters, remote_pages)
+        self.caching = Caching(residents, data.chunk_size, _largest(residents), self.counters.cache, cache)
+        self.reads = Reads(data, residents, epochs, self.caching, self.counters, remote_pages)
         self.draws = Draws(residents, epochs, members, self.counters.draws, decodes)
-        reserved = Reserved(remote_pages, storage.busy_bytes)
+        reserved = Reserved(remote_pages, data.storage.busy_bytes)
         self.keeping = Keeping(residents, epochs, members, self.caching, reserved)
-
-    def __repr__(self) -> str:
-        return f"Core({self.residents!r}, {self.draws!r}, {self.reads!r}, {self.epochs!r})"
 
     @property
     def idle(self) -> bool:
@@ -159,7 +154,7 @@ class Core:
             or self.reads.make_room(now_s)
             or self.epochs.drop_idle(now_s)
             or self._give_up_skipped()
-            or self.residents.keep_less(self.chunk_size, share)
+            or self.residents.keep_less(self.data.chunk_size, share)
         )
         if not made_room and stuck is not None:
             self.draws.answer(stuck, now_s)

@@ -20,7 +20,7 @@ from brand.node.decide.cache.caching import CacheStart
 from brand.node.decide.core import Core, DecodingStart, epochs_of
 from brand.node.decide.draws.fetches import Divisions, Fetches
 from brand.node.decide.epochs.epochs import Epochs
-from brand.node.decide.reads.operations import NOTHING_KNOWN, StorageFacts
+from brand.node.decide.reads.operations import StoredChunks
 from brand.node.decide.state.choosing import ChooseCached
 from brand.node.decide.state.features import NO_JOINS, NOT_ONLINE
 from brand.node.decide.state.members import Members
@@ -33,7 +33,6 @@ from brand.node.decide.state.tasks import (
     OrderDecided,
     Read,
     ReadFor,
-    Rows,
 )
 from brand.node.decide.stimuli import (
     ClientBegins,
@@ -67,6 +66,7 @@ from brand.node.wire.messages import MOST_PLACES
 from brand.node.wire.numbers import NodeNumber
 from brand.orders.base.mapping import Mapping as Places
 from brand.orders.order import Order
+from brand.reprs import Reprs
 
 if TYPE_CHECKING:
     from brand.node.decide.decoding.preparing import ServerDecoding
@@ -82,7 +82,7 @@ AT_ONCE: Final = 8
 TOO_MANY: Final = "it already decodes for the largest number of decode specs"
 
 
-class NodeState:
+class NodeState(Reprs, shows="core core.epochs.features divisions"):
     """The state of one node, and its decisions.
 
     At most `depth` reads are under way at a time. Other nodes may fill `remote_pages` of the memory. `cache`: the
@@ -92,28 +92,26 @@ class NodeState:
 
     def __init__(
         self,
-        index: Rows,
+        data: StoredChunks,
         residents: Residents,
-        chunk_size: int,
         members: Members,
         depth: int,
         remote_pages: int = 0,
         cache: CacheStart | None = None,
-        storage: StorageFacts = NOTHING_KNOWN,
         prepared: DecodingStart | None = None,
     ) -> None:
         self.members, self.depth = members, depth
         peers = None if members.nodes == 1 else _peers(members)
         unreachable = list[NodeNumber] if peers is None else peers.unreachable
-        epochs = epochs_of(residents, chunk_size, members, remote_pages, unreachable)
+        epochs = epochs_of(residents, data.chunk_size, members, remote_pages, unreachable)
         self.preparing = None if prepared is None else _preparing(prepared, residents, epochs)
-        self.core = Core(*(index, residents, chunk_size, epochs, members, remote_pages, cache, storage, self.preparing))
+        self.core = Core(data, residents, epochs, members, remote_pages, cache, self.preparing)
         self.divisions = Divisions(epochs)
         samples = len(residents.pages_of)
-        by_share = members.owners(Places(samples, chunk_size, 1))
+        by_share = members.owners(Places(samples, data.chunk_size, 1))
         passed, has_all = self.core.counters.nodes, members.share_chunks is None
-        self.fetches = Fetches(index, by_share, samples, passed, reads_here=has_all)
-        self.peering = None if peers is None else self._peering(index, peers)
+        self.fetches = Fetches(data.index, by_share, samples, passed, reads_here=has_all)
+        self.peering = None if peers is None else self._peering(peers)
         """This node among several nodes. None if there is only one."""
         self.sharing: JobSharing | None = None
         """Jobs that share reads. None until the first such job is registered."""
@@ -123,9 +121,6 @@ class NodeState:
         self._plans = epochs.plans_of_use()  # an immutable value, because the planner's thread reads it
         self._starting = False
         """Whether the last step has started `AT_ONCE` reads. The next step may then start that many as one read."""
-
-    def __repr__(self) -> str:
-        return f"NodeState({self.core!r}, {self.core.epochs.features!r}, {self.divisions!r})"
 
     @property
     def idle(self) -> bool:
@@ -150,14 +145,14 @@ class NodeState:
 
     # -- features are imported and turned on when they are needed -----------------------------------------------------
 
-    def _peering(self, index: Rows, peers: PeerTable) -> Peering:
+    def _peering(self, peers: PeerTable) -> Peering:
         from brand.node.decide.peers.peering import Peering
         from brand.node.decide.peers.receiving import Receiving
         from brand.node.decide.peers.sending import Sending
         from brand.node.decide.peers.telling import Announcements
 
         core, members, epochs, passed = self.core, self.members, self.core.epochs, self.core.counters.nodes
-        receiving = Receiving(index, core.residents, epochs, members, peers, core.remote_pages, passed)
+        receiving = Receiving(core.data.index, core.residents, epochs, members, peers, core.remote_pages, passed)
         sending, telling = (
             Sending(core.residents, epochs, passed),
             Announcements(epochs, peers, members.node, core.on_client_gone),

@@ -22,6 +22,7 @@ import numpy as np
 from brand.errors import BrandError
 from brand.node.decide.core import DecodingStart
 from brand.node.decide.node_state import NodeState
+from brand.node.decide.reads.operations import StoredChunks
 from brand.node.decide.state.choosing import ChooseCached
 from brand.node.decide.state.tasks import (
     Deliver,
@@ -132,10 +133,8 @@ class NodeServer(Reprs, shows="address _clients _turn"):
         storing = None if folder is None else Storing(folder, data, arena, executor.post)
         directory = None if shown is None else Directory(shown.pages.view(np.uint64)[:, 0])
         residents = Residents(PagePool(layout.allocator, arena, layout.pages_of), nodes, directory)
-        self._turn = NodeState(
-            *(data, residents, chunk_size, layout.members, executor.most),
-            *(layout.remote_pages, cached, storage, with_what),
-        )
+        chunks, remote_pages = StoredChunks(data, chunk_size, storage), layout.remote_pages
+        self._turn = NodeState(chunks, residents, layout.members, executor.most, remote_pages, cached, with_what)
         self._recorder = None if spec.record is None else record_to(spec.record, self._turn)
         self._exchange = None if joined is None else exchange_of(self._turn, joined, page, self._tell)
         self._troubles = Troubles(data.location.chunk_file, self._clients.process_of, chunk_size, layout.members.node)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.node.decide.state.epoch import Epoch, to_read
-from brand.node.decide.state.tasks import PIECE
+from brand.node.decide.state.tasks import PIECE, Rows
 from brand.node.memory.pages import PageCounts
 from brand.node.memory.residents import Residents
 from brand.orders.base.plan import EpochPlan
@@ -31,6 +31,16 @@ class StorageFacts:
 
 
 NOTHING_KNOWN: Final = StorageFacts()
+
+
+@dataclass(frozen=True, slots=True)
+class StoredChunks:
+    """The stored data set that a server serves."""
+
+    index: Rows
+    chunk_size: int
+    """Samples of a chunk."""
+    storage: StorageFacts = NOTHING_KNOWN
 
 
 def cut_at_gaps(

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from brand.node.decide.cache.caching import Caching
 from brand.node.decide.epochs.epochs import Epochs, draws_before
 from brand.node.decide.reads.operations import (
-    StorageFacts,
+    StoredChunks,
     Stripe,
     Wholes,
     around_misses,
@@ -35,7 +35,7 @@ from brand.node.decide.state.counters import Counters
 from brand.node.decide.state.epoch import Epoch, reached, to_read
 from brand.node.decide.state.features import EarlyReads
 from brand.node.decide.state.states import EARLY
-from brand.node.decide.state.tasks import PIECE, Read, Rows, rows_of, rows_of_each
+from brand.node.decide.state.tasks import PIECE, Read, rows_of, rows_of_each
 from brand.node.memory.residents import Residents
 
 Wait = tuple[Epoch, NDArray[Any]]
@@ -103,16 +103,19 @@ class Reads:
 
     def __init__(
         self,
-        index: Rows,
+        data: StoredChunks,
         residents: Residents,
         epochs: Epochs,
         caching: Caching,
-        storage: StorageFacts,
         counters: Counters,
-        remote_pages: int = 0,
+        remote_pages: int,
     ) -> None:
-        self._index, self._residents, self._epochs = index, residents, epochs
-        self.storage = storage
+        self._index, self._gap_bytes, self._residents, self._epochs = (
+            data.index,
+            data.storage.gap_bytes,
+            residents,
+            epochs,
+        )
         self._caching, self._counters, self._remote_pages = caching, counters, remote_pages
         self._early: EarlyReads | None = None
         """Lets one read serve several jobs. None if no job shares."""
@@ -337,7 +340,7 @@ class Reads:
     def _start_stripes(self, epoch: Epoch, stripes: list[Stripe]) -> Read:
         """Start one read of the absent samples of each stripe, in as few operations as are worth it (`gaps`)."""
         residents, absent = self._residents, np.concatenate([stripe.absent for stripe in stripes])
-        gap_bytes = self.storage.gap_bytes if epoch.plan.narrows else None
+        gap_bytes = self._gap_bytes if epoch.plan.narrows else None
         found = operations_of(stripes, epoch.plan.mapping.chunk_size, gap_bytes)
         heads, pages = residents.pool.take(absent)
         found.pieces["cached"] = np.logical_and.reduceat(self._caching.holds(absent), found.firsts)
