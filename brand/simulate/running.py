@@ -29,7 +29,7 @@ from brand.node.decide.state.choosing import ChooseCached
 from brand.node.decide.state.epoch import Epoch
 from brand.node.decide.state.epoch_table import Key
 from brand.node.decide.state.members import Members
-from brand.node.decide.state.tasks import Instruction, MakePlan, Number
+from brand.node.decide.state.tasks import Instruction, MakePlan
 from brand.node.decide.stimuli import ClientBegins, ClientRegisters, KeptChosen, NodeSays, PlanMade, StreamOpens
 from brand.node.memory.page_memory import NoMemory
 from brand.node.memory.pool import PagePool
@@ -39,6 +39,7 @@ from brand.node.setup.memory import Memory
 from brand.node.wire.drawing import Announcement, Begin, Drawing
 from brand.node.wire.numbers import ClientNumber, NodeNumber, RunNumber
 from brand.node.wire.peer_messages import EpochAnnounced
+from brand.node.wire.replies import Number
 from brand.orders.base.owners import drawer_of
 from brand.orders.base.placement import unit_at
 from brand.orders.base.plan import EpochPlan, read_of_sample

@@ -15,15 +15,7 @@ from numpy.typing import NDArray
 from brand.formats.constants import ROW
 from brand.formats.preparation import DecodeImage
 from brand.node.decide.core import DecodingStart
-from brand.node.decide.state.tasks import (
-    DrawAnswer,
-    EndPreparer,
-    Fill,
-    Instruction,
-    Numbers,
-    Prepare,
-    StartPreparer,
-)
+from brand.node.decide.state.tasks import DrawAnswer, EndPreparer, Fill, Instruction, Prepare, StartPreparer
 from brand.node.decide.stimuli import ClientPrepares, PreparedFilled, PreparerEnded, PreparerReady, PreparerSized
 from brand.node.memory.allocator import Allocator
 from brand.node.memory.page_memory import ROW_BYTES
@@ -32,6 +24,7 @@ from brand.node.wire.messages import PREPARED
 from brand.node.wire.numbers import ClientNumber, RunNumber
 from brand.node.wire.prepared import HEADER, DecodeSpec, pack_values, unpack_chains
 from brand.node.wire.preparer import CANNOT, PAGE, UNTRIED
+from brand.node.wire.replies import Numbers
 from tests.node.world import World
 
 WANTS = [

@@ -21,7 +21,7 @@ from brand.node.decide.node_state import NodeState
 from brand.node.decide.reads.operations import StoredChunks
 from brand.node.decide.state.choosing import ON_TOP, SLACK_SHARE, ChooseCached, Placement
 from brand.node.decide.state.members import ALONE
-from brand.node.decide.state.tasks import DrawAnswer, Forget, Instruction, MakePlan, Number, Read, Write
+from brand.node.decide.state.tasks import DrawAnswer, Forget, Instruction, MakePlan, Read, Write
 from brand.node.decide.stimuli import (
     ClientBegins,
     ClientDraws,
@@ -39,6 +39,7 @@ from brand.node.memory.residents import Residents
 from brand.node.setup.measure import lay_out
 from brand.node.wire.drawing import Announcement
 from brand.node.wire.numbers import ClientNumber, RunNumber
+from brand.node.wire.replies import Number
 from brand.orders.base.plan import read_of_sample
 from brand.orders.base.policy import Policy
 from brand.orders.order import Order

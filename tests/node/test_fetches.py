@@ -14,9 +14,10 @@ from brand.node.decide.draws import fetches
 from brand.node.decide.draws.fetches import Fetches
 from brand.node.decide.state.counters import NodeCounters
 from brand.node.decide.state.members import Members
-from brand.node.decide.state.tasks import Deliver, Refuse
+from brand.node.decide.state.tasks import Refuse
 from brand.node.wire.numbers import ClientNumber, NodeNumber
 from brand.node.wire.peer_messages import FetchReply
+from brand.node.wire.replies import Deliver
 from brand.node.wire.samples import pack_samples, unpack_samples
 from brand.orders.base.mapping import Mapping
 from tests.node.world import Index

@@ -19,9 +19,9 @@ from brand.node.decide.sharing.early import EarlyHolds
 from brand.node.decide.sharing.pacemakers import Pacemakers
 from brand.node.decide.state.epoch_table import Key
 from brand.node.decide.state.states import HELD
-from brand.node.decide.state.tasks import OrderDecided
 from brand.node.decide.stimuli import ClientOrders
 from brand.node.wire.numbers import ClientNumber, RunNumber
+from brand.node.wire.replies import OrderDecided
 from tests.node.world import World
 from tests.rounds import examples
 

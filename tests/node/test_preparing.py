@@ -15,12 +15,12 @@ from brand.node.decide.decoding.preparers import MOST_ENDS, START_S
 from brand.node.decide.decoding.preparing import BATCH
 from brand.node.decide.decoding.wants import MOST
 from brand.node.decide.draws.draws import LONGEST_WAIT_S
-from brand.node.decide.state.tasks import Numbers
 from brand.node.decide.stimuli import ClientPrepares
 from brand.node.wire.messages import PREPARED
 from brand.node.wire.numbers import ClientNumber
 from brand.node.wire.prepared import DecodeSpec
 from brand.node.wire.preparer import BATCH_S
+from brand.node.wire.replies import Numbers
 from tests.node.preparing import WANTS, PreparingWorld
 from tests.node.test_core_machine import ORDERS, SIZES, CoreMachine
 from tests.rounds import examples

@@ -18,7 +18,7 @@ from brand.node.decide.reads.operations import StoredChunks
 from brand.node.decide.state.choosing import ChooseCached
 from brand.node.decide.state.members import ALONE
 from brand.node.decide.state.states import FOUND, ReadQueue, SampleStates
-from brand.node.decide.state.tasks import DrawAnswer, Instruction, MakePlan, Number, Read
+from brand.node.decide.state.tasks import DrawAnswer, Instruction, MakePlan, Read
 from brand.node.decide.stimuli import (
     ClientBegins,
     ClientDraws,
@@ -34,6 +34,7 @@ from brand.node.memory.residents import Residents
 from brand.node.setup.measure import lay_out, measure_pages
 from brand.node.wire.drawing import Announcement, Drawer
 from brand.node.wire.numbers import ClientNumber
+from brand.node.wire.replies import Number
 from brand.orders.base.mapping import Mapping
 from brand.orders.base.plan import EpochPlan, read_of_sample
 from brand.orders.base.policy import Policy
@@ -170,7 +171,7 @@ def test_reads_to_start_come_in_order(wanted: set[int], data: st.DataObject) -> 
     plan = EpochPlan(Mapping(count, CHUNK, 1), np.arange(count, dtype=np.int32), None)
     states, queue = SampleStates(count), ReadQueue(plan)
     states.expect(np.array(sorted(wanted), np.int64))
-    queue.fill(states, np.arange(count), None)
+    assert sum(queue.filling(states, np.arange(count), None)) == count
     left = sorted(wanted)
     while True:
         assert queue.next == (left[0] if left else None)

@@ -31,19 +31,7 @@ from brand.node.decide.state.epoch import Epoch
 from brand.node.decide.state.epoch_table import ActiveEpoch, Key
 from brand.node.decide.state.members import ALONE, Members
 from brand.node.decide.state.states import COMING, DUE, EARLY, HELD, UNWANTED
-from brand.node.decide.state.tasks import (
-    Deliver,
-    DrawAnswer,
-    Forget,
-    Instruction,
-    MakePlan,
-    Number,
-    Read,
-    ReadFor,
-    Refuse,
-    Say,
-    Write,
-)
+from brand.node.decide.state.tasks import DrawAnswer, Forget, Instruction, MakePlan, Read, ReadFor, Refuse, Say, Write
 from brand.node.decide.stimuli import (
     ClientBegins,
     ClientDraws,
@@ -73,6 +61,7 @@ from brand.node.wire.drawing import Announcement
 from brand.node.wire.messages import PREPARED
 from brand.node.wire.network import Network
 from brand.node.wire.numbers import ClientNumber, RunNumber
+from brand.node.wire.replies import Deliver, Number
 from brand.node.wire.samples import pack_samples, unpack_samples
 from brand.orders.base.dtypes import smallest
 from brand.orders.base.joins import Join, Joins

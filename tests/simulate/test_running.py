@@ -19,7 +19,7 @@ from brand.node.decide.reads.operations import StoredChunks
 from brand.node.decide.state.choosing import ChooseCached
 from brand.node.decide.state.counters import Counters
 from brand.node.decide.state.members import ALONE
-from brand.node.decide.state.tasks import DrawAnswer, Instruction, MakePlan, Number, Read
+from brand.node.decide.state.tasks import DrawAnswer, Instruction, MakePlan, Read
 from brand.node.decide.stimuli import (
     ClientBegins,
     ClientDraws,
@@ -36,6 +36,7 @@ from brand.node.memory.residents import Residents
 from brand.node.setup.measure import lay_out, stored_sizes
 from brand.node.wire.drawing import Announcement
 from brand.node.wire.numbers import ClientNumber
+from brand.node.wire.replies import Number
 from brand.orders.base.plan import read_of_sample
 from brand.orders.base.policy import Policy
 from brand.orders.order import MAX_EPOCH, Order

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from brand.errors import UsageError
+from brand.node.decide import stimuli
 from brand.node.decide.cache.caching import CacheStart
 from brand.node.decide.core import Core, DecodingStart, epochs_of
 from brand.node.decide.draws.fetches import Divisions, Fetches
@@ -24,46 +25,11 @@ from brand.node.decide.reads.operations import StoredChunks
 from brand.node.decide.state.choosing import ChooseCached
 from brand.node.decide.state.features import NO_JOINS, NOT_ONLINE
 from brand.node.decide.state.members import Members
-from brand.node.decide.state.tasks import (
-    Instruction,
-    Joined,
-    MakePlan,
-    Number,
-    Numbers,
-    OrderDecided,
-    Read,
-    ReadFor,
-)
-from brand.node.decide.stimuli import (
-    ClientBegins,
-    ClientDivides,
-    ClientDraws,
-    ClientFetches,
-    ClientJoins,
-    ClientLeaves,
-    ClientOrders,
-    ClientPrepares,
-    ClientRegisters,
-    ClientReleases,
-    ClientTakes,
-    KeptChosen,
-    NodeRefuses,
-    NodeSays,
-    PlanMade,
-    PreparedFilled,
-    PreparerEnded,
-    PreparerReady,
-    PreparerSized,
-    ReadEnded,
-    ReadForEnded,
-    Stimulus,
-    StreamEnds,
-    StreamOpens,
-    WriteEnded,
-)
+from brand.node.decide.state.tasks import Instruction, MakePlan, Read, ReadFor
 from brand.node.memory.residents import Residents
 from brand.node.wire.messages import MOST_PLACES
 from brand.node.wire.numbers import NodeNumber
+from brand.node.wire.replies import Joined, Number, Numbers, OrderDecided
 from brand.orders.base.mapping import Mapping as Places
 from brand.orders.order import Order
 from brand.reprs import Reprs
@@ -74,8 +40,6 @@ if TYPE_CHECKING:
     from brand.node.decide.peers.peering import Peering
     from brand.node.decide.peers.peers import PeerTable
     from brand.node.decide.sharing.job_sharing import JobSharing
-
-Preparation = ClientPrepares | PreparerReady | PreparerSized | PreparedFilled | PreparerEnded
 
 AT_ONCE: Final = 8
 """The most reads ahead that one step starts. Each takes the loop up to a millisecond, in which clients wait."""
@@ -153,16 +117,13 @@ class NodeState(Reprs, shows="core core.epochs.features divisions"):
 
         core, members, epochs, passed = self.core, self.members, self.core.epochs, self.core.counters.nodes
         receiving = Receiving(core.data.index, core.residents, epochs, members, peers, core.remote_pages, passed)
-        sending, telling = (
-            Sending(core.residents, epochs, passed),
-            Announcements(epochs, peers, members.node, core.on_client_gone),
-        )
+        sending = Sending(core.residents, epochs, passed)
+        telling = Announcements(epochs, peers, members.node, core.on_client_gone)
         peering = Peering(members, peers, epochs, receiving, sending, telling, self.fetches, self.depth, self._share)
         epochs.features.turn_on(peering)
         return peering
 
     def _turn_on_for(self, order: Order) -> None:
-        """Turn on the features that a new run needs."""
         if order.shares:
             self._share()
         if order.grows and self.online is None:
@@ -185,92 +146,90 @@ class NodeState(Reprs, shows="core core.epochs.features divisions"):
             from brand.node.decide.sharing.joinings import JoinAnnouncements
 
             peering, sharing = self.peering, self.sharing
-            peering.set_talk(
-                JoinAnnouncements(epochs, peering.peers, peering.telling, sharing.sharing, sharing.leading)
-            )
+            others = JoinAnnouncements(epochs, peering.peers, peering.telling, sharing.sharing, sharing.leading)
+            peering.set_talk(others)
 
     # -- stimuli -----------------------------------------------------------------------------------------------------
 
-    def handle(self, stimulus: Stimulus, now_s: float) -> list[Instruction]:
+    def handle(self, stimulus: stimuli.Stimulus, now_s: float) -> list[Instruction]:
         """Take a stimulus, and return the instructions that follow from it.
 
         Raises `UsageError` or `ProtocolError` if a request cannot be served. The server then ends that connection.
         """
         core, instructions = self.core, list[Instruction]()
         match stimulus:
-            case ClientRegisters(client, order, name, tag, turn):
+            case stimuli.ClientRegisters(client, order, name, tag, turn):
                 instructions.append(Number(client, core.epochs.runs.register(client, order, name, tag, turn)))
-            case ClientBegins():
+            case stimuli.ClientBegins():
                 core.epochs.begin_here(stimulus)
-            case ClientDraws(client, key, positions, drawer):
+            case stimuli.ClientDraws(client, key, positions, drawer):
                 core.draws.ask(client, key, positions, now_s, drawer)
-            case ClientTakes(_, key, positions, right, drawer):
+            case stimuli.ClientTakes(_, key, positions, right, drawer):
                 core.draws.taking.record_direct(key, positions, right, now_s, drawer)
-            case ClientReleases(client, lease, checked, wrong):
+            case stimuli.ClientReleases(client, lease, checked, wrong):
                 leased = core.draws.leases.release(client, lease, checked=checked)
                 core.caching.forget_wrong(leased[np.isin(leased, wrong)])
-            case ClientDivides(client, key, rank):
+            case stimuli.ClientDivides(client, key, rank):
                 self.divisions.ask(client, key, rank, now_s)
-            case ClientFetches(client, places):
+            case stimuli.ClientFetches(client, places):
                 self.fetches.want(client, places, now_s)
-            case ClientJoins(client, key, joins):
+            case stimuli.ClientJoins(client, key, joins):
                 if self.sharing is None:
                     raise UsageError(NO_JOINS)
                 instructions.append(Joined(client, self.sharing.learn(key, joins)))
-            case ClientOrders():
+            case stimuli.ClientOrders():
                 instructions.append(self._decide_order(stimulus, now_s))
-            case ClientPrepares() | PreparerReady() | PreparerSized() | PreparedFilled() | PreparerEnded():
-                instructions += self._on_decoding(stimulus, now_s)
-            case ClientLeaves(client):
+            case stimuli.ClientLeaves(client):
                 core.on_client_gone(client)
                 if self.preparing is not None:
                     self.preparing.wants.remove_client(client)
                 self.divisions.on_client_gone(client)
                 self.fetches.on_client_gone(client)
-            case PlanMade():
+            case stimuli.PlanMade():
                 core.on_plan(stimulus, now_s)
-            case KeptChosen():
+            case stimuli.KeptChosen():
                 core.on_choice(stimulus)
-            case ReadEnded(read, failed, left, chunks):
+            case stimuli.ReadEnded(read, failed, left, chunks):
                 core.on_read_ended(read, failed, left, chunks, now_s)
-            case WriteEnded(write, held, stopped):
+            case stimuli.WriteEnded(write, held, stopped):
                 core.caching.on_write_ended(write, held, stopped)
-            case ReadForEnded(read_for, data, error):
+            case stimuli.ReadForEnded(read_for, data, error):
                 if read_for.node == self.members.node:
                     self.fetches.on_read_ended(read_for, data, error)
                 else:
                     self._among().on_read(read_for, data)
-            case StreamOpens(node, asks):
+            case stimuli.StreamOpens(node, asks):
                 instructions += self._among().on_stream_open(node, now_s, asks=asks)
-            case StreamEnds(node, asks):
+            case stimuli.StreamEnds(node, asks):
                 self._among().on_stream_end(node, asks=asks)
-            case NodeRefuses(reason):
+            case stimuli.NodeRefuses(reason):
                 self._among().telling.disagreements.refuse_all(reason)
-            case NodeSays(node, message):
+            case stimuli.NodeSays(node, message):
                 instructions += self._among().on_message(node, message, now_s)
-        if self.preparing is not None and not isinstance(stimulus, ClientDraws | ClientTakes | ClientReleases):
+            case _:
+                instructions += self._on_decoding(stimulus, now_s)
+        if self.preparing is not None and not isinstance(stimulus, stimuli.OfBatches):
             self.preparing.on_news()
         self._plans = core.epochs.plans_of_use()
         return instructions + list(core.draws.answers())
 
-    def _on_decoding(self, stimulus: Preparation, now_s: float) -> Iterator[Instruction]:
-        """Handle a stimulus of server-side decoding."""
+    def _on_decoding(self, stimulus: stimuli.OfDecoding, now_s: float) -> Iterator[Instruction]:
         preparing = self.preparing
         assert preparing is not None
         match stimulus:
-            case ClientPrepares(client, run, wants):
+            case stimuli.ClientPrepares(client, run, wants):
                 numbers = preparing.register(client, run, wants)
                 yield Numbers(client, numbers or (), "" if numbers else TOO_MANY)
-            case PreparerReady(preparer):
+            case stimuli.PreparerReady(preparer):
                 preparing.preparers.mark_idle(preparer, now_s)
-            case PreparerSized(preparer, number, sizes):
+            case stimuli.PreparerSized(preparer, number, sizes):
                 yield from preparing.on_sizes(preparer, number, sizes, now_s)
-            case PreparedFilled(number):
+            case stimuli.PreparedFilled(number):
                 preparing.on_copied(number, now_s)
-            case PreparerEnded(preparer):
+            case stimuli.PreparerEnded(preparer):
                 preparing.on_worker_end(preparer, now_s)
 
-    def _decide_order(self, said: ClientOrders, now_s: float) -> OrderDecided:
+    def _decide_order(self, said: stimuli.ClientOrders, now_s: float) -> OrderDecided:
         """Record the samples that a client knows of an online order, and answer with those that are decided.
 
         Raises `UsageError`.

@@ -180,29 +180,9 @@ class NodeSays:
     message: Question | Reply
 
 
-Stimulus = (
-    ClientRegisters
-    | ClientBegins
-    | ClientDraws
-    | ClientTakes
-    | ClientReleases
-    | ClientDivides
-    | ClientFetches
-    | ClientJoins
-    | ClientOrders
-    | ClientPrepares
-    | ClientLeaves
-    | PlanMade
-    | KeptChosen
-    | ReadEnded
-    | WriteEnded
-    | ReadForEnded
-    | PreparerReady
-    | PreparerSized
-    | PreparedFilled
-    | PreparerEnded
-    | StreamOpens
-    | StreamEnds
-    | NodeRefuses
-    | NodeSays
-)
+OfBatches = ClientDraws | ClientTakes | ClientReleases
+OfClients = ClientRegisters | ClientBegins | ClientDivides | ClientFetches | ClientJoins | ClientOrders | ClientLeaves
+OfThreads = PlanMade | KeptChosen | ReadEnded | WriteEnded | ReadForEnded
+OfDecoding = ClientPrepares | PreparerReady | PreparerSized | PreparedFilled | PreparerEnded
+OfNodes = StreamOpens | StreamEnds | NodeRefuses | NodeSays
+Stimulus = OfBatches | OfClients | OfThreads | OfDecoding | OfNodes

@@ -25,18 +25,12 @@ from brand.node.decide.node_state import NodeState
 from brand.node.decide.reads.operations import StoredChunks
 from brand.node.decide.state.choosing import ChooseCached
 from brand.node.decide.state.tasks import (
-    Deliver,
     DrawAnswer,
     EndPreparer,
     Fill,
     Forget,
     Instruction,
-    Joined,
     MakePlan,
-    Number,
-    Numbers,
-    OrderDecided,
-    PositionsDivided,
     Prepare,
     Read,
     ReadFor,
@@ -67,6 +61,7 @@ from brand.node.wire import messages
 from brand.node.wire.client_messages import pack
 from brand.node.wire.lease import pack_lease
 from brand.node.wire.numbers import ClientNumber
+from brand.node.wire.replies import Deliver, Joined, Number, Numbers, OrderDecided, PositionsDivided
 from brand.reprs import Reprs
 from brand.storage.dataset.cached import cached_samples
 from brand.storage.dataset.dataset import StoredDataSet

@@ -29,16 +29,14 @@ from brand.node.wire.drawing import Drawer
 from brand.node.wire.messages import PREPARED
 from brand.node.wire.numbers import ClientNumber
 from brand.node.wire.taking import repeat
+from brand.reprs import Reprs
 
 
-class DirectHitLog:
+class DirectHitLog(Reprs, shows="_counters.direct_hits"):
     """Records taken samples in their epochs and runs."""
 
     def __init__(self, residents: Residents, epochs: Epochs, counters: DrawCounters) -> None:
         self._residents, self._epochs, self._counters = residents, epochs, counters
-
-    def __repr__(self) -> str:
-        return f"DirectHitLog({self._counters.direct_hits:,} samples were taken without being asked for)"
 
     def places(self, key: Key, first: int, most: int) -> NDArray[np.int32]:
         """Return the samples at positions of an epoch, from `first` on, at most `most`, for clients that take
@@ -108,19 +106,14 @@ LONGEST_WAIT_S: Final = 30.0
 """Seconds after which a server answers a draw with the samples in memory. Storage may hang, clients should not."""
 
 
-class Draws:
+class Draws(Reprs, shows="waiting _answers leases"):
     """The draws of the clients of one node. Draws that wait belong to their epochs (`EpochEntry.draws`).
 
     `decodes` decodes samples for them. None if clients decode.
     """
 
     def __init__(
-        self,
-        residents: Residents,
-        epochs: Epochs,
-        members: Members,
-        counters: DrawCounters,
-        decodes: Decodes | None = None,
+        self, residents: Residents, epochs: Epochs, members: Members, counters: DrawCounters, decodes: Decodes | None
     ) -> None:
         self._residents, self._epochs, self._features = residents, epochs, epochs.features
         self._members, self._counters, self._decodes = members, counters, decodes
@@ -128,9 +121,6 @@ class Draws:
         self.leases = Leases(residents, None if decodes is None else decodes.memory)
         self._answers: deque[DrawAnswer] = deque()
         self._last = 0
-
-    def __repr__(self) -> str:
-        return f"Draws({len(self.waiting)} wait, {len(self._answers)} answers to send, {self.leases!r})"
 
     @property
     def waiting(self) -> list[Draw]:
@@ -285,7 +275,6 @@ class Draws:
             state[present] |= np.where(taken.prepared, PREPARED, 0).astype(np.uint8)
         lease = self.leases.give(draw.client, here, (counts, pages), now_s, taken.shelved)
         joins = self._features.answer(draw.key)
-        self._answers.append(
-            DrawAnswer(draw.client, lease, places, state, counts, pages, taken.chains, joins, draw.held)
-        )
+        answer = DrawAnswer(draw.client, lease, places, state, counts, pages, taken.chains, joins, draw.held)
+        self._answers.append(answer)
         self._counters.add_answered(len(here), len(places) - len(here), now_s - draw.since_s, draw.held)

@@ -20,10 +20,12 @@ from brand.node.decide.epochs.epochs import Epochs
 from brand.node.decide.state.counters import NodeCounters
 from brand.node.decide.state.epoch_table import Key
 from brand.node.decide.state.members import Owners
-from brand.node.decide.state.tasks import Deliver, PositionsDivided, ReadFor, Refuse, Rows
+from brand.node.decide.state.tasks import ReadFor, Refuse, Rows
 from brand.node.wire.numbers import ClientNumber, NodeNumber
 from brand.node.wire.peer_messages import Fetch, FetchReply
+from brand.node.wire.replies import Deliver, PositionsDivided
 from brand.node.wire.samples import pack_samples, unpack_samples
+from brand.reprs import Reprs
 
 LIMIT_S: Final = 8.0
 """Seconds that a fetch may take."""
@@ -45,15 +47,12 @@ class _Question:
     asked: bool = False
 
     def ask(self) -> None:
-        """Note that the owner is asked."""
         self.asked = True
 
     def take(self, part: memoryview) -> None:
-        """Append a part of the answer."""
         self.data += part
 
     def reset(self) -> None:
-        """Reset the question, so that the owner is asked again."""
         self.asked, self.data = False, bytearray()
 
 
@@ -226,15 +225,12 @@ class _Asked:
     since_s: float
 
 
-class Divisions:
+class Divisions(Reprs, shows="_asked"):
     """Clients that have asked and have no answer yet."""
 
     def __init__(self, epochs: Epochs) -> None:
         self._epochs = epochs
         self._asked: list[_Asked] = []
-
-    def __repr__(self) -> str:
-        return f"Divisions({len(self._asked)} clients wait)"
 
     @property
     def idle(self) -> bool:

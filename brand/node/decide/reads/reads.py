@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Any, Final
 
 import numpy as np
@@ -37,6 +38,7 @@ from brand.node.decide.state.features import EarlyReads
 from brand.node.decide.state.states import EARLY
 from brand.node.decide.state.tasks import PIECE, Read, rows_of, rows_of_each
 from brand.node.memory.residents import Residents
+from brand.reprs import Reprs
 
 Wait = tuple[Epoch, NDArray[Any]]
 """An epoch, and the places that it waits for."""
@@ -57,7 +59,7 @@ class Waits:
         return Waits(self.epoch, others)
 
 
-class UnderWay:
+class UnderWay(Reprs, shows="count"):
     """Reads that have started and not ended."""
 
     def __init__(self) -> None:
@@ -68,15 +70,10 @@ class UnderWay:
         self._ended = 0
         """Reads that have ended since the last call of `together`, counted in the same way."""
 
-    def __repr__(self) -> str:
-        return f"UnderWay({self.count})"
-
     def add(self, read: Read) -> None:
-        """Add a read that has started."""
         self.count += read.count
 
     def remove(self, read: Read) -> None:
-        """Remove a read that has ended."""
         self.count -= read.count
         self._ended += read.count
 
@@ -98,7 +95,7 @@ BUNDLE_BYTES: Final = 2 << 20
 """The most memory that a bundle of more than one sample takes."""
 
 
-class Reads:
+class Reads(Reprs, shows="under_way no_room"):
     """Large reads of one node."""
 
     def __init__(
@@ -119,15 +116,12 @@ class Reads:
         self._caching, self._counters, self._remote_pages = caching, counters, remote_pages
         self._early: EarlyReads | None = None
         """Lets one read serve several jobs. None if no job shares."""
-        self._last = 0
+        self._numbers = count(1)
         self._again: deque[Read] = deque()
         """Reads that have failed in the cache folder, and are repeated from the storage."""
         self.under_way = UnderWay()
         self.no_room = False
         """Whether memory had no space for the next read."""
-
-    def __repr__(self) -> str:
-        return f"Reads({self.under_way.count} under way{', no room for more' if self.no_room else ''})"
 
     def share(self, early: EarlyReads) -> None:
         """Let one read serve several jobs from now on."""
@@ -185,11 +179,10 @@ class Reads:
         whole = read.of_pieces(read.pieces["samples"] > 1) if read.reserved else np.zeros(len(places), np.bool_)
         if failed or left:
             fails, cached = np.isin(np.arange(len(read.pieces)), failed + left), read.pieces["cached"]
-            self._counters.reads.remove_left(read.pieces[list(left)])
+            self._counters.reads.add_started(read.pieces[list(left)], -1)  # the page cache holds them
             residents.left.leave(places[read.of_pieces(np.isin(np.arange(len(read.pieces)), left))])
             if (fails & cached).any():
-                self._last += 1
-                again = read.part(self._last, fails & cached)
+                again = read.part(next(self._numbers), fails & cached)
                 self.under_way.waits[again.number] = waits.of(again.places)
                 self._caching.on_read_failed(again.places)
                 again.pieces["cached"] = False
@@ -249,16 +242,16 @@ class Reads:
         due, present = to_read(epoch, held), residents.present(held)
         absent = due & ~present
         needed = np.cumsum(np.where(absent, residents.pages_of[held], 0), dtype=np.int64)[ends - 1]
-        count = int(np.searchsorted(needed, free_pages(self._residents, self._remote_pages), side="right"))
-        end = int(ends[max(0, count - 1)])
+        fitting = int(np.searchsorted(needed, self._free_pages, side="right"))
+        end = int(ends[max(0, fitting - 1)])
         self._hold_present(epoch, held[:end][(due & present)[:end]])
-        if not count:
+        if not fitting:
             if self._will_have_room(int(needed[0])):
                 return None
             epoch.states.release(held[:end][absent[:end]])  # they never fit: direct reads report the reason
-        epoch.reads.pop(max(1, count))
+        epoch.reads.pop(max(1, fitting))
         found: list[Stripe] = []
-        for number, start, end in zip(numbers[:count], [0, *ends.tolist()], ends.tolist(), strict=False):
+        for number, start, end in zip(numbers[:fitting], [0, *ends.tolist()], ends.tolist(), strict=False):
             missing = held[start:end][absent[start:end]]
             if len(missing):
                 first, last = span_of(plan, number, missing)
@@ -284,18 +277,15 @@ class Reads:
         if wholes is not None:
             needed[misses] = wholes.pages_at(places[misses], residents.pages_of)
         filled = np.cumsum(needed)
-        most = min(
-            free_pages(self._residents, self._remote_pages),
-            max(BUNDLE_BYTES // page, int(filled[filled > 0][:1].sum())),
-        )
-        count = int(np.searchsorted(filled, most, side="right"))
-        if not count:
+        most = min(self._free_pages, max(BUNDLE_BYTES // page, int(filled[filled > 0][:1].sum())))
+        fitting = int(np.searchsorted(filled, most, side="right"))
+        if not fitting:
             if self._will_have_room(int(needed[0])):
                 return None
             epoch.states.release(places[:1])  # it never fits
-            count, due = 1, np.zeros_like(due)
-        epoch.reads.pop(count)
-        places, due, present = places[:count], due[:count], present[:count]
+            fitting, due = 1, np.zeros_like(due)
+        epoch.reads.pop(fitting)
+        places, due, present = places[:fitting], due[:fitting], present[:fitting]
         self._hold_present(epoch, places[due & present])
         early = epoch.states.are(EARLY, places)
         epoch.states.start(places[early])  # another read loads them
@@ -326,6 +316,11 @@ class Reads:
         fits = np.cumsum(found.pages(residents.pages_of)) <= caching.writing.room
         return found.of(fits) if fits.any() else None
 
+    @property
+    def _free_pages(self) -> int:
+        """The pages that reads may take now."""
+        return max(0, self._residents.pool.allocator.free - reserved(self._residents, self._remote_pages))
+
     def _hold_present(self, epoch: Epoch, places: NDArray[np.intp]) -> None:
         """Hold samples of an epoch that are in memory already."""
         if len(places):
@@ -346,8 +341,9 @@ class Reads:
         found.pieces["cached"] = np.logical_and.reduceat(self._caching.holds(absent), found.firsts)
         vector, upto = residents.pool.vector(found.rows["size"].astype(np.int64), found.held, pages)
         vectors = np.split(vector, upto[found.ends[:-1] - 1])
-        rows = found.rows[found.held]
-        return self._start(epoch, found.pieces, vectors, absent, heads, rows, absent, count=len(stripes))
+        number, rows = next(self._numbers), found.rows[found.held]
+        read = Read(number, found.pieces, vectors, absent, heads, rows, epoch.plan, count=len(stripes))
+        return self._start(epoch, read, absent)
 
     def _start_bundle(
         self,
@@ -377,26 +373,16 @@ class Reads:
             whole = np.repeat(pieces["samples"] > 1, pieces["samples"])
             reserved = int(residents.pages_of[places[whole]].sum(dtype=np.int64))
             caching.writing.reserve(reserved)
-        return self._start(epoch, pieces, vectors, places, heads, rows, due, reserved)
+        read = Read(next(self._numbers), pieces, vectors, places, heads, rows, epoch.plan, reserved)
+        return self._start(epoch, read, due)
 
-    def _start(
-        self,
-        epoch: Epoch,
-        pieces: NDArray[np.void],
-        vectors: list[NDArray[np.void]],
-        places: NDArray[Any],
-        heads: NDArray[np.int32],
-        rows: NDArray[np.void],
-        due: NDArray[Any],
-        reserved: int = 0,
-        count: int = 1,
-    ) -> Read:
+    def _start(self, epoch: Epoch, read: Read, due: NDArray[Any]) -> Read:
+        """Start a read that loads the `due` samples of an epoch, and perhaps others."""
         self._caching.on_read_started(epoch.number, self._epochs.lives)
         epoch.states.start(due)
-        others = self._early.start(places, epoch) if self._early is not None and epoch.plan.shares else []
-        self._last += 1
-        self.under_way.waits[self._last] = Waits(epoch, others)
-        return self._begin(Read(self._last, pieces, vectors, places, heads, rows, epoch.plan, reserved, count))
+        others = self._early.start(read.places, epoch) if self._early is not None and epoch.plan.shares else []
+        self.under_way.waits[read.number] = Waits(epoch, others)
+        return self._begin(read)
 
     def _begin(self, read: Read) -> Read:
         self.under_way.add(read)
@@ -411,8 +397,3 @@ class Reads:
 def reserved(residents: Residents, remote_pages: int) -> int:
     """Return the pages that remain free for samples of other nodes, which may fill `remote_pages`."""
     return max(0, remote_pages - int(residents.sent_pages.sum())) if remote_pages else 0
-
-
-def free_pages(residents: Residents, remote_pages: int) -> int:
-    """Return the pages that reads may take now."""
-    return max(0, residents.pool.allocator.free - reserved(residents, remote_pages))

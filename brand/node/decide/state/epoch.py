@@ -18,6 +18,7 @@ from brand.node.decide.state.states import COMING, DUE, UNWANTED, ReadQueue, Sam
 from brand.node.wire.numbers import NodeNumber
 from brand.orders.base.plan import EpochPlan, PeerRequests, read_of_sample
 from brand.orders.base.random import blocks
+from brand.reprs import Reprs
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,6 @@ class Division:
     """Rank of each position from `start` on, with `locality`."""
 
     def positions(self, rank: int) -> NDArray[np.int64]:
-        """Return the positions that a rank draws, ascending."""
         if self.rank_at is None:
             return np.arange(self.start + rank, self.samples, self.replicas, dtype=np.int64)
         return self.start + np.flatnonzero(self.rank_at == rank)
@@ -81,7 +81,7 @@ class Division:
         return self.start == other.start and self.same_division(other)
 
 
-class EpochProgress:
+class EpochProgress(Reprs, shows="drawn sent total start"):
     """Counts of one epoch, and the highest position that each rank has asked for."""
 
     def __init__(self, start: int) -> None:
@@ -100,17 +100,12 @@ class EpochProgress:
         reports.
         """
 
-    def __repr__(self) -> str:
-        return f"EpochProgress({self.drawn} drawn and {self.sent} sent of {self.total}, from position {self.start})"
-
     @property
     def done(self) -> int:
-        """Samples that were drawn or sent."""
         return self.drawn + self.sent
 
     @property
     def half_done(self) -> bool:
-        """Whether at least half of the samples were drawn or sent."""
         return 2 * self.done >= self.total
 
     def expect(self, samples: int) -> None:
@@ -118,12 +113,10 @@ class EpochProgress:
         self.total += samples
 
     def add_drawn(self, rank: int, positions: NDArray[np.int64]) -> None:
-        """Record positions that a rank draws."""
         self._asked[rank] = max(self._asked.get(rank, -1), int(positions.max()))
         self.drawn += len(positions)
 
     def add_sent(self, samples: int) -> None:
-        """Count samples that this node sends to other nodes."""
         self.sent += samples
 
     def learn_elsewhere(self, node: NodeNumber, front: int) -> None:
@@ -173,7 +166,7 @@ class ToSend(Protocol):
         ...
 
 
-class Epoch:
+class Epoch(Reprs, shows="number progress states reads"):
     """The progress of one epoch.
 
     `number` distinguishes it from the same epoch after a restart. `requests` is the plan's table of this node's
@@ -204,16 +197,12 @@ class Epoch:
         self.lost = set(setting.unreachable())
         """Nodes that were lost at some time. This node no longer sends them the planned requests."""
 
-    def __repr__(self) -> str:
-        return f"Epoch({self.number}: {self.progress!r}, {self.states!r}, {self.reads!r})"
-
     @property
     def here(self) -> list[int]:
         """Ranks that draw at this node."""
         return [rank for rank, node in self.ranks.items() if node == self._setting.owners.node]
 
     def owner_of(self, places: NDArray[Any]) -> NDArray[np.int32]:
-        """Return the node that owns each place."""
         return self._setting.owners.of(places)
 
     def decides(self, positions: NDArray[np.int64]) -> bool:
@@ -273,7 +262,8 @@ class Epoch:
     def replace_plan(self, plan: EpochPlan, read_of: NDArray[Any]) -> None:
         """Replace the plan by one that begins with the same draws, as far as ranks have asked."""
         self.plan, self.reads = plan, ReadQueue(plan)
-        self.reads.fill(self.states, read_of, self.mine)
+        for _ in self.reads.filling(self.states, read_of, self.mine):
+            pass
 
     def to_send(self, node: NodeNumber) -> NDArray[np.int64]:
         """Return the positions that the ranks of a node draw and whose samples this node can send to it, ascending."""

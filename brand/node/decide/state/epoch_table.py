@@ -65,7 +65,6 @@ class Draw:
     held_s: float = 0.0
 
     def note_missing(self, waits_at: int) -> None:
-        """Record the last position of the draw whose sample is missing."""
         self.waits_at = waits_at
 
     def wait_for(self, cause: Cause | None, now_s: float) -> None:
@@ -148,7 +147,6 @@ class ActiveEpoch:
             conduct.judge(self.account, epoch)
 
     def mark_agreed(self) -> None:
-        """Note that all ranks have begun the epoch in the same way, or that their time for it is over."""
         self.agreed = True
 
 
@@ -214,12 +212,10 @@ class EpochEntry(Reprs, shows="stage draws _takers"):
                 self.stage = replace(self.stage, begin=begin)
 
     def hand_out(self) -> None:
-        """Note that the planner has the order of the epoch."""
         assert isinstance(self.stage, PlanWanted)
         self.stage = PlanUnderWay(self.stage.begin)
 
     def set_plan(self, plan: EpochPlan, read_of: NDArray[Any] | None, begin: EpochStart) -> None:
-        """Store the plan."""
         self.stage = PlanReady(plan, read_of, begin)
 
     def waiting_since(self, now_s: float) -> float:
@@ -288,15 +284,12 @@ class EpochEntry(Reprs, shows="stage draws _takers"):
         return held
 
 
-class EpochTable:
+class EpochTable(Reprs, shows="_lives"):
     """The entries of all epochs, by run and epoch."""
 
     def __init__(self) -> None:
         self._lives: dict[Key, EpochEntry] = {}
         """Sorted by run and epoch."""
-
-    def __repr__(self) -> str:
-        return f"EpochTable({self._lives})"
 
     def __iter__(self) -> Iterator[Key]:
         return iter(list(self._lives))
@@ -310,11 +303,9 @@ class EpochTable:
         return life
 
     def get(self, key: Key) -> EpochEntry | None:
-        """Return the entry of an epoch. None if it has none."""
         return self._lives.get(key)
 
     def items(self) -> list[tuple[Key, EpochEntry]]:
-        """Return all entries, by run and epoch."""
         return list(self._lives.items())
 
     def live(self) -> list[tuple[Key, ActiveEpoch]]:

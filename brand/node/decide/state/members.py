@@ -52,7 +52,6 @@ class Owners:
         return nearest
 
     def mine(self, places: NDArray[Any]) -> NDArray[np.bool_]:
-        """Return a mask of the places that this node owns."""
         owned: NDArray[np.bool_] = self.of(places) == self.node
         return owned
 
@@ -71,7 +70,6 @@ class Members:
 
     @property
     def others(self) -> list[NodeNumber]:
-        """All nodes except this one."""
         return [node for node in map(NodeNumber, range(self.nodes)) if node != self.node]
 
     def foreseen_by(self, order: Order) -> Foreseen | None:

@@ -52,15 +52,12 @@ class Run:
     """Epochs that all ranks have begun in the same way as the ranks of this node. Some may have gone on since."""
 
     def add_loaded(self, samples: int) -> None:
-        """Count samples that a read of the run has loaded into memory."""
         self.brought += samples
 
     def add_served(self, samples: int) -> None:
-        """Count samples of this node that were drawn or sent."""
         self.served += samples
 
     def add_drawn(self, samples: int) -> None:
-        """Count samples that ranks of this node have drawn."""
         self.drawn += samples
 
     def add_client(self, client: ClientNumber, tag: int | None, turn: int | None) -> None:
@@ -135,17 +132,13 @@ def _complete(begin: Begin, begins: list[Begin]) -> bool:
     return len({rank for other in begins if other.same_as(begin) for rank in other.ranks}) >= begin.replicas
 
 
-def _meet_nothing(order: Order) -> None:
-    del order
-
-
 class Runs(UserDict[RunNumber, Run]):
     """The runs of a server, by number. No number is used twice."""
 
     def __init__(self, samples: int, chunk_size: int) -> None:
         super().__init__()
         self._sizes, self._last = (samples, chunk_size), 0
-        self._meets: Callable[[Order], None] = _meet_nothing
+        self._meets: Callable[[Order], object] = lambda _: None
         self._notices: list[str] = []
 
     def call_for_orders(self, meets: Callable[[Order], None]) -> None:
@@ -159,11 +152,9 @@ class Runs(UserDict[RunNumber, Run]):
         return notices
 
     def notice(self, text: str) -> None:
-        """Add a message for the user."""
         self._notices.append(text)
 
     def knows(self, client: ClientNumber, run: RunNumber) -> bool:
-        """Return whether a client has registered the run of this number."""
         return run in self and client in self[run].clients
 
     def order_by_tag(self, name: str, tag: int | None) -> Order:

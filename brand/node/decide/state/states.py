@@ -82,19 +82,15 @@ class SampleStates:
     # -- transitions -------------------------------------------------------------------------------------------------
 
     def expect(self, places: Places) -> None:
-        """Expect these samples, since a rank will draw them."""
         self._change(places, _EXPECT)
 
     def start(self, places: Places) -> None:
-        """Note that the reads of these samples have begun, or that their owner was asked for them."""
         self._change(places, _START)
 
     def start_early(self, places: Places) -> None:
-        """Note that a read for other samples has begun that also reads these."""
         self._change(places, _START_EARLY)
 
     def mark_present(self, places: Places) -> None:
-        """Note that these samples are in memory already."""
         self._change(places, _MARK_PRESENT)
 
     def mark_arrived(self, places: Places) -> Mask:
@@ -102,7 +98,6 @@ class SampleStates:
         return np.equal(self._change(places, _MARK_ARRIVED)[1], HELD)
 
     def mark_failed(self, places: Places) -> None:
-        """Note that the bytes of these samples will not arrive this way."""
         self._change(places, _MARK_FAILED)
 
     def release(self, places: Places | slice) -> Mask:
@@ -110,11 +105,9 @@ class SampleStates:
         return np.equal(self._change(places, _RELEASE)[0], HELD)
 
     def forget(self, places: Places) -> None:
-        """Stop waiting for samples whose bytes were lost on their way."""
         self._change(places, _FORGET)
 
     def requeue(self, places: Places) -> None:
-        """Free the memory of these samples, and read them again when they are due."""
         self._change(places, _REQUEUE)
 
     def _change(self, places: Places | slice, to: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
@@ -177,17 +170,12 @@ class ReadQueue:
         self._look(most)
         return self._soon[self._at : self._at + most]
 
-    def fill(self, states: SampleStates, read_of: NDArray[Any], mine: NDArray[np.bool_] | None) -> None:
-        """Replace the queue by the reads of samples that are due.
+    def filling(self, states: SampleStates, read_of: NDArray[Any], mine: NDArray[np.bool_] | None) -> Iterator[int]:
+        """Replace the queue by the reads of samples that are due, in steps. Yield the number of samples of each step.
 
         `read_of` is `read_of_sample(plan)`. `mine`: whether this node reads each place, shape (samples,). None if it
         reads all.
         """
-        for _ in self.filling(states, read_of, mine):
-            pass
-
-    def filling(self, states: SampleStates, read_of: NDArray[Any], mine: NDArray[np.bool_] | None) -> Iterator[int]:
-        """Do the work of `fill` in steps. Yield the number of samples of each step."""
         wanted = np.zeros(self._plan.read_count, np.bool_)
         self._read_of = read_of if self._plan.shares else None
         for part in blocks(len(read_of)):
@@ -215,7 +203,7 @@ class ReadQueue:
         self._start(todo)
 
     def pass_over(self, chunks: NDArray[np.integer[Any]]) -> None:
-        """Skip the reads of these chunks, as no sample in them is due. `fill` and `put_back` end this."""
+        """Skip the reads of these chunks, as no sample in them is due. `filling` and `put_back` end this."""
         if self._plan.reads is not None:
             if self._passed is None:
                 self._passed = np.zeros(self._plan.mapping.chunks, np.bool_)

@@ -17,12 +17,7 @@ from brand.node.wire.messages import NO_CHAINS, Chains
 from brand.node.wire.numbers import ClientNumber, NodeNumber, RunNumber
 from brand.node.wire.peer_messages import Question, Reply
 from brand.node.wire.prepared import DecodeSpec
-from brand.node.wire.replies import Deliver as Deliver
-from brand.node.wire.replies import Joined as Joined
-from brand.node.wire.replies import Number as Number
-from brand.node.wire.replies import Numbers as Numbers
-from brand.node.wire.replies import OrderDecided as OrderDecided
-from brand.node.wire.replies import PositionsDivided as PositionsDivided
+from brand.node.wire.replies import Deliver, Joined, Number, Numbers, OrderDecided, PositionsDivided
 from brand.orders.base.joins import Join
 from brand.orders.base.plan import EpochPlan
 from brand.orders.order import Order
@@ -274,24 +269,7 @@ class Refuse:
     error: BrandError
 
 
-Instruction = (
-    MakePlan
-    | ChooseCached
-    | Read
-    | ReadFor
-    | Write
-    | Forget
-    | DrawAnswer
-    | Say
-    | Number
-    | Numbers
-    | Joined
-    | OrderDecided
-    | PositionsDivided
-    | Deliver
-    | Refuse
-    | StartPreparer
-    | EndPreparer
-    | Prepare
-    | Fill
-)
+ForThreads = MakePlan | ChooseCached | Read | ReadFor | Write | Forget
+ForDecodeWorkers = StartPreparer | EndPreparer | Prepare | Fill
+ForClients = DrawAnswer | Number | Numbers | Joined | OrderDecided | PositionsDivided | Deliver | Refuse
+Instruction = ForThreads | ForDecodeWorkers | ForClients | Say
