@@ -81,8 +81,8 @@ def _replaced() -> Replacements:
 
 GREETING = Greeting("set", 0, 2, 4096, None, "0")
 EXPECTED: dict[str, tuple[Callable[[Path, str, ExitStack], object], str]] = {
-    "Account": (lambda *_: Account(Division(8, 0, 2)), "Account(0 of 8 positions drawn by 0, 0 repeated)"),
-    "Conduct": (lambda *_: Conduct([]), "Conduct(processes [], fault None)"),
+    "Account": (lambda *_: Account(Division(8, 0, 2)), "Account(drawn=8 items, numbers={}, repeated=0)"),
+    "Conduct": (lambda *_: Conduct([]), "Conduct(trainings=set(), fault=None)"),
     "Unpacking": (lambda *_: Unpacking(), "Unpacking(parcels)"),
     "Nonces": (lambda *_: Nonces(), "Nonces([] used, newest period first)"),
     "Attendance": (

@@ -337,7 +337,7 @@ class World:
     def look(self, client: int, run: int, epoch: int, positions: Sequence[int]) -> bool:
         """A client looks whether it can take samples by itself, and begins to copy; whether it can."""
         key, asked = (RunNumber(run), epoch), np.array(positions, np.int64)
-        some = self.core.draws.taking.places(key, 0, len(self.sizes))
+        some = self.core.draws.places(key, 0, len(self.sizes))
         if client in self.asked or not len(some) or not self.entries[some[asked]].all():
             return False
         places = some[asked].astype(np.int64)

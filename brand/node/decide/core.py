@@ -23,8 +23,7 @@ from brand.node.decide.reads.reads import Reads
 from brand.node.decide.state.counters import Counters
 from brand.node.decide.state.features import Decodes
 from brand.node.decide.state.members import Members, SampleLimits, largest_sent
-from brand.node.decide.state.tasks import Read
-from brand.node.decide.stimuli import KeptChosen, PlanMade
+from brand.node.decide.stimuli import KeptChosen
 from brand.node.memory.allocator import Allocator
 from brand.node.memory.residents import Residents
 from brand.node.wire.numbers import ClientNumber, NodeNumber
@@ -111,11 +110,6 @@ class Core(Reprs, shows="residents draws reads epochs"):
         pages = residents.pool.allocator.count - 1 - self.remote_pages - residents.kept_pages
         return int(pages / residents.pool.mean_pages / 2)
 
-    def on_plan(self, made: PlanMade, now_s: float) -> None:
-        """Begin the epoch of a finished plan."""
-        self.epochs.on_plan(made.key, made.plan, made.read_of, made.joins)
-        self.draws.settle(now_s)
-
     def on_choice(self, chosen: KeptChosen) -> None:
         """Apply the planner's choice of samples for the memory cache and the cache folder."""
         if not self.keeping.on_choice(chosen.number):
@@ -124,17 +118,6 @@ class Core(Reprs, shows="residents draws reads epochs"):
             self.residents.keep(chosen.mask)
         if chosen.cached is not None:
             self.caching.on_choice(chosen.cached, chosen.since, chosen.whole_unit)
-
-    def on_read_ended(
-        self, read: Read, failed: tuple[int, ...], left: tuple[int, ...], chunks: tuple[int, ...], now_s: float
-    ) -> None:
-        """Take the samples of a read that has ended.
-
-        Clients read the samples of `failed` pieces, and of pieces `left` in the page cache, directly. The page cache
-        holds all of `chunks`.
-        """
-        self.reads.on_read_ended(read, failed, left, chunks)
-        self.draws.settle(now_s)
 
     def unblock(self, now_s: float) -> bool:
         """Free memory, or answer the oldest draw with the samples in memory, if draws wait and no more reads can start.
@@ -172,7 +155,7 @@ class Core(Reprs, shows="residents draws reads epochs"):
     def facts(self, mean_bytes: float, now_s: float) -> dict[str, Any]:
         """Return counters, memory by kind in bytes, and progress, as plain values."""
         allocator, residents = self.residents.pool.allocator, self.residents
-        page, samples = allocator.page, len(residents.pages_of)
+        page, active = allocator.page, [item for item in self.epochs.lives.live() if item[1].begun]
         return {
             **self.counters.to_json(mean_bytes),
             "memory": {
@@ -188,15 +171,8 @@ class Core(Reprs, shows="residents draws reads epochs"):
             "waiting": len(self.draws.waiting),
             "jobs": jobs(self.epochs, now_s),
             "epochs": [
-                {
-                    "run": run,
-                    "epoch": epoch,
-                    "drawn": live.epoch.progress.drawn,
-                    "samples": samples,
-                    "start": live.epoch.progress.start,
-                }
-                for (run, epoch), live in self.epochs.lives.live()
-                if live.begun
+                {"run": run, "epoch": epoch, "drawn": at.drawn, "samples": len(residents.pages_of), "start": at.start}
+                for (run, epoch), at in ((key, live.epoch.progress) for key, live in active)
             ],
         }
 

@@ -165,7 +165,7 @@ class NodeState(Reprs, shows="core core.epochs.features divisions"):
             case stimuli.ClientDraws(client, key, positions, drawer):
                 core.draws.ask(client, key, positions, now_s, drawer)
             case stimuli.ClientTakes(_, key, positions, right, drawer):
-                core.draws.taking.record_direct(key, positions, right, now_s, drawer)
+                core.draws.record_direct(key, positions, right, now_s, drawer)
             case stimuli.ClientReleases(client, lease, checked, wrong):
                 leased = core.draws.leases.release(client, lease, checked=checked)
                 core.caching.forget_wrong(leased[np.isin(leased, wrong)])
@@ -185,12 +185,14 @@ class NodeState(Reprs, shows="core core.epochs.features divisions"):
                     self.preparing.wants.remove_client(client)
                 self.divisions.on_client_gone(client)
                 self.fetches.on_client_gone(client)
-            case stimuli.PlanMade():
-                core.on_plan(stimulus, now_s)
+            case stimuli.PlanMade(key, plan, read_of, joins):
+                core.epochs.on_plan(key, plan, read_of, joins)
+                core.draws.settle(now_s)
             case stimuli.KeptChosen():
                 core.on_choice(stimulus)
             case stimuli.ReadEnded(read, failed, left, chunks):
-                core.on_read_ended(read, failed, left, chunks, now_s)
+                core.reads.on_read_ended(read, failed, left, chunks)
+                core.draws.settle(now_s)
             case stimuli.WriteEnded(write, held, stopped):
                 core.caching.on_write_ended(write, held, stopped)
             case stimuli.ReadForEnded(read_for, data, error):
@@ -252,9 +254,7 @@ class NodeState(Reprs, shows="core core.epochs.features divisions"):
     # -- steps -------------------------------------------------------------------------------------------------------
 
     def step(self, now_s: float, unsent: Mapping[NodeNumber, int]) -> list[Instruction]:
-        """Return everything that the node can do now. `unsent`: bytes that each asking node has not received yet, by
-        node.
-        """
+        """Return everything that the node can do now. `unsent`: bytes that each asking node has not received yet."""
         core, instructions = self.core, list[Instruction]()
         core.epochs.build_more()
         instructions += core.epochs.plans_to_make(now_s, core.bridge)

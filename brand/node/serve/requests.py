@@ -117,7 +117,7 @@ class ClientRequests(Reprs, shows="_address _greeted"):
                 else:
                     self._tell(request)
             case AskPlaces(key, first):
-                places = self._turn.core.draws.taking.places(self._checked(client, key), first, MOST_PLACES)
+                places = self._turn.core.draws.places(self._checked(client, key), first, MOST_PLACES)
                 clients.send(channel, pack(Places(client, places)))
             case PeerAddresses(addresses):
                 if self._exchange is not None:
@@ -171,7 +171,7 @@ class ClientRequests(Reprs, shows="_address _greeted"):
         core, key = self._turn.core, self._checked(channel.number, (RunNumber(taken.run), taken.epoch))
         right = np.empty(0, np.int64)
         if len(taken.entries):
-            places = core.draws.taking.places_at(key, taken.positions)
+            places = core.draws.places_at(key, taken.positions)
             right = places[core.residents.shows(places, taken.entries)] if len(places) else places
         self._tell(ClientTakes(channel.number, key, taken.positions, right, channel.drawer))
 

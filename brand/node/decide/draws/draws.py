@@ -31,76 +31,7 @@ from brand.node.wire.numbers import ClientNumber
 from brand.node.wire.taking import repeat
 from brand.reprs import Reprs
 
-
-class DirectHitLog(Reprs, shows="_counters.direct_hits"):
-    """Records taken samples in their epochs and runs."""
-
-    def __init__(self, residents: Residents, epochs: Epochs, counters: DrawCounters) -> None:
-        self._residents, self._epochs, self._counters = residents, epochs, counters
-
-    def places(self, key: Key, first: int, most: int) -> NDArray[np.int32]:
-        """Return the samples at positions of an epoch, from `first` on, at most `most`, for clients that take
-        samples directly.
-
-        Returns none if the epoch is not active, or if its job shares reads with other jobs.
-        """
-        live = self._epochs.get(key)
-        if live is None or live.epoch.plan.shares:
-            return np.empty(0, np.int32)
-        return live.epoch.plan.sample_of[first : first + most].astype(np.int32)
-
-    def places_at(self, key: Key, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the samples at these positions of an epoch. None of them if it is not active. Raises
-        `ProtocolError`.
-        """
-        if positions.min() < 0 or positions.max() >= self._epochs.runs[key[0]].order.draws:
-            raise ProtocolError("positions that the epoch does not have")
-        live = self._epochs.get(key)
-        return np.empty(0, np.int64) if live is None else live.epoch.plan.sample_of[positions].astype(np.int64)
-
-    def record_direct(
-        self, key: Key, positions: NDArray[np.int64], right: NDArray[np.int64], now_s: float, drawer: Drawer | None
-    ) -> None:
-        """Record the samples that a client has taken directly at these positions. `right`: places with right checksums.
-
-        Raises `UsageError`, `ProtocolError`.
-        """
-        run, live, places = self._epochs.runs[key[0]], self._epochs.get(key), self.places_at(key, positions)
-        if repeat(positions) or (live is not None and live.epoch.plan.shares):
-            raise ProtocolError("positions that a client cannot have taken itself")
-        run.conduct.check()
-        self._residents.mark_checked(right)
-        self._counters.add_taken(len(positions))
-        if live is None:  # it was dropped meanwhile; the client's next draw begins it again
-            run.add_drawn(len(positions))
-            return
-        self._epochs.features.ask(key, positions, now_s)
-        held = live.epoch.states.release(places)
-        self._residents.let_go(places[held])
-        self.note(key, live, positions, places, now_s, drawer)
-
-    def note(
-        self,
-        key: Key,
-        live: ActiveEpoch,
-        positions: NDArray[np.int64],
-        places: NDArray[np.int64],
-        now_s: float,
-        drawer: Drawer | None,
-    ) -> None:
-        """Record in its epoch and its run that a rank has the samples at these positions."""
-        (number, epoch_number), epoch = key, live.epoch
-        epoch.progress.add_drawn(epoch.division.rank_of(int(positions[0])), positions)
-        self._epochs.pacing.pulse(number).beat(len(places), now_s)
-        self._epochs.features.on_drawn(key)
-        run = self._epochs.runs[number]
-        run.add_drawn(len(places))
-        run.add_served(len(readable(epoch, places)))
-        if run.conduct.note(live.account, drawer, positions):
-            live.judge(run.conduct, epoch_number)
-        if live.begun and epoch.progress.half_done:
-            self._epochs.want((number, epoch_number + 1))  # to be read ahead
-
+Places = NDArray[np.int64]
 
 LONGEST_WAIT_S: Final = 30.0
 """Seconds after which a server answers a draw with the samples in memory. Storage may hang, clients should not."""
@@ -117,7 +48,6 @@ class Draws(Reprs, shows="waiting _answers leases"):
     ) -> None:
         self._residents, self._epochs, self._features = residents, epochs, epochs.features
         self._members, self._counters, self._decodes = members, counters, decodes
-        self.taking = DirectHitLog(residents, epochs, counters)
         self.leases = Leases(residents, None if decodes is None else decodes.memory)
         self._answers: deque[DrawAnswer] = deque()
         self._last = 0
@@ -127,9 +57,7 @@ class Draws(Reprs, shows="waiting _answers leases"):
         """Draws that are not answered yet, in the order of arrival."""
         return self._epochs.lives.draws()
 
-    def ask(
-        self, client: ClientNumber, key: Key, positions: NDArray[np.int64], now_s: float, drawer: Drawer | None = None
-    ) -> None:
+    def ask(self, client: ClientNumber, key: Key, positions: Places, now_s: float, drawer: Drawer | None) -> None:
         """Add a draw: a client asks for positions of an epoch. `answers` returns the answer. Raises `UsageError`.
 
         `drawer` is the process of the client, if it is known. The epoch's account then records its draws.
@@ -149,6 +77,61 @@ class Draws(Reprs, shows="waiting _answers leases"):
         if not self._settle(draw, now_s):
             self._counters.add_waiting(len(positions))
             life.draws.append(draw)
+
+    # -- clients take samples from memory -----------------------------------------------------------------------------
+
+    def places(self, key: Key, first: int, most: int) -> NDArray[np.int32]:
+        """Return the samples at positions of an epoch from `first` on, at most `most`, for clients that take samples.
+
+        Returns none if the epoch is not active, or if its job shares reads with other jobs.
+        """
+        live = self._epochs.get(key)
+        if live is None or live.epoch.plan.shares:
+            return np.empty(0, np.int32)
+        return live.epoch.plan.sample_of[first : first + most].astype(np.int32)
+
+    def places_at(self, key: Key, positions: Places) -> Places:
+        """Return the samples at these positions of an epoch, none if it is not active. Raises `ProtocolError`."""
+        if positions.min() < 0 or positions.max() >= self._epochs.runs[key[0]].order.draws:
+            raise ProtocolError("positions that the epoch does not have")
+        live = self._epochs.get(key)
+        return np.empty(0, np.int64) if live is None else live.epoch.plan.sample_of[positions].astype(np.int64)
+
+    def record_direct(self, key: Key, positions: Places, right: Places, now_s: float, drawer: Drawer | None) -> None:
+        """Record the samples that a client has taken directly at these positions. `right`: places with right checksums.
+
+        Raises `UsageError`, `ProtocolError`.
+        """
+        run, live, places = self._epochs.runs[key[0]], self._epochs.get(key), self.places_at(key, positions)
+        if repeat(positions) or (live is not None and live.epoch.plan.shares):
+            raise ProtocolError("positions that a client cannot have taken itself")
+        run.conduct.check()
+        self._residents.mark_checked(right)
+        self._counters.add_taken(len(positions))
+        if live is None:  # it was dropped meanwhile; the client's next draw begins it again
+            run.add_drawn(len(positions))
+            return
+        self._features.ask(key, positions, now_s)
+        held = live.epoch.states.release(places)
+        self._residents.let_go(places[held])
+        self._note(key, live, positions, now_s, drawer)
+
+    def _note(self, key: Key, live: ActiveEpoch, positions: Places, now_s: float, drawer: Drawer | None) -> None:
+        """Record in its epoch and its run that a rank has the samples at these positions."""
+        (number, epoch_number), epoch = key, live.epoch
+        places = epoch.plan.sample_of[positions]
+        epoch.progress.add_drawn(epoch.division.rank_of(int(positions[0])), positions)
+        self._epochs.pacing.pulse(number).beat(len(places), now_s)
+        self._features.on_drawn(key)
+        run = self._epochs.runs[number]
+        run.add_drawn(len(places))
+        run.add_served(len(readable(epoch, places)))
+        if run.conduct.note(live.account, drawer, positions):
+            live.judge(run.conduct, epoch_number)
+        if live.begun and epoch.progress.half_done:
+            self._epochs.want((number, epoch_number + 1))  # to be read ahead
+
+    # -- draws that wait ---------------------------------------------------------------------------------------------
 
     def on_client_gone(self, client: ClientNumber) -> None:
         """Drop the draws and leases of a client that has disconnected."""
@@ -266,7 +249,7 @@ class Draws(Reprs, shows="waiting _answers leases"):
         self._residents.left.miss(places[~present])
         self._residents.refer(here[~epoch.states.are(HELD, here)])
         epoch.states.release(places)
-        self.taking.note(draw.key, live, draw.positions, places, now_s, draw.drawer)
+        self._note(draw.key, live, draw.positions, now_s, draw.drawer)
         counts, pages = self._residents.chains(here)
         state = present.astype(np.uint8)
         state[present] += self._residents.checked(here)

@@ -84,9 +84,7 @@ class Fetches:
         self._last = 0
 
     def check(self, places: NDArray[np.int64], owner: NodeNumber) -> int:
-        """Return the stored bytes of samples. Raises `ProtocolError` if `owner` lacks one, or if the bytes are too
-        many.
-        """
+        """Return the stored bytes of samples. Raises `ProtocolError` if `owner` lacks one, or if they are too many."""
         if places.min() < 0 or places.max() >= self._samples:
             raise ProtocolError("places that the data set does not have")
         if (self._owners.of(places) != owner).any():
@@ -217,20 +215,13 @@ RANKS_LIMIT_S: Final = 60.0
 """Seconds that ranks wait for each other to begin."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    client: ClientNumber
-    key: Key
-    rank: int
-    since_s: float
-
-
 class Divisions(Reprs, shows="_asked"):
     """Clients that have asked and have no answer yet."""
 
     def __init__(self, epochs: Epochs) -> None:
         self._epochs = epochs
-        self._asked: list[_Asked] = []
+        self._asked: dict[ClientNumber, tuple[Key, int, float]] = {}
+        """The epoch and the rank that each client has asked for, and the time."""
 
     @property
     def idle(self) -> bool:
@@ -239,27 +230,26 @@ class Divisions(Reprs, shows="_asked"):
 
     def ask(self, client: ClientNumber, key: Key, rank: int, now_s: float) -> None:
         """Record that a client asks for a rank's own positions of an epoch. Raises `UsageError` if it already waits."""
-        if any(asked.client == client for asked in self._asked):
+        if client in self._asked:
             raise UsageError("this client already waits for its positions")
-        self._asked.append(_Asked(client, key, rank, now_s))
+        self._asked[client] = key, rank, now_s
 
     def on_client_gone(self, client: ClientNumber) -> None:
         """Forget the question of a client that has disconnected."""
-        self._asked = [asked for asked in self._asked if asked.client != client]
+        self._asked.pop(client, None)
 
     def answers(self, now_s: float) -> Iterator[PositionsDivided | Refuse]:
         """Yield the answers that clients get now."""
-        waiting, self._asked = self._asked, []
-        for asked in waiting:
-            live = self._epochs.get(asked.key)
-            if live is not None and self._epochs.features.is_committed(asked.key):
-                yield PositionsDivided(asked.client, live.epoch.division.positions(asked.rank))
-            elif now_s - asked.since_s > RANKS_LIMIT_S:
-                missing = ", ".join(map(str, self._missing_ranks(asked.key)))
-                reason = f"ranks {missing} have not begun epoch {asked.key[1]} within {RANKS_LIMIT_S:.0f} s"
-                yield Refuse(asked.client, UsageError(reason))
-            else:
-                self._asked.append(asked)
+        for client, (key, rank, since_s) in list(self._asked.items()):
+            live = self._epochs.get(key)
+            if live is not None and self._epochs.features.is_committed(key):
+                del self._asked[client]
+                yield PositionsDivided(client, live.epoch.division.positions(rank))
+            elif now_s - since_s > RANKS_LIMIT_S:
+                del self._asked[client]
+                missing = ", ".join(map(str, self._missing_ranks(key)))
+                reason = f"ranks {missing} have not begun epoch {key[1]} within {RANKS_LIMIT_S:.0f} s"
+                yield Refuse(client, UsageError(reason))
 
     def _missing_ranks(self, key: Key) -> list[int]:
         """Return the ranks that have not begun an epoch. Until a rank has begun it, the number of ranks counts as 1."""

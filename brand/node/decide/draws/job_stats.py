@@ -1,4 +1,4 @@
-"""Which draws wait too long, and what is the cause?"""
+"""The statistics of jobs, and the draws that wait too long, each with its cause."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ from brand.node.decide.state.epoch_table import Draw
 from brand.node.wire.numbers import ClientNumber, NodeNumber, RunNumber
 
 MOST_HELD: Final = 64
+"""The most draws of `held_draws`."""
+LATE_S: Final = 5.0
+"""Seconds that a draw waits before the log reports it."""
 
 
 def jobs(epochs: Epochs, now_s: float) -> list[dict[str, Any]]:
@@ -55,12 +58,9 @@ def _job(epochs: Epochs, number: RunNumber, now_s: float) -> dict[str, Any]:
         "pace": None,
         "behind": None,
         "joins": [],
-        "shared": max(0.0, 1 - run.brought / run.served) if run.served else 0.0,
+        "shared": max(0.0, 1 - run.loaded / run.served) if run.served else 0.0,
     } | epochs.features.facts(key, now_s)
 
-
-LATE_S: Final = 5.0
-"""Seconds that a draw waits before the log reports it."""
 
 Cause = Literal["read", "memory", "node", "plan"]
 
@@ -99,23 +99,14 @@ def late_draws(epochs: Epochs, chunk_size: int, node: NodeNumber, now_s: float) 
             continue
         epoch = live.epoch
         places = epoch.plan.sample_of[draw.positions].astype(np.int64)
-        owners = epoch.owner_of(places)
-        waits = epoch.states.waited_for(places)
+        owners, waits = epoch.owner_of(places), epoch.states.waited_for(places)
         reading = waits & epoch.states.on_the_way(places) & (owners == node)
         cause: Cause = "read" if reading.any() else "memory" if (waits & (owners == node)).any() else "node"
         missing = reading if cause == "read" else waits
         if not missing.any():  # the server answers it in this step of its loop
             continue
-        at = int(np.flatnonzero(missing)[0])
+        at = int(missing.argmax())
         position = int(draw.positions[at])
-        yield LateDraw(
-            draw.client,
-            draw.since_s,
-            draw.key[1],
-            position,
-            cause,
-            epoch.division.rank_of(position),
-            epoch.division.replicas,
-            int(places[at]) // chunk_size,
-            NodeNumber(int(owners[at])),
-        )
+        rank, replicas = epoch.division.rank_of(position), epoch.division.replicas
+        chunk, owner = int(places[at]) // chunk_size, NodeNumber(int(owners[at]))
+        yield LateDraw(draw.client, draw.since_s, draw.key[1], position, cause, rank, replicas, chunk, owner)

@@ -37,9 +37,7 @@ class Pulse(Reprs, shows="drawn rate"):
 
     def __init__(self) -> None:
         self._times: deque[tuple[float, int]] = deque()
-        """Moments of the last seconds, and the number of draws before each. A row of draws has only its first
-        moment.
-        """
+        """Moments of the last seconds, each with the number of draws before it. A row of draws has its first moment."""
         self._gaps: deque[float] = deque(maxlen=GAPS)
         """Seconds between the last draws."""
         self.drawn = 0

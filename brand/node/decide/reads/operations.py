@@ -181,9 +181,7 @@ class Wholes:
         return found
 
     def pages_at(self, misses: NDArray[Any], pages_of: PageCounts) -> NDArray[np.int64]:
-        """Return the pages that each miss takes, shape (misses,). The first miss of a read takes the pages of the
-        whole read.
-        """
+        """Return the pages of each miss, shape (misses,). The first miss of a read takes those of the whole read."""
         needed = np.where(self.read_of < 0, pages_of[misses], 0).astype(np.int64)
         needed[self.first] = self.pages(pages_of)
         return needed
@@ -201,9 +199,7 @@ class Wholes:
 
 
 def units_of(misses: NDArray[Any], wanted: Mask, unit: int, chunk_size: int, samples: int) -> Units:
-    """Return the units of the misses that are `wanted`. Other misses are in unit -1, unless they are in one of these
-    units.
-    """
+    """Return the units of the `wanted` misses. Other misses are in unit -1, unless they are in one of these units."""
     start = misses // chunk_size * chunk_size + misses % chunk_size // unit * unit
     begin, first, number = np.unique(start, return_index=True, return_inverse=True)
     found = np.zeros(len(begin), np.bool_)

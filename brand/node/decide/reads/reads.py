@@ -153,9 +153,7 @@ class Reads(Reprs, shows="under_way no_room"):
         return None
 
     def make_room(self, now_s: float) -> bool:
-        """Free samples that jobs hold early, and draw later than those of the next read. Return whether any were
-        freed.
-        """
+        """Free samples that jobs hold early and draw later than those of the next read. Return whether any were."""
         found = self._most_urgent(now_s)
         if found is None or self._early is None or not found[0].plan.shares:
             return False
@@ -353,9 +351,7 @@ class Reads(Reprs, shows="under_way no_room"):
         starts: NDArray[np.intp],
         rows: NDArray[np.void],
     ) -> Read:
-        """Start the reads of these pieces. Samples that are not due are read for the cache folder or the memory
-        cache.
-        """
+        """Start the reads of these pieces. Samples that are not due are read for the folder or the memory cache."""
         residents, caching = self._residents, self._caching
         heads, pages = residents.pool.take(places)
         sizes, every = rows["size"].astype(np.int64), np.ones(len(places), np.bool_)

@@ -114,9 +114,7 @@ class ChooseCached:
 
     @property
     def since(self) -> int | None:
-        """Number of the epoch whose first read begins the eviction of other samples from the folder. None if none are
-        evicted.
-        """
+        """Number of the epoch whose first read begins the eviction of other samples. None if none are evicted."""
         return None if self.follow is None or self.follow.way == "coming" else self.follow.number
 
     @property

@@ -111,9 +111,7 @@ class NodeCounters:
         self.received_bytes += size
 
     def add_requested(self, samples: int, *, on_demand: bool) -> None:
-        """Count samples that this node requests from an owner: as the plan foresees, or because a draw waits
-        (`on_demand`).
-        """
+        """Count samples that this node requests from an owner: as planned, or because a draw waits (`on_demand`)."""
         if on_demand:
             self.on_demand += samples
         else:

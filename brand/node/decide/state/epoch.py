@@ -49,9 +49,7 @@ class Division:
             yield (positions + self.start)[np.searchsorted(positions, first - self.start) :]
 
     def at(self, values: NDArray[Any], rank: int, last: int) -> NDArray[Any]:
-        """Return the values at the positions of a rank up to `last`, ascending. `values` are by position, shape
-        (samples,).
-        """
+        """Return the values at the positions of a rank up to `last`, ascending. `values` has the shape (samples,)."""
         if self.rank_at is None:
             return values[self.start + rank : last + 1 : self.replicas]
         values = values[self.start : last + 1]
@@ -96,9 +94,7 @@ class EpochProgress(Reprs, shows="drawn sent total start"):
         self._asked: dict[int, int] = {}
         """The highest position that each rank has asked for."""
         self.elsewhere: dict[NodeNumber, int] = {}
-        """Position before which the ranks of each other node have asked for all that they will ask for, as that node
-        reports.
-        """
+        """Position before which the ranks of each other node have asked for all, as that node reports."""
 
     @property
     def done(self) -> int:
@@ -295,9 +291,7 @@ class Epoch(Reprs, shows="number progress states reads"):
         self.states.forget(places[self.owner_of(places) == node])
 
     def expect_again(self, node: NodeNumber, present: Callable[[NDArray[Any]], NDArray[np.bool_]]) -> None:
-        """Expect samples of a node that is reachable again, except those that ranks of this node have asked for
-        already.
-        """
+        """Expect samples of a node that is reachable again, except those that ranks of this node have asked for."""
         can = ~self._setting.limits.too_large(self._setting.owners.node)
         for rank in self.here:
             places = _drawn_by(self, rank, self.front())
@@ -309,9 +303,7 @@ class Epoch(Reprs, shows="number progress states reads"):
         return self.progress.front(self.here)
 
     def skipped_before(self, waiting: Iterable[NDArray[np.int64]]) -> int:
-        """Return the position before which no rank asks and nothing is sent. `waiting`: the positions of draws that
-        wait.
-        """
+        """Return the position before which no rank asks and nothing is sent. `waiting`: positions of waiting draws."""
         samples = len(self.plan.sample_of)
         fronts = {rank: self.progress.last(rank) for rank in self.here}
         lowest: dict[int, int] = {}

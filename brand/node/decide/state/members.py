@@ -64,9 +64,7 @@ class Members:
     """This node."""
     nodes: int = 1
     share_chunks: int | None = None
-    """Chunks that are stored together in a partitioned data set (`brand partition`). None if each node has all
-    chunks.
-    """
+    """Chunks that are stored together in a partitioned data set (`brand partition`). None if it is not partitioned."""
 
     @property
     def others(self) -> list[NodeNumber]:
@@ -126,9 +124,7 @@ class SampleLimits:
         return self._largest_sent.get(node, 0)
 
     def need_no_read(self, places: slice = slice(None)) -> NDArray[np.bool_]:
-        """Return a mask of the places that need no read: cached, left in the page cache, or never held. Shape
-        (places,).
-        """
+        """Return a mask of places that need no read: cached, left in the page cache, or never held. Shape (places,)."""
         return self.never_held(places) | self._residents.kept(places) | self._residents.left.mask()[places]
 
     def never_held(self, places: slice = slice(None)) -> NDArray[np.bool_]:

@@ -42,7 +42,7 @@ class Run:
     """Readers by client and None. Another node has a reader for each epoch of its ranks, by client and epoch."""
     homes: dict[tuple[int, int], NodeNumber] = field(default_factory=dict)
     """The node at which each rank has last begun an epoch, by (rank, replicas). The rank may have left since."""
-    brought: int = 0
+    loaded: int = 0
     """Samples that its own reads have loaded into memory."""
     served: int = 0
     """Samples of this node that ranks have drawn here or that were sent to other nodes."""
@@ -52,7 +52,7 @@ class Run:
     """Epochs that all ranks have begun in the same way as the ranks of this node. Some may have gone on since."""
 
     def add_loaded(self, samples: int) -> None:
-        self.brought += samples
+        self.loaded += samples
 
     def add_served(self, samples: int) -> None:
         self.served += samples
@@ -96,15 +96,11 @@ class Run:
         return [reader.begin for reader in self.readers.values() if reader.epoch == epoch]
 
     def agreed_on(self, epoch: int, node: NodeNumber) -> bool:
-        """Return whether all ranks have begun an epoch as the ranks of this node have, or this node has no rank in
-        it.
-        """
+        """Return whether all ranks have begun an epoch as those of this node have, or this node has no rank in it."""
         return epoch in self.agreed or all(begin.node != node for begin in self.begins(epoch))
 
     def conflict(self, node: NodeNumber) -> str | None:
-        """Return the reason if other ranks have begun an epoch in another way than those of this node. None if there
-        are none.
-        """
+        """Return how other ranks have begun an epoch in another way than those of this node. None if none have."""
         for epoch in {reader.epoch for reader in self.readers.values()}:
             begins = self.begins(epoch)
             for mine in [begin for begin in begins if begin.node == node]:

@@ -172,9 +172,7 @@ class Forget:
 
     places: NDArray[Any]
     parts: bool
-    """Whether to remove the files that have these samples, because they cannot be read. All their samples are
-    forgotten.
-    """
+    """Whether to remove the files of these samples, because they cannot be read. All their samples are forgotten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,9 +195,7 @@ class DrawAnswer:
     lease: int
     places: NDArray[np.int64]
     state: NDArray[np.uint8]
-    """State of each sample as in `messages`: 0 absent, 1 present, 2 present and checked. 4 is added if it is
-    decoded.
-    """
+    """State of each sample as in `messages`: 0 absent, 1 present, 2 present and checked; 4 is added if decoded."""
     counts: NDArray[np.uint32]
     """Number of pages of each present sample."""
     pages: NDArray[np.int32]
@@ -213,9 +209,7 @@ class DrawAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Say:
-    """Send a message to another node, on the stream that this node opened (`asks`) or on the one that the other node
-    opened.
-    """
+    """Send a message to another node, on the stream that this node opened (`asks`) or on that of the other node."""
 
     node: NodeNumber
     asks: bool
