@@ -216,7 +216,7 @@ RANKS_LIMIT_S: Final = 60.0
 
 
 class Divisions(Reprs, shows="_asked"):
-    """Clients that have asked and have no answer yet."""
+    """Clients that have asked which positions are a rank's own, with `locality`. All ranks have to begin first."""
 
     def __init__(self, epochs: Epochs) -> None:
         self._epochs = epochs

@@ -1,7 +1,14 @@
-"""Which operations load the absent samples of the next reads of a plan? Pure.
+"""Which operations load the absent samples of the next reads? Pure.
 
 A read of a plan spans neighbouring samples of one chunk: a stripe. The loop needs about the same time for a decision on
-one stripe as on a few. The next few can therefore start as one read, with an operation for each.
+one stripe as on a few. The next few can therefore start as one read, with an operation for each. Reading unneeded bytes
+takes time, and so does a further operation: a job that draws a subset of the data set needs a few samples of each
+stripe, and the gaps between them may be most of it.
+
+If the storage needs longer for the samples of a unit one by one than for all of them at once, a miss in a unit that has
+a place in the cache folder also loads the samples around it that have not been read yet: in the first epoch, the whole
+unit. Samples that are not due yet are written to the folder, and read from it when they are. The first epoch then takes
+as long as the storage needs for its bytes, not for that many operations. No byte is read twice.
 """
 
 from __future__ import annotations

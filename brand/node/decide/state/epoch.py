@@ -23,7 +23,10 @@ from brand.reprs import Reprs
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """Positions `start` to `samples` - 1, divided among ranks."""
+    """Positions `start` to `samples` - 1, divided among ranks.
+
+    Ranks draw in turn. With `locality`, each rank first takes samples that its own node owns.
+    """
 
     samples: int
     start: int = 0
@@ -97,12 +100,8 @@ class EpochProgress(Reprs, shows="drawn sent total start"):
         """Position before which the ranks of each other node have asked for all, as that node reports."""
 
     @property
-    def done(self) -> int:
-        return self.drawn + self.sent
-
-    @property
     def half_done(self) -> bool:
-        return 2 * self.done >= self.total
+        return 2 * (self.drawn + self.sent) >= self.total
 
     def expect(self, samples: int) -> None:
         """Add samples that will be drawn at this node or sent from it. Removes some if `samples` is below 0."""
@@ -132,13 +131,6 @@ class EpochProgress(Reprs, shows="drawn sent total start"):
         own = [self.front(here)] if here or not self.elsewhere else []
         return min([*own, *self.elsewhere.values()])
 
-    def reached(self, draws: int) -> float:
-        """Estimate the position that draws have reached, from the fraction of this node's work that is done.
-
-        `draws` is the number of draws of the epoch.
-        """
-        return self.start + (self.done * (draws - self.start) / self.total if self.total else 0)
-
     def last(self, rank: int) -> int:
         """Return the highest position that a rank has asked for. `start` if it has asked for none."""
         return self._asked.get(rank, self.start)
@@ -159,7 +151,6 @@ class ToSend(Protocol):
 
     def front(self, samples: int) -> int:
         """Return the position before which nothing more will be sent. `samples` if nothing at all will be sent."""
-        ...
 
 
 class Epoch(Reprs, shows="number progress states reads"):
@@ -327,8 +318,10 @@ class Epoch(Reprs, shows="number progress states reads"):
 
 
 def reached(epoch: Epoch) -> float:
-    """Estimate the position that the draws of an epoch have reached."""
-    return epoch.progress.reached(len(epoch.plan.sample_of))
+    """Estimate the position that the draws of an epoch have reached, from the fraction of this node's work done."""
+    progress, draws = epoch.progress, len(epoch.plan.sample_of)
+    done = progress.drawn + progress.sent
+    return progress.start + (done * (draws - progress.start) / progress.total if progress.total else 0)
 
 
 def to_read(epoch: Epoch, places: NDArray[Any]) -> NDArray[np.bool_]:

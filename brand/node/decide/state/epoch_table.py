@@ -158,11 +158,9 @@ class SampleTaker(Protocol):
 
     def start(self, epoch: Epoch) -> None:
         """Send samples of an active epoch."""
-        ...
 
     def ask(self, epoch: Epoch | None, positions: NDArray[np.int64]) -> None:
         """Note that the node asks for positions of an epoch. `epoch` is None if its plan is not made yet."""
-        ...
 
 
 class EpochEntry(Reprs, shows="stage draws _takers"):

@@ -39,8 +39,10 @@ NOT_ONLINE: Final = "the order of a run that does not grow"
 """Why the server refuses a client that sends data of a feature that its order does not use."""
 
 
-class EpochFeature:
-    """Takes part in the stages of epochs (`epochs`), and in the choice of cached samples."""
+class Feature:
+    """A feature that is on. Each hook does nothing unless the feature overrides it."""
+
+    # -- stages of epochs (`epochs`), and the choice of cached samples ------------------------------------------------
 
     def begin(self, key: Key) -> None:
         """Note that a rank begins an epoch."""
@@ -84,9 +86,7 @@ class EpochFeature:
         """Return the number of samples that memory must hold for jobs that follow the job of this order."""
         return 0.0
 
-
-class DrawFeature:
-    """Takes part in answering draws (`draws`)."""
+    # -- answers to draws (`draws`) -----------------------------------------------------------------------------------
 
     def ask(self, key: Key, positions: NDArray[np.int64], now_s: float) -> None:
         """Note that a client asks for positions of an epoch, or has copied them itself. Raises `UsageError`."""
@@ -117,9 +117,7 @@ class DrawFeature:
         """Return facts about the job that draws an epoch, for statistics."""
         return {}
 
-
-class LoopFeature:
-    """Takes part in the steps of the loop (`node_state`)."""
+    # -- steps of the loop (`node_state`) -----------------------------------------------------------------------------
 
     @property
     def hurries(self) -> bool:
@@ -137,10 +135,6 @@ class LoopFeature:
     def refusals(self, now_s: float) -> Iterator[Refuse]:
         """Yield the clients that cannot go on, with the reason."""
         yield from ()
-
-
-class Feature(EpochFeature, DrawFeature, LoopFeature):
-    """A feature that is on."""
 
 
 def _combined(
@@ -217,23 +211,18 @@ class EarlyReads(Protocol):
     @property
     def may_give_back(self) -> bool:
         """Whether jobs may hold samples that can be freed, so that a search is worth its time."""
-        ...
 
     def start(self, places: NDArray[Any], read_for: Epoch) -> list[tuple[Epoch, NDArray[Any]]]:
         """Have other epochs wait for a read, too. Return these epochs, each with the places that it waits for."""
-        ...
 
     def on_read(self, read: Read, others: Sequence[tuple[Epoch, NDArray[Any]]], lost: NDArray[Any]) -> None:
         """Give the other epochs the samples of a read, except those at the places `lost`."""
-        ...
 
     def lead(self, key: Key, live: ActiveEpoch, deadline: NDArray[Any] | int, now_s: float) -> Any:
         """Return the number of draws before a deadline of an epoch, in draws of the fastest job that shares with it."""
-        ...
 
     def give_back(self, pages: int, now_s: float, beyond: float) -> bool:
         """Free at least `pages` of samples that are drawn later than in `beyond` draws. Return whether any were."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,16 +246,12 @@ class Decodes(Protocol):
     @property
     def memory(self) -> PreparedMemory:
         """Memory of the decoded samples."""
-        ...
 
     def waits(self, client: ClientNumber, run: RunNumber, places: NDArray[Any]) -> bool:
         """Return whether a draw of these places waits for one of them to be decoded."""
-        ...
 
     def facts(self) -> dict[str, Any]:
         """Return counters and memory use, as plain values."""
-        ...
 
     def take(self, draw: Draw, epoch: Epoch, here: NDArray[Any]) -> DecodedSamples:
         """Return the decoded samples for a draw that found the samples `here` in memory."""
-        ...

@@ -130,7 +130,11 @@ PASSED: Final = 256
 
 
 class ReadQueue:
-    """Numbers of reads of one plan. The first is the next to start."""
+    """The reads of a plan that have not started for an epoch, in the order of their deadlines.
+
+    A plan may have a read for each sample. The queue therefore stores one bit for each read, and numbers only for the
+    next reads.
+    """
 
     def __init__(self, plan: EpochPlan) -> None:
         self._plan = plan

@@ -28,11 +28,9 @@ class Rows(Protocol):
 
     def rows(self, first: int, end: int) -> NDArray[np.void]:
         """Return the rows of the places `first` to `end` - 1. Raises `FormatError`."""
-        ...
 
     def rows_at(self, places: NDArray[np.int64]) -> NDArray[np.void]:
         """Return the rows of these places. Raises `FormatError`."""
-        ...
 
 
 def rows_of(index: Rows, first: int, end: int, pages_of: PageCounts, page: int) -> NDArray[np.void] | None:
