@@ -70,8 +70,7 @@ def _largest(residents: Residents) -> int:
 class Core(Reprs, shows="residents draws reads epochs"):
     """The state of a data server without its features.
 
-    Other nodes may fill `remote_pages` of its memory. `decodes` decodes samples for clients. None if they decode
-    themselves.
+    Other nodes may fill `remote_pages` of its memory. `decodes` decodes samples for clients. None if clients decode.
     """
 
     def __init__(

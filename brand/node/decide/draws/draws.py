@@ -70,13 +70,13 @@ class Draws(Reprs, shows="waiting _answers leases"):
         self.leases.check(client)
         self._epochs.runs[key[0]].conduct.check()
         self._features.ask(key, positions, now_s)
-        life = self._epochs.expect(key, int(positions.min()))
+        entry = self._epochs.expect(key, int(positions.min()))
         self._last += 1
         draw = Draw(self._last, client, key, positions, now_s, drawer)
         self._counters.add_drawn(len(positions))
         if not self._settle(draw, now_s):
             self._counters.add_waiting(len(positions))
-            life.draws.append(draw)
+            entry.draws.append(draw)
 
     # -- clients take samples from memory -----------------------------------------------------------------------------
     # A client that finds a cached sample in the directory copies it without a request (`brand.node.client.taking`), and

@@ -253,7 +253,7 @@ class Divisions(Reprs, shows="_asked"):
 
     def _missing_ranks(self, key: Key) -> list[int]:
         """Return the ranks that have not begun an epoch. Until a rank has begun it, the number of ranks counts as 1."""
-        life = self._epochs.lives.get(key)
-        begin = None if life is None else life.begin
+        entry = self._epochs.lives.get(key)
+        begin = None if entry is None else entry.begin
         replicas = 1 if begin is None else begin.division.replicas
         return sorted(set(range(replicas)) - self._epochs.runs[key[0]].ranks(replicas).keys())

@@ -63,8 +63,8 @@ class Epochs(Reprs, shows="lives"):
 
     def get(self, key: Key) -> ActiveEpoch | None:
         """Return the active epoch of this key. None if it is not active."""
-        life = self.lives.get(key)
-        return None if life is None else life.live
+        entry = self.lives.get(key)
+        return None if entry is None else entry.live
 
     # -- ranks and nodes begin, draw and leave -----------------------------------------------------------------------
 
@@ -87,18 +87,18 @@ class Epochs(Reprs, shows="lives"):
 
     def begin(self, client: ClientNumber, key: Key, begin: Begin) -> None:
         """Note that ranks of this node or of another one are about to draw."""
-        run, epoch, life = self.runs[key[0]], key[1], self.lives[key]
+        run, epoch, entry = self.runs[key[0]], key[1], self.lives[key]
         if begin.node != self._members.node:
             self.limits.learn(begin.node, begin.largest)
         if begin.times:
             self.features.begin(key)
             run.begin(client, EpochReader(epoch, begin), self._members.node)
         division = Division(run.order.draws, begin.start, begin.replicas, begin.batch)
-        live = life.live
+        live = entry.live
         if live is None:
-            times = max(begin.times, 0 if life.begin is None else life.begin.times)
+            times = max(begin.times, 0 if entry.begin is None else entry.begin.times)
             self.want(key, EpochStart(division, times) if begin.times else None)
-            if isinstance(life.stage, PlanReady):
+            if isinstance(entry.stage, PlanReady):
                 self._build_if_known(key)
         elif begin.times > live.begun or (begin.times and not division.same_division(live.epoch.division)):
             self._begin_again(key, live, EpochStart(division, begin.times))
@@ -108,15 +108,14 @@ class Epochs(Reprs, shows="lives"):
         self._retire(key[0])
 
     def expect(self, key: Key, first: int) -> EpochEntry:
-        """Return the entry of the epoch that a draw from position `first` on belongs to. Begins the epoch if it is
-        missing.
+        """Return the entry of the epoch of a draw from position `first` on. Begins the epoch if it is missing.
 
         An epoch is missing if it was dropped for another run, if the server was replaced, or if a straggler draws from
         an epoch that is over. For a straggler, the node reads nothing ahead.
         """
-        life = self.lives[key]
-        if life.live is not None or life.planned:
-            return life
+        entry = self.lives[key]
+        if entry.live is not None or entry.planned:
+            return entry
         run, epoch = self.runs[key[0]], key[1]
         begins = run.begins(epoch)
         if begins:
@@ -128,13 +127,13 @@ class Epochs(Reprs, shows="lives"):
             begun = EpochStart(Division(run.order.draws, run.order.draws if run.readers else first), 0, whole=False)
         self.want(key, begun)
         self._retire(key[0], keep=[(key[0], epoch + more) for more in (-1, 0, 1)])
-        return life
+        return entry
 
     def forget(self, client: ClientNumber, key: Key, node: NodeNumber) -> None:
         """Forget an epoch for another node that no longer needs it. `client` is the node's number among the clients."""
-        life, run = self.lives.get(key), self.runs.get(key[0])
-        if life is not None:
-            self._residents.let_go(life.forget(node))
+        entry, run = self.lives.get(key), self.runs.get(key[0])
+        if entry is not None:
+            self._residents.let_go(entry.forget(node))
         if run is not None and run.readers.pop((client, key[1]), None) is not None:
             self._retire(key[0])
 
@@ -157,8 +156,7 @@ class Epochs(Reprs, shows="lives"):
     def want(self, key: Key, begin: EpochStart | None = None) -> None:
         """Request a plan for an epoch that has none. `begin`: how ranks have begun the epoch. None if it is read ahead.
 
-        An epoch that is over, whose order is forgotten, is not read ahead: only a rank that begins it gets another
-        order.
+        An epoch whose order is forgotten is not read ahead: only a rank that begins it gets another order.
         """
         self.changes += 1
         if key[1] <= MAX_EPOCH and not (begin is None and self.features.is_over(key)):
@@ -166,9 +164,9 @@ class Epochs(Reprs, shows="lives"):
 
     def plans_to_make(self, now_s: float, bridge: int) -> Iterator[MakePlan]:
         """Yield plans to make, each once. `bridge`: about how many samples memory holds for later runs."""
-        for key, life in self.lives.items():
-            if isinstance(life.stage, PlanWanted) and (joins := self.features.joins(key, now_s)) is not None:
-                life.hand_out()
+        for key, entry in self.lives.items():
+            if isinstance(entry.stage, PlanWanted) and (joins := self.features.joins(key, now_s)) is not None:
+                entry.hand_out()
                 yield self._ask(key, joins)
         for key, joins in self.features.rejoins(now_s, bridge):
             yield self._ask(key, joins)
@@ -179,9 +177,9 @@ class Epochs(Reprs, shows="lives"):
 
     def remake_plan(self, key: Key) -> None:
         """Request the plan of an epoch again, because its joins have changed. No draw of it was answered."""
-        life = self.lives.get(key)
-        if life is not None:
-            self._residents.let_go(life.discard_plan())
+        entry = self.lives.get(key)
+        if entry is not None:
+            self._residents.let_go(entry.discard_plan())
             self.want(key)
 
     def plans_of_use(self) -> frozenset[tuple[Key, tuple[Join, ...]]]:
@@ -191,26 +189,31 @@ class Epochs(Reprs, shows="lives"):
         return self._asked
 
     def _is_of_use(self, key: Key, joins: tuple[Join, ...]) -> bool:
-        life = self.lives.get(key)
-        return life is not None and (life.planned or self.features.wants(key, joins))
+        entry = self.lives.get(key)
+        return entry is not None and (entry.planned or self.features.wants(key, joins))
 
     def on_plan(self, key: Key, plan: EpochPlan, read_of: NDArray[Any] | None, joins: tuple[Join, ...] = ()) -> None:
         """Take a finished plan with these joins. Does nothing if no epoch wants it any more."""
-        life = self.lives.get(key)
+        entry = self.lives.get(key)
         if self.features.wants(key, joins):
-            live = None if life is None else life.live
+            live = None if entry is None else entry.live
             if self.features.take_plan(key, joins, live=live is not None) and live is not None and read_of is not None:
                 live.epoch.replace_plan(plan, read_of)
             return
-        if life is None or not life.planned or isinstance(life.stage, PlanReady) or joins != self.features.joined(key):
+        if (
+            entry is None
+            or not entry.planned
+            or isinstance(entry.stage, PlanReady)
+            or joins != self.features.joined(key)
+        ):
             return
-        begin = life.wanted_begin
+        begin = entry.wanted_begin
         if begin is None:  # read ahead, for the ranks that draw now
             run = self.runs[key[0]]
             begins = [reader.begin for reader in run.readers.values()]
             most = max(begins, key=lambda begin: begin.replicas, default=Begin(0, 1, ()))
             begin = EpochStart(Division(run.order.draws, 0, most.replicas, most.batch), 0)
-        life.set_plan(plan, read_of, begin)
+        entry.set_plan(plan, read_of, begin)
         self._build_if_known(key)
 
     def tick(self, now_s: float) -> None:
@@ -218,10 +221,10 @@ class Epochs(Reprs, shows="lives"):
 
         With `locality`, an epoch continues to wait, because the positions of each rank depend on all ranks.
         """
-        for key, life in self.lives.items():
-            stage = life.stage
-            if isinstance(stage, PlanReady) and not life.is_building:
-                since_s = life.waiting_since(now_s)
+        for key, entry in self.lives.items():
+            stage = entry.stage
+            if isinstance(stage, PlanReady) and not entry.is_building:
+                since_s = entry.waiting_since(now_s)
                 if now_s - since_s > RANKS_S and not stage.begin.division.batch:
                     self._build(key)
             self.changes += 1
@@ -244,7 +247,7 @@ class Epochs(Reprs, shows="lives"):
     @property
     def is_building(self) -> bool:
         """Whether an epoch is being built."""
-        return any(life.is_building for _, life in self.lives.items())
+        return any(entry.is_building for _, entry in self.lives.items())
 
     def build_more(self) -> None:
         """Do one step of each epoch that is being built.
@@ -252,14 +255,14 @@ class Epochs(Reprs, shows="lives"):
         For an epoch of 13 million samples, the work takes about a second. The loop goes on with other epochs meanwhile.
         A small epoch takes one step.
         """
-        for _, life in self.lives.items():
-            if life.is_building:
-                self._activate_if_built(life)
+        for _, entry in self.lives.items():
+            if entry.is_building:
+                self._activate_if_built(entry)
 
     def _build(self, key: Key) -> None:
         """Begin a planned epoch, here and for the nodes that can take its samples."""
-        life, run = self.lives[key], self.runs[key[0]]
-        ready = life.stage
+        entry, run = self.lives[key], self.runs[key[0]]
+        ready = entry.stage
         assert isinstance(ready, PlanReady)
         plan, division, owners = ready.plan, ready.begin.division, self._members.owners(run.order.mapping)
         ranks = run.ranks(division.replicas) or {0: self._members.node}
@@ -276,14 +279,14 @@ class Epochs(Reprs, shows="lives"):
         epoch = self.features.make(key, ready, division, self._last_number, setting)
         if epoch is None:
             epoch = Epoch(plan, division, self._last_number, setting, requests)
-        life.build(epoch, epoch.expecting(ranks, run.fronts(key[1]), ready.read_of))
+        entry.build(epoch, epoch.expecting(ranks, run.fronts(key[1]), ready.read_of))
         at_once = self._members.nodes > 1 or plan.grows  # meanwhile nodes may join or leave, and orders may grow
-        while not self._activate_if_built(life) and at_once:
+        while not self._activate_if_built(entry) and at_once:
             pass
 
-    def _activate_if_built(self, life: EpochEntry) -> bool:
+    def _activate_if_built(self, entry: EpochEntry) -> bool:
         """Do one step of building an epoch. Return whether that was all, so that the epoch is active."""
-        built = life.build_more()
+        built = entry.build_more()
         if built is None:
             return False
         epoch, begin = built
@@ -294,7 +297,7 @@ class Epochs(Reprs, shows="lives"):
             epoch.states.mark_present(found)
             self._residents.refer(found)
         begin = replace(begin, whole=begin.whole and begin.times <= 1)
-        life.activate(ActiveEpoch(epoch, Account(epoch.division), begin))
+        entry.activate(ActiveEpoch(epoch, Account(epoch.division), begin))
         return True
 
     def _build_if_known(self, key: Key) -> None:
@@ -311,35 +314,35 @@ class Epochs(Reprs, shows="lives"):
     def _begin_again(self, key: Key, live: ActiveEpoch, begin: EpochStart) -> None:
         """Note that ranks begin an active epoch: as it was read ahead, or once more."""
         self.changes += 1
-        epoch, life = live.epoch, self.lives[key]
+        epoch, entry = live.epoch, self.lives[key]
         if not live.begun and begin.division.same_as(epoch.division):
             run = self.runs[key[0]]
             epoch.expect(run.ranks(epoch.division.replicas), run.fronts(key[1]))
             live.mark_begun(begin.times)
             return
-        self._residents.let_go(life.drop())
+        self._residents.let_go(entry.drop())
         whole = begin.whole and not epoch.progress.drawn  # a draw may overtake its BEGIN
-        life.set_plan(epoch.plan, None, replace(begin, whole=whole))
+        entry.set_plan(epoch.plan, None, replace(begin, whole=whole))
         self._build_if_known(key)
 
     def _drop_later(self, key: Key) -> None:
         """Drop the later epochs of a rank that has returned to an epoch, as it will draw them again."""
         at = self.runs[key[0]].at()
-        for (run, epoch), life in self.lives.items():
-            if run == key[0] and epoch > key[1] and epoch not in at and life.live is not None and life.live.begun:
-                self._residents.let_go(life.drop())
-                if life.draws:  # of another worker: no other call begins the epoch for it
-                    self.expect((run, epoch), int(life.draws[0].positions[0]))
+        for (run, epoch), entry in self.lives.items():
+            if run == key[0] and epoch > key[1] and epoch not in at and entry.live is not None and entry.live.begun:
+                self._residents.let_go(entry.drop())
+                if entry.draws:  # of another worker: no other call begins the epoch for it
+                    self.expect((run, epoch), int(entry.draws[0].positions[0]))
 
     def _retire(self, number: RunNumber, keep: Sequence[Key] = (), *, all_of_it: bool = False) -> None:
         """Drop the epochs of a run that no reader is in or draws next, and that no draw waits for."""
         run = self.runs[number]
         at = run.at()
         keys = {(number, epoch + more) for epoch in at for more in (0, 1)} | set(keep)
-        for key, life in [item for item in self.lives.items() if item[0][0] == number]:
-            if all_of_it or (key not in keys and not life.draws):
-                if life.live is not None:
-                    life.live.judge(run.conduct, key[1])
+        for key, entry in [item for item in self.lives.items() if item[0][0] == number]:
+            if all_of_it or (key not in keys and not entry.draws):
+                if entry.live is not None:
+                    entry.live.judge(run.conduct, key[1])
                 self._residents.let_go(self.lives.remove(key))
         self.changes += 1
 

@@ -170,7 +170,7 @@ class Units:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Wholes:
+class UnitReads:
     """Reads of neighbouring samples, in the order of their first misses."""
 
     first: NDArray[np.intp]
@@ -179,12 +179,12 @@ class Wholes:
     """Index of the read that loads each miss, shape (misses,). -1 if it is read alone."""
     places: NDArray[np.int64]
     """The places of the unit of each read, shape (reads, samples of a unit)."""
-    brings: Mask
+    loads: Mask
     """Whether the read loads each of these places. They are neighbours."""
 
     def pages(self, pages_of: PageCounts) -> NDArray[np.int64]:
         """Return the pages that each read takes, shape (reads,)."""
-        found: NDArray[np.int64] = np.where(self.brings, pages_of[self.places], 0).sum(axis=1, dtype=np.int64)
+        found: NDArray[np.int64] = np.where(self.loads, pages_of[self.places], 0).sum(axis=1, dtype=np.int64)
         return found
 
     def pages_at(self, misses: NDArray[Any], pages_of: PageCounts) -> NDArray[np.int64]:
@@ -193,16 +193,16 @@ class Wholes:
         needed[self.first] = self.pages(pages_of)
         return needed
 
-    def of(self, which: Mask) -> Wholes:
+    def of(self, which: Mask) -> UnitReads:
         """Return some of the reads. `which` has the shape (reads,)."""
         number = np.full(len(which) + 1, -1, np.int64)
         number[:-1][which] = np.arange(np.count_nonzero(which))
-        return Wholes(self.first[which], number[self.read_of], self.places[which], self.brings[which])
+        return UnitReads(self.first[which], number[self.read_of], self.places[which], self.loads[which])
 
-    def upto(self, count: int) -> Wholes:
+    def upto(self, count: int) -> UnitReads:
         """Return the reads of the first `count` misses."""
         found = self.of(self.first < count)
-        return Wholes(found.first, found.read_of[:count], found.places, found.brings)
+        return UnitReads(found.first, found.read_of[:count], found.places, found.loads)
 
 
 def units_of(misses: NDArray[Any], wanted: Mask, unit: int, chunk_size: int, samples: int) -> Units:
@@ -221,7 +221,7 @@ def units_of(misses: NDArray[Any], wanted: Mask, unit: int, chunk_size: int, sam
     return Units(first[by_first], rank[number], np.minimum(places, samples - 1), places < end[:, None])
 
 
-def around_misses(units: Units, misses: NDArray[Any], free: Mask) -> Wholes:
+def around_misses(units: Units, misses: NDArray[Any], free: Mask) -> UnitReads:
     """Return the reads of the first miss of each unit: the `free` samples around it, up to the first that is not free.
 
     `free` has the shape of `units.places`. A read of the miss alone is left out.
@@ -230,24 +230,24 @@ def around_misses(units: Units, misses: NDArray[Any], free: Mask) -> Wholes:
     column, columns = (misses[units.first] - units.places[:, 0])[:, None], np.arange(free.shape[1])
     before = np.where(~free & (columns < column), columns, -1).max(axis=1, initial=-1)[:, None]
     behind = np.where(~free & (columns > column), columns, len(columns)).min(axis=1, initial=len(columns))[:, None]
-    brings = (columns > before) & (columns < behind)
+    loads = (columns > before) & (columns < behind)
     read_of, inside = units.unit_of.copy(), np.flatnonzero(units.unit_of >= 0)
     unit = units.unit_of[inside]
-    read_of[inside[~brings[unit, misses[inside] - units.places[unit, 0]]]] = -1
-    found = Wholes(units.first, read_of, units.places, brings)
-    return found.of(np.count_nonzero(brings, axis=1) > 1)
+    read_of[inside[~loads[unit, misses[inside] - units.places[unit, 0]]]] = -1
+    found = UnitReads(units.first, read_of, units.places, loads)
+    return found.of(np.count_nonzero(loads, axis=1) > 1)
 
 
-def pieces_of(misses: NDArray[Any], wholes: Wholes | None) -> tuple[NDArray[np.int64], NDArray[np.intp]]:
+def pieces_of(misses: NDArray[Any], unit_reads: UnitReads | None) -> tuple[NDArray[np.int64], NDArray[np.intp]]:
     """Return all places that the reads of these misses load, ascending, and the index at which each piece begins.
 
     A piece is a miss that is read alone, or the samples of a read of several.
     """
-    if wholes is None or not len(wholes.first):
+    if unit_reads is None or not len(unit_reads.first):
         return np.sort(misses).astype(np.int64), np.arange(len(misses))
-    alone = misses[wholes.read_of < 0].astype(np.int64)
-    places = np.concatenate((alone, wholes.places[wholes.brings]))
-    piece = np.concatenate((alone, np.repeat(wholes.places[:, 0], np.count_nonzero(wholes.brings, axis=1))))
+    alone = misses[unit_reads.read_of < 0].astype(np.int64)
+    places = np.concatenate((alone, unit_reads.places[unit_reads.loads]))
+    piece = np.concatenate((alone, np.repeat(unit_reads.places[:, 0], np.count_nonzero(unit_reads.loads, axis=1))))
     # A miss that is read alone may be in the unit of a read, so its piece has a number of its own.
     piece[len(alone) :] = -1 - piece[len(alone) :]
     order = np.argsort(places, kind="stable")

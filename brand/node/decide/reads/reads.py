@@ -24,7 +24,7 @@ from brand.node.decide.epochs.epochs import Epochs, draws_before
 from brand.node.decide.reads.operations import (
     StoredChunks,
     Stripe,
-    Wholes,
+    UnitReads,
     around_misses,
     leave_chunks,
     operations_of,
@@ -133,8 +133,7 @@ class Reads(Reprs, shows="under_way no_room"):
         return self.no_room and not self.under_way.count
 
     def next(self, now_s: float, most: int) -> Read | None:
-        """Return the read to start now. None if there is none, or memory has no space for it. It counts as at most
-        `most` reads.
+        """Return the read to start now, which counts as at most `most` reads. None if there is none or no space for it.
 
         Samples that jobs hold early, and draw later than those of the read, are freed for it.
         """
@@ -163,8 +162,7 @@ class Reads(Reprs, shows="under_way no_room"):
     def on_read_ended(
         self, read: Read, failed: tuple[int, ...], left: tuple[int, ...] = (), chunks: tuple[int, ...] = ()
     ) -> None:
-        """Take the samples of a read that has ended. `failed` pieces from the cache folder are read again from the
-        storage.
+        """Take the samples of a read that has ended. `failed` pieces of the cache folder are read from the storage.
 
         Clients read the samples of pieces that failed in the storage, or were `left` in the page cache, directly. The
         page cache holds all of `chunks`.
@@ -270,10 +268,10 @@ class Reads(Reprs, shows="under_way no_room"):
         places = epoch.plan.sample_of[epoch.reads.upcoming(BUNDLE)]
         due, present = to_read(epoch, places), residents.present(places)
         misses = due & ~present
-        wholes = self._wholes(epoch, places[misses])
+        unit_reads = self._unit_reads(epoch, places[misses])
         needed = np.where(misses, residents.pages_of[places], 0).astype(np.int64)
-        if wholes is not None:
-            needed[misses] = wholes.pages_at(places[misses], residents.pages_of)
+        if unit_reads is not None:
+            needed[misses] = unit_reads.pages_at(places[misses], residents.pages_of)
         filled = np.cumsum(needed)
         most = min(self._free_pages, max(BUNDLE_BYTES // page, int(filled[filled > 0][:1].sum())))
         fitting = int(np.searchsorted(filled, most, side="right"))
@@ -290,7 +288,7 @@ class Reads(Reprs, shows="under_way no_room"):
         absent = places[due & ~present]
         if not len(absent):
             return None
-        brought, starts = pieces_of(absent, None if wholes is None else wholes.upto(len(absent)))
+        brought, starts = pieces_of(absent, None if unit_reads is None else unit_reads.upto(len(absent)))
         rows, known = rows_of_each(self._index, brought, residents.pages_of, page)
         if not known.all():  # each sample is read alone: direct reads report why a row is missing
             brought = np.sort(absent)
@@ -301,7 +299,7 @@ class Reads(Reprs, shows="under_way no_room"):
             starts = np.arange(len(brought))
         return self._start_bundle(epoch, absent, brought, starts, rows) if len(brought) else None
 
-    def _wholes(self, epoch: Epoch, misses: NDArray[np.intp]) -> Wholes | None:
+    def _unit_reads(self, epoch: Epoch, misses: NDArray[np.intp]) -> UnitReads | None:
         """Return the reads of whole units for these misses. None if there are none."""
         unit = self._caching.whole_unit
         if unit == 1 or not len(misses):

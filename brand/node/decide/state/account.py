@@ -69,8 +69,7 @@ class Account(Reprs, shows="_drawn _numbers repeated"):
     def note(self, drawer: Drawer, positions: NDArray[np.int64]) -> None:
         """Record the positions that a process draws.
 
-        Positions that a process repeats itself do not count as repeated, because a sampler repeats some to fill up an
-        epoch.
+        Positions that a process repeats itself do not count as repeated: a sampler repeats some to fill up an epoch.
         """
         number = self._numbers.setdefault(drawer.training, min(255, len(self._numbers) + 1))
         by = self._drawn[positions]

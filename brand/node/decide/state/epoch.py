@@ -206,8 +206,7 @@ class Epoch(Reprs, shows="number progress states reads"):
     def expect(
         self, ranks: Mapping[int, NodeNumber], fronts: Mapping[int, int], read_of: NDArray[Any] | None = None
     ) -> None:
-        """Add ranks that draw, each at its node. `fronts` has the position before which a rank has drawn all its
-        positions.
+        """Add ranks that draw, each at its node. `fronts`: position before which a rank has drawn all its positions.
 
         `read_of` is `read_of_sample(plan)` if the caller has it.
         """

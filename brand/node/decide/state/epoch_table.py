@@ -282,33 +282,33 @@ class EpochEntry(Reprs, shows="stage draws _takers"):
         return held
 
 
-class EpochTable(Reprs, shows="_lives"):
+class EpochTable(Reprs, shows="_entries"):
     """The entries of all epochs, by run and epoch."""
 
     def __init__(self) -> None:
-        self._lives: dict[Key, EpochEntry] = {}
+        self._entries: dict[Key, EpochEntry] = {}
         """Sorted by run and epoch."""
 
     def __iter__(self) -> Iterator[Key]:
-        return iter(list(self._lives))
+        return iter(list(self._entries))
 
     def __getitem__(self, key: Key) -> EpochEntry:
         """Return the entry of an epoch. Creates it if it is missing."""
-        life = self._lives.get(key)
-        if life is None:
-            life = EpochEntry()
-            self._lives = dict(sorted([*self._lives.items(), (key, life)], key=lambda item: item[0]))
-        return life
+        entry = self._entries.get(key)
+        if entry is None:
+            entry = EpochEntry()
+            self._entries = dict(sorted([*self._entries.items(), (key, entry)], key=lambda item: item[0]))
+        return entry
 
     def get(self, key: Key) -> EpochEntry | None:
-        return self._lives.get(key)
+        return self._entries.get(key)
 
     def items(self) -> list[tuple[Key, EpochEntry]]:
-        return list(self._lives.items())
+        return list(self._entries.items())
 
     def live(self) -> list[tuple[Key, ActiveEpoch]]:
         """Return all active epochs, by run and epoch."""
-        return [(key, life.stage) for key, life in self._lives.items() if isinstance(life.stage, ActiveEpoch)]
+        return [(key, entry.stage) for key, entry in self._entries.items() if isinstance(entry.stage, ActiveEpoch)]
 
     def waited_for(self, samples: int) -> NDArray[np.bool_]:
         """Return a mask of the `samples` samples that active epochs still wait for, shape (samples,)."""
@@ -319,9 +319,9 @@ class EpochTable(Reprs, shows="_lives"):
 
     def draws(self) -> list[Draw]:
         """Return all draws that wait, in the order of arrival."""
-        waiting = [draw for life in self._lives.values() for draw in life.draws]
+        waiting = [draw for entry in self._entries.values() for draw in entry.draws]
         return sorted(waiting, key=lambda draw: draw.number) if len(waiting) > 1 else waiting
 
     def remove(self, key: Key) -> NDArray[Any]:
         """Remove an epoch. Return the places that were held for it."""
-        return self._lives.pop(key).drop()
+        return self._entries.pop(key).drop()

@@ -132,8 +132,7 @@ PASSED: Final = 256
 class ReadQueue:
     """The reads of a plan that have not started for an epoch, in the order of their deadlines.
 
-    A plan may have a read for each sample. The queue therefore stores one bit for each read, and numbers only for the
-    next reads.
+    A plan may have a read for each sample: the queue stores one bit for each read, and numbers of the next reads only.
     """
 
     def __init__(self, plan: EpochPlan) -> None:
@@ -177,8 +176,7 @@ class ReadQueue:
     def filling(self, states: SampleStates, read_of: NDArray[Any], mine: NDArray[np.bool_] | None) -> Iterator[int]:
         """Replace the queue by the reads of samples that are due, in steps. Yield the number of samples of each step.
 
-        `read_of` is `read_of_sample(plan)`. `mine`: whether this node reads each place, shape (samples,). None if it
-        reads all.
+        `read_of` is `read_of_sample(plan)`. `mine`: whether this node reads each place. None if it reads all.
         """
         wanted = np.zeros(self._plan.read_count, np.bool_)
         self._read_of = read_of if self._plan.shares else None
