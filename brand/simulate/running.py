@@ -28,8 +28,8 @@ from brand.node.decide.reads.operations import StorageFacts, StoredChunks
 from brand.node.decide.state.choosing import ChooseCached
 from brand.node.decide.state.epoch import Epoch
 from brand.node.decide.state.epoch_table import Key
+from brand.node.decide.state.instructions import Instruction, MakePlan
 from brand.node.decide.state.members import Members
-from brand.node.decide.state.tasks import Instruction, MakePlan
 from brand.node.decide.stimuli import ClientBegins, ClientRegisters, KeptChosen, NodeSays, PlanMade, StreamOpens
 from brand.node.memory.page_memory import NoMemory
 from brand.node.memory.pool import PagePool

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from brand.formats.constants import ROW
 from brand.formats.preparation import DecodeImage
 from brand.node.decide.core import DecodingStart
-from brand.node.decide.state.tasks import DrawAnswer, EndPreparer, Fill, Instruction, Prepare, StartPreparer
+from brand.node.decide.state.instructions import DrawAnswer, EndPreparer, Fill, Instruction, Prepare, StartPreparer
 from brand.node.decide.stimuli import ClientPrepares, PreparedFilled, PreparerEnded, PreparerReady, PreparerSized
 from brand.node.memory.allocator import Allocator
 from brand.node.memory.page_memory import ROW_BYTES

@@ -20,8 +20,8 @@ from brand.node.decide.cache.caching import CacheStart
 from brand.node.decide.node_state import NodeState
 from brand.node.decide.reads.operations import StoredChunks
 from brand.node.decide.state.choosing import ON_TOP, SLACK_SHARE, ChooseCached, Placement
+from brand.node.decide.state.instructions import DrawAnswer, Forget, Instruction, MakePlan, Read, Write
 from brand.node.decide.state.members import ALONE
-from brand.node.decide.state.tasks import DrawAnswer, Forget, Instruction, MakePlan, Read, Write
 from brand.node.decide.stimuli import (
     ClientBegins,
     ClientDraws,

@@ -13,8 +13,8 @@ from brand.errors import ProtocolError, UnreachableError
 from brand.node.decide.draws import fetches
 from brand.node.decide.draws.fetches import Fetches
 from brand.node.decide.state.counters import NodeCounters
+from brand.node.decide.state.instructions import Refuse
 from brand.node.decide.state.members import Members
-from brand.node.decide.state.tasks import Refuse
 from brand.node.wire.numbers import ClientNumber, NodeNumber
 from brand.node.wire.peer_messages import FetchReply
 from brand.node.wire.replies import Deliver

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from brand.node.decide.node_state import NodeState
 from brand.node.decide.reads.operations import StoredChunks
 from brand.node.decide.state.choosing import ChooseCached
+from brand.node.decide.state.instructions import DrawAnswer, Instruction, MakePlan, Read
 from brand.node.decide.state.members import ALONE
 from brand.node.decide.state.states import FOUND, ReadQueue, SampleStates
-from brand.node.decide.state.tasks import DrawAnswer, Instruction, MakePlan, Read
 from brand.node.decide.stimuli import (
     ClientBegins,
     ClientDraws,

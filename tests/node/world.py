@@ -29,9 +29,19 @@ from brand.node.decide.sharing.sharing import JobJoins
 from brand.node.decide.state.choosing import ChooseCached, Placement
 from brand.node.decide.state.epoch import Epoch
 from brand.node.decide.state.epoch_table import ActiveEpoch, Key
+from brand.node.decide.state.instructions import (
+    DrawAnswer,
+    Forget,
+    Instruction,
+    MakePlan,
+    Read,
+    ReadFor,
+    Refuse,
+    Say,
+    Write,
+)
 from brand.node.decide.state.members import ALONE, Members
 from brand.node.decide.state.states import COMING, DUE, EARLY, HELD, UNWANTED
-from brand.node.decide.state.tasks import DrawAnswer, Forget, Instruction, MakePlan, Read, ReadFor, Refuse, Say, Write
 from brand.node.decide.stimuli import (
     ClientBegins,
     ClientDraws,

@@ -18,8 +18,8 @@ from brand.node.decide.node_state import NodeState
 from brand.node.decide.reads.operations import StoredChunks
 from brand.node.decide.state.choosing import ChooseCached
 from brand.node.decide.state.counters import Counters
+from brand.node.decide.state.instructions import DrawAnswer, Instruction, MakePlan, Read
 from brand.node.decide.state.members import ALONE
-from brand.node.decide.state.tasks import DrawAnswer, Instruction, MakePlan, Read
 from brand.node.decide.stimuli import (
     ClientBegins,
     ClientDraws,

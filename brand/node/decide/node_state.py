@@ -24,8 +24,8 @@ from brand.node.decide.epochs.epochs import Epochs
 from brand.node.decide.reads.operations import StoredChunks
 from brand.node.decide.state.choosing import ChooseCached
 from brand.node.decide.state.features import NO_JOINS, NOT_ONLINE
+from brand.node.decide.state.instructions import Instruction, MakePlan, Read, ReadFor
 from brand.node.decide.state.members import Members
-from brand.node.decide.state.tasks import Instruction, MakePlan, Read, ReadFor
 from brand.node.memory.residents import Residents
 from brand.node.wire.messages import MOST_PLACES
 from brand.node.wire.numbers import NodeNumber

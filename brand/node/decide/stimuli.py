@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.errors import BrandError
-from brand.node.decide.state.tasks import Read, ReadFor, Write
+from brand.node.decide.state.instructions import Read, ReadFor, Write
 from brand.node.wire.client_messages import ClientBegins as ClientBegins
 from brand.node.wire.client_messages import ClientDivides as ClientDivides
 from brand.node.wire.client_messages import ClientFetches as ClientFetches

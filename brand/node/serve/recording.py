@@ -33,8 +33,8 @@ from brand.node.decide.node_state import NodeState
 from brand.node.decide.reads.operations import StorageFacts, StoredChunks
 from brand.node.decide.state.choosing import ChooseCached
 from brand.node.decide.state.epoch_table import Key
+from brand.node.decide.state.instructions import Forget, Instruction, MakePlan, Read, ReadFor, Rows, Write
 from brand.node.decide.state.members import Members
-from brand.node.decide.state.tasks import Forget, Instruction, MakePlan, Read, ReadFor, Rows, Write
 from brand.node.decide.stimuli import KeptChosen, NodeSays, PlanMade, ReadEnded, ReadForEnded, Stimulus, WriteEnded
 from brand.node.memory.allocator import Allocator
 from brand.node.memory.page_memory import NoMemory

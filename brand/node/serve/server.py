@@ -24,7 +24,7 @@ from brand.node.decide.core import DecodingStart
 from brand.node.decide.node_state import NodeState
 from brand.node.decide.reads.operations import StoredChunks
 from brand.node.decide.state.choosing import ChooseCached
-from brand.node.decide.state.tasks import (
+from brand.node.decide.state.instructions import (
     DrawAnswer,
     EndPreparer,
     Fill,

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from brand.errors import FormatError
 from brand.formats.stored import StoredSamples
-from brand.node.decide.state.tasks import Forget, Rows, Write
+from brand.node.decide.state.instructions import Forget, Rows, Write
 from brand.node.memory.arena import Arena
 from brand.node.memory.page_memory import ROW_BYTES
 from brand.reprs import Reprs

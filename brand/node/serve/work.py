@@ -15,7 +15,7 @@ import numpy as np
 
 from brand.errors import BrandError, FormatError, ServerError, UnreadableError
 from brand.node.decide.state.choosing import ChooseCached
-from brand.node.decide.state.tasks import (
+from brand.node.decide.state.instructions import (
     DrawAnswer,
     EndPreparer,
     Fill,

@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.node.decide.state.tasks import Write
+from brand.node.decide.state.instructions import Write
 from brand.node.memory.residents import Residents
 
 QUEUE_SHARE: Final = 2

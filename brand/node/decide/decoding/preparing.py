@@ -28,7 +28,7 @@ from brand.node.decide.epochs.epochs import Epochs
 from brand.node.decide.state.epoch import Epoch
 from brand.node.decide.state.epoch_table import Draw
 from brand.node.decide.state.features import NOTHING, DecodedSamples
-from brand.node.decide.state.tasks import EndPreparer, Fill, Prepare, StartPreparer
+from brand.node.decide.state.instructions import EndPreparer, Fill, Prepare, StartPreparer
 from brand.node.memory.allocator import Allocator
 from brand.node.memory.prepared import MADE, MAKING, RAW, PreparedMemory
 from brand.node.memory.residents import Residents

@@ -20,9 +20,9 @@ from brand.node.decide.state.counters import DrawCounters
 from brand.node.decide.state.epoch import readable
 from brand.node.decide.state.epoch_table import ActiveEpoch, Cause, Draw, Key
 from brand.node.decide.state.features import NOTHING, Decodes
+from brand.node.decide.state.instructions import DrawAnswer
 from brand.node.decide.state.members import Members
 from brand.node.decide.state.states import HELD
-from brand.node.decide.state.tasks import DrawAnswer
 from brand.node.memory.leases import Leases
 from brand.node.memory.residents import Residents
 from brand.node.wire.drawing import Drawer

@@ -19,8 +19,8 @@ from brand.errors import BrandError, ProtocolError, UnreachableError, UsageError
 from brand.node.decide.epochs.epochs import Epochs
 from brand.node.decide.state.counters import NodeCounters
 from brand.node.decide.state.epoch_table import Key
+from brand.node.decide.state.instructions import ReadFor, Refuse, Rows
 from brand.node.decide.state.members import Owners
-from brand.node.decide.state.tasks import ReadFor, Refuse, Rows
 from brand.node.wire.numbers import ClientNumber, NodeNumber
 from brand.node.wire.peer_messages import Fetch, FetchReply
 from brand.node.wire.replies import Deliver, PositionsDivided

@@ -20,10 +20,10 @@ from brand.node.decide.state.account import Account
 from brand.node.decide.state.epoch import Division, Epoch, EpochSetting, reached, readable
 from brand.node.decide.state.epoch_table import ActiveEpoch, EpochEntry, EpochTable, Key, PlanReady, PlanWanted
 from brand.node.decide.state.features import Features
+from brand.node.decide.state.instructions import MakePlan
 from brand.node.decide.state.members import Members, SampleLimits
 from brand.node.decide.state.runs import EpochReader, EpochStart, Runs
 from brand.node.decide.state.states import HELD
-from brand.node.decide.state.tasks import MakePlan
 from brand.node.memory.residents import Residents
 from brand.node.wire.client_messages import ClientBegins
 from brand.node.wire.drawing import Begin

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from brand.errors import ProtocolError
-from brand.node.decide.state.tasks import ReadFor
+from brand.node.decide.state.instructions import ReadFor
 from brand.node.wire.numbers import NodeNumber
 from brand.node.wire.peer_messages import Fetch, FetchReply
 

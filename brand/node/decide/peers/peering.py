@@ -20,8 +20,8 @@ from brand.node.decide.peers.telling import Announcements
 from brand.node.decide.state.epoch import Epoch
 from brand.node.decide.state.epoch_table import Draw
 from brand.node.decide.state.features import Feature
+from brand.node.decide.state.instructions import ReadFor, Refuse, Say
 from brand.node.decide.state.members import Members
-from brand.node.decide.state.tasks import ReadFor, Refuse, Say
 from brand.node.wire.joining import JoinVote, LeadingOffset
 from brand.node.wire.numbers import NodeNumber
 from brand.node.wire.peer_messages import (

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.node.decide.state.epoch import Epoch, to_read
-from brand.node.decide.state.tasks import PIECE, Rows
+from brand.node.decide.state.instructions import PIECE, Rows
 from brand.node.memory.pages import PageCounts
 from brand.node.memory.residents import Residents
 from brand.orders.base.plan import EpochPlan

@@ -35,8 +35,8 @@ from brand.node.decide.reads.operations import (
 from brand.node.decide.state.counters import Counters
 from brand.node.decide.state.epoch import Epoch, reached, to_read
 from brand.node.decide.state.features import EarlyReads
+from brand.node.decide.state.instructions import PIECE, Read, rows_of, rows_of_each
 from brand.node.decide.state.states import EARLY
-from brand.node.decide.state.tasks import PIECE, Read, rows_of, rows_of_each
 from brand.node.memory.residents import Residents
 from brand.reprs import Reprs
 

@@ -20,8 +20,8 @@ from brand.node.decide.epochs.epochs import Epochs, draws_before
 from brand.node.decide.sharing.pacemakers import Pacemakers
 from brand.node.decide.state.epoch import Epoch, reached, readable
 from brand.node.decide.state.epoch_table import ActiveEpoch, Key
+from brand.node.decide.state.instructions import Read
 from brand.node.decide.state.states import HELD
-from brand.node.decide.state.tasks import Read
 from brand.node.memory.residents import Residents
 
 LOOK_SHARE: Final = 8

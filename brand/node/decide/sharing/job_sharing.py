@@ -17,8 +17,8 @@ from brand.node.decide.sharing.pacemakers import Pacemakers
 from brand.node.decide.sharing.sharing import LEAST_LOST, JobJoins
 from brand.node.decide.state.epoch_table import Draw, Key
 from brand.node.decide.state.features import Feature
+from brand.node.decide.state.instructions import Refuse
 from brand.node.decide.state.members import Members
-from brand.node.decide.state.tasks import Refuse
 from brand.node.memory.residents import Residents
 from brand.node.wire.numbers import RunNumber
 from brand.orders.base.joins import Join, Joins

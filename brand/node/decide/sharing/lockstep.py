@@ -16,8 +16,8 @@ from brand.errors import UsageError
 from brand.node.decide.epochs.pacing import Pacing
 from brand.node.decide.sharing.pacemakers import Pacemakers
 from brand.node.decide.state.epoch_table import Draw, EpochTable
+from brand.node.decide.state.instructions import Refuse
 from brand.node.decide.state.runs import Runs
-from brand.node.decide.state.tasks import Refuse
 from brand.node.wire.numbers import RunNumber
 from brand.orders.base.policy import LockStep
 

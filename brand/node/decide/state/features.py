@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from brand.node.decide.state.epoch import Division, Epoch, EpochSetting
 from brand.node.decide.state.epoch_table import ActiveEpoch, Draw, Key, PlanReady
-from brand.node.decide.state.tasks import Read, Refuse
+from brand.node.decide.state.instructions import Read, Refuse
 from brand.node.memory.leases import Shelved
 from brand.node.wire.messages import NO_CHAINS, Chains
 from brand.node.wire.numbers import ClientNumber, RunNumber
