@@ -644,7 +644,7 @@ class World:
 
     def waits_for(self, read: Read) -> list[tuple[Epoch, NDArray[Any]]]:
         """The epochs that wait for a read, each with its places: first the one that it is for."""
-        waits = self.core.reads.under_way.waits[read.number]
+        waits = self.core.reads.waits[read.number]
         return [(waits.epoch, read.places), *waits.others]
 
     @property
@@ -812,7 +812,7 @@ class World:
             assert life is not None, "a draw waits for an epoch that is not there"
             assert life.live is not None or life.planned, "a draw waits for an epoch that is never made"
         assert set(core.draws.leases) == set(self.held)
-        assert core.reads.under_way.count == sum(read.count for read in self.reads)
+        assert core.reads.under_way == sum(read.count for read in self.reads)
         held = np.flatnonzero(core.caching._held).tolist() if self.cache is not None else []
         assert set(held) <= self.stored, "a sample counts as cached that the folder does not hold"
 

@@ -128,7 +128,7 @@ class Core(Reprs, shows="residents draws reads epochs"):
             return True
         stuck = self.draws.first_stuck(now_s)
         elsewhere = self.reads.no_room and self.epochs.features.waited_for
-        if (stuck is None and not elsewhere) or self.reads.under_way.count or self.draws.leases.fresh(now_s):
+        if (stuck is None and not elsewhere) or self.reads.under_way or self.draws.leases.fresh(now_s):
             return False
         share = self.residents.pool.allocator.count // AHEAD_SHARE
         made_room = (
@@ -166,7 +166,7 @@ class Core(Reprs, shows="residents draws reads epochs"):
             },
             "cache": self.caching.facts(),
             "prepared": None if self._decodes is None else self._decodes.facts(),
-            "reading": self.reads.under_way.count,
+            "reading": self.reads.under_way,
             "waiting": len(self.draws.waiting),
             "jobs": jobs(self.epochs, now_s),
             "epochs": [

@@ -282,7 +282,7 @@ class NodeState(Reprs, shows="core core.epochs.features divisions"):
         yield from self.fetches.reads(self._free)
         if self.peering is not None:
             yield from self.peering.answering.start_reads(self._free)
-        left, together, self._starting = AT_ONCE, AT_ONCE if self._starting else reads.under_way.together(), False
+        left, together, self._starting = AT_ONCE, AT_ONCE if self._starting else reads.together(), False
         while self._free > 0 and not self._starting:
             read = reads.next(now_s, min(left, self._free, together))
             if read is not None:
@@ -296,7 +296,7 @@ class NodeState(Reprs, shows="core core.epochs.features divisions"):
     def _free(self) -> int:
         """Number of further reads that may be under way."""
         others = 0 if self.peering is None else self.peering.answering.on_the_way
-        return self.depth - self.core.reads.under_way.count - others - self.fetches.on_the_way
+        return self.depth - self.core.reads.under_way - others - self.fetches.on_the_way
 
 
 def _peers(members: Members) -> PeerTable:

@@ -33,6 +33,8 @@ LARGEST: Final = 1 << 30
 """Largest answer to a question of several samples, in bytes. One sample may be larger."""
 AT_A_TIME: Final = 8
 """The most unanswered questions to one node. Further questions wait."""
+RANKS_LIMIT_S: Final = 60.0
+"""Seconds that ranks wait for each other to begin."""
 
 
 @dataclass(slots=True)
@@ -209,10 +211,6 @@ class Fetches:
         self._fetches.remove(fetch)
         for number in fetch.open:
             del self._questions[number]
-
-
-RANKS_LIMIT_S: Final = 60.0
-"""Seconds that ranks wait for each other to begin."""
 
 
 class Divisions(Reprs, shows="_asked"):

@@ -1,5 +1,5 @@
 """Which samples are read next?
 
-reads       the read that starts next, and the reads that have started and not ended
+reads       the read that starts next, and the effects of reads that end
 operations  the operations that load the absent samples of the next reads
 """

@@ -42,6 +42,12 @@ from brand.reprs import Reprs
 
 Wait = tuple[Epoch, NDArray[Any]]
 """An epoch, and the places that it waits for."""
+BUNDLE: Final = 32
+"""The most samples of a bundle."""
+ROOM_SHARE: Final = 32
+"""If samples that jobs hold early are freed for a read, `1 / ROOM_SHARE` of memory becomes free at once."""
+BUNDLE_BYTES: Final = 2 << 20
+"""The most memory that a bundle of more than one sample takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,42 +65,6 @@ class Waits:
         return Waits(self.epoch, others)
 
 
-class UnderWay(Reprs, shows="count"):
-    """Reads that have started and not ended."""
-
-    def __init__(self) -> None:
-        self.waits: dict[int, Waits] = {}
-        """The epochs that wait for each read that has not ended, by number."""
-        self.count = 0
-        """Number of reads under way. A bundle counts as one, stripes that start together count as many."""
-        self._ended = 0
-        """Reads that have ended since the last call of `together`, counted in the same way."""
-
-    def add(self, read: Read) -> None:
-        self.count += read.count
-
-    def remove(self, read: Read) -> None:
-        self.count -= read.count
-        self._ended += read.count
-
-    def together(self) -> int:
-        """Return the number of reads that may start as one: one less than have ended since the last call.
-
-        If the storage is faster than the loop, several have ended. If it is slower, they end one by one, so that fewer
-        start together each time, until each starts alone: samples are available when all of their read is in memory.
-        """
-        ended, self._ended = self._ended, 0
-        return max(1, ended - 1)
-
-
-BUNDLE: Final = 32
-"""The most samples of a bundle."""
-ROOM_SHARE: Final = 32
-"""If samples that jobs hold early are freed for a read, `1 / ROOM_SHARE` of memory becomes free at once."""
-BUNDLE_BYTES: Final = 2 << 20
-"""The most memory that a bundle of more than one sample takes."""
-
-
 class Reads(Reprs, shows="under_way no_room"):
     """Large reads of one node."""
 
@@ -107,19 +77,20 @@ class Reads(Reprs, shows="under_way no_room"):
         counters: Counters,
         remote_pages: int,
     ) -> None:
-        self._index, self._gap_bytes, self._residents, self._epochs = (
-            data.index,
-            data.storage.gap_bytes,
-            residents,
-            epochs,
-        )
+        self._index, self._gap_bytes = data.index, data.storage.gap_bytes
+        self._residents, self._epochs = residents, epochs
         self._caching, self._counters, self._remote_pages = caching, counters, remote_pages
         self._early: EarlyReads | None = None
         """Lets one read serve several jobs. None if no job shares."""
         self._numbers = count(1)
         self._again: deque[Read] = deque()
         """Reads that have failed in the cache folder, and are repeated from the storage."""
-        self.under_way = UnderWay()
+        self.waits: dict[int, Waits] = {}
+        """The epochs that wait for each read that has not ended, by number."""
+        self.under_way = 0
+        """Number of reads that have not ended. A bundle counts as one, stripes that start together count as many."""
+        self._ended = 0
+        """Reads that have ended since the last call of `together`, counted in the same way."""
         self.no_room = False
         """Whether memory had no space for the next read."""
 
@@ -130,7 +101,16 @@ class Reads(Reprs, shows="under_way no_room"):
     @property
     def stuck(self) -> bool:
         """Whether memory is full, and no read is under way."""
-        return self.no_room and not self.under_way.count
+        return self.no_room and not self.under_way
+
+    def together(self) -> int:
+        """Return the number of reads that may start as one: one less than have ended since the last call.
+
+        If the storage is faster than the loop, several have ended. If it is slower, they end one by one, so that fewer
+        start together each time, until each starts alone: samples are available when all of their read is in memory.
+        """
+        ended, self._ended = self._ended, 0
+        return max(1, ended - 1)
 
     def next(self, now_s: float, most: int) -> Read | None:
         """Return the read to start now, which counts as at most `most` reads. None if there is none or no space for it.
@@ -167,8 +147,9 @@ class Reads(Reprs, shows="under_way no_room"):
         Clients read the samples of pieces that failed in the storage, or were `left` in the page cache, directly. The
         page cache holds all of `chunks`.
         """
-        waits = self.under_way.waits.pop(read.number)
-        self.under_way.remove(read)
+        waits = self.waits.pop(read.number)
+        self.under_way -= read.count
+        self._ended += read.count
         self._caching.writing.reserve(-read.reserved)
         residents, states = self._residents, waits.epoch.states
         places, heads, rows, lost = read.places, read.heads, read.rows, read.places[:0]
@@ -179,7 +160,7 @@ class Reads(Reprs, shows="under_way no_room"):
             residents.left.leave(places[read.of_pieces(np.isin(np.arange(len(read.pieces)), left))])
             if (fails & cached).any():
                 again = read.part(next(self._numbers), fails & cached)
-                self.under_way.waits[again.number] = waits.of(again.places)
+                self.waits[again.number] = waits.of(again.places)
                 self._caching.on_read_failed(again.places)
                 again.pieces["cached"] = False
                 self._again.append(again)
@@ -375,11 +356,11 @@ class Reads(Reprs, shows="under_way no_room"):
         self._caching.on_read_started(epoch.number, self._epochs.lives)
         epoch.states.start(due)
         others = self._early.start(read.places, epoch) if self._early is not None and epoch.plan.shares else []
-        self.under_way.waits[read.number] = Waits(epoch, others)
+        self.waits[read.number] = Waits(epoch, others)
         return self._begin(read)
 
     def _begin(self, read: Read) -> Read:
-        self.under_way.add(read)
+        self.under_way += read.count
         cached = read.pieces["cached"]
         if cached.any():
             self._counters.cache.add_started(read.pieces[cached])

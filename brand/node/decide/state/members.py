@@ -20,6 +20,11 @@ from brand.orders.base.owners import owner_of_chunk
 from brand.orders.base.policy import Foreseen
 from brand.orders.order import Order
 
+MESSAGE_BYTES: Final = 1 << 20
+"""Most bytes of samples in one message to another node."""
+LARGEST_SENT: Final = 4
+"""A sample larger than `1 / LARGEST_SENT` of a message, or of a node's capacity, is never sent without a request."""
+
 
 @dataclass(frozen=True, slots=True)
 class Owners:
@@ -88,12 +93,6 @@ class Members:
 
 
 ALONE: Final = Members()
-
-
-MESSAGE_BYTES: Final = 1 << 20
-"""Most bytes of samples in one message to another node."""
-LARGEST_SENT: Final = 4
-"""A sample larger than `1 / LARGEST_SENT` of a message, or of a node's capacity, is never sent without a request."""
 
 
 def largest_sent(room: int, nodes: int, page: int) -> int:

@@ -44,6 +44,10 @@ _REQUEUE: Final = np.array([_NEVER, _NEVER, DUE, _NEVER, _NEVER, _NEVER], np.uin
 
 Places = NDArray[np.integer[Any]]
 Mask = NDArray[np.bool_]
+FOUND: Final = 1 << 13
+"""Reads that the queue scans at a time to find the next ones."""
+PASSED: Final = 256
+"""Reads that the queue scans at a time to find the next one that it does not skip."""
 
 
 class SampleStates:
@@ -121,12 +125,6 @@ class SampleStates:
         assert after.max(initial=0) != _NEVER, "a sample makes a transition that cannot happen"
         self._state[places] = after
         return before, after
-
-
-FOUND: Final = 1 << 13
-"""Reads that the queue scans at a time to find the next ones."""
-PASSED: Final = 256
-"""Reads that the queue scans at a time to find the next one that it does not skip."""
 
 
 class ReadQueue:
