@@ -145,7 +145,6 @@ class Draws(Reprs, shows="waiting _answers leases"):
         self.leases.left(client)
 
     def answers(self) -> Iterator[DrawAnswer]:
-        """Yield answers that have not been sent."""
         while self._answers:
             yield self._answers.popleft()
 

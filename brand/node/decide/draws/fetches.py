@@ -233,11 +233,9 @@ class Divisions(Reprs, shows="_asked"):
         self._asked[client] = key, rank, now_s
 
     def on_client_gone(self, client: ClientNumber) -> None:
-        """Forget the question of a client that has disconnected."""
         self._asked.pop(client, None)
 
     def answers(self, now_s: float) -> Iterator[PositionsDivided | Refuse]:
-        """Yield the answers that clients get now."""
         for client, (key, rank, since_s) in list(self._asked.items()):
             live = self._epochs.get(key)
             if live is not None and self._epochs.features.is_committed(key):

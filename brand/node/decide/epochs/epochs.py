@@ -246,7 +246,6 @@ class Epochs(Reprs, shows="lives"):
 
     @property
     def is_building(self) -> bool:
-        """Whether an epoch is being built."""
         return any(entry.is_building for _, entry in self.lives.items())
 
     def build_more(self) -> None:

@@ -310,7 +310,7 @@ class Reads(Reprs, shows="under_way no_room"):
         return self.no_room
 
     def _start_stripes(self, epoch: Epoch, stripes: list[Stripe]) -> Read:
-        """Start one read of the absent samples of each stripe, in as few operations as are worth it (`gaps`)."""
+        """Start one read of the absent samples of each stripe, in as few operations as are worth it (`cut_at_gaps`)."""
         residents, absent = self._residents, np.concatenate([stripe.absent for stripe in stripes])
         gap_bytes = self._gap_bytes if epoch.plan.narrows else None
         found = operations_of(stripes, epoch.plan.mapping.chunk_size, gap_bytes)

@@ -75,14 +75,7 @@ class MakePlan:
 
 
 PIECE: Final = np.dtype(
-    [
-        ("chunk", "<i4"),
-        ("offset", "<i8"),
-        ("size", "<i8"),
-        ("span", "<i4"),
-        ("samples", "<i4"),
-        ("cached", "?"),
-    ]
+    [("chunk", "<i4"), ("offset", "<i8"), ("size", "<i8"), ("span", "<i4"), ("samples", "<i4"), ("cached", "?")]
 )
 """A range of a chunk. It has `span` samples, and `samples` of them are loaded into memory.
 
