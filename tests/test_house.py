@@ -17,8 +17,6 @@ pytestmark = pytest.mark.usefixtures("real_start")
 MOST_PARAMETERS = 8
 """Of a constructor; more belong into a value object."""
 WITH_MORE = {
-    "Core",
-    "NodeState",
     "UndecodedSamples",
     "PlannedBatchSampler",
 }

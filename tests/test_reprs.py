@@ -25,7 +25,7 @@ from brand.errors import DecodeError
 from brand.node.client.client import Client
 from brand.node.client.session import Session
 from brand.node.decide.state.account import Account, Conduct
-from brand.node.decide.state.division import Division
+from brand.node.decide.state.epoch import Division
 from brand.node.serve.clients import Clients, Lifetime
 from brand.node.serve.executor import Executor, Readers
 from brand.node.serve.troubles import Troubles
@@ -77,8 +77,8 @@ def _replaced() -> Replacements:
 
 GREETING = Greeting("set", 0, 2, 4096, None, "0")
 EXPECTED: dict[str, tuple[Callable[[Path, str, ExitStack], object], str]] = {
-    "Account": (lambda *_: Account(Division(8, 0, 2)), "Account(0 of 8 positions drawn by 0, 0 repeated)"),
-    "Conduct": (lambda *_: Conduct([]), "Conduct(processes [], fault None)"),
+    "Account": (lambda *_: Account(Division(8, 0, 2)), "Account(drawn=8 items, numbers={}, repeated=0)"),
+    "Conduct": (lambda *_: Conduct([]), "Conduct(trainings=set(), fault=None)"),
     "Unpacking": (lambda *_: Unpacking(), "Unpacking(alone=False)"),
     "Nonces": (lambda *_: Nonces(), "Nonces(periods=[])"),
     "Attendance": (

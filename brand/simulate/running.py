@@ -25,16 +25,17 @@ from numpy.typing import NDArray
 
 from brand.node.decide.cache.caching import CacheStart
 from brand.node.decide.node_state import NodeState
-from brand.node.decide.reads.gaps import StorageFacts
+from brand.node.decide.reads.operations import StorageFacts, StoredChunks
 from brand.node.decide.state.choosing import ChooseCached
 from brand.node.decide.state.epoch import Epoch, to_read
+from brand.node.decide.state.instructions import MakePlan
 from brand.node.decide.state.members import Members
-from brand.node.decide.state.tasks import MakePlan, Number
 from brand.node.decide.stimuli import ClientBegins, ClientRegisters, KeptChosen, NodeSays, PlanMade, StreamOpens
 from brand.node.memory.pages import NoMemory, PagePool
 from brand.node.memory.residents import Residents
 from brand.node.setup.measure import lay_out
 from brand.node.setup.memory import Memory
+from brand.node.wire.client_messages import Number
 from brand.node.wire.drawing import Announcement, Begin, Drawing
 from brand.node.wire.numbers import ClientNumber, NodeNumber, RunNumber
 from brand.node.wire.peer_messages import EpochAnnounced
@@ -167,8 +168,8 @@ class _Node:
         cache, held = None, np.zeros(len(run.sizes), np.bool_)
         if run.cache_bytes:
             cache = CacheStart("", run.sizes, held, run.cache_bytes, whole_unit=run.whole_unit)
-        size, storage = run.order.chunk_size, StorageFacts(run.busy_bytes)
-        self._state = NodeState(_NoIndex(), self._residents, size, members, 0, layout.remote_pages, cache, storage)
+        data = StoredChunks(_NoIndex(), run.order.chunk_size, StorageFacts(run.busy_bytes))
+        self._state = NodeState(data, self._residents, members, 0, layout.remote_pages, cache)
         for other in members.others:
             self._state.handle(StreamOpens(other, asks=True), 0.0)
         self._number = RunNumber(0)

@@ -15,19 +15,12 @@ from numpy.typing import NDArray
 from brand.formats.constants import ROW
 from brand.formats.preparation import DecodeImage
 from brand.node.decide.core import DecodingStart
-from brand.node.decide.state.tasks import (
-    DrawAnswer,
-    EndPreparer,
-    Fill,
-    Instruction,
-    Numbers,
-    Prepare,
-    StartPreparer,
-)
+from brand.node.decide.state.instructions import DrawAnswer, EndPreparer, Fill, Instruction, Prepare, StartPreparer
 from brand.node.decide.stimuli import ClientPrepares, PreparedFilled, PreparerEnded, PreparerReady, PreparerSized
 from brand.node.memory.allocator import Allocator
 from brand.node.memory.decoded import MADE, MAKING
 from brand.node.memory.pages import ROW_BYTES
+from brand.node.wire.client_messages import Numbers
 from brand.node.wire.decoding import CANNOT, HEADER, PAGE, UNTRIED, DecodeSpec, pack_values, unpack_chains
 from brand.node.wire.messages import PREPARED
 from brand.node.wire.numbers import ClientNumber, RunNumber

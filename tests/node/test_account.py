@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brand.node.decide.state.account import Account, Conduct, LeftOut
-from brand.node.decide.state.division import Division
+from brand.node.decide.state.epoch import Division
 from brand.node.wire.drawing import Drawer
 from brand.node.wire.messages import UNTOLD
 from brand.node.wire.numbers import ClientNumber

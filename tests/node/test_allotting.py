@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from bench.papers.allotment import Queues, greedy, least
 from brand.node.decide.decoding.ahead import NextToDecode
 from brand.node.decide.decoding.queues import SLACK, Allotting, next_queue
-from brand.node.decide.state.division import Division
+from brand.node.decide.state.epoch import Division
 from brand.node.wire.messages import PREPARED
 from brand.node.wire.numbers import RunNumber
 from tests.node.preparing import WANTS, PreparingWorld

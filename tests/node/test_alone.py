@@ -18,9 +18,10 @@ from bench.papers import hits
 from brand.formats.constants import ROW
 from brand.node.decide.cache.caching import CacheStart
 from brand.node.decide.node_state import NodeState
+from brand.node.decide.reads.operations import StoredChunks
 from brand.node.decide.state.choosing import ON_TOP, SLACK_SHARE, ChooseCached, Placement
+from brand.node.decide.state.instructions import DrawAnswer, Forget, Instruction, MakePlan, Read, Write
 from brand.node.decide.state.members import ALONE
-from brand.node.decide.state.tasks import DrawAnswer, Forget, Instruction, MakePlan, Number, Read, Write
 from brand.node.decide.stimuli import (
     ClientBegins,
     ClientDraws,
@@ -35,6 +36,7 @@ from brand.node.decide.stimuli import (
 from brand.node.memory.pages import NoMemory, PagePool
 from brand.node.memory.residents import Residents
 from brand.node.setup.measure import lay_out
+from brand.node.wire.client_messages import Number
 from brand.node.wire.drawing import Announcement
 from brand.node.wire.numbers import ClientNumber, RunNumber
 from brand.orders.base.plan import read_of_sample
@@ -87,7 +89,7 @@ class Player:
         self.limit = self.room * (self.size + ON_TOP) * SLACK_SHARE // (SLACK_SHARE - 1) + ON_TOP
         held = np.isin(np.arange(self.samples), list(self.held))
         start = CacheStart("", sizes, held, self.limit, "", self.placement, self.epochs, self.whole_unit)
-        self.turn = NodeState(Index(sizes), self.residents, 64, ALONE, 4, 0, start)
+        self.turn = NodeState(StoredChunks(Index(sizes), 64), self.residents, ALONE, 4, 0, start)
         self.order = Order("0" * 32, self.samples, 64, 1, self.policy)
         self.now_s = 0.0
         self.jobs: deque[Instruction] = deque()

@@ -40,7 +40,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def quiet(server: RunningServer) -> bool:
     """Whether nothing is on its way into the folder, or out of it."""
     core = server.node._turn.core
-    return not core.caching.writing._pages and not core.caching._lost and not core.reads.under_way.count
+    return not core.caching.writing._pages and not core.caching._lost and not core.reads.under_way
 
 
 def at_rest(server: RunningServer) -> bool:

@@ -7,7 +7,7 @@ import pytest
 
 from brand.errors import ProtocolError
 from brand.node.decide.peers.sending import MAX_QUESTIONS, MAX_READ, PART, FetchAnswers
-from brand.node.decide.state.tasks import ReadFor
+from brand.node.decide.state.instructions import ReadFor
 from brand.node.wire.numbers import NodeNumber
 from brand.node.wire.peer_messages import Fetch, FetchReply
 

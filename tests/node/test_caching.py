@@ -12,7 +12,7 @@ import pytest
 from brand.node.decide.cache.caching import CacheStart, Caching
 from brand.node.decide.state.choosing import ChooseCached, Placement
 from brand.node.decide.state.counters import CacheCounters
-from brand.node.decide.state.lives import EpochTable
+from brand.node.decide.state.epoch_table import EpochTable
 from brand.node.decide.stimuli import ClientReleases
 from brand.node.memory.allocator import Allocator
 from brand.node.memory.pages import NoMemory, PagePool

@@ -15,6 +15,7 @@ import pytest
 
 from brand.node.decide.core import Core
 from brand.node.decide.epochs.epochs import Epochs
+from brand.node.decide.reads.reads import Reads
 from brand.node.decide.sharing.job_sharing import EarlyHolds
 from brand.node.decide.state.epoch import Epoch
 from brand.node.decide.state.states import COMING
@@ -227,7 +228,7 @@ def test_walks_come_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     count(EarlyHolds, "give_back", lambda self, args, result: result)
     count(Epoch, "replace_plan", lambda self, args, _: coming(self))
     count(World, "take", lambda self, args, result: result)
-    count(Core, "on_read_ended", lambda self, args, _: self.residents.present(args[0].places).any())
+    count(Reads, "on_read_ended", lambda self, args, _: self._residents.present(args[0].places).any())
     wanted = {
         "give_back",
         "replace_plan",

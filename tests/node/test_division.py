@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brand.node.decide.state.division import Division
+from brand.node.decide.state.epoch import Division
 from brand.orders.base import random
 
 

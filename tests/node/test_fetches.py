@@ -13,9 +13,9 @@ from brand.errors import ProtocolError, UnreachableError
 from brand.node.decide.draws import fetches
 from brand.node.decide.draws.fetches import Fetches
 from brand.node.decide.state.counters import NodeCounters
+from brand.node.decide.state.instructions import Refuse
 from brand.node.decide.state.members import Members
-from brand.node.decide.state.tasks import Deliver, Refuse
-from brand.node.wire.client_messages import pack_samples, unpack_samples
+from brand.node.wire.client_messages import Deliver, pack_samples, unpack_samples
 from brand.node.wire.numbers import ClientNumber, NodeNumber
 from brand.node.wire.peer_messages import FetchReply
 from brand.orders.base.mapping import Mapping

@@ -6,7 +6,7 @@ import hypothesis.strategies as st
 import numpy as np
 from hypothesis import given
 
-from brand.node.decide.reads.gaps import cut_at_gaps
+from brand.node.decide.reads.operations import cut_at_gaps
 from tests.node.world import World
 from tests.rounds import examples
 

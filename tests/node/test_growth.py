@@ -15,10 +15,10 @@ from brand.node.decide.epochs.pacing import IDLE_S
 from brand.node.decide.online.online_orders import MOST_KEPT, RECOVERY_S, OnlineEpoch
 from brand.node.decide.sharing.job_sharing import EarlyHolds
 from brand.node.decide.sharing.joins import Pacemakers
-from brand.node.decide.state.lives import Key
+from brand.node.decide.state.epoch_table import Key
 from brand.node.decide.state.states import HELD
-from brand.node.decide.state.tasks import OrderDecided
 from brand.node.decide.stimuli import ClientOrders
+from brand.node.wire.client_messages import OrderDecided
 from brand.node.wire.numbers import ClientNumber, RunNumber
 from tests.node.world import World
 from tests.rounds import examples

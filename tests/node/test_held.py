@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from brand.node.decide.draws.jobs import MOST_HELD, held_draws
-from brand.node.decide.state.draw import Draw
+from brand.node.decide.draws.job_stats import MOST_HELD, held_draws
+from brand.node.decide.state.epoch_table import Draw
 from brand.node.wire.draw_messages import Held
 from brand.node.wire.numbers import ClientNumber, RunNumber
 from tests.node.test_core import ORDER, SAMPLES, world

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from brand.node.decide.epochs.makings import requests_of_ranks
+from brand.node.decide.epochs.epochs import requests_of_ranks
 from brand.node.decide.peers.sending import Outgoing
 from brand.node.wire.numbers import NodeNumber
 from brand.orders.base.plan import PeerRequests

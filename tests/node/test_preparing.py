@@ -15,8 +15,8 @@ from brand.node.decide.decoding.server_decoding import BATCH
 from brand.node.decide.decoding.specs import MOST
 from brand.node.decide.decoding.workers import MOST_ENDS, START_S
 from brand.node.decide.draws.draws import LONGEST_WAIT_S
-from brand.node.decide.state.tasks import Numbers
 from brand.node.decide.stimuli import ClientPrepares
+from brand.node.wire.client_messages import Numbers
 from brand.node.wire.decoding import BATCH_S, DecodeSpec
 from brand.node.wire.messages import PREPARED
 from brand.node.wire.numbers import ClientNumber

@@ -13,7 +13,7 @@ from brand.errors import UsageError
 from brand.node.decide.decoding.ahead import DecodeAhead
 from brand.node.decide.epochs.pacing import IDLE_S, LEAST_RATE_S, Pulse
 from brand.node.decide.sharing.job_sharing import EarlyHolds
-from brand.node.decide.state.lives import Key
+from brand.node.decide.state.epoch_table import Key
 from brand.node.decide.state.states import HELD
 from brand.node.decide.stimuli import ClientJoins
 from brand.node.wire.numbers import ClientNumber, RunNumber

@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given
 
 from brand.formats.constants import ROW
-from brand.node.decide.reads.stripes import Stripe, operations_of
+from brand.node.decide.reads.operations import Stripe, operations_of
 from tests.node.test_gaps import one_by_one
 from tests.rounds import examples
 

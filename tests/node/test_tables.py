@@ -14,11 +14,11 @@ from hypothesis import given
 from numpy.typing import NDArray
 
 from brand.node.decide.node_state import NodeState
+from brand.node.decide.reads.operations import StoredChunks
 from brand.node.decide.state.choosing import ChooseCached
+from brand.node.decide.state.instructions import DrawAnswer, Instruction, MakePlan, Read
 from brand.node.decide.state.members import ALONE
-from brand.node.decide.state.read_queue import FOUND, ReadQueue
-from brand.node.decide.state.states import SampleStates
-from brand.node.decide.state.tasks import DrawAnswer, Instruction, MakePlan, Number, Read
+from brand.node.decide.state.states import FOUND, ReadQueue, SampleStates
 from brand.node.decide.stimuli import (
     ClientBegins,
     ClientDraws,
@@ -31,6 +31,7 @@ from brand.node.decide.stimuli import (
 from brand.node.memory.pages import ROW_BYTES, NoMemory, PagePool
 from brand.node.memory.residents import Residents
 from brand.node.setup.measure import lay_out, measure_pages
+from brand.node.wire.client_messages import Number
 from brand.node.wire.drawing import Announcement, Drawer
 from brand.node.wire.numbers import ClientNumber
 from brand.orders.base.mapping import Mapping
@@ -62,7 +63,7 @@ class Served:
         layout = lay_out(sizes, 0.1, None, ALONE)
         self.residents = Residents(PagePool(layout.allocator, NoMemory(layout.allocator.page), layout.pages_of))
         self.index = Index(sizes)
-        self.turn = NodeState(self.index, self.residents, CHUNK, ALONE, 4, 0)
+        self.turn = NodeState(StoredChunks(self.index, CHUNK), self.residents, ALONE, 4, 0)
         self.jobs, self.answers = deque[Instruction](), deque[DrawAnswer]()
         order = Order("0" * 32, len(sizes), CHUNK, 1, policy)
         (said,) = self.turn.handle(ClientRegisters(CLIENT, order, "run"), 0.0)
@@ -169,7 +170,7 @@ def test_reads_to_start_come_in_order(wanted: set[int], data: st.DataObject) -> 
     plan = EpochPlan(Mapping(count, CHUNK, 1), np.arange(count, dtype=np.int32), None)
     states, queue = SampleStates(count), ReadQueue(plan)
     states.expect(np.array(sorted(wanted), np.int64))
-    queue.fill(states, np.arange(count), None)
+    assert sum(queue.filling(states, np.arange(count), None)) == count
     left = sorted(wanted)
     while True:
         assert queue.next == (left[0] if left else None)

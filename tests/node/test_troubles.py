@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from brand import BrandDataset, BrandLoader, pack
-from brand.node.decide.draws import late
-from brand.node.decide.draws.late import LATE_S
+from brand.node.decide.draws import job_stats
+from brand.node.decide.draws.job_stats import LATE_S
 from brand.node.serve import troubles
 from brand.node.serve.troubles import EVERY_S, Troubles
 from brand.node.wire.numbers import RunNumber
@@ -159,7 +159,7 @@ def test_a_server_whose_storage_stalls_says_so(
     chunks: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While the draw still waits, and it is answered as soon as the storage is."""
-    for module in (late, troubles):
+    for module in (job_stats, troubles):
         monkeypatch.setattr(module, "LATE_S", 0.05)
     with BlockedStorage() as storage, running_server(chunks, memory=0.5, storage=storage) as server:
         loader = BrandLoader(BrandDataset(chunks, server=server.address, fields=("n",)), 8)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brand.node.decide.reads.wholes import around_misses, pieces_of, units_of
+from brand.node.decide.reads.operations import around_misses, pieces_of, units_of
 from brand.node.serve.recording import Recorder, replay
 from brand.node.setup.caching import Cache, open_cache
 from brand.node.setup.measure import stored_sizes

@@ -22,26 +22,24 @@ from brand.node.decide.cache.caching import WRITES, CacheStart
 from brand.node.decide.core import LARGEST_SHARE, DecodingStart
 from brand.node.decide.node_state import NodeState
 from brand.node.decide.online.online_orders import OnlineEpoch, OnlineOrders
-from brand.node.decide.reads.gaps import StorageFacts
+from brand.node.decide.reads.operations import StorageFacts, StoredChunks
 from brand.node.decide.sharing.joins import JobJoins
 from brand.node.decide.state.choosing import ChooseCached, Placement
 from brand.node.decide.state.epoch import Epoch
-from brand.node.decide.state.lives import ActiveEpoch, Key
-from brand.node.decide.state.members import ALONE, Members
-from brand.node.decide.state.states import COMING, DUE, EARLY, HELD, UNWANTED
-from brand.node.decide.state.tasks import (
-    Deliver,
+from brand.node.decide.state.epoch_table import ActiveEpoch, Key
+from brand.node.decide.state.instructions import (
     DrawAnswer,
     Forget,
     Instruction,
     MakePlan,
-    Number,
     Read,
     ReadFor,
     Refuse,
     Say,
     Write,
 )
+from brand.node.decide.state.members import ALONE, Members
+from brand.node.decide.state.states import COMING, DUE, EARLY, HELD, UNWANTED
 from brand.node.decide.stimuli import (
     ClientBegins,
     ClientDraws,
@@ -64,7 +62,7 @@ from brand.node.memory.pages import ROW_BYTES, PagePool, pages_needed
 from brand.node.memory.residents import MAX_LEASES, Residents
 from brand.node.serve.exchange import StreamExchange
 from brand.node.serve.recording import Recorder
-from brand.node.wire.client_messages import pack_samples, unpack_samples
+from brand.node.wire.client_messages import Deliver, Number, pack_samples, unpack_samples
 from brand.node.wire.drawing import Announcement
 from brand.node.wire.messages import PREPARED
 from brand.node.wire.network import Network
@@ -226,10 +224,8 @@ class World:
             Directory(self.entries) if shows else None,
         )
         self.turn = NodeState(
-            *(self.index, residents, self.chunk_size, self.members, self.depth, self.remote_pages),
-            self._cache_start(),
-            StorageFacts(0, self.gap_bytes),
-            self.prepared,
+            StoredChunks(self.index, self.chunk_size, StorageFacts(0, self.gap_bytes)),
+            *(residents, self.members, self.depth, self.remote_pages, self._cache_start(), self.prepared),
         )
         self.core = self.turn.core
         self.exchange: StreamExchange | None = None
@@ -346,7 +342,7 @@ class World:
     def look(self, client: int, run: int, epoch: int, positions: Sequence[int]) -> bool:
         """A client looks whether it can take samples by itself, and begins to copy; whether it can."""
         key, asked = (RunNumber(run), epoch), np.array(positions, np.int64)
-        some = self.core.draws.taking.places(key, 0, len(self.sizes))
+        some = self.core.draws.places(key, 0, len(self.sizes))
         if client in self.asked or not len(some) or not self.entries[some[asked]].all():
             return False
         places = some[asked].astype(np.int64)
@@ -549,7 +545,7 @@ class World:
         assert reading + others <= self.depth, "more reads at a time than there are threads"
         self._check_given_up(before, ready=ready)
         self.check()
-        return any(happened) or len(self.turn.core.epochs.makings) > 0
+        return any(happened) or self.turn.core.epochs.is_building
 
     def _do(self, instruction: Instruction) -> bool:
         """Execute an instruction; whether it is something for this node's clients and threads."""
@@ -643,7 +639,7 @@ class World:
 
     def waits_for(self, read: Read) -> list[tuple[Epoch, NDArray[Any]]]:
         """The epochs that wait for a read, each with its places: first the one that it is for."""
-        waits = self.core.reads.under_way.waits[read.number]
+        waits = self.core.reads.waits[read.number]
         return [(waits.epoch, read.places), *waits.others]
 
     @property
@@ -811,7 +807,7 @@ class World:
             assert life is not None, "a draw waits for an epoch that is not there"
             assert life.live is not None or life.planned, "a draw waits for an epoch that is never made"
         assert set(core.draws.leases._leases) == set(self.held)
-        assert core.reads.under_way.count == sum(read.count for read in self.reads)
+        assert core.reads.under_way == sum(read.count for read in self.reads)
         held = np.flatnonzero(core.caching._held).tolist() if self.cache is not None else []
         assert set(held) <= self.stored, "a sample counts as cached that the folder does not hold"
 

@@ -18,7 +18,7 @@ from hypothesis import example, given
 
 from brand.errors import ProtocolError
 from brand.node.decide.reads.reads import reserved
-from brand.node.decide.state.lives import Key
+from brand.node.decide.state.epoch_table import Key
 from brand.node.memory.pages import ROW_BYTES
 from brand.node.memory.residents import Residents
 from brand.node.serve.server import NodeServer

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from brand.node.decide.state.lives import Key
+from brand.node.decide.state.epoch_table import Key
 from brand.node.decide.state.members import Members
 from brand.node.decide.stimuli import ClientJoins, KeptChosen
 from brand.node.wire.numbers import ClientNumber, NodeNumber, RunNumber

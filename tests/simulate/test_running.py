@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 
 from brand.formats.constants import ROW
 from brand.node.decide.node_state import NodeState
+from brand.node.decide.reads.operations import StoredChunks
 from brand.node.decide.state.choosing import ChooseCached
 from brand.node.decide.state.counters import Counters
+from brand.node.decide.state.instructions import DrawAnswer, Instruction, MakePlan, Read
 from brand.node.decide.state.members import ALONE
-from brand.node.decide.state.tasks import DrawAnswer, Instruction, MakePlan, Number, Read
 from brand.node.decide.stimuli import (
     ClientBegins,
     ClientDraws,
@@ -32,6 +33,7 @@ from brand.node.decide.stimuli import (
 from brand.node.memory.pages import NoMemory, PagePool
 from brand.node.memory.residents import Residents
 from brand.node.setup.measure import lay_out, stored_sizes
+from brand.node.wire.client_messages import Number
 from brand.node.wire.drawing import Announcement
 from brand.node.wire.numbers import ClientNumber
 from brand.orders.base.plan import read_of_sample
@@ -74,7 +76,7 @@ class _Server:
         layout = lay_out(run.sizes, run.memory, None, ALONE)
         residents = Residents(PagePool(layout.allocator, NoMemory(layout.allocator.page), layout.pages_of))
         self.run = run
-        self.turn = NodeState(_Index(run.sizes), residents, run.order.chunk_size, ALONE, 4)
+        self.turn = NodeState(StoredChunks(_Index(run.sizes), run.order.chunk_size), residents, ALONE, 4)
         self.now_s = 0.0
         self.answers: list[DrawAnswer] = []
         (said,) = self.turn.handle(ClientRegisters(CLIENT, run.order, "played"), 0.0)

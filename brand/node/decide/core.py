@@ -16,19 +16,18 @@ from typing import Any, Final
 from brand.node.decide.cache.caching import CacheStart, Caching
 from brand.node.decide.cache.keeping import AHEAD_SHARE, Keeping, Reserved
 from brand.node.decide.draws.draws import Draws
-from brand.node.decide.draws.jobs import jobs
+from brand.node.decide.draws.job_stats import jobs
 from brand.node.decide.epochs.epochs import Epochs
-from brand.node.decide.reads.gaps import NOTHING_KNOWN, StorageFacts
+from brand.node.decide.reads.operations import StoredChunks
 from brand.node.decide.reads.reads import Reads
 from brand.node.decide.state.counters import Counters
 from brand.node.decide.state.features import Decodes
-from brand.node.decide.state.limits import SampleLimits, largest_sent
-from brand.node.decide.state.members import Members
-from brand.node.decide.state.tasks import Read, Rows
-from brand.node.decide.stimuli import KeptChosen, PlanMade
+from brand.node.decide.state.members import Members, SampleLimits, largest_sent
+from brand.node.decide.stimuli import KeptChosen
 from brand.node.memory.allocator import Allocator
 from brand.node.memory.residents import Residents
 from brand.node.wire.numbers import ClientNumber, NodeNumber
+from brand.reprs import Reprs
 
 LARGEST_SHARE: Final = 4
 """A node never holds a sample that is larger than `1 / LARGEST_SHARE` of its memory."""
@@ -58,8 +57,8 @@ def epochs_of(
     unreachable: Callable[[], Iterable[NodeNumber]],
 ) -> Epochs:
     """Return the epochs of a node that has begun none. Other nodes may fill `remote_pages` of its memory."""
-    page = residents.pool.allocator.page
-    limits = SampleLimits(residents, _largest(residents), members.node, largest_sent(remote_pages, members.nodes, page))
+    sent = largest_sent(remote_pages, members.nodes, residents.pool.allocator.page)
+    limits = SampleLimits(residents, _largest(residents), members.node, sent)
     return Epochs(residents, limits, chunk_size, members, unreachable)
 
 
@@ -68,37 +67,30 @@ def _largest(residents: Residents) -> int:
     return max(1, (residents.pool.allocator.count - 1) // LARGEST_SHARE)
 
 
-class Core:
+class Core(Reprs, shows="residents draws reads epochs"):
     """The state of a data server without its features.
 
-    Other nodes may fill `remote_pages` of its memory. `decodes` decodes samples for clients. None if they decode
-    themselves.
+    Other nodes may fill `remote_pages` of its memory. `decodes` decodes samples for clients. None if clients decode.
     """
 
     def __init__(
         self,
-        index: Rows,
+        data: StoredChunks,
         residents: Residents,
-        chunk_size: int,
         epochs: Epochs,
         members: Members,
-        remote_pages: int = 0,
-        cache: CacheStart | None = None,
-        storage: StorageFacts = NOTHING_KNOWN,
-        decodes: Decodes | None = None,
+        remote_pages: int,
+        cache: CacheStart | None,
+        decodes: Decodes | None,
     ) -> None:
-        self.residents, self.remote_pages, self.chunk_size = residents, remote_pages, chunk_size
+        self.data, self.residents, self.remote_pages, self.epochs = data, residents, remote_pages, epochs
         self._decodes = decodes
         self.counters = Counters()
-        self.epochs = epochs
-        self.caching = Caching(residents, chunk_size, _largest(residents), self.counters.cache, cache)
-        self.reads = Reads(index, residents, epochs, self.caching, storage, self.counters, remote_pages)
+        self.caching = Caching(residents, data.chunk_size, _largest(residents), self.counters.cache, cache)
+        self.reads = Reads(data, residents, epochs, self.caching, self.counters, remote_pages)
         self.draws = Draws(residents, epochs, members, self.counters.draws, decodes)
-        reserved = Reserved(remote_pages, storage.busy_bytes)
+        reserved = Reserved(remote_pages, data.storage.busy_bytes)
         self.keeping = Keeping(residents, epochs, members, self.caching, reserved)
-
-    def __repr__(self) -> str:
-        return f"Core({self.residents!r}, {self.draws!r}, {self.reads!r}, {self.epochs!r})"
 
     @property
     def idle(self) -> bool:
@@ -117,11 +109,6 @@ class Core:
         pages = residents.pool.allocator.count - 1 - self.remote_pages - residents.kept_pages
         return int(pages / residents.pool.mean_pages / 2)
 
-    def on_plan(self, made: PlanMade, now_s: float) -> None:
-        """Begin the epoch of a finished plan."""
-        self.epochs.on_plan(made.key, made.plan, made.read_of, made.joins)
-        self.draws.settle(now_s)
-
     def on_choice(self, chosen: KeptChosen) -> None:
         """Apply the planner's choice of samples for the memory cache and the cache folder."""
         if not self.keeping.on_choice(chosen.number):
@@ -130,17 +117,6 @@ class Core:
             self.residents.keep(chosen.mask)
         if chosen.cached is not None:
             self.caching.on_choice(chosen.cached, chosen.since, chosen.whole_unit)
-
-    def on_read_ended(
-        self, read: Read, failed: tuple[int, ...], left: tuple[int, ...], chunks: tuple[int, ...], now_s: float
-    ) -> None:
-        """Take the samples of a read that has ended.
-
-        Clients read the samples of `failed` pieces, and of pieces `left` in the page cache, directly. The page cache
-        holds all of `chunks`.
-        """
-        self.reads.on_read_ended(read, failed, left, chunks)
-        self.draws.settle(now_s)
 
     def unblock(self, now_s: float) -> bool:
         """Free memory, or answer the oldest draw with the samples in memory, if draws wait and no more reads can start.
@@ -152,7 +128,7 @@ class Core:
             return True
         stuck = self.draws.first_stuck(now_s)
         elsewhere = self.reads.no_room and self.epochs.features.waited_for
-        if (stuck is None and not elsewhere) or self.reads.under_way.count or self.draws.leases.fresh(now_s):
+        if (stuck is None and not elsewhere) or self.reads.under_way or self.draws.leases.fresh(now_s):
             return False
         share = self.residents.pool.allocator.count // AHEAD_SHARE
         made_room = (
@@ -160,7 +136,7 @@ class Core:
             or self.reads.make_room(now_s)
             or self.epochs.drop_idle(now_s)
             or self._give_up_skipped()
-            or self.residents.keep_less(self.chunk_size, share)
+            or self.residents.keep_less(self.data.chunk_size, share)
         )
         if not made_room and stuck is not None:
             self.draws.answer(stuck, now_s)
@@ -178,7 +154,7 @@ class Core:
     def facts(self, mean_bytes: float, now_s: float) -> dict[str, Any]:
         """Return counters, memory by kind in bytes, and progress, as plain values."""
         allocator, residents = self.residents.pool.allocator, self.residents
-        page, samples = allocator.page, len(residents.pages_of)
+        page, active = allocator.page, [item for item in self.epochs.lives.live() if item[1].begun]
         return {
             **self.counters.to_json(mean_bytes),
             "memory": {
@@ -190,19 +166,12 @@ class Core:
             },
             "cache": self.caching.facts(),
             "prepared": None if self._decodes is None else self._decodes.facts(),
-            "reading": self.reads.under_way.count,
+            "reading": self.reads.under_way,
             "waiting": len(self.draws.waiting),
             "jobs": jobs(self.epochs, now_s),
             "epochs": [
-                {
-                    "run": run,
-                    "epoch": epoch,
-                    "drawn": live.epoch.progress.drawn,
-                    "samples": samples,
-                    "start": live.epoch.progress.start,
-                }
-                for (run, epoch), live in self.epochs.lives.live()
-                if live.begun
+                {"run": run, "epoch": epoch, "drawn": at.drawn, "samples": len(residents.pages_of), "start": at.start}
+                for (run, epoch), at in ((key, live.epoch.progress) for key, live in active)
             ],
         }
 

@@ -16,58 +16,23 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from brand.errors import UsageError
+from brand.node.decide import stimuli
 from brand.node.decide.cache.caching import CacheStart
 from brand.node.decide.core import Core, DecodingStart, epochs_of
-from brand.node.decide.draws.divisions import Divisions
-from brand.node.decide.draws.fetches import Fetches
+from brand.node.decide.draws.fetches import Divisions, Fetches
 from brand.node.decide.epochs.epochs import Epochs
-from brand.node.decide.reads.gaps import NOTHING_KNOWN, StorageFacts
+from brand.node.decide.reads.operations import StoredChunks
 from brand.node.decide.state.choosing import ChooseCached
 from brand.node.decide.state.features import NO_JOINS, NOT_ONLINE
+from brand.node.decide.state.instructions import Instruction, MakePlan, Read, ReadFor
 from brand.node.decide.state.members import Members
-from brand.node.decide.state.tasks import (
-    Instruction,
-    Joined,
-    MakePlan,
-    Number,
-    Numbers,
-    OrderDecided,
-    Read,
-    ReadFor,
-    Rows,
-)
-from brand.node.decide.stimuli import (
-    ClientBegins,
-    ClientDivides,
-    ClientDraws,
-    ClientFetches,
-    ClientJoins,
-    ClientLeaves,
-    ClientOrders,
-    ClientPrepares,
-    ClientRegisters,
-    ClientReleases,
-    ClientTakes,
-    KeptChosen,
-    NodeRefuses,
-    NodeSays,
-    PlanMade,
-    PreparedFilled,
-    PreparerEnded,
-    PreparerReady,
-    PreparerSized,
-    ReadEnded,
-    ReadForEnded,
-    Stimulus,
-    StreamEnds,
-    StreamOpens,
-    WriteEnded,
-)
 from brand.node.memory.residents import Residents
+from brand.node.wire.client_messages import Joined, Number, Numbers, OrderDecided
 from brand.node.wire.messages import MOST_PLACES
 from brand.node.wire.numbers import NodeNumber
 from brand.orders.base.mapping import Mapping as Places
 from brand.orders.order import Order
+from brand.reprs import Reprs
 
 if TYPE_CHECKING:
     from brand.node.decide.decoding.server_decoding import ServerDecoding
@@ -76,14 +41,12 @@ if TYPE_CHECKING:
     from brand.node.decide.peers.peers import PeerTable
     from brand.node.decide.sharing.job_sharing import JobSharing
 
-Preparation = ClientPrepares | PreparerReady | PreparerSized | PreparedFilled | PreparerEnded
-
 AT_ONCE: Final = 8
 """The most reads ahead that one step starts. Each takes the loop up to a millisecond, in which clients wait."""
 TOO_MANY: Final = "it already decodes for the largest number of decode specs"
 
 
-class NodeState:
+class NodeState(Reprs, shows="core core.epochs.features divisions"):
     """The state of one node, and its decisions.
 
     At most `depth` reads are under way at a time. Other nodes may fill `remote_pages` of the memory. `cache`: the
@@ -93,40 +56,35 @@ class NodeState:
 
     def __init__(
         self,
-        index: Rows,
+        data: StoredChunks,
         residents: Residents,
-        chunk_size: int,
         members: Members,
         depth: int,
         remote_pages: int = 0,
         cache: CacheStart | None = None,
-        storage: StorageFacts = NOTHING_KNOWN,
         prepared: DecodingStart | None = None,
     ) -> None:
         self.members, self.depth = members, depth
         peers = None if members.nodes == 1 else _peers(members)
         unreachable = list[NodeNumber] if peers is None else peers.unreachable
-        epochs = epochs_of(residents, chunk_size, members, remote_pages, unreachable)
+        epochs = epochs_of(residents, data.chunk_size, members, remote_pages, unreachable)
         self.preparing = None if prepared is None else _preparing(prepared, residents, epochs)
-        self.core = Core(*(index, residents, chunk_size, epochs, members, remote_pages, cache, storage, self.preparing))
+        self.core = Core(data, residents, epochs, members, remote_pages, cache, self.preparing)
         self.divisions = Divisions(epochs)
         samples = len(residents.pages_of)
-        by_share = members.owners(Places(samples, chunk_size, 1))
+        by_share = members.owners(Places(samples, data.chunk_size, 1))
         passed, has_all = self.core.counters.nodes, members.share_chunks is None
-        self.fetches = Fetches(index, by_share, samples, passed, reads_here=has_all)
-        self.peering = None if peers is None else self._peering(index, peers)
+        self.fetches = Fetches(data.index, by_share, samples, passed, reads_here=has_all)
+        self.peering = None if peers is None else self._peering(peers)
         """This node among several nodes. None if there is only one."""
         self.sharing: JobSharing | None = None
         """Jobs that share reads. None until the first such job is registered."""
         self.online: OnlineOrders | None = None
         """Orders that are decided while jobs draw. None until the first such job is registered."""
         epochs.runs.call_for_orders(self._turn_on_for)
-        self._plans = epochs.plans.of_use()  # an immutable value, because the planner's thread reads it
+        self._plans = epochs.plans_of_use()  # an immutable value, because the planner's thread reads it
         self._starting = False
         """Whether the last step has started `AT_ONCE` reads. The next step may then start that many as one read."""
-
-    def __repr__(self) -> str:
-        return f"NodeState({self.core!r}, {self.core.epochs.features!r}, {self.divisions!r})"
 
     @property
     def idle(self) -> bool:
@@ -137,7 +95,7 @@ class NodeState:
     @property
     def hurries(self) -> bool:
         """Whether there is more to decide without another stimulus."""
-        if self._starting or len(self.core.epochs.makings) > 0:
+        if self._starting or self.core.epochs.is_building:
             return True
         return not self.idle and self.core.epochs.features.hurries
 
@@ -151,16 +109,17 @@ class NodeState:
 
     # -- features are imported and turned on when they are needed -----------------------------------------------------
 
-    def _peering(self, index: Rows, peers: PeerTable) -> Peering:
+    def _peering(self, peers: PeerTable) -> Peering:
         from brand.node.decide.peers.peering import Peering
         from brand.node.decide.peers.receiving import NodeAmongOthers
 
         core = self.core
-        node = NodeAmongOthers(index, core.residents, core.epochs, self.members, core.remote_pages, core.counters.nodes)
+        node = NodeAmongOthers(
+            core.data.index, core.residents, core.epochs, self.members, core.remote_pages, core.counters.nodes
+        )
         return Peering(node, peers, self.fetches, self.depth, self._share, core.on_client_gone)
 
     def _turn_on_for(self, order: Order) -> None:
-        """Turn on the features that a new run needs."""
         if order.shares:
             self._share()
         if order.grows and self.online is None:
@@ -188,86 +147,87 @@ class NodeState:
 
     # -- stimuli -----------------------------------------------------------------------------------------------------
 
-    def handle(self, stimulus: Stimulus, now_s: float) -> list[Instruction]:
+    def handle(self, stimulus: stimuli.Stimulus, now_s: float) -> list[Instruction]:
         """Take a stimulus, and return the instructions that follow from it.
 
         Raises `UsageError` or `ProtocolError` if a request cannot be served. The server then ends that connection.
         """
         core, instructions = self.core, list[Instruction]()
         match stimulus:
-            case ClientRegisters(client, order, name, tag, turn):
+            case stimuli.ClientRegisters(client, order, name, tag, turn):
                 instructions.append(Number(client, core.epochs.runs.register(client, order, name, tag, turn)))
-            case ClientBegins():
+            case stimuli.ClientBegins():
                 core.epochs.begin_here(stimulus)
-            case ClientDraws(client, key, positions, drawer):
+            case stimuli.ClientDraws(client, key, positions, drawer):
                 core.draws.ask(client, key, positions, now_s, drawer)
-            case ClientTakes(_, key, positions, right, drawer):
-                core.draws.taking.record_direct(key, positions, right, now_s, drawer)
-            case ClientReleases(client, lease, checked, wrong):
+            case stimuli.ClientTakes(_, key, positions, right, drawer):
+                core.draws.record_direct(key, positions, right, now_s, drawer)
+            case stimuli.ClientReleases(client, lease, checked, wrong):
                 leased = core.draws.leases.release(client, lease, checked=checked)
                 core.caching.forget_wrong(leased[np.isin(leased, wrong)])
-            case ClientDivides(client, key, rank):
+            case stimuli.ClientDivides(client, key, rank):
                 self.divisions.ask(client, key, rank, now_s)
-            case ClientFetches(client, places):
+            case stimuli.ClientFetches(client, places):
                 self.fetches.want(client, places, now_s)
-            case ClientJoins(client, key, joins):
+            case stimuli.ClientJoins(client, key, joins):
                 if self.sharing is None:
                     raise UsageError(NO_JOINS)
                 instructions.append(Joined(client, self.sharing.learn(key, joins)))
-            case ClientOrders():
+            case stimuli.ClientOrders():
                 instructions.append(self._decide_order(stimulus, now_s))
-            case ClientPrepares() | PreparerReady() | PreparerSized() | PreparedFilled() | PreparerEnded():
-                instructions += self._on_decoding(stimulus, now_s)
-            case ClientLeaves(client):
+            case stimuli.ClientLeaves(client):
                 core.on_client_gone(client)
                 if self.preparing is not None:
                     self.preparing.wants.remove_client(client)
                 self.divisions.on_client_gone(client)
                 self.fetches.on_client_gone(client)
-            case PlanMade():
-                core.on_plan(stimulus, now_s)
-            case KeptChosen():
+            case stimuli.PlanMade(key, plan, read_of, joins):
+                core.epochs.on_plan(key, plan, read_of, joins)
+                core.draws.settle(now_s)
+            case stimuli.KeptChosen():
                 core.on_choice(stimulus)
-            case ReadEnded(read, failed, left, chunks):
-                core.on_read_ended(read, failed, left, chunks, now_s)
-            case WriteEnded(write, held, stopped):
+            case stimuli.ReadEnded(read, failed, left, chunks):
+                core.reads.on_read_ended(read, failed, left, chunks)
+                core.draws.settle(now_s)
+            case stimuli.WriteEnded(write, held, stopped):
                 core.caching.on_write_ended(write, held, stopped)
-            case ReadForEnded(read_for, data, error):
+            case stimuli.ReadForEnded(read_for, data, error):
                 if read_for.node == self.members.node:
                     self.fetches.on_read_ended(read_for, data, error)
                 else:
                     self._among().answering.on_read(read_for, data)
-            case StreamOpens(node, asks):
+            case stimuli.StreamOpens(node, asks):
                 instructions += self._among().on_stream_open(node, now_s, asks=asks)
-            case StreamEnds(node, asks):
+            case stimuli.StreamEnds(node, asks):
                 self._among().on_stream_end(node, asks=asks)
-            case NodeRefuses(reason):
+            case stimuli.NodeRefuses(reason):
                 self._among().announcements.disagreements.refuse_all(reason)
-            case NodeSays(node, message):
+            case stimuli.NodeSays(node, message):
                 instructions += self._among().on_message(node, message, now_s)
-        if self.preparing is not None and not isinstance(stimulus, ClientDraws | ClientTakes | ClientReleases):
+            case _:
+                instructions += self._on_decoding(stimulus, now_s)
+        if self.preparing is not None and not isinstance(stimulus, stimuli.OfBatches):
             self.preparing.on_news()
-        self._plans = core.epochs.plans.of_use()
+        self._plans = core.epochs.plans_of_use()
         return instructions + list(core.draws.answers())
 
-    def _on_decoding(self, stimulus: Preparation, now_s: float) -> Iterator[Instruction]:
-        """Handle a stimulus of server-side decoding."""
+    def _on_decoding(self, stimulus: stimuli.OfDecoding, now_s: float) -> Iterator[Instruction]:
         preparing = self.preparing
         assert preparing is not None
         match stimulus:
-            case ClientPrepares(client, run, wants):
+            case stimuli.ClientPrepares(client, run, wants):
                 numbers = preparing.register(client, run, wants)
                 yield Numbers(client, numbers or (), "" if numbers else TOO_MANY)
-            case PreparerReady(preparer):
+            case stimuli.PreparerReady(preparer):
                 preparing.preparers.mark_idle(preparer, now_s)
-            case PreparerSized(preparer, number, sizes):
+            case stimuli.PreparerSized(preparer, number, sizes):
                 yield from preparing.on_sizes(preparer, number, sizes, now_s)
-            case PreparedFilled(number):
+            case stimuli.PreparedFilled(number):
                 preparing.on_copied(number, now_s)
-            case PreparerEnded(preparer):
+            case stimuli.PreparerEnded(preparer):
                 preparing.on_worker_end(preparer, now_s)
 
-    def _decide_order(self, said: ClientOrders, now_s: float) -> OrderDecided:
+    def _decide_order(self, said: stimuli.ClientOrders, now_s: float) -> OrderDecided:
         """Record the samples that a client knows of an online order, and answer with those that are decided.
 
         Raises `UsageError`.
@@ -290,12 +250,10 @@ class NodeState:
     # -- steps -------------------------------------------------------------------------------------------------------
 
     def step(self, now_s: float, unsent: Mapping[NodeNumber, int]) -> list[Instruction]:
-        """Return everything that the node can do now. `unsent`: bytes that each asking node has not received yet, by
-        node.
-        """
+        """Return everything that the node can do now. `unsent`: bytes that each asking node has not received yet."""
         core, instructions = self.core, list[Instruction]()
-        core.epochs.makings.make_more()
-        instructions += core.epochs.plans.wanted(now_s, core.bridge)
+        core.epochs.build_more()
+        instructions += core.epochs.plans_to_make(now_s, core.bridge)
         core.epochs.features.step(now_s, core.bridge)
         choice = core.keeping.next_choice()
         if choice is not None:
@@ -311,7 +269,7 @@ class NodeState:
         instructions += self.fetches.done()
         instructions += core.epochs.features.refusals(now_s)
         instructions += self.divisions.answers(now_s)
-        self._plans = core.epochs.plans.of_use()
+        self._plans = core.epochs.plans_of_use()
         return instructions
 
     def _reads(self, now_s: float) -> Iterator[Read | ReadFor]:
@@ -320,7 +278,7 @@ class NodeState:
         yield from self.fetches.reads(self._free)
         if self.peering is not None:
             yield from self.peering.answering.start_reads(self._free)
-        left, together, self._starting = AT_ONCE, AT_ONCE if self._starting else reads.under_way.together(), False
+        left, together, self._starting = AT_ONCE, AT_ONCE if self._starting else reads.together(), False
         while self._free > 0 and not self._starting:
             read = reads.next(now_s, min(left, self._free, together))
             if read is not None:
@@ -334,7 +292,7 @@ class NodeState:
     def _free(self) -> int:
         """Number of further reads that may be under way."""
         others = 0 if self.peering is None else self.peering.answering.on_the_way
-        return self.depth - self.core.reads.under_way.count - others - self.fetches.on_the_way
+        return self.depth - self.core.reads.under_way - others - self.fetches.on_the_way
 
 
 def _peers(members: Members) -> PeerTable:

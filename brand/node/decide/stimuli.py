@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.errors import BrandError
-from brand.node.decide.state.tasks import Read, ReadFor, Write
+from brand.node.decide.state.instructions import Read, ReadFor, Write
 from brand.node.wire.client_messages import ClientBegins as ClientBegins
 from brand.node.wire.client_messages import ClientDivides as ClientDivides
 from brand.node.wire.client_messages import ClientFetches as ClientFetches
@@ -180,29 +180,9 @@ class NodeSays:
     message: Question | Reply
 
 
-Stimulus = (
-    ClientRegisters
-    | ClientBegins
-    | ClientDraws
-    | ClientTakes
-    | ClientReleases
-    | ClientDivides
-    | ClientFetches
-    | ClientJoins
-    | ClientOrders
-    | ClientPrepares
-    | ClientLeaves
-    | PlanMade
-    | KeptChosen
-    | ReadEnded
-    | WriteEnded
-    | ReadForEnded
-    | PreparerReady
-    | PreparerSized
-    | PreparedFilled
-    | PreparerEnded
-    | StreamOpens
-    | StreamEnds
-    | NodeRefuses
-    | NodeSays
-)
+OfBatches = ClientDraws | ClientTakes | ClientReleases
+OfClients = ClientRegisters | ClientBegins | ClientDivides | ClientFetches | ClientJoins | ClientOrders | ClientLeaves
+OfThreads = PlanMade | KeptChosen | ReadEnded | WriteEnded | ReadForEnded
+OfDecoding = ClientPrepares | PreparerReady | PreparerSized | PreparedFilled | PreparerEnded
+OfNodes = StreamOpens | StreamEnds | NodeRefuses | NodeSays
+Stimulus = OfBatches | OfClients | OfThreads | OfDecoding | OfNodes

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.errors import ProtocolError
-from brand.node.decide.state.tasks import EndPreparer, Fill, Prepare, StartPreparer
+from brand.node.decide.state.instructions import EndPreparer, Fill, Prepare, StartPreparer
 from brand.node.decide.stimuli import PreparedFilled, PreparerEnded, PreparerReady, PreparerSized, Stimulus
 from brand.node.memory.arena import Arena
 from brand.node.wire.decoding import MOST, PAGE, READY, STAGING, Setup, pack_batch, pack_want, unpack_sizes

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from brand.errors import FormatError, ProtocolError, UsageError
 from brand.node.decide.node_state import NodeState
 from brand.node.decide.peers.peers import Peer
-from brand.node.decide.state.tasks import Say
+from brand.node.decide.state.instructions import Say
 from brand.node.decide.stimuli import NodeRefuses, NodeSays, Stimulus, StreamEnds, StreamOpens
 from brand.node.wire import peer_messages as wire
 from brand.node.wire.network import Closed, Network, Opened, PeerStream, Received

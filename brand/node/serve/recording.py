@@ -30,10 +30,10 @@ from brand.node.decide import stimuli
 from brand.node.decide.cache.caching import CacheStart
 from brand.node.decide.core import DecodingStart
 from brand.node.decide.node_state import NodeState
-from brand.node.decide.reads.gaps import StorageFacts
+from brand.node.decide.reads.operations import StorageFacts, StoredChunks
 from brand.node.decide.state.choosing import ChooseCached
+from brand.node.decide.state.instructions import Forget, Instruction, MakePlan, Read, ReadFor, Rows, Write
 from brand.node.decide.state.members import Members
-from brand.node.decide.state.tasks import Forget, Instruction, MakePlan, Read, ReadFor, Rows, Write
 from brand.node.decide.stimuli import KeptChosen, NodeSays, PlanMade, ReadEnded, ReadForEnded, Stimulus, WriteEnded
 from brand.node.memory.allocator import Allocator
 from brand.node.memory.pages import NoMemory, PageCounts, PagePool, pages_needed
@@ -155,7 +155,8 @@ class _Player:
         size, depth, remote, storage = (head[name] for name in ("chunk_size", "depth", "remote_pages", "storage"))
         pages, *numbers = head["prepared"] or (0,)
         prepared = DecodingStart(Allocator(pages * PAGE, PAGE), *numbers) if pages else None
-        self._turn = NodeState(index, residents, size, members, depth, remote, cache, StorageFacts(*storage), prepared)
+        data = StoredChunks(index, size, StorageFacts(*storage))
+        self._turn = NodeState(data, residents, members, depth, remote, cache, prepared)
         self._pages_of = pages_of
         self._begun: dict[tuple[Any, ...], Any] = {}
         """Instructions whose results are stimuli, by kind and number."""
@@ -212,11 +213,11 @@ def _describe(turn: NodeState) -> dict[str, Any]:
     return {
         "version": VERSION,
         "samples": len(residents.pages_of),
-        "chunk_size": turn.core.chunk_size,
+        "chunk_size": turn.core.data.chunk_size,
         "page": residents.pool.allocator.page,
         "pages": residents.pool.allocator.count,
         "remote_pages": turn.core.remote_pages,
-        "storage": astuple(turn.core.reads.storage),
+        "storage": astuple(turn.core.data.storage),
         "depth": turn.depth,
         "node": members.node,
         "nodes": members.nodes,

@@ -14,7 +14,7 @@ import numpy as np
 from brand.errors import MissingExtraError, ProtocolError, SchemaError, UsageError
 from brand.formats.preparation import checked, decoders
 from brand.formats.version import number_within
-from brand.node.decide.draws.jobs import held_draws
+from brand.node.decide.draws.job_stats import held_draws
 from brand.node.decide.node_state import NodeState
 from brand.node.decide.stimuli import ClientDraws, ClientTakes, Stimulus
 from brand.node.memory.arena import Arenas
@@ -120,7 +120,7 @@ class ClientRequests(Reprs, shows="_served.address greeted"):
                 else:
                     self._tell(request)
             case AskPlaces(key, first):
-                places = self._turn.core.draws.taking.places(self._checked(client, key), first, MOST_PLACES)
+                places = self._turn.core.draws.places(self._checked(client, key), first, MOST_PLACES)
                 clients.send(channel, pack(Places(client, places)))
             case PeerAddresses(addresses):
                 if self._exchange is not None:
@@ -174,7 +174,7 @@ class ClientRequests(Reprs, shows="_served.address greeted"):
         core, key = self._turn.core, self._checked(channel.number, (RunNumber(taken.run), taken.epoch))
         right = np.empty(0, np.int64)
         if len(taken.entries):
-            places = core.draws.taking.places_at(key, taken.positions)
+            places = core.draws.places_at(key, taken.positions)
             right = places[core.residents.shows(places, taken.entries)] if len(places) else places
         self._tell(ClientTakes(channel.number, key, taken.positions, right, channel.drawer))
 

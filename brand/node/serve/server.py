@@ -22,20 +22,15 @@ import numpy as np
 from brand.errors import BrandError
 from brand.node.decide.core import DecodingStart
 from brand.node.decide.node_state import NodeState
+from brand.node.decide.reads.operations import StoredChunks
 from brand.node.decide.state.choosing import ChooseCached
-from brand.node.decide.state.tasks import (
-    Deliver,
+from brand.node.decide.state.instructions import (
     DrawAnswer,
     EndPreparer,
     Fill,
     Forget,
     Instruction,
-    Joined,
     MakePlan,
-    Number,
-    Numbers,
-    OrderDecided,
-    PositionsDivided,
     Prepare,
     Read,
     ReadFor,
@@ -60,7 +55,7 @@ from brand.node.setup.choose import choose_depth, use_page_cache
 from brand.node.setup.measure import lay_out, members_of, stored_sizes
 from brand.node.setup.server_spec import ServerSpec
 from brand.node.wire import messages
-from brand.node.wire.client_messages import pack
+from brand.node.wire.client_messages import Deliver, Joined, Number, Numbers, OrderDecided, PositionsDivided, pack
 from brand.node.wire.draw_messages import Lease, pack_lease
 from brand.node.wire.numbers import ClientNumber
 from brand.reprs import Reprs
@@ -129,9 +124,9 @@ class NodeServer(Reprs, shows="address _clients _turn"):
         self._executor = Executor(spec.depth or best_depth, readers)
         directory = None if shown is None else Directory(shown.pages.view(np.uint64)[:, 0])
         residents = Residents(PagePool(layout.allocator, arena, layout.pages_of), nodes, directory)
+        chunks = StoredChunks(data, chunk_size, storage)
         self._turn = NodeState(
-            *(data, residents, chunk_size, layout.members, self._executor.most),
-            *(layout.remote_pages, cached, storage, decoding),
+            chunks, residents, layout.members, self._executor.most, layout.remote_pages, cached, decoding
         )
         # Only some servers need these modules, so that a plain server starts without them.
         self._recorder: Recorder | None = None

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
-from brand.node.decide.draws.late import LATE_S, LateDraw, late_draws
+from brand.node.decide.draws.job_stats import LATE_S, LateDraw, late_draws
 from brand.node.decide.epochs.epochs import Epochs
 from brand.node.serve.repeats import Repeats
 from brand.node.wire.numbers import FIRST_NODE, ClientNumber, NodeNumber

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from brand.errors import BrandError, FormatError, ServerError, UnreadableError
 from brand.formats.contents import StoredSamples
 from brand.node.decide.state.choosing import ChooseCached
-from brand.node.decide.state.tasks import (
+from brand.node.decide.state.instructions import (
     DrawAnswer,
     EndPreparer,
     Fill,

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from brand.node.decide.state.choosing import CacheContents, Placement
 from brand.node.decide.state.counters import CacheCounters
-from brand.node.decide.state.lives import EpochTable
-from brand.node.decide.state.tasks import Forget, Write
+from brand.node.decide.state.epoch_table import EpochTable
+from brand.node.decide.state.instructions import Forget, Write
 from brand.node.memory.residents import Residents
 from brand.orders.base.placement import cached_unit
 from brand.reprs import Reprs

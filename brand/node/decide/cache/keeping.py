@@ -19,7 +19,7 @@ from typing import Final, Literal
 from brand.node.decide.cache.caching import Caching
 from brand.node.decide.epochs.epochs import Epochs
 from brand.node.decide.state.choosing import ChooseCached, Follow, Placement, Way
-from brand.node.decide.state.lives import ActiveEpoch
+from brand.node.decide.state.epoch_table import ActiveEpoch
 from brand.node.decide.state.members import Members
 from brand.node.memory.residents import Residents
 from brand.node.wire.numbers import RunNumber

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from brand.node.decide.decoding.specs import DecodeSpecTable
 from brand.node.decide.epochs.epochs import Epochs, draws_before
 from brand.node.decide.state.epoch import Epoch, reached
-from brand.node.decide.state.lives import Key
+from brand.node.decide.state.epoch_table import Key
 from brand.node.decide.state.states import HELD
 from brand.node.memory.decoded import MADE, RAW, DecodedStore, PreparedMemory
 from brand.node.wire.numbers import RunNumber

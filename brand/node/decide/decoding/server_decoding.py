@@ -24,10 +24,10 @@ from brand.node.decide.decoding.queues import DecodeQueue
 from brand.node.decide.decoding.specs import DecodeSpecTable
 from brand.node.decide.decoding.workers import DecodeWorkers, Strikes
 from brand.node.decide.epochs.epochs import Epochs
-from brand.node.decide.state.draw import Draw
 from brand.node.decide.state.epoch import Epoch
+from brand.node.decide.state.epoch_table import Draw
 from brand.node.decide.state.features import NOTHING, DecodedSamples
-from brand.node.decide.state.tasks import EndPreparer, Fill, Prepare, StartPreparer
+from brand.node.decide.state.instructions import EndPreparer, Fill, Prepare, StartPreparer
 from brand.node.memory.allocator import Allocator
 from brand.node.memory.decoded import MADE, MAKING, RAW, PreparedMemory
 from brand.node.memory.residents import Residents

@@ -1,9 +1,6 @@
 """When is a draw answered, and with which samples?
 
-draws      when a draw is answered, and with which samples
-taking     the effects of drawn samples on epochs and runs
-fetches    samples that clients request by index
-divisions  clients that ask which positions are theirs
-late       draws that wait too long
-jobs       the statistics of jobs
+draws      when a draw is answered, with which samples, and the effects on epochs and runs
+fetches    samples that clients request by index, and clients that ask which positions are theirs
+job_stats  the statistics of jobs, and draws that wait too long
 """

@@ -14,58 +14,49 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.errors import UsageError
-from brand.node.decide.draws.taking import DirectHitLog
+from brand.errors import ProtocolError, UsageError
 from brand.node.decide.epochs.epochs import Epochs
 from brand.node.decide.state.counters import DrawCounters
-from brand.node.decide.state.draw import Cause, Draw
+from brand.node.decide.state.epoch import readable
+from brand.node.decide.state.epoch_table import ActiveEpoch, Cause, Draw, Key
 from brand.node.decide.state.features import NOTHING, Decodes
-from brand.node.decide.state.lives import ActiveEpoch, Key
+from brand.node.decide.state.instructions import DrawAnswer
 from brand.node.decide.state.members import Members
 from brand.node.decide.state.states import HELD
-from brand.node.decide.state.tasks import DrawAnswer
 from brand.node.memory.residents import Leases, Residents
 from brand.node.wire.draw_messages import repeat
 from brand.node.wire.drawing import Drawer
 from brand.node.wire.messages import PREPARED
 from brand.node.wire.numbers import ClientNumber
+from brand.reprs import Reprs
+
+Places = NDArray[np.int64]
 
 LONGEST_WAIT_S: Final = 30.0
 """Seconds after which a server answers a draw with the samples in memory. Storage may hang, clients should not."""
 
 
-class Draws:
+class Draws(Reprs, shows="waiting _answers leases"):
     """The draws of the clients of one node. Draws that wait belong to their epochs (`EpochEntry.draws`).
 
     `decodes` decodes samples for them. None if clients decode.
     """
 
     def __init__(
-        self,
-        residents: Residents,
-        epochs: Epochs,
-        members: Members,
-        counters: DrawCounters,
-        decodes: Decodes | None = None,
+        self, residents: Residents, epochs: Epochs, members: Members, counters: DrawCounters, decodes: Decodes | None
     ) -> None:
         self._residents, self._epochs, self._features = residents, epochs, epochs.features
         self._members, self._counters, self._decodes = members, counters, decodes
-        self.taking = DirectHitLog(residents, epochs, counters)
         self.leases = Leases(residents, None if decodes is None else decodes.memory)
         self._answers: deque[DrawAnswer] = deque()
         self._last = 0
-
-    def __repr__(self) -> str:
-        return f"Draws({len(self.waiting)} wait, {len(self._answers)} answers to send, {self.leases!r})"
 
     @property
     def waiting(self) -> list[Draw]:
         """Draws that are not answered yet, in the order of arrival."""
         return self._epochs.lives.draws()
 
-    def ask(
-        self, client: ClientNumber, key: Key, positions: NDArray[np.int64], now_s: float, drawer: Drawer | None = None
-    ) -> None:
+    def ask(self, client: ClientNumber, key: Key, positions: Places, now_s: float, drawer: Drawer | None) -> None:
         """Add a draw: a client asks for positions of an epoch. `answers` returns the answer. Raises `UsageError`.
 
         `drawer` is the process of the client, if it is known. The epoch's account then records its draws.
@@ -78,13 +69,70 @@ class Draws:
         self.leases.check(client)
         self._epochs.runs[key[0]].conduct.check()
         self._features.ask(key, positions, now_s)
-        life = self._epochs.expect(key, int(positions.min()))
+        entry = self._epochs.expect(key, int(positions.min()))
         self._last += 1
         draw = Draw(self._last, client, key, positions, now_s, drawer)
         self._counters.add_drawn(len(positions))
         if not self._settle(draw, now_s):
             self._counters.add_waiting(len(positions))
-            life.draws.append(draw)
+            entry.draws.append(draw)
+
+    # -- clients take samples from memory -----------------------------------------------------------------------------
+    # A client that finds a cached sample in the directory copies it without a request (`brand.node.client.taking`), and
+    # reports it afterwards. It knows the samples at its positions from `places`.
+
+    def places(self, key: Key, first: int, most: int) -> NDArray[np.int32]:
+        """Return the samples at positions of an epoch from `first` on, at most `most`, for clients that take samples.
+
+        Returns none if the epoch is not active, or if its job shares reads with other jobs.
+        """
+        live = self._epochs.get(key)
+        if live is None or live.epoch.plan.shares:
+            return np.empty(0, np.int32)
+        return live.epoch.plan.sample_of[first : first + most].astype(np.int32)
+
+    def places_at(self, key: Key, positions: Places) -> Places:
+        """Return the samples at these positions of an epoch, none if it is not active. Raises `ProtocolError`."""
+        if positions.min() < 0 or positions.max() >= self._epochs.runs[key[0]].order.draws:
+            raise ProtocolError("positions that the epoch does not have")
+        live = self._epochs.get(key)
+        return np.empty(0, np.int64) if live is None else live.epoch.plan.sample_of[positions].astype(np.int64)
+
+    def record_direct(self, key: Key, positions: Places, right: Places, now_s: float, drawer: Drawer | None) -> None:
+        """Record the samples that a client has taken directly at these positions. `right`: places with right checksums.
+
+        Raises `UsageError`, `ProtocolError`.
+        """
+        run, live, places = self._epochs.runs[key[0]], self._epochs.get(key), self.places_at(key, positions)
+        if repeat(positions) or (live is not None and live.epoch.plan.shares):
+            raise ProtocolError("positions that a client cannot have taken itself")
+        run.conduct.check()
+        self._residents.mark_checked(right)
+        self._counters.add_taken(len(positions))
+        if live is None:  # it was dropped meanwhile; the client's next draw begins it again
+            run.add_drawn(len(positions))
+            return
+        self._features.ask(key, positions, now_s)
+        held = live.epoch.states.release(places)
+        self._residents.let_go(places[held])
+        self._note(key, live, positions, now_s, drawer)
+
+    def _note(self, key: Key, live: ActiveEpoch, positions: Places, now_s: float, drawer: Drawer | None) -> None:
+        """Record in its epoch and its run that a rank has the samples at these positions."""
+        (number, epoch_number), epoch = key, live.epoch
+        places = epoch.plan.sample_of[positions]
+        epoch.progress.add_drawn(epoch.division.rank_of(int(positions[0])), positions)
+        self._epochs.pacing.pulse(number).beat(len(places), now_s)
+        self._features.on_drawn(key)
+        run = self._epochs.runs[number]
+        run.add_drawn(len(places))
+        run.add_served(len(readable(epoch, places)))
+        if run.conduct.note(live.account, drawer, positions):
+            live.judge(run.conduct, epoch_number)
+        if live.begun and epoch.progress.half_done:
+            self._epochs.want((number, epoch_number + 1))  # to be read ahead
+
+    # -- draws that wait ---------------------------------------------------------------------------------------------
 
     def on_client_gone(self, client: ClientNumber) -> None:
         """Drop the draws and leases of a client that has disconnected."""
@@ -96,7 +144,6 @@ class Draws:
         self.leases.left(client)
 
     def answers(self) -> Iterator[DrawAnswer]:
-        """Yield answers that have not been sent."""
         while self._answers:
             yield self._answers.popleft()
 
@@ -202,7 +249,7 @@ class Draws:
         self._residents.left.miss(places[~present])
         self._residents.refer(here[~epoch.states.are(HELD, here)])
         epoch.states.release(places)
-        self.taking.note(draw.key, live, draw.positions, places, now_s, draw.drawer)
+        self._note(draw.key, live, draw.positions, now_s, draw.drawer)
         counts, pages = self._residents.chains(here)
         state = present.astype(np.uint8)
         state[present] += self._residents.checked(here)
@@ -211,7 +258,6 @@ class Draws:
             state[present] |= np.where(taken.prepared, PREPARED, 0).astype(np.uint8)
         lease = self.leases.give(draw.client, here, (counts, pages), now_s, taken.shelved)
         joins = self._features.answer(draw.key)
-        self._answers.append(
-            DrawAnswer(draw.client, lease, places, state, counts, pages, taken.chains, joins, draw.held)
-        )
+        answer = DrawAnswer(draw.client, lease, places, state, counts, pages, taken.chains, joins, draw.held)
+        self._answers.append(answer)
         self._counters.add_answered(len(here), len(places) - len(here), now_s - draw.since_s, draw.held)

@@ -15,13 +15,16 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.errors import BrandError, ProtocolError, UnreachableError
+from brand.errors import BrandError, ProtocolError, UnreachableError, UsageError
+from brand.node.decide.epochs.epochs import Epochs
 from brand.node.decide.state.counters import NodeCounters
+from brand.node.decide.state.epoch_table import Key
+from brand.node.decide.state.instructions import ReadFor, Refuse, Rows
 from brand.node.decide.state.members import Owners
-from brand.node.decide.state.tasks import Deliver, ReadFor, Refuse, Rows
-from brand.node.wire.client_messages import pack_samples, unpack_samples
+from brand.node.wire.client_messages import Deliver, PositionsDivided, pack_samples, unpack_samples
 from brand.node.wire.numbers import ClientNumber, NodeNumber
 from brand.node.wire.peer_messages import Fetch, FetchReply
+from brand.reprs import Reprs
 
 LIMIT_S: Final = 8.0
 """Seconds that a fetch may take."""
@@ -29,6 +32,8 @@ LARGEST: Final = 1 << 30
 """Largest answer to a question of several samples, in bytes. One sample may be larger."""
 AT_A_TIME: Final = 8
 """The most unanswered questions to one node. Further questions wait."""
+RANKS_LIMIT_S: Final = 60.0
+"""Seconds that ranks wait for each other to begin."""
 
 
 @dataclass(slots=True)
@@ -43,15 +48,12 @@ class _Question:
     asked: bool = False
 
     def ask(self) -> None:
-        """Note that the owner is asked."""
         self.asked = True
 
     def take(self, part: memoryview) -> None:
-        """Append a part of the answer."""
         self.data += part
 
     def reset(self) -> None:
-        """Reset the question, so that the owner is asked again."""
         self.asked, self.data = False, bytearray()
 
 
@@ -83,9 +85,7 @@ class Fetches:
         self._last = 0
 
     def check(self, places: NDArray[np.int64], owner: NodeNumber) -> int:
-        """Return the stored bytes of samples. Raises `ProtocolError` if `owner` lacks one, or if the bytes are too
-        many.
-        """
+        """Return the stored bytes of samples. Raises `ProtocolError` if `owner` lacks one, or if they are too many."""
         if places.min() < 0 or places.max() >= self._samples:
             raise ProtocolError("places that the data set does not have")
         if (self._owners.of(places) != owner).any():
@@ -210,3 +210,45 @@ class Fetches:
         self._fetches.remove(fetch)
         for number in fetch.open:
             del self._questions[number]
+
+
+class Divisions(Reprs, shows="_asked"):
+    """Clients that have asked which positions are a rank's own, with `locality`. All ranks have to begin first."""
+
+    def __init__(self, epochs: Epochs) -> None:
+        self._epochs = epochs
+        self._asked: dict[ClientNumber, tuple[Key, int, float]] = {}
+        """The epoch and the rank that each client has asked for, and the time."""
+
+    @property
+    def idle(self) -> bool:
+        """Whether no client waits."""
+        return not self._asked
+
+    def ask(self, client: ClientNumber, key: Key, rank: int, now_s: float) -> None:
+        """Record that a client asks for a rank's own positions of an epoch. Raises `UsageError` if it already waits."""
+        if client in self._asked:
+            raise UsageError("this client already waits for its positions")
+        self._asked[client] = key, rank, now_s
+
+    def on_client_gone(self, client: ClientNumber) -> None:
+        self._asked.pop(client, None)
+
+    def answers(self, now_s: float) -> Iterator[PositionsDivided | Refuse]:
+        for client, (key, rank, since_s) in list(self._asked.items()):
+            live = self._epochs.get(key)
+            if live is not None and self._epochs.features.is_committed(key):
+                del self._asked[client]
+                yield PositionsDivided(client, live.epoch.division.positions(rank))
+            elif now_s - since_s > RANKS_LIMIT_S:
+                del self._asked[client]
+                missing = ", ".join(map(str, self._missing_ranks(key)))
+                reason = f"ranks {missing} have not begun epoch {key[1]} within {RANKS_LIMIT_S:.0f} s"
+                yield Refuse(client, UsageError(reason))
+
+    def _missing_ranks(self, key: Key) -> list[int]:
+        """Return the ranks that have not begun an epoch. Until a rank has begun it, the number of ranks counts as 1."""
+        entry = self._epochs.lives.get(key)
+        begin = None if entry is None else entry.begin
+        replicas = 1 if begin is None else begin.division.replicas
+        return sorted(set(range(replicas)) - self._epochs.runs[key[0]].ranks(replicas).keys())

@@ -8,21 +8,20 @@ and all epochs of a run when the run's last client has disconnected.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+import numpy as np
 from numpy.typing import NDArray
 
-from brand.node.decide.epochs.makings import EpochBuilder
 from brand.node.decide.epochs.pacing import Pacing
-from brand.node.decide.epochs.plans import Plans
-from brand.node.decide.state.division import Division
-from brand.node.decide.state.epoch import reached
+from brand.node.decide.state.account import Account
+from brand.node.decide.state.epoch import Division, Epoch, EpochSetting, reached, readable
+from brand.node.decide.state.epoch_table import ActiveEpoch, EpochEntry, EpochTable, Key, PlanReady, PlanWanted
 from brand.node.decide.state.features import Features
-from brand.node.decide.state.limits import SampleLimits
-from brand.node.decide.state.lives import ActiveEpoch, EpochEntry, EpochTable, Key, PlanReady
-from brand.node.decide.state.members import ALONE, Members
+from brand.node.decide.state.instructions import MakePlan
+from brand.node.decide.state.members import Members, SampleLimits
 from brand.node.decide.state.runs import EpochReader, EpochStart, Runs
 from brand.node.decide.state.states import HELD
 from brand.node.memory.residents import Residents
@@ -31,18 +30,16 @@ from brand.node.wire.drawing import Begin
 from brand.node.wire.messages import GOES_ON
 from brand.node.wire.numbers import ClientNumber, NodeNumber, RunNumber
 from brand.orders.base.joins import Join
-from brand.orders.base.plan import EpochPlan
+from brand.orders.base.owners import split_near
+from brand.orders.base.plan import EpochPlan, PeerRequests
 from brand.orders.order import MAX_EPOCH
+from brand.reprs import Reprs
 
 RANKS_S: Final = 1.0
 """Seconds that a planned epoch waits for ranks of other nodes to begin it."""
 
 
-def _none() -> Iterable[NodeNumber]:
-    return ()
-
-
-class Epochs:
+class Epochs(Reprs, shows="lives"):
     """The epochs of all runs of a node. `unreachable`: nodes from which this node expects no samples at present."""
 
     def __init__(
@@ -50,26 +47,24 @@ class Epochs:
         residents: Residents,
         limits: SampleLimits,
         chunk_size: int,
-        members: Members = ALONE,
-        unreachable: Callable[[], Iterable[NodeNumber]] = _none,
+        members: Members,
+        unreachable: Callable[[], Iterable[NodeNumber]],
     ) -> None:
-        self._residents, self.limits, self._members = residents, limits, members
+        self._residents, self.limits, self._members, self._unreachable = residents, limits, members, unreachable
         self.features = Features()
         self.runs = Runs(len(residents.pages_of), chunk_size)
         self.lives = EpochTable()
         self.pacing = Pacing(self.runs, self.lives)
-        self.makings = EpochBuilder(residents, self.runs, self.lives, limits, members, unreachable, self.features)
-        self.plans = Plans(residents, self.runs, self.lives, self.features, self.want)
         self.changes = 0
         """Number of changes that this node reports to other nodes."""
-
-    def __repr__(self) -> str:
-        return f"Epochs({self.lives!r})"
+        self._asked: frozenset[tuple[Key, tuple[Join, ...]]] = frozenset()
+        """Plans that the planner was asked for and that were of use at the last check, each with its joins."""
+        self._last_number = 0
 
     def get(self, key: Key) -> ActiveEpoch | None:
         """Return the active epoch of this key. None if it is not active."""
-        life = self.lives.get(key)
-        return None if life is None else life.live
+        entry = self.lives.get(key)
+        return None if entry is None else entry.live
 
     # -- ranks and nodes begin, draw and leave -----------------------------------------------------------------------
 
@@ -92,19 +87,19 @@ class Epochs:
 
     def begin(self, client: ClientNumber, key: Key, begin: Begin) -> None:
         """Note that ranks of this node or of another one are about to draw."""
-        run, epoch, life = self.runs[key[0]], key[1], self.lives[key]
+        run, epoch, entry = self.runs[key[0]], key[1], self.lives[key]
         if begin.node != self._members.node:
             self.limits.learn(begin.node, begin.largest)
         if begin.times:
             self.features.begin(key)
             run.begin(client, EpochReader(epoch, begin), self._members.node)
         division = Division(run.order.draws, begin.start, begin.replicas, begin.batch)
-        live = life.live
+        live = entry.live
         if live is None:
-            times = max(begin.times, 0 if life.begin is None else life.begin.times)
+            times = max(begin.times, 0 if entry.begin is None else entry.begin.times)
             self.want(key, EpochStart(division, times) if begin.times else None)
-            if isinstance(life.stage, PlanReady):
-                self._make_if_known(key)
+            if isinstance(entry.stage, PlanReady):
+                self._build_if_known(key)
         elif begin.times > live.begun or (begin.times and not division.same_division(live.epoch.division)):
             self._begin_again(key, live, EpochStart(division, begin.times))
         else:
@@ -113,15 +108,14 @@ class Epochs:
         self._retire(key[0])
 
     def expect(self, key: Key, first: int) -> EpochEntry:
-        """Return the entry of the epoch that a draw from position `first` on belongs to. Begins the epoch if it is
-        missing.
+        """Return the entry of the epoch of a draw from position `first` on. Begins the epoch if it is missing.
 
         An epoch is missing if it was dropped for another run, if the server was replaced, or if a straggler draws from
         an epoch that is over. For a straggler, the node reads nothing ahead.
         """
-        life = self.lives[key]
-        if life.live is not None or life.planned:
-            return life
+        entry = self.lives[key]
+        if entry.live is not None or entry.planned:
+            return entry
         run, epoch = self.runs[key[0]], key[1]
         begins = run.begins(epoch)
         if begins:
@@ -133,13 +127,13 @@ class Epochs:
             begun = EpochStart(Division(run.order.draws, run.order.draws if run.readers else first), 0, whole=False)
         self.want(key, begun)
         self._retire(key[0], keep=[(key[0], epoch + more) for more in (-1, 0, 1)])
-        return life
+        return entry
 
     def forget(self, client: ClientNumber, key: Key, node: NodeNumber) -> None:
         """Forget an epoch for another node that no longer needs it. `client` is the node's number among the clients."""
-        life, run = self.lives.get(key), self.runs.get(key[0])
-        if life is not None:
-            self._residents.let_go(life.forget(node))
+        entry, run = self.lives.get(key), self.runs.get(key[0])
+        if entry is not None:
+            self._residents.let_go(entry.forget(node))
         if run is not None and run.readers.pop((client, key[1]), None) is not None:
             self._retire(key[0])
 
@@ -162,43 +156,77 @@ class Epochs:
     def want(self, key: Key, begin: EpochStart | None = None) -> None:
         """Request a plan for an epoch that has none. `begin`: how ranks have begun the epoch. None if it is read ahead.
 
-        An epoch that is over, whose order is forgotten, is not read ahead: only a rank that begins it gets another
-        order.
+        An epoch whose order is forgotten is not read ahead: only a rank that begins it gets another order.
         """
         self.changes += 1
         if key[1] <= MAX_EPOCH and not (begin is None and self.features.is_over(key)):
             self.lives[key].want_plan(begin)
 
+    def plans_to_make(self, now_s: float, bridge: int) -> Iterator[MakePlan]:
+        """Yield plans to make, each once. `bridge`: about how many samples memory holds for later runs."""
+        for key, entry in self.lives.items():
+            if isinstance(entry.stage, PlanWanted) and (joins := self.features.joins(key, now_s)) is not None:
+                entry.hand_out()
+                yield self._ask(key, joins)
+        for key, joins in self.features.rejoins(now_s, bridge):
+            yield self._ask(key, joins)
+
+    def _ask(self, key: Key, joins: tuple[Join, ...]) -> MakePlan:
+        self._asked |= {(key, joins)}
+        return MakePlan(key, self.runs[key[0]].order, joins)
+
+    def remake_plan(self, key: Key) -> None:
+        """Request the plan of an epoch again, because its joins have changed. No draw of it was answered."""
+        entry = self.lives.get(key)
+        if entry is not None:
+            self._residents.let_go(entry.discard_plan())
+            self.want(key)
+
+    def plans_of_use(self) -> frozenset[tuple[Key, tuple[Join, ...]]]:
+        """Return the requested plans that are still of use, as a value that any thread may keep."""
+        if self._asked:
+            self._asked = frozenset(asked for asked in self._asked if self._is_of_use(*asked))
+        return self._asked
+
+    def _is_of_use(self, key: Key, joins: tuple[Join, ...]) -> bool:
+        entry = self.lives.get(key)
+        return entry is not None and (entry.planned or self.features.wants(key, joins))
+
     def on_plan(self, key: Key, plan: EpochPlan, read_of: NDArray[Any] | None, joins: tuple[Join, ...] = ()) -> None:
         """Take a finished plan with these joins. Does nothing if no epoch wants it any more."""
-        life = self.lives.get(key)
+        entry = self.lives.get(key)
         if self.features.wants(key, joins):
-            live = None if life is None else life.live
+            live = None if entry is None else entry.live
             if self.features.take_plan(key, joins, live=live is not None) and live is not None and read_of is not None:
                 live.epoch.replace_plan(plan, read_of)
             return
-        if life is None or not life.planned or isinstance(life.stage, PlanReady) or joins != self.features.joined(key):
+        if (
+            entry is None
+            or not entry.planned
+            or isinstance(entry.stage, PlanReady)
+            or joins != self.features.joined(key)
+        ):
             return
-        begin = life.wanted_begin
+        begin = entry.wanted_begin
         if begin is None:  # read ahead, for the ranks that draw now
             run = self.runs[key[0]]
             begins = [reader.begin for reader in run.readers.values()]
             most = max(begins, key=lambda begin: begin.replicas, default=Begin(0, 1, ()))
             begin = EpochStart(Division(run.order.draws, 0, most.replicas, most.batch), 0)
-        life.set_plan(plan, read_of, begin)
-        self._make_if_known(key)
+        entry.set_plan(plan, read_of, begin)
+        self._build_if_known(key)
 
     def tick(self, now_s: float) -> None:
         """Begin planned epochs that have waited long enough for ranks of other nodes.
 
         With `locality`, an epoch continues to wait, because the positions of each rank depend on all ranks.
         """
-        for key, life in self.lives.items():
-            stage = life.stage
-            if isinstance(stage, PlanReady) and not self.makings.has(key):
-                since_s = life.waiting_since(now_s)
+        for key, entry in self.lives.items():
+            stage = entry.stage
+            if isinstance(stage, PlanReady) and not entry.is_building:
+                since_s = entry.waiting_since(now_s)
                 if now_s - since_s > RANKS_S and not stage.begin.division.batch:
-                    self.makings.make(key)
+                    self._build(key)
             self.changes += 1
 
     def drop_idle(self, now_s: float) -> bool:
@@ -214,9 +242,64 @@ class Epochs:
             self._residents.let_go(self.lives[key].drop())
         return bool(idle)
 
-    # -- steps -------------------------------------------------------------------------------------------------------
+    # -- an epoch is built once its plan is made ---------------------------------------------------------------------
 
-    def _make_if_known(self, key: Key) -> None:
+    @property
+    def is_building(self) -> bool:
+        return any(entry.is_building for _, entry in self.lives.items())
+
+    def build_more(self) -> None:
+        """Do one step of each epoch that is being built.
+
+        For an epoch of 13 million samples, the work takes about a second. The loop goes on with other epochs meanwhile.
+        A small epoch takes one step.
+        """
+        for _, entry in self.lives.items():
+            if entry.is_building:
+                self._activate_if_built(entry)
+
+    def _build(self, key: Key) -> None:
+        """Begin a planned epoch, here and for the nodes that can take its samples."""
+        entry, run = self.lives[key], self.runs[key[0]]
+        ready = entry.stage
+        assert isinstance(ready, PlanReady)
+        plan, division, owners = ready.plan, ready.begin.division, self._members.owners(run.order.mapping)
+        ranks = run.ranks(division.replicas) or {0: self._members.node}
+        requests, foreseen = None, self._members.foreseen_by(run.order)
+        if foreseen is not None and division == Division(run.order.draws, 0, foreseen.ranks):
+            requests = requests_of_ranks(plan.requests, ranks, foreseen.nodes, division.replicas)
+        if division.batch:
+            known = run.known(division.replicas)
+            node_of_rank = np.array([known[rank] for rank in range(division.replicas)])
+            rank_at = split_near(owners.near(plan.sample_of[division.start :], known), node_of_rank, division.batch)
+            division = replace(division, rank_at=rank_at)
+        self._last_number += 1
+        setting = EpochSetting(owners, self.limits, self._unreachable)
+        epoch = self.features.make(key, ready, division, self._last_number, setting)
+        if epoch is None:
+            epoch = Epoch(plan, division, self._last_number, setting, requests)
+        entry.build(epoch, epoch.expecting(ranks, run.fronts(key[1]), ready.read_of))
+        at_once = self._members.nodes > 1 or plan.grows  # meanwhile nodes may join or leave, and orders may grow
+        while not self._activate_if_built(entry) and at_once:
+            pass
+
+    def _activate_if_built(self, entry: EpochEntry) -> bool:
+        """Do one step of building an epoch. Return whether that was all, so that the epoch is active."""
+        built = entry.build_more()
+        if built is None:
+            return False
+        epoch, begin = built
+        if epoch.plan.shares:  # it holds the samples in memory, so that they are not read again
+            # Samples that other nodes have sent are left out: these are sent again in time, and their memory is small.
+            present = readable(epoch, np.flatnonzero(self._residents.present(slice(None))))
+            found = present[epoch.states.due(present)]
+            epoch.states.mark_present(found)
+            self._residents.refer(found)
+        begin = replace(begin, whole=begin.whole and begin.times <= 1)
+        entry.activate(ActiveEpoch(epoch, Account(epoch.division), begin))
+        return True
+
+    def _build_if_known(self, key: Key) -> None:
         """Begin an epoch if all its ranks have begun it, so that one read serves them all."""
         stage = self.lives[key].stage
         assert isinstance(stage, PlanReady)
@@ -224,41 +307,41 @@ class Epochs:
         waits = self._members.nodes > 1 or division.batch
         # A rank that is past the epoch counts, too: its node may have been faster than this node's planner.
         if not waits or len(self.runs[key[0]].known(division.replicas)) >= division.replicas:
-            self.makings.make(key)
+            self._build(key)
             self.changes += 1
 
     def _begin_again(self, key: Key, live: ActiveEpoch, begin: EpochStart) -> None:
         """Note that ranks begin an active epoch: as it was read ahead, or once more."""
         self.changes += 1
-        epoch, life = live.epoch, self.lives[key]
+        epoch, entry = live.epoch, self.lives[key]
         if not live.begun and begin.division.same_as(epoch.division):
             run = self.runs[key[0]]
             epoch.expect(run.ranks(epoch.division.replicas), run.fronts(key[1]))
             live.mark_begun(begin.times)
             return
-        self._residents.let_go(life.drop())
+        self._residents.let_go(entry.drop())
         whole = begin.whole and not epoch.progress.drawn  # a draw may overtake its BEGIN
-        life.set_plan(epoch.plan, None, replace(begin, whole=whole))
-        self._make_if_known(key)
+        entry.set_plan(epoch.plan, None, replace(begin, whole=whole))
+        self._build_if_known(key)
 
     def _drop_later(self, key: Key) -> None:
         """Drop the later epochs of a rank that has returned to an epoch, as it will draw them again."""
         at = self.runs[key[0]].at()
-        for (run, epoch), life in self.lives.items():
-            if run == key[0] and epoch > key[1] and epoch not in at and life.live is not None and life.live.begun:
-                self._residents.let_go(life.drop())
-                if life.draws:  # of another worker: no other call begins the epoch for it
-                    self.expect((run, epoch), int(life.draws[0].positions[0]))
+        for (run, epoch), entry in self.lives.items():
+            if run == key[0] and epoch > key[1] and epoch not in at and entry.live is not None and entry.live.begun:
+                self._residents.let_go(entry.drop())
+                if entry.draws:  # of another worker: no other call begins the epoch for it
+                    self.expect((run, epoch), int(entry.draws[0].positions[0]))
 
     def _retire(self, number: RunNumber, keep: Sequence[Key] = (), *, all_of_it: bool = False) -> None:
         """Drop the epochs of a run that no reader is in or draws next, and that no draw waits for."""
         run = self.runs[number]
         at = run.at()
         keys = {(number, epoch + more) for epoch in at for more in (0, 1)} | set(keep)
-        for key, life in [item for item in self.lives.items() if item[0][0] == number]:
-            if all_of_it or (key not in keys and not life.draws):
-                if life.live is not None:
-                    life.live.judge(run.conduct, key[1])
+        for key, entry in [item for item in self.lives.items() if item[0][0] == number]:
+            if all_of_it or (key not in keys and not entry.draws):
+                if entry.live is not None:
+                    entry.live.judge(run.conduct, key[1])
                 self._residents.let_go(self.lives.remove(key))
         self.changes += 1
 
@@ -269,3 +352,13 @@ def draws_before(epochs: Epochs, key: Key, live: ActiveEpoch) -> float:
     if behind is None or live.begun:
         return 0
     return len(behind.epoch.plan.sample_of) - reached(behind.epoch)
+
+
+def requests_of_ranks(
+    requests: PeerRequests | None, ranks: dict[int, NodeNumber], nodes: int, replicas: int
+) -> PeerRequests | None:
+    """Return the table of requests if the ranks are at the nodes that it foresees: neighbouring ranks at each node.
+
+    Returns None otherwise. Without the table, all samples are sent without requests, as with `stripes`.
+    """
+    return requests if all(node == rank * nodes // replicas for rank, node in ranks.items()) else None

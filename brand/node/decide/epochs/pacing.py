@@ -10,9 +10,10 @@ import math
 from collections import defaultdict, deque
 from typing import Final
 
-from brand.node.decide.state.lives import EpochTable, Key
+from brand.node.decide.state.epoch_table import EpochTable, Key
 from brand.node.decide.state.runs import Runs
 from brand.node.wire.numbers import RunNumber
+from brand.reprs import Reprs
 
 RATE_S: Final = 10.0
 """Seconds of draws over which a rate is measured."""
@@ -31,24 +32,18 @@ LEAST_BEATS: Final = 4
 _KEPT_EVERY_S: Final = 0.1
 
 
-class Pulse:
+class Pulse(Reprs, shows="drawn rate"):
     """The draw rate of one run."""
 
     def __init__(self) -> None:
         self._times: deque[tuple[float, int]] = deque()
-        """Moments of the last seconds, and the number of draws before each. A row of draws has only its first
-        moment.
-        """
+        """Moments of the last seconds, each with the number of draws before it. A row of draws has its first moment."""
         self._gaps: deque[float] = deque(maxlen=GAPS)
         """Seconds between the last draws."""
         self.drawn = 0
         self.last_s = float("-inf")
 
-    def __repr__(self) -> str:
-        return f"Pulse({self.drawn:,} drawn, {self.rate or 0:.0f}/s)"
-
     def beat(self, draws: int, now_s: float) -> None:
-        """Record draws of the run."""
         if self._times and self.idle(now_s):  # a rate over a pause is meaningless
             self._times.clear()
         gap_s, usual_s = now_s - self.last_s, self._usual_gap_s
@@ -85,22 +80,17 @@ class Pulse:
         return heapq.nlargest(2, self._gaps)[1] if len(self._gaps) > 1 else 0.0
 
 
-class Pacing:
+class Pacing(Reprs, shows="_pulses"):
     """The draw rates of all runs of a node."""
 
     def __init__(self, runs: Runs, lives: EpochTable) -> None:
         self._runs, self._lives = runs, lives
         self._pulses: defaultdict[RunNumber, Pulse] = defaultdict(Pulse)
 
-    def __repr__(self) -> str:
-        return f"Pacing({dict(self._pulses)})"
-
     def pulse(self, run: RunNumber) -> Pulse:
-        """Return the draw rate of a run."""
         return self._pulses[run]
 
     def forget_ended(self) -> None:
-        """Forget runs that have ended."""
         for run in [run for run in self._pulses if run not in self._runs]:
             del self._pulses[run]
 

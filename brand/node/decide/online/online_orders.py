@@ -23,13 +23,11 @@ from numpy.typing import NDArray
 
 from brand.errors import UsageError
 from brand.node.decide.online.rounds import Levels, Rounds
-from brand.node.decide.state.division import Division
-from brand.node.decide.state.epoch import Epoch, EpochSetting
+from brand.node.decide.state.epoch import Division, Epoch, EpochSetting
+from brand.node.decide.state.epoch_table import EpochTable, Key, PlanReady
 from brand.node.decide.state.features import NOT_ONLINE, Feature
-from brand.node.decide.state.lives import EpochTable, Key, PlanReady
-from brand.node.decide.state.read_queue import ReadQueue
 from brand.node.decide.state.runs import Runs
-from brand.node.decide.state.states import EARLY, SampleStates
+from brand.node.decide.state.states import EARLY, ReadQueue, SampleStates
 from brand.node.wire.numbers import NodeNumber, RunNumber
 from brand.orders.base.plan import EpochPlan
 from brand.orders.joader.growing import Growing

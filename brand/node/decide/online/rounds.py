@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from numpy.typing import NDArray
 
-from brand.node.decide.state.lives import Key
+from brand.node.decide.state.epoch_table import Key
 from brand.orders.base.random import RandomStream, Words
 from brand.orders.joader.growing import Growing
 from brand.orders.joader.tree import MOST_JOBS, Need, Tree, draw_rounds

@@ -14,10 +14,10 @@ from brand.errors import UsageError
 from brand.node.decide.epochs.epochs import Epochs
 from brand.node.decide.peers.peers import PeerTable
 from brand.node.decide.peers.sending import Taker
+from brand.node.decide.state.epoch_table import Key
 from brand.node.decide.state.features import Feature
-from brand.node.decide.state.lives import Key
+from brand.node.decide.state.instructions import Refuse
 from brand.node.decide.state.runs import Run, Runs
-from brand.node.decide.state.tasks import Refuse
 from brand.node.wire.drawing import Begin, Drawing
 from brand.node.wire.numbers import ClientNumber, NodeNumber, RunNumber
 from brand.node.wire.peer_messages import EpochAnnounced, EpochReleased, Refused

@@ -12,9 +12,9 @@ from brand.node.decide.peers.announcements import Announcements
 from brand.node.decide.peers.peers import Peer, PeerTable, Reach
 from brand.node.decide.peers.receiving import SILENCE_S, NodeAmongOthers, Receiving
 from brand.node.decide.peers.sending import FetchAnswers, Sending
-from brand.node.decide.state.draw import Draw
+from brand.node.decide.state.epoch_table import Draw
 from brand.node.decide.state.features import Feature
-from brand.node.decide.state.tasks import Say
+from brand.node.decide.state.instructions import Say
 from brand.node.wire.numbers import ClientNumber, NodeNumber
 from brand.node.wire.peer_messages import (
     EpochAnnounced,

@@ -20,11 +20,11 @@ from brand.errors import ProtocolError
 from brand.node.decide.epochs.epochs import Epochs
 from brand.node.decide.peers.peers import PeerTable, Reach
 from brand.node.decide.state.counters import NodeCounters
-from brand.node.decide.state.draw import Draw
 from brand.node.decide.state.epoch import Epoch
+from brand.node.decide.state.epoch_table import Draw
 from brand.node.decide.state.features import Feature
+from brand.node.decide.state.instructions import PeerRequest, Rows
 from brand.node.decide.state.members import Members
-from brand.node.decide.state.tasks import PeerRequest, Rows
 from brand.node.memory.residents import Residents
 from brand.node.wire.numbers import NodeNumber
 from brand.node.wire.peer_messages import Push

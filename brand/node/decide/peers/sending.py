@@ -26,10 +26,10 @@ from brand.node.decide.epochs.epochs import Epochs
 from brand.node.decide.peers.peers import Peer
 from brand.node.decide.state.counters import NodeCounters
 from brand.node.decide.state.epoch import Epoch
+from brand.node.decide.state.epoch_table import Key
 from brand.node.decide.state.features import Feature
-from brand.node.decide.state.limits import MESSAGE_BYTES
-from brand.node.decide.state.lives import Key
-from brand.node.decide.state.tasks import ReadFor
+from brand.node.decide.state.instructions import ReadFor
+from brand.node.decide.state.members import MESSAGE_BYTES
 from brand.node.memory.residents import Residents
 from brand.node.wire.numbers import NodeNumber, RunNumber
 from brand.node.wire.peer_messages import Fetch, FetchReply

@@ -11,6 +11,9 @@ stripe starts and ends alone, so that no sample waits for the slowest of four op
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import count
 from typing import Any, Final
 
 import numpy as np
@@ -18,17 +21,27 @@ from numpy.typing import NDArray
 
 from brand.node.decide.cache.caching import Caching
 from brand.node.decide.epochs.epochs import Epochs, draws_before
-from brand.node.decide.reads.gaps import StorageFacts
-from brand.node.decide.reads.stripes import Stripe, leave_chunks, operations_of, span_of
-from brand.node.decide.reads.under_way import UnderWay, Waits
-from brand.node.decide.reads.wholes import Wholes, around_misses, pieces_of, units_of
+from brand.node.decide.reads.operations import (
+    StoredChunks,
+    Stripe,
+    UnitReads,
+    around_misses,
+    leave_chunks,
+    operations_of,
+    pieces_of,
+    span_of,
+    units_of,
+)
 from brand.node.decide.state.counters import Counters
 from brand.node.decide.state.epoch import Epoch, reached, to_read
 from brand.node.decide.state.features import EarlyReads
+from brand.node.decide.state.instructions import PIECE, Read, rows_of, rows_of_each
 from brand.node.decide.state.states import EARLY
-from brand.node.decide.state.tasks import PIECE, Read, Rows, rows_of, rows_of_each
 from brand.node.memory.residents import Residents
+from brand.reprs import Reprs
 
+Wait = tuple[Epoch, NDArray[Any]]
+"""An epoch, and the places that it waits for."""
 BUNDLE: Final = 32
 """The most samples of a bundle."""
 ROOM_SHARE: Final = 32
@@ -37,33 +50,49 @@ BUNDLE_BYTES: Final = 2 << 20
 """The most memory that a bundle of more than one sample takes."""
 
 
-class Reads:
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """The epochs that wait for a read that has not ended."""
+
+    epoch: Epoch
+    """The epoch that the read is for."""
+    others: Sequence[Wait]
+    """Other epochs that wait for samples of the read."""
+
+    def of(self, places: NDArray[Any]) -> Waits:
+        """Return the epochs that wait for these places, which are some of the read's."""
+        others = [(epoch, waited[np.isin(waited, places)]) for epoch, waited in self.others]
+        return Waits(self.epoch, others)
+
+
+class Reads(Reprs, shows="under_way no_room"):
     """Large reads of one node."""
 
     def __init__(
         self,
-        index: Rows,
+        data: StoredChunks,
         residents: Residents,
         epochs: Epochs,
         caching: Caching,
-        storage: StorageFacts,
         counters: Counters,
-        remote_pages: int = 0,
+        remote_pages: int,
     ) -> None:
-        self._index, self._residents, self._epochs = index, residents, epochs
-        self.storage = storage
+        self._index, self._gap_bytes = data.index, data.storage.gap_bytes
+        self._residents, self._epochs = residents, epochs
         self._caching, self._counters, self._remote_pages = caching, counters, remote_pages
         self._early: EarlyReads | None = None
         """Lets one read serve several jobs. None if no job shares."""
-        self._last = 0
+        self._numbers = count(1)
         self._again: deque[Read] = deque()
         """Reads that have failed in the cache folder, and are repeated from the storage."""
-        self.under_way = UnderWay()
+        self.waits: dict[int, Waits] = {}
+        """The epochs that wait for each read that has not ended, by number."""
+        self.under_way = 0
+        """Number of reads that have not ended. A bundle counts as one, stripes that start together count as many."""
+        self._ended = 0
+        """Reads that have ended since the last call of `together`, counted in the same way."""
         self.no_room = False
         """Whether memory had no space for the next read."""
-
-    def __repr__(self) -> str:
-        return f"Reads({self.under_way.count} under way{', no room for more' if self.no_room else ''})"
 
     def share(self, early: EarlyReads) -> None:
         """Let one read serve several jobs from now on."""
@@ -72,11 +101,19 @@ class Reads:
     @property
     def stuck(self) -> bool:
         """Whether memory is full, and no read is under way."""
-        return self.no_room and not self.under_way.count
+        return self.no_room and not self.under_way
+
+    def together(self) -> int:
+        """Return the number of reads that may start as one: one less than have ended since the last call.
+
+        If the storage is faster than the loop, several have ended. If it is slower, they end one by one, so that fewer
+        start together each time, until each starts alone: samples are available when all of their read is in memory.
+        """
+        ended, self._ended = self._ended, 0
+        return max(1, ended - 1)
 
     def next(self, now_s: float, most: int) -> Read | None:
-        """Return the read to start now. None if there is none, or memory has no space for it. It counts as at most
-        `most` reads.
+        """Return the read to start now, which counts as at most `most` reads. None if there is none or no space for it.
 
         Samples that jobs hold early, and draw later than those of the read, are freed for it.
         """
@@ -95,9 +132,7 @@ class Reads:
         return None
 
     def make_room(self, now_s: float) -> bool:
-        """Free samples that jobs hold early, and draw later than those of the next read. Return whether any were
-        freed.
-        """
+        """Free samples that jobs hold early and draw later than those of the next read. Return whether any were."""
         found = self._most_urgent(now_s)
         if found is None or self._early is None or not found[0].plan.shares:
             return False
@@ -107,26 +142,25 @@ class Reads:
     def on_read_ended(
         self, read: Read, failed: tuple[int, ...], left: tuple[int, ...] = (), chunks: tuple[int, ...] = ()
     ) -> None:
-        """Take the samples of a read that has ended. `failed` pieces from the cache folder are read again from the
-        storage.
+        """Take the samples of a read that has ended. `failed` pieces of the cache folder are read from the storage.
 
         Clients read the samples of pieces that failed in the storage, or were `left` in the page cache, directly. The
         page cache holds all of `chunks`.
         """
-        waits = self.under_way.waits.pop(read.number)
-        self.under_way.remove(read)
+        waits = self.waits.pop(read.number)
+        self.under_way -= read.count
+        self._ended += read.count
         self._caching.writing.reserve(-read.reserved)
         residents, states = self._residents, waits.epoch.states
         places, heads, rows, lost = read.places, read.heads, read.rows, read.places[:0]
         whole = read.of_pieces(read.pieces["samples"] > 1) if read.reserved else np.zeros(len(places), np.bool_)
         if failed or left:
             fails, cached = np.isin(np.arange(len(read.pieces)), failed + left), read.pieces["cached"]
-            self._counters.reads.remove_left(read.pieces[list(left)])
+            self._counters.reads.add_started(read.pieces[list(left)], -1)  # the page cache holds them
             residents.left.leave(places[read.of_pieces(np.isin(np.arange(len(read.pieces)), left))])
             if (fails & cached).any():
-                self._last += 1
-                again = read.part(self._last, fails & cached)
-                self.under_way.waits[again.number] = waits.of(again.places)
+                again = read.part(next(self._numbers), fails & cached)
+                self.waits[again.number] = waits.of(again.places)
                 self._caching.on_read_failed(again.places)
                 again.pieces["cached"] = False
                 self._again.append(again)
@@ -185,16 +219,16 @@ class Reads:
         due, present = to_read(epoch, held), residents.present(held)
         absent = due & ~present
         needed = np.cumsum(np.where(absent, residents.pages_of[held], 0), dtype=np.int64)[ends - 1]
-        count = int(np.searchsorted(needed, free_pages(self._residents, self._remote_pages), side="right"))
-        end = int(ends[max(0, count - 1)])
+        fitting = int(np.searchsorted(needed, self._free_pages, side="right"))
+        end = int(ends[max(0, fitting - 1)])
         self._hold_present(epoch, held[:end][(due & present)[:end]])
-        if not count:
+        if not fitting:
             if self._will_have_room(int(needed[0])):
                 return None
             epoch.states.release(held[:end][absent[:end]])  # they never fit: direct reads report the reason
-        epoch.reads.pop(max(1, count))
+        epoch.reads.pop(max(1, fitting))
         found: list[Stripe] = []
-        for number, start, end in zip(numbers[:count], [0, *ends.tolist()], ends.tolist(), strict=False):
+        for number, start, end in zip(numbers[:fitting], [0, *ends.tolist()], ends.tolist(), strict=False):
             missing = held[start:end][absent[start:end]]
             if len(missing):
                 first, last = span_of(plan, number, missing)
@@ -215,30 +249,27 @@ class Reads:
         places = epoch.plan.sample_of[epoch.reads.upcoming(BUNDLE)]
         due, present = to_read(epoch, places), residents.present(places)
         misses = due & ~present
-        wholes = self._wholes(epoch, places[misses])
+        unit_reads = self._unit_reads(epoch, places[misses])
         needed = np.where(misses, residents.pages_of[places], 0).astype(np.int64)
-        if wholes is not None:
-            needed[misses] = wholes.pages_at(places[misses], residents.pages_of)
+        if unit_reads is not None:
+            needed[misses] = unit_reads.pages_at(places[misses], residents.pages_of)
         filled = np.cumsum(needed)
-        most = min(
-            free_pages(self._residents, self._remote_pages),
-            max(BUNDLE_BYTES // page, int(filled[filled > 0][:1].sum())),
-        )
-        count = int(np.searchsorted(filled, most, side="right"))
-        if not count:
+        most = min(self._free_pages, max(BUNDLE_BYTES // page, int(filled[filled > 0][:1].sum())))
+        fitting = int(np.searchsorted(filled, most, side="right"))
+        if not fitting:
             if self._will_have_room(int(needed[0])):
                 return None
             epoch.states.release(places[:1])  # it never fits
-            count, due = 1, np.zeros_like(due)
-        epoch.reads.pop(count)
-        places, due, present = places[:count], due[:count], present[:count]
+            fitting, due = 1, np.zeros_like(due)
+        epoch.reads.pop(fitting)
+        places, due, present = places[:fitting], due[:fitting], present[:fitting]
         self._hold_present(epoch, places[due & present])
         early = epoch.states.are(EARLY, places)
         epoch.states.start(places[early])  # another read loads them
         absent = places[due & ~present]
         if not len(absent):
             return None
-        brought, starts = pieces_of(absent, None if wholes is None else wholes.upto(len(absent)))
+        brought, starts = pieces_of(absent, None if unit_reads is None else unit_reads.upto(len(absent)))
         rows, known = rows_of_each(self._index, brought, residents.pages_of, page)
         if not known.all():  # each sample is read alone: direct reads report why a row is missing
             brought = np.sort(absent)
@@ -249,7 +280,7 @@ class Reads:
             starts = np.arange(len(brought))
         return self._start_bundle(epoch, absent, brought, starts, rows) if len(brought) else None
 
-    def _wholes(self, epoch: Epoch, misses: NDArray[np.intp]) -> Wholes | None:
+    def _unit_reads(self, epoch: Epoch, misses: NDArray[np.intp]) -> UnitReads | None:
         """Return the reads of whole units for these misses. None if there are none."""
         unit = self._caching.whole_unit
         if unit == 1 or not len(misses):
@@ -261,6 +292,11 @@ class Reads:
         found = around_misses(units, misses, free)
         fits = np.cumsum(found.pages(residents.pages_of)) <= caching.writing.room
         return found.of(fits) if fits.any() else None
+
+    @property
+    def _free_pages(self) -> int:
+        """The pages that reads may take now."""
+        return max(0, self._residents.pool.allocator.free - reserved(self._residents, self._remote_pages))
 
     def _hold_present(self, epoch: Epoch, places: NDArray[np.intp]) -> None:
         """Hold samples of an epoch that are in memory already."""
@@ -274,16 +310,17 @@ class Reads:
         return self.no_room
 
     def _start_stripes(self, epoch: Epoch, stripes: list[Stripe]) -> Read:
-        """Start one read of the absent samples of each stripe, in as few operations as are worth it (`gaps`)."""
+        """Start one read of the absent samples of each stripe, in as few operations as are worth it (`cut_at_gaps`)."""
         residents, absent = self._residents, np.concatenate([stripe.absent for stripe in stripes])
-        gap_bytes = self.storage.gap_bytes if epoch.plan.narrows else None
+        gap_bytes = self._gap_bytes if epoch.plan.narrows else None
         found = operations_of(stripes, epoch.plan.mapping.chunk_size, gap_bytes)
         heads, pages = residents.pool.take(absent)
         found.pieces["cached"] = np.logical_and.reduceat(self._caching.holds(absent), found.firsts)
         vector, upto = residents.pool.vector(found.rows["size"].astype(np.int64), found.held, pages)
         vectors = np.split(vector, upto[found.ends[:-1] - 1])
-        rows = found.rows[found.held]
-        return self._start(epoch, found.pieces, vectors, absent, heads, rows, absent, count=len(stripes))
+        number, rows = next(self._numbers), found.rows[found.held]
+        read = Read(number, found.pieces, vectors, absent, heads, rows, epoch.plan, count=len(stripes))
+        return self._start(epoch, read, absent)
 
     def _start_bundle(
         self,
@@ -293,9 +330,7 @@ class Reads:
         starts: NDArray[np.intp],
         rows: NDArray[np.void],
     ) -> Read:
-        """Start the reads of these pieces. Samples that are not due are read for the cache folder or the memory
-        cache.
-        """
+        """Start the reads of these pieces. Samples that are not due are read for the folder or the memory cache."""
         residents, caching = self._residents, self._caching
         heads, pages = residents.pool.take(places)
         sizes, every = rows["size"].astype(np.int64), np.ones(len(places), np.bool_)
@@ -313,29 +348,19 @@ class Reads:
             whole = np.repeat(pieces["samples"] > 1, pieces["samples"])
             reserved = int(residents.pages_of[places[whole]].sum(dtype=np.int64))
             caching.writing.reserve(reserved)
-        return self._start(epoch, pieces, vectors, places, heads, rows, due, reserved)
+        read = Read(next(self._numbers), pieces, vectors, places, heads, rows, epoch.plan, reserved)
+        return self._start(epoch, read, due)
 
-    def _start(
-        self,
-        epoch: Epoch,
-        pieces: NDArray[np.void],
-        vectors: list[NDArray[np.void]],
-        places: NDArray[Any],
-        heads: NDArray[np.int32],
-        rows: NDArray[np.void],
-        due: NDArray[Any],
-        reserved: int = 0,
-        count: int = 1,
-    ) -> Read:
+    def _start(self, epoch: Epoch, read: Read, due: NDArray[Any]) -> Read:
+        """Start a read that loads the `due` samples of an epoch, and perhaps others."""
         self._caching.on_read_started(epoch.number, self._epochs.lives)
         epoch.states.start(due)
-        others = self._early.start(places, epoch) if self._early is not None and epoch.plan.shares else []
-        self._last += 1
-        self.under_way.waits[self._last] = Waits(epoch, others)
-        return self._begin(Read(self._last, pieces, vectors, places, heads, rows, epoch.plan, reserved, count))
+        others = self._early.start(read.places, epoch) if self._early is not None and epoch.plan.shares else []
+        self.waits[read.number] = Waits(epoch, others)
+        return self._begin(read)
 
     def _begin(self, read: Read) -> Read:
-        self.under_way.add(read)
+        self.under_way += read.count
         cached = read.pieces["cached"]
         if cached.any():
             self._counters.cache.add_started(read.pieces[cached])
@@ -347,8 +372,3 @@ class Reads:
 def reserved(residents: Residents, remote_pages: int) -> int:
     """Return the pages that remain free for samples of other nodes, which may fill `remote_pages`."""
     return max(0, remote_pages - int(residents.sent_pages.sum())) if remote_pages else 0
-
-
-def free_pages(residents: Residents, remote_pages: int) -> int:
-    """Return the pages that reads may take now."""
-    return max(0, residents.pool.allocator.free - reserved(residents, remote_pages))

@@ -18,8 +18,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from brand.node.decide.sharing.joins import JobJoins
+from brand.node.decide.state.epoch_table import EpochTable, Key
 from brand.node.decide.state.features import Feature
-from brand.node.decide.state.lives import EpochTable, Key
 from brand.node.decide.state.members import Members
 from brand.node.decide.state.runs import Run, Runs
 from brand.node.wire.numbers import FIRST_NODE, NodeNumber, RunNumber

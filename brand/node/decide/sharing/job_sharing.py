@@ -29,14 +29,13 @@ from brand.node.decide.epochs.epochs import Epochs, draws_before
 from brand.node.decide.epochs.pacing import Pacing
 from brand.node.decide.sharing.consensus import JoinConsensus
 from brand.node.decide.sharing.joins import JobJoins, Pacemakers
-from brand.node.decide.state.draw import Draw
 from brand.node.decide.state.epoch import Epoch, reached, readable
+from brand.node.decide.state.epoch_table import ActiveEpoch, Draw, EpochTable, Key
 from brand.node.decide.state.features import Feature
-from brand.node.decide.state.lives import ActiveEpoch, EpochTable, Key
+from brand.node.decide.state.instructions import Read, Refuse
 from brand.node.decide.state.members import Members
 from brand.node.decide.state.runs import Runs
 from brand.node.decide.state.states import HELD
-from brand.node.decide.state.tasks import Read, Refuse
 from brand.node.memory.residents import Residents
 from brand.node.wire.numbers import RunNumber
 from brand.orders.base.joins import Joins
@@ -209,7 +208,7 @@ class JobSharing(Reprs, shows="joins lockstep consensus"):
 
     def __init__(self, residents: Residents, epochs: Epochs, members: Members) -> None:
         runs, lives, pacing = epochs.runs, epochs.lives, epochs.pacing
-        self._plans = epochs.plans
+        self._epochs = epochs
         self.pacemakers = Pacemakers(runs, lives, pacing)
         self.joins = JobJoins(epochs, self.pacemakers, len(residents.pages_of), alone=members.nodes == 1)
         self.lockstep = Lockstep(runs, lives, pacing, self.pacemakers)
@@ -221,5 +220,5 @@ class JobSharing(Reprs, shows="joins lockstep consensus"):
     def learn(self, key: Key, said: Joins) -> Joins:
         """Take the joins that a client knows of an epoch. Return those that this node knows. Raises `UsageError`."""
         if self.consensus.learn(key, said):
-            self._plans.remake(key)
+            self._epochs.remake_plan(key)
         return self.consensus.known(key)

@@ -19,7 +19,7 @@ from brand.node.decide.peers.announcements import Announcements, as_client
 from brand.node.decide.peers.peers import PeerTable
 from brand.node.decide.sharing.consensus import JoinConsensus
 from brand.node.decide.sharing.joins import JobJoins
-from brand.node.decide.state.lives import Key
+from brand.node.decide.state.epoch_table import Key
 from brand.node.wire.numbers import NodeNumber, RunNumber
 from brand.node.wire.peer_messages import EpochReleased, JoinVote, LeadingOffset, Vote
 from brand.reprs import Reprs
@@ -61,7 +61,7 @@ class JoinAnnouncements(Reprs, shows="_told _owed _drawn"):
             return
         key = number, joining.epoch
         if leading.on_vote(node, key, joining, now_s):
-            self._epochs.plans.remake(key)
+            self._epochs.remake_plan(key)
         if joining.asks or (leading.vote(key).committed and not joining.said.committed):
             self._told[node].pop(key, None)
             self._owed[node].add(key)

@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 from brand.errors import UsageError
 from brand.node.decide.epochs.epochs import Epochs
 from brand.node.decide.epochs.pacing import Pacing
-from brand.node.decide.state.division import Division
+from brand.node.decide.state.epoch import Division
+from brand.node.decide.state.epoch_table import EpochTable, Key
 from brand.node.decide.state.features import NO_JOINS, Feature
-from brand.node.decide.state.lives import EpochTable, Key
 from brand.node.decide.state.runs import Runs
 from brand.node.wire.numbers import RunNumber
 from brand.orders.base.joins import LEAST_PACE, MAX_LAP, MOST, MOST_PACE, Join, Joins, alone

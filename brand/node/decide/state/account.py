@@ -17,10 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.errors import UsageError
-from brand.node.decide.state.division import Division
+from brand.node.decide.state.epoch import Division
 from brand.node.wire.drawing import Drawer
 from brand.node.wire.messages import UNTOLD
 from brand.node.wire.numbers import ClientNumber
+from brand.reprs import Reprs
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ class LeftOut:
         )
 
 
-class Account:
+class Account(Reprs, shows="_drawn _numbers repeated"):
     """The training process that drew each position of an epoch, and the progress of each worker."""
 
     def __init__(self, division: Division) -> None:
@@ -53,9 +54,7 @@ class Account:
         self._drawn = np.zeros(division.samples, np.uint8)
         """Number of the training process that first drew each position, shape (samples,). 0 if it was not drawn."""
         self._numbers: dict[int, int] = {}
-        """Numbers of training processes by process id, counted from 1. The 255th and all later processes share number
-        255.
-        """
+        """Numbers of training processes by process id, from 1. The 255th and all later processes share number 255."""
         self._last: dict[int, dict[int, dict[int, int]]] = {}
         """The last position of each worker, by rank and training process."""
         self._workers: dict[int, int] = {}
@@ -67,15 +66,10 @@ class Account:
         self.repeated = 0
         """Number of positions that one training process drew after another process had drawn them."""
 
-    def __repr__(self) -> str:
-        processes, drawn = len(self._numbers), np.count_nonzero(self._drawn)
-        return f"Account({drawn:,} of {len(self._drawn):,} positions drawn by {processes}, {self.repeated:,} repeated)"
-
     def note(self, drawer: Drawer, positions: NDArray[np.int64]) -> None:
         """Record the positions that a process draws.
 
-        Positions that a process repeats itself do not count as repeated, because a sampler repeats some to fill up an
-        epoch.
+        Positions that a process repeats itself do not count as repeated: a sampler repeats some to fill up an epoch.
         """
         number = self._numbers.setdefault(drawer.training, min(255, len(self._numbers) + 1))
         by = self._drawn[positions]
@@ -138,7 +132,7 @@ class Account:
         return LeftOut(missing, passed, skipped, tuple(ranks)) if missing else None
 
 
-class Conduct:
+class Conduct(Reprs, shows="_trainings _fault"):
     """Check of the draws of a run's training processes. Messages for the user are appended to `notices`."""
 
     def __init__(self, notices: list[str]) -> None:
@@ -149,9 +143,6 @@ class Conduct:
         self._fault: str | None = None
         """Why the server refuses draws. None if it does not."""
         self._told_of_repeats = False
-
-    def __repr__(self) -> str:
-        return f"Conduct(processes {sorted(self._trainings)}, fault {self._fault!r})"
 
     def on_begin(self, drawer: Drawer | None, processes: int, *, again: bool) -> None:
         """Note that a training process begins an epoch, and that `processes` processes draw for one rank.

@@ -68,8 +68,7 @@ class Follow:
         return self.ahead is not None and self.ahead.foresee(self.epoch)
 
     def held(self, plan: EpochPlan, shelf: CacheContents, size_of: NDArray[Any], seed: int) -> NDArray[np.bool_]:
-        """Return a mask of the samples that have a place, shape (samples,). `size_of` is 0 for those that cannot have
-        one.
+        """Return a mask of the samples that have a place, shape (samples,). `size_of` is 0 if a sample cannot have one.
 
         Samples that the folder holds and no rank draws again come last. They are evicted only if their space is needed.
         """
@@ -114,9 +113,7 @@ class ChooseCached:
 
     @property
     def since(self) -> int | None:
-        """Number of the epoch whose first read begins the eviction of other samples from the folder. None if none are
-        evicted.
-        """
+        """Number of the epoch whose first read begins the eviction of other samples. None if none are evicted."""
         return None if self.follow is None or self.follow.way == "coming" else self.follow.number
 
     @property

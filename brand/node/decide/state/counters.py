@@ -37,11 +37,9 @@ class DrawCounters:
     """Seconds of `wait_s` for plans, for ranks that had not begun, and for jobs that share."""
 
     def waits_by_cause(self) -> dict[str, float]:
-        """Return the seconds that draws waited, by cause."""
         return {cause: getattr(self, f"{cause}_wait_s") for cause in Held._fields}
 
     def add_drawn(self, samples: int) -> None:
-        """Count samples that a client draws."""
         self.draws += samples
 
     def add_taken(self, samples: int) -> None:
@@ -51,11 +49,9 @@ class DrawCounters:
         self.direct_hits += samples
 
     def add_waiting(self, samples: int) -> None:
-        """Count the samples of a draw that waits."""
         self.waited += samples
 
     def add_answered(self, from_memory: int, direct: int, wait_s: float, held: Held = NOT_HELD) -> None:
-        """Count the samples of a draw that is answered, and add its wait in seconds."""
         self.from_memory += from_memory
         self.direct += direct
         self.wait_s += wait_s
@@ -76,22 +72,14 @@ class ReadCounters:
     """Samples that these reads loaded into memory: `buffered / read_samples` is the mean read utilisation."""
     failed_reads: int = 0
 
-    def add_started(self, pieces: NDArray[np.void]) -> None:
-        """Count reads that begin: pieces of dtype `PIECE`."""
-        self.reads += len(pieces)
-        self.read_bytes += int(pieces["size"].sum())
-        self.read_samples += int(pieces["span"].sum())
-        self.buffered += int(pieces["samples"].sum())
-
-    def remove_left(self, pieces: NDArray[np.void]) -> None:
-        """Uncount pieces of begun reads that were not read, because the page cache holds them."""
-        self.reads -= len(pieces)
-        self.read_bytes -= int(pieces["size"].sum())
-        self.read_samples -= int(pieces["span"].sum())
-        self.buffered -= int(pieces["samples"].sum())
+    def add_started(self, pieces: NDArray[np.void], times: int = 1) -> None:
+        """Count reads that begin: pieces of dtype `PIECE`. `times` is -1 to uncount them."""
+        self.reads += times * len(pieces)
+        self.read_bytes += times * int(pieces["size"].sum())
+        self.read_samples += times * int(pieces["span"].sum())
+        self.buffered += times * int(pieces["samples"].sum())
 
     def add_failed(self, reads: int) -> None:
-        """Count reads that failed or could not begin."""
         self.failed_reads += reads
 
 
@@ -115,30 +103,24 @@ class NodeCounters:
     """Late samples that this node's storage does not have, and that this node requested from their owners by index."""
 
     def add_sent(self, samples: int, size: int) -> None:
-        """Count samples that this node sends, `size` bytes in total."""
         self.sent += samples
         self.sent_bytes += size
 
     def add_received(self, samples: int, size: int) -> None:
-        """Count samples that have arrived, `size` bytes in total."""
         self.received += samples
         self.received_bytes += size
 
     def add_requested(self, samples: int, *, on_demand: bool) -> None:
-        """Count samples that this node requests from an owner: as the plan foresees, or because a draw waits
-        (`on_demand`).
-        """
+        """Count samples that this node requests from an owner: as planned, or because a draw waits (`on_demand`)."""
         if on_demand:
             self.on_demand += samples
         else:
             self.requests += samples
 
     def add_late(self, samples: int) -> None:
-        """Count samples that this node no longer waits for."""
         self.timeouts += samples
 
     def add_fetched(self, samples: int) -> None:
-        """Count samples that this node requests from an owner by index."""
         self.remote_reads += samples
 
 
@@ -159,15 +141,12 @@ class CacheCounters:
         self.read_bytes += int(pieces["size"].sum())
 
     def add_written(self, size: int) -> None:
-        """Count written samples, `size` bytes in total."""
         self.written_bytes += size
 
     def add_lost(self, samples: int) -> None:
-        """Count samples that can no longer be read."""
         self.bad += samples
 
     def to_json(self) -> dict[str, int]:
-        """Return the counters as plain values."""
         return asdict(self)
 
 

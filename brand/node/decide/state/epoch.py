@@ -6,22 +6,134 @@ node (`outgoing`). If a rank of this node draws a sample of another node, its ow
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.node.decide.state.division import Division
-from brand.node.decide.state.limits import SampleLimits
-from brand.node.decide.state.members import Owners
-from brand.node.decide.state.progress import EpochProgress
-from brand.node.decide.state.read_queue import ReadQueue
-from brand.node.decide.state.states import COMING, DUE, UNWANTED, SampleStates
+from brand.node.decide.state.members import Owners, SampleLimits
+from brand.node.decide.state.states import COMING, DUE, UNWANTED, ReadQueue, SampleStates
 from brand.node.wire.numbers import NodeNumber
 from brand.orders.base.plan import EpochPlan, PeerRequests, read_of_sample
 from brand.orders.base.random import blocks
+from brand.reprs import Reprs
+
+
+@dataclass(frozen=True, slots=True)
+class Division:
+    """Positions `start` to `samples` - 1, divided among ranks.
+
+    Ranks draw in turn. With `locality`, each rank first takes samples that its own node owns.
+    """
+
+    samples: int
+    start: int = 0
+    replicas: int = 1
+    batch: int = 0
+    """Samples of a batch of each rank, with `locality`. 0 if the ranks draw in turn."""
+    rank_at: NDArray[Any] | None = None
+    """Rank of each position from `start` on, with `locality`."""
+
+    def positions(self, rank: int) -> NDArray[np.int64]:
+        if self.rank_at is None:
+            return np.arange(self.start + rank, self.samples, self.replicas, dtype=np.int64)
+        return self.start + np.flatnonzero(self.rank_at == rank)
+
+    def parts(self, rank: int, first: int = 0) -> Iterator[NDArray[np.int64]]:
+        """Yield the positions of a rank from position `first` on, a block at a time."""
+        for part in blocks(self.samples - self.start):
+            if self.rank_at is None:
+                begin = part.start + (rank - part.start) % self.replicas
+                positions = np.arange(begin, part.stop, self.replicas, dtype=np.int64)
+            else:
+                positions = part.start + np.flatnonzero(self.rank_at[part] == rank)
+            yield (positions + self.start)[np.searchsorted(positions, first - self.start) :]
+
+    def at(self, values: NDArray[Any], rank: int, last: int) -> NDArray[Any]:
+        """Return the values at the positions of a rank up to `last`, ascending. `values` has the shape (samples,)."""
+        if self.rank_at is None:
+            return values[self.start + rank : last + 1 : self.replicas]
+        values = values[self.start : last + 1]
+        found: NDArray[Any] = values[self.rank_at[: len(values)] == rank]
+        return found
+
+    def rank_of(self, position: int) -> int:
+        """Return the rank that draws a position. Before `start` and past the end, ranks count as drawing in turn."""
+        if self.rank_at is None or not self.start <= position < self.samples:
+            return (position - self.start) % self.replicas
+        return int(self.rank_at[position - self.start])
+
+    def ranks_of(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the rank that draws each position, by the rule of `rank_of`."""
+        ranks = (positions - self.start) % self.replicas
+        if self.rank_at is not None:
+            inside = (positions >= self.start) & (positions < self.samples)
+            ranks[inside] = self.rank_at[positions[inside] - self.start]
+        return ranks
+
+    def same_division(self, other: Division) -> bool:
+        """Return whether both divide the positions among equally many ranks in the same way."""
+        return (self.replicas, self.batch) == (other.replicas, other.batch)
+
+    def same_as(self, other: Division) -> bool:
+        """Return whether both divide the positions in the same way, and begin at the same position."""
+        return self.start == other.start and self.same_division(other)
+
+
+class EpochProgress(Reprs, shows="drawn sent total start"):
+    """Counts of one epoch, and the highest position that each rank has asked for."""
+
+    def __init__(self, start: int) -> None:
+        self.start = start
+        """Position before which no rank asks any more."""
+        self.drawn = 0
+        """Samples that ranks of this node have drawn."""
+        self.sent = 0
+        """Samples that this node has sent to other nodes, or will not send."""
+        self.total = 0
+        """Samples that ranks of this node will draw in all, or this node will send."""
+        self._asked: dict[int, int] = {}
+        """The highest position that each rank has asked for."""
+        self.elsewhere: dict[NodeNumber, int] = {}
+        """Position before which the ranks of each other node have asked for all, as that node reports."""
+
+    @property
+    def half_done(self) -> bool:
+        return 2 * (self.drawn + self.sent) >= self.total
+
+    def expect(self, samples: int) -> None:
+        """Add samples that will be drawn at this node or sent from it. Removes some if `samples` is below 0."""
+        self.total += samples
+
+    def add_drawn(self, rank: int, positions: NDArray[np.int64]) -> None:
+        self._asked[rank] = max(self._asked.get(rank, -1), int(positions.max()))
+        self.drawn += len(positions)
+
+    def add_sent(self, samples: int) -> None:
+        self.sent += samples
+
+    def learn_elsewhere(self, node: NodeNumber, front: int) -> None:
+        """Record the progress that a node reports for its ranks."""
+        self.elsewhere[node] = front
+
+    def skip_to(self, position: int) -> None:
+        """Record a position before which no rank asks any more."""
+        self.start = max(self.start, position)
+
+    def front(self, ranks: Iterable[int]) -> int:
+        """Return the position before which these ranks have asked for all that they will ask for."""
+        return min((self._asked.get(rank, self.start - 1) + 1 for rank in ranks), default=self.start)
+
+    def everywhere(self, here: Sequence[int]) -> int:
+        """Return the position before which all ranks have asked, those of this node (`here`) and of other nodes."""
+        own = [self.front(here)] if here or not self.elsewhere else []
+        return min([*own, *self.elsewhere.values()])
+
+    def last(self, rank: int) -> int:
+        """Return the highest position that a rank has asked for. `start` if it has asked for none."""
+        return self._asked.get(rank, self.start)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +151,9 @@ class ToSend(Protocol):
 
     def front(self, samples: int) -> int:
         """Return the position before which nothing more will be sent. `samples` if nothing at all will be sent."""
-        ...
 
 
-class Epoch:
+class Epoch(Reprs, shows="number progress states reads"):
     """The progress of one epoch.
 
     `number` distinguishes it from the same epoch after a restart. `requests` is the plan's table of this node's
@@ -73,16 +184,12 @@ class Epoch:
         self.lost = set(setting.unreachable())
         """Nodes that were lost at some time. This node no longer sends them the planned requests."""
 
-    def __repr__(self) -> str:
-        return f"Epoch({self.number}: {self.progress!r}, {self.states!r}, {self.reads!r})"
-
     @property
     def here(self) -> list[int]:
         """Ranks that draw at this node."""
         return [rank for rank, node in self.ranks.items() if node == self._setting.owners.node]
 
     def owner_of(self, places: NDArray[Any]) -> NDArray[np.int32]:
-        """Return the node that owns each place."""
         return self._setting.owners.of(places)
 
     def decides(self, positions: NDArray[np.int64]) -> bool:
@@ -99,8 +206,7 @@ class Epoch:
     def expect(
         self, ranks: Mapping[int, NodeNumber], fronts: Mapping[int, int], read_of: NDArray[Any] | None = None
     ) -> None:
-        """Add ranks that draw, each at its node. `fronts` has the position before which a rank has drawn all its
-        positions.
+        """Add ranks that draw, each at its node. `fronts`: position before which a rank has drawn all its positions.
 
         `read_of` is `read_of_sample(plan)` if the caller has it.
         """
@@ -142,7 +248,8 @@ class Epoch:
     def replace_plan(self, plan: EpochPlan, read_of: NDArray[Any]) -> None:
         """Replace the plan by one that begins with the same draws, as far as ranks have asked."""
         self.plan, self.reads = plan, ReadQueue(plan)
-        self.reads.fill(self.states, read_of, self.mine)
+        for _ in self.reads.filling(self.states, read_of, self.mine):
+            pass
 
     def to_send(self, node: NodeNumber) -> NDArray[np.int64]:
         """Return the positions that the ranks of a node draw and whose samples this node can send to it, ascending."""
@@ -174,9 +281,7 @@ class Epoch:
         self.states.forget(places[self.owner_of(places) == node])
 
     def expect_again(self, node: NodeNumber, present: Callable[[NDArray[Any]], NDArray[np.bool_]]) -> None:
-        """Expect samples of a node that is reachable again, except those that ranks of this node have asked for
-        already.
-        """
+        """Expect samples of a node that is reachable again, except those that ranks of this node have asked for."""
         can = ~self._setting.limits.too_large(self._setting.owners.node)
         for rank in self.here:
             places = _drawn_by(self, rank, self.front())
@@ -188,9 +293,7 @@ class Epoch:
         return self.progress.front(self.here)
 
     def skipped_before(self, waiting: Iterable[NDArray[np.int64]]) -> int:
-        """Return the position before which no rank asks and nothing is sent. `waiting`: the positions of draws that
-        wait.
-        """
+        """Return the position before which no rank asks and nothing is sent. `waiting`: positions of waiting draws."""
         samples = len(self.plan.sample_of)
         fronts = {rank: self.progress.last(rank) for rank in self.here}
         lowest: dict[int, int] = {}
@@ -214,8 +317,10 @@ class Epoch:
 
 
 def reached(epoch: Epoch) -> float:
-    """Estimate the position that the draws of an epoch have reached."""
-    return epoch.progress.reached(len(epoch.plan.sample_of))
+    """Estimate the position that the draws of an epoch have reached, from the fraction of this node's work done."""
+    progress, draws = epoch.progress, len(epoch.plan.sample_of)
+    done = progress.drawn + progress.sent
+    return progress.start + (done * (draws - progress.start) / progress.total if progress.total else 0)
 
 
 def to_read(epoch: Epoch, places: NDArray[Any]) -> NDArray[np.bool_]:

@@ -9,35 +9,40 @@ plain run on one node has none. Server-side decoding has a protocol of its own (
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.node.decide.state.division import Division
-from brand.node.decide.state.draw import Draw
-from brand.node.decide.state.epoch import Epoch, EpochSetting
-from brand.node.decide.state.lives import ActiveEpoch, Key, PlanReady
-from brand.node.decide.state.tasks import Read, Refuse
+from brand.node.decide.state.epoch import Division, Epoch, EpochSetting
+from brand.node.decide.state.epoch_table import ActiveEpoch, Draw, Key, PlanReady
+from brand.node.decide.state.instructions import Read, Refuse
 from brand.node.memory.residents import Shelved
 from brand.node.wire.messages import NO_CHAINS, Chains
 from brand.node.wire.numbers import ClientNumber, RunNumber
 from brand.orders.base.joins import Join
 from brand.orders.order import Order
+from brand.reprs import Reprs
 
 if TYPE_CHECKING:
     from brand.node.memory.decoded import PreparedMemory
+
+_P = ParamSpec("_P")
+_Result = TypeVar("_Result")
+_Combined = TypeVar("_Combined")
 
 NO_JOINS: Final = "joins of an order that has none"
 NOT_ONLINE: Final = "the order of a run that does not grow"
 """Why the server refuses a client that sends data of a feature that its order does not use."""
 
 
-class EpochFeature:
-    """Takes part in the stages of epochs (`epochs`), and in the choice of cached samples."""
+class Feature:
+    """A feature that is on. Each hook does nothing unless the feature overrides it."""
+
+    # -- stages of epochs (`epochs`), and the choice of cached samples ------------------------------------------------
 
     def begin(self, key: Key) -> None:
         """Note that a rank begins an epoch."""
@@ -81,9 +86,7 @@ class EpochFeature:
         """Return the number of samples that memory must hold for jobs that follow the job of this order."""
         return 0.0
 
-
-class DrawFeature:
-    """Takes part in answering draws (`draws`)."""
+    # -- answers to draws (`draws`) -----------------------------------------------------------------------------------
 
     def ask(self, key: Key, positions: NDArray[np.int64], now_s: float) -> None:
         """Note that a client asks for positions of an epoch, or has copied them itself. Raises `UsageError`."""
@@ -114,9 +117,7 @@ class DrawFeature:
         """Return facts about the job that draws an epoch, for statistics."""
         return {}
 
-
-class LoopFeature:
-    """Takes part in the steps of the loop (`node_state`)."""
+    # -- steps of the loop (`node_state`) -----------------------------------------------------------------------------
 
     @property
     def hurries(self) -> bool:
@@ -136,38 +137,52 @@ class LoopFeature:
         yield from ()
 
 
-class Feature(EpochFeature, DrawFeature, LoopFeature):
-    """A feature that is on."""
+def _combined(
+    hook: Callable[Concatenate[Any, _P], _Result], combine: Callable[[Iterator[_Result]], _Combined]
+) -> Callable[Concatenate[Any, _P], _Combined]:
+    """Return a hook that consults each feature that is on, and combines the results."""
+    name = hook.__name__
+
+    def consult(self: Features, /, *args: _P.args, **more: _P.kwargs) -> _Combined:
+        return combine(getattr(each, name)(*args, **more) for each in self._on)
+
+    return consult
 
 
-class _All(Feature):
-    """All features that are on, consulted in the order in which they were turned on."""
+def _every(results: Iterator[object]) -> None:
+    for _ in results:
+        pass
+
+
+class Features(Feature, Reprs, shows="_on"):
+    """All features that are on, consulted in the order in which they were turned on. A plain run has none."""
 
     def __init__(self) -> None:
         self._on: list[Feature] = []
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._on})"
 
     def turn_on(self, feature: Feature) -> None:
         """Consult a feature from now on, after the others."""
         self._on.append(feature)
 
-
-class _OfEpochs(_All):
-    def begin(self, key: Key) -> None:
-        for each in self._on:
-            each.begin(key)
-
-    def forget_runs(self) -> None:
-        for each in self._on:
-            each.forget_runs()
-
-    def is_over(self, key: Key) -> bool:
-        return any(each.is_over(key) for each in self._on)
-
-    def joined(self, key: Key) -> tuple[Join, ...]:
-        return tuple(join for each in self._on for join in each.joined(key))
+    begin = _combined(Feature.begin, _every)
+    forget_runs = _combined(Feature.forget_runs, _every)
+    is_over = _combined(Feature.is_over, any)
+    joined = _combined(Feature.joined, lambda joins: tuple(chain.from_iterable(joins)))
+    rejoins = _combined(Feature.rejoins, chain.from_iterable)
+    wants = _combined(Feature.wants, any)
+    is_committed = _combined(Feature.is_committed, all)
+    make = _combined(Feature.make, lambda made: next((epoch for epoch in made if epoch is not None), None))
+    held_for_followers = _combined(Feature.held_for_followers, lambda samples: sum(samples))
+    ask = _combined(Feature.ask, _every)
+    request = _combined(Feature.request, _every)
+    chase = _combined(Feature.chase, lambda asked: any(list(asked)))  # each has to ask
+    is_agreed = _combined(Feature.is_agreed, all)
+    is_held_back = _combined(Feature.is_held_back, any)
+    on_drawn = _combined(Feature.on_drawn, _every)
+    answer = _combined(Feature.answer, lambda numbers: sum(numbers))
+    facts = _combined(Feature.facts, lambda facts: dict(chain.from_iterable(each.items() for each in facts)))
+    step = _combined(Feature.step, _every)
+    refusals = _combined(Feature.refusals, chain.from_iterable)
 
     def joins(self, key: Key, now_s: float) -> tuple[Join, ...] | None:
         found: tuple[Join, ...] = ()
@@ -178,58 +193,8 @@ class _OfEpochs(_All):
             found += joins
         return found
 
-    def rejoins(self, now_s: float, bridge: int) -> Iterator[tuple[Key, tuple[Join, ...]]]:
-        return chain.from_iterable(each.rejoins(now_s, bridge) for each in self._on)
-
-    def wants(self, key: Key, joins: Sequence[Join]) -> bool:
-        return any(each.wants(key, joins) for each in self._on)
-
     def take_plan(self, key: Key, joins: tuple[Join, ...], *, live: bool) -> bool:
         return any(each.take_plan(key, joins, live=live) for each in self._on if each.wants(key, joins))
-
-    def is_committed(self, key: Key) -> bool:
-        return all(each.is_committed(key) for each in self._on)
-
-    def make(self, key: Key, ready: PlanReady, division: Division, number: int, setting: EpochSetting) -> Epoch | None:
-        made = (each.make(key, ready, division, number, setting) for each in self._on)
-        return next((epoch for epoch in made if epoch is not None), None)
-
-    def held_for_followers(self, order: Order, runs: set[RunNumber]) -> float:
-        return sum(each.held_for_followers(order, runs) for each in self._on)
-
-
-class Features(_OfEpochs):
-    """All features that are on, consulted in the order in which they were turned on. A plain run has none."""
-
-    def ask(self, key: Key, positions: NDArray[np.int64], now_s: float) -> None:
-        for each in self._on:
-            each.ask(key, positions, now_s)
-
-    def request(self, epoch: Epoch, positions: NDArray[np.int64]) -> None:
-        for each in self._on:
-            each.request(epoch, positions)
-
-    def chase(self, epoch: Epoch, draw: Draw, now_s: float) -> bool:
-        asked = False
-        for each in self._on:
-            asked |= each.chase(epoch, draw, now_s)
-        return asked
-
-    def is_agreed(self, draw: Draw, now_s: float) -> bool:
-        return all(each.is_agreed(draw, now_s) for each in self._on)
-
-    def is_held_back(self, draw: Draw, now_s: float) -> bool:
-        return any(each.is_held_back(draw, now_s) for each in self._on)
-
-    def on_drawn(self, key: Key) -> None:
-        for each in self._on:
-            each.on_drawn(key)
-
-    def answer(self, key: Key) -> int:
-        return sum(each.answer(key) for each in self._on)
-
-    def facts(self, key: Key, now_s: float) -> dict[str, Any]:
-        return {name: value for each in self._on for name, value in each.facts(key, now_s).items()}
 
     @property
     def hurries(self) -> bool:
@@ -239,13 +204,6 @@ class Features(_OfEpochs):
     def waited_for(self) -> bool:
         return any(each.waited_for for each in self._on)
 
-    def step(self, now_s: float, bridge: int) -> None:
-        for each in self._on:
-            each.step(now_s, bridge)
-
-    def refusals(self, now_s: float) -> Iterator[Refuse]:
-        return chain.from_iterable(each.refusals(now_s) for each in self._on)
-
 
 class EarlyReads(Protocol):
     """Lets one read serve several jobs (`reads`)."""
@@ -253,23 +211,18 @@ class EarlyReads(Protocol):
     @property
     def may_give_back(self) -> bool:
         """Whether jobs may hold samples that can be freed, so that a search is worth its time."""
-        ...
 
     def start(self, places: NDArray[Any], read_for: Epoch) -> list[tuple[Epoch, NDArray[Any]]]:
         """Have other epochs wait for a read, too. Return these epochs, each with the places that it waits for."""
-        ...
 
     def on_read(self, read: Read, others: Sequence[tuple[Epoch, NDArray[Any]]], lost: NDArray[Any]) -> None:
         """Give the other epochs the samples of a read, except those at the places `lost`."""
-        ...
 
     def lead(self, key: Key, live: ActiveEpoch, deadline: NDArray[Any] | int, now_s: float) -> Any:
         """Return the number of draws before a deadline of an epoch, in draws of the fastest job that shares with it."""
-        ...
 
     def give_back(self, pages: int, now_s: float, beyond: float) -> bool:
         """Free at least `pages` of samples that are drawn later than in `beyond` draws. Return whether any were."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,16 +246,12 @@ class Decodes(Protocol):
     @property
     def memory(self) -> PreparedMemory:
         """Memory of the decoded samples."""
-        ...
 
     def waits(self, client: ClientNumber, run: RunNumber, places: NDArray[Any]) -> bool:
         """Return whether a draw of these places waits for one of them to be decoded."""
-        ...
 
     def facts(self) -> dict[str, Any]:
         """Return counters and memory use, as plain values."""
-        ...
 
     def take(self, draw: Draw, epoch: Epoch, here: NDArray[Any]) -> DecodedSamples:
         """Return the decoded samples for a draw that found the samples `here` in memory."""
-        ...

@@ -9,7 +9,7 @@ from typing import Final
 
 from brand.errors import UsageError
 from brand.node.decide.state.account import Conduct
-from brand.node.decide.state.division import Division
+from brand.node.decide.state.epoch import Division
 from brand.node.wire.drawing import Begin
 from brand.node.wire.numbers import ClientNumber, NodeNumber, RunNumber
 from brand.orders.order import Order
@@ -42,7 +42,7 @@ class Run:
     """Readers by client and None. Another node has a reader for each epoch of its ranks, by client and epoch."""
     homes: dict[tuple[int, int], NodeNumber] = field(default_factory=dict)
     """The node at which each rank has last begun an epoch, by (rank, replicas). The rank may have left since."""
-    brought: int = 0
+    loaded: int = 0
     """Samples that its own reads have loaded into memory."""
     served: int = 0
     """Samples of this node that ranks have drawn here or that were sent to other nodes."""
@@ -52,15 +52,12 @@ class Run:
     """Epochs that all ranks have begun in the same way as the ranks of this node. Some may have gone on since."""
 
     def add_loaded(self, samples: int) -> None:
-        """Count samples that a read of the run has loaded into memory."""
-        self.brought += samples
+        self.loaded += samples
 
     def add_served(self, samples: int) -> None:
-        """Count samples of this node that were drawn or sent."""
         self.served += samples
 
     def add_drawn(self, samples: int) -> None:
-        """Count samples that ranks of this node have drawn."""
         self.drawn += samples
 
     def add_client(self, client: ClientNumber, tag: int | None, turn: int | None) -> None:
@@ -99,15 +96,11 @@ class Run:
         return [reader.begin for reader in self.readers.values() if reader.epoch == epoch]
 
     def agreed_on(self, epoch: int, node: NodeNumber) -> bool:
-        """Return whether all ranks have begun an epoch as the ranks of this node have, or this node has no rank in
-        it.
-        """
+        """Return whether all ranks have begun an epoch as those of this node have, or this node has no rank in it."""
         return epoch in self.agreed or all(begin.node != node for begin in self.begins(epoch))
 
     def conflict(self, node: NodeNumber) -> str | None:
-        """Return the reason if other ranks have begun an epoch in another way than those of this node. None if there
-        are none.
-        """
+        """Return how other ranks have begun an epoch in another way than those of this node. None if none have."""
         for epoch in {reader.epoch for reader in self.readers.values()}:
             begins = self.begins(epoch)
             for mine in [begin for begin in begins if begin.node == node]:
@@ -135,17 +128,13 @@ def _complete(begin: Begin, begins: list[Begin]) -> bool:
     return len({rank for other in begins if other.same_as(begin) for rank in other.ranks}) >= begin.replicas
 
 
-def _meet_nothing(order: Order) -> None:
-    del order
-
-
 class Runs(UserDict[RunNumber, Run]):
     """The runs of a server, by number. No number is used twice."""
 
     def __init__(self, samples: int, chunk_size: int) -> None:
         super().__init__()
         self._sizes, self._last = (samples, chunk_size), 0
-        self._meets: Callable[[Order], None] = _meet_nothing
+        self._meets: Callable[[Order], object] = lambda _: None
         self._notices: list[str] = []
 
     def call_for_orders(self, meets: Callable[[Order], None]) -> None:
@@ -159,11 +148,9 @@ class Runs(UserDict[RunNumber, Run]):
         return notices
 
     def notice(self, text: str) -> None:
-        """Add a message for the user."""
         self._notices.append(text)
 
     def knows(self, client: ClientNumber, run: RunNumber) -> bool:
-        """Return whether a client has registered the run of this number."""
         return run in self and client in self[run].clients
 
     def order_by_tag(self, name: str, tag: int | None) -> Order:

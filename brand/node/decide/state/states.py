@@ -18,10 +18,15 @@ arrive, unless the sample's own read begins meanwhile. An empty cell is a transi
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
+
+from brand.orders.base.dtypes import PackedMask, index_dtype
+from brand.orders.base.plan import EpochPlan
+from brand.orders.base.random import blocks
 
 GONE, UNWANTED, HELD, DUE, COMING, EARLY = range(6)
 _NEVER: Final = 255
@@ -38,6 +43,10 @@ _REQUEUE: Final = np.array([_NEVER, _NEVER, DUE, _NEVER, _NEVER, _NEVER], np.uin
 
 Places = NDArray[np.integer[Any]]
 Mask = NDArray[np.bool_]
+FOUND: Final = 1 << 13
+"""Reads that the queue scans at a time to find the next ones."""
+PASSED: Final = 256
+"""Reads that the queue scans at a time to find the next one that it does not skip."""
 
 
 class SampleStates:
@@ -76,19 +85,15 @@ class SampleStates:
     # -- transitions -------------------------------------------------------------------------------------------------
 
     def expect(self, places: Places) -> None:
-        """Expect these samples, since a rank will draw them."""
         self._change(places, _EXPECT)
 
     def start(self, places: Places) -> None:
-        """Note that the reads of these samples have begun, or that their owner was asked for them."""
         self._change(places, _START)
 
     def start_early(self, places: Places) -> None:
-        """Note that a read for other samples has begun that also reads these."""
         self._change(places, _START_EARLY)
 
     def mark_present(self, places: Places) -> None:
-        """Note that these samples are in memory already."""
         self._change(places, _MARK_PRESENT)
 
     def mark_arrived(self, places: Places) -> Mask:
@@ -96,7 +101,6 @@ class SampleStates:
         return np.equal(self._change(places, _MARK_ARRIVED)[1], HELD)
 
     def mark_failed(self, places: Places) -> None:
-        """Note that the bytes of these samples will not arrive this way."""
         self._change(places, _MARK_FAILED)
 
     def release(self, places: Places | slice) -> Mask:
@@ -104,11 +108,9 @@ class SampleStates:
         return np.equal(self._change(places, _RELEASE)[0], HELD)
 
     def forget(self, places: Places) -> None:
-        """Stop waiting for samples whose bytes were lost on their way."""
         self._change(places, _FORGET)
 
     def requeue(self, places: Places) -> None:
-        """Free the memory of these samples, and read them again when they are due."""
         self._change(places, _REQUEUE)
 
     def _change(self, places: Places | slice, to: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
@@ -122,3 +124,119 @@ class SampleStates:
         assert after.max(initial=0) != _NEVER, "a sample makes a transition that cannot happen"
         self._state[places] = after
         return before, after
+
+
+class ReadQueue:
+    """The reads of a plan that have not started for an epoch, in the order of their deadlines.
+
+    A plan may have a read for each sample: the queue stores one bit for each read, and numbers of the next reads only.
+    """
+
+    def __init__(self, plan: EpochPlan) -> None:
+        self._plan = plan
+        self._soon: NDArray[Any] = np.arange(0, dtype=np.int32)
+        """Numbers of the reads that start next, from entry `_at` on."""
+        self._at = 0
+        self._later, self._end = PackedMask(np.zeros(0, np.bool_)), 0
+        """Whether each read is to start. Valid from read number `_end` on."""
+        self._read_of: NDArray[Any] | None = None
+        """The read of each place, if the plan's job shares."""
+        self._passed: NDArray[np.bool_] | None = None
+        """Whether the queue skips the reads of each chunk, shape (chunks,). None if it skips none."""
+
+    def __repr__(self) -> str:
+        return f"ReadQueue({len(self.rest())} of {self._plan.read_count} reads are to be started)"
+
+    @property
+    def next(self) -> int | None:
+        """Number of the next read. None if no read is left."""
+        self._look(1)
+        if self._passed is not None:
+            self._go_on(self._passed)
+        return int(self._soon[self._at]) if self._at < len(self._soon) else None
+
+    @property
+    def deadline(self) -> int:
+        """Position before which the next read must be done. The end of the epoch if no read is left."""
+        number = self.next
+        return len(self._plan.sample_of) if number is None else self._plan.deadline(number)
+
+    def rest(self) -> NDArray[Any]:
+        """Return the numbers of all reads that have not started."""
+        return np.concatenate((self._soon[self._at :], self._numbers(len(self._later))))
+
+    def upcoming(self, most: int) -> NDArray[Any]:
+        """Return the numbers of the next reads, at most `most`."""
+        self._look(most)
+        return self._soon[self._at : self._at + most]
+
+    def filling(self, states: SampleStates, read_of: NDArray[Any], mine: NDArray[np.bool_] | None) -> Iterator[int]:
+        """Replace the queue by the reads of samples that are due, in steps. Yield the number of samples of each step.
+
+        `read_of` is `read_of_sample(plan)`. `mine`: whether this node reads each place. None if it reads all.
+        """
+        wanted = np.zeros(self._plan.read_count, np.bool_)
+        self._read_of = read_of if self._plan.shares else None
+        for part in blocks(len(read_of)):
+            due = states.due(part) | states.are(EARLY, part)
+            if self._plan.shares:  # samples that other jobs have read or are reading may be freed
+                due |= states.are(HELD, part) | states.waited_for(part)
+            if mine is not None:
+                due &= mine[part]
+            wanted[read_of[part][due]] = True
+            yield len(due)
+        self._start(wanted)
+
+    def deadlines(self, places: NDArray[Any]) -> NDArray[Any]:
+        """Return the deadline of the read of each place, in a plan whose job shares."""
+        assert self._read_of is not None
+        assert self._plan.reads is not None
+        found: NDArray[Any] = self._plan.reads["deadline"][self._read_of[places]]
+        return found
+
+    def put_back(self, places: NDArray[Any]) -> None:
+        """Queue the reads of these places again, even if they have started, in a plan whose job shares."""
+        assert self._read_of is not None
+        todo = np.zeros(self._plan.read_count, np.bool_)
+        todo[self.rest()] = todo[self._read_of[places]] = True
+        self._start(todo)
+
+    def pass_over(self, chunks: NDArray[np.integer[Any]]) -> None:
+        """Skip the reads of these chunks, as no sample in them is due. `filling` and `put_back` end this."""
+        if self._plan.reads is not None:
+            if self._passed is None:
+                self._passed = np.zeros(self._plan.mapping.chunks, np.bool_)
+            self._passed[chunks] = True
+
+    def pop(self, count: int = 1) -> None:
+        """Remove the next reads, which have started or are not needed."""
+        self._at += count
+
+    def _start(self, wanted: NDArray[np.bool_]) -> None:
+        """Replace the queue by these reads, shape (reads,)."""
+        self._later, self._end = PackedMask(wanted), 0
+        self._soon, self._at, self._passed = self._soon[:0], 0, None
+
+    def _go_on(self, passed: NDArray[np.bool_]) -> None:
+        """Advance to the next read of a chunk that is not skipped."""
+        reads = self._plan.reads
+        assert reads is not None
+        while self._at < len(self._soon):
+            soon = self._soon[self._at : self._at + PASSED]
+            needed = np.flatnonzero(~passed[reads["chunk"][soon]])
+            self._at += int(needed[0]) if len(needed) else len(soon)
+            if len(needed):
+                return
+            self._look(1)
+
+    def _look(self, most: int) -> None:
+        """Find the numbers of the next reads, at least `most` if there are that many."""
+        while len(self._soon) - self._at < most and self._end < len(self._later):
+            more = self._numbers(self._end + FOUND)
+            self._soon, self._at = np.concatenate((self._soon[self._at :], more)), 0
+            self._end += FOUND
+
+    def _numbers(self, end: int) -> NDArray[Any]:
+        """Return the numbers of the reads to start, from `_end` to `end` - 1."""
+        numbers = np.flatnonzero(self._later.part(slice(self._end, end))) + self._end
+        return numbers.astype(index_dtype(self._plan.read_count))

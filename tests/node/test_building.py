@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from brand.node.decide.epochs import makings
+from brand.node.decide.state import epoch_table
 from brand.orders.base import random
 from tests.node.test_core_walks import WALKS, walk
 from tests.node.world import World
@@ -15,7 +15,7 @@ SAMPLES = 64
 
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(makings, "PART", 16)
+    monkeypatch.setattr(epoch_table, "PART", 16)
     monkeypatch.setattr(random, "BLOCK", 8)
 
 
@@ -29,7 +29,7 @@ def planned(world: World, client: int, name: str, rank: int = 0, replicas: int =
 
 
 def under_way(world: World) -> int:
-    return len(world.turn.core.epochs.makings)
+    return sum(life.is_building for _, life in world.turn.core.epochs.lives.items())
 
 
 def answered(world: World, client: int, run: int, positions: list[int]) -> bool:
@@ -91,7 +91,7 @@ def test_a_rank_that_begins_meanwhile_has_it_made_anew() -> None:
 @pytest.mark.slow
 @rounds(2)
 def test_nothing_is_ever_lost(chance: Chance, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(makings, "PART", 1)
+    monkeypatch.setattr(epoch_table, "PART", 1)
     monkeypatch.setattr(random, "BLOCK", 5)
     for seed in chance.seeds(WALKS):
         walk(seed)

@@ -7,10 +7,8 @@ import pytest
 
 from brand.node.decide.peers.sending import MAX_EARLY, Taker, queue_to
 from brand.node.decide.state.account import Account
-from brand.node.decide.state.division import Division
-from brand.node.decide.state.epoch import Epoch, EpochSetting
-from brand.node.decide.state.limits import SampleLimits
-from brand.node.decide.state.lives import (
+from brand.node.decide.state.epoch import Division, Epoch, EpochSetting
+from brand.node.decide.state.epoch_table import (
     ActiveEpoch,
     EpochDropped,
     EpochEntry,
@@ -20,7 +18,7 @@ from brand.node.decide.state.lives import (
     PlanWanted,
     Stage,
 )
-from brand.node.decide.state.members import Members
+from brand.node.decide.state.members import Members, SampleLimits
 from brand.node.decide.state.runs import EpochStart
 from brand.node.decide.state.states import HELD
 from brand.node.memory.allocator import Allocator

@@ -12,12 +12,7 @@ from brand.errors import BrandError, FormatError
 from brand.formats.constants import ROW
 from brand.node.decide.state.choosing import ChooseCached
 from brand.node.memory.pages import PageCounts, pages_needed
-from brand.node.wire.client_messages import Deliver as Deliver
-from brand.node.wire.client_messages import Joined as Joined
-from brand.node.wire.client_messages import Number as Number
-from brand.node.wire.client_messages import Numbers as Numbers
-from brand.node.wire.client_messages import OrderDecided as OrderDecided
-from brand.node.wire.client_messages import PositionsDivided as PositionsDivided
+from brand.node.wire.client_messages import Deliver, Joined, Number, Numbers, OrderDecided, PositionsDivided
 from brand.node.wire.decoding import DecodeSpec
 from brand.node.wire.draw_messages import NOT_HELD, Held
 from brand.node.wire.messages import NO_CHAINS, Chains
@@ -33,11 +28,9 @@ class Rows(Protocol):
 
     def rows(self, first: int, end: int) -> NDArray[np.void]:
         """Return the rows of the places `first` to `end` - 1. Raises `FormatError`."""
-        ...
 
     def rows_at(self, places: NDArray[np.int64]) -> NDArray[np.void]:
         """Return the rows of these places. Raises `FormatError`."""
-        ...
 
 
 def rows_of(index: Rows, first: int, end: int, pages_of: PageCounts, page: int) -> NDArray[np.void] | None:
@@ -82,14 +75,7 @@ class MakePlan:
 
 
 PIECE: Final = np.dtype(
-    [
-        ("chunk", "<i4"),
-        ("offset", "<i8"),
-        ("size", "<i8"),
-        ("span", "<i4"),
-        ("samples", "<i4"),
-        ("cached", "?"),
-    ]
+    [("chunk", "<i4"), ("offset", "<i8"), ("size", "<i8"), ("span", "<i4"), ("samples", "<i4"), ("cached", "?")]
 )
 """A range of a chunk. It has `span` samples, and `samples` of them are loaded into memory.
 
@@ -177,9 +163,7 @@ class Forget:
 
     places: NDArray[Any]
     parts: bool
-    """Whether to remove the files that have these samples, because they cannot be read. All their samples are
-    forgotten.
-    """
+    """Whether to remove the files of these samples, because they cannot be read. All their samples are forgotten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,9 +186,7 @@ class DrawAnswer:
     lease: int
     places: NDArray[np.int64]
     state: NDArray[np.uint8]
-    """State of each sample as in `messages`: 0 absent, 1 present, 2 present and checked. 4 is added if it is
-    decoded.
-    """
+    """State of each sample as in `messages`: 0 absent, 1 present, 2 present and checked; 4 is added if decoded."""
     counts: NDArray[np.uint32]
     """Number of pages of each present sample."""
     pages: NDArray[np.int32]
@@ -218,9 +200,7 @@ class DrawAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Say:
-    """Send a message to another node, on the stream that this node opened (`asks`) or on the one that the other node
-    opened.
-    """
+    """Send a message to another node, on the stream that this node opened (`asks`) or on that of the other node."""
 
     node: NodeNumber
     asks: bool
@@ -274,24 +254,7 @@ class Refuse:
     error: BrandError
 
 
-Instruction = (
-    MakePlan
-    | ChooseCached
-    | Read
-    | ReadFor
-    | Write
-    | Forget
-    | DrawAnswer
-    | Say
-    | Number
-    | Numbers
-    | Joined
-    | OrderDecided
-    | PositionsDivided
-    | Deliver
-    | Refuse
-    | StartPreparer
-    | EndPreparer
-    | Prepare
-    | Fill
-)
+ForThreads = MakePlan | ChooseCached | Read | ReadFor | Write | Forget
+ForDecodeWorkers = StartPreparer | EndPreparer | Prepare | Fill
+ForClients = DrawAnswer | Number | Numbers | Joined | OrderDecided | PositionsDivided | Deliver | Refuse
+Instruction = ForThreads | ForDecodeWorkers | ForClients | Say

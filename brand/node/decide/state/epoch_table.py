@@ -1,31 +1,92 @@
-"""The stage of each epoch of each run.
+"""The life of each epoch of each run: its stages, and the transitions between them.
 
-    PlanWanted    its plan has to be made              `want_plan`
-    PlanUnderWay  the planner makes its plan           `hand_out`
-    PlanReady     it waits for ranks to begin          `set_plan`
-    ActiveEpoch   ranks draw it, or it is read ahead   `activate`
-    EpochDropped  it was dropped to free memory        `drop`; the next draw begins it again
+                  EpochDropped  PlanWanted    PlanUnderWay  PlanReady     ActiveEpoch
+    want_plan     PlanWanted    begin         begin         begin                       it is to be drawn or read ahead
+    hand_out                    PlanUnderWay                                            the planner makes its plan
+    set_plan      PlanReady     PlanReady     PlanReady                                 it waits for ranks to begin
+    build                                                   building                    its samples and reads are found
+    activate                                                ActiveEpoch                 its samples are read and drawn
+    discard_plan                              PlanWanted    PlanWanted    PlanWanted    its joins have changed
+    drop          EpochDropped  EpochDropped  EpochDropped  EpochDropped  EpochDropped  its memory is freed
 
-An epoch's entry also has two lists that outlast its stages: the draws that clients wait for, and the nodes that can
-take its samples.
+`begin`: only the way in which ranks begin the epoch changes. `building`: only the epoch under construction changes. In
+an empty cell, nothing happens. The next draw of a dropped epoch begins it again. An epoch's entry also has two lists
+that outlast its stages: the draws that clients wait for, and the nodes that can take its samples.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Final, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from brand.node.decide.state.account import Account, Conduct
-from brand.node.decide.state.draw import Draw
 from brand.node.decide.state.epoch import Epoch
 from brand.node.decide.state.runs import EpochStart
+from brand.node.wire.draw_messages import NOT_HELD, Held
+from brand.node.wire.drawing import Drawer
+from brand.node.wire.numbers import ClientNumber, NodeNumber, RunNumber
 from brand.node.wire.numbers import Key as Key
-from brand.node.wire.numbers import NodeNumber
 from brand.orders.base.plan import EpochPlan
+from brand.reprs import Reprs
+
+PART: Final = 1 << 18
+"""About the number of samples of one step of building an epoch, which takes a few milliseconds."""
+Cause = Literal["storage", "node", "preparation", "server"]
+"""Cause of a draw's wait: a field of `Held`."""
+
+
+@dataclass(eq=False, slots=True)
+class Draw:
+    """Positions of an epoch that a client waits for."""
+
+    number: int
+    """Number of the draw, counted in the order of arrival."""
+    client: ClientNumber
+    key: tuple[RunNumber, int]
+    """Number of the run, and the epoch."""
+    positions: NDArray[np.int64]
+    since_s: float
+    drawer: Drawer | None = None
+    """The process of the client, if it is known."""
+    asked_of: int = 0
+    """Number of the epoch whose planned requests for this draw have been sent. 0 if none have."""
+    asked_s: float = 0.0
+    """Time at which these requests were sent. From then on, other nodes can know that the draw waits."""
+    waits_at: int = -1
+    """The last of its positions whose sample was missing at the last check. -1 if the server has not checked yet."""
+    waits_for: Cause | None = None
+    """Current cause of the wait. None if the draw has not waited yet."""
+    held: Held = NOT_HELD
+    """Earlier waiting times by cause, up to `held_s`."""
+    held_s: float = 0.0
+
+    def note_missing(self, waits_at: int) -> None:
+        self.waits_at = waits_at
+
+    def wait_for(self, cause: Cause | None, now_s: float) -> None:
+        """Record the cause of the wait from now on. None if the draw waits no longer."""
+        if cause == self.waits_for:
+            return
+        if self.waits_for is not None:
+            so_far = getattr(self.held, self.waits_for)
+            self.held = self.held._replace(**{self.waits_for: so_far + now_s - self.held_s})
+        self.waits_for, self.held_s = cause, now_s
+
+    def claim_requests(self, epoch: Epoch, now_s: float) -> bool:
+        """Return whether to send the planned requests of an epoch for this draw. They are sent once."""
+        if self.asked_of == epoch.number:
+            return False
+        self.asked_of, self.asked_s = epoch.number, now_s
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class EpochDropped:
+    """The epoch has no samples here: it is new, or it was dropped to free memory for other runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +114,8 @@ class PlanReady:
     begin: EpochStart
     since_s: float | None = None
     """Start of the wait. None until the first look at the clock."""
+    building: tuple[Epoch, Iterator[int]] | None = None
+    """The epoch under construction, and the remaining work, which yields numbers of samples."""
 
 
 @dataclass(slots=True)
@@ -75,9 +138,7 @@ class ActiveEpoch:
         self.begin = replace(self.begin, times=times)
 
     def note_start(self, start: int) -> None:
-        """Note the position at which ranks begin the epoch. If it differs between ranks, the account cannot be
-        judged.
-        """
+        """Note the position at which ranks begin. If it differs between ranks, the account cannot be judged."""
         self.begin = replace(self.begin, whole=self.begin.whole and start == self.epoch.division.start)
 
     def judge(self, conduct: Conduct, epoch: int) -> None:
@@ -86,16 +147,10 @@ class ActiveEpoch:
             conduct.judge(self.account, epoch)
 
     def mark_agreed(self) -> None:
-        """Note that all ranks have begun the epoch in the same way, or that their time for it is over."""
         self.agreed = True
 
 
-@dataclass(frozen=True, slots=True)
-class EpochDropped:
-    """The epoch has no samples here: it is new, or it was dropped to free memory for other runs."""
-
-
-Stage = PlanWanted | PlanUnderWay | PlanReady | ActiveEpoch | EpochDropped
+Stage = EpochDropped | PlanWanted | PlanUnderWay | PlanReady | ActiveEpoch
 
 
 class SampleTaker(Protocol):
@@ -103,14 +158,12 @@ class SampleTaker(Protocol):
 
     def start(self, epoch: Epoch) -> None:
         """Send samples of an active epoch."""
-        ...
 
     def ask(self, epoch: Epoch | None, positions: NDArray[np.int64]) -> None:
         """Note that the node asks for positions of an epoch. `epoch` is None if its plan is not made yet."""
-        ...
 
 
-class EpochEntry:
+class EpochEntry(Reprs, shows="stage draws _takers"):
     """One epoch of one run, from its first mention to its last."""
 
     def __init__(self) -> None:
@@ -119,9 +172,6 @@ class EpochEntry:
         """Draws that wait, in the order of arrival."""
         self._takers: dict[NodeNumber, SampleTaker] = {}
         """Nodes that can take samples of the epoch."""
-
-    def __repr__(self) -> str:
-        return f"EpochEntry({self.stage}, {len(self.draws)} draws wait, nodes {sorted(self._takers)} take)"
 
     @property
     def live(self) -> ActiveEpoch | None:
@@ -132,6 +182,11 @@ class EpochEntry:
     def planned(self) -> bool:
         """Whether the plan is wanted or being made, or the epoch waits for ranks."""
         return isinstance(self.stage, PlanWanted | PlanUnderWay | PlanReady)
+
+    @property
+    def is_building(self) -> bool:
+        """Whether the epoch is under construction for exactly the ranks that have begun it."""
+        return isinstance(self.stage, PlanReady) and self.stage.building is not None
 
     @property
     def begin(self) -> EpochStart | None:
@@ -149,16 +204,16 @@ class EpochEntry:
         match self.stage:
             case EpochDropped():
                 self.stage = PlanWanted(begin)
-            case PlanWanted() | PlanUnderWay() | PlanReady() if begin is not None:
+            case PlanReady() if begin is not None:
+                self.stage = replace(self.stage, begin=begin, building=None)
+            case PlanWanted() | PlanUnderWay() if begin is not None:
                 self.stage = replace(self.stage, begin=begin)
 
     def hand_out(self) -> None:
-        """Note that the planner has the order of the epoch."""
         assert isinstance(self.stage, PlanWanted)
         self.stage = PlanUnderWay(self.stage.begin)
 
     def set_plan(self, plan: EpochPlan, read_of: NDArray[Any] | None, begin: EpochStart) -> None:
-        """Store the plan."""
         self.stage = PlanReady(plan, read_of, begin)
 
     def waiting_since(self, now_s: float) -> float:
@@ -169,6 +224,22 @@ class EpochEntry:
             return now_s
         return self.stage.since_s
 
+    def build(self, epoch: Epoch, work: Iterator[int]) -> None:
+        """Begin to build an epoch from the plan. `work` finds its samples and reads."""
+        assert isinstance(self.stage, PlanReady)
+        self.stage = replace(self.stage, building=(epoch, work))
+
+    def build_more(self) -> tuple[Epoch, EpochStart] | None:
+        """Do one step of the work. Return the epoch and how it begins if that was all."""
+        assert isinstance(self.stage, PlanReady)
+        assert self.stage.building is not None
+        (epoch, work), done = self.stage.building, 0
+        for samples in work:
+            done += samples
+            if done >= PART:
+                return None
+        return epoch, self.stage.begin
+
     def activate(self, live: ActiveEpoch) -> None:
         """Make the epoch active. The nodes that can take its samples get them from now on."""
         self.stage = live
@@ -177,20 +248,18 @@ class EpochEntry:
 
     def discard_plan(self) -> NDArray[Any]:
         """Discard the plan, and want another. Return the places that were held for it."""
-        held: NDArray[Any] = np.arange(0)
-        match self.stage:
-            case PlanUnderWay(begin) | PlanReady(begin=begin):
-                self.stage = PlanWanted(begin)
-            case ActiveEpoch(epoch=epoch, begin=begin):
-                held = epoch.drop()
-                self.stage = PlanWanted(begin)
+        held = self._release()
+        if isinstance(self.stage, PlanUnderWay | PlanReady | ActiveEpoch):
+            self.stage = PlanWanted(self.stage.begin)
         return held
 
     def drop(self) -> NDArray[Any]:
         """Drop the epoch to free its memory. Return the places that were held for it."""
-        held: NDArray[Any] = self.stage.epoch.drop() if isinstance(self.stage, ActiveEpoch) else np.arange(0)
-        self.stage = EpochDropped()
+        held, self.stage = self._release(), EpochDropped()
         return held
+
+    def _release(self) -> NDArray[Any]:
+        return np.arange(0) if self.live is None else self.live.epoch.drop()
 
     # -- other nodes -------------------------------------------------------------------------------------------------
 
@@ -213,38 +282,33 @@ class EpochEntry:
         return held
 
 
-class EpochTable:
+class EpochTable(Reprs, shows="_entries"):
     """The entries of all epochs, by run and epoch."""
 
     def __init__(self) -> None:
-        self._lives: dict[Key, EpochEntry] = {}
+        self._entries: dict[Key, EpochEntry] = {}
         """Sorted by run and epoch."""
 
-    def __repr__(self) -> str:
-        return f"EpochTable({self._lives})"
-
     def __iter__(self) -> Iterator[Key]:
-        return iter(list(self._lives))
+        return iter(list(self._entries))
 
     def __getitem__(self, key: Key) -> EpochEntry:
         """Return the entry of an epoch. Creates it if it is missing."""
-        life = self._lives.get(key)
-        if life is None:
-            life = EpochEntry()
-            self._lives = dict(sorted([*self._lives.items(), (key, life)], key=lambda item: item[0]))
-        return life
+        entry = self._entries.get(key)
+        if entry is None:
+            entry = EpochEntry()
+            self._entries = dict(sorted([*self._entries.items(), (key, entry)], key=lambda item: item[0]))
+        return entry
 
     def get(self, key: Key) -> EpochEntry | None:
-        """Return the entry of an epoch. None if it has none."""
-        return self._lives.get(key)
+        return self._entries.get(key)
 
     def items(self) -> list[tuple[Key, EpochEntry]]:
-        """Return all entries, by run and epoch."""
-        return list(self._lives.items())
+        return list(self._entries.items())
 
     def live(self) -> list[tuple[Key, ActiveEpoch]]:
         """Return all active epochs, by run and epoch."""
-        return [(key, life.stage) for key, life in self._lives.items() if isinstance(life.stage, ActiveEpoch)]
+        return [(key, entry.stage) for key, entry in self._entries.items() if isinstance(entry.stage, ActiveEpoch)]
 
     def waited_for(self, samples: int) -> NDArray[np.bool_]:
         """Return a mask of the `samples` samples that active epochs still wait for, shape (samples,)."""
@@ -255,9 +319,9 @@ class EpochTable:
 
     def draws(self) -> list[Draw]:
         """Return all draws that wait, in the order of arrival."""
-        waiting = [draw for life in self._lives.values() for draw in life.draws]
+        waiting = [draw for entry in self._entries.values() for draw in entry.draws]
         return sorted(waiting, key=lambda draw: draw.number) if len(waiting) > 1 else waiting
 
     def remove(self, key: Key) -> NDArray[Any]:
         """Remove an epoch. Return the places that were held for it."""
-        return self._lives.pop(key).drop()
+        return self._entries.pop(key).drop()
