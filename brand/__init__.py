@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from brand.torch import LengthBatchSampler as LengthBatchSampler
     from brand.torch import Mixture as Mixture
     from brand.torch import PackedBatchSampler as PackedBatchSampler
-    from brand.torch.sampler.migration import migrate_state as migrate_state
+    from brand.torch.sampler.sampler import migrate_state as migrate_state
 
 __all__ = [
     "BrandDataset",
@@ -63,7 +63,7 @@ _HOMES: Final = {
     "Waveform": "brand.formats.media",
     "open": "brand.storage.dataset.reader",
     "pack": "brand.chunker",
-    "migrate_state": "brand.torch.sampler.migration",
+    "migrate_state": "brand.torch.sampler.sampler",
 }
 
 

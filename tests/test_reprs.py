@@ -42,8 +42,8 @@ from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.io.vectored import LocalFiles
 from brand.testing.node import random_address, running_server
 from brand.torch import BrandDataset, BrandLoader, BrandSampler
-from brand.torch.data.habit import AccessHint
-from brand.torch.fetch.replacements import Replacements
+from brand.torch.data.set_source import AccessHint
+from brand.torch.fetch.fetch import Replacements
 from brand.torch.job.discovery import JobNodes
 from brand.torch.loader.seeding import SampleSeeds
 from tests.node.conftest import texts as texts
@@ -137,7 +137,7 @@ EXPECTED: dict[str, tuple[Callable[[Path, str, ExitStack], object], str]] = {
         lambda *a: Client(ServerSpec(str(a[0]), a[1]), "id", 1.0, "training", attach=True),
         "Client(path='PATH', address='ADDRESS', run='training', idle=[])",
     ),
-    "ServerResolver": (lambda *a: BrandDataset(a[0], server=a[1])._source.port.way, "ServerResolver(not settled)"),
+    "ServerResolver": (lambda *a: BrandDataset(a[0], server=a[1])._source.port.resolver, "ServerResolver(not settled)"),
 }
 
 

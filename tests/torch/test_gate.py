@@ -8,13 +8,13 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-from brand.torch.loader.gate import Gate
+from brand.torch.loader.threads import Gate
 from tests.rounds import Chance, rounds
 from tests.support import LIMIT_S, wait_until
 
 NUMBERS = """
 import threading, torch
-from brand.torch.loader.gate import pool_of
+from brand.torch.loader.threads import pool_of
 
 torch.set_num_threads(3)
 together, found = threading.Barrier(16), []
@@ -35,7 +35,7 @@ print(*found, torch.get_num_threads())
 
 FORKS = """
 import os, threading
-from brand.torch.loader.gate import pool_of
+from brand.torch.loader.threads import pool_of
 
 stop = threading.Event()
 

@@ -27,7 +27,7 @@ from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.io.crew import Crew
 from brand.torch import BrandDataset
 from brand.torch.fetch.fetched import UndecodedSamples
-from brand.torch.loader.assemble import assemble
+from brand.torch.loader.batches import assemble
 from tests.rounds import examples
 from tests.torch.support import equal, served
 

@@ -24,9 +24,9 @@ from brand.node.wire.lease import Held
 from brand.node.wire.looping import CAUSES, LOOP
 from brand.testing.storage import BlockedStorage
 from brand.torch import BrandDataset, BrandLoader, BrandSampler
-from brand.torch.fetch.spans import Span, asked
+from brand.torch.fetch.fetched import Span, asked
 from brand.torch.loader.iteration import PROFILED
-from brand.torch.loader.waits import Course, StepWaits
+from brand.torch.loader.timing import BatchTimes, StepWaits
 from tests.node.test_metrics import read
 from tests.support import wait_until
 from tests.tools.cluster import running_cluster
@@ -291,9 +291,9 @@ def test_a_profile_counts_the_waits_as_data_time(small: Path) -> None:
 # -- the parts, without threads --------------------------------------------------------------------------------------
 
 
-def course(*spans: tuple[str, float, float], collate: tuple[float, float]) -> Course:
+def course(*spans: tuple[str, float, float], collate: tuple[float, float]) -> BatchTimes:
     """A batch whose request waited for these, and that was put together at these times."""
-    made = Course([Span(*span) for span in spans])
+    made = BatchTimes([Span(*span) for span in spans])
     made.collate_s, made.done_s = collate
     return made
 

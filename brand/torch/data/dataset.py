@@ -31,7 +31,7 @@ from brand.stores.url import is_url
 from brand.torch.data.drawable import Drawable
 from brand.torch.data.set_source import SetSource, Transform
 from brand.torch.fetch.fetch import Fetcher
-from brand.torch.job.way import COMMON, ServerOptions, ServerResolver
+from brand.torch.job.resolver import COMMON, ServerOptions, ServerResolver
 from brand.torch.order.ordering import Ordering
 
 _LABEL = "label"
@@ -124,9 +124,9 @@ class BrandDataset(Drawable):
         if not isinstance(decode, bool | Mapping):
             raise UsageError(f"decode={decode!r:.60}: give True, False, or a dict such as {{'image': DecodeImage()}}")
         specs = checked({} if isinstance(decode, bool) else decode, data.header.schema, names)
-        way = ServerResolver(data, ServerOptions(server, memory, peer_memory, tls, as_cache(cache), job, specs))
-        fetcher = Fetcher(data, way, names, decode=decode is not False, skip=on_error == "skip")
-        self._source = SetSource(name, way, fetcher, Ordering(data, way, order), names, transform)
+        resolver = ServerResolver(data, ServerOptions(server, memory, peer_memory, tls, as_cache(cache), job, specs))
+        fetcher = Fetcher(data, resolver, names, decode=decode is not False, skip=on_error == "skip")
+        self._source = SetSource(name, resolver, fetcher, Ordering(data, resolver, order), names, transform)
 
     def __getitem__(self, index: int) -> Any:
         """Return sample `index`, by random access; a negative index counts from the end.

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch.utils.data import Dataset
 
 from brand.node.wire.looping import LoopReport
-from brand.torch.data.handover import marked
+from brand.torch.data.shared_batches import marked
 from brand.torch.fetch.fetched import FetchedSamples, rows
 from brand.torch.order.sequence import AccessSequence
 

@@ -24,12 +24,10 @@ from brand.orders.mixtures.mixed_order import MixedOrder, Stretch, seed_of_membe
 from brand.orders.order import MAX_SEED
 from brand.torch.data.dataset import BrandDataset
 from brand.torch.data.drawable import Drawable, SampleSource
-from brand.torch.data.habit import AccessHint
-from brand.torch.data.set_source import SetSource
+from brand.torch.data.set_source import AccessHint, SetSource
 from brand.torch.fetch.mixed_fetched import MEMBER, Portion, UndecodedMixture
 from brand.torch.job.ranks import node_by_launcher
-from brand.torch.order.mixed_sequence import MixedSequence
-from brand.torch.order.mixture_members import ONE_NODE, MixtureMembers
+from brand.torch.order.mixed_sequence import ONE_NODE, MixedSequence, MixtureMembers
 from brand.torch.order.sequence import whole
 
 
@@ -108,7 +106,7 @@ class MixtureSource(SampleSource):
     ) -> None:
         self._sources, self._members, self.weights, self.seed, self._samples = sources, members, weights, seed, samples
         self.name, self.fields = members.name, sources[0].fields
-        self._habit = AccessHint()
+        self._hint = AccessHint()
 
     def __repr__(self) -> str:
         return f"MixtureSource({self.name}, weights {self.weights}, seed={self.seed}, samples={self._samples:,})"
@@ -159,7 +157,7 @@ class MixtureSource(SampleSource):
                 "a Mixture has no indices of its own: fetch with sampler=BrandSampler(mixture), or read a sample of a "
                 "member, mixture.members[0][index]"
             )
-        self._habit.note_draw(len(asked), self.name)
+        self._hint.note_draw(len(asked), self.name)
         orders = asked >> 32
         portions = []
         for name in sorted(set(orders.tolist())):  # epochs of one member ascend

@@ -3,6 +3,4 @@
 fetch          from ints to samples, with one request
 fetched        from samples to columns and decoded samples
 mixed_fetched  samples of several members, in the order of one request
-replacements   log lines about replaced samples
-spans          the waits of a request, by cause
 """

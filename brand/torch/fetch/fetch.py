@@ -10,10 +10,13 @@ damaged sample raises an error; if draws may skip, another sample of its group r
 from __future__ import annotations
 
 import hashlib
+import logging
 import multiprocessing
 import os
+import threading
 import time
-from collections.abc import Callable, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from math import gcd
 from typing import Any, Final
@@ -27,16 +30,15 @@ from brand.formats.media import decode_audio, decode_image
 from brand.formats.record import RecordDecoder
 from brand.formats.stored import StoredSamples
 from brand.node.client.wants import DecodedField
+from brand.node.serve.repeats import Repeats
 from brand.node.wire.client_messages import Replaced
 from brand.orders.base.tickets import TAGS, TICKET, positions_of, tag_and_epoch
 from brand.orders.order import Order
 from brand.storage.dataset.dataset import StoredDataSet
-from brand.torch.fetch.fetched import Decoding, UndecodedSamples
-from brand.torch.fetch.replacements import Replacements
-from brand.torch.fetch.spans import Span
-from brand.torch.fetch.spans import asked as asked_spans
+from brand.torch.fetch.fetched import Decoding, Span, UndecodedSamples
+from brand.torch.fetch.fetched import asked as asked_spans
 from brand.torch.job.ranks import find_rank
-from brand.torch.job.way import ServerResolver
+from brand.torch.job.resolver import ServerResolver
 
 MEDIA: Final[dict[str, Callable[[Any], Any]]] = {"image": decode_image, "audio": decode_audio}
 """Codecs whose values are files, and the decode function of each."""
@@ -54,10 +56,10 @@ class Fetcher:
     """
 
     def __init__(
-        self, data: StoredDataSet, way: ServerResolver, fields: Sequence[str] | None, *, decode: bool, skip: bool
+        self, data: StoredDataSet, resolver: ServerResolver, fields: Sequence[str] | None, *, decode: bool, skip: bool
     ) -> None:
-        self.data, self._way, self._skip, self.decodes = data, way, skip, decode
-        schema, specs = data.header.schema, way.options.decode
+        self.data, self._resolver, self._skip, self.decodes = data, resolver, skip, decode
+        schema, specs = data.header.schema, resolver.options.decode
         decoder = RecordDecoder(schema, None if fields is None else [name for name in schema.names if name in fields])
         media = schema.fields if decode else ()
         self.decoding = Decoding(
@@ -119,11 +121,13 @@ class Fetcher:
             self._drawn = tag, epoch
             self._replacements.epoch_ended()
         order = self.order_of(tag)
-        parts = self._way.client.draw(order, epoch, positions_of(asked), owner=owner_process(), worker=worker_number())
+        parts = self._resolver.client.draw(
+            order, epoch, positions_of(asked), owner=owner_process(), worker=worker_number()
+        )
         places = np.concatenate([part.places for part in parts])
         indices = np.full(len(asked), -1)
         stored, present, first = [], [], 0
-        prepared: dict[str, list[DecodedField]] = {name: [] for name in self._way.options.decode}
+        prepared: dict[str, list[DecodedField]] = {name: [] for name in self._resolver.options.decode}
         for part in parts:
             stored.append(part.stored)
             present.append(part.present + first)
@@ -169,7 +173,7 @@ class Fetcher:
         """Return samples that only the data server can get: in the partitions of other nodes or in a store."""
         places, back = np.unique(self.data.places(indices), return_inverse=True)
         rows_of = self.data.rows_at(places)
-        present, stored = self._way.client.fetch(places, rows_of)
+        present, stored = self._resolver.client.fetch(places, rows_of)
         missing = np.flatnonzero(~present)
         if len(missing):
             chunk = int(places[missing[0]]) // self.data.header.chunk_size
@@ -202,7 +206,7 @@ class Fetcher:
         if get_worker_info() is None:
             raise UsageError(what)
         try:
-            return self._way.client.order_by_tag(tag, owner=owner_process())
+            return self._resolver.client.order_by_tag(tag, owner=owner_process())
         except UsageError as error:
             raise UsageError(what) from error
 
@@ -254,9 +258,73 @@ class Fetcher:
             except (FormatError, ValueError):
                 continue
             self._replacements.note(index, other, error)
-            self._way.client.report(Replaced(index, other, error.chunk, str(error)))
+            self._resolver.client.report(Replaced(index, other, error.chunk, str(error)))
             return sample, other
         raise error
+
+
+EVERY_S: Final = 30.0
+"""Seconds between two log lines that sum up further replacements."""
+
+log = logging.getLogger("brand")
+
+_all: weakref.WeakSet[Replacements] = weakref.WeakSet()
+
+
+class Replacements:
+    """Writes replacements to the log, from any thread.
+
+    Can be pickled; a copy in another process begins with no counts.
+    """
+
+    def __init__(self) -> None:
+        self._begin_anew()
+        _all.add(self)
+
+    def _begin_anew(self) -> None:
+        self._lock, self._repeats = threading.Lock(), Repeats[int](EVERY_S)
+
+    def __reduce__(self) -> tuple[type[Replacements], tuple[()]]:
+        return Replacements, ()
+
+    def __repr__(self) -> str:
+        return f"Replacements({self._repeats.counted} counted and not told)"
+
+    def note(self, index: int, by: int, error: FormatError) -> None:
+        """Log or count that sample `by` has replaced sample `index`, which cannot be read."""
+        now_s = time.monotonic()
+        with self._lock:
+            sums = list(self._repeats.overdue(now_s))
+            told = self._repeats.tell(-1 if error.chunk is None else error.chunk, now_s)
+        _sum_up(sums)
+        if told:
+            log.warning("sample %d is replaced by sample %d: %s", index, by, error)
+
+    def epoch_ended(self) -> None:
+        """Log the sum of the replacements that were counted."""
+        with self._lock:
+            sums = list(self._repeats.rest(time.monotonic()))
+        _sum_up(sums)
+
+
+def _sum_up(sums: Iterable[tuple[int, int, float]]) -> None:
+    samples = [count for _, count, _ in sums]
+    if samples:
+        longest = max(seconds for _, _, seconds in sums)
+        what = f"{counted(sum(samples), 'more sample')} of {counted(len(samples), 'chunk')}"
+        log.warning("%s replaced within %.0f s; stats()['replaced'] lists them", what, longest)
+
+
+def _begin_anew_in_child() -> None:
+    """Reset the counts and locks in a forked child.
+
+    The child must not wait for a lock that a thread of its parent holds, nor repeat its parent's lines.
+    """
+    for replacements in list(_all):
+        replacements._begin_anew()
+
+
+os.register_at_fork(after_in_child=_begin_anew_in_child)
 
 
 def worker_number() -> tuple[int, int]:

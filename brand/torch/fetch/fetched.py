@@ -3,6 +3,8 @@
 columns     fields of all samples, as they are stored
 gathered    columns in which each image or audio field, decoded by the server, is one array
 samples     one by one, decoded; if draws may skip, a damaged sample is replaced
+
+A request waits for the data server, then for storage: each wait is a `Span`.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +21,29 @@ from brand.errors import FormatError, counted
 from brand.formats.record import RecordDecoder
 from brand.formats.stored import StoredSamples
 from brand.node.client.wants import DecodedField
+from brand.node.wire.lease import Held
 from brand.storage.dataset.dataset import StoredDataSet
-from brand.torch.fetch.spans import Span
+
+
+class Span(NamedTuple):
+    """A time in which a batch waits for one cause. Times are those of `time.monotonic`, in seconds."""
+
+    cause: str
+    start_s: float
+    end_s: float
+
+
+def asked(start_s: float, waited_s: float, held: Held) -> Iterator[Span]:
+    """Return the spans of a wait for the server: first the server is busy with other requests, then it holds this one.
+
+    Returns nothing if the server was not asked.
+    """
+    end_s = start_s + waited_s
+    parts = [("server", waited_s - sum(held)), *zip(Held._fields, held, strict=True)]
+    for cause, seconds in parts:
+        if seconds > 0 and start_s < end_s:
+            yield Span(cause, start_s, start_s := min(end_s, start_s + seconds))
+
 
 Column = NDArray[Any] | list[Any]
 Columns = dict[str, Column]

@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.errors import counted
-from brand.torch.fetch.fetched import Column, Columns, FetchedSamples
-from brand.torch.fetch.spans import Span
+from brand.torch.fetch.fetched import Column, Columns, FetchedSamples, Span
 
 MEMBER: Final = "member"
 """Name of the field with the number of a sample's member."""

@@ -2,6 +2,5 @@
 
 ranks      the rank, number of ranks, node and job of this process
 discovery  how the data servers of a job find each other, and whether its ranks agree
-way        the data server of a data set
-origin     which samplers of several nodes are the same one
+resolver   the data server of a data set
 """

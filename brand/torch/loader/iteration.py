@@ -35,13 +35,10 @@ from brand.timeline import Timeline
 from brand.torch.data.drawable import SampleSource
 from brand.torch.fetch.fetched import Columns, FetchedSamples
 from brand.torch.job.ranks import find_rank
-from brand.torch.loader.assemble import assemble, pinned
-from brand.torch.loader.batches import Ints, SamplerBatches
-from brand.torch.loader.gate import Gate
+from brand.torch.loader.batches import Ints, SamplerBatches, assemble, pinned
 from brand.torch.loader.seeding import SampleSeeds, seed_of, seed_of_job
-from brand.torch.loader.stages import Stages
-from brand.torch.loader.threads import PaceWindows
-from brand.torch.loader.waits import Course, Reporter, StepWaits
+from brand.torch.loader.threads import Gate, PaceWindows
+from brand.torch.loader.timing import BatchTimes, Reporter, Stages, StepWaits
 from brand.torch.sampler.packed import PackedRows
 
 REQUEST: Final = 4096
@@ -63,12 +60,12 @@ PROFILED: Final = "enumerate(DataLoader)#BrandLoader.__next__"
 class _PendingBatch(Future[Any]):
     """A batch that is being prefetched: its slices, and the number of slices that are not done.
 
-    `course` has its times.
+    `times` has its times.
     """
 
-    def __init__(self, samples: int, course: Course) -> None:
+    def __init__(self, samples: int, times: BatchTimes) -> None:
         super().__init__()
-        self.samples, self.course = samples, course
+        self.samples, self.times = samples, times
         self.slices: list[list[Any]] = [[] for _ in range(0, samples, SLICE)]
         self.missing = len(self.slices)
         self.lock = threading.Lock()
@@ -154,7 +151,7 @@ class LoaderIteration:
                 self._stages.add("loop_waits", end_s - start_s)
                 if batch is None:
                     return
-                waiting = self._waits.taken(batch.course, start_s, end_s, trained_s, batch.samples)
+                waiting = self._waits.taken(batch.times, start_s, end_s, trained_s, batch.samples)
                 self._note(
                     "loop",
                     "wait" if waiting.cause == LOOP else f"wait for {waiting.cause}",
@@ -226,7 +223,7 @@ class LoaderIteration:
             with suppress(queue.Empty):
                 batch = self._ready.get(timeout=_STEP_S)
                 if batch is not None:
-                    self._waits.waits(start_s, batch.course)
+                    self._waits.waits(start_s, batch.times)
                 return batch
             if not self._thread.is_alive() and self._ready.empty():
                 return None
@@ -250,7 +247,7 @@ class LoaderIteration:
                 request = self._next_request(request)
             self._put(None)
         except BaseException as error:  # noqa: BLE001 - belongs to the training loop, where its batch is due
-            failed = _PendingBatch(0, Course(()))
+            failed = _PendingBatch(0, BatchTimes(()))
             failed.set_exception(error)
             self._put(failed)
             self._put(None)
@@ -283,7 +280,7 @@ class LoaderIteration:
         before = self._requested
         self._requested += len(indices)
         spans = list(pairwise(accumulate(sizes, initial=0)))
-        batches = [_PendingBatch(end - first, Course(fetched.spans)) for first, end in spans]
+        batches = [_PendingBatch(end - first, BatchTimes(fetched.spans)) for first, end in spans]
         if self._whole:
             self._gate.submit(partial(self._make_whole, batches, fetched, spans))
         for batch, (first, end) in zip(batches, spans, strict=True):
@@ -392,13 +389,13 @@ class LoaderIteration:
         return result
 
     def _finish(self, batch: _PendingBatch, make: Callable[[], Any]) -> None:
-        batch.course.collate_s = time.monotonic()
+        batch.times.collate_s = time.monotonic()
         with self._stages.measure("collate"):
             value = make()
             if self._options.pin_memory and torch.cuda.is_available():
                 value = pinned(value)
-        batch.course.done_s = time.monotonic()
-        self._note(threading.current_thread().name, "collate", batch.course.collate_s, samples=batch.samples)
+        batch.times.done_s = time.monotonic()
+        self._note(threading.current_thread().name, "collate", batch.times.collate_s, samples=batch.samples)
         with suppress(Exception):  # cancelled: the iteration has been stopped
             batch.set_result(value)
 

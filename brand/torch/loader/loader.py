@@ -23,11 +23,9 @@ from brand.timeline import Timeline
 from brand.torch.data.drawable import Drawable, SampleSource, source_of
 from brand.torch.job.ranks import find_rank
 from brand.torch.loader.batches import FixedSizeBatches
-from brand.torch.loader.gate import Gate, pool_of
 from brand.torch.loader.iteration import Instruments, LoaderIteration, LoaderOptions
-from brand.torch.loader.stages import Stages
-from brand.torch.loader.threads import PaceWindows, ThreadTuner
-from brand.torch.loader.waits import StepWaits
+from brand.torch.loader.threads import Gate, PaceWindows, ThreadTuner, pool_of
+from brand.torch.loader.timing import Stages, StepWaits
 from brand.torch.sampler.batch_samplers import (
     LengthBatchSampler,
     PackedBatchSampler,

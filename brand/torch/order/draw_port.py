@@ -1,6 +1,16 @@
-"""How does a sampler's sequence use one data set? `DrawPort` makes tags of its orders, and calls its data server."""
+"""How does a sampler's sequence use one data set? `DrawPort` makes tags of its orders, and calls its data server.
+
+Nodes draw in the same order if their samplers are the same one: samplers that the training's program makes at the same
+place, their origin. All ranks run one program. A sampler that only one rank uses is made at a place of its own, and is
+not compared.
+"""
 
 from __future__ import annotations
+
+import hashlib
+import inspect
+import traceback
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,18 +24,17 @@ from brand.orders.base.part import Subset
 from brand.orders.order import Order
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.torch.fetch.fetch import Fetcher
-from brand.torch.job.origin import turn_of
-from brand.torch.job.way import ServerResolver
+from brand.torch.job.resolver import ServerResolver
 
 
 class DrawPort:
     """The interface of one data set for the sequences of samplers. `name` is its name for users. Can be pickled."""
 
-    def __init__(self, way: ServerResolver, fetcher: Fetcher, name: str) -> None:
-        self.way, self._fetcher, self.name = way, fetcher, name
+    def __init__(self, resolver: ServerResolver, fetcher: Fetcher, name: str) -> None:
+        self.resolver, self._fetcher, self.name = resolver, fetcher, name
 
     def __repr__(self) -> str:
-        return f"DrawPort({self.name!r}, {self.way!r})"
+        return f"DrawPort({self.name!r}, {self.resolver!r})"
 
     @property
     def data(self) -> StoredDataSet:
@@ -35,7 +44,7 @@ class DrawPort:
     @property
     def client(self) -> Client:
         """The client of the data server. The first use decides which server that is."""
-        return self.way.client
+        return self.resolver.client
 
     def indices_of(self, subset: Subset) -> NDArray[np.int64]:
         """Return the indices of the samples of a subset, ascending."""
@@ -53,18 +62,12 @@ class DrawPort:
             return False
         return True
 
-    def announce(
-        self,
-        order: Order,
-        announcement: Announcement,
-        *,
-        origin: str,
-    ) -> NDArray[np.int64] | None:
+    def announce(self, order: Order, announcement: Announcement, *, origin: str) -> NDArray[np.int64] | None:
         """Announce to the data server that a sampler is about to draw, so that it begins to read.
 
-        `origin` is the place of the program that makes the sampler (`brand.torch.job.origin`). If the announcement has
-        a `batch`, returns the positions of this rank, once all ranks have announced theirs; otherwise None. Raises
-        `ServerError`, `UsageError`.
+        `origin` is the place of the program that makes the sampler (`origin_here`). If the announcement has a `batch`,
+        returns the positions of this rank, once all ranks have announced theirs; otherwise None. Raises `ServerError`,
+        `UsageError`.
         """
         shared = announcement.replicas > 1 or announcement.processes not in (1, GOES_ON, UNTOLD)
         turn = turn_of(order, origin) if shared else None
@@ -76,7 +79,7 @@ class DrawPort:
 
     def joins(self, order: Order, epoch: int) -> Joins:
         """Return the positions at which a run with this order joined others in an epoch (`order="shared"`)."""
-        return self.client.joins(order, epoch) if order.joins and self.way.settled else Joins()
+        return self.client.joins(order, epoch) if order.joins and self.resolver.settled else Joins()
 
     def learn_joins(self, order: Order, epoch: int, joins: Joins) -> None:
         """Send the data server the joins of an epoch that a loader state has."""
@@ -89,3 +92,32 @@ class DrawPort:
     def load_drawn(self, order: Order, epoch: int, places: NDArray[np.int32]) -> None:
         """Send the data server the places that a state's run has drawn, if the order is decided while jobs draw."""
         self.client.orders.load(order, epoch, places)
+
+
+_orders: dict[tuple[str, str], list[Order]] = {}
+"""Orders that this process has begun to draw with other ranks, by data set and origin of the sampler."""
+
+
+def origin_here() -> str:
+    """Return the place of the program that calls this library, with its callers. It is the same on all ranks.
+
+    Folders are left out, because nodes may have the program in different folders.
+    """
+    frames = traceback.walk_stack(inspect.currentframe())
+    return "|".join(
+        f"{Path(frame.f_code.co_filename).name}:{line}"
+        for frame, line in frames
+        if frame.f_globals.get("__name__", "").partition(".")[0] != "brand"
+    )
+
+
+def turn_of(order: Order, origin: str) -> int:
+    """Return a number that identifies an order to other nodes, made from its sampler's origin and its number there.
+
+    One origin has several orders if a loop makes several samplers, or if a sampler loads states.
+    """
+    orders = _orders.setdefault((order.data_set, origin), [])
+    if order not in orders:
+        orders.append(order)
+    facts = f"{origin}|{orders.index(order)}"
+    return int.from_bytes(hashlib.blake2s(facts.encode(), digest_size=4).digest()) >> 1

@@ -21,7 +21,7 @@ from brand.orders.policies.registry import OrderOption
 from brand.storage.dataset.catalogue import Catalogue
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.torch.job.ranks import find_rank, node_by_launcher
-from brand.torch.job.way import ServerResolver
+from brand.torch.job.resolver import ServerResolver
 
 _APART: Final = (
     "jobs with ranks on several nodes share by servers that know each other: start them with `brand launch`, leave out "
@@ -33,11 +33,11 @@ _APART: Final = (
 class Ordering:
     """Chooses the orders of one `BrandDataset`. Can be pickled."""
 
-    def __init__(self, data: StoredDataSet, way: ServerResolver, order: OrderOption) -> None:
-        self._data, self._way, self._protocol = data, way, order
+    def __init__(self, data: StoredDataSet, resolver: ServerResolver, order: OrderOption) -> None:
+        self._data, self._resolver, self._order = data, resolver, order
 
     def __repr__(self) -> str:
-        return f"Ordering({self._data.name!r}, {self._protocol!r})"
+        return f"Ordering({self._data.name!r}, {self._order!r})"
 
     def order(self, seed: int, subset: ArrayLike | None = None) -> Order:
         """Return the order of all epochs of a run with this seed.
@@ -53,23 +53,23 @@ class Ordering:
 
     def room(self, order: Order) -> int:
         """Return about how many samples the data server can hold in addition to those of the shuffle buffer."""
-        options = self._way.options
-        share = self._way.client.server().share if options.attached else None
+        options = self._resolver.options
+        share = self._resolver.client.server().share if options.attached else None
         return choose_room(facts_of(self._data), order, share, options.memory)
 
     def _whole(self, seed: int) -> Order:
         """Return the order of all samples."""
-        facts, options = facts_of(self._data), self._way.options
+        facts, options = facts_of(self._data), self._resolver.options
         if options.attached:
-            server = self._way.client.server()
+            server = self._resolver.client.server()
             nodes = Nodes(server.nodes, find_rank(None, None)[1], server.remote_share)
-            order = choose_order(facts, seed, self._protocol, server.share, options.memory, nodes)
+            order = choose_order(facts, seed, self._order, server.share, options.memory, nodes)
             if order.joins and server.nodes == 1 < (node_by_launcher() or (0, 1))[1]:
                 raise UsageError(_APART)
             return order
-        job = self._way.job
+        job = self._resolver.job
         nodes = Nodes() if job is None else Nodes(job.nodes, find_rank(None, None)[1], options.peer_memory)
-        return choose_order(facts, seed, self._protocol, None, options.memory, nodes)
+        return choose_order(facts, seed, self._order, None, options.memory, nodes)
 
 
 def as_part(data: Catalogue, subset: Any) -> Subset | None:

@@ -20,8 +20,7 @@ from brand.orders.batches.batch_limits import BatchLimits
 from brand.orders.batches.batching import PositionBatches
 from brand.orders.order import Order
 from brand.torch.order.draw_port import DrawPort
-from brand.torch.sampler.positions import Dealing, States, rounds
-from brand.torch.sampler.upcoming import Upcoming
+from brand.torch.sampler.positions import Dealing, States, Upcoming, rounds
 
 VERSION: Final = 1
 """Version of loader states."""

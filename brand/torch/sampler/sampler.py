@@ -8,6 +8,7 @@ workers or samples per batch can continue from it.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -15,16 +16,23 @@ from numpy.typing import ArrayLike
 from torch.utils.data import DistributedSampler
 
 from brand.errors import UsageError
+from brand.formats.version import number_within
 from brand.orders.base.tickets import MAX_POSITIONS
 from brand.orders.order import MAX_EPOCH, MAX_SEED
 from brand.torch.data.drawable import Drawable, source_of
-from brand.torch.job.origin import origin_here
+from brand.torch.data.set_source import SetSource
 from brand.torch.job.ranks import find_rank
+from brand.torch.order.draw_port import origin_here
 from brand.torch.order.mixed_sequence import MIXED_VERSION, MixedSequence
-from brand.torch.order.sequence import AccessSequence, whole
-from brand.torch.sampler.dealing import Restart, accelerate_processes, lightning_restart, torchdata_skips, wrapping_of
-from brand.torch.sampler.positions import Dealing, Positions, States, rounds
-from brand.torch.sampler.upcoming import Upcoming
+from brand.torch.order.sequence import AccessSequence, other_data_set, whole
+from brand.torch.sampler.frameworks import (
+    Restart,
+    accelerate_processes,
+    lightning_restart,
+    torchdata_skips,
+    wrapping_of,
+)
+from brand.torch.sampler.positions import Dealing, Positions, States, Upcoming, rounds
 
 LAST_VERSION: Final = MIXED_VERSION
 """The highest version of a state. States of a sequence without further facts have version 1."""
@@ -334,3 +342,39 @@ def state_at(sampler: BrandSampler, epoch: int, position: int) -> dict[str, Any]
 def state_of_next(sampler: BrandSampler) -> dict[str, Any]:
     """Return the state of a run that continues with the epoch after the present one."""
     return state_at(sampler, sampler.epoch + 1, 0)
+
+
+log = logging.getLogger("brand")
+
+
+def migrate_state(state: Mapping[str, Any], sampler: BrandSampler) -> dict[str, Any]:
+    """Return a state for another version of the collection, at the beginning of the epoch of `state`.
+
+    Samples that were fetched in that epoch are fetched again in it; the log says how many. `sampler` fetches from the
+    new version, with the seed of the state. Give the result to `load_state_dict` of the sampler or its loader.
+
+    Raises `UsageError` if the state is of another data set, or has another seed.
+    """
+    try:
+        epoch, position, order = int(state["epoch"]), int(state["position"]), state["order"]
+        found, seed, shuffle = str(order["data_set"]), order["seed"], state["shuffle"]
+    except (KeyError, TypeError, ValueError) as error:
+        raise UsageError(f"this is no state of a BrandSampler: {error!r}") from None
+    source = source_of(sampler.dataset)
+    if not isinstance(source, SetSource):
+        raise UsageError(f"migrate_state is for states of a collection, and this sampler fetches from {source.name}")
+    if found == source.data.id:
+        return dict(state)
+    version = source.data.version
+    number = None if version is None else number_within(version.collection, found)
+    if version is None or number in (None, version.number):
+        raise UsageError(other_data_set(found, source.data, source.name))
+    if (seed, shuffle) != (sampler.seed, sampler.shuffle):
+        raise UsageError(
+            f"the state has seed {seed} and shuffle={shuffle}: make the sampler with the same, not with seed "
+            f"{sampler.seed} and shuffle={sampler.shuffle}"
+        )
+    if position:
+        said = "epoch %d begins anew on %s: the first %d samples of it on version %d are drawn again"
+        log.warning(said, epoch, source.name, position, number)
+    return state_at(sampler, epoch, 0)
