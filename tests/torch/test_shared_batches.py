@@ -62,7 +62,7 @@ def test_a_full_buffer_is_left_alone_until_it_is_emptied() -> None:
         handles = [stored(buffers, [bytes([number]) * size]) for number in range(MOST_BUFFERS)]
         assert buffers.store([b"more"], 4) is None
         assert [taken(handle, size) for handle in handles] == [bytes([number]) * size for number in range(MOST_BUFFERS)]
-    assert repr(buffers) == "SharedBatches(4 of 4, open)"
+    assert repr(buffers) == "SharedBatches(buffers=4 items, opened=True)"
 
 
 def test_a_batch_is_taken_out_once() -> None:

@@ -24,7 +24,7 @@ from brand.node.wire.lease import Held
 from brand.node.wire.looping import CAUSES, LOOP
 from brand.testing.storage import BlockedStorage
 from brand.torch import BrandDataset, BrandLoader, BrandSampler
-from brand.torch.fetch.fetched import Span, asked
+from brand.torch.fetch.fetched import Span, spans_of
 from brand.torch.loader.iteration import PROFILED
 from brand.torch.loader.timing import BatchTimes, StepWaits
 from tests.node.test_metrics import read
@@ -317,13 +317,13 @@ def test_the_cause_is_what_took_longest_while_the_loop_waited(start_s: float, en
 
 def test_a_wait_for_the_server_is_cut_as_the_server_says() -> None:
     """First the time that the server does not tell of, then what it held the draw for; never beyond the wait."""
-    assert list(asked(10.0, 3.0, Held(storage=1.0, node=1.5))) == [
+    assert list(spans_of(10.0, 3.0, Held(storage=1.0, node=1.5))) == [
         Span("server", 10.0, 10.5),
         Span("storage", 10.5, 11.5),
         Span("node", 11.5, 13.0),
     ]
-    assert list(asked(10.0, 1.0, Held(storage=9.0))) == [Span("storage", 10.0, 11.0)]
-    assert list(asked(0.0, 0.0, Held())) == []
+    assert list(spans_of(10.0, 1.0, Held(storage=9.0))) == [Span("storage", 10.0, 11.0)]
+    assert list(spans_of(0.0, 0.0, Held())) == []
 
 
 def test_reports_are_what_is_new() -> None:

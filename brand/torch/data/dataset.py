@@ -148,7 +148,7 @@ class BrandDataset(Drawable):
 
     @transform.setter
     def transform(self, transform: Transform | None) -> None:
-        self._source.transform = transform
+        self._source.set_transform(transform)
 
     @property
     def schema(self) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """`Mixture`: how do several data sets train as one, each with its fraction of every global batch?
 
     BrandSampler   positions of one endless sequence -> tickets of the members    `mixed_sequence`
-    Mixture        tickets -> one request to each member, and the samples in order    `mixed_fetched`
+    Mixture        tickets -> one request to each member, and the samples in order    `fetched`
     members        each fetches from its own data server, in its own memory
 
 A mixture owns no samples and no server. It knows the member of each ticket, and tells the server of a member when this
@@ -22,10 +22,11 @@ from brand.node.wire.looping import LoopReport
 from brand.orders.base.tickets import MAX_POSITIONS, TICKET, TICKETS_END, tag_and_epoch
 from brand.orders.mixtures.mixed_order import MixedOrder, Stretch, seed_of_member
 from brand.orders.order import MAX_SEED
+from brand.reprs import Reprs
 from brand.torch.data.dataset import BrandDataset
 from brand.torch.data.drawable import Drawable, SampleSource
 from brand.torch.data.set_source import AccessHint, SetSource
-from brand.torch.fetch.mixed_fetched import MEMBER, Portion, UndecodedMixture
+from brand.torch.fetch.fetched import MEMBER, Portion, UndecodedMixture
 from brand.torch.job.ranks import node_by_launcher
 from brand.torch.order.mixed_sequence import ONE_NODE, MixedSequence, MixtureMembers
 from brand.torch.order.sequence import whole
@@ -93,7 +94,7 @@ class Mixture(Drawable):
         return self._source.stats()
 
 
-class MixtureSource(SampleSource):
+class MixtureSource(Reprs, SampleSource, shows="name weights seed _samples"):
     """The source behind a `Mixture`. Can be pickled."""
 
     def __init__(
@@ -107,9 +108,6 @@ class MixtureSource(SampleSource):
         self._sources, self._members, self.weights, self.seed, self._samples = sources, members, weights, seed, samples
         self.name, self.fields = members.name, sources[0].fields
         self._hint = AccessHint()
-
-    def __repr__(self) -> str:
-        return f"MixtureSource({self.name}, weights {self.weights}, seed={self.seed}, samples={self._samples:,})"
 
     def __len__(self) -> int:
         """Return the number of samples of an epoch."""

@@ -20,12 +20,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from torch.utils.data import get_worker_info
 
-from brand.errors import UsageError, counted
+from brand.errors import UsageError
 from brand.node.setup.memory import memory_bytes
 from brand.node.wire.looping import LoopReport
 from brand.orders.base.tickets import TICKET, TICKETS_END
 from brand.printable import printable
-from brand.storage.dataset.dataset import StoredDataSet
+from brand.reprs import Reprs
 from brand.storage.io.location import Collected
 from brand.torch.data.drawable import SampleSource
 from brand.torch.fetch.fetch import MEDIA, Fetcher
@@ -38,7 +38,7 @@ from brand.torch.order.sequence import OfOneSet
 Transform = Callable[[Any], Any] | Mapping[str, Callable[[Any], Any]]
 
 
-class SetSource(SampleSource):
+class SetSource(Reprs, SampleSource, shows="name _resolver"):
     """The source behind a `BrandDataset`. Can be pickled; the constructor opens nothing."""
 
     def __init__(
@@ -50,36 +50,20 @@ class SetSource(SampleSource):
         fields: tuple[str, ...] | None,
         transform: Transform | None,
     ) -> None:
-        self.name, self.fields, self.ordering = name, fields, ordering
+        self.name, self.fields, self.ordering, self.job = name, fields, ordering, resolver.options.job
+        self.data, self.decodes = fetcher.data, fetcher.decodes
         self.transform: Transform | None = transform
         self.port = DrawPort(resolver, fetcher, name)
         self._resolver, self._fetcher = resolver, fetcher
         self._hint = AccessHint()
 
-    def __repr__(self) -> str:
-        return f"SetSource({self.name!r}, {self._resolver!r})"
-
     def __len__(self) -> int:
-        """Return the number of samples."""
         return len(self.data)
 
-    @property
-    def data(self) -> StoredDataSet:
-        """The stored samples."""
-        return self._fetcher.data
-
-    @property
-    def job(self) -> str | None:  # type: ignore[override]
-        """The job name that the user gives."""
-        return self._resolver.options.job
-
-    @property
-    def decodes(self) -> bool:
-        """Whether images and audio are decoded."""
-        return self._fetcher.decodes
+    def set_transform(self, transform: Transform | None) -> None:
+        self.transform = transform
 
     def sequence(self, seed: int, origin: str, *, subset: ArrayLike | None, shuffle: bool) -> OfOneSet:
-        """See `SampleSource`."""
         return OfOneSet(self.port, self.ordering.order(seed, subset), seed, origin, shuffle=shuffle)
 
     def check_ranks(self, replicas: int) -> None:
@@ -107,7 +91,6 @@ class SetSource(SampleSource):
         return self._fetcher.fetch(tickets)
 
     def finish(self, samples: list[dict[str, Any]]) -> list[Any]:
-        """See `SampleSource`."""
         transform = self.transform
         if isinstance(transform, Mapping):
             for values in samples:
@@ -124,33 +107,27 @@ class SetSource(SampleSource):
 
     @property
     def plain(self) -> bool:
-        """See `SampleSource`."""
         return self.transform is None and not self._fetcher.decoding.media
 
     @property
     def files(self) -> set[str]:
-        """See `SampleSource`."""
         return {name for name, codec in self.data.header.schema.fields if codec in MEDIA}
 
     @property
     def mean_bytes(self) -> float:
-        """Mean size of a stored sample."""
         return self.data.mean_bytes
 
     @property
     def server_bytes(self) -> int | None:
-        """See `SampleSource`."""
         options = self._resolver.options
         if options.memory is None or options.attached:
             return None
         return memory_bytes(options.memory, int(len(self) * self.mean_bytes))
 
     def stats(self) -> dict[str, Any]:
-        """See `SampleSource`."""
         return self._resolver.client.stats() if self._resolver.settled and self._resolver.client.running else {}
 
     def tell_loop(self, report: LoopReport) -> bool:
-        """See `SampleSource`."""
         client = self._resolver.client if self._resolver.settled else None
         return client is not None and client.tell_loop(replace(report, run=client.run))
 
@@ -190,14 +167,11 @@ _said = mmap.mmap(-1, 2)
 """Whether the log has the hint about reads, and the hint about draws: two bytes that forked workers share."""
 
 
-class AccessHint:
+class AccessHint(Reprs, shows="_jumps _single"):
     """Counts reads and draws of a data set, and logs a hint once if another way would be faster."""
 
     def __init__(self) -> None:
         self._jumps = self._single = 0
-
-    def __repr__(self) -> str:
-        return f"AccessHint({counted(self._jumps, 'jump')}, {counted(self._single, 'single draw')})"
 
     def note_draw(self, count: int, name: str) -> None:
         """Count a request that has drawn `count` samples."""

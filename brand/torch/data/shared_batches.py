@@ -42,6 +42,7 @@ from torch.utils.data import get_worker_info
 from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
 from brand.errors import UsageError
+from brand.reprs import Reprs
 
 MOST_BUFFERS: Final = 4
 """Largest number of buffers of a worker. By default, a worker of a DataLoader is at most two batches ahead."""
@@ -97,7 +98,7 @@ class _SharedBatch:
         self._close()
 
 
-class SharedBatches:
+class SharedBatches(Reprs, shows="_buffers opened"):
     """The buffers of this process. Several threads may use them."""
 
     def __init__(self) -> None:
@@ -110,9 +111,6 @@ class SharedBatches:
         with suppress(AttributeError, OSError):  # no Linux; no descriptor left
             self._probe = _SharedBatch(0)
             self.probe = self._probe.fill(())
-
-    def __repr__(self) -> str:
-        return f"SharedBatches({len(self._buffers)} of {MOST_BUFFERS}, {'open' if self.opened else 'not opened yet'})"
 
     @property
     def opened(self) -> bool:

@@ -34,9 +34,9 @@ from brand.node.serve.repeats import Repeats
 from brand.node.wire.client_messages import Replaced
 from brand.orders.base.tickets import TAGS, TICKET, positions_of, tag_and_epoch
 from brand.orders.order import Order
+from brand.reprs import Reprs
 from brand.storage.dataset.dataset import StoredDataSet
-from brand.torch.fetch.fetched import Decoding, Span, UndecodedSamples
-from brand.torch.fetch.fetched import asked as asked_spans
+from brand.torch.fetch.fetched import Decoding, FromServer, FromStorage, Span, UndecodedSamples, spans_of
 from brand.torch.job.ranks import find_rank
 from brand.torch.job.resolver import ServerResolver
 
@@ -49,7 +49,7 @@ _tags: dict[int, Order] = {}
 """Orders of all data sets of this process by tag, so that no two orders have the same tag."""
 
 
-class Fetcher:
+class Fetcher(Reprs, shows="data.name _orders _drawn"):
     """Reads and draws from one data set, with the given `fields` (None: all).
 
     `skip`: whether another sample replaces a damaged one in a draw; otherwise a damaged sample is an error.
@@ -75,9 +75,6 @@ class Fetcher:
         self._replacements = Replacements()
         self._drawn: tuple[int, int] | None = None
         """Tag and epoch of the last draw."""
-
-    def __repr__(self) -> str:
-        return f"Fetcher({self.data.name!r}, {counted(len(self._orders), 'order')}, drew last {self._drawn})"
 
     def tag_of(self, order: Order) -> int:
         """Return the tag of an order's tickets.
@@ -106,9 +103,8 @@ class Fetcher:
         """
         if not len(asked) or int(asked.max()) < TICKET:
             start_s = time.monotonic()
-            exact = self.samples(asked)
-            spans = [Span("storage", start_s, time.monotonic())]
-            return UndecodedSamples(self.decoding, asked, [], [], np.arange(len(asked)), exact, {}, spans)
+            direct = FromStorage(self.samples(asked), np.arange(len(asked)))
+            return UndecodedSamples(self.decoding, asked, (), direct, {}, [Span("storage", start_s, time.monotonic())])
         if int(asked.min()) < TICKET:
             raise UsageError("a batch mixes tickets of a BrandSampler with plain indices; use one or the other")
         if int(asked.min()) >> 32 != int(asked.max()) >> 32:
@@ -126,27 +122,26 @@ class Fetcher:
         )
         places = np.concatenate([part.places for part in parts])
         indices = np.full(len(asked), -1)
-        stored, present, first = [], [], 0
-        prepared: dict[str, list[DecodedField]] = {name: [] for name in self._resolver.options.decode}
+        server, first = list[FromServer](), 0
+        decoded: dict[str, list[DecodedField]] = {name: [] for name in self._resolver.options.decode}
         for part in parts:
-            stored.append(part.stored)
-            present.append(part.present + first)
-            indices[present[-1]] = part.stored.rows["index"].astype(np.int64)
+            server.append(FromServer(part.stored, part.present + first))
+            indices[server[-1].at] = part.stored.rows["index"].astype(np.int64)
             for name, made in part.prepared.items():
-                prepared[name].append(made.only(part.present, first))
+                decoded[name].append(made.only(part.present, first))
             first += len(part.places)
-        spans = [span for part in parts for span in asked_spans(part.asked_s, part.waited_s, part.held)]
-        late = np.flatnonzero(indices < 0)
+        spans = [span for part in parts for span in spans_of(part.asked_s, part.waited_s, part.held)]
+        missing = np.flatnonzero(indices < 0)
         samples: list[dict[str, Any]] = []
-        if len(late):
+        if len(missing):
             start_s = time.monotonic()
             try:
-                samples, indices[late] = self._read(places[late], order)
+                samples, indices[missing] = self._read(places[missing], order)
             except ServerError as error:
-                raise type(error)(f"{self._where(asked[late[0]], order)} cannot be fetched: {error}") from error
+                raise type(error)(f"{self._where(asked[missing[0]], order)} cannot be fetched: {error}") from error
             spans.append(Span("storage", start_s, time.monotonic()))
-        replace = partial(self._replace, order) if self._skip else None
-        return UndecodedSamples(self.decoding, indices, stored, present, late, samples, prepared, spans, replace)
+        direct, replace = FromStorage(samples, missing), partial(self._replace, order) if self._skip else None
+        return UndecodedSamples(self.decoding, indices, server, direct, decoded, spans, replace)
 
     def samples(self, indices: NDArray[np.int64]) -> list[dict[str, Any]]:
         """Return the samples with these indices, by direct reads.
@@ -271,7 +266,7 @@ log = logging.getLogger("brand")
 _all: weakref.WeakSet[Replacements] = weakref.WeakSet()
 
 
-class Replacements:
+class Replacements(Reprs, shows="_repeats.counted"):
     """Writes replacements to the log, from any thread.
 
     Can be pickled; a copy in another process begins with no counts.
@@ -286,9 +281,6 @@ class Replacements:
 
     def __reduce__(self) -> tuple[type[Replacements], tuple[()]]:
         return Replacements, ()
-
-    def __repr__(self) -> str:
-        return f"Replacements({self._repeats.counted} counted and not told)"
 
     def note(self, index: int, by: int, error: FormatError) -> None:
         """Log or count that sample `by` has replaced sample `index`, which cannot be read."""

@@ -28,6 +28,7 @@ from brand.errors import ServerError, UsageError, counted
 from brand.node.setup.member import Member
 from brand.node.setup.memory import Memory
 from brand.node.setup.tls import Tls
+from brand.reprs import Reprs
 from brand.torch.job.ranks import job_name, master, this_machine
 
 log = logging.getLogger("brand")
@@ -54,15 +55,12 @@ class _Store(Protocol):
     def compare_set(self, key: str, expected: str, desired: str) -> bytes: ...
 
 
-class JobNodes:
+class JobNodes(Reprs, shows="_name node nodes"):
     """The nodes of this process's job: satisfies `brand.node.client.client.Cluster`. Can be pickled."""
 
     def __init__(self, name: str, node: int, nodes: int, *, peer_memory: Memory = None, tls: Tls | None = None) -> None:
         self._name, self.node, self.nodes = name, node, nodes
         self._peer_memory, self._tls = peer_memory, tls
-
-    def __repr__(self) -> str:
-        return f"JobNodes({self._name!r}, node {self.node} of {self.nodes})"
 
     def member(self) -> Member:
         """Return the membership of this node: its number, the job's token, the address to listen at.

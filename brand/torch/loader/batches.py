@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import default_collate
 
+from brand.reprs import Reprs
 from brand.torch.fetch.fetched import Column, Columns
 from brand.torch.sampler.positions import Positions
 
@@ -55,15 +56,12 @@ class SamplerBatches(Protocol):
         """Return the padding of the first `trained` batches and of the epoch, as plain values; empty if unknown."""
 
 
-class FixedSizeBatches:
+class FixedSizeBatches(Reprs, shows="_ints size"):
     """Batches of one size, taken from a sampler's ints. The last batch may be short."""
 
     def __init__(self, sampler: Any, size: int, *, drop_last: bool) -> None:
         self._sampler, self._ints = sampler, iter(sampler)
         self.size, self._drop_last = size, drop_last
-
-    def __repr__(self) -> str:
-        return f"FixedSizeBatches({self._ints!r}, {self.size})"
 
     @property
     def positions(self) -> Positions | None:
@@ -72,32 +70,26 @@ class FixedSizeBatches:
 
     @property
     def epoch(self) -> int | None:
-        """See `SamplerBatches`."""
         return None if self.positions is None else self.positions.epoch
 
     @property
     def seed(self) -> int:
-        """See `SamplerBatches`."""
         return int(self._sampler.seed)
 
     @property
     def ranks(self) -> tuple[int, int]:
-        """See `SamplerBatches`."""
         assert self.positions is not None
         return self.positions.ranks
 
     def begin(self) -> None:
-        """See `SamplerBatches`."""
         if self.positions is not None:
             self.positions.begin()
 
     def go_on(self) -> None:
-        """See `SamplerBatches`."""
         if self.positions is not None:
             self.positions.go_on()
 
     def take(self, count: int) -> tuple[Ints, list[int]]:
-        """See `SamplerBatches`."""
         most = count * self.size
         ints: Ints = list(islice(self._ints, most)) if self.positions is None else self.positions.take(most)
         whole, rest = divmod(len(ints), self.size)
@@ -106,7 +98,6 @@ class FixedSizeBatches:
         return ints, [self.size] * whole + [rest] * (rest > 0)
 
     def state(self, trained: int) -> dict[str, Any]:
-        """See `SamplerBatches`. The sampler must be a `BrandSampler`."""
         positions = self.positions
         if positions is None or not positions.begun:
             return dict(self._sampler.state_dict())
@@ -116,9 +107,7 @@ class FixedSizeBatches:
             return dict(self._sampler.state_dict())
         return positions.state_after(positions.most if ended else samples)
 
-    def figures(self, trained: int) -> dict[str, Any]:
-        """See `SamplerBatches`. Returns an empty dict."""
-        del trained
+    def figures(self, trained: int) -> dict[str, Any]:  # noqa: ARG002 - batches of one size have no padding
         return {}
 
 

@@ -29,8 +29,9 @@ from torch._C._autograd import _profiler_enabled
 from torch.autograd.profiler import record_function
 from torch.utils.data import default_collate
 
-from brand.errors import FormatError, counted
+from brand.errors import FormatError
 from brand.node.wire.looping import LOOP
+from brand.reprs import Reprs
 from brand.timeline import Timeline
 from brand.torch.data.drawable import SampleSource
 from brand.torch.fetch.fetched import Columns, FetchedSamples
@@ -58,17 +59,37 @@ PROFILED: Final = "enumerate(DataLoader)#BrandLoader.__next__"
 
 
 class _PendingBatch(Future[Any]):
-    """A batch that is being prefetched: its slices, and the number of slices that are not done.
-
-    `times` has its times.
-    """
+    """A batch of `samples` samples that is being prefetched, and its times."""
 
     def __init__(self, samples: int, times: BatchTimes) -> None:
         super().__init__()
         self.samples, self.times = samples, times
-        self.slices: list[list[Any]] = [[] for _ in range(0, samples, SLICE)]
-        self.missing = len(self.slices)
-        self.lock = threading.Lock()
+        self._slices: list[list[Any]] = [[] for _ in range(0, samples, SLICE)]
+        self._missing = len(self._slices)
+        """Number of slices that are not done."""
+        self._lock = threading.Lock()
+
+    def put(self, number: int, samples: list[Any]) -> list[Any] | None:
+        """Store a slice. Returns all samples of the batch if no other slice is missing."""
+        self._slices[number] = samples
+        with self._lock:
+            self._missing -= 1
+            if self._missing:
+                return None
+        slices, self._slices = self._slices, []
+        return [sample for part in slices for sample in part]
+
+    def fail(self, error: BaseException) -> None:
+        """Have the training loop raise this error when it reaches the batch."""
+        with suppress(Exception):  # another slice failed before
+            self.set_exception(error)
+
+
+class _ThreadSeeds(threading.local):
+    """The random numbers of transforms, of each thread."""
+
+    def __init__(self) -> None:
+        self.seeds = SampleSeeds()
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +118,7 @@ class Instruments:
     """The file of a trace; None if there is none."""
 
 
-class LoaderIteration:
+class LoaderIteration(Reprs, shows="handed_out _requested _source"):
     """One iteration: its producer thread, and the batches that are prefetched."""
 
     def __init__(
@@ -105,16 +126,15 @@ class LoaderIteration:
     ) -> None:
         self._data, self._source, self._gate, self._options = data, batches, gate, options
         self._stages, self._pace, self._waits = instruments.stages, instruments.pace, instruments.waits
-        self._whole = data.plain and (
-            options.collate_fn is default_collate or isinstance(options.collate_fn, PackedRows)
-        )
+        by_column = options.collate_fn is default_collate or isinstance(options.collate_fn, PackedRows)
+        self._whole = data.plain and by_column
         """Whether batches are made of columns, without single samples."""
         self._gathers = options.collate_fn is default_collate and data.transform is None
         """Whether a batch is made of columns if the server has decoded all of it."""
         self._run = (torch.initial_seed(), options.iteration)
         """Seed and epoch."""
         self._ready: queue.Queue[_PendingBatch | None] = queue.Queue(options.ahead)
-        self._local = threading.local()
+        self._local = _ThreadSeeds()
         self._stop = threading.Event()
         self._timeline = instruments.timeline
         self._reporter: Reporter | None = None
@@ -122,10 +142,6 @@ class LoaderIteration:
         """Number of batches that the loop has received."""
         self._requested = 0
         self._thread = threading.Thread(target=self._produce, name="brand-draw", daemon=True)
-
-    def __repr__(self) -> str:
-        state = "stopped" if self._stop.is_set() else "running" if self._thread.is_alive() else "no thread"
-        return f"LoaderIteration({state}, {counted(self.handed_out, 'batch', 'batches')} handed out, {self._source!r})"
 
     def batches(self) -> Generator[Any, None, None]:
         """Yield the batches, in order. The threads start when the first batch is taken.
@@ -152,13 +168,8 @@ class LoaderIteration:
                 if batch is None:
                     return
                 waiting = self._waits.taken(batch.times, start_s, end_s, trained_s, batch.samples)
-                self._note(
-                    "loop",
-                    "wait" if waiting.cause == LOOP else f"wait for {waiting.cause}",
-                    start_s,
-                    end_s,
-                    step=waiting.step,
-                )
+                waited = "wait" if waiting.cause == LOOP else f"wait for {waiting.cause}"
+                self._note("loop", waited, start_s, end_s, step=waiting.step)
                 self.handed_out += 1
                 start_s = time.monotonic()  # a monitor's time is neither waiting nor training
                 yield value
@@ -193,7 +204,8 @@ class LoaderIteration:
         """Set the number of threads after a batch of `samples` samples was trained."""
         threads = self._pace.batch(time.perf_counter(), samples, self._stages.totals())
         if threads != self._gate.limit:
-            self._gate.limit = self._stages.threads = threads
+            self._gate.set_limit(threads)
+            self._stages.set_threads(threads)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the loader state after the last batch that the loop has received."""
@@ -264,7 +276,7 @@ class LoaderIteration:
 
     def _request(self, indices: Ints, sizes: Sequence[int]) -> bool:
         """Fetch batches of these sizes and submit them to the pool. Returns False if the iteration was stopped."""
-        start_s = time.monotonic()
+        start_s, spans = time.monotonic(), list(pairwise(accumulate(sizes, initial=0)))
         try:
             fetched = self._data.fetch(indices)
             self._stages.add("storage", fetched.waited_s)
@@ -275,11 +287,10 @@ class LoaderIteration:
         except FormatError:
             if len(sizes) == 1:
                 raise
-            spans = list(pairwise(accumulate(sizes, initial=0)))  # a damaged sample fails only its own batch
+            # A damaged sample fails only its own batch.
             return all(self._request(indices[first:end], [end - first]) for first, end in spans)
         before = self._requested
         self._requested += len(indices)
-        spans = list(pairwise(accumulate(sizes, initial=0)))
         batches = [_PendingBatch(end - first, BatchTimes(fetched.spans)) for first, end in spans]
         if self._whole:
             self._gate.submit(partial(self._make_whole, batches, fetched, spans))
@@ -314,13 +325,13 @@ class LoaderIteration:
                 self._finish(batch, partial(self._of_columns, columns, low - first, high - first))
         except FormatError as error:
             if len(batches) == 1:
-                _fail(batches[0], error)
+                batches[0].fail(error)
             else:
                 for batch, span in zip(batches, spans, strict=True):
                     self._make_whole([batch], fetched, [span])
         except BaseException as error:  # noqa: BLE001 - belongs to the training loop
             for batch in batches:
-                _fail(batch, error)
+                batch.fail(error)
 
     def _of_columns(self, columns: Columns, first: int, end: int) -> Any:
         """Return the batch of the samples `first` to `end` - 1 of columns."""
@@ -341,7 +352,7 @@ class LoaderIteration:
             self._stages.count(end - first)
             self._finish(batch, make)
         except BaseException as error:  # noqa: BLE001 - belongs to the training loop
-            _fail(batch, error)
+            batch.fail(error)
 
     def _make_slice(self, batch: _PendingBatch, number: int, fetched: FetchedSamples, span: slice, turn: int) -> None:
         if self._stop.is_set() or batch.done():
@@ -353,18 +364,13 @@ class LoaderIteration:
                 # samplers may give a sample several times.
                 turns = range(turn, turn + span.stop - span.start)
                 uses = turns if self._source.epoch is None else fetched.turns(span.start, span.stop)
-                batch.slices[number] = self._transformed(fetched.samples(span.start, span.stop), uses)
+                samples = self._transformed(fetched.samples(span.start, span.stop), uses)
             self._note(threading.current_thread().name, "decode", start_s, samples=span.stop - span.start)
             self._stages.count(span.stop - span.start)
-            with batch.lock:
-                batch.missing -= 1
-                last = not batch.missing
-            if last:
-                samples = [sample for part in batch.slices for sample in part]
-                batch.slices.clear()
-                self._finish(batch, lambda: self._options.collate_fn(samples))
+            if (whole := batch.put(number, samples)) is not None:
+                self._finish(batch, partial(self._options.collate_fn, whole))
         except BaseException as error:  # noqa: BLE001 - belongs to the training loop
-            _fail(batch, error)
+            batch.fail(error)
 
     def _transformed(self, samples: Sequence[dict[str, Any]], uses: Sequence[int]) -> list[Any]:
         """Return samples after the data set's transform, each with its own random numbers.
@@ -373,10 +379,7 @@ class LoaderIteration:
         """
         if self._data.transform is None:
             return self._data.finish(list(samples))
-        seeds = getattr(self._local, "seeds", None)
-        if seeds is None:
-            seeds = self._local.seeds = SampleSeeds()
-        result = []
+        seeds, result = self._local.seeds, []
         with seeds:
             for use, sample in zip(uses, samples, strict=True):
                 index = sample["index"]
@@ -389,17 +392,12 @@ class LoaderIteration:
         return result
 
     def _finish(self, batch: _PendingBatch, make: Callable[[], Any]) -> None:
-        batch.times.collate_s = time.monotonic()
+        start_s = batch.times.begin_collate()
         with self._stages.measure("collate"):
             value = make()
             if self._options.pin_memory and torch.cuda.is_available():
                 value = pinned(value)
-        batch.times.done_s = time.monotonic()
-        self._note(threading.current_thread().name, "collate", batch.times.collate_s, samples=batch.samples)
+        batch.times.end()
+        self._note(threading.current_thread().name, "collate", start_s, samples=batch.samples)
         with suppress(Exception):  # cancelled: the iteration has been stopped
             batch.set_result(value)
-
-
-def _fail(batch: _PendingBatch, error: BaseException) -> None:
-    with suppress(Exception):  # another slice failed before
-        batch.set_exception(error)

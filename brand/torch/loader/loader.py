@@ -32,7 +32,7 @@ from brand.torch.sampler.batch_samplers import (
     PlannedBatchSampler,
     mean_samples,
 )
-from brand.torch.sampler.sampler import BrandSampler, serve_loader
+from brand.torch.sampler.sampler import BrandSampler
 
 AHEAD_BYTES: Final = 64 << 20
 """By default, the prefetched batches have at most about this many stored bytes,"""
@@ -113,7 +113,7 @@ class BrandLoader(DataLoader[Any]):
             vars(self)["batch_size"] = None  # as a DataLoader with a batch_sampler has it
         self.pin_memory = pin_memory
         if isinstance(sampler, BrandSampler):
-            serve_loader(sampler, batch_size)
+            sampler._serve_loader(batch_size)
         self._finds_threads = num_workers == "auto"
         any_number = num_workers is None or num_workers == "auto"
         self.num_workers = _processors() if any_number else _count("num_workers", num_workers)

@@ -24,6 +24,8 @@ from typing import Any, Final
 
 import torch
 
+from brand.reprs import Reprs
+
 RUNGS: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 WAITS: Final = 0.02
 """A loop that waits for more than this fraction of its time lacks batches."""
@@ -45,7 +47,7 @@ small.
 """
 
 
-class ThreadTuner:
+class ThreadTuner(Reprs, shows="threads _rungs"):
     """Numbers of threads, up to `most`, and their known rates."""
 
     def __init__(self, most: int, *, fixed: bool = False) -> None:
@@ -59,10 +61,6 @@ class ThreadTuner:
         self._patience = CALM
         self._tried = False
         """Whether the last step went down because fewer threads seemed enough."""
-
-    def __repr__(self) -> str:
-        known = {self._rungs[rung]: round(rate) for rung, (rate, _) in sorted(self._rates.items())}
-        return f"ThreadTuner({self.threads} of {self._rungs[-1]} threads, samples a second: {known})"
 
     @property
     def threads(self) -> int:
@@ -111,26 +109,23 @@ class ThreadTuner:
         return rate if self._window - seen < FORGOTTEN else None
 
 
-class PaceWindows:
+class PaceWindows(Reprs, shows="_tuner _shown"):
     """Windows of one loader.
 
     A window has at least `WINDOW_S` seconds, `WINDOW_BATCHES` batches, and one decoded sample.
     """
 
-    def __init__(self, ladder: ThreadTuner) -> None:
-        self._ladder = ladder
+    def __init__(self, tuner: ThreadTuner) -> None:
+        self._tuner = tuner
         self._start_s = 0.0
         self._totals: Mapping[str, float] = {}
         self._batches = self._samples = self._ramp = 0
         self._shown: tuple[float, float] | None = None
 
-    def __repr__(self) -> str:
-        return f"PaceWindows({self._ladder!r}, {self.to_json()})"
-
     @property
     def threads(self) -> int:
         """The number of threads now."""
-        return self._ladder.threads
+        return self._tuner.threads
 
     def begin(self) -> None:
         """Begin an iteration. Windows begin after its first batches."""
@@ -154,7 +149,7 @@ class PaceWindows:
                 rate = self.threads * spent["decoded"] / busy_s
                 need = self._samples / spent["training"]
                 self._shown = rate, need
-                self._ladder.window(rate, need, spent["loop_waits"] / loop_s)
+                self._tuner.window(rate, need, spent["loop_waits"] / loop_s)
                 self._begin_window(now_s, totals)
         return self.threads
 
@@ -200,28 +195,21 @@ def _work_alone() -> None:
         restore.join()
 
 
-class Gate:
+class Gate(Reprs, shows="_runners limit _tasks"):
     """Runs tasks in the order of submission, at most `limit` at a time. A task reports its own errors."""
 
     def __init__(self, pool: ThreadPoolExecutor, limit: int) -> None:
-        self._pool, self._limit = pool, limit
+        self._pool, self.limit = pool, limit
+        """Number of tasks that may run at a time, at least 1."""
         self._tasks: deque[Callable[[], None]] = deque()
         """Tasks that have not begun. They are bounded, because an iteration bounds the batches that are prefetched."""
         self._runners = 0
         self._lock = threading.Lock()
 
-    def __repr__(self) -> str:
-        return f"Gate({self._runners} of {self._limit} run, {len(self._tasks)} wait)"
-
-    @property
-    def limit(self) -> int:
-        """Number of tasks that may run at a time, at least 1."""
-        return self._limit
-
-    @limit.setter
-    def limit(self, limit: int) -> None:
+    def set_limit(self, limit: int) -> None:
+        """Have at most this many tasks run at a time, at least 1. Tasks that run already end."""
         with self._lock:
-            self._limit = limit
+            self.limit = limit
             for _ in range(min(limit - self._runners, len(self._tasks))):
                 self._start_runner()
 
@@ -229,7 +217,7 @@ class Gate:
         """Run a task as soon as a runner is free."""
         with self._lock:
             self._tasks.append(task)
-            if self._runners < self._limit:
+            if self._runners < self.limit:
                 self._start_runner()
 
     def _start_runner(self) -> None:
@@ -244,7 +232,7 @@ class Gate:
     def _next(self) -> Callable[[], None] | None:
         """Return the next task; None if the runner must end."""
         with self._lock:
-            if self._tasks and self._runners <= self._limit:
+            if self._tasks and self._runners <= self.limit:
                 return self._tasks.popleft()
             self._runners -= 1
             return None

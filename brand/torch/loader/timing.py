@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from brand.node.wire.looping import CAUSES, HARDLY, LOOP, LoopReport, StepTally, Waiting
+from brand.reprs import Reprs
 from brand.torch.fetch.fetched import Span
 
 Monitor = Callable[[int, dict[str, float]], object]
@@ -29,7 +30,7 @@ END_LIMIT_S: Final = 1.0
 """Seconds for which the end of an iteration waits for the last report."""
 
 
-class BatchTimes:
+class BatchTimes(Reprs, shows="spans collate_s done_s"):
     """The times of a batch, those of `time.monotonic`, in seconds."""
 
     def __init__(self, spans: Sequence[Span]) -> None:
@@ -38,9 +39,14 @@ class BatchTimes:
         self.collate_s = self.done_s = float("inf")
         """The times at which collating began, and at which the batch was done."""
 
-    def __repr__(self) -> str:
-        state = "there" if self.done_s < float("inf") else "collated" if self.collate_s < float("inf") else "decoded"
-        return f"BatchTimes({len(self.spans)} spans, {state})"
+    def begin_collate(self) -> float:
+        """Note that collating begins now. Returns the time."""
+        self.collate_s = time.monotonic()
+        return self.collate_s
+
+    def end(self) -> None:
+        """Note that the batch is done."""
+        self.done_s = time.monotonic()
 
     @property
     def doing(self) -> str:
@@ -58,7 +64,7 @@ class BatchTimes:
         return cause if shares[cause] > 0 else LOOP
 
 
-class StepWaits:
+class StepWaits(Reprs, shows="_tally _last"):
     """The steps of one loader since it was made. The loop counts them; other threads may read the counts."""
 
     def __init__(self) -> None:
@@ -77,9 +83,6 @@ class StepWaits:
         """
         self._samples = 0
         self._monitors: list[_Watch] = []
-
-    def __repr__(self) -> str:
-        return f"StepWaits({self._tally!r}, last {self._last!r})"
 
     def monitor(self, callback: Monitor, every: int) -> None:
         """See `BrandLoader.monitor`."""
@@ -142,7 +145,7 @@ class StepWaits:
         return Waiting(self._step, max(0.0, now_s - since_s), self._asks if times is None else times.doing)
 
 
-class Reporter:
+class Reporter(Reprs, shows="_ranks _epoch _waits"):
     """Reports the waits of the loop of `ranks` = (rank, number of ranks) in an epoch, once a second, until `close`.
 
     A thread calls `tell`, which sends on the connection that this process has anyway, gets no reply and starts no
@@ -156,9 +159,6 @@ class Reporter:
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="brand-report", daemon=True)
         self._thread.start()
-
-    def __repr__(self) -> str:
-        return f"Reporter(rank {self._ranks[0]} of {self._ranks[1]}, epoch {self._epoch}, {self._waits!r})"
 
     def close(self) -> None:
         """Send the last report, and end the thread."""
@@ -182,9 +182,6 @@ class _Watch:
     def __init__(self, callback: Monitor, every: int, tally: StepTally, samples: int) -> None:
         self._callback, self._every, self._tally, self._samples = callback, every, tally, samples
         self._missing = every
-
-    def __repr__(self) -> str:
-        return f"_Watch({self._missing} of {self._every} steps to go)"
 
     def step(self, tally: StepTally, samples: int) -> None:
         """Count a step."""
@@ -237,6 +234,10 @@ class Stages:
         self._seconds = dict.fromkeys(NAMES, 0.0)
         self._decoded = 0
         self._lock = threading.Lock()
+
+    def set_threads(self, threads: int) -> None:
+        """Set the number of threads that decode at a time."""
+        self.threads = threads
 
     def add(self, stage: str, seconds: float) -> None:
         """Add seconds spent in a stage."""

@@ -22,19 +22,17 @@ from brand.node.wire.messages import GOES_ON, UNTOLD
 from brand.orders.base.joins import Joins
 from brand.orders.base.part import Subset
 from brand.orders.order import Order
+from brand.reprs import Reprs
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.torch.fetch.fetch import Fetcher
 from brand.torch.job.resolver import ServerResolver
 
 
-class DrawPort:
+class DrawPort(Reprs, shows="name resolver"):
     """The interface of one data set for the sequences of samplers. `name` is its name for users. Can be pickled."""
 
     def __init__(self, resolver: ServerResolver, fetcher: Fetcher, name: str) -> None:
         self.resolver, self._fetcher, self.name = resolver, fetcher, name
-
-    def __repr__(self) -> str:
-        return f"DrawPort({self.name!r}, {self.resolver!r})"
 
     @property
     def data(self) -> StoredDataSet:

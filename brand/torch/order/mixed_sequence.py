@@ -21,6 +21,7 @@ from brand.orders.base.tickets import tickets_of
 from brand.orders.mixtures.mixed_order import MixedOrder, ranks_of_rounds
 from brand.orders.mixtures.shares import check_weights
 from brand.orders.order import Order
+from brand.reprs import Reprs
 from brand.torch.job.discovery import check_agreed
 from brand.torch.order.draw_port import DrawPort
 from brand.torch.order.sequence import AccessSequence
@@ -35,7 +36,7 @@ ONE_NODE: Final = (
 )
 
 
-class MixtureMembers:
+class MixtureMembers(Reprs, shows="name _begun"):
     """The members of one mixture, by number. `keys` are the data sets by which users name them. Can be pickled."""
 
     def __init__(self, keys: Sequence[Hashable], ports: Sequence[DrawPort]) -> None:
@@ -45,9 +46,6 @@ class MixtureMembers:
         """Number of the member by tag."""
         self._begun: dict[int, int] = {}
         """The last epoch that this process has begun, by tag."""
-
-    def __repr__(self) -> str:
-        return f"MixtureMembers({self.name}, epochs by tag {self._begun})"
 
     def weights_of(self, weights: Mapping[Any, float]) -> tuple[float, ...]:
         """Return the weights by number of the member. Raises `UsageError`."""
@@ -90,7 +88,7 @@ class MixtureMembers:
         return member
 
 
-class MixedSequence(AccessSequence):
+class MixedSequence(Reprs, AccessSequence, shows="_members.name seed samples"):
     """The sequence of a `Mixture`."""
 
     order: MixedOrder
@@ -114,9 +112,6 @@ class MixedSequence(AccessSequence):
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
         self._lock = threading.Lock()
-
-    def __repr__(self) -> str:
-        return f"MixedSequence({self._members.name}, seed={self.seed}, weights {self.order.stretches[-1].weights})"
 
     @property
     def samples(self) -> int:

@@ -18,6 +18,7 @@ from brand.orders.base.part import Subset
 from brand.orders.base.policy import BY_ONE_NODE
 from brand.orders.order import Order
 from brand.orders.policies.registry import OrderOption
+from brand.reprs import Reprs
 from brand.storage.dataset.catalogue import Catalogue
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.torch.job.ranks import find_rank, node_by_launcher
@@ -30,14 +31,11 @@ _APART: Final = (
 """Error message for a job whose nodes have servers that do not know each other."""
 
 
-class Ordering:
+class Ordering(Reprs, shows="_data.name _order"):
     """Chooses the orders of one `BrandDataset`. Can be pickled."""
 
     def __init__(self, data: StoredDataSet, resolver: ServerResolver, order: OrderOption) -> None:
         self._data, self._resolver, self._order = data, resolver, order
-
-    def __repr__(self) -> str:
-        return f"Ordering({self._data.name!r}, {self._order!r})"
 
     def order(self, seed: int, subset: ArrayLike | None = None) -> Order:
         """Return the order of all epochs of a run with this seed.

@@ -20,6 +20,7 @@ from brand.orders.base.joins import Joins
 from brand.orders.base.part import named
 from brand.orders.base.tickets import tickets
 from brand.orders.order import MAX_SEED, Order
+from brand.reprs import Reprs
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.torch.order.draw_port import DrawPort
 
@@ -87,7 +88,7 @@ class AccessSequence(ABC):
         """
 
 
-class OfOneSet(AccessSequence):
+class OfOneSet(Reprs, AccessSequence, shows="_port.name seed samples shuffle"):
     """The sequence of a `BrandDataset`.
 
     `seed` is that of the order, unless a state without an order has another one.
@@ -100,9 +101,6 @@ class OfOneSet(AccessSequence):
         self.tag = port.tag_of(order)
         self._indices: NDArray[np.int64] | None = None
         """Indices of the subset, once an epoch that is not shuffled has asked for them."""
-
-    def __repr__(self) -> str:
-        return f"OfOneSet({self._port.name!r}, seed={self.seed}, {self.samples:,} samples, shuffle={self.shuffle})"
 
     @property
     def samples(self) -> int:

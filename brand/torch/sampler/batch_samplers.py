@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -33,24 +33,27 @@ from brand.torch.order.sequence import other_data_set, whole
 from brand.torch.sampler.frameworks import torchdata_skips, wrapping_of
 from brand.torch.sampler.packed import PackedRows
 from brand.torch.sampler.planned import VERSION, PlannedBatches, PlannedSequence
-from brand.torch.sampler.positions import Dealing, States, Upcoming, rounds
+from brand.torch.sampler.positions import Dealing, IterationStart, States, Upcoming, rounds
 
-_FIELDS: Final = {
-    "batch_size": "size",
-    "batch_length": "most",
-    "tokens_per_row": "row",
-    "rows_per_batch": "rows",
-    "lengths": "lengths",
-}
+_SIZES: Final = {"batch_size": "size", "batch_length": "most", "tokens_per_row": "row", "rows_per_batch": "rows"}
 """Parameters -> fields of `BatchLimits`."""
+
+
+class PlanOptions(NamedTuple):
+    """Options that both batch samplers have, as users give them."""
+
+    seed: int
+    num_replicas: int | None
+    rank: int | None
+    drop_last: bool
+    subset: ArrayLike | None
+    window: int | None
 
 
 class PlannedBatchSampler(DistributedSampler[list[int]]):
     """Base class of the samplers that plan batches before any sample is read.
 
-    Args:
-        dataset, length, seed, num_replicas, rank, drop_last, subset, window: As users give them.
-        limits: The limits of a batch: parameters of the two samplers and their values.
+    `limits` are the limits of a batch: parameters of the two samplers and their values.
     """
 
     dataset: BrandDataset
@@ -58,22 +61,13 @@ class PlannedBatchSampler(DistributedSampler[list[int]]):
     """Frameworks read this attribute of a sampler. The order of batches is always random."""
 
     def __init__(
-        self,
-        dataset: BrandDataset,
-        length: ArrayLike | str | None,
-        limits: Mapping[str, Any],
-        *,
-        seed: int,
-        num_replicas: int | None,
-        rank: int | None,
-        drop_last: bool,
-        subset: ArrayLike | None,
-        window: int | None,
+        self, dataset: BrandDataset, length: ArrayLike | str | None, limits: Mapping[str, Any], options: PlanOptions
     ) -> None:
         # DistributedSampler's own __init__ is left out: it needs a process group, and fixes the ranks too early.
         source = source_of(dataset) if isinstance(dataset, Drawable) else None
         if not isinstance(source, SetSource):
             raise UsageError(f"{type(self).__name__} fetches from a BrandDataset, not from a {type(dataset).__name__}")
+        window = options.window
         for name, value in {**limits, "window": window}.items():
             optional = name in ("batch_size", "batch_length", "window")
             if (value is None and optional) or name == "batch_length":  # `BatchLimits` checks it
@@ -81,16 +75,15 @@ class PlannedBatchSampler(DistributedSampler[list[int]]):
             if not whole(name, value, MAX_POSITIONS):
                 raise UsageError(f"{name}={value}: at least 1 is needed")
         self._source = source
-        self.dataset, self.drop_last = dataset, drop_last
-        self.num_replicas, self.rank = num_replicas, rank  # type: ignore[assignment]
-        order = source.ordering.order(whole("seed", seed, MAX_SEED), subset)
+        self.dataset, self.drop_last = dataset, options.drop_last
+        self.num_replicas, self.rank = options.num_replicas, options.rank  # type: ignore[assignment]
+        order = source.ordering.order(whole("seed", options.seed, MAX_SEED), options.subset)
         if order.shares:
             raise UsageError("with order='shared' the order is decided while jobs fetch; batches are planned before")
         lengths = lengths_of(source.data, length)
         self._check_length(length, lengths)
         digest = hashlib.blake2s(lengths.tobytes(), digest_size=16).hexdigest()
-        sizes: dict[str, Any] = dict.fromkeys(("size", "most", "row", "rows"))
-        sizes |= {_FIELDS[name]: value for name, value in limits.items()}
+        sizes: dict[str, Any] = {field: limits.get(name) for name, field in _SIZES.items()}
         try:
             chosen = BatchLimits(window or 1, digest, **sizes)
         except ValueError as error:
@@ -152,11 +145,11 @@ class PlannedBatchSampler(DistributedSampler[list[int]]):
         Raises `UsageError` if a state of a later epoch was loaded, because going back would train samples again. If a
         state of an earlier epoch was loaded, the log says how many batches of that epoch are left out.
         """
-        epoch = whole("epoch", epoch, MAX_EPOCH)
-        batches_of = self._sequence.batches_of
-        self._upcoming.set_epoch(
-            epoch, lambda loaded: counted(len(batches_of(loaded.epoch)) - loaded.at, "batch", "batches")
-        )
+
+        def rest(loaded: IterationStart) -> str:
+            return counted(len(self._sequence.batches_of(loaded.epoch)) - loaded.at, "batch", "batches")
+
+        self._upcoming.set_epoch(whole("epoch", epoch, MAX_EPOCH), rest)
 
     def padding(self, epoch: int) -> float:
         """Return the fraction of an epoch's batches that is padding: 0 if all samples of each batch have one length."""
@@ -281,17 +274,8 @@ class LengthBatchSampler(PlannedBatchSampler):
     ) -> None:
         if batch_size is None and batch_length is None:
             raise UsageError("give the limit of a batch: batch_size=, batch_length= or both")
-        super().__init__(
-            dataset,
-            length,
-            {"batch_size": batch_size, "batch_length": batch_length},
-            seed=seed,
-            num_replicas=num_replicas,
-            rank=rank,
-            drop_last=drop_last,
-            subset=subset,
-            window=window,
-        )
+        options = PlanOptions(seed, num_replicas, rank, drop_last, subset, window)
+        super().__init__(dataset, length, {"batch_size": batch_size, "batch_length": batch_length}, options)
 
 
 class PackedBatchSampler(PlannedBatchSampler):
@@ -328,17 +312,8 @@ class PackedBatchSampler(PlannedBatchSampler):
         subset: ArrayLike | None = None,
         window: int | None = None,
     ) -> None:
-        super().__init__(
-            dataset,
-            length,
-            {"tokens_per_row": tokens_per_row, "rows_per_batch": rows_per_batch},
-            seed=seed,
-            num_replicas=num_replicas,
-            rank=rank,
-            drop_last=drop_last,
-            subset=subset,
-            window=window,
-        )
+        limits = {"tokens_per_row": tokens_per_row, "rows_per_batch": rows_per_batch}
+        super().__init__(dataset, length, limits, PlanOptions(seed, num_replicas, rank, drop_last, subset, window))
         self._rows = tokens_per_row, rows_per_batch
 
     def _check_length(self, length: Any, lengths: NDArray[Any]) -> None:
@@ -357,8 +332,8 @@ def mean_samples(plan: PlannedBatchSampler) -> int:
 
 def _named(limits: BatchLimits) -> str:
     """Return limits as parameters and their values."""
-    values = limits.to_json()
-    return ", ".join(f"{name}={values[key]}" for name, key in _FIELDS.items() if values.get(key))
+    values, fields = limits.to_json(), _SIZES | {"lengths": "lengths"}
+    return ", ".join(f"{name}={values[key]}" for name, key in fields.items() if values.get(key))
 
 
 _CURE: Final = (

@@ -226,6 +226,23 @@ class BrandSampler(DistributedSampler[int]):
 
     # -- for one iteration, and for loaders -------------------------------------------------------------------------
 
+    def _pin_ranks(self, rank: int | None = None, replicas: int | None = None) -> None:
+        """Divide positions among ranks even if Accelerate is in use, because it does not prepare the loader.
+
+        If rank and number of ranks were not given before, they become `rank` and `replicas`, if given.
+        """
+        self._pinned = True
+        if self.rank is self.num_replicas is None and rank is not None and replicas is not None:
+            self.rank, self.num_replicas = rank, replicas
+
+    def _serve_loader(self, batch_size: int) -> None:
+        """Serve a `BrandLoader` with batches of this size. Raises `UsageError` if batches of another size are split."""
+        self._pin_ranks()
+        if self.locality:
+            if self.batch_size not in (None, batch_size):
+                raise UsageError(f"batch_size={batch_size}, and the sampler splits {self.batch_size}")
+            self.batch_size = batch_size
+
     def _deal(self) -> Dealing[AccessSequence]:
         """Settle the ranks of an iteration that begins. Raises `UsageError`."""
         dealt, (rank, replicas) = self._dealt(), self._ranks()
@@ -305,28 +322,6 @@ class BrandSampler(DistributedSampler[int]):
     def _accelerate_deals(self) -> bool:
         """Return whether Accelerate divides this sampler's positions: it is in use, and no other ranks were given."""
         return not self._pinned and self.rank is self.num_replicas is None and accelerate_processes() > 1
-
-
-def pin_ranks(sampler: BrandSampler, rank: int | None = None, replicas: int | None = None) -> None:
-    """Have a sampler divide positions among ranks even if Accelerate is in use, because it does not prepare the loader.
-
-    If rank and number of ranks were not given before, they become `rank` and `replicas`, if given.
-    """
-    sampler._pinned = True
-    if sampler.rank is sampler.num_replicas is None and rank is not None and replicas is not None:
-        sampler.rank, sampler.num_replicas = rank, replicas
-
-
-def serve_loader(sampler: BrandSampler, batch_size: int) -> None:
-    """Have a sampler serve a `BrandLoader` with batches of this size.
-
-    Raises `UsageError` if it splits batches of another size.
-    """
-    pin_ranks(sampler)
-    if sampler.locality:
-        if sampler.batch_size not in (None, batch_size):
-            raise UsageError(f"batch_size={batch_size}, and the sampler splits {sampler.batch_size}")
-        sampler.batch_size = batch_size
 
 
 def is_announced(sampler: BrandSampler) -> bool:
