@@ -48,25 +48,17 @@ __all__ = [
     "pack",
 ]
 
+_TORCH: Final = ("BrandDataset", "BrandLoader", "BrandSampler", "LengthBatchSampler", "Mixture", "PackedBatchSampler")
 _HOMES: Final = {
-    "BrandDataset": "brand.torch",
-    "BrandLoader": "brand.torch",
-    "BrandSampler": "brand.torch",
+    **dict.fromkeys(_TORCH, "brand.torch"),
+    **dict.fromkeys(("DecodeAudio", "DecodeImage"), "brand.formats.preparation"),
+    **dict.fromkeys(("Reader", "open"), "brand.storage.dataset.reader"),
     "Cache": "brand.node.setup.caching",
-    "LengthBatchSampler": "brand.torch",
-    "Mixture": "brand.torch",
-    "PackedBatchSampler": "brand.torch",
-    "DecodeImage": "brand.formats.preparation",
-    "Reader": "brand.storage.dataset.reader",
-    "DecodeAudio": "brand.formats.preparation",
     "Tls": "brand.node.setup.tls",
     "Waveform": "brand.formats.media",
-    "open": "brand.storage.dataset.reader",
-    "pack": "brand.chunker",
     "migrate_state": "brand.torch.sampler.sampler",
+    "pack": "brand.chunker",
 }
-
-
 _PACKAGES: Final = ("brand.orders",)
 """Public packages that need no import of their own."""
 

@@ -1,6 +1,4 @@
-"""Where does Brand store files that it can make again? Below the user's cache folder (XDG base directory
-specification).
-"""
+"""Where does Brand store files that it can make again? Below the user's cache folder (XDG specification)."""
 
 from __future__ import annotations
 

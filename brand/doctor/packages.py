@@ -209,21 +209,12 @@ def import_faults(names: Sequence[str], on_import: OnImport, *, limit_s: float =
 
 def _imported(modules: Sequence[str], limit_s: float) -> tuple[list[str], str]:
     """Return the errors of a process that imports modules, and how it ended if it did not import them all."""
-    started = subprocess.Popen(
-        child_command("brand.doctor.packages"),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    with started as process:
-        try:
-            said, _ = process.communicate(json.dumps(modules), limit_s)
-            ending = f"its import ended the process, with code {process.returncode}"
-        except subprocess.TimeoutExpired:
-            process.kill()
-            said, _ = process.communicate()
-            ending = f"it did not load within {counted(round(limit_s), 'second')}"
+    command, asked = child_command("brand.doctor.packages"), json.dumps(modules).encode()
+    try:
+        done = subprocess.run(command, input=asked, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=limit_s)
+        said, ending = done.stdout, f"its import ended the process, with code {done.returncode}"
+    except subprocess.TimeoutExpired as expired:
+        said, ending = expired.stdout or b"", f"it did not load within {counted(round(limit_s), 'second')}"
     return [json.loads(line) for line in said.splitlines()], ending
 
 

@@ -329,13 +329,13 @@ def test_a_wait_for_the_server_is_cut_as_the_server_says() -> None:
 def test_reports_are_what_is_new() -> None:
     """Together they are all steps, also where one could not be sent; the longest wait is that since the last one."""
     waits = StepWaits()
-    waits.begins("server")
+    waits.begin("server")
     waits.taken(course(("storage", 0.0, 1.0), collate=(1.0, 1.0)), 0.0, 1.0, 0.1, 5)
     assert waits.report(0, 1, 0, 1.0).tally.steps == 1
     first = waits.report(0, 1, 0, 1.0)
     waits.sent(first)
     waits.taken(course(("node", 1.0, 1.5), collate=(1.5, 1.5)), 1.0, 1.5, 0.1, 5)
-    waits.waits(2.0)
+    waits.wait(2.0)
     second = waits.report(0, 1, 0, 2.25)
     assert (first.tally.steps, second.tally.steps, second.step) == (1, 1, 2)
     assert first.worst is not None

@@ -32,7 +32,7 @@ from brand.torch.data.drawable import Drawable
 from brand.torch.data.set_source import SetSource, Transform
 from brand.torch.fetch.fetch import Fetcher
 from brand.torch.job.resolver import COMMON, ServerOptions, ServerResolver
-from brand.torch.order.ordering import Ordering
+from brand.torch.order.draw_port import DrawPort
 
 _LABEL = "label"
 
@@ -126,7 +126,7 @@ class BrandDataset(Drawable):
         specs = checked({} if isinstance(decode, bool) else decode, data.header.schema, names)
         resolver = ServerResolver(data, ServerOptions(server, memory, peer_memory, tls, as_cache(cache), job, specs))
         fetcher = Fetcher(data, resolver, names, decode=decode is not False, skip=on_error == "skip")
-        self._source = SetSource(name, resolver, fetcher, Ordering(data, resolver, order), names, transform)
+        self._source = SetSource(DrawPort(name, fetcher, order), names, transform)
 
     def __getitem__(self, index: int) -> Any:
         """Return sample `index`, by random access; a negative index counts from the end.

@@ -30,6 +30,10 @@ class SampleSource(ABC):
     """The function or functions that are called with samples; None if there are none."""
     job: str | None
     """The name of the training among the jobs of a server; None if it has no name."""
+    files: set[str]
+    """Fields that hold the bytes of an image or audio file."""
+    mean_bytes: float
+    """Mean size of a stored sample that is fetched."""
     seed: int = 0
     """The seed of a sampler that the user gives no seed."""
 
@@ -71,16 +75,6 @@ class SampleSource(ABC):
 
     @property
     @abstractmethod
-    def files(self) -> set[str]:
-        """Fields that hold the bytes of an image or audio file."""
-
-    @property
-    @abstractmethod
-    def mean_bytes(self) -> float:
-        """Mean size of a stored sample that is fetched."""
-
-    @property
-    @abstractmethod
     def server_bytes(self) -> int | None:
         """Memory of the data server for samples, in bytes; None if only the server knows it."""
 
@@ -90,10 +84,7 @@ class SampleSource(ABC):
 
     @abstractmethod
     def tell_loop(self, report: LoopReport) -> bool:
-        """Report the waits of the training loop of this process to the data server.
-
-        Returns whether the report was sent.
-        """
+        """Report the waits of this process's training loop to the data server. Returns whether the report was sent."""
 
 
 class Drawable(Dataset[Any]):
@@ -115,10 +106,7 @@ class Drawable(Dataset[Any]):
 
     @property
     def name(self) -> str:
-        """The path or URL of the data set, as messages show it.
-
-        The name of a collection has its version: `photos.brand@3`.
-        """
+        """The path or URL of the data set for messages; that of a collection has its version: `photos.brand@3`."""
         return self._source.name
 
     @property

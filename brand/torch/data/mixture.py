@@ -106,7 +106,10 @@ class MixtureSource(Reprs, SampleSource, shows="name weights seed _samples"):
         samples: int,
     ) -> None:
         self._sources, self._members, self.weights, self.seed, self._samples = sources, members, weights, seed, samples
-        self.name, self.fields = members.name, sources[0].fields
+        self.name, self.fields, self.files = members.name, sources[0].fields, sources[0].files
+        total = sum(weights)
+        self.mean_bytes = sum(s.mean_bytes * w / total for s, w in zip(sources, weights, strict=True))
+        self.job = "+".join(dict.fromkeys(source.job for source in sources if source.job is not None)) or None
         self._hint = AccessHint()
 
     def __len__(self) -> int:
@@ -119,11 +122,6 @@ class MixtureSource(Reprs, SampleSource, shows="name weights seed _samples"):
         found = tuple(source.transform for source in self._sources)
         return found if any(found) else None
 
-    @property
-    def job(self) -> str | None:  # type: ignore[override]
-        """The job names of the members, joined by `+`; None if no member has one."""
-        return "+".join(dict.fromkeys(source.job for source in self._sources if source.job is not None)) or None
-
     # -- for a sampler -----------------------------------------------------------------------------------------------
 
     def sequence(self, seed: int, origin: str, *, subset: ArrayLike | None, shuffle: bool) -> MixedSequence:
@@ -133,7 +131,7 @@ class MixtureSource(Reprs, SampleSource, shows="name weights seed _samples"):
             raise UsageError(f"{what} is for a sampler of one BrandDataset, and this one fetches from a Mixture")
         if (node_by_launcher() or (0, 1))[1] > 1:
             raise UsageError(ONE_NODE)
-        orders = [source.ordering.order(seed_of_member(seed, number)) for number, source in enumerate(self._sources)]
+        orders = [source.port.order(seed_of_member(seed, number)) for number, source in enumerate(self._sources)]
         for source, order in zip(self._sources, orders, strict=True):
             if order.shares:
                 raise UsageError(
@@ -161,7 +159,7 @@ class MixtureSource(Reprs, SampleSource, shows="name weights seed _samples"):
         for name in sorted(set(orders.tolist())):  # epochs of one member ascend
             at = np.flatnonzero(orders == name)
             tag, epoch = tag_and_epoch(name << 32)
-            member = self._members.come_to(tag, epoch)
+            member = self._members.continue_with(tag, epoch)
             portions.append(Portion(member, epoch, at, self._sources[member].draw(asked[at])))
         return UndecodedMixture(portions, with_member=self.fields is None)
 
@@ -173,17 +171,6 @@ class MixtureSource(Reprs, SampleSource, shows="name weights seed _samples"):
     def plain(self) -> bool:
         """Whether no member decodes or transforms anything."""
         return all(member.plain for member in self._sources)
-
-    @property
-    def files(self) -> set[str]:
-        """Fields that hold the bytes of an image or audio file."""
-        return self._sources[0].files
-
-    @property
-    def mean_bytes(self) -> float:
-        """Mean size of a stored sample that is fetched, weighted by the members' weights."""
-        total = sum(self.weights)
-        return sum(m.mean_bytes * w / total for m, w in zip(self._sources, self.weights, strict=True))
 
     @property
     def server_bytes(self) -> int | None:
@@ -201,20 +188,15 @@ class MixtureSource(Reprs, SampleSource, shows="name weights seed _samples"):
         """See `Mixture.stats`."""
         found = {member.name: member.stats() for member in self._sources}
         draws = sum(said.get("draws", 0) for said in found.values())
-        return (
-            {
-                name: {"share": round(said["draws"] / max(1, draws), 6), "server": said} if said else {}
-                for name, said in found.items()
-            }
-            if draws
-            else {}
-        )
+        if not draws:
+            return {}
+        return {
+            name: {"share": round(said["draws"] / draws, 6), "server": said} if said else {}
+            for name, said in found.items()
+        }
 
     def tell_loop(self, report: LoopReport) -> bool:
-        """Report the waits of the training loop to the data servers of all members.
-
-        Returns whether any report was sent.
-        """
+        """Report the waits to the data servers of all members. Returns whether any report was sent."""
         told = [member.tell_loop(report) for member in self._sources]  # each of them, so no generator
         return any(told)
 

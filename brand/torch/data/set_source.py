@@ -28,11 +28,9 @@ from brand.printable import printable
 from brand.reprs import Reprs
 from brand.storage.io.location import Collected
 from brand.torch.data.drawable import SampleSource
-from brand.torch.fetch.fetch import MEDIA, Fetcher
+from brand.torch.fetch.fetch import MEDIA
 from brand.torch.fetch.fetched import UndecodedSamples
-from brand.torch.job.resolver import ServerResolver
 from brand.torch.order.draw_port import DrawPort
-from brand.torch.order.ordering import Ordering
 from brand.torch.order.sequence import OfOneSet
 
 Transform = Callable[[Any], Any] | Mapping[str, Callable[[Any], Any]]
@@ -41,20 +39,12 @@ Transform = Callable[[Any], Any] | Mapping[str, Callable[[Any], Any]]
 class SetSource(Reprs, SampleSource, shows="name _resolver"):
     """The source behind a `BrandDataset`. Can be pickled; the constructor opens nothing."""
 
-    def __init__(
-        self,
-        name: str,
-        resolver: ServerResolver,
-        fetcher: Fetcher,
-        ordering: Ordering,
-        fields: tuple[str, ...] | None,
-        transform: Transform | None,
-    ) -> None:
-        self.name, self.fields, self.ordering, self.job = name, fields, ordering, resolver.options.job
-        self.data, self.decodes = fetcher.data, fetcher.decodes
+    def __init__(self, port: DrawPort, fields: tuple[str, ...] | None, transform: Transform | None) -> None:
+        self.port, self._resolver, self._fetcher = port, port.resolver, port.fetcher
+        self.name, self.fields, self.job = port.name, fields, port.resolver.options.job
+        self.data, self.decodes, self.mean_bytes = port.data, port.fetcher.decodes, port.data.mean_bytes
+        self.files = {name for name, codec in self.data.header.schema.fields if codec in MEDIA}
         self.transform: Transform | None = transform
-        self.port = DrawPort(resolver, fetcher, name)
-        self._resolver, self._fetcher = resolver, fetcher
         self._hint = AccessHint()
 
     def __len__(self) -> int:
@@ -64,7 +54,7 @@ class SetSource(Reprs, SampleSource, shows="name _resolver"):
         self.transform = transform
 
     def sequence(self, seed: int, origin: str, *, subset: ArrayLike | None, shuffle: bool) -> OfOneSet:
-        return OfOneSet(self.port, self.ordering.order(seed, subset), seed, origin, shuffle=shuffle)
+        return OfOneSet(self.port, self.port.order(seed, subset), seed, origin, shuffle=shuffle)
 
     def check_ranks(self, replicas: int) -> None:
         """Raise `UsageError` if several ranks open a collection without a version number."""
@@ -108,14 +98,6 @@ class SetSource(Reprs, SampleSource, shows="name _resolver"):
     @property
     def plain(self) -> bool:
         return self.transform is None and not self._fetcher.decoding.media
-
-    @property
-    def files(self) -> set[str]:
-        return {name for name, codec in self.data.header.schema.fields if codec in MEDIA}
-
-    @property
-    def mean_bytes(self) -> float:
-        return self.data.mean_bytes
 
     @property
     def server_bytes(self) -> int | None:

@@ -118,10 +118,7 @@ class SharedBatches(Reprs, shows="_buffers opened"):
         return self._probe is not None and self._probe.empty
 
     def store(self, parts: Sequence[bytes], size: int) -> BatchHandle | None:
-        """Copy `parts`, one after the other, into a buffer.
-
-        Returns None if no buffer has space for their `size` bytes.
-        """
+        """Copy `parts`, one after the other, into a buffer. Returns None if no buffer has space for `size` bytes."""
         if size > MOST_BYTES or not self.opened:
             return None
         with self._lock:
@@ -162,13 +159,8 @@ def batch_memory(handle: BatchHandle) -> Iterator[mmap.mmap]:
 
 def empty_probe(probe: BatchHandle) -> None:
     """Show the worker that this process can open its buffers, if it can."""
-    with suppress(OSError):
-        descriptor = _open(probe)
-        try:
-            if os.pread(descriptor, _TOKEN, probe.size) == probe.token:
-                os.pwrite(descriptor, _EMPTY, probe.size)
-        finally:
-            os.close(descriptor)
+    with suppress(OSError, UsageError), batch_memory(probe):  # `UsageError`: it was emptied before
+        pass
 
 
 def _open(handle: BatchHandle) -> int:

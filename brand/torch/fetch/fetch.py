@@ -58,7 +58,7 @@ class Fetcher(Reprs, shows="data.name _orders _drawn"):
     def __init__(
         self, data: StoredDataSet, resolver: ServerResolver, fields: Sequence[str] | None, *, decode: bool, skip: bool
     ) -> None:
-        self.data, self._resolver, self._skip, self.decodes = data, resolver, skip, decode
+        self.data, self.resolver, self._skip, self.decodes = data, resolver, skip, decode
         schema, specs = data.header.schema, resolver.options.decode
         decoder = RecordDecoder(schema, None if fields is None else [name for name in schema.names if name in fields])
         media = schema.fields if decode else ()
@@ -77,10 +77,7 @@ class Fetcher(Reprs, shows="data.name _orders _drawn"):
         """Tag and epoch of the last draw."""
 
     def tag_of(self, order: Order) -> int:
-        """Return the tag of an order's tickets.
-
-        It is the same in all processes, unless the tags of two orders collide.
-        """
+        """Return the tag of an order's tickets: the same in all processes, unless the tags of two orders collide."""
         wanted = int.from_bytes(hashlib.blake2s(repr(order).encode(), digest_size=4).digest()) % TAGS
         for more in range(TAGS):
             tag = (wanted + more) % TAGS
@@ -117,13 +114,13 @@ class Fetcher(Reprs, shows="data.name _orders _drawn"):
             self._drawn = tag, epoch
             self._replacements.epoch_ended()
         order = self.order_of(tag)
-        parts = self._resolver.client.draw(
+        parts = self.resolver.client.draw(
             order, epoch, positions_of(asked), owner=owner_process(), worker=worker_number()
         )
         places = np.concatenate([part.places for part in parts])
         indices = np.full(len(asked), -1)
         server, first = list[FromServer](), 0
-        decoded: dict[str, list[DecodedField]] = {name: [] for name in self._resolver.options.decode}
+        decoded: dict[str, list[DecodedField]] = {name: [] for name in self.resolver.options.decode}
         for part in parts:
             server.append(FromServer(part.stored, part.present + first))
             indices[server[-1].at] = part.stored.rows["index"].astype(np.int64)
@@ -168,7 +165,7 @@ class Fetcher(Reprs, shows="data.name _orders _drawn"):
         """Return samples that only the data server can get: in the partitions of other nodes or in a store."""
         places, back = np.unique(self.data.places(indices), return_inverse=True)
         rows_of = self.data.rows_at(places)
-        present, stored = self._resolver.client.fetch(places, rows_of)
+        present, stored = self.resolver.client.fetch(places, rows_of)
         missing = np.flatnonzero(~present)
         if len(missing):
             chunk = int(places[missing[0]]) // self.data.header.chunk_size
@@ -201,7 +198,7 @@ class Fetcher(Reprs, shows="data.name _orders _drawn"):
         if get_worker_info() is None:
             raise UsageError(what)
         try:
-            return self._resolver.client.order_by_tag(tag, owner=owner_process())
+            return self.resolver.client.order_by_tag(tag, owner=owner_process())
         except UsageError as error:
             raise UsageError(what) from error
 
@@ -217,10 +214,7 @@ class Fetcher(Reprs, shows="data.name _orders _drawn"):
         return [sample for sample, _ in pairs], np.array([index for _, index in pairs])
 
     def _read_or_replace(self, place: int, order: Order) -> tuple[dict[str, Any], int]:
-        """Return the sample at a place, and its index.
-
-        If that sample is damaged, return another sample of its group.
-        """
+        """Return the sample at a place, or another sample of its group if that one is damaged, and its index."""
         try:
             indices = self.data.indices(np.array([place]))
             return self.samples(indices)[0], int(indices[0])
@@ -253,7 +247,7 @@ class Fetcher(Reprs, shows="data.name _orders _drawn"):
             except (FormatError, ValueError):
                 continue
             self._replacements.note(index, other, error)
-            self._resolver.client.report(Replaced(index, other, error.chunk, str(error)))
+            self.resolver.client.report(Replaced(index, other, error.chunk, str(error)))
             return sample, other
         raise error
 
@@ -267,16 +261,13 @@ _all: weakref.WeakSet[Replacements] = weakref.WeakSet()
 
 
 class Replacements(Reprs, shows="_repeats.counted"):
-    """Writes replacements to the log, from any thread.
-
-    Can be pickled; a copy in another process begins with no counts.
-    """
+    """Writes replacements to the log, from any thread. A pickled copy in another process begins with no counts."""
 
     def __init__(self) -> None:
-        self._begin_anew()
+        self._reset()
         _all.add(self)
 
-    def _begin_anew(self) -> None:
+    def _reset(self) -> None:
         self._lock, self._repeats = threading.Lock(), Repeats[int](EVERY_S)
 
     def __reduce__(self) -> tuple[type[Replacements], tuple[()]]:
@@ -307,16 +298,16 @@ def _sum_up(sums: Iterable[tuple[int, int, float]]) -> None:
         log.warning("%s replaced within %.0f s; stats()['replaced'] lists them", what, longest)
 
 
-def _begin_anew_in_child() -> None:
+def _reset_in_child() -> None:
     """Reset the counts and locks in a forked child.
 
     The child must not wait for a lock that a thread of its parent holds, nor repeat its parent's lines.
     """
     for replacements in list(_all):
-        replacements._begin_anew()
+        replacements._reset()
 
 
-os.register_at_fork(after_in_child=_begin_anew_in_child)
+os.register_at_fork(after_in_child=_reset_in_child)
 
 
 def worker_number() -> tuple[int, int]:

@@ -96,11 +96,8 @@ class FetchedSamples(ABC):
         """Return the samples `first` to `end` - 1, one dict for each, with images and audio decoded."""
 
     @abstractmethod
-    def turns(self, first: int, end: int) -> list[int]:
-        """Return numbers that distinguish the uses of one index in an epoch, for random transforms.
-
-        0 if each index is used once.
-        """
+    def uses(self, first: int, end: int) -> list[int]:
+        """Return numbers that distinguish the uses of one index in an epoch, for random transforms; 0 for one use."""
 
 
 Replace = Callable[[int, FormatError], tuple[dict[str, Any], int]]
@@ -209,10 +206,7 @@ class UndecodedSamples(Reprs, FetchedSamples, shows="indices _direct.samples wai
         return made | self._decoding.overlaid(self.indices[first:end])
 
     def _together(self, name: str, first: int, end: int) -> NDArray[Any] | None:
-        """Return a field of these samples in one array.
-
-        None if the server has not decoded one of them, or if they differ in shape.
-        """
+        """Return a field of these samples in one array; None if not all were decoded by the server, in one shape."""
         parts = [part for made in self._decoded.get(name, ()) if len(part := made.within(first, end))]
         arrays = [part.values for part in parts if isinstance(part.values, np.ndarray)]
         if sum(map(len, arrays)) < end - first or len({(array.dtype, array.shape[1:]) for array in arrays}) > 1:
@@ -238,7 +232,7 @@ class UndecodedSamples(Reprs, FetchedSamples, shows="indices _direct.samples wai
                     break
         return samples
 
-    def turns(self, first: int, end: int) -> list[int]:
+    def uses(self, first: int, end: int) -> list[int]:
         return [0] * (end - first)  # each index is drawn once an epoch
 
     def _ready(self, name: str, first: int, end: int) -> dict[int, NDArray[Any]]:
@@ -352,11 +346,11 @@ class UndecodedMixture(Reprs, FetchedSamples, shows="_portions waited_s"):
                 found[position] = sample | {MEMBER: portion.member}
         return found
 
-    def turns(self, first: int, end: int) -> list[int]:
-        turns = np.empty(end - first, np.int64)
+    def uses(self, first: int, end: int) -> list[int]:
+        uses = np.empty(end - first, np.int64)
         for portion, at, _ in self._in(first, end):
-            turns[at] = portion.epoch << 16 | portion.member
-        return turns.tolist()
+            uses[at] = portion.epoch << 16 | portion.member
+        return uses.tolist()
 
     def _in(self, first: int, end: int) -> Iterator[tuple[Portion, NDArray[np.intp], tuple[int, int]]]:
         """Yield portions that have some of these samples, their positions from `first` on, and their range in it."""

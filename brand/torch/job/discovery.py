@@ -19,6 +19,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, Protocol
 
@@ -55,29 +56,26 @@ class _Store(Protocol):
     def compare_set(self, key: str, expected: str, desired: str) -> bytes: ...
 
 
-class JobNodes(Reprs, shows="_name node nodes"):
+@dataclass(frozen=True, repr=False)
+class JobNodes(Reprs, shows="name node nodes"):
     """The nodes of this process's job: satisfies `brand.node.client.client.Cluster`. Can be pickled."""
 
-    def __init__(self, name: str, node: int, nodes: int, *, peer_memory: Memory = None, tls: Tls | None = None) -> None:
-        self._name, self.node, self.nodes = name, node, nodes
-        self._peer_memory, self._tls = peer_memory, tls
+    name: str
+    node: int
+    nodes: int
+    peer_memory: Memory = None
+    tls: Tls | None = None
 
     def member(self) -> Member:
-        """Return the membership of this node: its number, the job's token, the address to listen at.
-
-        Raises `ServerError`.
-        """
+        """Return this node's number, the job's token, and the address to listen at. Raises `ServerError`."""
         store = _store()
         token = _text(store.compare_set(self._key("token"), "", secrets.token_hex(32)))
         # A server that replaces another one listens where the other nodes look for it.
         bind = _text(store.get(self._address(self.node))) if store.check([self._address(self.node)]) else None
-        return Member(self.node, self.nodes, token, bind or f"{_own_host()}:0", self._peer_memory, self._tls)
+        return Member(self.node, self.nodes, token, bind or f"{_own_host()}:0", self.peer_memory, self.tls)
 
     def meet(self, address: str) -> list[str | None]:
-        """Publish the address of this node's server. Returns the addresses of the other servers, by node.
-
-        Raises `ServerError`.
-        """
+        """Publish the address of this node's server. Returns those of the others, by node. Raises `ServerError`."""
         store = _store()
         there = _text(store.compare_set(self._address(self.node), "", address))
         if there != address:
@@ -96,7 +94,7 @@ class JobNodes(Reprs, shows="_name node nodes"):
         return self._key(f"node/{node}")
 
     def _key(self, what: str) -> str:
-        return f"brand/{self._name}/{what}"
+        return f"brand/{self.name}/{what}"
 
 
 def find_nodes(rank: int, replicas: int, name: str) -> tuple[int, int] | None:

@@ -46,7 +46,6 @@ class ServerOptions:
 
     @property
     def attached(self) -> bool:
-        """Whether the user gives a server."""
         return self.server is not None
 
 
@@ -67,7 +66,6 @@ class ServerResolver:
 
     @property
     def settled(self) -> bool:
-        """Whether the server has been chosen."""
         return "client" in self.__dict__
 
     @cached_property
@@ -89,10 +87,7 @@ class ServerResolver:
 
     @cached_property
     def job(self) -> JobNodes | None:
-        """The nodes that fetch from this data set together; None if this node is alone, or the user gives a server.
-
-        Raises the errors of `client`.
-        """
+        """The nodes that fetch from the data set together; None for one node or a given server. Raises as `client`."""
         if self.options.attached or job_name() is None:
             return None
         name = hashlib.blake2s(self._facts().encode(), digest_size=8).hexdigest()

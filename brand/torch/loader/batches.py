@@ -61,12 +61,9 @@ class FixedSizeBatches(Reprs, shows="_ints size"):
 
     def __init__(self, sampler: Any, size: int, *, drop_last: bool) -> None:
         self._sampler, self._ints = sampler, iter(sampler)
-        self.size, self._drop_last = size, drop_last
-
-    @property
-    def positions(self) -> Positions | None:
+        self.positions = self._ints if isinstance(self._ints, Positions) else None
         """The iteration of a `BrandSampler`; None for another sampler."""
-        return self._ints if isinstance(self._ints, Positions) else None
+        self.size, self._drop_last = size, drop_last
 
     @property
     def epoch(self) -> int | None:

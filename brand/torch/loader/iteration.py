@@ -45,9 +45,7 @@ from brand.torch.sampler.packed import PackedRows
 REQUEST: Final = 4096
 """Samples of one request: if samples are small, this number makes the cost of a request small for each of them."""
 LARGE_REQUEST: Final = 16384
-"""Largest number of samples of one request, if they are few of those prefetched: threads then wait less for each
-other.
-"""
+"""Largest number of samples of one request, if they are few of those prefetched: threads wait less for others."""
 _NO_PROFILE: Final = nullcontext()
 """Replaces a profiler span, which costs 5 us for each batch."""
 SLICE: Final = 16
@@ -179,17 +177,14 @@ class LoaderIteration(Reprs, shows="handed_out _requested _source"):
                 self._trained(batch.samples)
                 del value, batch
         finally:
-            self._waits.waits_no_more()
+            self._waits.stop_waiting()
             self.close()
 
     def _begin(self) -> None:
-        """Prepare the measurements before the first batch.
-
-        A rank that draws reports its waits to its server from now on.
-        """
+        """Prepare the measurements before the first batch. A rank that draws reports its waits to its server."""
         self._pace.begin()
         epoch = self._source.epoch
-        self._waits.begins("storage" if epoch is None else "server")
+        self._waits.begin("storage" if epoch is None else "server")
         if epoch is not None:
             ranks = self._source.ranks
             ranks = ranks if ranks[1] > 1 else find_rank(None, None)  # Accelerate deals to its ranks by itself
@@ -230,12 +225,12 @@ class LoaderIteration(Reprs, shows="handed_out _requested _source"):
 
     def _take(self, start_s: float) -> _PendingBatch | None:
         """Return the next batch, which may not be done; None if there is none. The loop waits since `start_s`."""
-        self._waits.waits(start_s)
+        self._waits.wait(start_s)
         while True:
             with suppress(queue.Empty):
                 batch = self._ready.get(timeout=_STEP_S)
                 if batch is not None:
-                    self._waits.waits(start_s, batch.times)
+                    self._waits.wait(start_s, batch.times)
                 return batch
             if not self._thread.is_alive() and self._ready.empty():
                 return None
@@ -354,19 +349,20 @@ class LoaderIteration(Reprs, shows="handed_out _requested _source"):
         except BaseException as error:  # noqa: BLE001 - belongs to the training loop
             batch.fail(error)
 
-    def _make_slice(self, batch: _PendingBatch, number: int, fetched: FetchedSamples, span: slice, turn: int) -> None:
+    def _make_slice(self, batch: _PendingBatch, number: int, fetched: FetchedSamples, span: slice, first: int) -> None:
         if self._stop.is_set() or batch.done():
             return
+        size = span.stop - span.start
         try:
             start_s = time.monotonic()
             with self._stages.measure("decode"):
                 # A BrandSampler's draws know which use of a sample in the epoch each is, whatever the ranks. Other
                 # samplers may give a sample several times.
-                turns = range(turn, turn + span.stop - span.start)
-                uses = turns if self._source.epoch is None else fetched.turns(span.start, span.stop)
+                by_index = self._source.epoch is None
+                uses = range(first, first + size) if by_index else fetched.uses(span.start, span.stop)
                 samples = self._transformed(fetched.samples(span.start, span.stop), uses)
-            self._note(threading.current_thread().name, "decode", start_s, samples=span.stop - span.start)
-            self._stages.count(span.stop - span.start)
+            self._note(threading.current_thread().name, "decode", start_s, samples=size)
+            self._stages.count(size)
             if (whole := batch.put(number, samples)) is not None:
                 self._finish(batch, partial(self._options.collate_fn, whole))
         except BaseException as error:  # noqa: BLE001 - belongs to the training loop

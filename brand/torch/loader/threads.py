@@ -42,9 +42,7 @@ FORGOTTEN: Final = 64
 WINDOW_S: Final = 0.3
 WINDOW_BATCHES: Final = 8
 RAMP: Final = 4
-"""Number of batches at the beginning of an iteration that are not measured: they wait for requests that are still
-small.
-"""
+"""Number of batches at the beginning of an iteration that are not measured: their requests are still small."""
 
 
 class ThreadTuner(Reprs, shows="threads _rungs"):
@@ -110,10 +108,7 @@ class ThreadTuner(Reprs, shows="threads _rungs"):
 
 
 class PaceWindows(Reprs, shows="_tuner _shown"):
-    """Windows of one loader.
-
-    A window has at least `WINDOW_S` seconds, `WINDOW_BATCHES` batches, and one decoded sample.
-    """
+    """Windows of one loader, each of at least `WINDOW_S` seconds, `WINDOW_BATCHES` batches and a decoded sample."""
 
     def __init__(self, tuner: ThreadTuner) -> None:
         self._tuner = tuner
@@ -132,10 +127,7 @@ class PaceWindows(Reprs, shows="_tuner _shown"):
         self._ramp = RAMP
 
     def batch(self, now_s: float, samples: int, totals: Mapping[str, float]) -> int:
-        """Count a batch of `samples` samples that the loop has trained. Returns the number of threads from now on.
-
-        `totals` are the sums of a `Stages`.
-        """
+        """Count a trained batch; `totals` are the sums of a `Stages`. Returns the number of threads from now on."""
         if self._ramp:
             self._ramp -= 1
             self._begin_window(now_s, totals)

@@ -78,9 +78,7 @@ class StepWaits(Reprs, shows="_tally _last"):
         self._step, self._asks = 0, "server"
         """Number of batches of this iteration, and the assumed cause of a wait for an unanswered request."""
         self._waiting: tuple[float, BatchTimes | None] | None = None
-        """The time since which the loop waits now, and the batch that it waits for, once its samples have been
-        fetched.
-        """
+        """The time since which the loop waits now, and the times of its batch, once its samples were fetched."""
         self._samples = 0
         self._monitors: list[_Watch] = []
 
@@ -88,15 +86,15 @@ class StepWaits(Reprs, shows="_tally _last"):
         """See `BrandLoader.monitor`."""
         self._monitors.append(_Watch(callback, every, self._tally.copy(), self._samples))
 
-    def begins(self, asks: str) -> None:
+    def begin(self, asks: str) -> None:
         """Begin an iteration. `asks` is the assumed cause of a wait for a request that was not answered yet."""
         self._step, self._asks = 0, asks
 
-    def waits(self, since_s: float, times: BatchTimes | None = None) -> None:
+    def wait(self, since_s: float, times: BatchTimes | None = None) -> None:
         """Note that the loop waits for its next batch. `times` is the batch's, once its samples have been fetched."""
         self._waiting = since_s, times
 
-    def waits_no_more(self) -> None:
+    def stop_waiting(self) -> None:
         """Note that the loop waits no more: no batch is left, or the batch is an error."""
         self._waiting = None
 

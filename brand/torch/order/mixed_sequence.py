@@ -58,14 +58,14 @@ class MixtureMembers(Reprs, shows="name _begun"):
             raise UsageError(f"this is no Mixture: {error}") from None
         return tuple(map(float, numbers))
 
-    def know(self, tags: Sequence[int]) -> None:
+    def add_tags(self, tags: Sequence[int]) -> None:
         """Store the tags by which a sampler draws from the members."""
         self._member_of |= {tag: number for number, tag in enumerate(tags)}
 
     def member_of(self, tag: int) -> int:
         """Return the member that a ticket with this tag draws from. Raises `UsageError`."""
         if tag not in self._member_of:  # the sampler was made, or loaded its state, after this worker started
-            found = [number for number, port in enumerate(self.ports) if port.knows(tag)]
+            found = [number for number, port in enumerate(self.ports) if port.has_tag(tag)]
             if not found:
                 raise UsageError("this ticket comes from a BrandSampler of another Mixture; give both the same one")
             self._member_of[tag] = found[0]
@@ -79,11 +79,11 @@ class MixtureMembers(Reprs, shows="name _begun"):
         port.announce(order, announcement, origin=origin)
         self._begun[tag] = announcement.epoch
 
-    def come_to(self, tag: int, epoch: int) -> int:
+    def continue_with(self, tag: int, epoch: int) -> int:
         """Continue with an epoch of the member with this tag, if this process has not begun it. Returns the member."""
         member = self.member_of(tag)
         if epoch > self._begun.get(tag, -1):
-            self.ports[member].come_to(tag, epoch)
+            self.ports[member].continue_with(tag, epoch)
             self._begun[tag] = epoch
         return member
 
@@ -98,11 +98,9 @@ class MixedSequence(Reprs, AccessSequence, shows="_members.name seed samples"):
         self._members, self.order, self._origin = members, order, origin
         self.seed = order.seed
         self._tags = [port.tag_of(each) for port, each in zip(members.ports, order.orders, strict=True)]
-        members.know(self._tags)
+        members.add_tags(self._tags)
         self._lock = threading.Lock()
-        """Held while positions are taken and while weights are set, because a loader takes positions in another
-        thread.
-        """
+        """Held while positions are taken and weights are set, because a loader takes positions in another thread."""
         self._taken = 0
         """The absolute position before which this process has taken all positions."""
 
@@ -115,7 +113,6 @@ class MixedSequence(Reprs, AccessSequence, shows="_members.name seed samples"):
 
     @property
     def samples(self) -> int:
-        """Number of samples of an epoch, of all members together."""
         return self.order.samples
 
     def ints(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -163,11 +160,9 @@ class MixedSequence(Reprs, AccessSequence, shows="_members.name seed samples"):
                 )
 
     def to_json(self) -> dict[str, Any]:
-        """Return the orders of the members, and their weights."""
         return self.order.to_json()
 
     def facts_at(self, epoch: int, position: int) -> dict[str, Any]:  # noqa: ARG002 - the same at all positions
-        """Return the version."""
         return {"version": MIXED_VERSION}
 
     def loaded(self, state: Mapping[str, Any]) -> MixedSequence:

@@ -89,10 +89,7 @@ class AccessSequence(ABC):
 
 
 class OfOneSet(Reprs, AccessSequence, shows="_port.name seed samples shuffle"):
-    """The sequence of a `BrandDataset`.
-
-    `seed` is that of the order, unless a state without an order has another one.
-    """
+    """The sequence of a `BrandDataset`. `seed` is the order's, unless a state without an order has another."""
 
     order: Order
 
@@ -104,7 +101,6 @@ class OfOneSet(Reprs, AccessSequence, shows="_port.name seed samples shuffle"):
 
     @property
     def samples(self) -> int:
-        """Number of samples of the subset."""
         return self.order.draws
 
     def ints(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -114,7 +110,7 @@ class OfOneSet(Reprs, AccessSequence, shows="_port.name seed samples shuffle"):
         if self.order.subset is None:
             return positions
         if self._indices is None:
-            self._indices = self._port.indices_of(self.order.subset)
+            self._indices = np.sort(self._port.data.indices(np.flatnonzero(self.order.subset.mask)))
         return self._indices[positions]
 
     def begin(
@@ -142,7 +138,9 @@ class OfOneSet(Reprs, AccessSequence, shows="_port.name seed samples shuffle"):
         if self.order.grows:
             from brand.orders.joader.growing import pack_drawn  # a job of another order does without
 
-            drawn = self._port.drawn(self.order, epoch, position) if position else np.empty(0, np.int32)
+            drawn = np.empty(0, np.int32)
+            if position:
+                drawn = self._port.client.orders.drawn(self.order, epoch, position)
             return {"version": JOINED_VERSION, "drawn": pack_drawn(drawn, self.order.samples)}
         joins = self._port.joins(self.order, epoch)
         return {"version": JOINED_VERSION, "joins": joins.to_json(), "lap": joins.lap}
@@ -188,10 +186,7 @@ def whole(name: str, value: Any, most: int) -> int:
 
 
 def other_data_set(found: str, data: StoredDataSet, name: str) -> str:
-    """Return why a state of the data set with the id `found` is refused, and a remedy.
-
-    `name` is that of `data` to users.
-    """
+    """Return why a state of the data set `found` is refused, and a remedy. `name` is that of `data` to users."""
     version = data.version
     number = None if version is None else number_within(version.collection, found)
     if version is None or number is None:
@@ -206,18 +201,13 @@ def other_data_set(found: str, data: StoredDataSet, name: str) -> str:
 
 
 def _learn_facts(port: DrawPort, order: Order, state: Mapping[str, Any]) -> None:
-    """Send the data set the facts of a state about a job that shares reads.
-
-    Epoch and position of the state must be valid.
-
-    Raises `UsageError`.
-    """
+    """Send the data server the facts of a valid state about a job that shares reads. Raises `UsageError`."""
     epoch, position = int(state["epoch"]), int(state["position"])
     try:
         if order.joins:
             joins = Joins.from_json(state["joins"], state["lap"])
             joins.check_fits(order.samples, order.draws)
-            port.learn_joins(order, epoch, joins)
+            port.client.learn_joins(order, epoch, joins)
         elif order.grows and position < order.draws:
             from brand.orders.joader.growing import unpack_drawn
 
@@ -226,6 +216,6 @@ def _learn_facts(port: DrawPort, order: Order, state: Mapping[str, Any]) -> None
                 raise ValueError(f"{len(places):,} samples were fetched before position {position:,}")
             if order.subset is not None and not order.subset.mask[places].all():
                 raise ValueError("samples were fetched that are not in the subset")
-            port.load_drawn(order, epoch, places)
+            port.client.orders.load(order, epoch, places)
     except (KeyError, ValueError) as error:
         raise UsageError(f"this is no state of a BrandSampler: {error}") from None

@@ -77,7 +77,7 @@ class PlannedBatchSampler(DistributedSampler[list[int]]):
         self._source = source
         self.dataset, self.drop_last = dataset, options.drop_last
         self.num_replicas, self.rank = options.num_replicas, options.rank  # type: ignore[assignment]
-        order = source.ordering.order(whole("seed", options.seed, MAX_SEED), options.subset)
+        order = source.port.order(whole("seed", options.seed, MAX_SEED), options.subset)
         if order.shares:
             raise UsageError("with order='shared' the order is decided while jobs fetch; batches are planned before")
         lengths = lengths_of(source.data, length)
@@ -91,7 +91,7 @@ class PlannedBatchSampler(DistributedSampler[list[int]]):
         drawn = None if order.subset is None else order.subset.mask
         check_lengths(source.data, lengths, drawn, chosen.longest)
         mean = float((lengths if drawn is None else lengths[drawn]).mean())
-        room = source.ordering.room(order) if window is None else window
+        room = source.port.room(order) if window is None else window
         samples = samples_of(mean, **sizes) if window is None else float(window)
         best = choose_window(room, order.draws, samples, size=sizes["size"], pack=sizes["row"] is not None)
         self._sequence = PlannedSequence(source.port, order, replace(chosen, window=best), lengths, origin_here())

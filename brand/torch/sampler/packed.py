@@ -1,6 +1,4 @@
-"""How do documents become tensors of packed rows? `PackedRows` is a `collate_fn` for batches of a
-`PackedBatchSampler`.
-"""
+"""How do documents become tensors of packed rows? With the `collate_fn` of a `PackedBatchSampler`, `PackedRows`."""
 
 from __future__ import annotations
 
@@ -89,11 +87,6 @@ class PackedRows(Reprs, shows="_field _row _rows"):
         labels[starts] = IGNORED
         for begin, size in zip(rest.tolist(), (row - used[padded]).tolist(), strict=True):
             labels[begin : begin + size] = IGNORED
-        values = {
-            "input_ids": input_ids,
-            "position_ids": position_ids,
-            "document_ids": document_ids,
-            "labels": labels,
-        }
+        values = {"input_ids": input_ids, "position_ids": position_ids, "document_ids": document_ids, "labels": labels}
         made = {name: torch.from_numpy(flat).view(self._rows, row) for name, flat in values.items()}
         return made if index is None else made | {"index": torch.as_tensor(np.asarray(index, np.int64).copy())}

@@ -75,7 +75,6 @@ class PlannedSequence(Reprs, shows="_port.name limits _planned"):
         """The batches that were planned last."""
 
     def replaced(self, order: Order, limits: BatchLimits) -> PlannedSequence:
-        """Return the sequence of the same samples with another order and other limits."""
         return PlannedSequence(self._port, order, limits, self._lengths, self._origin)
 
     def batches_of(self, epoch: int) -> EpochBatches:
@@ -86,14 +85,10 @@ class PlannedSequence(Reprs, shows="_port.name limits _planned"):
         return self._planned
 
     def tickets(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the tickets for positions of an epoch, same shape."""
         return tickets(self._tag, epoch, positions)
 
     def begin(self, epoch: int, position: int) -> None:
-        """Announce to the server that positions from this one on are about to be drawn.
-
-        All ranks share them, in a way that no server can predict.
-        """
+        """Announce to the server that all ranks draw positions from this one on, as no server can predict."""
         self._port.announce(self.order, Announcement(epoch, position, processes=UNTOLD), origin=self._origin)
 
     def state_at(self, epoch: int, batch: int) -> dict[str, Any]:
@@ -102,11 +97,11 @@ class PlannedSequence(Reprs, shows="_port.name limits _planned"):
         return {"version": VERSION, "epoch": epoch, "batch": batch, **facts}
 
 
-class PlannedBatches(Reprs, SamplerIteration[PlannedSequence], Iterator[list[int]], shows="epoch yielded count"):
+class PlannedBatches(SamplerIteration[PlannedSequence], Iterator[list[int]]):
     """The batches of one iteration, each a list of tickets."""
 
-    def _begin_anew(self) -> None:
-        super()._begin_anew()
+    def _reset(self) -> None:
+        super()._reset()
         self.epoch: int | None = None
         self._of: EpochBatches | None = None
         self._coming: list[list[int]] = []
@@ -121,12 +116,10 @@ class PlannedBatches(Reprs, SamplerIteration[PlannedSequence], Iterator[list[int
 
     @property
     def size(self) -> int:
-        """Samples of a batch, approximately."""
         return 1 if self._of is None else self._of.mean_samples
 
     @property
     def seed(self) -> int:
-        """The seed of the order, once it has begun."""
         return self._begun_dealing.sequence.order.seed
 
     def __next__(self) -> list[int]:
@@ -140,10 +133,7 @@ class PlannedBatches(Reprs, SamplerIteration[PlannedSequence], Iterator[list[int
         return self._coming.pop()
 
     def take(self, count: int) -> tuple[NDArray[np.int64], list[int]]:
-        """Return the ints of the next `count` batches, and the number of ints of each batch.
-
-        `BrandLoader` calls this in place of `next`.
-        """
+        """Return the ints of the next `count` batches, and the number of ints of each, for a `BrandLoader`."""
         ints, sizes = self._make(count)
         self.yielded += len(sizes)
         return ints, sizes.tolist()
@@ -157,10 +147,7 @@ class PlannedBatches(Reprs, SamplerIteration[PlannedSequence], Iterator[list[int
         return self._begun_dealing.sequence.tickets(self._of.epoch, positions), sizes
 
     def _numbers(self, first: int, end: int) -> NDArray[np.int64]:
-        """Return the numbers of some batches of this rank.
-
-        Past the end, batches from the beginning are repeated, to fill a round.
-        """
+        """Return the numbers of some batches of this rank. Past the end, the first batches fill the round."""
         assert self._of is not None
         rank, replicas = self.ranks
         numbers = self.start + rank + np.arange(first, end, dtype=np.int64) * replicas

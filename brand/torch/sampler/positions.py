@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from brand.errors import UsageError
 from brand.node.wire.drawing import Announcement
 from brand.orders.order import MAX_EPOCH
+from brand.reprs import Reprs
 from brand.torch.order.sequence import AccessSequence, whole
 
 _BLOCK: Final = 1 << 14
@@ -91,10 +92,7 @@ class Upcoming(Generic[_Iteration]):
         self.beginning = IterationStart(epoch)
 
     def load(self, epoch: int, at: int, *, present: _Iteration | None = None) -> None:
-        """Begin the next iteration at the place of a loaded state.
-
-        `present`: an iteration that this state has ended.
-        """
+        """Begin the next iteration at the place of a loaded state. `present`: an iteration that the state has ended."""
         self.beginning, self.present = IterationStart(epoch, at, loaded=True), present
 
     def begin(self, iteration: _Iteration) -> None:
@@ -102,10 +100,7 @@ class Upcoming(Generic[_Iteration]):
         self.beginning, self.present = None, iteration
 
     def replaces(self, iteration: _Iteration, *, ended: bool) -> bool:
-        """Return whether the next iteration is set and differs from this one.
-
-        If this one has `ended`, any other differs.
-        """
+        """Return whether the next iteration is set and differs from this one, or follows it because it has `ended`."""
         coming = self.beginning
         return coming is not None and (coming.loaded or coming.epoch != iteration.epoch or ended)
 
@@ -144,7 +139,6 @@ class Dealing(Generic[_Sequence]):
 
     @property
     def ranks(self) -> tuple[int, int]:
-        """Rank and number of ranks."""
         return self.rank, self.replicas
 
 
@@ -156,7 +150,7 @@ class States:
     load: Callable[[dict[str, Any]], None]
 
 
-class SamplerIteration(Generic[_Sequence]):
+class SamplerIteration(Reprs, Generic[_Sequence], shows="epoch yielded count"):
     """One iteration of a sampler.
 
     It has its own state, for torchdata's `StatefulDataLoader`, which asks a sampler's iterator for it.
@@ -172,9 +166,9 @@ class SamplerIteration(Generic[_Sequence]):
 
     def __init__(self, upcoming: Upcoming[Any], deal: Callable[[], Dealing[_Sequence]], states: States) -> None:
         self._upcoming, self._deal, self._states = upcoming, deal, states
-        self._begin_anew()
+        self._reset()
 
-    def _begin_anew(self) -> None:
+    def _reset(self) -> None:
         self._dealing: Dealing[_Sequence] | None = None
         """The division of positions or batches; None if the iteration has not begun."""
         self._made = self.yielded = self.start = self.count = 0
@@ -204,7 +198,6 @@ class SamplerIteration(Generic[_Sequence]):
 
     @property
     def ranks(self) -> tuple[int, int]:
-        """Rank and number of ranks, once it has begun."""
         return self._begun_dealing.ranks
 
     @property
@@ -219,7 +212,7 @@ class SamplerIteration(Generic[_Sequence]):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a state of an iteration."""
         self._states.load(state)
-        self._begin_anew()
+        self._reset()
 
 
 class Positions(SamplerIteration[AccessSequence], Iterator[int]):
@@ -228,17 +221,13 @@ class Positions(SamplerIteration[AccessSequence], Iterator[int]):
     epoch: int
 
     def __init__(
-        self,
-        samples: int,
-        upcoming: Upcoming[Positions],
-        deal: Callable[[], Dealing[AccessSequence]],
-        states: States,
+        self, samples: int, upcoming: Upcoming[Positions], deal: Callable[[], Dealing[AccessSequence]], states: States
     ) -> None:
         super().__init__(upcoming, deal, states)
         self._samples = samples
 
-    def _begin_anew(self) -> None:
-        super()._begin_anew()
+    def _reset(self) -> None:
+        super()._reset()
         self._ints: list[int] = []
         """The rest of the present block, in reverse order."""
         self.epoch = self.most = 0
@@ -264,7 +253,6 @@ class Positions(SamplerIteration[AccessSequence], Iterator[int]):
 
     @property
     def ended(self) -> bool:
-        """Whether the iteration has begun, and has yielded all of its epoch."""
         return self.begun and self.yielded >= self.count
 
     def replaced(self, *, ended: bool) -> bool:
