@@ -125,11 +125,7 @@ def _numbers(version: str) -> tuple[int, ...]:
 def judge(
     needed: Sequence[Requirement], versions: Mapping[str, str], faults: Mapping[str, str]
 ) -> Iterable[CheckResult]:
-    """Yield a result for Brand's own packages and one for each extra.
-
-    `versions` has the distributions that are installed, `faults` the packages whose import failed, and the reason.
-    Pure.
-    """
+    """Yield a result for Brand itself and for each extra, from installed `versions` and import `faults`. Pure."""
     order = ["", *PURPOSES]
     extras = dict.fromkeys(each.extra for each in needed if each.extra not in DEVELOPERS)
     for extra in sorted(extras, key=lambda name: order.index(name) if name in order else len(order)):

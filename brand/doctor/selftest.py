@@ -52,12 +52,9 @@ def run_selftest(on_step: OnStep, *, limit_s: float = LIMIT_S) -> list[CheckResu
 
 
 def _run(folder: str, on_step: OnStep, limit_s: float) -> tuple[list[dict[str, Any]], str]:
-    """Return what the child process reported about its steps, and how it ended.
-
-    Its errors are written to a file: a pipe would stay open as long as the data server that the child starts.
-    """
+    """Return the child's reports about its steps, and how it ended."""
     lines: list[dict[str, Any]] = []
-    with tempfile.TemporaryFile() as errors:
+    with tempfile.TemporaryFile() as errors:  # a pipe would stay open as long as the server that the child starts
         command, begun = child_command("brand.doctor.selftest"), time.monotonic()
         started = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True)
         with started as process, _ended_after(limit_s, process):

@@ -31,7 +31,7 @@ from brand.stores.url import is_url
 from brand.torch.data.drawable import Drawable
 from brand.torch.data.set_source import SetSource, Transform
 from brand.torch.fetch.fetch import Fetcher
-from brand.torch.job.resolver import COMMON, ServerOptions, ServerResolver
+from brand.torch.job.discovery import COMMON, ServerOptions, ServerResolver
 from brand.torch.order.draw_port import DrawPort
 
 _LABEL = "label"
@@ -183,10 +183,7 @@ class BrandDataset(Drawable):
         return {name: label for label, name in enumerate(self.classes)}
 
     def column(self, name: str) -> NDArray[Any]:
-        """Return an `int` or `float` field of all samples, by index, shape (len,). Reads no chunk.
-
-        For example `ds.column("label")`.
-        """
+        """Return an `int` or `float` field of all samples, by index, shape (len,), such as "label". Reads no chunk."""
         return self._source.data.column(name)
 
     @property

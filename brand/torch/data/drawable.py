@@ -43,10 +43,7 @@ class SampleSource(ABC):
 
     @abstractmethod
     def sequence(self, seed: int, origin: str, *, subset: ArrayLike | None, shuffle: bool) -> AccessSequence:
-        """Return the sequence of a sampler with this seed. `origin` is the place of the program that makes the sampler.
-
-        `subset` and `shuffle` are as for `BrandSampler`. Raises `UsageError`.
-        """
+        """Return the sequence of a sampler with these options, made at `origin`. Raises `UsageError`."""
 
     @abstractmethod
     def check_ranks(self, replicas: int) -> None:

@@ -37,8 +37,8 @@ from brand.orders.order import Order
 from brand.reprs import Reprs
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.torch.fetch.fetched import Decoding, FromServer, FromStorage, Span, UndecodedSamples, spans_of
+from brand.torch.job.discovery import ServerResolver
 from brand.torch.job.ranks import find_rank
-from brand.torch.job.resolver import ServerResolver
 
 MEDIA: Final[dict[str, Callable[[Any], Any]]] = {"image": decode_image, "audio": decode_audio}
 """Codecs whose values are files, and the decode function of each."""
@@ -94,10 +94,7 @@ class Fetcher(Reprs, shows="data.name _orders _drawn"):
         return order
 
     def fetch(self, asked: NDArray[np.int64]) -> UndecodedSamples:
-        """Return the samples for ints, which are either all tickets or all indices in range.
-
-        Raises `FormatError`, `ServerError`, and `UsageError` if a batch mixes tickets and indices.
-        """
+        """Return the samples for tickets or indices in range. Raises `FormatError`, `ServerError`, `UsageError`."""
         if not len(asked) or int(asked.max()) < TICKET:
             start_s = time.monotonic()
             direct = FromStorage(self.samples(asked), np.arange(len(asked)))
@@ -299,10 +296,7 @@ def _sum_up(sums: Iterable[tuple[int, int, float]]) -> None:
 
 
 def _reset_in_child() -> None:
-    """Reset the counts and locks in a forked child.
-
-    The child must not wait for a lock that a thread of its parent holds, nor repeat its parent's lines.
-    """
+    """Reset the counts in a forked child, and locks that a thread of its parent may hold."""
     for replacements in list(_all):
         replacements._reset()
 

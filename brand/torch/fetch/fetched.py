@@ -37,10 +37,7 @@ class Span(NamedTuple):
 
 
 def spans_of(start_s: float, waited_s: float, held: Held) -> Iterator[Span]:
-    """Return the spans of a wait for the server: first the server is busy with other requests, then it holds this one.
-
-    Returns nothing if the server was not asked.
-    """
+    """Return the spans of a wait for the server, if any: it is busy with other requests, then holds this one."""
     end_s = start_s + waited_s
     parts = [("server", waited_s - sum(held)), *zip(Held._fields, held, strict=True)]
     for cause, seconds in parts:
@@ -78,10 +75,7 @@ class FetchedSamples(ABC):
 
     @abstractmethod
     def gathers(self, first: int, end: int) -> bool:
-        """Return whether the server has decoded the images and audio of all these samples, each field in one shape.
-
-        Members of a mixture may differ in shape.
-        """
+        """Return whether the server has decoded all images and audio here, each field of a member in one shape."""
 
     @abstractmethod
     def gathered(self, first: int, end: int) -> Columns:
@@ -317,10 +311,7 @@ class Portion:
 
 
 class UndecodedMixture(Reprs, FetchedSamples, shows="_portions waited_s"):
-    """Samples of several members of a mixture, each of which has fetched its samples with its own request.
-
-    Samples that are dicts have the number of their `member`.
-    """
+    """Samples of several members of a mixture, each with its own request; those that are dicts have their `member`."""
 
     def __init__(self, portions: Sequence[Portion], *, with_member: bool) -> None:
         self._portions, self._with_member = portions, with_member

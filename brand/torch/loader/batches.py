@@ -1,7 +1,4 @@
-"""Which source has the batches of a `BrandLoader`? A sampler, in batches of one size, or a batch sampler.
-
-`assemble` makes a batch of columns, without single samples.
-"""
+"""Which source has the batches of a `BrandLoader`, and how is a batch made of columns, without single samples?"""
 
 from __future__ import annotations
 

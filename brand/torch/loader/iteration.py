@@ -369,10 +369,7 @@ class LoaderIteration(Reprs, shows="handed_out _requested _source"):
             batch.fail(error)
 
     def _transformed(self, samples: Sequence[dict[str, Any]], uses: Sequence[int]) -> list[Any]:
-        """Return samples after the data set's transform, each with its own random numbers.
-
-        `uses` are numbers that distinguish the uses of one index in the epoch.
-        """
+        """Return samples after the transform, each with its own random numbers; `uses` distinguish uses of an index."""
         if self._data.transform is None:
             return self._data.finish(list(samples))
         seeds, result = self._local.seeds, []

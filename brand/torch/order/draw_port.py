@@ -53,10 +53,7 @@ class DrawPort(Reprs, shows="name resolver"):
         self._option = option
 
     def order(self, seed: int, subset: ArrayLike | None = None) -> Order:
-        """Return the order of all epochs of a run with this seed.
-
-        `subset`: the samples that are drawn, as `BrandSampler` takes them; None: all. Raises `UsageError`.
-        """
+        """Return the order of all epochs of a run. `subset` is as `BrandSampler` takes it. Raises `UsageError`."""
         order, chosen = self._whole(seed), as_subset(self.data, subset)
         if chosen is not None and order.policy.no_part is not None:
             raise UsageError(order.policy.no_part)
@@ -126,10 +123,7 @@ _orders: dict[tuple[str, str], list[Order]] = {}
 
 
 def origin_here() -> str:
-    """Return the place of the program that calls this library, with its callers. It is the same on all ranks.
-
-    Folders are left out, because nodes may have the program in different folders.
-    """
+    """Return the place of the program that calls this library, without folders, which differ between nodes."""
     frames = traceback.walk_stack(inspect.currentframe())
     return "|".join(
         f"{Path(frame.f_code.co_filename).name}:{line}"

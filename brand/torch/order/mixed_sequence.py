@@ -166,10 +166,7 @@ class MixedSequence(Reprs, AccessSequence, shows="_members.name seed samples"):
         return {"version": MIXED_VERSION}
 
     def loaded(self, state: Mapping[str, Any]) -> MixedSequence:
-        """Return a sequence of the same members, with the samples of an epoch, the seed and the weights of the state.
-
-        Raises `UsageError` if the state is not one of this mixture.
-        """
+        """Return a sequence of the same members with a state's samples, seed and weights. Raises `UsageError`."""
         if state["version"] != MIXED_VERSION or not state["shuffle"]:
             raise UsageError("the state is of a BrandDataset, and this sampler fetches from a Mixture")
         try:

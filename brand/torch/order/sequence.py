@@ -82,10 +82,7 @@ class AccessSequence(ABC):
 
     @abstractmethod
     def loaded(self, state: Mapping[str, Any]) -> AccessSequence:
-        """Return the sequence of a state whose version, epoch, position and shuffle are valid.
-
-        Raises `UsageError` if the state is not one of this data set.
-        """
+        """Return the sequence of a state with valid numbers. Raises `UsageError` if it is not one of this data set."""
 
 
 class OfOneSet(Reprs, AccessSequence, shows="_port.name seed samples shuffle"):

@@ -51,10 +51,7 @@ class PlanOptions(NamedTuple):
 
 
 class PlannedBatchSampler(DistributedSampler[list[int]]):
-    """Base class of the samplers that plan batches before any sample is read.
-
-    `limits` are the limits of a batch: parameters of the two samplers and their values.
-    """
+    """Base class of the samplers that plan batches before any sample is read. `limits` are their own parameters."""
 
     dataset: BrandDataset
     shuffle = True
@@ -210,10 +207,7 @@ class PlannedBatchSampler(DistributedSampler[list[int]]):
         return find_rank(self.rank, self.num_replicas)
 
     def _deal(self) -> Dealing[PlannedSequence]:
-        """Settle the ranks of an iteration that begins.
-
-        Raises `UsageError` if a framework divides these batches, or if nodes would have to draw them together.
-        """
+        """Settle the ranks. Raises `UsageError` if a framework divides the batches, or if several nodes draw them."""
         if torchdata_skips() and wrapping_of(self) is None:
             raise UsageError(
                 f"batches are skipped, to resume a run: a {type(self).__name__} goes on from its state: load_state_dict"
@@ -375,10 +369,7 @@ def lengths_of(data: Catalogue, length: ArrayLike | str | None) -> NDArray[Any]:
 
 
 def check_lengths(data: Catalogue, lengths: NDArray[Any], drawn: NDArray[np.bool_] | None, most: float | None) -> None:
-    """Raise `UsageError` if a sample that is drawn has no length, or one above `most`. The message names the sample.
-
-    `lengths` are by place, and so is `drawn`; None: all are drawn.
-    """
+    """Raise `UsageError` if a drawn sample has no length, or one above `most`. Lengths and `drawn` are by place."""
     wrong = ~(lengths >= 0) | np.isinf(lengths)
     if most is not None:
         wrong |= lengths > most

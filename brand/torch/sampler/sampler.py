@@ -250,10 +250,7 @@ class BrandSampler(DistributedSampler[int]):
         return Dealing(rank, replicas, self._sequence, self.drop_last, dealt, self._batch_of(replicas))
 
     def _ranks(self) -> tuple[int, int]:
-        """Return the rank and number of ranks among which this sampler divides positions. Raises `UsageError`.
-
-        0 and 1 if the sampler yields the positions of all ranks, because Accelerate divides them.
-        """
+        """Return the rank and number of ranks here: 0 and 1 if Accelerate divides positions. Raises `UsageError`."""
         if self._accelerate_deals():
             return 0, 1
         return find_rank(self.rank, self.num_replicas)
@@ -267,12 +264,7 @@ class BrandSampler(DistributedSampler[int]):
         return self.batch_size
 
     def _dealt(self) -> int:
-        """Return the number of processes among which a framework divides the positions of this sampler.
-
-        Raises `UsageError`.
-
-        1 if each process takes all of them.
-        """
+        """Return among how many processes a framework divides this sampler's positions. Raises `UsageError`."""
         wrapping, skipped = wrapping_of(self), torchdata_skips()
         if skipped and wrapping is None:
             raise UsageError(
