@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Final, NamedTuple
 
@@ -131,38 +131,28 @@ class FromStorage(NamedTuple):
     """Their positions in the request, ascending."""
 
 
-class UndecodedSamples(Reprs, FetchedSamples, shows="indices _direct.samples waited_s"):
-    """Samples of one data set.
+@dataclass(eq=False, repr=False)
+class UndecodedSamples(Reprs, FetchedSamples, shows="indices direct.samples waited_s"):
+    """Samples of one data set."""
 
-    Args:
-        decoding: The decoders.
-        indices: The indices of the samples.
-        server, direct: The samples of each answer of the data server, and those that were read directly.
-        decoded: The values that the server has decoded, by field.
-        spans: The waits of the request for the data server or storage, in order.
-        replace: The function that replaces a damaged sample; None if a damaged sample is an error.
-    """
-
-    def __init__(
-        self,
-        decoding: Decoding,
-        indices: NDArray[np.int64],
-        server: Sequence[FromServer],
-        direct: FromStorage,
-        decoded: Mapping[str, Sequence[DecodedField]],
-        spans: Sequence[Span],
-        replace: Replace | None = None,
-    ) -> None:
-        self._decoding, self.indices, self.spans, self._replace = decoding, indices, spans, replace
-        self._server, self._direct, self._decoded = server, direct, decoded
-        self._others: set[int] = set()
-        """Positions at which another sample replaces the one that the server has decoded."""
+    decoding: Decoding
+    indices: NDArray[np.int64]
+    server: Sequence[FromServer]
+    """The samples of each answer of the data server."""
+    direct: FromStorage
+    decoded: Mapping[str, Sequence[DecodedField]]
+    """The values that the server has decoded, by field."""
+    spans: Sequence[Span]
+    replace: Replace | None = None
+    """The function that replaces a damaged sample; None if a damaged sample is an error."""
+    _others: set[int] = field(default_factory=set, init=False)
+    """Positions at which another sample replaces the one that the server has decoded."""
 
     def __len__(self) -> int:
         return len(self.indices)
 
     def columns(self, first: int, end: int, *, views: bool = False) -> Columns:
-        decoder = self._decoding.viewer if views else self._decoding.decoder
+        decoder = self.decoding.viewer if views else self.decoding.decoder
         there, columns = [np.arange(0)], []
         for stored, at in self._from_server(first, end):
             there.append(at - first)
@@ -174,34 +164,34 @@ class UndecodedSamples(Reprs, FetchedSamples, shows="indices _direct.samples wai
 
     def _from_server(self, first: int, end: int) -> Iterator[FromServer]:
         """Yield the samples of this range that the server had in memory, answer by answer."""
-        for stored, at in self._server:
+        for stored, at in self.server:
             low, high = np.searchsorted(at, (first, end)).tolist()
             if low < high:
                 yield FromServer(stored.part(slice(low, high)), at[low:high])
 
     def gathers(self, first: int, end: int) -> bool:
-        media = self._decoding.media
+        media = self.decoding.media
         return bool(media) and all(self._together(name, first, end) is not None for name, _ in media)
 
     def gathered(self, first: int, end: int) -> Columns:
-        data, rest = self._decoding.data, self._decoding.rest
+        data, rest = self.decoding.data, self.decoding.rest
         made = _joined(rest.names, [data.columns(stored, rest) for stored, _ in self._from_server(first, end)])
-        for name, _ in self._decoding.media:
+        for name, _ in self.decoding.media:
             together = self._together(name, first, end)
             assert together is not None
             made[name] = together
-        return self._named({name: made[name] for name in self._decoding.decoder.names}, first, end)
+        return self._named({name: made[name] for name in self.decoding.decoder.names}, first, end)
 
     def _named(self, made: Columns, first: int, end: int) -> Columns:
         """Return the columns with `index`, `key` and overlays."""
         made["index"] = self.indices[first:end]
-        if self._decoding.with_key and "key" not in made:
+        if self.decoding.with_key and "key" not in made:
             made["key"] = list(map(str, self.indices[first:end].tolist()))
-        return made | self._decoding.overlaid(self.indices[first:end])
+        return made | self.decoding.overlaid(self.indices[first:end])
 
     def _together(self, name: str, first: int, end: int) -> NDArray[Any] | None:
         """Return a field of these samples in one array; None if not all were decoded by the server, in one shape."""
-        parts = [part for made in self._decoded.get(name, ()) if len(part := made.within(first, end))]
+        parts = [part for made in self.decoded.get(name, ()) if len(part := made.within(first, end))]
         arrays = [part.values for part in parts if isinstance(part.values, np.ndarray)]
         if sum(map(len, arrays)) < end - first or len({(array.dtype, array.shape[1:]) for array in arrays}) > 1:
             return None
@@ -210,19 +200,19 @@ class UndecodedSamples(Reprs, FetchedSamples, shows="indices _direct.samples wai
     def samples(self, first: int, end: int) -> list[dict[str, Any]]:
         columns = self.columns(first, end)
         samples = [dict(zip(columns, values, strict=True)) for values in rows(columns.values())]
-        ready = {name: self._ready(name, first, end) for name, _ in self._decoding.media}
+        ready = {name: self._ready(name, first, end) for name, _ in self.decoding.media}
         for position, sample in enumerate(samples):
-            for name, decode in self._decoding.media:
+            for name, decode in self.decoding.media:
                 decoded = ready[name].get(first + position)
                 try:
                     # A copy: one array that is kept would keep the buffer of the whole draw.
                     sample[name] = decode(sample[name]) if decoded is None else decoded.copy()
                 except ValueError as error:
                     hint = "decode=False gives the file's bytes"
-                    wrong = self._decoding.data.decode_error(str(error), sample["index"], hint)
-                    if self._replace is None:
+                    wrong = self.decoding.data.decode_error(str(error), sample["index"], hint)
+                    if self.replace is None:
                         raise wrong from error
-                    samples[position] = self._replaced(*self._replace(sample["index"], wrong))
+                    samples[position] = self._replaced(*self.replace(sample["index"], wrong))
                     break
         return samples
 
@@ -231,24 +221,24 @@ class UndecodedSamples(Reprs, FetchedSamples, shows="indices _direct.samples wai
 
     def _ready(self, name: str, first: int, end: int) -> dict[int, NDArray[Any]]:
         """Return the values of a field that the server has decoded, by position."""
-        parts = [made.within(first, end) for made in self._decoded.get(name, ())]
+        parts = [made.within(first, end) for made in self.decoded.get(name, ())]
         ready = {at: value for part in parts for at, value in zip(part.at.tolist(), part.values, strict=True)}
         return {at: value for at, value in ready.items() if at not in self._others} if self._others else ready
 
     def _columns_of(self, stored: StoredSamples, decoder: RecordDecoder, positions: NDArray[np.intp]) -> list[Column]:
         """Return columns of samples from memory. If draws may skip, samples that do not decode are replaced."""
-        data = self._decoding.data
+        data = self.decoding.data
         try:
             return data.columns(stored, decoder)
         except FormatError:
-            if self._replace is None:
+            if self.replace is None:
                 raise
         made: list[tuple[Any, ...]] = []
         for number, position in enumerate(positions.tolist()):
             try:
                 made += rows(data.columns(stored.part(np.array([number])), decoder))
             except FormatError as error:
-                sample, other = self._replace(int(stored.rows["index"][number]), error)
+                sample, other = self.replace(int(stored.rows["index"][number]), error)
                 self.indices[position] = other
                 self._others.add(position)
                 made.append(tuple(sample[name] for name in decoder.names))
@@ -256,22 +246,22 @@ class UndecodedSamples(Reprs, FetchedSamples, shows="indices _direct.samples wai
 
     def _replaced(self, sample: dict[str, Any], other: int) -> dict[str, Any]:
         """Return the sample with index `other`, which replaces a damaged one, decoded and with its overlays."""
-        for name, decode in self._decoding.media:
+        for name, decode in self.decoding.media:
             sample[name] = decode(sample[name])
-        overlaid = {name: values.tolist()[0] for name, values in self._decoding.overlaid(np.array([other])).items()}
+        overlaid = {name: values.tolist()[0] for name, values in self.decoding.overlaid(np.array([other])).items()}
         return {"key": str(other)} | sample | {"index": other} | overlaid
 
     def _with_direct(self, made: Columns, first: int, end: int, there: NDArray[np.intp]) -> Columns:
         """Return the columns with the directly read samples inserted between the samples from memory."""
-        low, high = np.searchsorted(self._direct.at, (first, end)).tolist()
-        direct = (self._direct.at[low:high] - first).tolist()
+        low, high = np.searchsorted(self.direct.at, (first, end)).tolist()
+        direct = (self.direct.at[low:high] - first).tolist()
         merged: Columns = {}
         for name, column in made.items():
             values = [None] * (end - first)
             here = column if isinstance(column, list) else column.tolist()
             for position, value in zip(there.tolist(), here, strict=True):
                 values[position] = value
-            for position, sample in zip(direct, self._direct.samples[low:high], strict=True):
+            for position, sample in zip(direct, self.direct.samples[low:high], strict=True):
                 values[position] = sample[name]
             merged[name] = values if isinstance(column, list) else np.array(values, column.dtype)
         return merged

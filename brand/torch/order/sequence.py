@@ -46,16 +46,10 @@ class AccessSequence(ABC):
     def ints(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the tickets or indices at positions of an epoch, same shape. Raises `UsageError`."""
 
-    def dealt(
-        self,
-        epoch: int,  # noqa: ARG002 - a mixture deals in another way in each epoch
-        start: int,
-        rounds: range,
-        ranks: tuple[int, int],
-    ) -> NDArray[np.int64]:
+    def dealt(self, epoch: int, start: int, rounds: range, ranks: tuple[int, int]) -> NDArray[np.int64]:  # noqa: ARG002
         """Return the positions of a rank, (rank, number of ranks), in some of the rounds from position `start` on.
 
-        A round is one position for each rank.
+        A round is one position for each rank. A mixture divides the rounds of each epoch in another way.
         """
         rank, replicas = ranks
         return start + rank + np.arange(rounds.start, rounds.stop, dtype=np.int64) * replicas
@@ -110,14 +104,8 @@ class OfOneSet(Reprs, AccessSequence, shows="_port.name seed samples shuffle"):
             self._indices = np.sort(self._port.data.indices(np.flatnonzero(self.order.subset.mask)))
         return self._indices[positions]
 
-    def begin(
-        self,
-        announcement: Announcement,
-        *,
-        goes_on: bool,  # noqa: ARG002 - each epoch begins anew
-    ) -> NDArray[np.int64] | None:
-        """Have the server begin to read. Direct reads need no server."""
-        if not self.shuffle:
+    def begin(self, announcement: Announcement, *, goes_on: bool) -> NDArray[np.int64] | None:  # noqa: ARG002
+        if not self.shuffle:  # direct reads need no server
             return None
         return self._port.announce(self.order, announcement, origin=self._origin)
 
