@@ -119,7 +119,8 @@ def test_an_object_changes_its_own_fields_only(repository: Path) -> None:
     """In the node and in `brand.torch`: whose state changes is told so by a method."""
     found = [
         f"{path.name}, line {target.lineno}: {ast.unparse(target)}"
-        for path in sorted(path for room in ("node", "torch") for path in (repository / "brand" / room).rglob("*.py"))
+        for room in ("node", "torch")
+        for path in sorted((repository / "brand" / room).rglob("*.py"))
         for target in assigned(ast.parse(path.read_text()))
         if ast.unparse(target.value) not in ("self", "cls") and target.attr not in FOREIGN
     ]
