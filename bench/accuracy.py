@@ -113,7 +113,7 @@ class Order:
 
 def drawn_beside(path: Path, seed: int, epochs: int, how: Beside) -> list[NDArray[np.int64]]:
     """Return the indices of each epoch of a job that draws at the same time as another job."""
-    order = BrandDataset(path, memory=MEMORY, order="shared")._source.ordering.order(seed)
+    order = BrandDataset(path, memory=MEMORY, order="shared")._source.port.order(seed)
     assert isinstance(order.policy, SharedPolicy)
     every, begins = np.ones(order.samples, np.bool_), how.late * order.samples / how.times
     runners = [Runner(0.0, how.times, every), Runner(begins, 1.0, every, epochs)]

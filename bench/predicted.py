@@ -59,7 +59,7 @@ def run(folder: Path, memory: float, *, decode: bool) -> dict[str, Any]:
             before, stats = stats, data.stats()
             if stats["reads"] == before["reads"] and not stats["reading"]:
                 counts = {name: stats[name] for name in ("reads", "read_bytes", "direct")}
-                return {"seconds": seconds, "order": data._source.ordering.order(0).to_json(), **counts}
+                return {"seconds": seconds, "order": data._source.port.order(0).to_json(), **counts}
 
 
 def decode_seconds(folder: Path) -> float:

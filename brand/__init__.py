@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from brand.torch import LengthBatchSampler as LengthBatchSampler
     from brand.torch import Mixture as Mixture
     from brand.torch import PackedBatchSampler as PackedBatchSampler
-    from brand.torch.sampler.migration import migrate_state as migrate_state
+    from brand.torch.sampler.sampler import migrate_state as migrate_state
 
 __all__ = [
     "BrandDataset",
@@ -48,25 +48,17 @@ __all__ = [
     "pack",
 ]
 
+_TORCH: Final = ("BrandDataset", "BrandLoader", "BrandSampler", "LengthBatchSampler", "Mixture", "PackedBatchSampler")
 _HOMES: Final = {
-    "BrandDataset": "brand.torch",
-    "BrandLoader": "brand.torch",
-    "BrandSampler": "brand.torch",
+    **dict.fromkeys(_TORCH, "brand.torch"),
+    **dict.fromkeys(("DecodeAudio", "DecodeImage"), "brand.formats.preparation"),
+    **dict.fromkeys(("Reader", "open"), "brand.storage.dataset.dataset"),
     "Cache": "brand.node.setup.caching",
-    "LengthBatchSampler": "brand.torch",
-    "Mixture": "brand.torch",
-    "PackedBatchSampler": "brand.torch",
-    "DecodeImage": "brand.formats.preparation",
-    "Reader": "brand.storage.dataset.dataset",
-    "DecodeAudio": "brand.formats.preparation",
     "Tls": "brand.node.setup.server_spec",
     "Waveform": "brand.formats.media",
-    "open": "brand.storage.dataset.dataset",
+    "migrate_state": "brand.torch.sampler.sampler",
     "pack": "brand.chunker",
-    "migrate_state": "brand.torch.sampler.migration",
 }
-
-
 _PACKAGES: Final = ("brand.orders",)
 """Public packages that need no import of their own."""
 

@@ -22,9 +22,9 @@ def main() -> None:
 
 def _what_to_do() -> str:
     """Return the faults of the packages that Brand itself needs; empty if there are none."""
-    from brand.doctor.packages import look
+    from brand.doctor.packages import check_packages
 
-    found = [each for each in look(lambda *_: None, extras=False) if each.state != "ok"]
+    found = [each for each in check_packages(lambda *_: None, extras=False) if each.state != "ok"]
     return "\n".join(f"{each.told}\n  {each.cure}" for each in found)
 
 

@@ -38,6 +38,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from brand.printable import printable, printable_lines
 
@@ -173,9 +174,7 @@ class ServerError(BrandError):
 
 
 class ServerDiedError(ServerError, ConnectionError):
-    """A data server ended while it started, without a reason, for example because it was killed. Another try may
-    succeed.
-    """
+    """A data server ended while it started, without a reason: it was killed, say. Another try may succeed."""
 
 
 class UnreachableError(ServerError):
@@ -218,20 +217,14 @@ class FormatError(BrandError):
         super().__init__(text + (f". {hint}" if hint else ""))
 
     def __reduce__(self) -> tuple[object, ...]:
-        names = ("path", "chunk", "sample", "expected", "found", "hint")
-        return _rebuild_placed_error, (type(self), self.what, {name: getattr(self, name) for name in names})
+        return _rebuild_placed_error, (type(self), self.what, self._facts())
 
     def of_sample(self, sample: int) -> FormatError:
         """Return the same error, with the sample whose read has met it."""
-        return type(self)(
-            self.what,
-            path=self.path,
-            chunk=self.chunk,
-            sample=sample,
-            expected=self.expected,
-            found=self.found,
-            hint=self.hint,
-        )
+        return type(self)(self.what, **(self._facts() | {"sample": sample}))
+
+    def _facts(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in _FACTS}
 
 
 def _as_path(path: str | Path | None) -> str | Path | None:
@@ -305,8 +298,7 @@ def pack_error(error: BrandError) -> dict[str, object]:
     """Return an error as plain values, so that another process can raise it."""
     if not isinstance(error, FormatError):
         return {"type": type(error).__name__, "message": str(error)}
-    facts = {name: getattr(error, name) for name in _FACTS}
-    plain = {name: value if isinstance(value, int | None) else str(value) for name, value in facts.items()}
+    plain = {name: value if isinstance(value, int | None) else str(value) for name, value in error._facts().items()}
     return {"type": type(error).__name__, "message": error.what, **plain}
 
 

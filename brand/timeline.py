@@ -75,11 +75,8 @@ class Timeline(Reprs, shows="_path _tracks _left"):
         line = json.dumps(event | {"pid": os.getpid()}).encode() + b",\n"
         if len(line) > self._left:
             if self._left:
-                log.warning(
-                    "the trace %s has reached its size limit: it records no more events of process %d",
-                    self._path,
-                    os.getpid(),
-                )
+                said = "the trace %s has reached its size limit: it records no more events of process %d"
+                log.warning(said, self._path, os.getpid())
             self._left = 0
             return
         self._left -= len(line)

@@ -1,6 +1,4 @@
-"""Where does Brand store files that it can make again? Below the user's cache folder (XDG base directory
-specification).
-"""
+"""Where does Brand store files that it can make again? Below the user's cache folder (XDG specification)."""
 
 from __future__ import annotations
 
@@ -12,10 +10,7 @@ from brand.errors import StorageError
 
 
 def user_cache(part: str) -> Path:
-    """Return Brand's folder `part` below XDG_CACHE_HOME, or below ~/.cache if that is not set. Raises `StorageError`.
-
-    The folder may not exist yet.
-    """
+    """Return Brand's folder `part` below XDG_CACHE_HOME or ~/.cache, which may not exist. Raises `StorageError`."""
     base = Path(os.path.expandvars("${XDG_CACHE_HOME}"))
     if not base.is_absolute():  # not set, or relative, which the specification does not allow
         base = Path(os.path.expanduser("~"), ".cache")

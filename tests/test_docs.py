@@ -230,7 +230,7 @@ def _errors(page: str) -> Counter[str]:
 def _end_servers() -> None:
     """End the data servers of all data sets of this process: the next page may use their memory."""
     for found in gc.get_objects():
-        if isinstance(found, BrandDataset) and not found._source.port.way.options.attached:
+        if isinstance(found, BrandDataset) and not found._source.port.resolver.options.attached:
             with contextlib.suppress(errors.BrandError, ProcessLookupError):
                 if facts := found.stats():
                     os.kill(facts["process"], signal.SIGTERM)

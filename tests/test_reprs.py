@@ -38,8 +38,8 @@ from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.io.vectored import LocalFiles
 from brand.testing.node import random_address, running_server
 from brand.torch import BrandDataset, BrandLoader, BrandSampler
-from brand.torch.data.habit import AccessHint
-from brand.torch.fetch.replacements import Replacements
+from brand.torch.data.set_source import AccessHint
+from brand.torch.fetch.fetch import Replacements
 from brand.torch.job.discovery import JobNodes
 from brand.torch.loader.seeding import SampleSeeds
 from tests.node.conftest import texts as texts
@@ -86,9 +86,9 @@ EXPECTED: dict[str, tuple[Callable[[Path, str, ExitStack], object], str]] = {
         "Attendance(peers=['a:1', 'b:2', 'c:3'], missing={0: '', 2: ''}, refusal=None)",
     ),
     "LineBuffer": (lambda *_: LineBuffer(), "LineBuffer(rest=0 B)"),
-    "JobNodes": (lambda *_: JobNodes("job", 1, 2), "JobNodes('job', node 1 of 2)"),
-    "AccessHint": (lambda *_: AccessHint(), "AccessHint(0 jumps, 0 single draws)"),
-    "Replacements": (lambda *_: _replaced(), "Replacements(1 counted and not told)"),
+    "JobNodes": (lambda *_: JobNodes("job", 1, 2), "JobNodes(name='job', node=1, nodes=2)"),
+    "AccessHint": (lambda *_: AccessHint(), "AccessHint(jumps=0, single=0)"),
+    "Replacements": (lambda *_: _replaced(), "Replacements(counted=1)"),
     "SampleSeeds": (lambda *_: SampleSeeds(), "SampleSeeds(seed NUMBER)"),
     "PeerLink": (lambda *_: _link(), "PeerLink(stream=PeerStream(node=1, asks=True), unsent=3, ended=False)"),
     "Streams": (lambda *a: _closed(Streams(), a[2]), "Streams(closed=False, links={}, events=[], held=0)"),
@@ -136,7 +136,7 @@ EXPECTED: dict[str, tuple[Callable[[Path, str, ExitStack], object], str]] = {
         lambda *a: Client(ServerSpec(str(a[0]), a[1]), "id", 1.0, "training", attach=True),
         "Client(path='PATH', address='ADDRESS', run='training', idle=[])",
     ),
-    "ServerResolver": (lambda *a: BrandDataset(a[0], server=a[1])._source.port.way, "ServerResolver(not settled)"),
+    "ServerResolver": (lambda *a: BrandDataset(a[0], server=a[1])._source.port.resolver, "ServerResolver(not settled)"),
 }
 
 

@@ -11,7 +11,7 @@ import click
 from brand.cli.dataset import DATA_SET
 from brand.cli.output import duration, echo, meter, new_table, print_json
 from brand.doctor.examine import examine
-from brand.doctor.finding import CheckResult
+from brand.doctor.packages import CheckResult
 from brand.errors import counted
 from brand.printable import printable
 from brand.version import __version__

@@ -4,25 +4,50 @@
 
 The list of extras is read from the metadata of the installed distribution, so it cannot differ from what pip installs.
 Versions are read from metadata as well. The packages in `MODULES` have compiled parts, which can be installed and still
-not load, so a child process imports them (`importing`). `parse`, `at_least` and `judge` are pure.
+not load, so a child process imports them, and a package that crashes does not end `brand doctor`. `parse`, `at_least`
+and `judge` are pure.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
+import os
 import re
 import subprocess
+import sys
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import metadata
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import brand
-from brand.doctor.finding import CheckResult
 from brand.errors import counted
 from brand.pythonchild import child_command
 
+State = Literal["ok", "missing", "problem"]
+"""`missing`: an optional package is not installed, and Brand works without it. `problem`: something does not work."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """The result of one check."""
+
+    part: str
+    """The heading in the report: `installed`, `system`, `limits`, `data set`, `self-test`."""
+    name: str
+    state: State
+    told: str
+    """The result, in a sentence or less."""
+    cure: str = ""
+    """The next step; empty if there is none."""
+    seconds: float | None = None
+    """Duration of a step of the self-test; None for all other checks."""
+
+
 DISTRIBUTION: Final = "brand-data"
-PART: Final = "installed"
+_PART: Final = "installed"
 PURPOSES: Final = {
     "train": "training with PyTorch",
     "audio": "decoding audio",
@@ -100,11 +125,7 @@ def _numbers(version: str) -> tuple[int, ...]:
 def judge(
     needed: Sequence[Requirement], versions: Mapping[str, str], faults: Mapping[str, str]
 ) -> Iterable[CheckResult]:
-    """Yield a result for Brand's own packages and one for each extra.
-
-    `versions` has the distributions that are installed, `faults` the packages whose import failed, and the reason.
-    Pure.
-    """
+    """Yield a result for Brand itself and for each extra, from installed `versions` and import `faults`. Pure."""
     order = ["", *PURPOSES]
     extras = dict.fromkeys(each.extra for each in needed if each.extra not in DEVELOPERS)
     for extra in sorted(extras, key=lambda name: order.index(name) if name in order else len(order)):
@@ -123,17 +144,17 @@ def _of_extra(
     if broken:
         first = broken[0]
         told = f"{first.name} {versions[first.name]} is installed but cannot be imported: {faults[first.name]}"
-        return CheckResult(PART, name, "problem", told, f"pip install --force-reinstall '{_spec(first)}'")
+        return CheckResult(_PART, name, "problem", told, f"pip install --force-reinstall '{_spec(first)}'")
     if old:
         told = ", ".join(f"{each.name} {versions[each.name]} is older than {each.least}" for each in old)
         wanted = " ".join(f"'{_spec(each)}'" for each in old)
-        return CheckResult(PART, name, "problem", told, f"pip install --upgrade {wanted}")
+        return CheckResult(_PART, name, "problem", told, f"pip install --upgrade {wanted}")
     if absent:
         target = f"{DISTRIBUTION}[{extra}]" if extra else DISTRIBUTION
         what = PURPOSES.get(extra, "")
         told = f"{_listed(absent)} {'is' if len(absent) == 1 else 'are'} not installed" + (f": {what}" if what else "")
-        return CheckResult(PART, name, "missing" if extra else "problem", told, f"pip install '{target}'")
-    return CheckResult(PART, name, "ok", ", ".join(f"{each.name} {versions[each.name]}" for each in members))
+        return CheckResult(_PART, name, "missing" if extra else "problem", told, f"pip install '{target}'")
+    return CheckResult(_PART, name, "ok", ", ".join(f"{each.name} {versions[each.name]}" for each in members))
 
 
 def _spec(needed: Requirement) -> str:
@@ -144,17 +165,17 @@ def _listed(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-def look(on_import: OnImport, *, extras: bool = True) -> list[CheckResult]:
+def check_packages(on_import: OnImport, *, extras: bool = True) -> list[CheckResult]:
     """Check Brand, the packages that it needs, and its extras. Imports packages in a child process."""
     try:
         lines = metadata.requires(DISTRIBUTION) or []
     except metadata.PackageNotFoundError:
         told = f"{brand.__version__} is imported from a folder and not installed, so its extras are unknown"
-        return [CheckResult(PART, "brand", "missing", told, f"pip install {DISTRIBUTION}")]
+        return [CheckResult(_PART, "brand", "missing", told, f"pip install {DISTRIBUTION}")]
     needed = [each for each in map(parse, lines) if each is not None and (extras or not each.extra)]
     versions = {each.name: found for each in needed if (found := _version(each.name))}
     faults = import_faults([name for name in MODULES if name in versions], on_import)
-    return [CheckResult(PART, "brand", "ok", brand.__version__), *judge(needed, versions, faults)]
+    return [CheckResult(_PART, "brand", "ok", brand.__version__), *judge(needed, versions, faults)]
 
 
 def _version(name: str) -> str:
@@ -184,19 +205,30 @@ def import_faults(names: Sequence[str], on_import: OnImport, *, limit_s: float =
 
 def _imported(modules: Sequence[str], limit_s: float) -> tuple[list[str], str]:
     """Return the errors of a process that imports modules, and how it ended if it did not import them all."""
-    started = subprocess.Popen(
-        child_command("brand.doctor.importing"),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    with started as process:
-        try:
-            said, _ = process.communicate(json.dumps(modules), limit_s)
-            ending = f"its import ended the process, with code {process.returncode}"
-        except subprocess.TimeoutExpired:
-            process.kill()
-            said, _ = process.communicate()
-            ending = f"it did not load within {counted(round(limit_s), 'second')}"
+    command, asked = child_command("brand.doctor.packages"), json.dumps(modules).encode()
+    try:
+        done = subprocess.run(command, input=asked, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=limit_s)
+        said, ending = done.stdout, f"its import ended the process, with code {done.returncode}"
+    except subprocess.TimeoutExpired as expired:
+        said, ending = expired.stdout or b"", f"it did not load within {counted(round(limit_s), 'second')}"
     return [json.loads(line) for line in said.splitlines()], ending
+
+
+def main() -> None:
+    """Import the modules that standard input lists, in the child process. Writes the error of each, or "", as JSON."""
+    modules = json.load(sys.stdin)
+    with os.fdopen(os.dup(1), "w", encoding="utf-8") as out:
+        os.dup2(2, 1)
+        warnings.simplefilter("ignore")
+        for module in modules:
+            out.write(json.dumps(_error(module)) + "\n")
+            out.flush()
+
+
+def _error(module: str) -> str:
+    """Return why a module cannot be imported: the first line of the error; empty if it can."""
+    try:
+        importlib.import_module(module)
+    except Exception as error:  # noqa: BLE001 - an import runs any code
+        return f"{type(error).__name__}: {error}".splitlines()[0]
+    return ""

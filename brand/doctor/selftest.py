@@ -1,26 +1,42 @@
-"""Does Brand work here? A child process (`trial`) packs, reads, trains and resumes.
+"""Does Brand work here? A child process packs a data set, reads it by index, trains from it, and resumes a training.
 
 It works in a temporary folder. `brand doctor` loads no PyTorch itself, so it survives a crash of the child, and ends a
-child that takes too long.
+child that takes too long. The child reads the folder to work in from standard input. For each step it writes a JSON
+line: its name, its seconds, and its fault or the missing package, if any. It ends after the first of these.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import random
 import subprocess
+import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import IO, Any, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
-from brand.doctor.finding import CheckResult
-from brand.doctor.trial import STEPS
-from brand.errors import counted
+import numpy as np
+
+from brand.chunker import pack
+from brand.doctor.packages import CheckResult
+from brand.errors import BrandError, MissingExtraError, counted
 from brand.pythonchild import child_command
+from brand.storage.dataset.dataset import StoredDataSet
 
-PART: Final = "self-test"
+if TYPE_CHECKING:
+    from brand.torch import BrandLoader
+
+_PART: Final = "self-test"
+SAMPLES: Final = 2000
+BATCH: Final = 50
+STEPS: Final = ("pack", "random access", "load PyTorch", "an epoch", "resume")
+_CHUNK: Final = 32
+_SEED: Final = 1
 LIMIT_S: Final = 120.0
 """Maximum time of the whole self-test: it takes some seconds, and more if PyTorch is on a network drive."""
 _REPORT: Final = "report it with the output of `brand doctor --json`"
@@ -29,20 +45,18 @@ OnStep = Callable[[int, int], None]
 """Receives the number of steps that are done, and the number of all steps."""
 
 
-def look(on_step: OnStep, *, limit_s: float = LIMIT_S) -> list[CheckResult]:
+def run_selftest(on_step: OnStep, *, limit_s: float = LIMIT_S) -> list[CheckResult]:
     """Run the steps of the self-test, up to the first that fails."""
     with tempfile.TemporaryDirectory(prefix="brand-doctor-", ignore_cleanup_errors=True) as folder:
         return list(judge(*_run(folder, on_step, limit_s)))
 
 
 def _run(folder: str, on_step: OnStep, limit_s: float) -> tuple[list[dict[str, Any]], str]:
-    """Return what the child process reported about its steps, and how it ended.
-
-    Its errors are written to a file: a pipe would stay open as long as the data server that the child starts.
-    """
+    """Return the child's reports about its steps, and how it ended."""
     lines: list[dict[str, Any]] = []
-    with tempfile.TemporaryFile() as errors:
-        started, begun = _start(errors), time.monotonic()
+    with tempfile.TemporaryFile() as errors:  # a pipe would stay open as long as the server that the child starts
+        command, begun = child_command("brand.doctor.selftest"), time.monotonic()
+        started = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True)
         with started as process, _ended_after(limit_s, process):
             assert process.stdin is not None
             assert process.stdout is not None
@@ -57,11 +71,6 @@ def _run(folder: str, on_step: OnStep, limit_s: float) -> tuple[list[dict[str, A
         errors.seek(0)
         last = errors.read().decode(errors="replace").strip().splitlines()[-1:]
     return lines, ": ".join([f"the process ended with code {process.returncode}", *last])
-
-
-def _start(errors: IO[bytes]) -> subprocess.Popen[str]:
-    command = child_command("brand.doctor.trial")
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True)
 
 
 @contextmanager
@@ -79,17 +88,104 @@ def judge(lines: list[dict[str, Any]], ending: str) -> Iterator[CheckResult]:
     """Yield a result for each completed step, and one for the step at which the process ended too early. Pure."""
     for line in lines:
         if "missing" in line:
-            yield CheckResult(PART, line["step"], "missing", *_advice(line["missing"]))
+            told, _, cure = line["missing"].partition(": ")  # as in `brand.torch needs PyTorch: pip install ...`
+            yield CheckResult(_PART, line["step"], "missing", told, cure)
             return
         if "error" in line:
-            yield CheckResult(PART, line["step"], "problem", line["error"], _REPORT)
+            yield CheckResult(_PART, line["step"], "problem", line["error"], _REPORT)
             return
-        yield CheckResult(PART, line["step"], "ok", "", seconds=line["seconds"])
+        yield CheckResult(_PART, line["step"], "ok", "", seconds=line["seconds"])
     if len(lines) < len(STEPS):
-        yield CheckResult(PART, STEPS[len(lines)], "problem", ending, _REPORT)
+        yield CheckResult(_PART, STEPS[len(lines)], "problem", ending, _REPORT)
 
 
-def _advice(message: str) -> tuple[str, str]:
-    """Return the missing package, and the command that installs it: `brand.torch needs PyTorch: pip install ...`."""
-    told, _, cure = message.partition(": ")
-    return told, cure
+def main() -> None:
+    """Run the steps, until one fails."""
+    folder = Path(json.load(sys.stdin))
+    with os.fdopen(os.dup(1), "w", encoding="utf-8") as out:
+        os.dup2(2, 1)
+        trial = _Trial(folder / "trial.brand")
+        steps = (trial.pack, trial.exact, trial.load, trial.epoch, trial.resume)
+        for name, step in zip(STEPS, steps, strict=True):
+            told = {"step": name, **_taken(step)}
+            out.write(json.dumps(told) + "\n")
+            out.flush()
+            if "error" in told or "missing" in told:
+                return
+
+
+def _taken(step: Callable[[], None]) -> dict[str, Any]:
+    """Return the duration of a step, and why it failed."""
+    started = time.monotonic()
+    try:
+        step()
+    except MissingExtraError as error:
+        return {"missing": str(error)}
+    except (RuntimeError, BrandError) as error:
+        return {"error": str(error)}
+    except Exception as error:  # noqa: BLE001 - whatever does not work here is the result
+        return {"error": f"{type(error).__name__}: {error}"}
+    return {"seconds": time.monotonic() - started}
+
+
+class _Trial:
+    """The steps, and the data that they pass on."""
+
+    def __init__(self, target: Path) -> None:
+        self._target = target
+        self._loader: BrandLoader
+        self._epoch: list[int] = []
+
+    def pack(self) -> None:
+        """Pack samples whose contents follow from their index."""
+        pack(
+            ({"key": f"{index:04}", "number": index, "data": _bytes(index)} for index in range(SAMPLES)),
+            self._target,
+            schema={"key": "str", "number": "int", "data": "bytes"},
+            chunk_size=_CHUNK,
+            jobs=1,
+        )
+
+    def exact(self) -> None:
+        """Read every sample by its index, in random order."""
+        order = list(range(SAMPLES))
+        random.Random(_SEED).shuffle(order)
+        for sample, index in zip(StoredDataSet(self._target).samples(order), order, strict=True):
+            _check(sample["number"] == index and sample["data"] == _bytes(index), f"sample {index} is a different one")
+
+    def load(self) -> None:
+        """Import PyTorch, and open the data set for a training."""
+        from brand.torch import BrandDataset, BrandLoader, BrandSampler
+
+        data = BrandDataset(self._target, fields=("number", "data"), memory=0.5)
+        self._loader = BrandLoader(data, BATCH, sampler=BrandSampler(data, seed=_SEED, num_replicas=1, rank=0))
+
+    def epoch(self) -> None:
+        """Fetch an epoch from a data server: each sample once, with its own bytes, in random order."""
+        for numbers, data in self._loader:
+            for number, found in zip(numbers.tolist(), data, strict=True):
+                _check(bytes(found) == _bytes(number), f"sample {number} was delivered with other bytes")
+            self._epoch += numbers.tolist()
+        _check(sorted(self._epoch) == list(range(SAMPLES)), "an epoch did not deliver each sample once")
+        _check(self._epoch != sorted(self._epoch), "an epoch was delivered in the order of the source")
+
+    def resume(self) -> None:
+        """Stop the same epoch half-way, and resume it from its state as JSON."""
+        loader, half = self._loader, SAMPLES // BATCH // 2
+        loader.set_epoch(0)
+        batches = iter(loader)
+        drawn = [number for _ in range(half) for number in next(batches)[0].tolist()]
+        state = json.loads(json.dumps(loader.state_dict()))
+        batches.close()  # type: ignore[attr-defined]
+        loader.load_state_dict(state)
+        drawn += [number for numbers, _ in loader for number in numbers.tolist()]
+        _check(drawn == self._epoch, "a resumed epoch is not the one that was stopped")
+
+
+def _bytes(index: int) -> bytes:
+    return np.random.default_rng(index).bytes(500 + index % 500)
+
+
+def _check(right: bool, what: str) -> None:  # noqa: FBT001 - as assert
+    if not right:
+        raise RuntimeError(what)

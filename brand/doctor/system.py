@@ -1,11 +1,14 @@
-"""Do Python and the kernel support the features that a training needs? Each is tried, because a sandbox may forbid
-features that its kernel has.
+"""Do Python and the kernel support the features that a training needs, and may this process use enough resources?
+
+Each feature is tried, because a sandbox may forbid features that its kernel has.
 
 processes       the data server is notified when a training ends (pidfd_open, Linux 5.3)
 shared memory   samples are in an anonymous file that no other process can change (memfd, seals)
 sockets         the server passes this file to clients (abstract Unix sockets, SCM_RIGHTS)
 page cache      clients copy samples that it holds already (mincore, RWF_NOWAIT); without it reads are slower
 compiled        loops over samples (brand.native); without them small samples are slower
+
+Limits are those of memory, processors, open files, storage and folders. The functions that judge them are pure.
 """
 
 from __future__ import annotations
@@ -13,27 +16,42 @@ from __future__ import annotations
 import fcntl
 import os
 import platform
+import resource
 import secrets
+import shutil
 import socket
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Final
 
-from brand.doctor.finding import CheckResult
+from brand.doctor.packages import CheckResult
+from brand.errors import BrandError, counted, size
 from brand.native import CORE, WANTED, XXH3, borrowed
 from brand.node.memory.arena import Arena
+from brand.node.setup.groups import processors_allowed, read_limits
+from brand.node.setup.memory import DEFAULT_SHARE, available_bytes, group_bytes
+from brand.storage.io.files import USUAL_LIMIT
 from brand.storage.io.pagecache import CachedFile
+from brand.usercache import user_cache
 
-PART: Final = "system"
+_SYSTEM: Final = "system"
+_LIMITS: Final = "limits"
+LEAST_BYTES: Final = 256 << 20
+"""Free memory below which a training with PyTorch and its server hardly starts."""
+LEAST_FILES: Final = 256
+"""Open files below which a loader with workers may fail."""
+MOST_TEMPORARY: Final = 107 - len("/pymp-xxxxxxxx/listener-xxxxxxxx")
+"""Longest TMPDIR, in bytes, under which PyTorch's workers can make their sockets."""
 _NEEDS: Final = "training needs Linux 5.3 or newer; conversion and random access do not"
 _FUTURE_WRITE: Final = getattr(fcntl, "F_SEAL_FUTURE_WRITE", 0x10)
 _BYTES: Final = 1 << 16
 
 
-def look() -> Iterator[CheckResult]:
+def check_system() -> Iterator[CheckResult]:
     """Check Python, the kernel, and the kernel features that a training needs."""
-    yield CheckResult(PART, "Python", "ok", f"{platform.python_version()}, {sys.executable}")
+    yield CheckResult(_SYSTEM, "Python", "ok", f"{platform.python_version()}, {sys.executable}")
     yield compiled(XXH3, borrowed.zstd(), built=CORE is not None, wanted=WANTED)
     yield _kernel()
     if sys.platform == "linux":
@@ -42,64 +60,60 @@ def look() -> Iterator[CheckResult]:
         with tempfile.TemporaryFile() as file:
             file.write(bytes(_BYTES))
             file.flush()
-            yield page_cache(PART, file.fileno(), _BYTES)
+            yield page_cache(_SYSTEM, file.fileno(), _BYTES)
 
 
 def compiled(xxh3: Sequence[int], zstd: Sequence[int], *, built: bool, wanted: bool) -> CheckResult:
     """Check the compiled loops over samples, and the functions of other libraries that they call."""
-    name = "compiled"
+    result = partial(CheckResult, _SYSTEM, "compiled")
     if not wanted:
-        return CheckResult(PART, name, "missing", "BRAND_NATIVE=0 disables the compiled loops", "unset BRAND_NATIVE")
+        return result("missing", "BRAND_NATIVE=0 disables the compiled loops", "unset BRAND_NATIVE")
     if not built:
         told = "the loops over samples were not built: small samples are slower to read"
-        return CheckResult(
-            PART, name, "missing", told, "install a C compiler and Python's headers, then reinstall Brand"
-        )
+        return result("missing", told, "install a C compiler and Python's headers, then reinstall Brand")
     lacking = [package for package, lent in (("xxhash", xxh3), ("zstandard", zstd)) if not lent]
     if lacking:
-        told = (
-            f"loops over samples, but without the functions of {' and '.join(lacking)}: this build does not export them"
-        )
-        return CheckResult(PART, name, "missing", told, f"pip install --force-reinstall {' '.join(lacking)}")
-    return CheckResult(PART, name, "ok", "loops over samples")
+        missing = f"without the functions of {' and '.join(lacking)}: this build does not export them"
+        cure = f"pip install --force-reinstall {' '.join(lacking)}"
+        return result("missing", f"loops over samples, but {missing}", cure)
+    return result("ok", "loops over samples")
 
 
 def _kernel() -> CheckResult:
+    result = partial(CheckResult, _SYSTEM, "kernel")
     named = f"{platform.system()} {platform.release()}, {platform.machine()}"
     if sys.platform != "linux":
-        return CheckResult(PART, "kernel", "problem", named, _NEEDS)
+        return result("problem", named, _NEEDS)
     try:
         os.close(os.pidfd_open(os.getpid()))
     except OSError as error:
-        return CheckResult(PART, "kernel", "problem", f"{named}: pidfd_open: {error.strerror}", _NEEDS)
-    return CheckResult(PART, "kernel", "ok", named)
+        return result("problem", f"{named}: pidfd_open: {error.strerror}", _NEEDS)
+    return result("ok", named)
 
 
 def _shared_memory() -> CheckResult:
-    name = "shared memory"
+    result = partial(CheckResult, _SYSTEM, "shared memory")
     try:
         arena = Arena(2, 4096)
     except OSError as error:
-        return CheckResult(PART, name, "problem", f"memfd_create or its seals: {error.strerror}", _NEEDS)
+        return result("problem", f"memfd_create or its seals: {error.strerror}", _NEEDS)
     try:
         sealed = fcntl.fcntl(arena.descriptor, fcntl.F_GET_SEALS) & _FUTURE_WRITE
     finally:
         arena.close()
     if not sealed:
-        return CheckResult(
-            PART, name, "missing", "a client could write to the server's samples", "Linux 5.1 or newer prevents it"
-        )
-    return CheckResult(PART, name, "ok", "anonymous and sealed (memfd)")
+        return result("missing", "a client could write to the server's samples", "Linux 5.1 or newer prevents it")
+    return result("ok", "anonymous and sealed (memfd)")
 
 
 def _sockets() -> CheckResult:
-    name = "sockets"
+    result = partial(CheckResult, _SYSTEM, "sockets")
     try:
         _hand_over()
     except OSError as error:
         told = f"a file cannot be passed over an abstract Unix socket: {error.strerror or error}"
-        return CheckResult(PART, name, "problem", told, "allow Unix sockets and SCM_RIGHTS in this sandbox")
-    return CheckResult(PART, name, "ok", "a server can share its memory with clients (SCM_RIGHTS)")
+        return result("problem", told, "allow Unix sockets and SCM_RIGHTS in this sandbox")
+    return result("ok", "a server can share its memory with clients (SCM_RIGHTS)")
 
 
 def _hand_over() -> None:
@@ -126,11 +140,11 @@ def _hand_over() -> None:
         os.close(received[0])
 
 
-def page_cache(part: str, descriptor: int, size: int) -> CheckResult:
+def page_cache(part: str, descriptor: int, file_bytes: int) -> CheckResult:
     """Check whether the kernel tells which pages of a file that was just read or written are in the page cache."""
-    name, faults = "page cache", []
-    os.preadv(descriptor, [bytearray(min(size, _BYTES))], 0)
-    if CachedFile(descriptor).holds(0, min(size, _BYTES)) is None:
+    length, faults = min(file_bytes, _BYTES), []
+    os.preadv(descriptor, [bytearray(length)], 0)
+    if CachedFile(descriptor).holds(0, length) is None:
         faults.append("mincore")
     try:
         os.preadv(descriptor, [bytearray(1)], 0, os.RWF_NOWAIT)
@@ -138,5 +152,81 @@ def page_cache(part: str, descriptor: int, size: int) -> CheckResult:
         faults.append("RWF_NOWAIT")
     if faults:
         told = f"without {' and '.join(faults)}, clients cannot copy samples from the page cache: reads are slower"
-        return CheckResult(part, name, "missing", told)
-    return CheckResult(part, name, "ok", "clients can copy samples from the page cache (mincore, RWF_NOWAIT)")
+        return CheckResult(part, "page cache", "missing", told)
+    told = "clients can copy samples from the page cache (mincore, RWF_NOWAIT)"
+    return CheckResult(part, "page cache", "ok", told)
+
+
+def check_limits() -> Iterator[CheckResult]:
+    """Check the limits of this process."""
+    yield judge_memory(available_bytes(), group_bytes())
+    yield CheckResult(_LIMITS, "/dev/shm", "ok", "not used, so its size does not matter")
+    yield judge_processors(len(os.sched_getaffinity(0)), os.cpu_count() or 1, processors_allowed())
+    yield judge_files(*resource.getrlimit(resource.RLIMIT_NOFILE))
+    yield judge_storage(read_limits())
+    yield _cache_folder()
+    yield judge_temporary(tempfile.gettempdir())
+
+
+def judge_memory(free: int, group: int | None) -> CheckResult:
+    """Judge the memory that this process may still take, and the limit of its control group (None: no limit)."""
+    told = f"{size(free)} are free, and BrandDataset takes at most {size(int(free * DEFAULT_SHARE))} by default"
+    if group is not None:
+        told = f"the control group may use {size(group)}; {told}"
+    if free < LEAST_BYTES:
+        cure = f"give this job {size(LEAST_BYTES)} more memory, or end other processes"
+        return CheckResult(_LIMITS, "memory", "problem", told, cure)
+    return CheckResult(_LIMITS, "memory", "ok", told)
+
+
+def judge_processors(mine: int, machine: int, allowed: float | None) -> CheckResult:
+    """Judge the processors that this process may run on, those of the machine, and the quota of its control group."""
+    told, cure = f"this process may use {mine} of {counted(machine, 'processor')}", ""
+    if allowed is not None and allowed < mine:
+        told += f", and its control group the time of {allowed:g} processors"
+        cure = f"BrandLoader(num_workers={max(1, int(allowed))}) fits better"
+    return CheckResult(_LIMITS, "processors", "ok", told, cure)
+
+
+def judge_files(soft: int, hard: int) -> CheckResult:
+    """Judge the limit of open files: the one in force, and the highest that this process may set."""
+    result = partial(CheckResult, _LIMITS, "open files")
+    if soft == resource.RLIM_INFINITY:
+        return result("ok", "no limit")
+    told = f"{soft:,} for a process"
+    if soft < LEAST_FILES:
+        able = hard == resource.RLIM_INFINITY or hard >= USUAL_LIMIT
+        cure = f"ulimit -n {USUAL_LIMIT}" if able else f"raise the hard limit of this user or container, {hard:,}"
+        return result("problem", f"only {told}", cure)
+    return result("ok", told)
+
+
+def judge_storage(limits: list[str]) -> CheckResult:
+    """Judge the read limits of the control groups."""
+    if limits:
+        told = f"the control group limits reads: {', '.join(limits)}"
+        return CheckResult(_LIMITS, "storage", "ok", told, "`brand profile DST` measures the remaining bandwidth")
+    return CheckResult(_LIMITS, "storage", "ok", "no control group limits reads")
+
+
+def judge_temporary(folder: str) -> CheckResult:
+    """Judge the folder of temporary files, in which workers of a DataLoader make sockets."""
+    length = len(os.fsencode(folder))
+    if length > MOST_TEMPORARY:
+        told = f"{folder} has {length} bytes, too many for the sockets of a DataLoader with workers"
+        return CheckResult(_LIMITS, "TMPDIR", "problem", told, "set TMPDIR to a shorter path, such as /tmp")
+    return CheckResult(_LIMITS, "TMPDIR", "ok", f"{folder}, {size(shutil.disk_usage(folder).free)} free")
+
+
+def _cache_folder() -> CheckResult:
+    """Check whether profiles of storages and copies of indices can be stored."""
+    result = partial(CheckResult, _LIMITS, "cache")
+    try:
+        folder = user_cache("storage")
+    except BrandError as error:
+        return result("missing", str(error), "set XDG_CACHE_HOME, so that storage profiles can be stored")
+    there = next(each for each in (folder, *folder.parents) if each.exists())
+    if not os.access(there, os.W_OK):
+        told = f"{there} is not writable, so storage profiles and copies of indices cannot be stored"
+        return result("missing", told, "set XDG_CACHE_HOME to a folder of your own")
+    return result("ok", str(folder.parent))

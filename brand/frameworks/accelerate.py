@@ -16,7 +16,7 @@ from brand.errors import MissingExtraError, UsageError
 from brand.torch import BrandSampler
 from brand.torch.loader.loader import OwnBatches
 from brand.torch.sampler.batch_samplers import PlannedBatchSampler
-from brand.torch.sampler.sampler import is_announced, pin_ranks, state_of_next
+from brand.torch.sampler.sampler import is_announced, state_of_next
 
 try:
     from accelerate import Accelerator
@@ -61,7 +61,7 @@ class PreparedLoader(DataLoaderStateMixin):  # type: ignore[misc]
             )
         self.loader, self.dataset, self.batch_size = loader, loader.dataset, loader.batch_size
         self.sampler: BrandSampler = loader.sampler
-        pin_ranks(self.sampler, accelerator.process_index, accelerator.num_processes)
+        self.sampler._pin_ranks(accelerator.process_index, accelerator.num_processes)
         self.batch_sampler = OwnBatches(loader.sampler, loader.batch_size, loader.drop_last)
         self.total_batch_size = loader.batch_size * accelerator.num_processes
         self.gradient_state = GradientState()

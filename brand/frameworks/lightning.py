@@ -31,13 +31,7 @@ class BrandDataModule(LightningDataModule):  # type: ignore[misc]
     """
 
     def __init__(
-        self,
-        train: Drawable,
-        val: Drawable | None = None,
-        *,
-        batch_size: int,
-        seed: int = 0,
-        **options: Any,
+        self, train: Drawable, val: Drawable | None = None, *, batch_size: int, seed: int = 0, **options: Any
     ) -> None:
         super().__init__()
         self.train, self.val, self.batch_size, self.seed, self.options = train, val, batch_size, seed, options

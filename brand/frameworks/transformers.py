@@ -36,10 +36,7 @@ class BrandTrainerMixin:
     _resumed: dict[str, Any] | None = None
 
     def get_train_dataloader(self: Any) -> PreparedLoader:
-        """Return a loader of every sample once an epoch, in random order.
-
-        The seed is `data_seed`, or `seed` if there is none.
-        """
+        """Return a loader of every sample once an epoch, in random order: that of `data_seed`, or else of `seed`."""
         args = self.args
         sampler = BrandSampler(self.train_dataset, seed=args.seed if args.data_seed is None else args.data_seed)
         options: dict[str, Any] = {"sampler": sampler, "drop_last": args.dataloader_drop_last}
@@ -57,10 +54,7 @@ class BrandTrainerMixin:
         return loader
 
     def train(self: Any, resume_from_checkpoint: Any = None, *args: Any, **more: Any) -> Any:
-        """Train as the Trainer does.
-
-        Raises `UsageError` if the checkpoint's steps consist of other numbers of samples.
-        """
+        """Train as the Trainer does. Raises `UsageError` if steps of the checkpoint have other numbers of samples."""
         folder = resume_from_checkpoint or None
         if folder is True:
             folder = get_last_checkpoint(self.args.output_dir)

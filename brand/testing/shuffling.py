@@ -49,9 +49,7 @@ class Shuffling:
     batch: int
     """Samples of a batch; the last batch may be short."""
     expected_pairs: float
-    """Mean number of pairs of one chunk within batches of a uniform shuffle. Chance moves `pairs` by about
-    1 / sqrt(expected_pairs).
-    """
+    """Pairs of one chunk within batches of a uniform shuffle. Chance moves `pairs` by about 1 / sqrt of it."""
     pairs: float
     """Pairs of one chunk within batches, over `expected_pairs`. 1 is uniform; above it, batches hold too many samples
     of a chunk. nan for chunks or batches of one sample.
@@ -92,9 +90,7 @@ class Finding:
     freedom: int
     """Degrees of freedom of `t`: blocks - 1."""
     p: float
-    """Probability that chance alone leads this far from 1, above or below. If it is small (say, below 0.001), it is not
-    chance.
-    """
+    """Probability that chance alone leads this far from 1, above or below. Below 0.001, it is hardly chance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,10 +312,7 @@ def _binned(epochs: Iterable[ArrayLike], bins: int, place_of: ArrayLike | None) 
 
 
 def _coincidences(block: NDArray[np.uint8], bins: int, luck: float) -> tuple[float, float]:
-    """Return `repeats` and `drift` of a block of shape (epochs, samples).
-
-    `luck` is the probability that two random positions are in one bin.
-    """
+    """Return `repeats` and `drift` of a block, shape (epochs, samples); two random bins are equal with `luck`."""
     epochs, samples = block.shape
     pairs = math.comb(epochs, 2)
     same = sum(int(np.count_nonzero(block[epoch + 1 :] == block[epoch])) for epoch in range(epochs - 1))

@@ -156,47 +156,37 @@ class _Location:
 
     @property
     def name(self) -> str:
-        """See `Location`."""
         return self.inner.name
 
     @property
     def in_store(self) -> bool:
-        """See `Location`."""
         return self.inner.in_store
 
     @property
     def traffic(self) -> Traffic | None:
-        """See `Location`."""
         return self.inner.traffic
 
     @property
     def local(self) -> Path:
-        """See `Location`."""
         return self.inner.local
 
     @property
     def version(self) -> Version | None:
-        """See `Location`."""
         return self.inner.version
 
     def chunk_file(self, number: int) -> str:
-        """See `Location`."""
         return self.inner.chunk_file(number)
 
     def chunk_bytes(self, number: int) -> int:
-        """See `Location`."""
         return self.inner.chunk_bytes(number)
 
     def dictionary(self) -> bytes | None:
-        """See `Location`."""
         return self.inner.dictionary()
 
     def reader(self) -> ChunkReader:
-        """See `Location`."""
         return _Reader(self, self.inner.reader())
 
     def vector_reader(self, *, page_cache: bool) -> VectorReader | None:
-        """See `Location`."""
         inner = self.inner.vector_reader(page_cache=page_cache)
         return None if inner is None else _VectorReader(self, inner)
 
@@ -208,13 +198,11 @@ class _Reader:
         self._location, self._inner = location, inner
 
     def read_into(self, ranges: Sequence[Range]) -> None:
-        """See `ChunkReader`."""
         for chunk, offset, buffer in ranges:
             call = ReadCall(chunk, offset, buffer.nbytes, exact=True)
             self._location.habit._read(_Exact(call, self._location.chunk_file(chunk), buffer, self._inner))
 
     def close(self) -> None:
-        """See `ChunkReader`."""
         self._inner.close()
 
 
@@ -225,12 +213,10 @@ class _VectorReader:
         self._location, self._inner = location, inner
 
     def scatter(self, number: int, offset: int, size: int, vector: NDArray[np.void]) -> None:
-        """See `VectorReader`."""
         call = ReadCall(number, offset, size)
         self._location.habit._read(_Large(call, self._location.chunk_file(number), vector, self._inner))
 
     def close(self) -> None:
-        """See `VectorReader`."""
         self._inner.close()
 
 

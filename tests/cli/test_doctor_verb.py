@@ -8,7 +8,7 @@ import pytest
 
 import brand as library
 from brand.doctor.packages import PURPOSES
-from brand.doctor.trial import STEPS
+from brand.doctor.selftest import STEPS
 from tests.support import brand, brand_process
 
 pytestmark = pytest.mark.slow

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from brand.doctor import folder
-from brand.doctor.finding import CheckResult
+from brand.doctor.examine import check_data_set
+from brand.doctor.packages import CheckResult
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.io import device
 from brand.storage.io.device import device_name, mount_of
@@ -19,7 +19,7 @@ from tests.tools.damage import flip_bit
 
 def findings(where: Path | str) -> dict[str, CheckResult]:
     """By name."""
-    return {each.name: each for each in folder.look(where)}
+    return {each.name: each for each in check_data_set(where)}
 
 
 def test_a_data_set_that_is_right(photos_set: Path) -> None:
@@ -64,7 +64,7 @@ def test_a_storage_without_a_name_is_no_problem(photos_set: Path, monkeypatch: p
 
 def test_no_data_set_is_a_problem(tmp_path: Path) -> None:
     """And the only finding."""
-    (found,) = folder.look(tmp_path / "nowhere")
+    (found,) = check_data_set(tmp_path / "nowhere")
     assert (found.state, found.told) == ("problem", f"{tmp_path / 'nowhere'}: there is no such folder")
 
 

@@ -8,15 +8,24 @@ from pathlib import Path
 
 import pytest
 
-from brand.doctor import limits
-from brand.doctor.limits import judge_files, judge_memory, judge_processors, judge_storage, judge_temporary
+from brand.doctor.system import (
+    LEAST_BYTES,
+    LEAST_FILES,
+    MOST_TEMPORARY,
+    check_limits,
+    judge_files,
+    judge_memory,
+    judge_processors,
+    judge_storage,
+    judge_temporary,
+)
 
 GB = 10**9
 
 
 def test_this_machine_is_enough() -> None:
     """Each limit is told; /dev/shm is named because people look for it."""
-    found = {each.name: each for each in limits.look()}
+    found = {each.name: each for each in check_limits()}
     assert list(found) == ["memory", "/dev/shm", "processors", "open files", "storage", "cache", "TMPDIR"]
     assert [name for name, each in found.items() if each.state == "problem"] == []
     assert "not used" in found["/dev/shm"].told
@@ -34,8 +43,8 @@ def test_the_memory_of_a_control_group_is_told() -> None:
 
 def test_too_little_memory_is_a_problem() -> None:
     """The next step says how much more."""
-    assert judge_memory(limits.LEAST_BYTES, None).state == "ok"
-    assert judge_memory(limits.LEAST_BYTES - 1, None).state == "problem"
+    assert judge_memory(LEAST_BYTES, None).state == "ok"
+    assert judge_memory(LEAST_BYTES - 1, None).state == "problem"
 
 
 def test_less_time_than_processors_needs_fewer_threads() -> None:
@@ -54,7 +63,7 @@ def test_less_time_than_processors_needs_fewer_threads() -> None:
     [
         (resource.RLIM_INFINITY, resource.RLIM_INFINITY, "ok", ""),
         (1024, 4096, "ok", ""),
-        (limits.LEAST_FILES, 4096, "ok", ""),
+        (LEAST_FILES, 4096, "ok", ""),
         (100, resource.RLIM_INFINITY, "problem", "ulimit -n 1024"),
         (100, 4096, "problem", "ulimit -n 1024"),
         (100, 512, "problem", "raise the hard limit of this user or container, 512"),
@@ -78,7 +87,7 @@ def test_a_long_folder_for_temporary_files_is_a_problem(tmp_path: Path) -> None:
     right = tmp_path / "a"
     right.mkdir()
     assert judge_temporary("/").state == "ok"
-    long = f"{tmp_path}/{'x' * limits.MOST_TEMPORARY}"
+    long = f"{tmp_path}/{'x' * MOST_TEMPORARY}"
     found = judge_temporary(long)
     assert found.state == "problem"
     assert "TMPDIR" in found.cure
@@ -88,6 +97,6 @@ def test_a_cache_that_cannot_be_written_is_missing(tmp_path: Path, monkeypatch: 
     """Brand works without it."""
     monkeypatch.setattr(os, "access", lambda *_: False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    found = {each.name: each for each in limits.look()}["cache"]
+    found = {each.name: each for each in check_limits()}["cache"]
     assert found.state == "missing"
     assert f"{tmp_path} is not writable" in found.told

@@ -9,8 +9,17 @@ from pathlib import Path
 import pytest
 
 from brand.doctor import packages
-from brand.doctor.finding import CheckResult
-from brand.doctor.packages import DEVELOPERS, PURPOSES, Requirement, at_least, import_faults, judge, look, parse
+from brand.doctor.packages import (
+    DEVELOPERS,
+    PURPOSES,
+    CheckResult,
+    Requirement,
+    at_least,
+    check_packages,
+    import_faults,
+    judge,
+    parse,
+)
 
 NEEDED = [
     Requirement("numpy", "1.26", ""),
@@ -152,5 +161,5 @@ def test_an_import_that_never_ends_is_ended(tmp_path: Path, monkeypatch: pytest.
 def test_without_metadata_the_extras_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     """Brand that is imported from a folder works, and is not installed."""
     monkeypatch.setattr(packages, "DISTRIBUTION", "brand-data-of-nobody")
-    (found,) = look(lambda *_: None)
+    (found,) = check_packages(lambda *_: None)
     assert (found.state, found.cure) == ("missing", "pip install brand-data-of-nobody")

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from brand.doctor import selftest
-from brand.doctor.finding import CheckResult
-from brand.doctor.trial import STEPS
+from brand.doctor.packages import CheckResult
+from brand.doctor.selftest import STEPS
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +32,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 def run(**more: float) -> list[CheckResult]:
     """The findings; each step was shown."""
     steps: list[tuple[int, int]] = []
-    found = selftest.look(lambda done, total: steps.append((done, total)), **more)
+    found = selftest.run_selftest(lambda done, total: steps.append((done, total)), **more)
     assert steps == [(done, len(STEPS)) for done in range(1, len(steps) + 1)]
     return found
 

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from brand.doctor import system
-from brand.doctor.finding import CheckResult
+from brand.doctor.packages import CheckResult
 
 
 def findings() -> dict[str, CheckResult]:
     """By name."""
-    return {each.name: each for each in system.look()}
+    return {each.name: each for each in system.check_system()}
 
 
 def forbidden(*_: Any, **__: Any) -> Any:

@@ -142,7 +142,7 @@ class Openings:
     def close(self) -> None:
         """End the servers."""
         for data_set in self._opened:
-            process = data_set.stats().get("process") if not data_set._source.port.way.options.attached else None
+            process = data_set.stats().get("process") if not data_set._source.port.resolver.options.attached else None
             if process is not None:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(process, signal.SIGTERM)

@@ -456,7 +456,7 @@ def test_collate_goes_through_a_pickle(data_set: BrandDataset, server: RunningSe
     plan = PackedBatchSampler(opened(server, fields=("tokens",)), "count", tokens_per_row=12, rows_per_batch=3)
     collate = pickle.loads(pickle.dumps(plan.collate("tokens")))
     assert collate([(np.arange(5),)])["input_ids"].shape == (3, 12)
-    assert repr(collate) == "PackedRows('tokens', 3 rows of 12)"
+    assert repr(collate) == "PackedRows(field='tokens', row=12, rows=3)"
 
 
 def test_documents_that_do_not_fit_are_refused(server: RunningServer) -> None:
@@ -530,10 +530,10 @@ def test_reprs_tell_the_state(data_set: BrandDataset) -> None:
     plan = LengthBatchSampler(data_set, "count", batch_size=4, window=20)
     assert repr(plan).endswith("window=20, batch_size=4, seed=0, None)")
     batches = iter(plan)
-    assert repr(batches) == "PlannedBatches(not begun)"
+    assert repr(batches) == "PlannedBatches(epoch=None, yielded=0, count=0)"
     next(batches)
-    assert repr(batches).endswith("1 of 23 yielded)")
-    assert "EpochBatches(epoch 0, 23 batches, padding 0." in repr(plan)
+    assert repr(batches) == "PlannedBatches(epoch=0, yielded=1, count=23)"
+    assert repr(plan).endswith(f"seed=0, {batches!r})")
 
 
 PREPARES = """

@@ -139,7 +139,7 @@ if not child:
 discovery.LIMIT_S = 0.2
 data_set = BrandDataset(sys.argv[1], fields=("index",))
 print(data_set[3], data_set.stats())
-for ask in (lambda: data_set._source.ordering.order(0), lambda: pickle.dumps(data_set)):
+for ask in (lambda: data_set._source.port.order(0), lambda: pickle.dumps(data_set)):
     try:
         ask()
     except Exception as error:

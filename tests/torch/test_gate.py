@@ -8,13 +8,13 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-from brand.torch.loader.gate import Gate
+from brand.torch.loader.threads import Gate
 from tests.rounds import Chance, rounds
 from tests.support import LIMIT_S, wait_until
 
 NUMBERS = """
 import threading, torch
-from brand.torch.loader.gate import pool_of
+from brand.torch.loader.threads import pool_of
 
 torch.set_num_threads(3)
 together, found = threading.Barrier(16), []
@@ -35,7 +35,7 @@ print(*found, torch.get_num_threads())
 
 FORKS = """
 import os, threading
-from brand.torch.loader.gate import pool_of
+from brand.torch.loader.threads import pool_of
 
 stop = threading.Event()
 
@@ -90,17 +90,17 @@ def test_at_most_the_limit_runs() -> None:
         for number in range(10):
             gate.submit(partial(held.run, number))
         wait_until(lambda: held.begun == [0], "one task")
-        gate.limit = 3
+        gate.set_limit(3)
         wait_until(lambda: len(held.begun) == 3, "three tasks")
-        gate.limit = 1
+        gate.set_limit(1)
         held.let_go.release(2)
         wait_until(lambda: len(held.running) == 1, "two tasks have ended")
         assert sorted(held.begun) == [0, 1, 2]
-        assert repr(gate) == "Gate(1 of 1 run, 7 wait)"
+        assert repr(gate) == "Gate(runners=1, limit=1, tasks=7 items)"
         held.let_go.release(8)
         wait_until(lambda: len(held.begun) == 10 and not held.running, "all tasks")
         assert held.begun[3:] == list(range(3, 10))
-    assert repr(gate) == "Gate(0 of 1 run, 0 wait)"
+    assert repr(gate) == "Gate(runners=0, limit=1, tasks=0 items)"
 
 
 @rounds(20)
@@ -127,7 +127,7 @@ def test_every_task_runs_whatever_the_limit_does(chance: Chance) -> None:
         for thread in submitters:
             thread.start()
         for limit in limits:
-            gate.limit = limit
+            gate.set_limit(limit)
         for thread in submitters:
             thread.join(LIMIT_S)
         wait_until(lambda: done == [1] * 400, "each task once")

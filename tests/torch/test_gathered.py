@@ -25,8 +25,8 @@ from brand.node.wire.messages import Chains
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.io.crew import Crew
 from brand.torch import BrandDataset
-from brand.torch.fetch.fetched import UndecodedSamples
-from brand.torch.loader.assemble import assemble
+from brand.torch.fetch.fetched import FromServer, FromStorage, UndecodedSamples
+from brand.torch.loader.batches import assemble
 from tests.rounds import examples
 from tests.torch.support import equal, served
 
@@ -123,10 +123,8 @@ def test_a_batch_in_one_array_is_that_of_single_samples(
     fetched = UndecodedSamples(
         decoding,
         indices,
-        [stored.part(np.arange(low, high)) for low, high in bounds],
-        [np.arange(low, high) for low, high in bounds],
-        np.arange(0),
-        [],
+        [FromServer(stored.part(np.arange(low, high)), np.arange(low, high)) for low, high in bounds],
+        FromStorage([], np.arange(0)),
         {"image": made},
         (),
     )

@@ -18,9 +18,17 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 from brand.torch import BrandDataset, BrandSampler
-from brand.torch.data import handover as module
-from brand.torch.data.crates import MOST_CRATES, SharedBatches
-from brand.torch.data.handover import LEAST_BYTES, FirstDict, FirstTuple, HandedDict, HandedList, marked
+from brand.torch.data import shared_batches as module
+from brand.torch.data.shared_batches import (
+    LEAST_BYTES,
+    MOST_BUFFERS,
+    FirstDict,
+    FirstTuple,
+    HandedDict,
+    HandedList,
+    SharedBatches,
+    marked,
+)
 from tests.torch.support import MANY_WORKERS, equal, failure_of, make_samples, make_set
 
 VALUES = {
@@ -38,8 +46,8 @@ VALUES = {
 
 
 @pytest.fixture(autouse=True)
-def own_crates(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each test has crates of its own."""
+def own_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test has buffers of its own."""
     monkeypatch.setattr(module, "_own", None)
 
 
@@ -57,16 +65,16 @@ def batches(draw: st.DrawFn) -> Any:
 
 
 @pytest.mark.slow
-@given(batch=batches(), by_crate=st.booleans())
-def test_a_batch_arrives_as_it_was_made(batch: Any, by_crate: bool) -> None:
-    """Names, types, dtypes, shapes and values, by the message and by a crate."""
+@given(batch=batches(), by_buffer=st.booleans())
+def test_a_batch_arrives_as_it_was_made(batch: Any, by_buffer: bool) -> None:
+    """Names, types, dtypes, shapes and values, by the message and by a buffer."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "LEAST_BYTES", 0 if by_crate else 1 << 30)
+        patch.setattr(module, "LEAST_BYTES", 0 if by_buffer else 1 << 30)
         patch.setattr(module, "_own", None)
-        for _ in range(2):  # the first goes by the message: no process has opened a crate yet
+        for _ in range(2):  # the first goes by the message: no process has opened a buffer yet
             handed = HandedDict(batch) if isinstance(batch, dict) else HandedList(batch)
             message = sent(handed)
-            assert (b"_from_crate" in message) == (by_crate and module._crates().opened)
+            assert (b"_from_buffer" in message) == (by_buffer and module._own_buffers().opened)
             assert equal(pickle.loads(message), batch)
 
 
@@ -100,11 +108,11 @@ def test_any_column_arrives(column: Any) -> None:
 
 
 def test_other_picklers_and_copies_see_what_it_is() -> None:
-    """Only what goes to another process at once is packed: a file that has a batch does not name a crate."""
+    """Only what goes to another process at once is packed: a file that has a batch does not name a buffer."""
     batch = HandedDict({"text": ["a" * LEAST_BYTES]})
     assert type(copy.copy(batch)) is HandedDict
     assert pickle.loads(pickle.dumps(batch)) == batch
-    assert b"crate" not in pickle.dumps(batch)
+    assert b"buffer" not in pickle.dumps(batch)
 
 
 @pytest.mark.parametrize("marks", [FirstDict({"a": 1}), FirstTuple((1, "b"))])
@@ -126,7 +134,7 @@ def test_samples_are_marked_in_workers_only() -> None:
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """200 samples of up to 9,000 bytes in chunks of 16: a batch of one goes by the message, one of 40 by a crate."""
+    """200 samples of up to 9,000 bytes in chunks of 16: a batch of one goes by the message, one of 40 by a buffer."""
     return make_set(tmp_path_factory.mktemp("sets") / "handover.brand", make_samples(200, 9_000), 16)
 
 
@@ -196,10 +204,10 @@ def test_a_collate_function_of_the_user_works(data: Path, fields: Any) -> None:
     assert equal(list(DataLoader(data_set, 40, num_workers=2, collate_fn=in_a_dict)), wanted)
 
 
-def crates_of(loader: Any) -> list[int]:
-    """How many crates each worker of an iteration has, with its probe. Each has two descriptors."""
+def buffers_of(loader: Any) -> list[int]:
+    """How many buffers each worker of an iteration has, with its probe. Each has two descriptors."""
     return [
-        len({file.stat().st_ino for file in Path(f"/proc/{worker.pid}/fd").iterdir() if "brand-crate" in target(file)})
+        len({file.stat().st_ino for file in Path(f"/proc/{worker.pid}/fd").iterdir() if "brand-batch" in target(file)})
         for worker in loader._workers
     ]
 
@@ -213,9 +221,9 @@ def target(file: Path) -> str:
 
 
 def mapped() -> list[str]:
-    """Crates that this process has open or maps."""
+    """Buffers that this process has open or maps."""
     files = map(target, Path("/proc/self/fd").iterdir())
-    return [line for line in [*files, *Path("/proc/self/maps").read_text().splitlines()] if "brand-crate" in line]
+    return [line for line in [*files, *Path("/proc/self/maps").read_text().splitlines()] if "brand-batch" in line]
 
 
 def epochs(loader: DataLoader[Any], count: int) -> Iterator[Any]:
@@ -226,21 +234,21 @@ def epochs(loader: DataLoader[Any], count: int) -> Iterator[Any]:
         yield iteration
 
 
-def test_workers_fill_the_same_crates_again(data: Path) -> None:
+def test_workers_fill_the_same_buffers_again(data: Path) -> None:
     """Each has a few, in any number of epochs; the training process keeps none."""
     loader = DataLoader(BrandDataset(data), 40, num_workers=2, persistent_workers=True)
-    counts = [crates_of(iteration) for iteration in epochs(loader, 6)]
-    assert all(1 < count <= 1 + MOST_CRATES for count in counts[-1]), counts
+    counts = [buffers_of(iteration) for iteration in epochs(loader, 6)]
+    assert all(1 < count <= 1 + MOST_BUFFERS for count in counts[-1]), counts
     assert not mapped()
 
 
 @pytest.mark.slow
 def test_draws_arrive_each_once(data: Path) -> None:
-    """With a `BrandSampler`, and more batches ahead than a worker has crates."""
+    """With a `BrandSampler`, and more batches ahead than a worker has buffers."""
     data_set = BrandDataset(data, memory=0.5)
     sampler = BrandSampler(data_set, seed=3)
     loader = DataLoader(
-        data_set, 20, sampler=sampler, num_workers=1, prefetch_factor=2 * MOST_CRATES, persistent_workers=True
+        data_set, 20, sampler=sampler, num_workers=1, prefetch_factor=2 * MOST_BUFFERS, persistent_workers=True
     )
     wanted = {sample["index"]: sample for sample in data_set.__getitems__(range(200))}
     for epoch in range(3):
@@ -258,7 +266,7 @@ def test_draws_arrive_each_once(data: Path) -> None:
 def test_a_worker_that_ends_before_its_batch_was_taken(data: Path) -> None:
     """PyTorch says that the worker is gone, as soon as it notices, and nothing hangs."""
     loader = DataLoader(BrandDataset(data), 40, num_workers=1, persistent_workers=True)
-    assert len(list(loader)) == 5  # its crates are open
+    assert len(list(loader)) == 5  # its buffers are open
 
     def killed() -> Iterator[Any]:
         iteration: Any = iter(loader)
@@ -272,7 +280,7 @@ def test_a_worker_that_ends_before_its_batch_was_taken(data: Path) -> None:
     assert re.search("exited unexpectedly|killed by signal", str(error))
 
 
-def test_without_crates_batches_go_by_the_message(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_buffers_batches_go_by_the_message(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No memory without a name: another system, or no descriptor left."""
     monkeypatch.delattr(os, "memfd_create")
     assert SharedBatches().probe is None

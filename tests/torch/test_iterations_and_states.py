@@ -21,7 +21,7 @@ from brand import pack
 from brand.errors import ServerError, UsageError
 from brand.testing.node import random_address, running_server
 from brand.torch import BrandDataset, BrandLoader, BrandSampler
-from brand.torch.data import habit
+from brand.torch.data import set_source
 from brand.torch.job.ranks import find_rank
 from brand.torch.sampler.sampler import is_announced
 from tests import places
@@ -295,9 +295,9 @@ def test_the_hint_is_said_once_also_by_workers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, opened: Openings
 ) -> None:
     """Two workers, two epochs, one line."""
-    count = 3 * habit.ENOUGH
+    count = 3 * set_source.ENOUGH
     pack([{"number": n} for n in range(count)], tmp_path / "set", {"number": "int"}, jobs=1)
-    monkeypatch.setattr(habit, "_said", mmap.mmap(-1, 1))
+    monkeypatch.setattr(set_source, "_said", mmap.mmap(-1, 1))
     handler = logging.FileHandler(tmp_path / "log")  # forked workers write to the same file
     logger = logging.getLogger("brand")
     logger.addHandler(handler)

@@ -13,7 +13,7 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset
 
 from brand.errors import BrandError
 from brand.torch import BrandDataset, BrandLoader, BrandSampler
-from brand.torch.data import habit
+from brand.torch.data import set_source
 from tests.torch.support import MANY_WORKERS, Openings, failure_of, indices_of
 
 pytestmark = [MANY_WORKERS, pytest.mark.slow]
@@ -127,7 +127,7 @@ def test_a_wrapper_that_draws_one_by_one_is_told_of_transforms(
     small: Path, opened: Openings, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Once, in the log; what it draws is right."""
-    monkeypatch.setattr(habit, "_said", bytearray(2))
+    monkeypatch.setattr(set_source, "_said", bytearray(2))
     data_set = opened(small)
     sampler = BrandSampler(data_set)
     loader = DataLoader(_Wrapper(data_set), BATCH, sampler=sampler)

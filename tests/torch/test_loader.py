@@ -21,8 +21,8 @@ from brand.errors import UsageError
 from brand.formats.media import Waveform
 from brand.testing.node import running_server
 from brand.torch import BrandDataset, BrandLoader, BrandSampler
-from brand.torch.loader import iteration, stages
-from brand.torch.loader.stages import NAMES, Stages
+from brand.torch.loader import iteration, timing
+from brand.torch.loader.timing import NAMES, Stages
 from tests import places
 from tests.support import wait_until
 from tests.torch.support import (
@@ -488,7 +488,7 @@ def test_a_slow_transform_is_the_slowest_stage(small: Path, monkeypatch: pytest.
         now_s += 10.0
         return value
 
-    for module in (iteration, stages):
+    for module in (iteration, timing):
         monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: now_s, monotonic=lambda: now_s))
 
     with served(small, transform=pause) as data_set:

@@ -311,8 +311,8 @@ def test_a_small_share_is_no_habit_of_single_draws(
     sets: list[Path], opened: Openings, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Members get requests of few samples, and the log does not blame the user."""
-    monkeypatch.setattr("brand.torch.data.habit.ENOUGH_SINGLE", 3)
-    monkeypatch.setattr("brand.torch.data.habit._said", bytearray(2))
+    monkeypatch.setattr("brand.torch.data.set_source.ENOUGH_SINGLE", 3)
+    monkeypatch.setattr("brand.torch.data.set_source._said", bytearray(2))
     mixture = mixed(sets, opened, [9, 1])
     with caplog.at_level(logging.WARNING):
         list(DataLoader(mixture, 10, sampler=BrandSampler(mixture)))

@@ -89,9 +89,9 @@ def test_memory_and_cache_folder_are_for_the_part(
 def test_the_order_is_that_of_all_without_the_others(small: Path) -> None:
     """So two parts of one data set and seed draw their samples in the same order."""
     data_set = BrandDataset(small, order="stripes")
-    whole = planned(small, data_set._source.ordering.order(3), 2)
-    assert planned(small, data_set._source.ordering.order(3, MASK), 2) == [index for index in whole if MASK[index]]
-    assert data_set._source.ordering.order(3, np.ones(SAMPLES, np.bool_)) == data_set._source.ordering.order(3)
+    whole = planned(small, data_set._source.port.order(3), 2)
+    assert planned(small, data_set._source.port.order(3, MASK), 2) == [index for index in whole if MASK[index]]
+    assert data_set._source.port.order(3, np.ones(SAMPLES, np.bool_)) == data_set._source.port.order(3)
 
 
 def test_a_part_that_is_not_shuffled(small: Path) -> None:

@@ -189,7 +189,7 @@ def test_each_state_tells_what_was_drawn(texts: Path, server: RunningServer, rej
         states.append(json.loads(json.dumps(loader.state_dict())))
         drawn(islice(ahead, 3))
     assert sorted(found) == list(range(SAMPLES))
-    order = following._source.ordering.order(0)
+    order = following._source.port.order(0)
     for step, state in enumerate(states[:-1], 1):
         joins = Joins.from_json(state["joins"], state["lap"]).rows
         planned = StoredDataSet(texts).indices(order.plan(0, joins).sample_of).tolist()

@@ -24,9 +24,9 @@ from brand.node.wire.draw_messages import Held
 from brand.node.wire.looping import CAUSES, LOOP
 from brand.testing.storage import BlockedStorage
 from brand.torch import BrandDataset, BrandLoader, BrandSampler
-from brand.torch.fetch.spans import Span, asked
+from brand.torch.fetch.fetched import Span, spans_of
 from brand.torch.loader.iteration import PROFILED
-from brand.torch.loader.waits import Course, StepWaits
+from brand.torch.loader.timing import BatchTimes, StepWaits
 from tests.node.test_metrics import read
 from tests.support import wait_until
 from tests.tools.cluster import running_cluster
@@ -291,9 +291,9 @@ def test_a_profile_counts_the_waits_as_data_time(small: Path) -> None:
 # -- the parts, without threads --------------------------------------------------------------------------------------
 
 
-def course(*spans: tuple[str, float, float], collate: tuple[float, float]) -> Course:
+def course(*spans: tuple[str, float, float], collate: tuple[float, float]) -> BatchTimes:
     """A batch whose request waited for these, and that was put together at these times."""
-    made = Course([Span(*span) for span in spans])
+    made = BatchTimes([Span(*span) for span in spans])
     made.collate_s, made.done_s = collate
     return made
 
@@ -317,25 +317,25 @@ def test_the_cause_is_what_took_longest_while_the_loop_waited(start_s: float, en
 
 def test_a_wait_for_the_server_is_cut_as_the_server_says() -> None:
     """First the time that the server does not tell of, then what it held the draw for; never beyond the wait."""
-    assert list(asked(10.0, 3.0, Held(storage=1.0, node=1.5))) == [
+    assert list(spans_of(10.0, 3.0, Held(storage=1.0, node=1.5))) == [
         Span("server", 10.0, 10.5),
         Span("storage", 10.5, 11.5),
         Span("node", 11.5, 13.0),
     ]
-    assert list(asked(10.0, 1.0, Held(storage=9.0))) == [Span("storage", 10.0, 11.0)]
-    assert list(asked(0.0, 0.0, Held())) == []
+    assert list(spans_of(10.0, 1.0, Held(storage=9.0))) == [Span("storage", 10.0, 11.0)]
+    assert list(spans_of(0.0, 0.0, Held())) == []
 
 
 def test_reports_are_what_is_new() -> None:
     """Together they are all steps, also where one could not be sent; the longest wait is that since the last one."""
     waits = StepWaits()
-    waits.begins("server")
+    waits.begin("server")
     waits.taken(course(("storage", 0.0, 1.0), collate=(1.0, 1.0)), 0.0, 1.0, 0.1, 5)
     assert waits.report(0, 1, 0, 1.0).tally.steps == 1
     first = waits.report(0, 1, 0, 1.0)
     waits.sent(first)
     waits.taken(course(("node", 1.0, 1.5), collate=(1.5, 1.5)), 1.0, 1.5, 0.1, 5)
-    waits.waits(2.0)
+    waits.wait(2.0)
     second = waits.report(0, 1, 0, 2.25)
     assert (first.tally.steps, second.tally.steps, second.step) == (1, 1, 2)
     assert first.worst is not None

@@ -30,8 +30,8 @@ from brand.stores.url import is_url
 from brand.torch.data.drawable import Drawable
 from brand.torch.data.set_source import SetSource, Transform
 from brand.torch.fetch.fetch import Fetcher
-from brand.torch.job.way import COMMON, ServerOptions, ServerResolver
-from brand.torch.order.ordering import Ordering
+from brand.torch.job.discovery import COMMON, ServerOptions, ServerResolver
+from brand.torch.order.draw_port import DrawPort
 
 _LABEL = "label"
 
@@ -123,9 +123,9 @@ class BrandDataset(Drawable):
         if not isinstance(decode, bool | Mapping):
             raise UsageError(f"decode={decode!r:.60}: give True, False, or a dict such as {{'image': DecodeImage()}}")
         specs = checked({} if isinstance(decode, bool) else decode, data.header.schema, names)
-        way = ServerResolver(data, ServerOptions(server, memory, peer_memory, tls, as_cache(cache), job, specs))
-        fetcher = Fetcher(data, way, names, decode=decode is not False, skip=on_error == "skip")
-        self._source = SetSource(name, way, fetcher, Ordering(data, way, order), names, transform)
+        resolver = ServerResolver(data, ServerOptions(server, memory, peer_memory, tls, as_cache(cache), job, specs))
+        fetcher = Fetcher(data, resolver, names, decode=decode is not False, skip=on_error == "skip")
+        self._source = SetSource(DrawPort(name, fetcher, order), names, transform)
 
     def __getitem__(self, index: int) -> Any:
         """Return sample `index`, by random access; a negative index counts from the end.
@@ -147,7 +147,7 @@ class BrandDataset(Drawable):
 
     @transform.setter
     def transform(self, transform: Transform | None) -> None:
-        self._source.transform = transform
+        self._source.set_transform(transform)
 
     @property
     def schema(self) -> dict[str, str]:
@@ -182,10 +182,7 @@ class BrandDataset(Drawable):
         return {name: label for label, name in enumerate(self.classes)}
 
     def column(self, name: str) -> NDArray[Any]:
-        """Return an `int` or `float` field of all samples, by index, shape (len,). Reads no chunk.
-
-        For example `ds.column("label")`.
-        """
+        """Return an `int` or `float` field of all samples, by index, shape (len,), such as "label". Reads no chunk."""
         return self._source.data.column(name)
 
     @property

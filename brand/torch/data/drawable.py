@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch.utils.data import Dataset
 
 from brand.node.wire.looping import LoopReport
-from brand.torch.data.handover import marked
+from brand.torch.data.shared_batches import marked
 from brand.torch.fetch.fetched import FetchedSamples, rows
 from brand.torch.order.sequence import AccessSequence
 
@@ -30,6 +30,10 @@ class SampleSource(ABC):
     """The function or functions that are called with samples; None if there are none."""
     job: str | None
     """The name of the training among the jobs of a server; None if it has no name."""
+    files: set[str]
+    """Fields that hold the bytes of an image or audio file."""
+    mean_bytes: float
+    """Mean size of a stored sample that is fetched."""
     seed: int = 0
     """The seed of a sampler that the user gives no seed."""
 
@@ -39,10 +43,7 @@ class SampleSource(ABC):
 
     @abstractmethod
     def sequence(self, seed: int, origin: str, *, subset: ArrayLike | None, shuffle: bool) -> AccessSequence:
-        """Return the sequence of a sampler with this seed. `origin` is the place of the program that makes the sampler.
-
-        `subset` and `shuffle` are as for `BrandSampler`. Raises `UsageError`.
-        """
+        """Return the sequence of a sampler with these options, made at `origin`. Raises `UsageError`."""
 
     @abstractmethod
     def check_ranks(self, replicas: int) -> None:
@@ -71,16 +72,6 @@ class SampleSource(ABC):
 
     @property
     @abstractmethod
-    def files(self) -> set[str]:
-        """Fields that hold the bytes of an image or audio file."""
-
-    @property
-    @abstractmethod
-    def mean_bytes(self) -> float:
-        """Mean size of a stored sample that is fetched."""
-
-    @property
-    @abstractmethod
     def server_bytes(self) -> int | None:
         """Memory of the data server for samples, in bytes; None if only the server knows it."""
 
@@ -90,10 +81,7 @@ class SampleSource(ABC):
 
     @abstractmethod
     def tell_loop(self, report: LoopReport) -> bool:
-        """Report the waits of the training loop of this process to the data server.
-
-        Returns whether the report was sent.
-        """
+        """Report the waits of this process's training loop to the data server. Returns whether the report was sent."""
 
 
 class Drawable(Dataset[Any]):
@@ -115,10 +103,7 @@ class Drawable(Dataset[Any]):
 
     @property
     def name(self) -> str:
-        """The path or URL of the data set, as messages show it.
-
-        The name of a collection has its version: `photos.brand@3`.
-        """
+        """The path or URL of the data set for messages; that of a collection has its version: `photos.brand@3`."""
         return self._source.name
 
     @property

@@ -1,7 +1,7 @@
 """`Mixture`: how do several data sets train as one, each with its fraction of every global batch?
 
     BrandSampler   positions of one endless sequence -> tickets of the members    `mixed_sequence`
-    Mixture        tickets -> one request to each member, and the samples in order    `mixed_fetched`
+    Mixture        tickets -> one request to each member, and the samples in order    `fetched`
     members        each fetches from its own data server, in its own memory
 
 A mixture owns no samples and no server. It knows the member of each ticket, and tells the server of a member when this
@@ -22,14 +22,13 @@ from brand.node.wire.looping import LoopReport
 from brand.orders.base.tickets import MAX_POSITIONS, TICKET, TICKETS_END, tag_and_epoch
 from brand.orders.mixtures.mixed_order import MixedOrder, Stretch, seed_of_member
 from brand.orders.order import MAX_SEED
+from brand.reprs import Reprs
 from brand.torch.data.dataset import BrandDataset
 from brand.torch.data.drawable import Drawable, SampleSource
-from brand.torch.data.habit import AccessHint
-from brand.torch.data.set_source import SetSource
-from brand.torch.fetch.mixed_fetched import MEMBER, Portion, UndecodedMixture
+from brand.torch.data.set_source import AccessHint, SetSource
+from brand.torch.fetch.fetched import MEMBER, Portion, UndecodedMixture
 from brand.torch.job.ranks import node_by_launcher
-from brand.torch.order.mixed_sequence import MixedSequence
-from brand.torch.order.mixture_members import ONE_NODE, MixtureMembers
+from brand.torch.order.mixed_sequence import ONE_NODE, MixedSequence, MixtureMembers
 from brand.torch.order.sequence import whole
 
 
@@ -95,7 +94,7 @@ class Mixture(Drawable):
         return self._source.stats()
 
 
-class MixtureSource(SampleSource):
+class MixtureSource(Reprs, SampleSource, shows="name weights seed _samples"):
     """The source behind a `Mixture`. Can be pickled."""
 
     def __init__(
@@ -107,11 +106,11 @@ class MixtureSource(SampleSource):
         samples: int,
     ) -> None:
         self._sources, self._members, self.weights, self.seed, self._samples = sources, members, weights, seed, samples
-        self.name, self.fields = members.name, sources[0].fields
-        self._habit = AccessHint()
-
-    def __repr__(self) -> str:
-        return f"MixtureSource({self.name}, weights {self.weights}, seed={self.seed}, samples={self._samples:,})"
+        self.name, self.fields, self.files = members.name, sources[0].fields, sources[0].files
+        total = sum(weights)
+        self.mean_bytes = sum(s.mean_bytes * w / total for s, w in zip(sources, weights, strict=True))
+        self.job = "+".join(dict.fromkeys(source.job for source in sources if source.job is not None)) or None
+        self._hint = AccessHint()
 
     def __len__(self) -> int:
         """Return the number of samples of an epoch."""
@@ -123,11 +122,6 @@ class MixtureSource(SampleSource):
         found = tuple(source.transform for source in self._sources)
         return found if any(found) else None
 
-    @property
-    def job(self) -> str | None:  # type: ignore[override]
-        """The job names of the members, joined by `+`; None if no member has one."""
-        return "+".join(dict.fromkeys(source.job for source in self._sources if source.job is not None)) or None
-
     # -- for a sampler -----------------------------------------------------------------------------------------------
 
     def sequence(self, seed: int, origin: str, *, subset: ArrayLike | None, shuffle: bool) -> MixedSequence:
@@ -137,7 +131,7 @@ class MixtureSource(SampleSource):
             raise UsageError(f"{what} is for a sampler of one BrandDataset, and this one fetches from a Mixture")
         if (node_by_launcher() or (0, 1))[1] > 1:
             raise UsageError(ONE_NODE)
-        orders = [source.ordering.order(seed_of_member(seed, number)) for number, source in enumerate(self._sources)]
+        orders = [source.port.order(seed_of_member(seed, number)) for number, source in enumerate(self._sources)]
         for source, order in zip(self._sources, orders, strict=True):
             if order.shares:
                 raise UsageError(
@@ -159,13 +153,13 @@ class MixtureSource(SampleSource):
                 "a Mixture has no indices of its own: fetch with sampler=BrandSampler(mixture), or read a sample of a "
                 "member, mixture.members[0][index]"
             )
-        self._habit.note_draw(len(asked), self.name)
+        self._hint.note_draw(len(asked), self.name)
         orders = asked >> 32
         portions = []
         for name in sorted(set(orders.tolist())):  # epochs of one member ascend
             at = np.flatnonzero(orders == name)
             tag, epoch = tag_and_epoch(name << 32)
-            member = self._members.come_to(tag, epoch)
+            member = self._members.continue_with(tag, epoch)
             portions.append(Portion(member, epoch, at, self._sources[member].draw(asked[at])))
         return UndecodedMixture(portions, with_member=self.fields is None)
 
@@ -177,17 +171,6 @@ class MixtureSource(SampleSource):
     def plain(self) -> bool:
         """Whether no member decodes or transforms anything."""
         return all(member.plain for member in self._sources)
-
-    @property
-    def files(self) -> set[str]:
-        """Fields that hold the bytes of an image or audio file."""
-        return self._sources[0].files
-
-    @property
-    def mean_bytes(self) -> float:
-        """Mean size of a stored sample that is fetched, weighted by the members' weights."""
-        total = sum(self.weights)
-        return sum(m.mean_bytes * w / total for m, w in zip(self._sources, self.weights, strict=True))
 
     @property
     def server_bytes(self) -> int | None:
@@ -205,20 +188,15 @@ class MixtureSource(SampleSource):
         """See `Mixture.stats`."""
         found = {member.name: member.stats() for member in self._sources}
         draws = sum(said.get("draws", 0) for said in found.values())
-        return (
-            {
-                name: {"share": round(said["draws"] / max(1, draws), 6), "server": said} if said else {}
-                for name, said in found.items()
-            }
-            if draws
-            else {}
-        )
+        if not draws:
+            return {}
+        return {
+            name: {"share": round(said["draws"] / draws, 6), "server": said} if said else {}
+            for name, said in found.items()
+        }
 
     def tell_loop(self, report: LoopReport) -> bool:
-        """Report the waits of the training loop to the data servers of all members.
-
-        Returns whether any report was sent.
-        """
+        """Report the waits to the data servers of all members. Returns whether any report was sent."""
         told = [member.tell_loop(report) for member in self._sources]  # each of them, so no generator
         return any(told)
 

@@ -1,79 +1,60 @@
 """How does one data set return samples for ints? `SetSource`: direct reads for indices, draws for tickets.
 
 Both ways return the same records, so decoding, checks and errors are the same.
+
+Two ways to read are slow, and the log says it once (`AccessHint`). A user reads a whole data set by random access, in
+random order: a `BrandSampler` would fetch it. A wrapper around the data set fetches samples one by one: a transform
+does the same without a request for each sample.
 """
 
 from __future__ import annotations
 
+import logging
+import mmap
 import operator
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from torch.utils.data import get_worker_info
 
 from brand.errors import UsageError
 from brand.node.setup.memory import memory_bytes
 from brand.node.wire.looping import LoopReport
 from brand.orders.base.tickets import TICKET, TICKETS_END
-from brand.storage.dataset.dataset import StoredDataSet
+from brand.printable import printable
+from brand.reprs import Reprs
 from brand.storage.io.location import Collected
 from brand.torch.data.drawable import SampleSource
-from brand.torch.data.habit import AccessHint
-from brand.torch.fetch.fetch import MEDIA, Fetcher
+from brand.torch.fetch.fetch import MEDIA
 from brand.torch.fetch.fetched import UndecodedSamples
-from brand.torch.job.way import ServerResolver
 from brand.torch.order.draw_port import DrawPort
-from brand.torch.order.ordering import Ordering
 from brand.torch.order.sequence import OfOneSet
 
 Transform = Callable[[Any], Any] | Mapping[str, Callable[[Any], Any]]
 
 
-class SetSource(SampleSource):
+class SetSource(Reprs, SampleSource, shows="name _resolver"):
     """The source behind a `BrandDataset`. Can be pickled; the constructor opens nothing."""
 
-    def __init__(
-        self,
-        name: str,
-        way: ServerResolver,
-        fetcher: Fetcher,
-        ordering: Ordering,
-        fields: tuple[str, ...] | None,
-        transform: Transform | None,
-    ) -> None:
-        self.name, self.fields, self.ordering = name, fields, ordering
+    def __init__(self, port: DrawPort, fields: tuple[str, ...] | None, transform: Transform | None) -> None:
+        self.port, self._resolver, self._fetcher = port, port.resolver, port.fetcher
+        self.name, self.fields, self.job = port.name, fields, port.resolver.options.job
+        self.data, self.decodes, self.mean_bytes = port.data, port.fetcher.decodes, port.data.mean_bytes
+        self.files = {name for name, codec in self.data.header.schema.fields if codec in MEDIA}
         self.transform: Transform | None = transform
-        self.port = DrawPort(way, fetcher, name)
-        self._way, self._fetcher = way, fetcher
-        self._habit = AccessHint()
-
-    def __repr__(self) -> str:
-        return f"SetSource({self.name!r}, {self._way!r})"
+        self._hint = AccessHint()
 
     def __len__(self) -> int:
-        """Return the number of samples."""
         return len(self.data)
 
-    @property
-    def data(self) -> StoredDataSet:
-        """The stored samples."""
-        return self._fetcher.data
-
-    @property
-    def job(self) -> str | None:  # type: ignore[override]
-        """The job name that the user gives."""
-        return self._way.options.job
-
-    @property
-    def decodes(self) -> bool:
-        """Whether images and audio are decoded."""
-        return self._fetcher.decodes
+    def set_transform(self, transform: Transform | None) -> None:
+        self.transform = transform
 
     def sequence(self, seed: int, origin: str, *, subset: ArrayLike | None, shuffle: bool) -> OfOneSet:
-        """See `SampleSource`."""
-        return OfOneSet(self.port, self.ordering.order(seed, subset), seed, origin, shuffle=shuffle)
+        return OfOneSet(self.port, self.port.order(seed, subset), seed, origin, shuffle=shuffle)
 
     def check_ranks(self, replicas: int) -> None:
         """Raise `UsageError` if several ranks open a collection without a version number."""
@@ -90,9 +71,9 @@ class SetSource(SampleSource):
         asked = self._asked(indices)
         if not len(asked) or not TICKET <= int(asked.max()) < TICKETS_END:
             asked = self._indices(asked)
-            self._habit.note(asked, self.name)
+            self._hint.note(asked, self.name)
         else:
-            self._habit.note_draw(len(asked), self.name)
+            self._hint.note_draw(len(asked), self.name)
         return self._fetcher.fetch(asked)
 
     def draw(self, tickets: NDArray[np.int64]) -> UndecodedSamples:
@@ -100,7 +81,6 @@ class SetSource(SampleSource):
         return self._fetcher.fetch(tickets)
 
     def finish(self, samples: list[dict[str, Any]]) -> list[Any]:
-        """See `SampleSource`."""
         transform = self.transform
         if isinstance(transform, Mapping):
             for values in samples:
@@ -117,34 +97,20 @@ class SetSource(SampleSource):
 
     @property
     def plain(self) -> bool:
-        """See `SampleSource`."""
         return self.transform is None and not self._fetcher.decoding.media
 
     @property
-    def files(self) -> set[str]:
-        """See `SampleSource`."""
-        return {name for name, codec in self.data.header.schema.fields if codec in MEDIA}
-
-    @property
-    def mean_bytes(self) -> float:
-        """Mean size of a stored sample."""
-        return self.data.mean_bytes
-
-    @property
     def server_bytes(self) -> int | None:
-        """See `SampleSource`."""
-        options = self._way.options
+        options = self._resolver.options
         if options.memory is None or options.attached:
             return None
         return memory_bytes(options.memory, int(len(self) * self.mean_bytes))
 
     def stats(self) -> dict[str, Any]:
-        """See `SampleSource`."""
-        return self._way.client.stats() if self._way.settled and self._way.client.running else {}
+        return self._resolver.client.stats() if self._resolver.settled and self._resolver.client.running else {}
 
     def tell_loop(self, report: LoopReport) -> bool:
-        """See `SampleSource`."""
-        client = self._way.client if self._way.settled else None
+        client = self._resolver.client if self._resolver.settled else None
         return client is not None and client.tell_loop(replace(report, run=client.run))
 
     def _asked(self, indices: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
@@ -169,6 +135,54 @@ class SetSource(SampleSource):
             wrong = int(asked[(asked < -length) | (asked >= length)][0])
             raise IndexError(f"sample {wrong} is out of range: there are {length:,} samples")
         return np.where(asked < 0, asked + length, asked)
+
+
+ENOUGH: Final = 5000
+"""Number of samples read in random order after which the log has a hint."""
+ENOUGH_SINGLE: Final = 200
+"""Number of consecutive draws of a single sample after which the log has a hint."""
+
+log = logging.getLogger("brand")
+
+
+_said = mmap.mmap(-1, 2)
+"""Whether the log has the hint about reads, and the hint about draws: two bytes that forked workers share."""
+
+
+class AccessHint(Reprs, shows="_jumps _single"):
+    """Counts reads and draws of a data set, and logs a hint once if another way would be faster."""
+
+    def __init__(self) -> None:
+        self._jumps = self._single = 0
+
+    def note_draw(self, count: int, name: str) -> None:
+        """Count a request that has drawn `count` samples."""
+        self._single = self._single + 1 if count == 1 else 0
+        if self._single == ENOUGH_SINGLE and not _said[1]:
+            _said[1] = 1
+            log.warning(
+                "%s is asked for one sample at a time, a request for each, as a wrapper around it does. Use "
+                "transform= in place of the wrapper: it gets the whole sample, with its own `index` and `key`. A "
+                "BrandSampler yields positions, not indices: a table of the wrapper finds nothing, or a default, for "
+                "them. (This is said once.)",
+                name,
+            )
+
+    def note(self, indices: NDArray[np.int64], name: str) -> None:
+        """Count direct reads of the samples with these indices."""
+        if _said[0] or len(indices) < 2:
+            return
+        self._jumps += int(np.count_nonzero(np.abs(np.diff(indices)) > 1))
+        worker = get_worker_info()
+        if self._jumps >= ENOUGH and (worker is None or worker.id == 0):
+            _said[0] = 1
+            log.warning(
+                "%d samples of %s were read in random order, one by one. Give the DataLoader "
+                "sampler=BrandSampler(dataset) in place of shuffle=True: it fetches every sample once an epoch, in "
+                "random order, at the speed of sequential storage. (This is said once.)",
+                self._jumps,
+                printable(name),
+            )
 
 
 def _transform_hint(names: tuple[str, ...] | None, files: Collection[str]) -> str:

@@ -1,8 +1,5 @@
 """How do ints become samples?
 
-fetch          from ints to samples, with one request
-fetched        from samples to columns and decoded samples
-mixed_fetched  samples of several members, in the order of one request
-replacements   log lines about replaced samples
-spans          the waits of a request, by cause
+fetch    from ints to samples, with one request
+fetched  from samples to columns and decoded samples, of one data set or of a mixture
 """

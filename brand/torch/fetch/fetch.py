@@ -10,10 +10,13 @@ damaged sample raises an error; if draws may skip, another sample of its group r
 from __future__ import annotations
 
 import hashlib
+import logging
 import multiprocessing
 import os
+import threading
 import time
-from collections.abc import Callable, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from math import gcd
 from typing import Any, Final
@@ -27,16 +30,15 @@ from brand.formats.contents import StoredSamples
 from brand.formats.media import decode_audio, decode_image
 from brand.formats.record import RecordDecoder
 from brand.node.client.decoded import DecodedField
+from brand.node.serve.repeats import Repeats
 from brand.node.wire.client_messages import Replaced
 from brand.orders.base.tickets import TAGS, TICKET, positions_of, tag_and_epoch
 from brand.orders.order import Order
+from brand.reprs import Reprs
 from brand.storage.dataset.dataset import StoredDataSet
-from brand.torch.fetch.fetched import Decoding, UndecodedSamples
-from brand.torch.fetch.replacements import Replacements
-from brand.torch.fetch.spans import Span
-from brand.torch.fetch.spans import asked as asked_spans
+from brand.torch.fetch.fetched import Decoding, FromServer, FromStorage, Span, UndecodedSamples, spans_of
+from brand.torch.job.discovery import ServerResolver
 from brand.torch.job.ranks import find_rank
-from brand.torch.job.way import ServerResolver
 
 MEDIA: Final[dict[str, Callable[[Any], Any]]] = {"image": decode_image, "audio": decode_audio}
 """Codecs whose values are files, and the decode function of each."""
@@ -47,17 +49,17 @@ _tags: dict[int, Order] = {}
 """Orders of all data sets of this process by tag, so that no two orders have the same tag."""
 
 
-class Fetcher:
+class Fetcher(Reprs, shows="data.name _orders _drawn"):
     """Reads and draws from one data set, with the given `fields` (None: all).
 
     `skip`: whether another sample replaces a damaged one in a draw; otherwise a damaged sample is an error.
     """
 
     def __init__(
-        self, data: StoredDataSet, way: ServerResolver, fields: Sequence[str] | None, *, decode: bool, skip: bool
+        self, data: StoredDataSet, resolver: ServerResolver, fields: Sequence[str] | None, *, decode: bool, skip: bool
     ) -> None:
-        self.data, self._way, self._skip, self.decodes = data, way, skip, decode
-        schema, specs = data.header.schema, way.options.decode
+        self.data, self.resolver, self._skip, self.decodes = data, resolver, skip, decode
+        schema, specs = data.header.schema, resolver.options.decode
         decoder = RecordDecoder(schema, None if fields is None else [name for name in schema.names if name in fields])
         media = schema.fields if decode else ()
         self.decoding = Decoding(
@@ -74,14 +76,8 @@ class Fetcher:
         self._drawn: tuple[int, int] | None = None
         """Tag and epoch of the last draw."""
 
-    def __repr__(self) -> str:
-        return f"Fetcher({self.data.name!r}, {counted(len(self._orders), 'order')}, drew last {self._drawn})"
-
     def tag_of(self, order: Order) -> int:
-        """Return the tag of an order's tickets.
-
-        It is the same in all processes, unless the tags of two orders collide.
-        """
+        """Return the tag of an order's tickets: the same in all processes, unless the tags of two orders collide."""
         wanted = int.from_bytes(hashlib.blake2s(repr(order).encode(), digest_size=4).digest()) % TAGS
         for more in range(TAGS):
             tag = (wanted + more) % TAGS
@@ -98,15 +94,11 @@ class Fetcher:
         return order
 
     def fetch(self, asked: NDArray[np.int64]) -> UndecodedSamples:
-        """Return the samples for ints, which are either all tickets or all indices in range.
-
-        Raises `FormatError`, `ServerError`, and `UsageError` if a batch mixes tickets and indices.
-        """
+        """Return the samples for tickets or indices in range. Raises `FormatError`, `ServerError`, `UsageError`."""
         if not len(asked) or int(asked.max()) < TICKET:
             start_s = time.monotonic()
-            exact = self.samples(asked)
-            spans = [Span("storage", start_s, time.monotonic())]
-            return UndecodedSamples(self.decoding, asked, [], [], np.arange(len(asked)), exact, {}, spans)
+            direct = FromStorage(self.samples(asked), np.arange(len(asked)))
+            return UndecodedSamples(self.decoding, asked, (), direct, {}, [Span("storage", start_s, time.monotonic())])
         if int(asked.min()) < TICKET:
             raise UsageError("a batch mixes tickets of a BrandSampler with plain indices; use one or the other")
         if int(asked.min()) >> 32 != int(asked.max()) >> 32:
@@ -119,30 +111,31 @@ class Fetcher:
             self._drawn = tag, epoch
             self._replacements.epoch_ended()
         order = self.order_of(tag)
-        parts = self._way.client.draw(order, epoch, positions_of(asked), owner=owner_process(), worker=worker_number())
+        parts = self.resolver.client.draw(
+            order, epoch, positions_of(asked), owner=owner_process(), worker=worker_number()
+        )
         places = np.concatenate([part.places for part in parts])
         indices = np.full(len(asked), -1)
-        stored, present, first = [], [], 0
-        prepared: dict[str, list[DecodedField]] = {name: [] for name in self._way.options.decode}
+        server, first = list[FromServer](), 0
+        decoded: dict[str, list[DecodedField]] = {name: [] for name in self.resolver.options.decode}
         for part in parts:
-            stored.append(part.stored)
-            present.append(part.present + first)
-            indices[present[-1]] = part.stored.rows["index"].astype(np.int64)
+            server.append(FromServer(part.stored, part.present + first))
+            indices[server[-1].at] = part.stored.rows["index"].astype(np.int64)
             for name, made in part.prepared.items():
-                prepared[name].append(made.only(part.present, first))
+                decoded[name].append(made.only(part.present, first))
             first += len(part.places)
-        spans = [span for part in parts for span in asked_spans(part.asked_s, part.waited_s, part.held)]
-        late = np.flatnonzero(indices < 0)
+        spans = [span for part in parts for span in spans_of(part.asked_s, part.waited_s, part.held)]
+        missing = np.flatnonzero(indices < 0)
         samples: list[dict[str, Any]] = []
-        if len(late):
+        if len(missing):
             start_s = time.monotonic()
             try:
-                samples, indices[late] = self._read(places[late], order)
+                samples, indices[missing] = self._read(places[missing], order)
             except ServerError as error:
-                raise type(error)(f"{self._where(asked[late[0]], order)} cannot be fetched: {error}") from error
+                raise type(error)(f"{self._where(asked[missing[0]], order)} cannot be fetched: {error}") from error
             spans.append(Span("storage", start_s, time.monotonic()))
-        replace = partial(self._replace, order) if self._skip else None
-        return UndecodedSamples(self.decoding, indices, stored, present, late, samples, prepared, spans, replace)
+        direct, replace = FromStorage(samples, missing), partial(self._replace, order) if self._skip else None
+        return UndecodedSamples(self.decoding, indices, server, direct, decoded, spans, replace)
 
     def samples(self, indices: NDArray[np.int64]) -> list[dict[str, Any]]:
         """Return the samples with these indices, by direct reads.
@@ -169,7 +162,7 @@ class Fetcher:
         """Return samples that only the data server can get: in the partitions of other nodes or in a store."""
         places, back = np.unique(self.data.places(indices), return_inverse=True)
         rows_of = self.data.rows_at(places)
-        present, stored = self._way.client.fetch(places, rows_of)
+        present, stored = self.resolver.client.fetch(places, rows_of)
         missing = np.flatnonzero(~present)
         if len(missing):
             chunk = int(places[missing[0]]) // self.data.header.chunk_size
@@ -202,7 +195,7 @@ class Fetcher:
         if get_worker_info() is None:
             raise UsageError(what)
         try:
-            return self._way.client.order_by_tag(tag, owner=owner_process())
+            return self.resolver.client.order_by_tag(tag, owner=owner_process())
         except UsageError as error:
             raise UsageError(what) from error
 
@@ -218,10 +211,7 @@ class Fetcher:
         return [sample for sample, _ in pairs], np.array([index for _, index in pairs])
 
     def _read_or_replace(self, place: int, order: Order) -> tuple[dict[str, Any], int]:
-        """Return the sample at a place, and its index.
-
-        If that sample is damaged, return another sample of its group.
-        """
+        """Return the sample at a place, or another sample of its group if that one is damaged, and its index."""
         try:
             indices = self.data.indices(np.array([place]))
             return self.samples(indices)[0], int(indices[0])
@@ -254,9 +244,64 @@ class Fetcher:
             except (FormatError, ValueError):
                 continue
             self._replacements.note(index, other, error)
-            self._way.client.report(Replaced(index, other, error.chunk, str(error)))
+            self.resolver.client.report(Replaced(index, other, error.chunk, str(error)))
             return sample, other
         raise error
+
+
+EVERY_S: Final = 30.0
+"""Seconds between two log lines that sum up further replacements."""
+
+log = logging.getLogger("brand")
+
+_all: weakref.WeakSet[Replacements] = weakref.WeakSet()
+
+
+class Replacements(Reprs, shows="_repeats.counted"):
+    """Writes replacements to the log, from any thread. A pickled copy in another process begins with no counts."""
+
+    def __init__(self) -> None:
+        self._reset()
+        _all.add(self)
+
+    def _reset(self) -> None:
+        self._lock, self._repeats = threading.Lock(), Repeats[int](EVERY_S)
+
+    def __reduce__(self) -> tuple[type[Replacements], tuple[()]]:
+        return Replacements, ()
+
+    def note(self, index: int, by: int, error: FormatError) -> None:
+        """Log or count that sample `by` has replaced sample `index`, which cannot be read."""
+        now_s = time.monotonic()
+        with self._lock:
+            sums = list(self._repeats.overdue(now_s))
+            told = self._repeats.tell(-1 if error.chunk is None else error.chunk, now_s)
+        _sum_up(sums)
+        if told:
+            log.warning("sample %d is replaced by sample %d: %s", index, by, error)
+
+    def epoch_ended(self) -> None:
+        """Log the sum of the replacements that were counted."""
+        with self._lock:
+            sums = list(self._repeats.rest(time.monotonic()))
+        _sum_up(sums)
+
+
+def _sum_up(sums: Iterable[tuple[int, int, float]]) -> None:
+    samples = [count for _, count, _ in sums]
+    if samples:
+        longest = max(seconds for _, _, seconds in sums)
+        what = f"{counted(sum(samples), 'more sample')} of {counted(len(samples), 'chunk')}"
+        log.warning("%s replaced within %.0f s; stats()['replaced'] lists them", what, longest)
+
+
+def _reset_in_child() -> None:
+    """Reset the counts in a forked child, and locks that a thread of its parent may hold."""
+    for replacements in list(_all):
+        replacements._reset()
+
+
+os.register_at_fork(after_in_child=_reset_in_child)
 
 
 def worker_number() -> tuple[int, int]:

@@ -3,67 +3,95 @@
 columns     fields of all samples, as they are stored
 gathered    columns in which each image or audio field, decoded by the server, is one array
 samples     one by one, decoded; if draws may skip, a damaged sample is replaced
+
+They are samples of one data set, or of several members of a mixture, at their positions in one request. A request waits
+for the data server, then for storage: each wait is a `Span`.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, Protocol
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.errors import FormatError, counted
+from brand.errors import FormatError
 from brand.formats.contents import StoredSamples
 from brand.formats.record import RecordDecoder
 from brand.node.client.decoded import DecodedField
+from brand.node.wire.draw_messages import Held
+from brand.reprs import Reprs
 from brand.storage.dataset.dataset import StoredDataSet
-from brand.torch.fetch.spans import Span
+
+
+class Span(NamedTuple):
+    """A time in which a batch waits for one cause. Times are those of `time.monotonic`, in seconds."""
+
+    cause: str
+    start_s: float
+    end_s: float
+
+
+def spans_of(start_s: float, waited_s: float, held: Held) -> Iterator[Span]:
+    """Return the spans of a wait for the server, if any: it is busy with other requests, then holds this one."""
+    end_s = start_s + waited_s
+    parts = [("server", waited_s - sum(held)), *zip(Held._fields, held, strict=True)]
+    for cause, seconds in parts:
+        if seconds > 0 and start_s < end_s:
+            yield Span(cause, start_s, start_s := min(end_s, start_s + seconds))
+
 
 Column = NDArray[Any] | list[Any]
 Columns = dict[str, Column]
 """Values by field: arrays of numbers and of values that the server has decoded, lists of other values."""
 
 
-class FetchedSamples(Protocol):
+class FetchedSamples(ABC):
     """Samples that were fetched and are not decoded yet. Several threads may decode ranges of them."""
 
+    spans: Sequence[Span]
+    """The waits of the requests for data servers or storage, in order."""
+
+    @abstractmethod
     def __len__(self) -> int: ...
 
     @property
-    def spans(self) -> Sequence[Span]:
-        """The waits of the request for data servers or storage, in order."""
-        ...
-
-    @property
     def waited_s(self) -> float:
-        """Seconds for which the request waited for data servers or storage."""
-        ...
+        """Seconds for which the requests waited for data servers or storage, added up."""
+        return sum(span.end_s - span.start_s for span in self.spans)
 
+    @abstractmethod
     def columns(self, first: int, end: int, *, views: bool = False) -> Columns:
-        """Return the fields of samples `first` to `end` - 1, with `index` and `key`; see `UndecodedSamples.columns`."""
-        ...
+        """Return the fields of samples `first` to `end` - 1, with `index` and `key`.
 
+        Images and audio are bytes, or, with `views`, uint8 arrays that are views of the draw's buffer. The buffer is
+        reused once no view of it is alive. In samples that were read directly, images and audio are bytes in both
+        cases.
+        """
+
+    @abstractmethod
     def gathers(self, first: int, end: int) -> bool:
-        """Return whether the server has decoded the images and audio of all these samples, each field in one shape."""
-        ...
+        """Return whether the server has decoded all images and audio here, each field of a member in one shape."""
 
+    @abstractmethod
     def gathered(self, first: int, end: int) -> Columns:
-        """Return columns, if `gathers` is true of these samples; see `UndecodedSamples.gathered`."""
-        ...
+        """Return columns, if `gathers` is true of these samples.
 
+        A field that the server has decoded is one array of all samples, a view of the draw's buffer. Raises
+        `FormatError` if a sample does not decode; `samples` then names or replaces it.
+        """
+
+    @abstractmethod
     def samples(self, first: int, end: int) -> list[dict[str, Any]]:
         """Return the samples `first` to `end` - 1, one dict for each, with images and audio decoded."""
-        ...
 
-    def turns(self, first: int, end: int) -> list[int]:
-        """Return numbers that distinguish the uses of one index in an epoch, for random transforms.
-
-        0 if each index is used once.
-        """
-        ...
+    @abstractmethod
+    def uses(self, first: int, end: int) -> list[int]:
+        """Return numbers that distinguish the uses of one index in an epoch, for random transforms; 0 for one use."""
 
 
 Replace = Callable[[int, FormatError], tuple[dict[str, Any], int]]
@@ -87,147 +115,130 @@ class Decoding:
     """The overlays of samples, by their indices."""
 
 
-class UndecodedSamples:
-    """Samples that were fetched and are not decoded yet. Several threads may decode ranges of them."""
+class FromServer(NamedTuple):
+    """Samples of a request that the data server had in memory."""
 
-    def __init__(
-        self,
-        decoding: Decoding,
-        indices: NDArray[np.int64],
-        stored: list[StoredSamples],
-        present: list[NDArray[np.intp]],
-        late: NDArray[np.intp],
-        samples: list[dict[str, Any]],
-        prepared: Mapping[str, Sequence[DecodedField]],
-        spans: Sequence[Span],
-        replace: Replace | None = None,
-    ) -> None:
-        self._decoding, self.indices, self._stored, self._prepared = decoding, indices, stored, prepared
-        self.spans = spans
-        """The waits of the request for the data server or storage, in order."""
-        self._present, self._late, self._samples = present, late, samples
-        self._replace = replace
-        """The function that replaces a damaged sample; None if a damaged sample is an error."""
-        self._others: set[int] = set()
-        """Positions at which another sample replaces the one that the server has decoded."""
+    stored: StoredSamples
+    at: NDArray[np.intp]
+    """Their positions in the request, ascending."""
 
-    def __repr__(self) -> str:
-        late = counted(len(self._late), "sample")
-        return f"UndecodedSamples({counted(len(self), 'sample')}, {late} read exactly, waited {self.waited_s:.3f} s)"
+
+class FromStorage(NamedTuple):
+    """Samples of a request that were read directly."""
+
+    samples: list[dict[str, Any]]
+    at: NDArray[np.intp]
+    """Their positions in the request, ascending."""
+
+
+@dataclass(eq=False, repr=False)
+class UndecodedSamples(Reprs, FetchedSamples, shows="indices direct.samples waited_s"):
+    """Samples of one data set."""
+
+    decoding: Decoding
+    indices: NDArray[np.int64]
+    server: Sequence[FromServer]
+    """The samples of each answer of the data server."""
+    direct: FromStorage
+    decoded: Mapping[str, Sequence[DecodedField]]
+    """The values that the server has decoded, by field."""
+    spans: Sequence[Span]
+    replace: Replace | None = None
+    """The function that replaces a damaged sample; None if a damaged sample is an error."""
+    _others: set[int] = field(default_factory=set, init=False)
+    """Positions at which another sample replaces the one that the server has decoded."""
 
     def __len__(self) -> int:
         return len(self.indices)
 
-    @property
-    def waited_s(self) -> float:
-        """Seconds for which the request waited for the data server or storage."""
-        return sum(span.end_s - span.start_s for span in self.spans)
-
     def columns(self, first: int, end: int, *, views: bool = False) -> Columns:
-        """Return the fields of samples `first` to `end` - 1, with `index` and `key`.
-
-        Images and audio are bytes, or, with `views`, uint8 arrays that are views of the draw's buffer. The buffer is
-        reused once no view of it is alive. In samples that were read directly, images and audio are bytes in both
-        cases.
-        """
-        decoder = self._decoding.viewer if views else self._decoding.decoder
-        names = decoder.names
+        decoder = self.decoding.viewer if views else self.decoding.decoder
         there, columns = [np.arange(0)], []
-        for stored, present in zip(self._stored, self._present, strict=True):
-            low, high = np.searchsorted(present, (first, end)).tolist()
-            if low < high:
-                there.append(present[low:high] - first)
-                columns.append(self._decoded(stored.part(slice(low, high)), decoder, present[low:high]))
-        made: Columns = {name: _joined([part[number] for part in columns]) for number, name in enumerate(names)}
+        for stored, at in self._from_server(first, end):
+            there.append(at - first)
+            columns.append(self._columns_of(stored, decoder, at))
+        made = _joined(decoder.names, columns)
         if sum(map(len, there)) < end - first:
-            made = self._with_late(made, first, end, np.concatenate(there))
+            made = self._with_direct(made, first, end, np.concatenate(there))
         return self._named(made, first, end)
 
+    def _from_server(self, first: int, end: int) -> Iterator[FromServer]:
+        """Yield the samples of this range that the server had in memory, answer by answer."""
+        for stored, at in self.server:
+            low, high = np.searchsorted(at, (first, end)).tolist()
+            if low < high:
+                yield FromServer(stored.part(slice(low, high)), at[low:high])
+
     def gathers(self, first: int, end: int) -> bool:
-        """Return whether the server has decoded the images and audio of all these samples, each field in one shape."""
-        media = self._decoding.media
+        media = self.decoding.media
         return bool(media) and all(self._together(name, first, end) is not None for name, _ in media)
 
     def gathered(self, first: int, end: int) -> Columns:
-        """Return columns, if `gathers` is true of these samples.
-
-        A field that the server has decoded is one array of all samples, a view of the draw's buffer. Raises
-        `FormatError` if a sample does not decode; `samples` then names or replaces it.
-        """
-        data, rest, found = self._decoding.data, self._decoding.rest, list[list[Column]]()
-        for stored, present in zip(self._stored, self._present, strict=True):
-            low, high = np.searchsorted(present, (first, end)).tolist()
-            if low < high:
-                found.append(data.columns(stored.part(slice(low, high)), rest))
-        made: Columns = {name: _joined([part[number] for part in found]) for number, name in enumerate(rest.names)}
-        for name, _ in self._decoding.media:
+        data, rest = self.decoding.data, self.decoding.rest
+        made = _joined(rest.names, [data.columns(stored, rest) for stored, _ in self._from_server(first, end)])
+        for name, _ in self.decoding.media:
             together = self._together(name, first, end)
             assert together is not None
             made[name] = together
-        return self._named({name: made[name] for name in self._decoding.decoder.names}, first, end)
+        return self._named({name: made[name] for name in self.decoding.decoder.names}, first, end)
 
     def _named(self, made: Columns, first: int, end: int) -> Columns:
         """Return the columns with `index`, `key` and overlays."""
         made["index"] = self.indices[first:end]
-        if self._decoding.with_key and "key" not in made:
+        if self.decoding.with_key and "key" not in made:
             made["key"] = list(map(str, self.indices[first:end].tolist()))
-        return made | self._decoding.overlaid(self.indices[first:end])
+        return made | self.decoding.overlaid(self.indices[first:end])
 
     def _together(self, name: str, first: int, end: int) -> NDArray[Any] | None:
-        """Return a field of these samples in one array.
-
-        None if the server has not decoded one of them, or if they differ in shape.
-        """
-        parts = [part for made in self._prepared.get(name, ()) if len(part := made.within(first, end))]
+        """Return a field of these samples in one array; None if not all were decoded by the server, in one shape."""
+        parts = [part for made in self.decoded.get(name, ()) if len(part := made.within(first, end))]
         arrays = [part.values for part in parts if isinstance(part.values, np.ndarray)]
         if sum(map(len, arrays)) < end - first or len({(array.dtype, array.shape[1:]) for array in arrays}) > 1:
             return None
         return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
     def samples(self, first: int, end: int) -> list[dict[str, Any]]:
-        """Return the samples `first` to `end` - 1, one dict for each, with images and audio decoded."""
         columns = self.columns(first, end)
         samples = [dict(zip(columns, values, strict=True)) for values in rows(columns.values())]
-        ready = {name: self._ready(name, first, end) for name, _ in self._decoding.media}
+        ready = {name: self._ready(name, first, end) for name, _ in self.decoding.media}
         for position, sample in enumerate(samples):
-            for name, decode in self._decoding.media:
-                prepared = ready[name].get(first + position)
+            for name, decode in self.decoding.media:
+                decoded = ready[name].get(first + position)
                 try:
                     # A copy: one array that is kept would keep the buffer of the whole draw.
-                    sample[name] = decode(sample[name]) if prepared is None else prepared.copy()
+                    sample[name] = decode(sample[name]) if decoded is None else decoded.copy()
                 except ValueError as error:
                     hint = "decode=False gives the file's bytes"
-                    wrong = self._decoding.data.decode_error(str(error), sample["index"], hint)
-                    if self._replace is None:
+                    wrong = self.decoding.data.decode_error(str(error), sample["index"], hint)
+                    if self.replace is None:
                         raise wrong from error
-                    samples[position] = self._replaced(*self._replace(sample["index"], wrong))
+                    samples[position] = self._replaced(*self.replace(sample["index"], wrong))
                     break
         return samples
 
-    def turns(self, first: int, end: int) -> list[int]:
-        """Return zeros: each index is drawn once an epoch."""
-        return [0] * (end - first)
+    def uses(self, first: int, end: int) -> list[int]:
+        return [0] * (end - first)  # each index is drawn once an epoch
 
     def _ready(self, name: str, first: int, end: int) -> dict[int, NDArray[Any]]:
         """Return the values of a field that the server has decoded, by position."""
-        parts = [made.within(first, end) for made in self._prepared.get(name, ())]
+        parts = [made.within(first, end) for made in self.decoded.get(name, ())]
         ready = {at: value for part in parts for at, value in zip(part.at.tolist(), part.values, strict=True)}
         return {at: value for at, value in ready.items() if at not in self._others} if self._others else ready
 
-    def _decoded(self, stored: StoredSamples, decoder: RecordDecoder, positions: NDArray[np.intp]) -> list[Column]:
+    def _columns_of(self, stored: StoredSamples, decoder: RecordDecoder, positions: NDArray[np.intp]) -> list[Column]:
         """Return columns of samples from memory. If draws may skip, samples that do not decode are replaced."""
-        data = self._decoding.data
+        data = self.decoding.data
         try:
             return data.columns(stored, decoder)
         except FormatError:
-            if self._replace is None:
+            if self.replace is None:
                 raise
         made: list[tuple[Any, ...]] = []
         for number, position in enumerate(positions.tolist()):
             try:
                 made += rows(data.columns(stored.part(np.array([number])), decoder))
             except FormatError as error:
-                sample, other = self._replace(int(stored.rows["index"][number]), error)
+                sample, other = self.replace(int(stored.rows["index"][number]), error)
                 self.indices[position] = other
                 self._others.add(position)
                 made.append(tuple(sample[name] for name in decoder.names))
@@ -235,36 +246,119 @@ class UndecodedSamples:
 
     def _replaced(self, sample: dict[str, Any], other: int) -> dict[str, Any]:
         """Return the sample with index `other`, which replaces a damaged one, decoded and with its overlays."""
-        for name, decode in self._decoding.media:
+        for name, decode in self.decoding.media:
             sample[name] = decode(sample[name])
-        overlaid = {name: values.tolist()[0] for name, values in self._decoding.overlaid(np.array([other])).items()}
+        overlaid = {name: values.tolist()[0] for name, values in self.decoding.overlaid(np.array([other])).items()}
         return {"key": str(other)} | sample | {"index": other} | overlaid
 
-    def _with_late(self, made: Columns, first: int, end: int, present: NDArray[np.intp]) -> Columns:
+    def _with_direct(self, made: Columns, first: int, end: int, there: NDArray[np.intp]) -> Columns:
         """Return the columns with the directly read samples inserted between the samples from memory."""
-        low, high = np.searchsorted(self._late, (first, end)).tolist()
-        late = (self._late[low:high] - first).tolist()
+        low, high = np.searchsorted(self.direct.at, (first, end)).tolist()
+        direct = (self.direct.at[low:high] - first).tolist()
         merged: Columns = {}
         for name, column in made.items():
             values = [None] * (end - first)
             here = column if isinstance(column, list) else column.tolist()
-            for position, value in zip(present.tolist(), here, strict=True):
+            for position, value in zip(there.tolist(), here, strict=True):
                 values[position] = value
-            for position, sample in zip(late, self._samples[low:high], strict=True):
+            for position, sample in zip(direct, self.direct.samples[low:high], strict=True):
                 values[position] = sample[name]
             merged[name] = values if isinstance(column, list) else np.array(values, column.dtype)
         return merged
 
 
-def _joined(parts: list[Column]) -> Column:
-    """Return several columns as one."""
-    if len(parts) == 1:
-        return parts[0]
-    if parts and isinstance(parts[0], np.ndarray):
-        return np.concatenate(parts)
-    return list(chain.from_iterable(parts))
+def _joined(names: Sequence[str], parts: list[list[Column]]) -> Columns:
+    """Return the columns of several runs of samples as those of one."""
+
+    def one(columns: list[Column]) -> Column:
+        if len(columns) == 1:
+            return columns[0]
+        if columns and isinstance(columns[0], np.ndarray):
+            return np.concatenate(columns)
+        return list(chain.from_iterable(columns))
+
+    return {name: one([part[number] for part in parts]) for number, name in enumerate(names)}
 
 
 def rows(columns: Iterable[Column]) -> Iterator[tuple[Any, ...]]:
     """Return the values of the samples, sample by sample."""
     return zip(*[column if isinstance(column, list) else column.tolist() for column in columns], strict=True)
+
+
+MEMBER: Final = "member"
+"""Name of the field with the number of a sample's member."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Portion:
+    """Samples that one member has fetched of one of its epochs."""
+
+    member: int
+    epoch: int
+    at: NDArray[np.intp]
+    """Positions of the samples in the request, ascending."""
+    fetched: FetchedSamples
+
+
+class UndecodedMixture(Reprs, FetchedSamples, shows="_portions waited_s"):
+    """Samples of several members of a mixture, each with its own request; those that are dicts have their `member`."""
+
+    def __init__(self, portions: Sequence[Portion], *, with_member: bool) -> None:
+        self._portions, self._with_member = portions, with_member
+        self.spans = [span for portion in portions for span in portion.fetched.spans]
+
+    def __len__(self) -> int:
+        return sum(len(portion.at) for portion in self._portions)
+
+    def columns(self, first: int, end: int, *, views: bool = False) -> Columns:
+        parts = self._in(first, end)
+        return self._together(first, end, [(p, at, p.fetched.columns(*of, views=views)) for p, at, of in parts])
+
+    def gathers(self, first: int, end: int) -> bool:
+        return all(portion.fetched.gathers(*of) for portion, _, of in self._in(first, end))
+
+    def gathered(self, first: int, end: int) -> Columns:
+        return self._together(first, end, [(p, at, p.fetched.gathered(*of)) for p, at, of in self._in(first, end)])
+
+    def samples(self, first: int, end: int) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = [{}] * (end - first)
+        for portion, at, of in self._in(first, end):
+            for position, sample in zip(at.tolist(), portion.fetched.samples(*of), strict=True):
+                found[position] = sample | {MEMBER: portion.member}
+        return found
+
+    def uses(self, first: int, end: int) -> list[int]:
+        uses = np.empty(end - first, np.int64)
+        for portion, at, _ in self._in(first, end):
+            uses[at] = portion.epoch << 16 | portion.member
+        return uses.tolist()
+
+    def _in(self, first: int, end: int) -> Iterator[tuple[Portion, NDArray[np.intp], tuple[int, int]]]:
+        """Yield portions that have some of these samples, their positions from `first` on, and their range in it."""
+        for portion in self._portions:
+            low, high = np.searchsorted(portion.at, (first, end)).tolist()
+            if low < high:
+                yield portion, portion.at[low:high] - first, (low, high)
+
+    def _together(self, first: int, end: int, parts: list[tuple[Portion, NDArray[np.intp], Columns]]) -> Columns:
+        if self._with_member:
+            for portion, at, columns in parts:
+                columns[MEMBER] = np.full(len(at), portion.member)
+        count = end - first
+        return {name: _merged(count, [(at, columns[name]) for _, at, columns in parts]) for name in parts[0][2]}
+
+
+def _merged(count: int, parts: list[tuple[NDArray[np.intp], Column]]) -> Column:
+    """Return several columns as one, each value at its position."""
+    if len(parts) == 1:
+        return parts[0][1]
+    arrays = [column for _, column in parts if isinstance(column, np.ndarray)]
+    if len(arrays) == len(parts) and len({(array.dtype, array.shape[1:]) for array in arrays}) == 1:
+        together = np.empty((count, *arrays[0].shape[1:]), arrays[0].dtype)
+        for (at, _), array in zip(parts, arrays, strict=True):
+            together[at] = array
+        return together
+    together_at = np.empty(count, np.intp)
+    together_at[np.concatenate([at for at, _ in parts])] = np.arange(count)
+    values = list(chain.from_iterable(column for _, column in parts))
+    return [values[number] for number in together_at.tolist()]

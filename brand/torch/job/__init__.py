@@ -1,7 +1,5 @@
 """Which rank, node, job and data server does this process belong to?
 
 ranks      the rank, number of ranks, node and job of this process
-discovery  how the data servers of a job find each other, and whether its ranks agree
-way        the data server of a data set
-origin     which samplers of several nodes are the same one
+discovery  the data server of a data set, how the servers of a job find each other, and whether its ranks agree
 """

@@ -1,10 +1,15 @@
-"""How do the data servers of one job find each other, without an extra step? Through the key-value store of the job.
+"""Which data server does a data set fetch from, and how do the data servers of one job find each other?
 
-The first rank of a node that fetches starts the node's server, writes the server's address to the store, and waits for
-the other nodes. The store is that of `torch.distributed`, or, before it is initialised, the one at `MASTER_ADDR`,
-`MASTER_PORT`. Both are one store, and Brand's keys have none of the prefixes of `torch.distributed`, so ranks and
-DataLoader workers find the same values. A connection to the store serves one process: a forked worker opens its own.
-The store also holds the job's token: a process that reaches the store is part of the job, as for `torch.distributed`.
+The server is one that the user gives, or that of the job's ranks on this node. It is chosen at the first use, because
+ranks of several nodes may have to wait for each other, and because frameworks start their ranks after the data set was
+made.
+
+The servers of several nodes find each other through the key-value store of the job, without an extra step. The first
+rank of a node that fetches starts the node's server, writes the server's address to the store, and waits for the other
+nodes. The store is that of `torch.distributed`, or, before it is initialised, the one at `MASTER_ADDR`, `MASTER_PORT`.
+Both are one store, and Brand's keys have none of the prefixes of `torch.distributed`, so ranks and DataLoader workers
+find the same values. A connection to the store serves one process: a forked worker opens its own. The store also holds
+the job's token: a process that reaches the store is part of the job, as for `torch.distributed`.
 """
 
 from __future__ import annotations
@@ -17,31 +22,134 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import timedelta
+from functools import cached_property
 from typing import Any, Final, Protocol
 
 import torch.distributed
 
 from brand.errors import ServerError, UsageError, counted
+from brand.formats.preparation import Preparation
+from brand.node.client.client import Client
+from brand.node.client.decoded import DecodeSpecs
+from brand.node.client.direct_hits import Files
+from brand.node.setup.caching import Cache
 from brand.node.setup.memory import Memory
-from brand.node.setup.server_spec import Member, Tls
-from brand.torch.job.ranks import job_name, master, this_machine
+from brand.node.setup.server_spec import Member, ServerSpec, Tls
+from brand.node.wire.connection import own_address
+from brand.reprs import Reprs
+from brand.storage.dataset.cached import cached_samples
+from brand.storage.dataset.dataset import StoredDataSet
+from brand.torch.job.ranks import find_rank, job_name, master, node_by_launcher, this_machine
 
 log = logging.getLogger("brand")
 
+COMMON: Final = "common"
+"""Value of `server=` for one server for all jobs of this user on this machine that fetch from the data set."""
 LIMIT_S: Final = 60.0
 """Seconds for which nodes wait for each other."""
 _STEP_S: Final = 0.05
 _GRACE_S: Final = 1.0
 """Additional seconds to wait for the store, so that PyTorch's own error is raised first."""
 
-
 _inherited: list[Any] = []
 """Stores to which the parent of this forked process is connected."""
 _agreed = Counter[str]()
 """Number of calls of `check_agreed` in this process, by place."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerOptions:
+    """Options of a `BrandDataset` that determine its data server, as the user gives them."""
+
+    server: str | None
+    memory: Memory
+    peer_memory: Memory
+    tls: Tls | None
+    cache: Cache | None
+    job: str | None
+    decode: Mapping[str, Preparation]
+
+    @property
+    def attached(self) -> bool:
+        return self.server is not None
+
+
+class ServerResolver:
+    """Chooses the data server of one data set. Can be pickled; the constructor opens nothing."""
+
+    def __init__(self, data: StoredDataSet, options: ServerOptions) -> None:
+        self._data, self.options = data, options
+        self._name = secrets.token_hex(8)
+        """A random name for the server and the run, if this process belongs to no job."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        _ = self.client  # a worker in which torch.distributed is not initialised could not find the nodes
+        return self.__dict__.copy()
+
+    def __repr__(self) -> str:
+        return f"ServerResolver({self.client!r})" if self.settled else "ServerResolver(not settled)"
+
+    @property
+    def settled(self) -> bool:
+        return "client" in self.__dict__
+
+    @cached_property
+    def client(self) -> Client:
+        """The client of the server. Raises `UsageError`, and `ServerError` if another rank does not answer."""
+        options = self.options
+        common = options.server == COMMON
+        spec = ServerSpec(self._data.name, self._address(), options.memory, cache=options.cache, common=common)
+        return Client(
+            spec,
+            self._data.id,
+            self._data.mean_bytes,
+            options.job or job_name() or self._name,
+            attach=options.server is not None and not common,
+            cluster=self.job,
+            wants=DecodeSpecs(options.decode),
+            files=Files(self._data.right, cached_samples(self._data)),
+        )
+
+    @cached_property
+    def job(self) -> JobNodes | None:
+        """The nodes that fetch from the data set together; None for one node or a given server. Raises as `client`."""
+        if self.options.attached or job_name() is None:
+            return None
+        name = hashlib.blake2s(self._facts().encode(), digest_size=8).hexdigest()
+        node, nodes = node_by_launcher() or find_nodes(*find_rank(None, None), name) or (0, 1)
+        if self._data.share is not None:
+            node = self._data.share.node
+        options = self.options
+        return JobNodes(name, node, nodes, peer_memory=options.peer_memory, tls=options.tls) if nodes > 1 else None
+
+    @property
+    def nodes(self) -> int:
+        """Number of nodes that fetch from the data set together. Raises the errors of `client`."""
+        if self.options.attached:
+            return self.client.server().nodes
+        return 1 if self.job is None else self.job.nodes
+
+    def _address(self) -> str:
+        """Return the address at which the server listens, or will listen: one for all ranks of a job on this node."""
+        server = self.options.server
+        if server == COMMON:
+            return own_address(f"{COMMON}|{os.getuid()}|{self._data.id}".encode())
+        if server is not None:
+            return server
+        if job_name() is None:
+            return own_address(self._name.encode())
+        node = 0 if self.job is None else self.job.node
+        return own_address(f"{self._facts()}|{node}".encode())
+
+    def _facts(self) -> str:
+        """Return facts that are the same for all servers of one data set and job."""
+        options = self.options
+        cache = "" if options.cache is None else f"|{options.cache.to_json()}"
+        return f"{job_name()}|{self._data.id}|{options.memory}|{options.peer_memory}{cache}"
 
 
 class _Store(Protocol):
@@ -53,32 +161,26 @@ class _Store(Protocol):
     def compare_set(self, key: str, expected: str, desired: str) -> bytes: ...
 
 
-class JobNodes:
+@dataclass(frozen=True, repr=False)
+class JobNodes(Reprs, shows="name node nodes"):
     """The nodes of this process's job: satisfies `brand.node.client.client.Cluster`. Can be pickled."""
 
-    def __init__(self, name: str, node: int, nodes: int, *, peer_memory: Memory = None, tls: Tls | None = None) -> None:
-        self._name, self.node, self.nodes = name, node, nodes
-        self._peer_memory, self._tls = peer_memory, tls
-
-    def __repr__(self) -> str:
-        return f"JobNodes({self._name!r}, node {self.node} of {self.nodes})"
+    name: str
+    node: int
+    nodes: int
+    peer_memory: Memory = None
+    tls: Tls | None = None
 
     def member(self) -> Member:
-        """Return the membership of this node: its number, the job's token, the address to listen at.
-
-        Raises `ServerError`.
-        """
+        """Return this node's number, the job's token, and the address to listen at. Raises `ServerError`."""
         store = _store()
         token = _text(store.compare_set(self._key("token"), "", secrets.token_hex(32)))
         # A server that replaces another one listens where the other nodes look for it.
         bind = _text(store.get(self._address(self.node))) if store.check([self._address(self.node)]) else None
-        return Member(self.node, self.nodes, token, bind or f"{_own_host()}:0", self._peer_memory, self._tls)
+        return Member(self.node, self.nodes, token, bind or f"{_own_host()}:0", self.peer_memory, self.tls)
 
     def meet(self, address: str) -> list[str | None]:
-        """Publish the address of this node's server. Returns the addresses of the other servers, by node.
-
-        Raises `ServerError`.
-        """
+        """Publish the address of this node's server. Returns those of the others, by node. Raises `ServerError`."""
         store = _store()
         there = _text(store.compare_set(self._address(self.node), "", address))
         if there != address:
@@ -97,7 +199,7 @@ class JobNodes:
         return self._key(f"node/{node}")
 
     def _key(self, what: str) -> str:
-        return f"brand/{self._name}/{what}"
+        return f"brand/{self.name}/{what}"
 
 
 def find_nodes(rank: int, replicas: int, name: str) -> tuple[int, int] | None:

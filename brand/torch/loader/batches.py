@@ -1,14 +1,18 @@
-"""Which source has the batches of a `BrandLoader`? A sampler, in batches of one size, or a batch sampler."""
+"""Which source has the batches of a `BrandLoader`, and how is a batch made of columns, without single samples?"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import islice
 from typing import Any, Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch.utils.data import default_collate
 
+from brand.reprs import Reprs
+from brand.torch.fetch.fetched import Column, Columns
 from brand.torch.sampler.positions import Positions
 
 Ints = Sequence[int] | NDArray[np.int64]
@@ -49,49 +53,37 @@ class SamplerBatches(Protocol):
         """Return the padding of the first `trained` batches and of the epoch, as plain values; empty if unknown."""
 
 
-class FixedSizeBatches:
+class FixedSizeBatches(Reprs, shows="_ints size"):
     """Batches of one size, taken from a sampler's ints. The last batch may be short."""
 
     def __init__(self, sampler: Any, size: int, *, drop_last: bool) -> None:
         self._sampler, self._ints = sampler, iter(sampler)
-        self.size, self._drop_last = size, drop_last
-
-    def __repr__(self) -> str:
-        return f"FixedSizeBatches({self._ints!r}, {self.size})"
-
-    @property
-    def positions(self) -> Positions | None:
+        self.positions = self._ints if isinstance(self._ints, Positions) else None
         """The iteration of a `BrandSampler`; None for another sampler."""
-        return self._ints if isinstance(self._ints, Positions) else None
+        self.size, self._drop_last = size, drop_last
 
     @property
     def epoch(self) -> int | None:
-        """See `SamplerBatches`."""
         return None if self.positions is None else self.positions.epoch
 
     @property
     def seed(self) -> int:
-        """See `SamplerBatches`."""
         return int(self._sampler.seed)
 
     @property
     def ranks(self) -> tuple[int, int]:
-        """See `SamplerBatches`."""
         assert self.positions is not None
         return self.positions.ranks
 
     def begin(self) -> None:
-        """See `SamplerBatches`."""
         if self.positions is not None:
             self.positions.begin()
 
     def go_on(self) -> None:
-        """See `SamplerBatches`."""
         if self.positions is not None:
             self.positions.go_on()
 
     def take(self, count: int) -> tuple[Ints, list[int]]:
-        """See `SamplerBatches`."""
         most = count * self.size
         ints: Ints = list(islice(self._ints, most)) if self.positions is None else self.positions.take(most)
         whole, rest = divmod(len(ints), self.size)
@@ -100,7 +92,6 @@ class FixedSizeBatches:
         return ints, [self.size] * whole + [rest] * (rest > 0)
 
     def state(self, trained: int) -> dict[str, Any]:
-        """See `SamplerBatches`. The sampler must be a `BrandSampler`."""
         positions = self.positions
         if positions is None or not positions.begun:
             return dict(self._sampler.state_dict())
@@ -110,7 +101,43 @@ class FixedSizeBatches:
             return dict(self._sampler.state_dict())
         return positions.state_after(positions.most if ended else samples)
 
-    def figures(self, trained: int) -> dict[str, Any]:
-        """See `SamplerBatches`. Returns an empty dict."""
-        del trained
+    def figures(self, trained: int) -> dict[str, Any]:  # noqa: ARG002 - batches of one size have no padding
         return {}
+
+
+def assemble(columns: Columns, names: Sequence[str] | None, files: Collection[str], first: int, end: int) -> Any:
+    """Return the batch that `default_collate` makes of the samples `first` to `end` - 1 of these columns.
+
+    It is a dict of all columns, or a list of the columns in `names`. The columns in `files` hold images or audio that
+    are not decoded; they become lists of uint8 tensors.
+    """
+
+    def made(name: str) -> Any:
+        column = columns[name][first:end]
+        return _files(column) if name in files else _collated(column, tuple if names is not None else list)
+
+    return {name: made(name) for name in columns} if names is None else [made(name) for name in names]
+
+
+def _files(column: Column) -> list[torch.Tensor]:
+    return [torch.from_numpy(v if isinstance(v, np.ndarray) else np.frombuffer(bytearray(v), np.uint8)) for v in column]
+
+
+def _collated(column: Column, strings: type[list[Any]] | type[tuple[Any, ...]]) -> Any:
+    """Return a column as PyTorch collates it. Strings are in a list if samples are dicts, otherwise in a tuple."""
+    if isinstance(column, np.ndarray):  # prepared values are views of the draw's buffer, which is used again
+        return torch.from_numpy(column.copy() if column.ndim > 1 else np.ascontiguousarray(column))
+    return strings(column) if isinstance(column[0], str | bytes) else default_collate(column)
+
+
+def pinned(value: Any) -> Any:
+    """Return a batch with its tensors in page-locked memory, as `DataLoader(pin_memory=True)` does."""
+    if isinstance(value, torch.Tensor) or hasattr(value, "pin_memory"):
+        return value.pin_memory()
+    if isinstance(value, Mapping):
+        return {name: pinned(item) for name, item in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*map(pinned, value))
+    if isinstance(value, list | tuple):
+        return type(value)(map(pinned, value))
+    return value

@@ -29,27 +29,23 @@ from torch._C._autograd import _profiler_enabled
 from torch.autograd.profiler import record_function
 from torch.utils.data import default_collate
 
-from brand.errors import FormatError, counted
+from brand.errors import FormatError
 from brand.node.wire.looping import LOOP
+from brand.reprs import Reprs
 from brand.timeline import Timeline
 from brand.torch.data.drawable import SampleSource
 from brand.torch.fetch.fetched import Columns, FetchedSamples
 from brand.torch.job.ranks import find_rank
-from brand.torch.loader.assemble import assemble, pinned
-from brand.torch.loader.batches import Ints, SamplerBatches
-from brand.torch.loader.gate import Gate
+from brand.torch.loader.batches import Ints, SamplerBatches, assemble, pinned
 from brand.torch.loader.seeding import SampleSeeds, seed_of, seed_of_job
-from brand.torch.loader.stages import Stages
-from brand.torch.loader.threads import PaceWindows
-from brand.torch.loader.waits import Course, Reporter, StepWaits
+from brand.torch.loader.threads import Gate, PaceWindows
+from brand.torch.loader.timing import BatchTimes, Reporter, Stages, StepWaits
 from brand.torch.sampler.packed import PackedRows
 
 REQUEST: Final = 4096
 """Samples of one request: if samples are small, this number makes the cost of a request small for each of them."""
 LARGE_REQUEST: Final = 16384
-"""Largest number of samples of one request, if they are few of those prefetched: threads then wait less for each
-other.
-"""
+"""Largest number of samples of one request, if they are few of those prefetched: threads wait less for others."""
 _NO_PROFILE: Final = nullcontext()
 """Replaces a profiler span, which costs 5 us for each batch."""
 SLICE: Final = 16
@@ -61,17 +57,37 @@ PROFILED: Final = "enumerate(DataLoader)#BrandLoader.__next__"
 
 
 class _PendingBatch(Future[Any]):
-    """A batch that is being prefetched: its slices, and the number of slices that are not done.
+    """A batch of `samples` samples that is being prefetched, and its times."""
 
-    `course` has its times.
-    """
-
-    def __init__(self, samples: int, course: Course) -> None:
+    def __init__(self, samples: int, times: BatchTimes) -> None:
         super().__init__()
-        self.samples, self.course = samples, course
-        self.slices: list[list[Any]] = [[] for _ in range(0, samples, SLICE)]
-        self.missing = len(self.slices)
-        self.lock = threading.Lock()
+        self.samples, self.times = samples, times
+        self._slices: list[list[Any]] = [[] for _ in range(0, samples, SLICE)]
+        self._missing = len(self._slices)
+        """Number of slices that are not done."""
+        self._lock = threading.Lock()
+
+    def put(self, number: int, samples: list[Any]) -> list[Any] | None:
+        """Store a slice. Returns all samples of the batch if no other slice is missing."""
+        self._slices[number] = samples
+        with self._lock:
+            self._missing -= 1
+            if self._missing:
+                return None
+        slices, self._slices = self._slices, []
+        return [sample for part in slices for sample in part]
+
+    def fail(self, error: BaseException) -> None:
+        """Have the training loop raise this error when it reaches the batch."""
+        with suppress(Exception):  # another slice failed before
+            self.set_exception(error)
+
+
+class _ThreadSeeds(threading.local):
+    """The random numbers of transforms, of each thread."""
+
+    def __init__(self) -> None:
+        self.seeds = SampleSeeds()
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +116,7 @@ class Instruments:
     """The file of a trace; None if there is none."""
 
 
-class LoaderIteration:
+class LoaderIteration(Reprs, shows="handed_out _requested _source"):
     """One iteration: its producer thread, and the batches that are prefetched."""
 
     def __init__(
@@ -108,16 +124,15 @@ class LoaderIteration:
     ) -> None:
         self._data, self._source, self._gate, self._options = data, batches, gate, options
         self._stages, self._pace, self._waits = instruments.stages, instruments.pace, instruments.waits
-        self._whole = data.plain and (
-            options.collate_fn is default_collate or isinstance(options.collate_fn, PackedRows)
-        )
+        by_column = options.collate_fn is default_collate or isinstance(options.collate_fn, PackedRows)
+        self._whole = data.plain and by_column
         """Whether batches are made of columns, without single samples."""
         self._gathers = options.collate_fn is default_collate and data.transform is None
         """Whether a batch is made of columns if the server has decoded all of it."""
         self._run = (torch.initial_seed(), options.iteration)
         """Seed and epoch."""
         self._ready: queue.Queue[_PendingBatch | None] = queue.Queue(options.ahead)
-        self._local = threading.local()
+        self._local = _ThreadSeeds()
         self._stop = threading.Event()
         self._timeline = instruments.timeline
         self._reporter: Reporter | None = None
@@ -125,10 +140,6 @@ class LoaderIteration:
         """Number of batches that the loop has received."""
         self._requested = 0
         self._thread = threading.Thread(target=self._produce, name="brand-draw", daemon=True)
-
-    def __repr__(self) -> str:
-        state = "stopped" if self._stop.is_set() else "running" if self._thread.is_alive() else "no thread"
-        return f"LoaderIteration({state}, {counted(self.handed_out, 'batch', 'batches')} handed out, {self._source!r})"
 
     def batches(self) -> Generator[Any, None, None]:
         """Yield the batches, in order. The threads start when the first batch is taken.
@@ -154,14 +165,9 @@ class LoaderIteration:
                 self._stages.add("loop_waits", end_s - start_s)
                 if batch is None:
                     return
-                waiting = self._waits.taken(batch.course, start_s, end_s, trained_s, batch.samples)
-                self._note(
-                    "loop",
-                    "wait" if waiting.cause == LOOP else f"wait for {waiting.cause}",
-                    start_s,
-                    end_s,
-                    step=waiting.step,
-                )
+                waiting = self._waits.taken(batch.times, start_s, end_s, trained_s, batch.samples)
+                waited = "wait" if waiting.cause == LOOP else f"wait for {waiting.cause}"
+                self._note("loop", waited, start_s, end_s, step=waiting.step)
                 self.handed_out += 1
                 start_s = time.monotonic()  # a monitor's time is neither waiting nor training
                 yield value
@@ -171,17 +177,14 @@ class LoaderIteration:
                 self._trained(batch.samples)
                 del value, batch
         finally:
-            self._waits.waits_no_more()
+            self._waits.stop_waiting()
             self.close()
 
     def _begin(self) -> None:
-        """Prepare the measurements before the first batch.
-
-        A rank that draws reports its waits to its server from now on.
-        """
+        """Prepare the measurements before the first batch. A rank that draws reports its waits to its server."""
         self._pace.begin()
         epoch = self._source.epoch
-        self._waits.begins("storage" if epoch is None else "server")
+        self._waits.begin("storage" if epoch is None else "server")
         if epoch is not None:
             ranks = self._source.ranks
             ranks = ranks if ranks[1] > 1 else find_rank(None, None)  # Accelerate deals to its ranks by itself
@@ -196,7 +199,8 @@ class LoaderIteration:
         """Set the number of threads after a batch of `samples` samples was trained."""
         threads = self._pace.batch(time.perf_counter(), samples, self._stages.totals())
         if threads != self._gate.limit:
-            self._gate.limit = self._stages.threads = threads
+            self._gate.set_limit(threads)
+            self._stages.set_threads(threads)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the loader state after the last batch that the loop has received."""
@@ -221,12 +225,12 @@ class LoaderIteration:
 
     def _take(self, start_s: float) -> _PendingBatch | None:
         """Return the next batch, which may not be done; None if there is none. The loop waits since `start_s`."""
-        self._waits.waits(start_s)
+        self._waits.wait(start_s)
         while True:
             with suppress(queue.Empty):
                 batch = self._ready.get(timeout=_STEP_S)
                 if batch is not None:
-                    self._waits.waits(start_s, batch.course)
+                    self._waits.wait(start_s, batch.times)
                 return batch
             if not self._thread.is_alive() and self._ready.empty():
                 return None
@@ -250,7 +254,7 @@ class LoaderIteration:
                 request = self._next_request(request)
             self._put(None)
         except BaseException as error:  # noqa: BLE001 - belongs to the training loop, where its batch is due
-            failed = _PendingBatch(0, Course(()))
+            failed = _PendingBatch(0, BatchTimes(()))
             failed.set_exception(error)
             self._put(failed)
             self._put(None)
@@ -267,7 +271,7 @@ class LoaderIteration:
 
     def _request(self, indices: Ints, sizes: Sequence[int]) -> bool:
         """Fetch batches of these sizes and submit them to the pool. Returns False if the iteration was stopped."""
-        start_s = time.monotonic()
+        start_s, spans = time.monotonic(), list(pairwise(accumulate(sizes, initial=0)))
         try:
             fetched = self._data.fetch(indices)
             self._stages.add("storage", fetched.waited_s)
@@ -278,12 +282,11 @@ class LoaderIteration:
         except FormatError:
             if len(sizes) == 1:
                 raise
-            spans = list(pairwise(accumulate(sizes, initial=0)))  # a damaged sample fails only its own batch
+            # A damaged sample fails only its own batch.
             return all(self._request(indices[first:end], [end - first]) for first, end in spans)
         before = self._requested
         self._requested += len(indices)
-        spans = list(pairwise(accumulate(sizes, initial=0)))
-        batches = [_PendingBatch(end - first, Course(fetched.spans)) for first, end in spans]
+        batches = [_PendingBatch(end - first, BatchTimes(fetched.spans)) for first, end in spans]
         if self._whole:
             self._gate.submit(partial(self._make_whole, batches, fetched, spans))
         for batch, (first, end) in zip(batches, spans, strict=True):
@@ -317,13 +320,13 @@ class LoaderIteration:
                 self._finish(batch, partial(self._of_columns, columns, low - first, high - first))
         except FormatError as error:
             if len(batches) == 1:
-                _fail(batches[0], error)
+                batches[0].fail(error)
             else:
                 for batch, span in zip(batches, spans, strict=True):
                     self._make_whole([batch], fetched, [span])
         except BaseException as error:  # noqa: BLE001 - belongs to the training loop
             for batch in batches:
-                _fail(batch, error)
+                batch.fail(error)
 
     def _of_columns(self, columns: Columns, first: int, end: int) -> Any:
         """Return the batch of the samples `first` to `end` - 1 of columns."""
@@ -344,42 +347,32 @@ class LoaderIteration:
             self._stages.count(end - first)
             self._finish(batch, make)
         except BaseException as error:  # noqa: BLE001 - belongs to the training loop
-            _fail(batch, error)
+            batch.fail(error)
 
-    def _make_slice(self, batch: _PendingBatch, number: int, fetched: FetchedSamples, span: slice, turn: int) -> None:
+    def _make_slice(self, batch: _PendingBatch, number: int, fetched: FetchedSamples, span: slice, first: int) -> None:
         if self._stop.is_set() or batch.done():
             return
+        size = span.stop - span.start
         try:
             start_s = time.monotonic()
             with self._stages.measure("decode"):
                 # A BrandSampler's draws know which use of a sample in the epoch each is, whatever the ranks. Other
                 # samplers may give a sample several times.
-                turns = range(turn, turn + span.stop - span.start)
-                uses = turns if self._source.epoch is None else fetched.turns(span.start, span.stop)
-                batch.slices[number] = self._transformed(fetched.samples(span.start, span.stop), uses)
-            self._note(threading.current_thread().name, "decode", start_s, samples=span.stop - span.start)
-            self._stages.count(span.stop - span.start)
-            with batch.lock:
-                batch.missing -= 1
-                last = not batch.missing
-            if last:
-                samples = [sample for part in batch.slices for sample in part]
-                batch.slices.clear()
-                self._finish(batch, lambda: self._options.collate_fn(samples))
+                by_index = self._source.epoch is None
+                uses = range(first, first + size) if by_index else fetched.uses(span.start, span.stop)
+                samples = self._transformed(fetched.samples(span.start, span.stop), uses)
+            self._note(threading.current_thread().name, "decode", start_s, samples=size)
+            self._stages.count(size)
+            if (whole := batch.put(number, samples)) is not None:
+                self._finish(batch, partial(self._options.collate_fn, whole))
         except BaseException as error:  # noqa: BLE001 - belongs to the training loop
-            _fail(batch, error)
+            batch.fail(error)
 
     def _transformed(self, samples: Sequence[dict[str, Any]], uses: Sequence[int]) -> list[Any]:
-        """Return samples after the data set's transform, each with its own random numbers.
-
-        `uses` are numbers that distinguish the uses of one index in the epoch.
-        """
+        """Return samples after the transform, each with its own random numbers; `uses` distinguish uses of an index."""
         if self._data.transform is None:
             return self._data.finish(list(samples))
-        seeds = getattr(self._local, "seeds", None)
-        if seeds is None:
-            seeds = self._local.seeds = SampleSeeds()
-        result = []
+        seeds, result = self._local.seeds, []
         with seeds:
             for use, sample in zip(uses, samples, strict=True):
                 index = sample["index"]
@@ -392,17 +385,12 @@ class LoaderIteration:
         return result
 
     def _finish(self, batch: _PendingBatch, make: Callable[[], Any]) -> None:
-        batch.course.collate_s = time.monotonic()
+        start_s = batch.times.begin_collate()
         with self._stages.measure("collate"):
             value = make()
             if self._options.pin_memory and torch.cuda.is_available():
                 value = pinned(value)
-        batch.course.done_s = time.monotonic()
-        self._note(threading.current_thread().name, "collate", batch.course.collate_s, samples=batch.samples)
+        batch.times.end()
+        self._note(threading.current_thread().name, "collate", start_s, samples=batch.samples)
         with suppress(Exception):  # cancelled: the iteration has been stopped
             batch.set_result(value)
-
-
-def _fail(batch: _PendingBatch, error: BaseException) -> None:
-    with suppress(Exception):  # another slice failed before
-        batch.set_exception(error)

@@ -23,18 +23,11 @@ from brand.timeline import Timeline
 from brand.torch.data.drawable import Drawable, SampleSource, source_of
 from brand.torch.job.ranks import find_rank
 from brand.torch.loader.batches import FixedSizeBatches
-from brand.torch.loader.gate import Gate, pool_of
 from brand.torch.loader.iteration import Instruments, LoaderIteration, LoaderOptions
-from brand.torch.loader.stages import Stages
-from brand.torch.loader.threads import PaceWindows, ThreadTuner
-from brand.torch.loader.waits import StepWaits
-from brand.torch.sampler.batch_samplers import (
-    LengthBatchSampler,
-    PackedBatchSampler,
-    PlannedBatchSampler,
-    mean_samples,
-)
-from brand.torch.sampler.sampler import BrandSampler, serve_loader
+from brand.torch.loader.threads import Gate, PaceWindows, ThreadTuner, pool_of
+from brand.torch.loader.timing import Stages, StepWaits
+from brand.torch.sampler.batch_samplers import LengthBatchSampler, PackedBatchSampler, PlannedBatchSampler, mean_samples
+from brand.torch.sampler.sampler import BrandSampler
 
 AHEAD_BYTES: Final = 64 << 20
 """By default, the prefetched batches have at most about this many stored bytes,"""
@@ -115,7 +108,7 @@ class BrandLoader(DataLoader[Any]):
             vars(self)["batch_size"] = None  # as a DataLoader with a batch_sampler has it
         self.pin_memory = pin_memory
         if isinstance(sampler, BrandSampler):
-            serve_loader(sampler, batch_size)
+            sampler._serve_loader(batch_size)
         self._finds_threads = num_workers == "auto"
         any_number = num_workers is None or num_workers == "auto"
         self.num_workers = _processors() if any_number else _count("num_workers", num_workers)
@@ -124,7 +117,7 @@ class BrandLoader(DataLoader[Any]):
         self._ahead = _count("prefetch_batches", most)
         self._iterations = 0
         """Number of iterations that have begun."""
-        self._begin_anew()
+        self._reset()
         _loaders.add(self)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -132,10 +125,10 @@ class BrandLoader(DataLoader[Any]):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        self._begin_anew()
+        self._reset()
         _loaders.add(self)
 
-    def _begin_anew(self) -> None:
+    def _reset(self) -> None:
         """Begin without threads: the threads of another process do not exist in this one."""
         pace = PaceWindows(ThreadTuner(self.num_workers, fixed=not self._finds_threads))
         self._instruments = Instruments(Stages(pace.threads), pace, StepWaits())
@@ -254,14 +247,11 @@ _loaders: weakref.WeakSet[BrandLoader] = weakref.WeakSet()
 _iterations: weakref.WeakSet[Generator[Any, None, None]] = weakref.WeakSet()
 
 
-def _begin_anew_in_child() -> None:
-    """Reset all loaders in a forked child.
-
-    It has none of its parent's threads, but may have locks that these threads hold.
-    """
+def _reset_in_child() -> None:
+    """Reset all loaders in a forked child: it has no threads of its parent, but may have locks that they hold."""
     _iterations.clear()
     for loader in list(_loaders):
-        loader._begin_anew()
+        loader._reset()
 
 
 @atexit.register
@@ -272,7 +262,7 @@ def _end_iterations() -> None:
             batches.close()
 
 
-os.register_at_fork(after_in_child=_begin_anew_in_child)
+os.register_at_fork(after_in_child=_reset_in_child)
 
 
 def _enough(source: SampleSource, batch_size: int) -> int:

@@ -102,10 +102,7 @@ def seed_of_job(seed: int, job: str | None) -> int:
     return int.from_bytes(hashlib.blake2s(f"{seed} {job}".encode(), digest_size=8).digest()) >> 1
 
 
-def seed_of(run: int, epoch: int, index: int, turn: int) -> int:
-    """Return the seed of one sample in one epoch.
-
-    If the sample is used several times, `turn` distinguishes the uses.
-    """
-    facts = struct.pack("<QQQQ", run & (1 << 64) - 1, epoch, index, turn)
+def seed_of(run: int, epoch: int, index: int, use: int) -> int:
+    """Return the seed of one sample in one epoch. If the sample is used several times, `use` distinguishes the uses."""
+    facts = struct.pack("<QQQQ", run & (1 << 64) - 1, epoch, index, use)
     return int.from_bytes(hashlib.blake2s(facts, digest_size=8).digest()) >> 1

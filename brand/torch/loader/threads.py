@@ -3,15 +3,28 @@ does, the fewest that reach the peak of throughput (Lobster, observation 3).
 
     ThreadTuner   numbers of threads as rungs: measurements of a window of time -> the number for the next window
     PaceWindows   the sums of a `Stages` and the time -> windows for the tuner, and the figures of the last one
+    Gate          the tasks of a pool, of which at most that number runs at a time
 
-Both are pure: the iteration passes the time, and sets the number that is returned. The number changes no batch, because
-each sample has a seed of its own and batches keep their order.
+Tuner and windows are pure: the iteration passes the time, and sets the number that is returned. The number changes no
+batch, because each sample has a seed of its own and batches keep their order.
+
+The gate submits one *runner* to the pool for each thread that may work. A runner executes task after task, and ends if
+no task is left or too many runners exist. So no thread waits at the gate, and a smaller limit cannot block: running
+tasks end, and while there are tasks, at least one runner remains.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
+
+import torch
+
+from brand.reprs import Reprs
 
 RUNGS: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 WAITS: Final = 0.02
@@ -29,12 +42,10 @@ FORGOTTEN: Final = 64
 WINDOW_S: Final = 0.3
 WINDOW_BATCHES: Final = 8
 RAMP: Final = 4
-"""Number of batches at the beginning of an iteration that are not measured: they wait for requests that are still
-small.
-"""
+"""Number of batches at the beginning of an iteration that are not measured: their requests are still small."""
 
 
-class ThreadTuner:
+class ThreadTuner(Reprs, shows="threads _rungs"):
     """Numbers of threads, up to `most`, and their known rates."""
 
     def __init__(self, most: int, *, fixed: bool = False) -> None:
@@ -48,10 +59,6 @@ class ThreadTuner:
         self._patience = CALM
         self._tried = False
         """Whether the last step went down because fewer threads seemed enough."""
-
-    def __repr__(self) -> str:
-        known = {self._rungs[rung]: round(rate) for rung, (rate, _) in sorted(self._rates.items())}
-        return f"ThreadTuner({self.threads} of {self._rungs[-1]} threads, samples a second: {known})"
 
     @property
     def threads(self) -> int:
@@ -100,36 +107,27 @@ class ThreadTuner:
         return rate if self._window - seen < FORGOTTEN else None
 
 
-class PaceWindows:
-    """Windows of one loader.
+class PaceWindows(Reprs, shows="_tuner _shown"):
+    """Windows of one loader, each of at least `WINDOW_S` seconds, `WINDOW_BATCHES` batches and a decoded sample."""
 
-    A window has at least `WINDOW_S` seconds, `WINDOW_BATCHES` batches, and one decoded sample.
-    """
-
-    def __init__(self, ladder: ThreadTuner) -> None:
-        self._ladder = ladder
+    def __init__(self, tuner: ThreadTuner) -> None:
+        self._tuner = tuner
         self._start_s = 0.0
         self._totals: Mapping[str, float] = {}
         self._batches = self._samples = self._ramp = 0
         self._shown: tuple[float, float] | None = None
 
-    def __repr__(self) -> str:
-        return f"PaceWindows({self._ladder!r}, {self.to_json()})"
-
     @property
     def threads(self) -> int:
         """The number of threads now."""
-        return self._ladder.threads
+        return self._tuner.threads
 
     def begin(self) -> None:
         """Begin an iteration. Windows begin after its first batches."""
         self._ramp = RAMP
 
     def batch(self, now_s: float, samples: int, totals: Mapping[str, float]) -> int:
-        """Count a batch of `samples` samples that the loop has trained. Returns the number of threads from now on.
-
-        `totals` are the sums of a `Stages`.
-        """
+        """Count a trained batch; `totals` are the sums of a `Stages`. Returns the number of threads from now on."""
         if self._ramp:
             self._ramp -= 1
             self._begin_window(now_s, totals)
@@ -143,7 +141,7 @@ class PaceWindows:
                 rate = self.threads * spent["decoded"] / busy_s
                 need = self._samples / spent["training"]
                 self._shown = rate, need
-                self._ladder.window(rate, need, spent["loop_waits"] / loop_s)
+                self._tuner.window(rate, need, spent["loop_waits"] / loop_s)
                 self._begin_window(now_s, totals)
         return self.threads
 
@@ -158,3 +156,75 @@ class PaceWindows:
             "decode_rate": None if rate is None else round(rate, 1),
             "need": None if need is None else round(need, 1),
         }
+
+
+def pool_of(threads: int) -> ThreadPoolExecutor:
+    """Return a pool in whose threads PyTorch starts no further threads.
+
+    Otherwise each thread of the pool would get a team of its own, which busy-waits for its next work and takes the
+    processors from decoding.
+    """
+    torch.get_num_threads()  # settles the number of this thread, which may first work while `_work_alone` runs
+    return ThreadPoolExecutor(threads, "brand-decode", initializer=_work_alone)
+
+
+_settling = threading.Lock()
+"""Held while the number of threads that a new thread inherits is 1. No process is forked meanwhile."""
+os.register_at_fork(before=_settling.acquire, after_in_parent=_settling.release, after_in_child=_settling.release)
+
+
+def _work_alone() -> None:
+    """Let PyTorch work with one thread in the calling thread, and with the former number in threads that begin later.
+
+    PyTorch settles the number of a thread when the thread asks for it or first works: the last number that any thread
+    has set.
+    """
+    with _settling:
+        others = torch.get_num_threads()  # else this thread's first work would undo the next line
+        torch.set_num_threads(1)
+        restore = threading.Thread(target=torch.set_num_threads, args=(others,))
+        restore.start()
+        restore.join()
+
+
+class Gate(Reprs, shows="_runners limit _tasks"):
+    """Runs tasks in the order of submission, at most `limit` at a time. A task reports its own errors."""
+
+    def __init__(self, pool: ThreadPoolExecutor, limit: int) -> None:
+        self._pool, self.limit = pool, limit
+        """Number of tasks that may run at a time, at least 1."""
+        self._tasks: deque[Callable[[], None]] = deque()
+        """Tasks that have not begun. They are bounded, because an iteration bounds the batches that are prefetched."""
+        self._runners = 0
+        self._lock = threading.Lock()
+
+    def set_limit(self, limit: int) -> None:
+        """Have at most this many tasks run at a time, at least 1. Tasks that run already end."""
+        with self._lock:
+            self.limit = limit
+            for _ in range(min(limit - self._runners, len(self._tasks))):
+                self._start_runner()
+
+    def submit(self, task: Callable[[], None]) -> None:
+        """Run a task as soon as a runner is free."""
+        with self._lock:
+            self._tasks.append(task)
+            if self._runners < self.limit:
+                self._start_runner()
+
+    def _start_runner(self) -> None:
+        self._pool.submit(self._run)
+        self._runners += 1
+
+    def _run(self) -> None:
+        while (task := self._next()) is not None:
+            task()
+            del task  # a runner that waits for the lock keeps no batch alive
+
+    def _next(self) -> Callable[[], None] | None:
+        """Return the next task; None if the runner must end."""
+        with self._lock:
+            if self._tasks and self._runners <= self.limit:
+                return self._tasks.popleft()
+            self._runners -= 1
+            return None

@@ -1,8 +1,6 @@
 """Which ticket or index does a sampler yield at each position of each epoch?
 
-sequence         the sequence of a sampler, and its facts in a loader state
-mixed_sequence   the sequence of a sampler of a mixture
-mixture_members  the members of a mixture, and the member of each ticket
-draw_port        the connection of a sequence to a data set and its server
-ordering         the order of a data set, and the subset that is drawn
+sequence        the sequence of a sampler, and its facts in a loader state
+mixed_sequence  the sequence of a sampler of a mixture, and the members of the mixture
+draw_port       the orders of a data set, the subset that is drawn, and the connection to its server
 """

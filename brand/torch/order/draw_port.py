@@ -1,91 +1,178 @@
-"""How does a sampler's sequence use one data set? `DrawPort` makes tags of its orders, and calls its data server."""
+"""How does a sampler use one data set? `DrawPort` chooses its orders, makes tags of them, and calls its data server.
+
+Data, memory, storage and nodes decide the order. `as_subset` returns the samples that a user means by `subset=`.
+
+Nodes draw in the same order if their samplers are the same one: samplers that the training's program makes at the same
+place, their origin. All ranks run one program. A sampler that only one rank uses is made at a place of its own, and is
+not compared.
+"""
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
+import hashlib
+import inspect
+import traceback
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
 
-from brand.errors import UsageError
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from brand.errors import UsageError, counted
 from brand.node.client.client import Client
+from brand.node.setup.choose import Nodes, choose_order, choose_room, facts_of
 from brand.node.wire.drawing import Announcement
 from brand.node.wire.messages import GOES_ON, UNTOLD
 from brand.orders.base.joins import Joins
 from brand.orders.base.part import Subset
+from brand.orders.base.policy import BY_ONE_NODE
 from brand.orders.order import Order
-from brand.storage.dataset.dataset import StoredDataSet
+from brand.orders.policies.registry import OrderOption
+from brand.reprs import Reprs
+from brand.storage.dataset.catalogue import Catalogue
 from brand.torch.fetch.fetch import Fetcher
-from brand.torch.job.origin import turn_of
-from brand.torch.job.way import ServerResolver
+from brand.torch.job.ranks import find_rank, node_by_launcher
+
+_APART: Final = (
+    "jobs with ranks on several nodes share by servers that know each other: start them with `brand launch`, leave out "
+    "server=, or give order='stripes'"
+)
+"""Error message for a job whose nodes have servers that do not know each other."""
 
 
-class DrawPort:
-    """The interface of one data set for the sequences of samplers. `name` is its name for users. Can be pickled."""
+class DrawPort(Reprs, shows="name resolver"):
+    """The interface of one data set for samplers. Can be pickled.
 
-    def __init__(self, way: ServerResolver, fetcher: Fetcher, name: str) -> None:
-        self.way, self._fetcher, self.name = way, fetcher, name
+    `name` is the data set's name for users, `option` the user's `order=`.
+    """
 
-    def __repr__(self) -> str:
-        return f"DrawPort({self.name!r}, {self.way!r})"
+    def __init__(self, name: str, fetcher: Fetcher, option: OrderOption) -> None:
+        self.name, self.fetcher, self.data, self.resolver = name, fetcher, fetcher.data, fetcher.resolver
+        self._option = option
 
-    @property
-    def data(self) -> StoredDataSet:
-        """The stored samples."""
-        return self._fetcher.data
+    def order(self, seed: int, subset: ArrayLike | None = None) -> Order:
+        """Return the order of all epochs of a run. `subset` is as `BrandSampler` takes it. Raises `UsageError`."""
+        order, chosen = self._whole(seed), as_subset(self.data, subset)
+        if chosen is not None and order.policy.no_part is not None:
+            raise UsageError(order.policy.no_part)
+        if order.policy.one_node and (node_by_launcher() or (0, 1))[1] > 1:
+            raise UsageError(BY_ONE_NODE)
+        return replace(order, subset=chosen)
+
+    def room(self, order: Order) -> int:
+        """Return about how many samples the data server can hold in addition to those of the shuffle buffer."""
+        options = self.resolver.options
+        share = self.resolver.client.server().share if options.attached else None
+        return choose_room(facts_of(self.data), order, share, options.memory)
+
+    def _whole(self, seed: int) -> Order:
+        """Return the order of all samples."""
+        facts, options = facts_of(self.data), self.resolver.options
+        if options.attached:
+            server = self.resolver.client.server()
+            nodes = Nodes(server.nodes, find_rank(None, None)[1], server.remote_share)
+            order = choose_order(facts, seed, self._option, server.share, options.memory, nodes)
+            if order.joins and server.nodes == 1 < (node_by_launcher() or (0, 1))[1]:
+                raise UsageError(_APART)
+            return order
+        job = self.resolver.job
+        nodes = Nodes() if job is None else Nodes(job.nodes, find_rank(None, None)[1], options.peer_memory)
+        return choose_order(facts, seed, self._option, None, options.memory, nodes)
 
     @property
     def client(self) -> Client:
         """The client of the data server. The first use decides which server that is."""
-        return self.way.client
-
-    def indices_of(self, subset: Subset) -> NDArray[np.int64]:
-        """Return the indices of the samples of a subset, ascending."""
-        return np.sort(self.data.indices(np.flatnonzero(subset.mask)))
+        return self.resolver.client
 
     def tag_of(self, order: Order) -> int:
         """Return the tag of an order's tickets. This data set knows it, and so do its copies in later workers."""
-        return self._fetcher.tag_of(order)
+        return self.fetcher.tag_of(order)
 
-    def knows(self, tag: int) -> bool:
+    def has_tag(self, tag: int) -> bool:
         """Return whether a sampler that draws from this data set has this tag. May ask the data server."""
         try:
-            self._fetcher.order_of(tag)
+            self.fetcher.order_of(tag)
         except UsageError:
             return False
         return True
 
-    def announce(
-        self,
-        order: Order,
-        announcement: Announcement,
-        *,
-        origin: str,
-    ) -> NDArray[np.int64] | None:
+    def announce(self, order: Order, announcement: Announcement, *, origin: str) -> NDArray[np.int64] | None:
         """Announce to the data server that a sampler is about to draw, so that it begins to read.
 
-        `origin` is the place of the program that makes the sampler (`brand.torch.job.origin`). If the announcement has
-        a `batch`, returns the positions of this rank, once all ranks have announced theirs; otherwise None. Raises
-        `ServerError`, `UsageError`.
+        `origin` is the place of the program that makes the sampler (`origin_here`). If the announcement has a `batch`,
+        returns the positions of this rank, once all ranks have announced theirs; otherwise None. Raises `ServerError`,
+        `UsageError`.
         """
         shared = announcement.replicas > 1 or announcement.processes not in (1, GOES_ON, UNTOLD)
-        turn = turn_of(order, origin) if shared else None
-        return self.client.begin(order, self.tag_of(order), announcement, turn)
+        number = order_number(order, origin) if shared else None
+        return self.client.begin(order, self.tag_of(order), announcement, number)
 
-    def come_to(self, tag: int, epoch: int) -> None:
+    def continue_with(self, tag: int, epoch: int) -> None:
         """Continue with the next epoch of the order with this tag. Raises `ServerError`, `UsageError`."""
-        self.client.begin(self._fetcher.order_of(tag), tag, Announcement(epoch, processes=GOES_ON))
+        self.client.begin(self.fetcher.order_of(tag), tag, Announcement(epoch, processes=GOES_ON))
 
     def joins(self, order: Order, epoch: int) -> Joins:
         """Return the positions at which a run with this order joined others in an epoch (`order="shared"`)."""
-        return self.client.joins(order, epoch) if order.joins and self.way.settled else Joins()
+        return self.client.joins(order, epoch) if order.joins and self.resolver.settled else Joins()
 
-    def learn_joins(self, order: Order, epoch: int, joins: Joins) -> None:
-        """Send the data server the joins of an epoch that a loader state has."""
-        self.client.learn_joins(order, epoch, joins)
 
-    def drawn(self, order: Order, epoch: int, position: int) -> NDArray[np.int32]:
-        """Return the places drawn before a position of an epoch, if the order is decided while jobs draw."""
-        return self.client.orders.drawn(order, epoch, position)
+_orders: dict[tuple[str, str], list[Order]] = {}
+"""Orders that this process has begun to draw with other ranks, by data set and origin of the sampler."""
 
-    def load_drawn(self, order: Order, epoch: int, places: NDArray[np.int32]) -> None:
-        """Send the data server the places that a state's run has drawn, if the order is decided while jobs draw."""
-        self.client.orders.load(order, epoch, places)
+
+def origin_here() -> str:
+    """Return the place of the program that calls this library, without folders, which differ between nodes."""
+    frames = traceback.walk_stack(inspect.currentframe())
+    return "|".join(
+        f"{Path(frame.f_code.co_filename).name}:{line}"
+        for frame, line in frames
+        if frame.f_globals.get("__name__", "").partition(".")[0] != "brand"
+    )
+
+
+def order_number(order: Order, origin: str) -> int:
+    """Return a number that identifies an order to other nodes, made from its sampler's origin and its number there.
+
+    One origin has several orders if a loop makes several samplers, or if a sampler loads states.
+    """
+    orders = _orders.setdefault((order.data_set, origin), [])
+    if order not in orders:
+        orders.append(order)
+    facts = f"{origin}|{orders.index(order)}"
+    return int.from_bytes(hashlib.blake2s(facts.encode(), digest_size=4).digest()) >> 1
+
+
+def as_subset(data: Catalogue, subset: Any) -> Subset | None:
+    """Return the places of `subset`: bools for all samples, shape (samples,), or indices, each once. None: all samples.
+
+    Deleted samples of a collection are in no subset, whatever a mask says of them. Raises `UsageError` if `subset` has
+    another form or no sample, `DeletedError` if an index is that of a deleted sample.
+    """
+    if subset is None:
+        drawn = data.drawn()
+        return None if drawn is None else Subset.of(drawn)
+    wanted, samples = np.asarray(subset), len(data)
+    if wanted.dtype == np.bool_:
+        if wanted.shape != (samples,):
+            raise UsageError(
+                f"subset= is a mask of shape {wanted.shape}; this data set has {counted(samples, 'sample')}"
+            )
+        wanted = np.flatnonzero(wanted)
+        wanted = wanted if data.deleted is None else np.setdiff1d(wanted, data.deleted, assume_unique=True)
+    elif wanted.size and (wanted.ndim != 1 or wanted.dtype.kind not in "iu"):
+        raise UsageError(
+            f"subset= is a {wanted.dtype} array of shape {wanted.shape}: give one bool a sample, or indices"
+        )
+    if not wanted.size:
+        raise UsageError("subset= has no sample")
+    outside = wanted[(wanted < 0) | (wanted >= samples)]
+    if len(outside):
+        raise UsageError(f"subset= has sample {outside[0]}; this data set has samples 0 to {samples - 1:,}")
+    mask = np.zeros(data.header.samples, np.bool_)
+    mask[data.places(wanted)] = True
+    if np.count_nonzero(mask) < len(wanted):
+        alike = np.sort(wanted)
+        twice = alike[1:][alike[1:] == alike[:-1]][0]
+        raise UsageError(f"subset= has sample {twice} twice; give each index once, or a mask as an array of bools")
+    return None if mask.all() else Subset.of(mask)

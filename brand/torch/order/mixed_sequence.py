@@ -2,12 +2,13 @@
 
 The sampler's epoch and position are a place in the mixture's endless sequence (`brand.orders.mixtures.mixed_order`). A
 ticket is that of the member's own order, so each member's data server prefetches as it does for any training.
+`MixtureMembers` finds the member of a ticket, and begins the epochs of members.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -17,16 +18,76 @@ from brand.errors import UsageError
 from brand.node.wire.drawing import Announcement
 from brand.node.wire.messages import GOES_ON
 from brand.orders.base.tickets import tickets_of
-from brand.orders.mixtures.mixed_order import MixedOrder, ranks_of_rounds
+from brand.orders.mixtures.mixed_order import MixedOrder, check_weights, ranks_of_rounds
+from brand.orders.order import Order
+from brand.reprs import Reprs
 from brand.torch.job.discovery import check_agreed
-from brand.torch.order.mixture_members import MixtureMembers
+from brand.torch.order.draw_port import DrawPort
 from brand.torch.order.sequence import AccessSequence
 
 MIXED_VERSION: Final = 3
 """The version of loader states of a mixture."""
 
 
-class MixedSequence(AccessSequence):
+ONE_NODE: Final = (
+    "a Mixture draws on one node: on several nodes, a data server would not know what its ranks draw. Train on one "
+    "node, or make one data set of all of them (docs/mixtures.md)"
+)
+
+
+class MixtureMembers(Reprs, shows="name _begun"):
+    """The members of one mixture, by number. `keys` are the data sets by which users name them. Can be pickled."""
+
+    def __init__(self, keys: Sequence[Hashable], ports: Sequence[DrawPort]) -> None:
+        self._keys, self.ports = tuple(keys), tuple(ports)
+        self.name = f"a mixture of {', '.join(port.name for port in self.ports)}"
+        self._member_of: dict[int, int] = {}
+        """Number of the member by tag."""
+        self._begun: dict[int, int] = {}
+        """The last epoch that this process has begun, by tag."""
+
+    def weights_of(self, weights: Mapping[Any, float]) -> tuple[float, ...]:
+        """Return the weights by number of the member. Raises `UsageError`."""
+        if not isinstance(weights, Mapping) or set(weights) != set(self._keys):
+            raise UsageError("weights are a dict with a number for each member of the Mixture, and for nothing else")
+        numbers = [weights[key] for key in self._keys]
+        try:
+            check_weights(numbers)
+        except ValueError as error:
+            raise UsageError(f"this is no Mixture: {error}") from None
+        return tuple(map(float, numbers))
+
+    def add_tags(self, tags: Sequence[int]) -> None:
+        """Store the tags by which a sampler draws from the members."""
+        self._member_of |= {tag: number for number, tag in enumerate(tags)}
+
+    def member_of(self, tag: int) -> int:
+        """Return the member that a ticket with this tag draws from. Raises `UsageError`."""
+        if tag not in self._member_of:  # the sampler was made, or loaded its state, after this worker started
+            found = [number for number, port in enumerate(self.ports) if port.has_tag(tag)]
+            if not found:
+                raise UsageError("this ticket comes from a BrandSampler of another Mixture; give both the same one")
+            self._member_of[tag] = found[0]
+        return self._member_of[tag]
+
+    def begin(self, tag: int, member: int, order: Order, announcement: Announcement, *, origin: str) -> None:
+        """Announce to a member that a sampler is about to draw from it; see `DrawPort.announce`."""
+        port = self.ports[member]
+        if port.resolver.nodes > 1:
+            raise UsageError(ONE_NODE)
+        port.announce(order, announcement, origin=origin)
+        self._begun[tag] = announcement.epoch
+
+    def continue_with(self, tag: int, epoch: int) -> int:
+        """Continue with an epoch of the member with this tag, if this process has not begun it. Returns the member."""
+        member = self.member_of(tag)
+        if epoch > self._begun.get(tag, -1):
+            self.ports[member].continue_with(tag, epoch)
+            self._begun[tag] = epoch
+        return member
+
+
+class MixedSequence(Reprs, AccessSequence, shows="_members.name seed samples"):
     """The sequence of a `Mixture`."""
 
     order: MixedOrder
@@ -36,11 +97,9 @@ class MixedSequence(AccessSequence):
         self._members, self.order, self._origin = members, order, origin
         self.seed = order.seed
         self._tags = [port.tag_of(each) for port, each in zip(members.ports, order.orders, strict=True)]
-        members.know(self._tags)
+        members.add_tags(self._tags)
         self._lock = threading.Lock()
-        """Held while positions are taken and while weights are set, because a loader takes positions in another
-        thread.
-        """
+        """Held while positions are taken and weights are set, because a loader takes positions in another thread."""
         self._taken = 0
         """The absolute position before which this process has taken all positions."""
 
@@ -51,12 +110,8 @@ class MixedSequence(AccessSequence):
         vars(self).update(state)
         self._lock = threading.Lock()
 
-    def __repr__(self) -> str:
-        return f"MixedSequence({self._members.name}, seed={self.seed}, weights {self.order.stretches[-1].weights})"
-
     @property
     def samples(self) -> int:
-        """Number of samples of an epoch, of all members together."""
         return self.order.samples
 
     def ints(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -104,18 +159,13 @@ class MixedSequence(AccessSequence):
                 )
 
     def to_json(self) -> dict[str, Any]:
-        """Return the orders of the members, and their weights."""
         return self.order.to_json()
 
     def facts_at(self, epoch: int, position: int) -> dict[str, Any]:  # noqa: ARG002 - the same at all positions
-        """Return the version."""
         return {"version": MIXED_VERSION}
 
     def loaded(self, state: Mapping[str, Any]) -> MixedSequence:
-        """Return a sequence of the same members, with the samples of an epoch, the seed and the weights of the state.
-
-        Raises `UsageError` if the state is not one of this mixture.
-        """
+        """Return a sequence of the same members with a state's samples, seed and weights. Raises `UsageError`."""
         if state["version"] != MIXED_VERSION or not state["shuffle"]:
             raise UsageError("the state is of a BrandDataset, and this sampler fetches from a Mixture")
         try:

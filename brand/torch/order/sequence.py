@@ -20,6 +20,7 @@ from brand.orders.base.joins import Joins
 from brand.orders.base.part import named
 from brand.orders.base.tickets import tickets
 from brand.orders.order import MAX_SEED, Order
+from brand.reprs import Reprs
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.torch.order.draw_port import DrawPort
 
@@ -45,16 +46,10 @@ class AccessSequence(ABC):
     def ints(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the tickets or indices at positions of an epoch, same shape. Raises `UsageError`."""
 
-    def dealt(
-        self,
-        epoch: int,  # noqa: ARG002 - a mixture deals in another way in each epoch
-        start: int,
-        rounds: range,
-        ranks: tuple[int, int],
-    ) -> NDArray[np.int64]:
+    def dealt(self, epoch: int, start: int, rounds: range, ranks: tuple[int, int]) -> NDArray[np.int64]:  # noqa: ARG002
         """Return the positions of a rank, (rank, number of ranks), in some of the rounds from position `start` on.
 
-        A round is one position for each rank.
+        A round is one position for each rank. A mixture divides the rounds of each epoch in another way.
         """
         rank, replicas = ranks
         return start + rank + np.arange(rounds.start, rounds.stop, dtype=np.int64) * replicas
@@ -81,17 +76,11 @@ class AccessSequence(ABC):
 
     @abstractmethod
     def loaded(self, state: Mapping[str, Any]) -> AccessSequence:
-        """Return the sequence of a state whose version, epoch, position and shuffle are valid.
-
-        Raises `UsageError` if the state is not one of this data set.
-        """
+        """Return the sequence of a state with valid numbers. Raises `UsageError` if it is not one of this data set."""
 
 
-class OfOneSet(AccessSequence):
-    """The sequence of a `BrandDataset`.
-
-    `seed` is that of the order, unless a state without an order has another one.
-    """
+class OfOneSet(Reprs, AccessSequence, shows="_port.name seed samples shuffle"):
+    """The sequence of a `BrandDataset`. `seed` is the order's, unless a state without an order has another."""
 
     order: Order
 
@@ -101,12 +90,8 @@ class OfOneSet(AccessSequence):
         self._indices: NDArray[np.int64] | None = None
         """Indices of the subset, once an epoch that is not shuffled has asked for them."""
 
-    def __repr__(self) -> str:
-        return f"OfOneSet({self._port.name!r}, seed={self.seed}, {self.samples:,} samples, shuffle={self.shuffle})"
-
     @property
     def samples(self) -> int:
-        """Number of samples of the subset."""
         return self.order.draws
 
     def ints(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -116,17 +101,11 @@ class OfOneSet(AccessSequence):
         if self.order.subset is None:
             return positions
         if self._indices is None:
-            self._indices = self._port.indices_of(self.order.subset)
+            self._indices = np.sort(self._port.data.indices(np.flatnonzero(self.order.subset.mask)))
         return self._indices[positions]
 
-    def begin(
-        self,
-        announcement: Announcement,
-        *,
-        goes_on: bool,  # noqa: ARG002 - each epoch begins anew
-    ) -> NDArray[np.int64] | None:
-        """Have the server begin to read. Direct reads need no server."""
-        if not self.shuffle:
+    def begin(self, announcement: Announcement, *, goes_on: bool) -> NDArray[np.int64] | None:  # noqa: ARG002
+        if not self.shuffle:  # direct reads need no server
             return None
         return self._port.announce(self.order, announcement, origin=self._origin)
 
@@ -144,7 +123,9 @@ class OfOneSet(AccessSequence):
         if self.order.grows:
             from brand.orders.joader.growing import pack_drawn  # a job of another order does without
 
-            drawn = self._port.drawn(self.order, epoch, position) if position else np.empty(0, np.int32)
+            drawn = np.empty(0, np.int32)
+            if position:
+                drawn = self._port.client.orders.drawn(self.order, epoch, position)
             return {"version": JOINED_VERSION, "drawn": pack_drawn(drawn, self.order.samples)}
         joins = self._port.joins(self.order, epoch)
         return {"version": JOINED_VERSION, "joins": joins.to_json(), "lap": joins.lap}
@@ -190,10 +171,7 @@ def whole(name: str, value: Any, most: int) -> int:
 
 
 def other_data_set(found: str, data: StoredDataSet, name: str) -> str:
-    """Return why a state of the data set with the id `found` is refused, and a remedy.
-
-    `name` is that of `data` to users.
-    """
+    """Return why a state of the data set `found` is refused, and a remedy. `name` is that of `data` to users."""
     version = data.version
     number = None if version is None else number_within(version.collection, found)
     if version is None or number is None:
@@ -208,18 +186,13 @@ def other_data_set(found: str, data: StoredDataSet, name: str) -> str:
 
 
 def _learn_facts(port: DrawPort, order: Order, state: Mapping[str, Any]) -> None:
-    """Send the data set the facts of a state about a job that shares reads.
-
-    Epoch and position of the state must be valid.
-
-    Raises `UsageError`.
-    """
+    """Send the data server the facts of a valid state about a job that shares reads. Raises `UsageError`."""
     epoch, position = int(state["epoch"]), int(state["position"])
     try:
         if order.joins:
             joins = Joins.from_json(state["joins"], state["lap"])
             joins.check_fits(order.samples, order.draws)
-            port.learn_joins(order, epoch, joins)
+            port.client.learn_joins(order, epoch, joins)
         elif order.grows and position < order.draws:
             from brand.orders.joader.growing import unpack_drawn
 
@@ -228,6 +201,6 @@ def _learn_facts(port: DrawPort, order: Order, state: Mapping[str, Any]) -> None
                 raise ValueError(f"{len(places):,} samples were fetched before position {position:,}")
             if order.subset is not None and not order.subset.mask[places].all():
                 raise ValueError("samples were fetched that are not in the subset")
-            port.load_drawn(order, epoch, places)
+            port.client.orders.load(order, epoch, places)
     except (KeyError, ValueError) as error:
         raise UsageError(f"this is no state of a BrandSampler: {error}") from None

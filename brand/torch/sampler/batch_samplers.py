@@ -11,69 +11,60 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from torch.utils.data import DistributedSampler
 
-from brand.errors import UsageError, counted
+from brand.errors import SchemaError, UsageError, counted
 from brand.orders.base.part import named
+from brand.orders.base.random import blocks
 from brand.orders.base.tickets import MAX_POSITIONS
 from brand.orders.batches.batching import BatchLimits, choose_window, samples_of
 from brand.orders.order import MAX_EPOCH, MAX_SEED, Order
+from brand.storage.dataset.catalogue import Catalogue
 from brand.torch.data.dataset import BrandDataset
 from brand.torch.data.drawable import Drawable, source_of
 from brand.torch.data.set_source import SetSource
-from brand.torch.job.origin import origin_here
 from brand.torch.job.ranks import find_rank
+from brand.torch.order.draw_port import origin_here
 from brand.torch.order.sequence import other_data_set, whole
-from brand.torch.sampler.dealing import torchdata_skips, wrapping_of
-from brand.torch.sampler.lengths import check_lengths, lengths_of
+from brand.torch.sampler.frameworks import torchdata_skips, wrapping_of
 from brand.torch.sampler.packed import PackedRows
 from brand.torch.sampler.planned import VERSION, PlannedBatches, PlannedSequence
-from brand.torch.sampler.positions import Dealing, States, rounds
-from brand.torch.sampler.upcoming import Upcoming
+from brand.torch.sampler.positions import Dealing, IterationStart, States, Upcoming, rounds
 
-_FIELDS: Final = {
-    "batch_size": "size",
-    "batch_length": "most",
-    "tokens_per_row": "row",
-    "rows_per_batch": "rows",
-    "lengths": "lengths",
-}
+_SIZES: Final = {"batch_size": "size", "batch_length": "most", "tokens_per_row": "row", "rows_per_batch": "rows"}
 """Parameters -> fields of `BatchLimits`."""
 
 
-class PlannedBatchSampler(DistributedSampler[list[int]]):
-    """Base class of the samplers that plan batches before any sample is read.
+class PlanOptions(NamedTuple):
+    """Options that both batch samplers have, as users give them."""
 
-    Args:
-        dataset, length, seed, num_replicas, rank, drop_last, subset, window: As users give them.
-        limits: The limits of a batch: parameters of the two samplers and their values.
-    """
+    seed: int
+    num_replicas: int | None
+    rank: int | None
+    drop_last: bool
+    subset: ArrayLike | None
+    window: int | None
+
+
+class PlannedBatchSampler(DistributedSampler[list[int]]):
+    """Base class of the samplers that plan batches before any sample is read. `limits` are their own parameters."""
 
     dataset: BrandDataset
     shuffle = True
     """Frameworks read this attribute of a sampler. The order of batches is always random."""
 
     def __init__(
-        self,
-        dataset: BrandDataset,
-        length: ArrayLike | str | None,
-        limits: Mapping[str, Any],
-        *,
-        seed: int,
-        num_replicas: int | None,
-        rank: int | None,
-        drop_last: bool,
-        subset: ArrayLike | None,
-        window: int | None,
+        self, dataset: BrandDataset, length: ArrayLike | str | None, limits: Mapping[str, Any], options: PlanOptions
     ) -> None:
         # DistributedSampler's own __init__ is left out: it needs a process group, and fixes the ranks too early.
         source = source_of(dataset) if isinstance(dataset, Drawable) else None
         if not isinstance(source, SetSource):
             raise UsageError(f"{type(self).__name__} fetches from a BrandDataset, not from a {type(dataset).__name__}")
+        window = options.window
         for name, value in {**limits, "window": window}.items():
             optional = name in ("batch_size", "batch_length", "window")
             if (value is None and optional) or name == "batch_length":  # `BatchLimits` checks it
@@ -81,16 +72,15 @@ class PlannedBatchSampler(DistributedSampler[list[int]]):
             if not whole(name, value, MAX_POSITIONS):
                 raise UsageError(f"{name}={value}: at least 1 is needed")
         self._source = source
-        self.dataset, self.drop_last = dataset, drop_last
-        self.num_replicas, self.rank = num_replicas, rank  # type: ignore[assignment]
-        order = source.ordering.order(whole("seed", seed, MAX_SEED), subset)
+        self.dataset, self.drop_last = dataset, options.drop_last
+        self.num_replicas, self.rank = options.num_replicas, options.rank  # type: ignore[assignment]
+        order = source.port.order(whole("seed", options.seed, MAX_SEED), options.subset)
         if order.shares:
             raise UsageError("with order='shared' the order is decided while jobs fetch; batches are planned before")
         lengths = lengths_of(source.data, length)
         self._check_length(length, lengths)
         digest = hashlib.blake2s(lengths.tobytes(), digest_size=16).hexdigest()
-        sizes: dict[str, Any] = dict.fromkeys(("size", "most", "row", "rows"))
-        sizes |= {_FIELDS[name]: value for name, value in limits.items()}
+        sizes: dict[str, Any] = {field: limits.get(name) for name, field in _SIZES.items()}
         try:
             chosen = BatchLimits(window or 1, digest, **sizes)
         except ValueError as error:
@@ -98,7 +88,7 @@ class PlannedBatchSampler(DistributedSampler[list[int]]):
         drawn = None if order.subset is None else order.subset.mask
         check_lengths(source.data, lengths, drawn, chosen.longest)
         mean = float((lengths if drawn is None else lengths[drawn]).mean())
-        room = source.ordering.room(order) if window is None else window
+        room = source.port.room(order) if window is None else window
         samples = samples_of(mean, **sizes) if window is None else float(window)
         best = choose_window(room, order.draws, samples, size=sizes["size"], pack=sizes["row"] is not None)
         self._sequence = PlannedSequence(source.port, order, replace(chosen, window=best), lengths, origin_here())
@@ -152,11 +142,11 @@ class PlannedBatchSampler(DistributedSampler[list[int]]):
         Raises `UsageError` if a state of a later epoch was loaded, because going back would train samples again. If a
         state of an earlier epoch was loaded, the log says how many batches of that epoch are left out.
         """
-        epoch = whole("epoch", epoch, MAX_EPOCH)
-        batches_of = self._sequence.batches_of
-        self._upcoming.set_epoch(
-            epoch, lambda loaded: counted(len(batches_of(loaded.epoch)) - loaded.at, "batch", "batches")
-        )
+
+        def rest(loaded: IterationStart) -> str:
+            return counted(len(self._sequence.batches_of(loaded.epoch)) - loaded.at, "batch", "batches")
+
+        self._upcoming.set_epoch(whole("epoch", epoch, MAX_EPOCH), rest)
 
     def padding(self, epoch: int) -> float:
         """Return the fraction of an epoch's batches that is padding: 0 if all samples of each batch have one length."""
@@ -217,10 +207,7 @@ class PlannedBatchSampler(DistributedSampler[list[int]]):
         return find_rank(self.rank, self.num_replicas)
 
     def _deal(self) -> Dealing[PlannedSequence]:
-        """Settle the ranks of an iteration that begins.
-
-        Raises `UsageError` if a framework divides these batches, or if nodes would have to draw them together.
-        """
+        """Settle the ranks. Raises `UsageError` if a framework divides the batches, or if several nodes draw them."""
         if torchdata_skips() and wrapping_of(self) is None:
             raise UsageError(
                 f"batches are skipped, to resume a run: a {type(self).__name__} goes on from its state: load_state_dict"
@@ -230,7 +217,7 @@ class PlannedBatchSampler(DistributedSampler[list[int]]):
                 f"Accelerate shards the batches of a loader that it has prepared, and a {type(self).__name__} gives "
                 "each rank its own: leave out accelerator.prepare(loader)"
             )
-        if self._source.port.way.nodes > 1:
+        if self._source.port.resolver.nodes > 1:
             raise UsageError(
                 "data servers send each other the samples that ranks will fetch, and they cannot foresee planned "
                 "batches: train on one node, or fetch with a BrandSampler"
@@ -281,17 +268,8 @@ class LengthBatchSampler(PlannedBatchSampler):
     ) -> None:
         if batch_size is None and batch_length is None:
             raise UsageError("give the limit of a batch: batch_size=, batch_length= or both")
-        super().__init__(
-            dataset,
-            length,
-            {"batch_size": batch_size, "batch_length": batch_length},
-            seed=seed,
-            num_replicas=num_replicas,
-            rank=rank,
-            drop_last=drop_last,
-            subset=subset,
-            window=window,
-        )
+        options = PlanOptions(seed, num_replicas, rank, drop_last, subset, window)
+        super().__init__(dataset, length, {"batch_size": batch_size, "batch_length": batch_length}, options)
 
 
 class PackedBatchSampler(PlannedBatchSampler):
@@ -328,17 +306,8 @@ class PackedBatchSampler(PlannedBatchSampler):
         subset: ArrayLike | None = None,
         window: int | None = None,
     ) -> None:
-        super().__init__(
-            dataset,
-            length,
-            {"tokens_per_row": tokens_per_row, "rows_per_batch": rows_per_batch},
-            seed=seed,
-            num_replicas=num_replicas,
-            rank=rank,
-            drop_last=drop_last,
-            subset=subset,
-            window=window,
-        )
+        limits = {"tokens_per_row": tokens_per_row, "rows_per_batch": rows_per_batch}
+        super().__init__(dataset, length, limits, PlanOptions(seed, num_replicas, rank, drop_last, subset, window))
         self._rows = tokens_per_row, rows_per_batch
 
     def _check_length(self, length: Any, lengths: NDArray[Any]) -> None:
@@ -357,5 +326,67 @@ def mean_samples(plan: PlannedBatchSampler) -> int:
 
 def _named(limits: BatchLimits) -> str:
     """Return limits as parameters and their values."""
-    values = limits.to_json()
-    return ", ".join(f"{name}={values[key]}" for name, key in _FIELDS.items() if values.get(key))
+    values, fields = limits.to_json(), _SIZES | {"lengths": "lengths"}
+    return ", ".join(f"{name}={values[key]}" for name, key in fields.items() if values.get(key))
+
+
+_CURE: Final = (
+    "Give an `int` or `float` field, an array of all lengths by index, or None for the bytes of each sample; "
+    "`brand.pack` stores a length beside its samples as an `int` field"
+)
+
+
+def lengths_of(data: Catalogue, length: ArrayLike | str | None) -> NDArray[Any]:
+    """Return the length of the sample at each place, shape (`header.samples`,), int64 or float64. Reads no chunk.
+
+    `length` is the name of an `int` or `float` field, or an array of the lengths of all samples by index. None: the
+    bytes of each sample, all fields together and not compressed, from the index. Places of a collection from which
+    nothing is drawn have the length -1. Raises `SchemaError`, `UsageError`.
+    """
+    samples, places = len(data), data.header.samples
+    if length is None:
+        return np.concatenate(
+            [data.rows(part.start, part.stop)["raw_size"].astype(np.int64) for part in blocks(places)]
+        )
+    if isinstance(length, str):
+        try:
+            values = data.column(length)
+        except SchemaError as error:
+            raise SchemaError(f"length={length!r}: {error}. {_CURE}") from None
+    else:
+        values = np.asarray(length)
+        if values.shape != (samples,) or values.dtype.kind not in "iuf":
+            raise UsageError(
+                f"length= is a {values.dtype} array of shape {values.shape}; this data set has "
+                f"{counted(samples, 'sample')}. {_CURE}"
+            )
+    by_place = np.full(places, -1, np.int64 if values.dtype.kind in "iu" else np.float64)
+    present = data.present()
+    for part in blocks(len(present)):
+        indices = present[part]
+        by_place[data.places(indices)] = values[indices]
+    return by_place
+
+
+def check_lengths(data: Catalogue, lengths: NDArray[Any], drawn: NDArray[np.bool_] | None, most: float | None) -> None:
+    """Raise `UsageError` if a drawn sample has no length, or one above `most`. Lengths and `drawn` are by place."""
+    wrong = ~(lengths >= 0) | np.isinf(lengths)
+    if most is not None:
+        wrong |= lengths > most
+    if drawn is not None:
+        wrong &= drawn
+    if not wrong.any():
+        return
+    places = np.flatnonzero(wrong)
+    indices = np.sort(data.indices(places[:1000]))
+    length = lengths[data.places(indices[:1])][0]
+    others = f", and {counted(len(places) - 1, 'other sample')} like it" if len(places) > 1 else ""
+    if most is not None and length > most:
+        raise UsageError(
+            f"sample {indices[0]} has length {length}, and a batch holds {most:g}{others}: give a larger batch, or "
+            f"leave such samples out with subset=, for example subset=lengths <= {most:g}"
+        )
+    raise UsageError(
+        f"sample {indices[0]} has length {length}, which is none{others}: leave it out with subset=, for example "
+        "subset=lengths >= 0"
+    )

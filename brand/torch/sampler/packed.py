@@ -1,6 +1,4 @@
-"""How do documents become tensors of packed rows? `PackedRows` is a `collate_fn` for batches of a
-`PackedBatchSampler`.
-"""
+"""How do documents become tensors of packed rows? With the `collate_fn` of a `PackedBatchSampler`, `PackedRows`."""
 
 from __future__ import annotations
 
@@ -12,6 +10,7 @@ import torch
 
 from brand.errors import SchemaError, UsageError, counted
 from brand.orders.batches.batching import laid_out
+from brand.reprs import Reprs
 from brand.torch.fetch.fetched import Column, Columns
 
 if TYPE_CHECKING:
@@ -21,7 +20,7 @@ IGNORED: Final = -100
 """The label of tokens that are not to be predicted. PyTorch's `cross_entropy` ignores it."""
 
 
-class PackedRows:
+class PackedRows(Reprs, shows="_field _row _rows"):
     """Makes a dict of int64 tensors of a list of samples. Can be pickled. All but `index` have shape (rows, row).
 
     `input_ids`: tokens, followed by `pad` in the rest of a row. `position_ids`: count from 0 in each document, again
@@ -43,9 +42,6 @@ class PackedRows:
         self._index: int | str | None = "index"
         if names is not None:
             self._index = names.index("index") if "index" in names else None
-
-    def __repr__(self) -> str:
-        return f"PackedRows({self._field!r}, {self._rows} rows of {self._row})"
 
     def __call__(self, samples: Sequence[Any]) -> dict[str, torch.Tensor]:
         """Return the tensors of one batch. Its samples must be in the order of the plan."""
@@ -91,11 +87,6 @@ class PackedRows:
         labels[starts] = IGNORED
         for begin, size in zip(rest.tolist(), (row - used[padded]).tolist(), strict=True):
             labels[begin : begin + size] = IGNORED
-        values = {
-            "input_ids": input_ids,
-            "position_ids": position_ids,
-            "document_ids": document_ids,
-            "labels": labels,
-        }
+        values = {"input_ids": input_ids, "position_ids": position_ids, "document_ids": document_ids, "labels": labels}
         made = {name: torch.from_numpy(flat).view(self._rows, row) for name, flat in values.items()}
         return made if index is None else made | {"index": torch.as_tensor(np.asarray(index, np.int64).copy())}

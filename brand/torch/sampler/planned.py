@@ -6,7 +6,7 @@ get equally many, and any other number of ranks can continue from the number of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Final
 
 import numpy as np
@@ -18,9 +18,9 @@ from brand.node.wire.messages import UNTOLD
 from brand.orders.base.tickets import tickets
 from brand.orders.batches.batching import BatchLimits, PositionBatches
 from brand.orders.order import Order
+from brand.reprs import Reprs
 from brand.torch.order.draw_port import DrawPort
-from brand.torch.sampler.positions import Dealing, States, rounds
-from brand.torch.sampler.upcoming import Upcoming
+from brand.torch.sampler.positions import Dealing, SamplerIteration, rounds
 
 VERSION: Final = 1
 """Version of loader states."""
@@ -28,7 +28,7 @@ _AHEAD: Final = 64
 """Batches whose ints are made together."""
 
 
-class EpochBatches:
+class EpochBatches(Reprs, shows="epoch mean_samples"):
     """The batches of one epoch, and their lengths."""
 
     def __init__(self, limits: BatchLimits, lengths: NDArray[Any], seed: int, epoch: int) -> None:
@@ -37,9 +37,6 @@ class EpochBatches:
         self._lengths = self.batches.sums(lengths)
         self._taken_up = limits.taken_up(self.batches, lengths)
         self._longest = lengths.max()
-
-    def __repr__(self) -> str:
-        return f"EpochBatches(epoch {self.epoch}, {len(self.batches):,} batches, padding {self.padding():.3f})"
 
     def __len__(self) -> int:
         return len(self.batches)
@@ -67,7 +64,7 @@ class EpochBatches:
         }
 
 
-class PlannedSequence:
+class PlannedSequence(Reprs, shows="_port.name limits _planned"):
     """The batches of all epochs: an order of samples, limits of batches, and `lengths` of samples by place."""
 
     def __init__(self, port: DrawPort, order: Order, limits: BatchLimits, lengths: NDArray[Any], origin: str) -> None:
@@ -76,11 +73,7 @@ class PlannedSequence:
         self._planned: EpochBatches | None = None
         """The batches that were planned last."""
 
-    def __repr__(self) -> str:
-        return f"PlannedSequence({self._port.name!r}, {self.limits!r}, planned last {self._planned!r})"
-
     def replaced(self, order: Order, limits: BatchLimits) -> PlannedSequence:
-        """Return the sequence of the same samples with another order and other limits."""
         return PlannedSequence(self._port, order, limits, self._lengths, self._origin)
 
     def batches_of(self, epoch: int) -> EpochBatches:
@@ -91,14 +84,10 @@ class PlannedSequence:
         return self._planned
 
     def tickets(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the tickets for positions of an epoch, same shape."""
         return tickets(self._tag, epoch, positions)
 
     def begin(self, epoch: int, position: int) -> None:
-        """Announce to the server that positions from this one on are about to be drawn.
-
-        All ranks share them, in a way that no server can predict.
-        """
+        """Announce to the server that all ranks draw positions from this one on, as no server can predict."""
         self._port.announce(self.order, Announcement(epoch, position, processes=UNTOLD), origin=self._origin)
 
     def state_at(self, epoch: int, batch: int) -> dict[str, Any]:
@@ -107,87 +96,30 @@ class PlannedSequence:
         return {"version": VERSION, "epoch": epoch, "batch": batch, **facts}
 
 
-class PlannedBatches(Iterator[list[int]]):
-    """The batches of one iteration, each a list of tickets. Like `Positions`, it has no epoch until it begins.
+class PlannedBatches(SamplerIteration[PlannedSequence], Iterator[list[int]]):
+    """The batches of one iteration, each a list of tickets."""
 
-    Args: as for `Positions`.
-    """
-
-    def __init__(
-        self,
-        upcoming: Upcoming[PlannedBatches],
-        deal: Callable[[], Dealing[PlannedSequence]],
-        states: States,
-    ) -> None:
-        self._upcoming, self._deal, self._states = upcoming, deal, states
-        self._begin_anew()
-
-    def _begin_anew(self) -> None:
+    def _reset(self) -> None:
+        super()._reset()
+        self.epoch: int | None = None
         self._of: EpochBatches | None = None
         self._coming: list[list[int]] = []
         """The next batches, in reverse order."""
-        self._made = 0
-        self.yielded = self.start = self.count = 0
-        """Number of batches of this rank that were yielded, number of the first batch, and how many batches this
-        rank gets.
-        """
-        self._dealing: Dealing[PlannedSequence] | None = None
 
-    def __repr__(self) -> str:
-        if self._of is None:
-            return "PlannedBatches(not begun)"
-        return f"PlannedBatches({self._of!r}, {self.yielded:,} of {self.count:,} yielded)"
-
-    @property
-    def begun(self) -> bool:
-        """Whether the iteration has begun."""
-        return self._of is not None
-
-    @property
-    def epoch(self) -> int | None:
-        """The epoch, once it has begun."""
-        return None if self._of is None else self._of.epoch
+    def _announce(self, dealing: Dealing[PlannedSequence], epoch: int, start: int) -> None:
+        of = dealing.sequence.batches_of(epoch)
+        self.start, self.count = start, rounds(len(of) - start, dealing.replicas, drop_last=dealing.drop_last)
+        if self.count:
+            dealing.sequence.begin(epoch, of.batches.first_from(start))
+        self.epoch, self._of = epoch, of
 
     @property
     def size(self) -> int:
-        """Samples of a batch, approximately."""
         return 1 if self._of is None else self._of.mean_samples
-
-    def begin(self) -> None:
-        """Settle epoch, first batch and ranks, as late as possible, and announce them to the server.
-
-        A second call does nothing. If the call fails, the iteration has not begun: the next iteration is the same
-        epoch.
-        """
-        if self._of is not None:
-            return
-        dealing = self._deal()
-        epoch, self.start = self._upcoming.place()
-        of = dealing.sequence.batches_of(epoch)
-        self.count = rounds(len(of) - self.start, dealing.replicas, drop_last=dealing.drop_last)
-        if self.count:
-            dealing.sequence.begin(epoch, of.batches.first_from(self.start))
-        self._of, self._dealing = of, dealing
-        self._upcoming.begin(self)
-
-    @property
-    def ranks(self) -> tuple[int, int]:
-        """Rank and number of ranks, once it has begun."""
-        return self._begun_dealing.ranks
 
     @property
     def seed(self) -> int:
-        """The seed of the order, once it has begun."""
         return self._begun_dealing.sequence.order.seed
-
-    @property
-    def _begun_dealing(self) -> Dealing[PlannedSequence]:
-        assert self._dealing is not None
-        return self._dealing
-
-    def go_on(self) -> None:
-        """Raise `UsageError` if another iteration of the sampler was requested meanwhile."""
-        self._upcoming.go_on(self)
 
     def __next__(self) -> list[int]:
         if not self._coming:
@@ -200,10 +132,7 @@ class PlannedBatches(Iterator[list[int]]):
         return self._coming.pop()
 
     def take(self, count: int) -> tuple[NDArray[np.int64], list[int]]:
-        """Return the ints of the next `count` batches, and the number of ints of each batch.
-
-        `BrandLoader` calls this in place of `next`.
-        """
+        """Return the ints of the next `count` batches, and the number of ints of each, for a `BrandLoader`."""
         ints, sizes = self._make(count)
         self.yielded += len(sizes)
         return ints, sizes.tolist()
@@ -217,10 +146,7 @@ class PlannedBatches(Iterator[list[int]]):
         return self._begun_dealing.sequence.tickets(self._of.epoch, positions), sizes
 
     def _numbers(self, first: int, end: int) -> NDArray[np.int64]:
-        """Return the numbers of some batches of this rank.
-
-        Past the end, batches from the beginning are repeated, to fill a round.
-        """
+        """Return the numbers of some batches of this rank. Past the end, the first batches fill the round."""
         assert self._of is not None
         rank, replicas = self.ranks
         numbers = self.start + rank + np.arange(first, end, dtype=np.int64) * replicas
@@ -248,8 +174,3 @@ class PlannedBatches(Iterator[list[int]]):
         ended = trained == self.count or number >= len(self._of)
         epoch = self._of.epoch
         return self._begun_dealing.sequence.state_at(*((epoch + 1, 0) if ended else (epoch, number)))
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a loader state."""
-        self._states.load(state)
-        self._begin_anew()

@@ -1,11 +1,15 @@
-"""One iteration of a `BrandSampler`: the ints of this rank, and the loader state.
+"""One iteration of a `BrandSampler`: where it begins, the ints of this rank, and the loader state.
 
 An iteration begins when its first int is taken. Until then it has no epoch, because PyTorch makes iterators that it
-never uses, and frameworks set the epoch after they have made an iterator.
+never uses, and frameworks set the epoch after they have made an iterator. It begins at the epoch after the present
+iteration's, at the epoch that `set_epoch` named, or at the place of a loaded state. A `BrandSampler` counts places in
+an epoch as positions, a batch sampler counts batches. Both have one `Upcoming`, which owns the place and knows the
+iteration that began last.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
@@ -15,11 +19,109 @@ from numpy.typing import NDArray
 
 from brand.errors import UsageError
 from brand.node.wire.drawing import Announcement
-from brand.torch.order.sequence import AccessSequence
-from brand.torch.sampler.upcoming import Upcoming
+from brand.orders.order import MAX_EPOCH
+from brand.reprs import Reprs
+from brand.torch.order.sequence import AccessSequence, whole
 
 _BLOCK: Final = 1 << 14
 _Sequence = TypeVar("_Sequence")
+_Iteration = TypeVar("_Iteration", bound="SamplerIteration[Any]")
+
+log = logging.getLogger("brand")
+
+
+@dataclass(frozen=True, slots=True)
+class IterationStart:
+    """Epoch and place at which an iteration begins."""
+
+    epoch: int
+    at: int = 0
+    """The global position, or the number of the batch."""
+    loaded: bool = False
+    """Whether they are those of a loaded state."""
+
+
+class Upcoming(Generic[_Iteration]):
+    """The place at which the next iteration begins, and the present iteration.
+
+    Args:
+        epochs_hint, turns_hint: Sentences that follow the refusal to go back to an earlier epoch, and the refusal to
+            continue an iteration after another one was set.
+    """
+
+    def __init__(self, *, epochs_hint: str = "", turns_hint: str = "") -> None:
+        self.beginning: IterationStart | None = IterationStart(0)
+        """The start of the next iteration; None if it is the epoch after the present one."""
+        self.present: _Iteration | None = None
+        """The iteration that began last."""
+        self._epochs_hint, self._turns_hint = epochs_hint, turns_hint
+
+    def __repr__(self) -> str:
+        coming = "" if self.beginning is None else f", next epoch {self.beginning.epoch} from {self.beginning.at:,}"
+        return f"{self.present!r}{coming}"
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the next iteration will be, or the epoch of the present iteration."""
+        return self._epoch_of_present() if self.beginning is None else self.beginning.epoch
+
+    def place(self) -> tuple[int, int]:
+        """Return the epoch and place at which the next iteration begins. Raises `UsageError` if no epoch is left."""
+        if self.beginning is not None:
+            return self.beginning.epoch, self.beginning.at
+        return whole("epoch", self._epoch_of_present() + 1, MAX_EPOCH), 0
+
+    def set_epoch(self, epoch: int, rest: Callable[[IterationStart], str]) -> None:
+        """Begin the next iteration with this epoch, from its beginning or from the place of its loaded state.
+
+        `rest` names the remainder of an epoch from a place on, for the log. Raises `UsageError` if a state of a later
+        epoch was loaded.
+        """
+        coming = self.beginning
+        if coming is not None and coming.loaded:
+            if epoch == coming.epoch:
+                return
+            if epoch < coming.epoch:
+                raise UsageError(
+                    f"a state of epoch {coming.epoch} was loaded, and set_epoch({epoch}) would go back: begin the loop "
+                    f"over epochs with {coming.epoch} (`state['epoch']`){self._epochs_hint}"
+                )
+            if coming.at:
+                said = "set_epoch(%d) leaves out the last %s of epoch %d, inside which the loaded state is"
+                log.warning(said, epoch, rest(coming), coming.epoch)
+        self.beginning = IterationStart(epoch)
+
+    def load(self, epoch: int, at: int, *, present: _Iteration | None = None) -> None:
+        """Begin the next iteration at the place of a loaded state. `present`: an iteration that the state has ended."""
+        self.beginning, self.present = IterationStart(epoch, at, loaded=True), present
+
+    def begin(self, iteration: _Iteration) -> None:
+        """Make an iteration the present one, whose first element is about to be taken."""
+        self.beginning, self.present = None, iteration
+
+    def replaces(self, iteration: _Iteration, *, ended: bool) -> bool:
+        """Return whether the next iteration is set and differs from this one, or follows it because it has `ended`."""
+        coming = self.beginning
+        return coming is not None and (coming.loaded or coming.epoch != iteration.epoch or ended)
+
+    def go_on(self, iteration: _Iteration) -> None:
+        """Continue an iteration. Raises `UsageError` if `set_epoch` or a loaded state has requested another one.
+
+        Otherwise the caller would believe that it gets another epoch.
+        """
+        coming = self.beginning
+        if coming is not None and self.replaces(iteration, ended=False):
+            said = "a state was loaded" if coming.loaded else f"set_epoch({coming.epoch}) was called"
+            raise UsageError(
+                f"{said} while an iteration of epoch {iteration.epoch} was under way, and that iteration went on: "
+                f"begin a new one (`iter(loader)`) after it{self._turns_hint}"
+            )
+        self.beginning = None
+
+    def _epoch_of_present(self) -> int:
+        assert self.present is not None, "without an iteration, the next one is set"
+        assert self.present.epoch is not None, "the present iteration has begun"
+        return self.present.epoch
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +139,6 @@ class Dealing(Generic[_Sequence]):
 
     @property
     def ranks(self) -> tuple[int, int]:
-        """Rank and number of ranks."""
         return self.rank, self.replicas
 
 
@@ -49,36 +150,88 @@ class States:
     load: Callable[[dict[str, Any]], None]
 
 
-class Positions(Iterator[int]):
-    """One iteration.
+class SamplerIteration(Reprs, Generic[_Sequence], shows="epoch yielded count"):
+    """One iteration of a sampler.
 
     It has its own state, for torchdata's `StatefulDataLoader`, which asks a sampler's iterator for it.
 
     Args:
-        samples: Samples of a whole epoch, for all ranks.
-        upcoming: Epoch and position at which the iteration begins.
+        upcoming: Epoch and place at which the iteration begins.
         deal: Settles the ranks. Called when the iteration begins. Raises `UsageError`.
         states: Functions for the state of the sampler.
     """
 
-    def __init__(
-        self,
-        samples: int,
-        upcoming: Upcoming[Positions],
-        deal: Callable[[], Dealing[AccessSequence]],
-        states: States,
-    ) -> None:
-        self._samples, self._upcoming, self._deal, self._states = samples, upcoming, deal, states
-        self._begin_anew()
+    epoch: int | None
+    """The epoch, once it has begun."""
 
-    def _begin_anew(self) -> None:
-        self._dealing: Dealing[AccessSequence] | None = None
-        """The division of positions; None if the iteration has not begun."""
+    def __init__(self, upcoming: Upcoming[Any], deal: Callable[[], Dealing[_Sequence]], states: States) -> None:
+        self._upcoming, self._deal, self._states = upcoming, deal, states
+        self._reset()
+
+    def _reset(self) -> None:
+        self._dealing: Dealing[_Sequence] | None = None
+        """The division of positions or batches; None if the iteration has not begun."""
+        self._made = self.yielded = self.start = self.count = 0
+        """Positions or batches of this rank that were made and that were yielded, the first one of all ranks, and how
+        many this rank gets.
+        """
+
+    def begin(self) -> None:
+        """Settle epoch, place and ranks, as late as possible, and announce them to the server.
+
+        A second call does nothing. If the call fails, the iteration has not begun: the next iteration is the same
+        epoch.
+        """
+        if self._dealing is None:
+            dealing = self._deal()
+            self._announce(dealing, *self._upcoming.place())
+            self._dealing = dealing
+            self._upcoming.begin(self)
+
+    def _announce(self, dealing: Dealing[_Sequence], epoch: int, start: int) -> None:
+        """Begin with this place of an epoch, and announce it to the server."""
+        raise NotImplementedError
+
+    @property
+    def begun(self) -> bool:
+        return self._dealing is not None
+
+    @property
+    def ranks(self) -> tuple[int, int]:
+        return self._begun_dealing.ranks
+
+    @property
+    def _begun_dealing(self) -> Dealing[_Sequence]:
+        assert self._dealing is not None
+        return self._dealing
+
+    def go_on(self) -> None:
+        """Raise `UsageError` if another iteration of the sampler was requested meanwhile."""
+        self._upcoming.go_on(self)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a state of an iteration."""
+        self._states.load(state)
+        self._reset()
+
+
+class Positions(SamplerIteration[AccessSequence], Iterator[int]):
+    """One iteration of a `BrandSampler`. `samples`: samples of a whole epoch, for all ranks."""
+
+    epoch: int
+
+    def __init__(
+        self, samples: int, upcoming: Upcoming[Positions], deal: Callable[[], Dealing[AccessSequence]], states: States
+    ) -> None:
+        super().__init__(upcoming, deal, states)
+        self._samples = samples
+
+    def _reset(self) -> None:
+        super()._reset()
         self._ints: list[int] = []
         """The rest of the present block, in reverse order."""
-        self._made = self.yielded = 0
-        self.epoch = self.start = self.count = self.most = 0
-        """Epoch, first position, number of ints, and how many of them this process takes if Accelerate divides them."""
+        self.epoch = self.most = 0
+        """Epoch, and how many of the ints this process takes if Accelerate divides them."""
         self._mine: NDArray[np.int64] | None = None
         """The positions of this rank, with `locality`; otherwise None."""
 
@@ -87,46 +240,20 @@ class Positions(Iterator[int]):
             return "Positions(not begun)"
         return f"Positions(epoch {self.epoch} from {self.start:,}, {self.yielded:,} of {self.most:,} yielded)"
 
-    def begin(self) -> None:
-        """Settle epoch, position and ranks, as late as possible, and announce them to the server.
-
-        A second call does nothing. If the call fails, the iteration has not begun: the next iteration is the same
-        epoch.
-        """
-        if self._dealing is not None:
-            return
-        dealing = self._deal()
-        self.epoch, self.start = self._upcoming.place()
-        self.count = rounds(self._samples - self.start, dealing.replicas, drop_last=dealing.drop_last)
+    def _announce(self, dealing: Dealing[AccessSequence], epoch: int, start: int) -> None:
+        self.epoch, self.start = epoch, start
+        self.count = rounds(self._samples - start, dealing.replicas, drop_last=dealing.drop_last)
         self.most = -(-self.count // dealing.dealt)
         if self.count:
             last = self._upcoming.present
-            goes_on = last is not None and last.ended and (self.epoch, self.start) == (last.epoch + 1, 0)
-            announcement = Announcement(self.epoch, self.start, *dealing.ranks, dealing.batch, dealing.dealt)
+            goes_on = last is not None and last.ended and (epoch, start) == (last.epoch + 1, 0)
+            announcement = Announcement(epoch, start, *dealing.ranks, dealing.batch, dealing.dealt)
             mine = dealing.sequence.begin(announcement, goes_on=goes_on)
             self._mine = None if mine is None else self._with_tail(mine, dealing)
-        self._dealing = dealing
-        self._upcoming.begin(self)
-
-    @property
-    def begun(self) -> bool:
-        """Whether the iteration has begun."""
-        return self._dealing is not None
 
     @property
     def ended(self) -> bool:
-        """Whether the iteration has begun, and has yielded all of its epoch."""
         return self.begun and self.yielded >= self.count
-
-    @property
-    def ranks(self) -> tuple[int, int]:
-        """Rank and number of ranks, once it has begun."""
-        assert self._dealing is not None
-        return self._dealing.ranks
-
-    def go_on(self) -> None:
-        """Raise `UsageError` if another iteration of the sampler was requested meanwhile."""
-        self._upcoming.go_on(self)
 
     def replaced(self, *, ended: bool) -> bool:
         """Return whether the sampler's next iteration is set and differs from this one; see `Upcoming.replaces`."""
@@ -152,9 +279,9 @@ class Positions(Iterator[int]):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of this iteration after all ints that it has yielded; at its end, nothing is left."""
-        if self._dealing is None:
+        if not self.begun:
             return self._states.state_dict()
-        return self._dealing.sequence.state_at(self.epoch, self._position)
+        return self._begun_dealing.sequence.state_at(self.epoch, self._position)
 
     def state_after(self, samples: int | None) -> dict[str, Any]:
         """Return the loader state after `samples` samples of this process. None: after all samples that it has yielded.
@@ -166,8 +293,7 @@ class Positions(Iterator[int]):
             return self._state_at(self._position, all_of_it=self.yielded >= self.count)
         if not 0 <= samples <= self.most:
             raise UsageError(f"{samples:,} samples: this rank has {self.most:,} in this epoch")
-        dealing = self._dealing
-        assert dealing is not None
+        dealing = self._begun_dealing
         if dealing.batch and samples % dealing.batch and samples != self.count:
             raise UsageError(f"{samples:,} samples are no whole batches of {dealing.batch}, as `locality` needs")
         return self._state_at(self.start + samples * dealing.replicas * dealing.dealt, all_of_it=samples == self.most)
@@ -178,22 +304,19 @@ class Positions(Iterator[int]):
         return min(self._samples, self.start + self.yielded * self.ranks[1])
 
     def _state_at(self, position: int, *, all_of_it: bool) -> dict[str, Any]:
-        assert self._dealing is not None
         ended = all_of_it or position >= self._samples
-        return self._dealing.sequence.state_at(*((self.epoch + 1, 0) if ended else (self.epoch, position)))
+        return self._begun_dealing.sequence.state_at(*((self.epoch + 1, 0) if ended else (self.epoch, position)))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a state of an iteration. After a state at the end of an epoch, nothing is left to yield."""
-        self._states.load(state)
-        self._begin_anew()
+        super().load_state_dict(state)
         if state["position"] == self._samples:
             self._upcoming.load(state["epoch"], self._samples, present=self)
 
     def _make(self, count: int) -> NDArray[np.int64]:
         """Return the next `count` ints, fewer at the end."""
         self.begin()
-        assert self._dealing is not None
-        sequence, end = self._dealing.sequence, min(self._made + count, self.count)
+        sequence, end = self._begun_dealing.sequence, min(self._made + count, self.count)
         if self._mine is None:
             positions = sequence.dealt(self.epoch, self.start, range(self._made, end), self.ranks)
         else:

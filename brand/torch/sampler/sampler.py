@@ -8,6 +8,7 @@ workers or samples per batch can continue from it.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -15,16 +16,23 @@ from numpy.typing import ArrayLike
 from torch.utils.data import DistributedSampler
 
 from brand.errors import UsageError
+from brand.formats.version import number_within
 from brand.orders.base.tickets import MAX_POSITIONS
 from brand.orders.order import MAX_EPOCH, MAX_SEED
 from brand.torch.data.drawable import Drawable, source_of
-from brand.torch.job.origin import origin_here
+from brand.torch.data.set_source import SetSource
 from brand.torch.job.ranks import find_rank
+from brand.torch.order.draw_port import origin_here
 from brand.torch.order.mixed_sequence import MIXED_VERSION, MixedSequence
-from brand.torch.order.sequence import AccessSequence, whole
-from brand.torch.sampler.dealing import Restart, accelerate_processes, lightning_restart, torchdata_skips, wrapping_of
-from brand.torch.sampler.positions import Dealing, Positions, States, rounds
-from brand.torch.sampler.upcoming import Upcoming
+from brand.torch.order.sequence import AccessSequence, other_data_set, whole
+from brand.torch.sampler.frameworks import (
+    Restart,
+    accelerate_processes,
+    lightning_restart,
+    torchdata_skips,
+    wrapping_of,
+)
+from brand.torch.sampler.positions import Dealing, Positions, States, Upcoming, rounds
 
 LAST_VERSION: Final = MIXED_VERSION
 """The highest version of a state. States of a sequence without further facts have version 1."""
@@ -218,6 +226,23 @@ class BrandSampler(DistributedSampler[int]):
 
     # -- for one iteration, and for loaders -------------------------------------------------------------------------
 
+    def _pin_ranks(self, rank: int | None = None, replicas: int | None = None) -> None:
+        """Divide positions among ranks even if Accelerate is in use, because it does not prepare the loader.
+
+        If rank and number of ranks were not given before, they become `rank` and `replicas`, if given.
+        """
+        self._pinned = True
+        if self.rank is self.num_replicas is None and rank is not None and replicas is not None:
+            self.rank, self.num_replicas = rank, replicas
+
+    def _serve_loader(self, batch_size: int) -> None:
+        """Serve a `BrandLoader` with batches of this size. Raises `UsageError` if batches of another size are split."""
+        self._pin_ranks()
+        if self.locality:
+            if self.batch_size not in (None, batch_size):
+                raise UsageError(f"batch_size={batch_size}, and the sampler splits {self.batch_size}")
+            self.batch_size = batch_size
+
     def _deal(self) -> Dealing[AccessSequence]:
         """Settle the ranks of an iteration that begins. Raises `UsageError`."""
         dealt, (rank, replicas) = self._dealt(), self._ranks()
@@ -225,10 +250,7 @@ class BrandSampler(DistributedSampler[int]):
         return Dealing(rank, replicas, self._sequence, self.drop_last, dealt, self._batch_of(replicas))
 
     def _ranks(self) -> tuple[int, int]:
-        """Return the rank and number of ranks among which this sampler divides positions. Raises `UsageError`.
-
-        0 and 1 if the sampler yields the positions of all ranks, because Accelerate divides them.
-        """
+        """Return the rank and number of ranks here: 0 and 1 if Accelerate divides positions. Raises `UsageError`."""
         if self._accelerate_deals():
             return 0, 1
         return find_rank(self.rank, self.num_replicas)
@@ -242,12 +264,7 @@ class BrandSampler(DistributedSampler[int]):
         return self.batch_size
 
     def _dealt(self) -> int:
-        """Return the number of processes among which a framework divides the positions of this sampler.
-
-        Raises `UsageError`.
-
-        1 if each process takes all of them.
-        """
+        """Return among how many processes a framework divides this sampler's positions. Raises `UsageError`."""
         wrapping, skipped = wrapping_of(self), torchdata_skips()
         if skipped and wrapping is None:
             raise UsageError(
@@ -299,28 +316,6 @@ class BrandSampler(DistributedSampler[int]):
         return not self._pinned and self.rank is self.num_replicas is None and accelerate_processes() > 1
 
 
-def pin_ranks(sampler: BrandSampler, rank: int | None = None, replicas: int | None = None) -> None:
-    """Have a sampler divide positions among ranks even if Accelerate is in use, because it does not prepare the loader.
-
-    If rank and number of ranks were not given before, they become `rank` and `replicas`, if given.
-    """
-    sampler._pinned = True
-    if sampler.rank is sampler.num_replicas is None and rank is not None and replicas is not None:
-        sampler.rank, sampler.num_replicas = rank, replicas
-
-
-def serve_loader(sampler: BrandSampler, batch_size: int) -> None:
-    """Have a sampler serve a `BrandLoader` with batches of this size.
-
-    Raises `UsageError` if it splits batches of another size.
-    """
-    pin_ranks(sampler)
-    if sampler.locality:
-        if sampler.batch_size not in (None, batch_size):
-            raise UsageError(f"batch_size={batch_size}, and the sampler splits {sampler.batch_size}")
-        sampler.batch_size = batch_size
-
-
 def is_announced(sampler: BrandSampler) -> bool:
     """Return whether the epoch of the next iteration was set, and that iteration has not begun."""
     return sampler._upcoming.beginning is not None
@@ -334,3 +329,39 @@ def state_at(sampler: BrandSampler, epoch: int, position: int) -> dict[str, Any]
 def state_of_next(sampler: BrandSampler) -> dict[str, Any]:
     """Return the state of a run that continues with the epoch after the present one."""
     return state_at(sampler, sampler.epoch + 1, 0)
+
+
+log = logging.getLogger("brand")
+
+
+def migrate_state(state: Mapping[str, Any], sampler: BrandSampler) -> dict[str, Any]:
+    """Return a state for another version of the collection, at the beginning of the epoch of `state`.
+
+    Samples that were fetched in that epoch are fetched again in it; the log says how many. `sampler` fetches from the
+    new version, with the seed of the state. Give the result to `load_state_dict` of the sampler or its loader.
+
+    Raises `UsageError` if the state is of another data set, or has another seed.
+    """
+    try:
+        epoch, position, order = int(state["epoch"]), int(state["position"]), state["order"]
+        found, seed, shuffle = str(order["data_set"]), order["seed"], state["shuffle"]
+    except (KeyError, TypeError, ValueError) as error:
+        raise UsageError(f"this is no state of a BrandSampler: {error!r}") from None
+    source = source_of(sampler.dataset)
+    if not isinstance(source, SetSource):
+        raise UsageError(f"migrate_state is for states of a collection, and this sampler fetches from {source.name}")
+    if found == source.data.id:
+        return dict(state)
+    version = source.data.version
+    number = None if version is None else number_within(version.collection, found)
+    if version is None or number in (None, version.number):
+        raise UsageError(other_data_set(found, source.data, source.name))
+    if (seed, shuffle) != (sampler.seed, sampler.shuffle):
+        raise UsageError(
+            f"the state has seed {seed} and shuffle={shuffle}: make the sampler with the same, not with seed "
+            f"{sampler.seed} and shuffle={sampler.shuffle}"
+        )
+    if position:
+        said = "epoch %d begins anew on %s: the first %d samples of it on version %d are drawn again"
+        log.warning(said, epoch, source.name, position, number)
+    return state_at(sampler, epoch, 0)

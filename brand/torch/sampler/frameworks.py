@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+import traceback
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -31,22 +32,21 @@ class Wrapping:
 
 
 def accelerate_processes() -> int:
-    """Return the number of processes among which Accelerate divides the batches of loaders that it prepares.
+    """Return among how many processes Accelerate divides batches; 1 if Accelerate is not in use."""
+    state = _accelerate()
+    return 1 if state is None else int(state.PartialState().num_processes)
 
-    1 if Accelerate is not in use.
-    """
+
+def _accelerate() -> Any:
+    """Return Accelerate's module of states; None if it is not in use."""
     state = sys.modules.get("accelerate.state")
-    if state is None or not state.is_initialized():
-        return 1
-    return int(state.PartialState().num_processes)
+    return state if state is not None and state.is_initialized() else None
 
 
 def wrapping_of(sampler: object) -> Wrapping | None:
     """Return how the loader of Accelerate that iterates just now wraps a sampler; None if it does not."""
-    state = sys.modules.get("accelerate.state")
-    if state is None or not state.is_initialized():
-        return None
-    loader = state.GradientState().active_dataloader
+    state = _accelerate()
+    loader = None if state is None else state.GradientState().active_dataloader
     if loader is None:
         return None
     processes, skipped, layer = 1, 0, _first_layer(loader)
@@ -85,12 +85,10 @@ def lightning_restart() -> Restart | None:
     """
     if "lightning.pytorch" not in sys.modules and "pytorch_lightning" not in sys.modules:
         return None
-    here = inspect.currentframe()
-    set_epoch = None if here is None else here.f_back
-    sets = None if set_epoch is None else set_epoch.f_back
-    calls = None if sets is None else sets.f_back
-    if sets is None or calls is None:
+    frames = [frame for frame, _ in islice(traceback.walk_stack(inspect.currentframe()), 4)]
+    if len(frames) < 4:
         return None
+    _, _, sets, calls = frames  # this function, `set_epoch`, its caller, and the caller of that
     loader: Any = sets.f_locals.get("dataloader")
     loop: Any = calls.f_locals.get("self")
     if loader is None or not getattr(loop, "restarted_mid_epoch", False):

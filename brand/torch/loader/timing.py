@@ -1,7 +1,7 @@
-"""Why does the training loop wait for a batch? `Course` has the times of a batch, `StepWaits` counts the steps by
-cause.
+"""Why does the training loop wait for a batch, and which stage of a `BrandLoader` should be made faster?
 
-`Reporter` sends the counts to the data server once a second.
+`Stages` has the seconds of each stage, `BatchTimes` the times of a batch, `StepWaits` the steps by cause of their wait.
+`Reporter` sends the steps to the data server once a second.
 
     the loop asks for batch N        start of the wait
     batch N is there                 end of the wait; the cause is whatever batch N waited for longest meanwhile
@@ -14,11 +14,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 from brand.node.wire.looping import CAUSES, HARDLY, LOOP, LoopReport, StepTally, Waiting
-from brand.torch.fetch.spans import Span
+from brand.reprs import Reprs
+from brand.torch.fetch.fetched import Span
 
 Monitor = Callable[[int, dict[str, float]], object]
 
@@ -28,7 +30,7 @@ END_LIMIT_S: Final = 1.0
 """Seconds for which the end of an iteration waits for the last report."""
 
 
-class Course:
+class BatchTimes(Reprs, shows="spans collate_s done_s"):
     """The times of a batch, those of `time.monotonic`, in seconds."""
 
     def __init__(self, spans: Sequence[Span]) -> None:
@@ -37,9 +39,14 @@ class Course:
         self.collate_s = self.done_s = float("inf")
         """The times at which collating began, and at which the batch was done."""
 
-    def __repr__(self) -> str:
-        state = "there" if self.done_s < float("inf") else "collated" if self.collate_s < float("inf") else "decoded"
-        return f"Course({len(self.spans)} spans, {state})"
+    def begin_collate(self) -> float:
+        """Note that collating begins now. Returns the time."""
+        self.collate_s = time.monotonic()
+        return self.collate_s
+
+    def end(self) -> None:
+        """Note that the batch is done."""
+        self.done_s = time.monotonic()
 
     @property
     def doing(self) -> str:
@@ -57,7 +64,7 @@ class Course:
         return cause if shares[cause] > 0 else LOOP
 
 
-class StepWaits:
+class StepWaits(Reprs, shows="_tally _last"):
     """The steps of one loader since it was made. The loop counts them; other threads may read the counts."""
 
     def __init__(self) -> None:
@@ -70,40 +77,35 @@ class StepWaits:
         self._last: Waiting | None = None
         self._step, self._asks = 0, "server"
         """Number of batches of this iteration, and the assumed cause of a wait for an unanswered request."""
-        self._waiting: tuple[float, Course | None] | None = None
-        """The time since which the loop waits now, and the batch that it waits for, once its samples have been
-        fetched.
-        """
+        self._waiting: tuple[float, BatchTimes | None] | None = None
+        """The time since which the loop waits now, and the times of its batch, once its samples were fetched."""
         self._samples = 0
         self._monitors: list[_Watch] = []
-
-    def __repr__(self) -> str:
-        return f"StepWaits({self._tally!r}, last {self._last!r})"
 
     def monitor(self, callback: Monitor, every: int) -> None:
         """See `BrandLoader.monitor`."""
         self._monitors.append(_Watch(callback, every, self._tally.copy(), self._samples))
 
-    def begins(self, asks: str) -> None:
+    def begin(self, asks: str) -> None:
         """Begin an iteration. `asks` is the assumed cause of a wait for a request that was not answered yet."""
         self._step, self._asks = 0, asks
 
-    def waits(self, since_s: float, course: Course | None = None) -> None:
-        """Note that the loop waits for its next batch. `course` is the batch's, once its samples have been fetched."""
-        self._waiting = since_s, course
+    def wait(self, since_s: float, times: BatchTimes | None = None) -> None:
+        """Note that the loop waits for its next batch. `times` is the batch's, once its samples have been fetched."""
+        self._waiting = since_s, times
 
-    def waits_no_more(self) -> None:
+    def stop_waiting(self) -> None:
         """Note that the loop waits no more: no batch is left, or the batch is an error."""
         self._waiting = None
 
-    def taken(self, course: Course, start_s: float, end_s: float, trained_s: float, samples: int) -> Waiting:
+    def taken(self, times: BatchTimes, start_s: float, end_s: float, trained_s: float, samples: int) -> Waiting:
         """Count a batch for which the loop waited from `start_s` to `end_s`, after training for `trained_s` seconds.
 
         Returns the step.
         """
         wait_s = end_s - start_s
         hardly = wait_s <= HARDLY * (wait_s + trained_s)
-        last = Waiting(self._step, wait_s, LOOP if hardly else course.cause(start_s, end_s))
+        last = Waiting(self._step, wait_s, LOOP if hardly else times.cause(start_s, end_s))
         with self._lock:
             self._tally.count(last.cause, wait_s, wait_s + trained_s)
             self._last, self._waiting = last, None
@@ -137,11 +139,11 @@ class StepWaits:
         waits = self._waiting
         if waits is None:
             return None
-        since_s, course = waits
-        return Waiting(self._step, max(0.0, now_s - since_s), self._asks if course is None else course.doing)
+        since_s, times = waits
+        return Waiting(self._step, max(0.0, now_s - since_s), self._asks if times is None else times.doing)
 
 
-class Reporter:
+class Reporter(Reprs, shows="_ranks _epoch _waits"):
     """Reports the waits of the loop of `ranks` = (rank, number of ranks) in an epoch, once a second, until `close`.
 
     A thread calls `tell`, which sends on the connection that this process has anyway, gets no reply and starts no
@@ -155,9 +157,6 @@ class Reporter:
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="brand-report", daemon=True)
         self._thread.start()
-
-    def __repr__(self) -> str:
-        return f"Reporter(rank {self._ranks[0]} of {self._ranks[1]}, epoch {self._epoch}, {self._waits!r})"
 
     def close(self) -> None:
         """Send the last report, and end the thread."""
@@ -181,9 +180,6 @@ class _Watch:
     def __init__(self, callback: Monitor, every: int, tally: StepTally, samples: int) -> None:
         self._callback, self._every, self._tally, self._samples = callback, every, tally, samples
         self._missing = every
-
-    def __repr__(self) -> str:
-        return f"_Watch({self._missing} of {self._every} steps to go)"
 
     def step(self, tally: StepTally, samples: int) -> None:
         """Count a step."""
@@ -214,3 +210,75 @@ def _plain(waiting: Waiting | None) -> dict[str, Any] | None:
     if waiting is None:
         return None
     return {"step": waiting.step, "wait_s": round(waiting.wait_s, 6), "cause": waiting.cause}
+
+
+NAMES: Final = {
+    "storage": "waiting for the data server or for exact reads, that is for storage",
+    "gather": "copying samples out of the shared memory and checking them",
+    "decode": "decoding and transforming, all threads together",
+    "collate": "putting batches together, all threads together",
+    "full": "waiting for the training loop to take a batch",
+    "loop_waits": "the training loop waiting for a batch",
+    "training": "the training loop itself",
+}
+
+
+class Stages:
+    """Seconds spent in each stage (`NAMES`), of all threads, since the loader was made."""
+
+    def __init__(self, threads: int) -> None:
+        self.threads = threads
+        """Number of threads that decode at a time."""
+        self._seconds = dict.fromkeys(NAMES, 0.0)
+        self._decoded = 0
+        self._lock = threading.Lock()
+
+    def set_threads(self, threads: int) -> None:
+        """Set the number of threads that decode at a time."""
+        self.threads = threads
+
+    def add(self, stage: str, seconds: float) -> None:
+        """Add seconds spent in a stage."""
+        with self._lock:
+            self._seconds[stage] += seconds
+
+    def count(self, samples: int) -> None:
+        """Add samples that have been decoded."""
+        with self._lock:
+            self._decoded += samples
+
+    def totals(self) -> dict[str, float]:
+        """Return the seconds by stage, and the number of samples that have been `decoded`."""
+        with self._lock:
+            return {**self._seconds, "decoded": self._decoded}
+
+    @contextmanager
+    def measure(self, stage: str) -> Iterator[None]:
+        """Add the time of the `with` block to a stage."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.add(stage, time.perf_counter() - start)
+
+    @property
+    def slowest(self) -> str:
+        """The stage that limits the throughput: `training` if the loop hardly waits."""
+        with self._lock:
+            seconds = dict(self._seconds)
+        if seconds["loop_waits"] <= 0.05 * (seconds["loop_waits"] + seconds["training"]):
+            return "training"
+        work = {"storage": seconds["storage"], "gather": seconds["gather"]}
+        work |= {stage: seconds[stage] / self.threads for stage in ("decode", "collate")}
+        return max(work, key=work.__getitem__)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the seconds by stage, and the slowest stage."""
+        with self._lock:
+            seconds = {f"{stage}_s": round(value, 3) for stage, value in self._seconds.items()}
+        return {**seconds, "slowest": self.slowest}
+
+    def __repr__(self) -> str:
+        with self._lock:
+            lines = [f"{value:10.2f} s  {stage:10}  {NAMES[stage]}" for stage, value in self._seconds.items()]
+        return "\n".join([*lines, f"slowest: {self.slowest}"])
