@@ -39,7 +39,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def quiet(server: RunningServer) -> bool:
     """Whether nothing is on its way into the folder, or out of it."""
-    core = server.node._turn.core
+    core = server.node._state.core
     return not core.caching.writing._pages and not core.caching._lost and not core.reads.under_way
 
 
@@ -75,7 +75,7 @@ def test_four_servers_that_are_alone(large: Path, tmp_path: Path, placement: Pla
         facts = [server.facts() for server in servers]
         for client in clients:  # else what is read ahead still comes and goes
             client.close()
-        wait_until(lambda: all(not server.node._turn.core.epochs.runs for server in servers), "all runs have ended")
+        wait_until(lambda: all(not server.node._state.core.epochs.runs for server in servers), "all runs have ended")
         wait_until(lambda: all(map(at_rest, servers)), "all is written")
         holds = [server.facts()["cache"]["cached"] for server in servers]
     assert sum(rank.late for rank in ranks) == sum(each["direct"] for each in facts)

@@ -213,7 +213,7 @@ def test_as_many_epochs_as_there_are(texts: Path) -> None:
         for epoch in range(300, 900):
             draw(client, run, epoch, [epoch])
         assert memory_kib(os.getpid(), "RssAnon") - before < 4 << 10
-        assert len(list(server.node._turn.core.epochs.lives)) < 300
+        assert len(list(server.node._state.core.epochs.lives)) < 300
 
 
 def test_runs_with_long_names(server: RunningServer, texts: Path) -> None:

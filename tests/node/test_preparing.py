@@ -205,7 +205,7 @@ def test_without_hope_nothing_waits() -> None:
             world.end(number)
     world.step()
     assert not world.starting
-    assert not world.preparing.preparers.hopeful
+    assert not world.preparing.workers.hopeful
     world.draw(1, 1, 0, range(4))
     world.settle()
     assert prepared(world) == 0
@@ -222,7 +222,7 @@ def test_ends_that_are_far_apart_are_forgiven() -> None:
         world.step(40.0)
         world.is_ready()
         world.end(0)
-    assert world.preparing.preparers.hopeful
+    assert world.preparing.workers.hopeful
 
 
 def test_a_preparer_that_never_starts_is_ended() -> None:
@@ -236,7 +236,7 @@ def test_a_preparer_that_never_starts_is_ended() -> None:
     world.step(START_S + 1)
     assert len(world.answered) == 1
     assert not world.starting
-    assert not world.preparing.preparers.hopeful
+    assert not world.preparing.workers.hopeful
 
 
 def test_a_sample_over_which_two_preparers_ended_is_not_sent_again() -> None:

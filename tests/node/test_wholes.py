@@ -176,7 +176,7 @@ def test_a_real_server_reads_whole_units(texts: Path, tmp_path: Path, monkeypatc
     slow_at_small_reads(texts, monkeypatch, tmp_path / "profiles", 1e6)
     order, storage = order_of(texts, UniformPolicy(2)), CountedStorage()
     with running_server(texts, memory=0.5, cache=Cache(tmp_path, "1GB"), storage=storage) as server:
-        writing = server.node._turn.core.caching.writing
+        writing = server.node._state.core.caching.writing
         with closing(node_of(texts, server.address)) as client:
             rank = Rank(client, order, 0, 1)
 

@@ -79,4 +79,4 @@ def test_no_run_is_left(texts: Path) -> None:
         with ExitStack() as stack:
             clients = [stack.enter_context(closing(node_of(texts, address))) for address in cluster.addresses]
             draw_in_step([Rank(client, order, rank, 2) for rank, client in enumerate(clients)], [0])
-        wait_until(lambda: not any(s.node._turn.core.epochs.runs for s in cluster.servers.values()), "no run is known")
+        wait_until(lambda: not any(s.node._state.core.epochs.runs for s in cluster.servers.values()), "no run is known")

@@ -227,7 +227,7 @@ def serving(texts: Path) -> Iterator[tuple[NodeServer, Wire]]:
 
 def residents_of(server: NodeServer) -> Residents:
     """What it has in memory."""
-    return server._turn.core.residents
+    return server._state.core.residents
 
 
 def turn(server: NodeServer) -> None:
@@ -241,7 +241,7 @@ def turn(server: NodeServer) -> None:
 def planned(server: NodeServer, key: Key) -> bool:
     """Whether an epoch is there after another turn."""
     turn(server)
-    return server._turn.core.epochs.get(key) is not None
+    return server._state.core.epochs.get(key) is not None
 
 
 @st.composite
@@ -289,7 +289,7 @@ def test_whatever_a_node_says_the_server_goes_on(
     made.sent.clear()
     free = residents_of(server).pool.allocator.free
     assert 0 <= free < residents_of(server).pool.allocator.count
-    assert reserved(residents_of(server), server._turn.core.remote_pages) >= 0
+    assert reserved(residents_of(server), server._state.core.remote_pages) >= 0
 
 
 @given(st.binary(max_size=200))
@@ -318,7 +318,7 @@ def test_a_push_that_nobody_waits_for_is_no_harm(served: tuple[NodeServer, Wire]
         made.coming.append(came)
         turn(server)
     assert (residents_of(server).pool.allocator.free, made.hung_up) == (free, [])
-    made.coming += [came] * (2 + server._turn.core.remote_pages // pages)
+    made.coming += [came] * (2 + server._state.core.remote_pages // pages)
     turn(server)
     assert (residents_of(server).pool.allocator.free, made.hung_up[:1]) == (free, [PeerStream(1, asks=True)])
 
@@ -328,7 +328,7 @@ def test_a_peer_that_lies(texts: Path) -> None:
     data, order = StoredDataSet(texts), order_of(texts)
     with serving(texts) as (server, made):
         turn(server)
-        core, page = server._turn.core, residents_of(server).pool.allocator.page
+        core, page = server._state.core, residents_of(server).pool.allocator.page
         run = core.epochs.runs.register(CLIENT, order, "run", None)
         core.epochs.begin_here(ClientBegins(CLIENT, run, Announcement(0)))
         wait_until(lambda: planned(server, (run, 0)), "the epoch is planned")

@@ -55,11 +55,11 @@ Values = dict[str, DecodedField]
 NOTHING: Final[Values] = {}
 
 
-class DecodeSpecs(Reprs, shows="_wants"):
+class DecodeSpecs(Reprs, shows="_specs"):
     """The fields that the server is asked to decode. Picklable."""
 
     def __init__(self, prepare: Mapping[str, Preparation]) -> None:
-        self._wants = tuple(DecodeSpec(field, how) for field, how in prepare.items())
+        self._specs = tuple(DecodeSpec(field, how) for field, how in prepare.items())
         self._said = False
 
     def numbers(self, run: RunNumber, ask: Callable[[bytes], memoryview]) -> tuple[int, ...]:
@@ -67,15 +67,15 @@ class DecodeSpecs(Reprs, shows="_wants"):
 
         `ask` sends PREPARE to a server that decodes, and returns the body of its answer.
         """
-        if not self._wants:
+        if not self._specs:
             return ()
         try:
-            mine = {codec: decoders(codec) for codec in {want.how.codec for want in self._wants}}
+            mine = {codec: decoders(codec) for codec in {want.how.codec for want in self._specs}}
         except MissingExtraError:  # the first sample raises it
             return ()
-        found = unpack(Numbers, ask(pack(ClientPrepares(NO_CLIENT, run, self._wants, mine))))
-        if len(found.numbers) not in (0, len(self._wants)):
-            raise ProtocolError(f"{len(found.numbers)} numbers for {len(self._wants)} decode specs")
+        found = unpack(Numbers, ask(pack(ClientPrepares(NO_CLIENT, run, self._specs, mine))))
+        if len(found.numbers) not in (0, len(self._specs)):
+            raise ProtocolError(f"{len(found.numbers)} numbers for {len(self._specs)} decode specs")
         if not found.numbers and not self._said:
             self._said = True
             log.warning("the data server does not prepare %s: %s", self, found.why)
@@ -92,7 +92,7 @@ class DecodeSpecs(Reprs, shows="_wants"):
             raise ProtocolError("the server sends decoded fields that were not requested")
         memory, counts = pages.copy(chains), chains.counts.astype(np.int64).reshape(len(numbers), -1)
         found, first = NOTHING.copy(), 0
-        for want, number, mine in zip(self._wants, numbers, counts, strict=True):
+        for want, number, mine in zip(self._specs, numbers, counts, strict=True):
             values = unpack_chains(memory[first:], mine, PAGE, number, indices)
             if isinstance(values, np.ndarray):
                 found[want.field] = DecodedField(at, values)

@@ -100,7 +100,7 @@ class Session(Reprs, shows="_address _hang_up.alive _numbers server"):
         """Number of the run with each order, and numbers of its decode specs."""
         self._joined: dict[tuple[Order, int], Joins] = {}
         """The joins of an epoch that the server of this connection last reported."""
-        self._wants = DecodeSpecs({}) if wants is None else wants
+        self._specs = DecodeSpecs({}) if wants is None else wants
         buffers = Buffers()
         try:
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -136,7 +136,7 @@ class Session(Reprs, shows="_address _hang_up.alive _numbers server"):
             number = unpack(Number, body).run
             prepares: tuple[int, ...] = ()
             if self._second is not None:
-                prepares = self._wants.numbers(number, lambda asks: self.request(asks, Kind.PREPARE))
+                prepares = self._specs.numbers(number, lambda asks: self.request(asks, Kind.PREPARE))
             self._numbers[order] = number, prepares
         return self._numbers[order][0]
 
@@ -244,7 +244,7 @@ class Session(Reprs, shows="_address _hang_up.alive _numbers server"):
             raise ProtocolError("the server sends decoded fields that were not requested")
         which = lease.state[present] & PREPARED > 0
         self._each = len(lease.prepared.pages) * PAGE / np.count_nonzero(which)
-        return self._wants.values(self._second, numbers, lease.prepared, stored.rows["index"][which], present[which])
+        return self._specs.values(self._second, numbers, lease.prepared, stored.rows["index"][which], present[which])
 
     def _greet(self, hello: bytes) -> tuple[Memories, ServerFacts]:
         """Send HELLO, and return the contents of the server's answer."""

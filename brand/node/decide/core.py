@@ -44,7 +44,7 @@ class DecodingStart:
 
     allocator: Allocator
     """Allocator of the decoded memory."""
-    preparers: int
+    workers: int
     least_runs: int = 1
     """Number of runs that must have the same decode spec before the server decodes for it."""
 

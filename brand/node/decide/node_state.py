@@ -89,7 +89,7 @@ class NodeState(Reprs, shows="core core.epochs.features divisions"):
     @property
     def idle(self) -> bool:
         """Whether no client and no other node waits for anything."""
-        waits = self.preparing is not None and self.preparing.preparers.waited_for
+        waits = self.preparing is not None and self.preparing.workers.waited_for
         return self.core.idle and self.divisions.idle and self.fetches.idle and not waits
 
     @property
@@ -178,7 +178,7 @@ class NodeState(Reprs, shows="core core.epochs.features divisions"):
             case stimuli.ClientLeaves(client):
                 core.on_client_gone(client)
                 if self.preparing is not None:
-                    self.preparing.wants.remove_client(client)
+                    self.preparing.specs.remove_client(client)
                 self.divisions.on_client_gone(client)
                 self.fetches.on_client_gone(client)
             case stimuli.PlanMade(key, plan, read_of, joins):
@@ -219,7 +219,7 @@ class NodeState(Reprs, shows="core core.epochs.features divisions"):
                 numbers = preparing.register(client, run, wants)
                 yield Numbers(client, numbers or (), "" if numbers else TOO_MANY)
             case stimuli.PreparerReady(preparer):
-                preparing.preparers.mark_idle(preparer, now_s)
+                preparing.workers.mark_idle(preparer, now_s)
             case stimuli.PreparerSized(preparer, number, sizes):
                 yield from preparing.on_sizes(preparer, number, sizes, now_s)
             case stimuli.PreparedFilled(number):
@@ -304,4 +304,4 @@ def _peers(members: Members) -> PeerTable:
 def _preparing(start: DecodingStart, residents: Residents, epochs: Epochs) -> ServerDecoding:
     from brand.node.decide.decoding.server_decoding import ServerDecoding
 
-    return ServerDecoding(start.allocator, start.preparers, residents, epochs, start.least_runs)
+    return ServerDecoding(start.allocator, start.workers, residents, epochs, start.least_runs)

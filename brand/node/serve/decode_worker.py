@@ -88,10 +88,10 @@ class BatchDecoder:
     def __init__(self, setup: Setup, pages: NDArray[np.uint8], staging: NDArray[np.uint8]) -> None:
         self._schema, self._pages, self._staging = setup.schema, pages, staging
         self._decompressor = Decompressor(setup.dictionary)
-        self._wants: dict[int, tuple[DecodeSpec, RecordDecoder]] = {}
+        self._specs: dict[int, tuple[DecodeSpec, RecordDecoder]] = {}
 
     def learn(self, number: int, want: DecodeSpec) -> None:
-        self._wants[number] = want, RecordDecoder(self._schema, [want.field])
+        self._specs[number] = want, RecordDecoder(self._schema, [want.field])
 
     def prepare(self, number: int, chains: Chains) -> list[int]:
         """Decode samples, each to the next free page of the staging memory.
@@ -124,7 +124,7 @@ class BatchDecoder:
 
     def _made(self, number: int, stored: StoredSamples) -> tuple[bytes, NDArray[np.uint8]] | None:
         """Return header and values of one sample; None if it cannot be decoded: its client will raise the reason."""
-        want, decode = self._wants[number]
+        want, decode = self._specs[number]
         if not stored.right().all():
             return None
         try:

@@ -24,11 +24,11 @@ Watch = Callable[[Opened | Closed], None]
 """Called with each stream that opens, ends, or cannot be opened."""
 
 
-class StreamExchange(Reprs, shows="_turn.core.peers"):
+class StreamExchange(Reprs, shows="_state.core.peers"):
     """The streams to and from other nodes. Pages have `page` bytes. `tell` accepts the stimuli."""
 
-    def __init__(self, turn: NodeState, network: Network, page: int, tell: Callable[[Stimulus], object]) -> None:
-        self._turn, self._network, self._page, self._tell = turn, network, page, tell
+    def __init__(self, state: NodeState, network: Network, page: int, tell: Callable[[Stimulus], object]) -> None:
+        self._state, self._network, self._page, self._tell = state, network, page, tell
         self._watch: Watch | None = None
         self.wake = network.wake
         """A descriptor that is readable while there are events."""
@@ -70,7 +70,7 @@ class StreamExchange(Reprs, shows="_turn.core.peers"):
         self._network.send(PeerStream(instruction.node, instruction.asks), wire.pack(instruction.message))
 
     def facts(self) -> dict[str, object]:
-        node, nodes, peers = self._turn.members.node, self._turn.members.nodes, self._peers
+        node, nodes, peers = self._state.members.node, self._state.members.nodes, self._peers
         return {
             "node": node,
             "nodes": nodes,
@@ -84,7 +84,7 @@ class StreamExchange(Reprs, shows="_turn.core.peers"):
 
     @property
     def _peers(self) -> list[Peer]:
-        return [] if self._turn.peering is None else list(self._turn.peering.peers)
+        return [] if self._state.peering is None else list(self._state.peering.peers)
 
     def _take(self, stream: PeerStream, message: bytes) -> None:
         """Handle a message of a stream. Raises `ProtocolError` or `UsageError` if it is invalid."""
@@ -95,7 +95,7 @@ class StreamExchange(Reprs, shows="_turn.core.peers"):
             self._tell(NodeSays(node, wire.unpack_question(message, node)))
 
     def _closed(self, stream: PeerStream, reason: str, *, refused: bool) -> None:
-        node, peering = NodeNumber(stream.node), self._turn.peering
+        node, peering = NodeNumber(stream.node), self._state.peering
         assert peering is not None
         peers, announcements = peering.peers, peering.announcements
         if refused:

@@ -75,13 +75,13 @@ class Recorder(Reprs, shows="_file.name _left"):
     Raises `UsageError` if the file cannot be opened for writing.
     """
 
-    def __init__(self, path: str | os.PathLike[str], turn: NodeState, most_bytes: int = MOST_BYTES) -> None:
+    def __init__(self, path: str | os.PathLike[str], state: NodeState, most_bytes: int = MOST_BYTES) -> None:
         try:
             self._file = open(path, "w", encoding="utf-8", buffering=1)  # noqa: SIM115 - closed by `close`
         except OSError as error:
             raise UsageError(f"the record {os.fspath(path)} cannot be written: {error.strerror}") from None
         self._most_bytes = self._left = most_bytes
-        self._write(_describe(turn))
+        self._write(_describe(state))
 
     def told(self, now_s: float, stimulus: Stimulus, then: Sequence[Instruction], error: BrandError | None) -> None:
         self._entry(now_s, _pack_stimulus(stimulus), then, error)
@@ -156,7 +156,7 @@ class _Player:
         pages, *numbers = head["prepared"] or (0,)
         prepared = DecodingStart(Allocator(pages * PAGE, PAGE), *numbers) if pages else None
         data = StoredChunks(index, size, StorageFacts(*storage))
-        self._turn = NodeState(data, residents, members, depth, remote, cache, prepared)
+        self._state = NodeState(data, residents, members, depth, remote, cache, prepared)
         self._pages_of = pages_of
         self._begun: dict[tuple[Any, ...], Any] = {}
         """Instructions whose results are stimuli, by kind and number."""
@@ -165,9 +165,9 @@ class _Player:
         """Return the result of an entry: instructions, and the name of the error or None."""
         try:
             if entry["is"] == _STEP:
-                then = self._turn.step(entry["at"], {NodeNumber(node): size for node, size in entry["unsent"]})
+                then = self._state.step(entry["at"], {NodeNumber(node): size for node, size in entry["unsent"]})
             else:
-                then = self._turn.handle(self._unpack_stimulus(entry), entry["at"])
+                then = self._state.handle(self._unpack_stimulus(entry), entry["at"])
         except BrandError as error:
             return [], type(error).__name__
         for instruction in then:
@@ -208,22 +208,22 @@ class _Player:
         return stimulus
 
 
-def _describe(turn: NodeState) -> dict[str, Any]:
-    residents, members, preparing = turn.core.residents, turn.members, turn.preparing
+def _describe(state: NodeState) -> dict[str, Any]:
+    residents, members, preparing = state.core.residents, state.members, state.preparing
     return {
         "version": VERSION,
         "samples": len(residents.pages_of),
-        "chunk_size": turn.core.data.chunk_size,
+        "chunk_size": state.core.data.chunk_size,
         "page": residents.pool.allocator.page,
         "pages": residents.pool.allocator.count,
-        "remote_pages": turn.core.remote_pages,
-        "storage": astuple(turn.core.data.storage),
-        "depth": turn.depth,
+        "remote_pages": state.core.remote_pages,
+        "storage": astuple(state.core.data.storage),
+        "depth": state.depth,
         "node": members.node,
         "nodes": members.nodes,
         "share_chunks": members.share_chunks,
-        "cache": _pack_cache(turn.core.caching.start),
-        "prepared": preparing and [preparing.memory.allocator.count, preparing.preparers.count, preparing.wants.least],
+        "cache": _pack_cache(state.core.caching.start),
+        "prepared": preparing and [preparing.memory.allocator.count, preparing.workers.count, preparing.specs.least],
     }
 
 

@@ -76,13 +76,13 @@ class ClientRequests(Reprs, shows="_served.address greeted"):
     def __init__(
         self,
         served: Served,
-        turn: NodeState,
+        state: NodeState,
         exchange: StreamExchange | None,
         lifetime: Lifetime,
         reports: Reports,
         tell: Callable[[Stimulus], object],
     ) -> None:
-        self._served, self._turn, self._exchange = served, turn, exchange
+        self._served, self._state, self._exchange = served, state, exchange
         self._lifetime, self._reports, self._tell = lifetime, reports, tell
         self._started_s = time.monotonic()
         self._life = secrets.token_hex(8)
@@ -110,7 +110,7 @@ class ClientRequests(Reprs, shows="_served.address greeted"):
                 self._check_order(order)
                 self._tell(request)
             case AskOrder(name, tag):
-                order = self._turn.core.epochs.runs.order_by_tag(name, tag)
+                order = self._state.core.epochs.runs.order_by_tag(name, tag)
                 clients.send(channel, pack(OrderFound(client, order)))
             case ClientPrepares(run=run, wants=wants):
                 self._checked(client, (run, 0))
@@ -120,7 +120,7 @@ class ClientRequests(Reprs, shows="_served.address greeted"):
                 else:
                     self._tell(request)
             case AskPlaces(key, first):
-                places = self._turn.core.draws.places(self._checked(client, key), first, MOST_PLACES)
+                places = self._state.core.draws.places(self._checked(client, key), first, MOST_PLACES)
                 clients.send(channel, pack(Places(client, places)))
             case PeerAddresses(addresses):
                 if self._exchange is not None:
@@ -171,7 +171,7 @@ class ClientRequests(Reprs, shows="_served.address greeted"):
 
     def _take(self, channel: Channel, taken: DirectHits) -> None:
         """Pass on the direct hits of a client. The checksums of bytes that it says it has checked count as right."""
-        core, key = self._turn.core, self._checked(channel.number, (RunNumber(taken.run), taken.epoch))
+        core, key = self._state.core, self._checked(channel.number, (RunNumber(taken.run), taken.epoch))
         right = np.empty(0, np.int64)
         if len(taken.entries):
             places = core.draws.places_at(key, taken.positions)
@@ -210,7 +210,7 @@ class ClientRequests(Reprs, shows="_served.address greeted"):
     def _checked(self, client: ClientNumber, key: Key) -> Key:
         """Return the key of an epoch if the client may ask for it. Raises `UsageError` if not."""
         run, epoch = key
-        if not self._turn.core.epochs.runs.knows(client, run):
+        if not self._state.core.epochs.runs.knows(client, run):
             raise UsageError(f"run {run} was never registered")
         if epoch > MAX_EPOCH:
             raise UsageError(f"epoch {epoch}: the last possible epoch is {MAX_EPOCH:,}")
@@ -219,8 +219,8 @@ class ClientRequests(Reprs, shows="_served.address greeted"):
     def facts(self, clients: int, rows: int = 0) -> dict[str, Any]:
         """Return statistics of the server, as plain values; `rows` as for `Loops.facts`."""
         traffic = self._served.data.location.traffic
-        held = held_draws(self._turn.core.epochs, time.monotonic())
-        waits = self._turn.core.counters.draws.waits_by_cause()
+        held = held_draws(self._state.core.epochs, time.monotonic())
+        waits = self._state.core.counters.draws.waits_by_cause()
         return {
             "data_set": self._served.data.name,
             "address": self._served.address,
@@ -229,7 +229,7 @@ class ClientRequests(Reprs, shows="_served.address greeted"):
             "data_bytes": int(self._served.data.chunk_rows["file_size"].sum()),
             "clients": clients,
             **self._reports.facts(held, waits, rows),
-            **self._turn.core.facts(self._served.data.mean_bytes, time.monotonic()),
+            **self._state.core.facts(self._served.data.mean_bytes, time.monotonic()),
             "pending": held,
             "store": None if traffic is None else traffic.to_json(),
             "cluster": None if self._exchange is None else self._exchange.facts(),

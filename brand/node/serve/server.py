@@ -75,7 +75,7 @@ _LOOK_S: Final = 1.0
 FACTS_LIMIT_S: Final = 5.0
 
 
-class NodeServer(Reprs, shows="address _clients _turn"):
+class NodeServer(Reprs, shows="address _clients _state"):
     """Serves one data set at an abstract socket address, alone or as one of several nodes.
 
     If the server is one of several, `network` creates the network, for the data set and the page size of the arena.
@@ -125,7 +125,7 @@ class NodeServer(Reprs, shows="address _clients _turn"):
         directory = None if shown is None else Directory(shown.pages.view(np.uint64)[:, 0])
         residents = Residents(PagePool(layout.allocator, arena, layout.pages_of), nodes, directory)
         chunks = StoredChunks(data, chunk_size, storage)
-        self._turn = NodeState(
+        self._state = NodeState(
             chunks, residents, layout.members, self._executor.most, layout.remote_pages, cached, decoding
         )
         # Only some servers need these modules, so that a plain server starts without them.
@@ -133,12 +133,12 @@ class NodeServer(Reprs, shows="address _clients _turn"):
         if spec.record is not None:
             from brand.node.serve.recording import Recorder
 
-            self._recorder = Recorder(spec.record, self._turn)
+            self._recorder = Recorder(spec.record, self._state)
         self._exchange: StreamExchange | None = None
         if joined is not None:
             from brand.node.serve.exchange import StreamExchange
 
-            self._exchange = StreamExchange(self._turn, joined, page, self._tell)
+            self._exchange = StreamExchange(self._state, joined, page, self._tell)
             self._selector.register(self._exchange.wake, selectors.EVENT_READ, self._exchange.take_events)
         decode_workers: DecodeWorkerProcesses | None = None
         if second is not None:
@@ -151,7 +151,7 @@ class NodeServer(Reprs, shows="address _clients _turn"):
             data,
             layout.pages_of,
             Workers(self._executor, storing, decode_workers),
-            IsWanted(self._turn.wants_plan, self._turn.wants_choice),
+            IsWanted(self._state.wants_plan, self._state.wants_choice),
             self._tell,
             self._troubles,
             layout.members.node,
@@ -159,7 +159,7 @@ class NodeServer(Reprs, shows="address _clients _turn"):
         )
         self._lifetime = Lifetime(self._selector, spec.owners)
         served, reports = Served(data, spec.address, layout, self._arenas), Reports(self._troubles)
-        self._requests = ClientRequests(served, self._turn, self._exchange, self._lifetime, reports, self._tell)
+        self._requests = ClientRequests(served, self._state, self._exchange, self._lifetime, reports, self._tell)
         self._stop = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         """Readable once the server has been stopped."""
         self._selector.register(self._executor.wake, selectors.EVENT_READ, lambda _: self._executor.finish())
@@ -167,7 +167,7 @@ class NodeServer(Reprs, shows="address _clients _turn"):
 
     @property
     def memory(self) -> int:
-        return self._turn.core.residents.pool.allocator.bytes
+        return self._state.core.residents.pool.allocator.bytes
 
     @property
     def listens_at(self) -> str | None:
@@ -187,7 +187,7 @@ class NodeServer(Reprs, shows="address _clients _turn"):
 
     def trace(self, path: str | os.PathLike[str]) -> None:
         """Write reads and waits to a file for Perfetto (`Timeline`), before `run`. Raises `UsageError`."""
-        self._work.trace(Timeline(path, f"server of node {self._turn.members.node}"))
+        self._work.trace(Timeline(path, f"server of node {self._state.members.node}"))
 
     def run(self) -> None:
         """Serve until stopped, or until no client process is left."""
@@ -213,7 +213,7 @@ class NodeServer(Reprs, shows="address _clients _turn"):
 
     def _over(self) -> bool:
         """Return whether no process needs this server any more."""
-        peering = self._turn.peering
+        peering = self._state.peering
         used = len(self._clients) > 0 or (peering is not None and peering.peers.any_asks)
         starting = not self._requests.greeted or (peering is not None and not peering.peers.complete)
         return self._lifetime.over(time.monotonic(), used=used, starting=starting)
@@ -224,9 +224,9 @@ class NodeServer(Reprs, shows="address _clients _turn"):
         Python handles a signal when the main thread runs. A signal that arrives just before that thread sleeps, or that
         the kernel delivers to another thread, wakes nothing; so the loop never sleeps for long.
         """
-        if self._turn.hurries:
+        if self._state.hurries:
             return 0.0
-        if not self._turn.idle:
+        if not self._state.idle:
             return _POLL_S
         return _LOOK_S
 
@@ -234,7 +234,7 @@ class NodeServer(Reprs, shows="address _clients _turn"):
         """Handle a stimulus, and execute the instructions that follow. Raises the errors of `NodeState.handle`."""
         now_s, instructions, refused = time.monotonic(), list[Instruction](), None
         try:
-            instructions = self._turn.handle(stimulus, now_s)
+            instructions = self._state.handle(stimulus, now_s)
         except BrandError as error:
             refused = error
             raise
@@ -247,13 +247,13 @@ class NodeServer(Reprs, shows="address _clients _turn"):
 
     def _step(self) -> None:
         now_s, unsent = time.monotonic(), {} if self._exchange is None else self._exchange.unsent()
-        instructions = self._turn.step(now_s, unsent)
+        instructions = self._state.step(now_s, unsent)
         if self._recorder is not None:
             self._recorder.stepped(now_s, unsent, instructions)
         for instruction in instructions:
             self._do(instruction)
         self._clients.tend(now_s)
-        self._troubles.tend(self._turn.core.epochs, now_s)
+        self._troubles.tend(self._state.core.epochs, now_s)
 
     def _do(self, instruction: Instruction) -> None:
         match instruction:

@@ -140,8 +140,8 @@ class DecodeAhead(Reprs, shows="epoch.number _cursors"):
 class DecodeAheadTable(Reprs, shows="_aheads"):
     """The active epochs of runs whose clients have decode specs."""
 
-    def __init__(self, epochs: Epochs, wants: DecodeSpecTable) -> None:
-        self._epochs, self._wants = epochs, wants
+    def __init__(self, epochs: Epochs, specs: DecodeSpecTable) -> None:
+        self._epochs, self._specs = epochs, specs
         self._aheads: dict[int, tuple[Key, DecodeAhead]] = {}
         """By number of the epoch."""
 
@@ -149,7 +149,7 @@ class DecodeAheadTable(Reprs, shows="_aheads"):
         live = {
             live.epoch.number: (key, live.epoch)
             for key, live in self._epochs.lives.live()
-            if self._wants.of_run(key[0])
+            if self._specs.of_run(key[0])
         }
         self._aheads = {
             number: self._aheads.get(number) or (key, DecodeAhead(epoch)) for number, (key, epoch) in live.items()
@@ -178,7 +178,7 @@ class DecodeAheadTable(Reprs, shows="_aheads"):
         alone = len(runs) == 1 and all(ahead.ranks == 1 for _, ahead in aheads)
         for key, ahead in aheads:
             behind, sample_of = self._behind(key, ahead), ahead.epoch.plan.sample_of
-            for want in sorted(self._wants.of_run(key[0])):
+            for want in sorted(self._specs.of_run(key[0])):
                 for rank, positions in ahead.next(want, memory[want], kept, few if alone else many).items():
                     queue, lead = (key[0], rank), float(positions[0] + behind)
                     if queue not in best or lead < best[queue].lead:
@@ -194,7 +194,7 @@ class DecodeAheadTable(Reprs, shows="_aheads"):
         """
         found = np.full(len(places), np.inf)
         for key, ahead in self._aheads.values():
-            if key[0] in runs and want in self._wants.of_run(key[0]):
+            if key[0] in runs and want in self._specs.of_run(key[0]):
                 np.minimum(found, ahead.positions(places) + self._behind(key, ahead), out=found)
         return found
 

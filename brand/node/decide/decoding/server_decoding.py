@@ -62,14 +62,14 @@ class _DecodeBatch:
         self.places, self.heads, self.counts, self.pages = places, heads, counts, 0
 
 
-class ServerDecoding(Reprs, shows="memory preparers _batches wants"):
+class ServerDecoding(Reprs, shows="memory workers _batches specs"):
     """Decoding at one node by `workers` decode workers, for decode specs that at least `least_runs` runs have."""
 
     def __init__(self, pages: Allocator, workers: int, residents: Residents, epochs: Epochs, least_runs: int) -> None:
-        self.memory, self.preparers = PreparedMemory(pages, len(residents.pages_of)), DecodeWorkers(workers, BATCH_S)
+        self.memory, self.workers = PreparedMemory(pages, len(residents.pages_of)), DecodeWorkers(workers, BATCH_S)
         self._residents, self._epochs = residents, epochs
-        self.wants = DecodeSpecTable(self._forget, least_runs)
-        self._aheads = DecodeAheadTable(epochs, self.wants)
+        self.specs = DecodeSpecTable(self._forget, least_runs)
+        self._aheads = DecodeAheadTable(epochs, self.specs)
         self._clearing = Clearing(self.memory, self._aheads)
         self._choices = DecodeQueue(self._aheads, self.memory, residents)
         self._last = 0
@@ -86,7 +86,7 @@ class ServerDecoding(Reprs, shows="memory preparers _batches wants"):
 
     def register(self, client: ClientNumber, run: RunNumber, wants: tuple[DecodeSpec, ...]) -> tuple[int, ...] | None:
         """Register the decode specs of a client for a run. Return their numbers, or None if there are too many."""
-        numbers = self.wants.register(client, run, wants)
+        numbers = self.specs.register(client, run, wants)
         for number in numbers or ():
             if number not in self.memory:
                 self.memory.add(number)
@@ -98,11 +98,11 @@ class ServerDecoding(Reprs, shows="memory preparers _batches wants"):
         self._choices.on_news()
 
     def waits(self, client: ClientNumber, run: RunNumber, places: NDArray[Any]) -> bool:
-        wants = self.wants.of(client, run)
-        if not wants or not self.preparers.hopeful:
+        wants = self.specs.of(client, run)
+        if not wants or not self.workers.hopeful:
             return False
         here = places[self._residents.present(places)]
-        for want in self.wants.of_run(run).intersection(wants):
+        for want in self.specs.of_run(run).intersection(wants):
             state = self.memory[want].states(here)
             coming = (state == MAKING) | ((state == RAW) & (not self._full))
             if coming.any() and not self._strikes.has_strikes(want, here[coming]).all():
@@ -112,7 +112,7 @@ class ServerDecoding(Reprs, shows="memory preparers _batches wants"):
     def take(self, draw: Draw, epoch: Epoch, here: NDArray[Any]) -> DecodedSamples:
         """Answer a draw that found these samples in memory. Return the decoded samples that it gets."""
         self._aheads.remove(epoch, epoch.plan.sample_of[draw.positions])
-        wants = self.wants.of(draw.client, draw.key[0])
+        wants = self.specs.of(draw.client, draw.key[0])
         if not wants:
             return NOTHING
         prepared = np.logical_and.reduce([self.memory[want].states(here) == MADE for want in wants])
@@ -127,15 +127,15 @@ class ServerDecoding(Reprs, shows="memory preparers _batches wants"):
     # -- decode workers ----------------------------------------------------------------------------------------------
 
     def step(self, now_s: float) -> Iterator[ToDo]:
-        for late in self.preparers.late(now_s):
+        for late in self.workers.late(now_s):
             self.on_worker_end(late, now_s)
             yield EndPreparer(late)
         self._full = False
-        if not self.wants.any:
+        if not self.specs.any:
             return
-        yield from map(StartPreparer, self.preparers.start(now_s))
+        yield from map(StartPreparer, self.workers.start(now_s))
         self._aheads.update()
-        while (number := self.preparers.idle()) is not None and (found := self._next(now_s)) is not None:
+        while (number := self.workers.idle()) is not None and (found := self._next(now_s)) is not None:
             if len(found.places):
                 yield self._prepare(number, found, now_s)
 
@@ -143,7 +143,7 @@ class ServerDecoding(Reprs, shows="memory preparers _batches wants"):
         """Allocate pages for a batch that a decode worker has decoded to samples of these sizes, and yield the copy."""
         batch, shelf = self._batches[number], self.memory[self._batches[number].want]
         places, pages = batch.places, pages_of(sizes)
-        self._choices.record(batch.want, places[sizes != UNTRIED], self.preparers.busy_s(preparer, now_s))
+        self._choices.record(batch.want, places[sizes != UNTRIED], self.workers.busy_s(preparer, now_s))
         self._residents.mark_checked(places[sizes > 0])
         self._residents.let_go(places)
         before, samples = self._decoded.get(batch.want, (0, 0))
@@ -160,11 +160,11 @@ class ServerDecoding(Reprs, shows="memory preparers _batches wants"):
             self._aheads.rewind()
         if not fits.any():
             del self._batches[number]
-            self.preparers.mark_idle(preparer, now_s)
+            self.workers.mark_idle(preparer, now_s)
             return
         heads, target = self.memory.allocator.take(pages[fits])
         batch.set_pages(places[fits], heads, pages[fits])
-        self.preparers.mark_busy(preparer, number, now_s, done=True)
+        self.workers.mark_busy(preparer, number, now_s, done=True)
         yield Fill(preparer, number, np.flatnonzero(np.repeat(fits, pages)), target)
 
     def on_copied(self, number: int, now_s: float) -> None:
@@ -174,7 +174,7 @@ class ServerDecoding(Reprs, shows="memory preparers _batches wants"):
         assert batch.counts is not None
         self.memory[batch.want].put(batch.places, batch.heads, batch.counts)
         self._counts["made"] += len(batch.places)
-        self.preparers.on_copied(batch.preparer, number, now_s)
+        self.workers.on_copied(batch.preparer, number, now_s)
 
     def on_worker_end(self, preparer: int, now_s: float) -> None:
         """Give back the batch of a decode worker that has ended."""
@@ -186,8 +186,8 @@ class ServerDecoding(Reprs, shows="memory preparers _batches wants"):
                 self.memory[batch.want].stops(self._strikes.add(batch.want, batch.places), never=True)
         self._aheads.rewind()
         self.on_news()
-        if self.preparers.on_end(preparer, now_s):
-            goes_on = self.preparers.hopeful
+        if self.workers.on_end(preparer, now_s):
+            goes_on = self.workers.hopeful
             left = "the other workers continue" if goes_on else "clients decode these samples themselves"
             why = "has ended too often, or did not start, and is not restarted"
             self._epochs.runs.notice(f"decode worker {preparer} {why}; {left}")
@@ -197,19 +197,19 @@ class ServerDecoding(Reprs, shows="memory preparers _batches wants"):
         return {
             "limit": allocator.bytes,
             "used": (allocator.count - 1 - allocator.free) * allocator.page,
-            "wants": len(self.wants),
+            "wants": len(self.specs),
             "made": counts["made"],
             "drawn": counts["drawn"],
             "raw": counts["raw"],
-            "preparers": self.preparers.alive,
-            "ended": self.preparers.ended_in_all,
+            "preparers": self.workers.alive,
+            "ended": self.workers.ended_in_all,
         }
 
     def _next(self, now_s: float) -> NextToDecode | None:
         """Return the samples to decode next, at most as many as memory has space for."""
         lacking = self._lacking(self._epochs.lives.draws())
         working = Counter(batch.queue for batch in self._batches.values() if batch.heads is None)
-        choices = self._choices.next(working, self.preparers.alive, BATCH, now_s) if lacking is None else [lacking]
+        choices = self._choices.next(working, self.workers.alive, BATCH, now_s) if lacking is None else [lacking]
         for found in choices:
             places = self._with_room(found, now_s)
             self._full = not len(places)
@@ -233,8 +233,8 @@ class ServerDecoding(Reprs, shows="memory preparers _batches wants"):
         """Return the samples that the oldest waiting draw lacks, or None if no draw lacks any."""
         for draw in draws:
             live = self._epochs.get(draw.key)
-            wants = self.wants.of(draw.client, draw.key[0])
-            for want in self.wants.of_run(draw.key[0]).intersection(wants) if live is not None else ():
+            wants = self.specs.of(draw.client, draw.key[0])
+            for want in self.specs.of_run(draw.key[0]).intersection(wants) if live is not None else ():
                 assert live is not None
                 places = live.epoch.plan.sample_of[np.unique(draw.positions)]
                 places = places[self._residents.present(places)]
@@ -264,9 +264,9 @@ class ServerDecoding(Reprs, shows="memory preparers _batches wants"):
         self._batches[number] = _DecodeBatch(found.queue, found.want, preparer, places, pages)
         self.memory[found.want].starts(places)
         self._residents.refer(places)
-        self.preparers.mark_busy(preparer, number, now_s)
+        self.workers.mark_busy(preparer, number, now_s)
         chains = Chains(*self._residents.chains(places))
-        return Prepare(preparer, number, found.want, self.wants.spec_of(found.want), chains)
+        return Prepare(preparer, number, found.want, self.specs.spec_of(found.want), chains)
 
     def _mean_pages(self, want: int) -> int:
         """Return the mean pages of a decoded sample, rounded up; a guess if none is known."""
