@@ -14,8 +14,8 @@ _LONGEST: Final = 4
 class Reprs:
     """Gives a class its `__repr__`: `class Executor(Reprs, shows="depth _reads _results")`.
 
-    A name may be a path, such as `_state.core.peers`. Long collections, queues and arrays are shown by their length, and
-    fields that are not set yet are left out. Do not name a field that holds a secret.
+    A name may be a path, such as `_state.core.peers`. Long collections, queues and arrays are shown by their length,
+    and fields that are not set yet are left out. Do not name a field that holds a secret.
     """
 
     __slots__ = ()

@@ -6,7 +6,7 @@
     Figure 12   how much remote abstract memory is used, by its limit
     Figure 13   how often a chunk is loaded on average, by its size
 
-A miss is a read of a chunk. The paper prints the numbers of Table 5 (`BREAKDOWN`; `tests/protocol` checks them). The
+A miss is a read of a chunk. The paper prints the numbers of Table 5 (`BREAKDOWN`; `tests/orders` checks them). The
 curves of its figures are not in its text: there, the column "first model" has the figures of this project's own first
 model of the paper. The plans do not depend on each other, so two processes make them.
 """

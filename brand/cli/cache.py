@@ -1,4 +1,4 @@
-"""`brand cache list DIR`, `brand cache fill DST DIR`, `brand cache clear DIR`."""
+"""`brand cache list DIR`, `brand cache fill DST DIR` and `brand cache clear DIR`: the contents of a cache folder."""
 
 from __future__ import annotations
 

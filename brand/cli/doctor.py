@@ -1,4 +1,4 @@
-"""`brand doctor [DST]`."""
+"""`brand doctor [DST]`: does Brand work on this machine, and with this data set?"""
 
 from __future__ import annotations
 

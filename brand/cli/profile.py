@@ -1,4 +1,4 @@
-"""`brand profile PATH`."""
+"""`brand profile PATH`: measure the speed of a storage, and keep the profile."""
 
 from __future__ import annotations
 

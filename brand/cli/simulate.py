@@ -1,4 +1,4 @@
-"""`brand simulate DST`; `--job` leads to `jobs`."""
+"""`brand simulate DST`: predict reads and times of a training. With `--job`, `jobs` predicts those of several jobs."""
 
 from __future__ import annotations
 

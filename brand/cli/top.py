@@ -1,4 +1,4 @@
-"""`brand top [ADDRESS]`."""
+"""`brand top [ADDRESS]`: show the statistics of a data server while it runs, on a terminal or as a web page."""
 
 from __future__ import annotations
 

@@ -1,14 +1,13 @@
-"""Data sets that grow: functions that add to a collection, and that remove from it.
+"""Data sets that grow: functions that add to a collection, and that remove from it. Each makes a new version.
 
-    append     a folder, data of another tool, samples from Python, or a data set becomes a segment
-    overlay    a column of numbers for all samples, in no segment
-    delete     samples are no longer read or fetched; their bytes remain, and `undelete` restores the samples
-    compact    segments are written again without their deleted samples
-    redact     delete, compact, and the old files are removed, with a report
+append      `append_*`: a folder, data of another tool, samples from Python, or a data set becomes a segment
+changes     `overlay`: a column of numbers for all samples, in no segment
+            `delete`: samples are no longer read or fetched; their bytes remain, and `undelete` restores the samples
+rewriting   `compact`: segments are written again without their deleted samples
+            `redact`: delete, compact, and the old files are removed, with a report
+home        publishes a version, whole or not at all; lists versions, and removes them with their files
 
-Each makes a new version (docs/format.md, section 11); `home` publishes it, whole or not at all, lists all versions, and
-removes versions with their files. `changes` has the changes that write no segment: `delete`, `undelete`, `overlay`;
-`rewriting` has `compact` and `redact`.
+`docs/format.md`, section 11, specifies the files.
 """
 
 from brand.collect.append import append_audio as append_audio

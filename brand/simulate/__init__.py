@@ -1,5 +1,10 @@
 """The costs of a run before it is run: decisions over plans are counted, and clocks turn the counts into time.
 
-`running` (the work of each node), `pace` (its clock), `storages`, `whatif` (the answers); `together` (several jobs),
-`following`, `rounds` (their draws and reads).
+whatif     the time and the reads of a training, for each storage and memory that a user asks about
+running    the work of each node in each epoch
+pace       the clock of a node
+storages   the time that a storage takes to read
+together   the reads of several jobs that share a data server
+following  draws and reads of jobs that follow the fastest job
+rounds     draws and reads of jobs with online orders (JOADER)
 """

@@ -1,6 +1,6 @@
 """How much would several jobs read that share a data server? One answer for each policy and memory.
 
-- `follow`: each job draws the samples that pass it (`follow`). Memory buffers, then holds the samples that a job
+- `follow`: each job draws the samples that pass it (`following`). Memory buffers, then holds the samples that a job
   will still draw, up to `FOLLOWER` for each; the rest caches samples over epochs.
 - `joader`: JOADER's dependent sampling, one sample per read (`rounds`). All memory is its cache.
 - `coordl`: CoorDL. All jobs draw the same samples at the same time, so they run at the speed of the slowest. Memory

@@ -1,7 +1,7 @@
 """Training loops as users write them, for each framework: what a step trains is recorded, and a run can be stopped.
 
 A loop gets a `Run`, which says what to train, where to stop and what to go on from. It calls `run.train(epoch, batch)`
-for each step; that raises `Stopped` after the checkpoint was asked for, as a preempted job ends.
+for each step; that raises `StoppedError` after the checkpoint was asked for, as a preempted job ends.
 """
 
 from __future__ import annotations

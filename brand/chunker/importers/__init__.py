@@ -1,10 +1,14 @@
 """Data that other tools have written, as `Shards`. One module per format maps its fields to those of a sample.
 
-webdataset  tar files                       parquet   Parquet files, and data sets of Hugging Face
-mds         mosaicml-streaming's folders    arrow     the common part of Parquet, Hugging Face and tables in memory
-litdata     LitData's folders               files     the files of a source, also compressed ones
-textfiles   JSON lines, CSV and TSV         fields    columns of a source -> fields
+webdataset  tar files
+mds         the folders of mosaicml-streaming
+litdata     the folders of LitData
+parquet     Parquet files, and data sets of Hugging Face
+textfiles   JSON Lines, CSV and TSV
 tables      a table given to `pack`
+arrow       the common part of Parquet, Hugging Face and tables in memory
+fields      from the columns of a source to fields
+files       the files of a source, also compressed ones
 """
 
 from __future__ import annotations

@@ -3,9 +3,11 @@
 policy      the base class of policies, and from the options of a user to a policy
 plan        the tables of an epoch, and memory over time
 mapping     samples, chunks, groups, abstract memory (paper, section 3.2)
-part        subsets of the samples          joins       the points at which a job joined other jobs
+part        subsets of the samples
+joins       the points at which a job joined other jobs
 placement   the samples that are cached in memory or in a cache folder
 owners      the node that owns each chunk, the node that caches a sample, and the rank that draws each position
-tickets     epoch and position as one int   random      bits and permutations, the same on every machine
-dtypes      the smallest type of numpy, and a mask of bits
+tickets     epoch and position as one int
+random      bits and permutations, the same on every machine
+dtypes      the smallest types of numpy that hold given numbers, and a mask of bits
 """

@@ -43,11 +43,11 @@ class RandomStream(IntEnum):
     ROUNDS = 7
     """`joader`: the elements that jobs draw in a round."""
     FOLLOW = 8
-    """`follow`: the passing stripes that a job takes."""
+    """`shared`: the passing stripes that a job takes."""
     FOLLOW_REST = 9
-    """`follow`: the order of the rest's stripes."""
+    """`shared`: the order of the rest's stripes."""
     FOLLOW_MATES = 10
-    """`follow`: the positions of the samples of one stripe in the rest's tape."""
+    """`shared`: the positions of the samples of one stripe in the rest's tape."""
     MIXED_RANKS = 11
     """A mixture: the rank that draws each position of a round."""
     BATCH_TIES = 12

@@ -1,4 +1,4 @@
-"""Which positions of an epoch make a batch, so that the samples of a batch have about equal lengths?
+"""Which positions of an epoch make a batch of samples of similar length, or a batch of packed rows?
 
     lengths by position -> windows of consecutive positions -> each window sorted, cut into batches, batches shuffled
 

@@ -10,7 +10,7 @@ chunk meet in a batch about `chunks / k` times as often as by chance, as long as
 `coordl` (coordinated prep): jobs draw the laps of `stripes` in lock step, a baseline for `shared`. All jobs draw the
 same order at the same time, so each sample is read and decoded once for all of them, and memory holds no more than a
 window of samples for it. The price: no job is faster than the slowest job. The jobs of the paper wait for a job that
-has died; these jobs do not (`brand.node.decide.sharing.lockstep`).
+has died; these jobs do not (`brand.node.decide.sharing.job_sharing`).
 
 `joader`: several jobs draw the same sample at the same time as often as uniform draws allow. The next sample is decided
 while jobs draw (`tree`), from the samples that all of them still need. So a plan has no order to follow: it lists the

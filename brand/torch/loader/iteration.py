@@ -2,7 +2,7 @@
 
     producer thread      ints of some batches (`batches`) -> one request -> samples, copied once out of the shared pages
     pool of threads      slices of a batch: decode, transform; the last slice of a batch collates the batch
-    training loop        takes batches in order; sets how many threads of the pool work at a time (`threads`, `gate`)
+    training loop        takes batches in order; sets how many threads of the pool work at a time (`threads`)
 
 If nothing is decoded or transformed, the pool makes the batches of a request out of columns. It does so, too, if there
 is no transform and the server has decoded all images and audio of a batch in one shape.

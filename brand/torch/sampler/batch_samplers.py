@@ -1,7 +1,7 @@
 """Which samples make a batch together, if they differ in length? `LengthBatchSampler`, `PackedBatchSampler`.
 
 Lengths are known before any sample is read, so the batches of an epoch are planned with its order: batches of similar
-length, batches up to a length, or rows packed full (`brand.orders.batches.batching`, `packing`). Each batch is a list
+length, batches up to a length, or rows packed full (`brand.orders.batches.batching`). Each batch is a list
 of tickets, which are fetched as those of a `BrandSampler`. A loader state holds epoch, number of batches, limits and
 order; any number of ranks and workers can continue from it.
 """

@@ -78,8 +78,8 @@ class Draws(Reprs, shows="waiting _answers leases"):
             entry.draws.append(draw)
 
     # -- clients take samples from memory -----------------------------------------------------------------------------
-    # A client that finds a cached sample in the directory copies it without a request (`brand.node.client.taking`), and
-    # reports it afterwards. It knows the samples at its positions from `places`.
+    # A client that finds a cached sample in the directory copies it without a request, and reports it afterwards
+    # (`brand.node.client.direct_hits`). It knows the samples at its positions from `places`.
 
     def places(self, key: Key, first: int, most: int) -> NDArray[np.int32]:
         """Return the samples at positions of an epoch from `first` on, at most `most`, for clients that take samples.

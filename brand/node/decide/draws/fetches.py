@@ -3,6 +3,8 @@
 If only another node's disk has the sample, the server asks the owners, and joins their answers. If an owner does not
 answer in time, the client gets an error that names the node, so that it never waits for ever. If each node has all
 samples (`reads_here`), the server reads them itself: this serves samples of an object store, which only servers access.
+
+`Divisions` answers another question of clients: which positions of an epoch are a rank's own, with `locality`?
 """
 
 from __future__ import annotations

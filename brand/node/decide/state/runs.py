@@ -178,7 +178,7 @@ class Runs(UserDict[RunNumber, Run]):
         """
         if (order.samples, order.chunk_size) != self._sizes:
             raise UsageError("the order belongs to another data set: its number of samples or its chunk size differs")
-        if client >= 0 and turn is not None:  # `disagreements` checks other nodes
+        if client >= 0 and turn is not None:  # `Disagreements` checks other nodes
             self._check_agreed(order, name, turn)
         number = self.number_of(name, order)
         if number is None:
