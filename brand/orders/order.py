@@ -20,6 +20,10 @@ from brand.orders.policies.registry import policy_named
 
 MAX_EPOCH: Final = (1 << 16) - 1
 MAX_SEED: Final = (1 << 128) - 1
+_OF_ALL: Final = ("data_set", "samples", "chunk_size", "seed", "protocol")
+"""Fields that the JSON of every order has in addition to the fields of its policy."""
+_PART: Final = "part"
+"""The field of an order of a subset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +121,3 @@ class Order:
         own = {name: each for name, each in value.items() if name not in (*_OF_ALL, _PART)}
         policy = policy_named(value["protocol"]).from_json(own)
         return cls(value["data_set"], value["samples"], value["chunk_size"], value["seed"], policy, subset)
-
-
-_OF_ALL: Final = ("data_set", "samples", "chunk_size", "seed", "protocol")
-"""Fields that the JSON of every order has in addition to the fields of its policy."""
-_PART: Final = "part"
-"""The field of an order of a subset."""

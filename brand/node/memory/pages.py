@@ -22,6 +22,11 @@ SINK: Final = 0
 
 IOVEC: Final = np.dtype([("base", "<u8"), ("length", "<u8")])
 """A piece of memory, in the layout of readv(2)."""
+SMALLEST_PAGE: Final = 128
+LARGEST_PAGE: Final = 64 << 10
+PageCounts = NDArray[np.unsignedinteger[Any]]
+"""Pages of each sample, in the smallest type that holds the largest count: a sum needs a larger type."""
+Places = NDArray[np.integer[Any]]
 
 
 class PageMemory(Protocol):
@@ -76,13 +81,6 @@ class NoMemory:
         """Store nothing."""
 
 
-SMALLEST_PAGE: Final = 128
-LARGEST_PAGE: Final = 64 << 10
-
-PageCounts = NDArray[np.unsignedinteger[Any]]
-"""Pages of each sample, in the smallest type that holds the largest count: a sum needs a larger type."""
-
-
 def page_bytes(mean_sample: float) -> int:
     """Return the bytes of a page: a power of two near a sixteenth of the mean sample.
 
@@ -100,9 +98,6 @@ def pages_needed(sizes: NDArray[Any], page: int) -> NDArray[np.uint32]:
 def arena_bytes(pages_of: PageCounts, page: int) -> int:
     """Return the memory that holds all samples at once, in bytes."""
     return (int(pages_of.sum(dtype=np.int64)) + 1) * page
-
-
-Places = NDArray[np.integer[Any]]
 
 
 class PagePool(Reprs, shows="allocator _memory"):

@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 
 SampleChains = tuple[NDArray[np.uint32], NDArray[np.int32]]
 """Number of pages of each of some samples, and all pages, sample by sample."""
+MAX_LEASES: Final = 32
+"""Maximum number of leases of one client."""
+STALE_S: Final = 1.0
+"""A server does not wait for a client that copies for longer than this, in seconds."""
 
 
 class Left:
@@ -183,11 +187,6 @@ class Residents:
             self._directory.show(places, self._head[places], self.pages_of[places])
             self._directory.mark_checked(places[self.checked(places)])
 
-
-MAX_LEASES: Final = 32
-"""Maximum number of leases of one client."""
-STALE_S: Final = 1.0
-"""A server does not wait for a client that copies for longer than this, in seconds."""
 
 Shelved = tuple[tuple[int, NDArray[Any]], ...]
 """Decoded samples: numbers of decode specs, and the places of each."""

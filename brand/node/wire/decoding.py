@@ -45,6 +45,26 @@ NO_AXIS: Final = (1 << 32) - 1
 DTYPES: Final[dict[int, np.dtype[Any]]] = {1: np.dtype("u1"), 2: np.dtype("<f4")}
 """dtypes of values, by their numbers."""
 _NUMBERS: Final = {dtype: number for number, dtype in DTYPES.items()}
+PAGE: Final = 4096
+"""Bytes of a page of decoded samples."""
+STAGING: Final = 64 << 20
+"""Bytes of a staging memory, of which only used pages occupy memory. A larger sample is not decoded by the server."""
+ENOUGH: Final = 8 << 20
+"""A decode worker that has written this many bytes leaves the rest of its batch untried."""
+MOST_PAGES: Final = 1 << 14
+"""Maximum number of pages of the samples of a batch, so that its packet is small."""
+MOST: Final = 1 << 18
+"""Largest packet in bytes."""
+BATCH_S: Final = 10.0
+"""Seconds that a decode worker may take for a batch."""
+CANNOT: Final = 0
+"""Size of a sample that cannot be decoded."""
+UNTRIED: Final = -1
+"""Size of a sample that a decode worker has not tried."""
+READY: Final = b"R"
+_WANT: Final = b"W"
+_BATCH: Final = struct.Struct("<cII")
+_SIZES: Final = b"S"
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,29 +153,6 @@ def _together(chains: NDArray[np.uint8], rows: NDArray[np.void]) -> NDArray[Any]
 
 def _shape(row: np.void) -> list[int]:
     return [axis for axis in row["shape"].tolist() if axis != NO_AXIS]
-
-
-PAGE: Final = 4096
-"""Bytes of a page of decoded samples."""
-STAGING: Final = 64 << 20
-"""Bytes of a staging memory, of which only used pages occupy memory. A larger sample is not decoded by the server."""
-ENOUGH: Final = 8 << 20
-"""A decode worker that has written this many bytes leaves the rest of its batch untried."""
-MOST_PAGES: Final = 1 << 14
-"""Maximum number of pages of the samples of a batch, so that its packet is small."""
-MOST: Final = 1 << 18
-"""Largest packet in bytes."""
-BATCH_S: Final = 10.0
-"""Seconds that a decode worker may take for a batch."""
-CANNOT: Final = 0
-"""Size of a sample that cannot be decoded."""
-UNTRIED: Final = -1
-"""Size of a sample that a decode worker has not tried."""
-READY: Final = b"R"
-
-_WANT: Final = b"W"
-_BATCH: Final = struct.Struct("<cII")
-_SIZES: Final = b"S"
 
 
 @dataclass(frozen=True, slots=True)

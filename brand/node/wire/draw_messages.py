@@ -28,6 +28,10 @@ from brand.node.wire.numbers import Key, RunNumber
 _DRAW: Final = struct.Struct("<II")
 _LEASE: Final = struct.Struct("<QIIIIIIIII")
 _MOST_US: Final = (1 << 32) - 1
+MOST_TAKEN: Final = MAX_DRAW // 2
+"""Maximum number of samples of one TAKEN."""
+_TAKEN: Final = struct.Struct("<III")
+_NO_ENTRIES: Final = np.empty(0, np.uint64)
 
 
 class Held(NamedTuple):
@@ -122,13 +126,6 @@ def unpack_lease(body: bytes | memoryview) -> Lease:
     if not adds_up:
         raise ProtocolError("a lease whose parts do not add up")
     return lease
-
-
-MOST_TAKEN: Final = MAX_DRAW // 2
-"""Maximum number of samples of one TAKEN."""
-
-_TAKEN: Final = struct.Struct("<III")
-_NO_ENTRIES: Final = np.empty(0, np.uint64)
 
 
 @dataclass(frozen=True, slots=True)

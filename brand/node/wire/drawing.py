@@ -26,6 +26,8 @@ from brand.orders.base.joins import Joins
 from brand.orders.base.tickets import MAX_POSITIONS
 from brand.orders.order import MAX_EPOCH, Order
 
+_LAP: Final = struct.Struct("<i")
+
 
 @dataclass(frozen=True, slots=True)
 class Drawer:
@@ -129,9 +131,6 @@ class Drawing:
     def check(self) -> None:
         if max(self.begin.start, self.begin.front) > self.order.samples:
             raise ProtocolError(f"an epoch has {self.order.samples:,} positions")
-
-
-_LAP: Final = struct.Struct("<i")
 
 
 def _joins(name: str, data: Body) -> Joins:

@@ -32,6 +32,7 @@ _STEPS: Final = (1, 1.25, 1.6, 2, 2.5, 3.15, 4, 5, 6.3, 8)
 BOUNDS: Final = (*(float(f"{step * 10.0**power:.4g}") for power in range(-4, 2) for step in _STEPS), 100.0)
 """Upper ends of the buckets in seconds: ten in a decade, 0.1 ms to 100 s. One more bucket counts longer waits."""
 _MOST: Final = 1 << 53
+_WHOLE: Final = whole(_MOST - 1)
 
 
 @dataclass(slots=True)
@@ -186,7 +187,6 @@ def _waiting(name: str, value: Any) -> Waiting:
     raise ProtocolError(f"{name} has a step, seconds and a cause")
 
 
-_WHOLE: Final = whole(_MOST - 1)
 _WAITING: Final = maybe(FieldSpec(_waiting, lambda waiting: [waiting.step, waiting.wait_s, waiting.cause]))
 
 

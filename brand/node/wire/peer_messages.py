@@ -40,6 +40,11 @@ from brand.node.wire.numbers import NodeNumber
 from brand.orders.base.joins import MAX_LAP, Join, Joins
 from brand.orders.order import MAX_EPOCH, Order
 
+VERSION: Final = 2
+MAX_ROOM: Final = 1 << 62
+_HEAD: Final = struct.Struct("<HH")
+_PUSH: Final = struct.Struct("<III")
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Vote:
@@ -105,12 +110,6 @@ class LeadingOffset:
     """Its ranks have asked for all their positions before this position."""
     drawn: Annotated[int, U64]
     """Samples that its ranks have drawn of the run, in all epochs."""
-
-
-VERSION: Final = 2
-MAX_ROOM: Final = 1 << 62
-_HEAD: Final = struct.Struct("<HH")
-_PUSH: Final = struct.Struct("<III")
 
 
 @described(PeerKind.DRAWING, json_body=True)

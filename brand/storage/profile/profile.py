@@ -48,6 +48,9 @@ _MOST_BYTES: Final = 1 << 40
 _MOST_BANDWIDTH: Final = 1e15
 
 _log: Final = logging.getLogger("brand.storage")
+_FIRST_BYTE_S: Final = 0.05
+_STREAM_S: Final = 60e6
+_STORE_S: Final = 1.2e9
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,9 +248,6 @@ def _store_profile() -> Profile:
     return Profile("a store", sizes, depths, table, _STORE_S)
 
 
-_FIRST_BYTE_S: Final = 0.05
-_STREAM_S: Final = 60e6
-_STORE_S: Final = 1.2e9
 STORE: Final = _store_profile()
 """Assumed profile of a store that has not been measured."""
 

@@ -34,6 +34,13 @@ from brand.torch.order.draw_port import DrawPort
 from brand.torch.order.sequence import OfOneSet
 
 Transform = Callable[[Any], Any] | Mapping[str, Callable[[Any], Any]]
+ENOUGH: Final = 5000
+"""Number of samples read in random order after which the log has a hint."""
+ENOUGH_SINGLE: Final = 200
+"""Number of consecutive draws of a single sample after which the log has a hint."""
+log = logging.getLogger("brand")
+_said = mmap.mmap(-1, 2)
+"""Whether the log has the hint about reads, and the hint about draws: two bytes that forked workers share."""
 
 
 class SetSource(Reprs, SampleSource, shows="name _resolver"):
@@ -135,18 +142,6 @@ class SetSource(Reprs, SampleSource, shows="name _resolver"):
             wrong = int(asked[(asked < -length) | (asked >= length)][0])
             raise IndexError(f"sample {wrong} is out of range: there are {length:,} samples")
         return np.where(asked < 0, asked + length, asked)
-
-
-ENOUGH: Final = 5000
-"""Number of samples read in random order after which the log has a hint."""
-ENOUGH_SINGLE: Final = 200
-"""Number of consecutive draws of a single sample after which the log has a hint."""
-
-log = logging.getLogger("brand")
-
-
-_said = mmap.mmap(-1, 2)
-"""Whether the log has the hint about reads, and the hint about draws: two bytes that forked workers share."""
 
 
 class AccessHint(Reprs, shows="_jumps _single"):

@@ -52,6 +52,10 @@ _TOKEN: Final = 16
 """Bytes of the token, which follows the space for batches."""
 _EMPTY: Final = bytes(_TOKEN)
 _NAME: Final = "brand-batch"
+LEAST_BYTES: Final = 1 << 16
+"""Fewer bytes are sent in the message: a pipe holds this many."""
+SMALL_TENSOR: Final = 1 << 16
+"""Smaller tensors are sent with the strings; PyTorch shares larger tensors in memory."""
 
 
 class BatchHandle(NamedTuple):
@@ -169,12 +173,6 @@ def _open(handle: BatchHandle) -> int:
     if not str(path.readlink()).startswith(f"/memfd:{_NAME}"):  # another process has the number of one that has ended
         raise FileNotFoundError(f"the DataLoader's worker {handle.process} has ended, and its batch with it")
     return os.open(path, os.O_RDWR | os.O_CLOEXEC)
-
-
-LEAST_BYTES: Final = 1 << 16
-"""Fewer bytes are sent in the message: a pipe holds this many."""
-SMALL_TENSOR: Final = 1 << 16
-"""Smaller tensors are sent with the strings; PyTorch shares larger tensors in memory."""
 
 
 class FirstDict(dict[str, Any]):

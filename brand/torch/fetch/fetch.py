@@ -47,6 +47,10 @@ _TRIES: Final = 64
 
 _tags: dict[int, Order] = {}
 """Orders of all data sets of this process by tag, so that no two orders have the same tag."""
+EVERY_S: Final = 30.0
+"""Seconds between two log lines that sum up further replacements."""
+log = logging.getLogger("brand")
+_all: weakref.WeakSet[Replacements] = weakref.WeakSet()
 
 
 class Fetcher(Reprs, shows="data.name _orders _drawn"):
@@ -247,14 +251,6 @@ class Fetcher(Reprs, shows="data.name _orders _drawn"):
             self.resolver.client.report(Replaced(index, other, error.chunk, str(error)))
             return sample, other
         raise error
-
-
-EVERY_S: Final = 30.0
-"""Seconds between two log lines that sum up further replacements."""
-
-log = logging.getLogger("brand")
-
-_all: weakref.WeakSet[Replacements] = weakref.WeakSet()
 
 
 class Replacements(Reprs, shows="_repeats.counted"):

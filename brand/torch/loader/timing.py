@@ -28,6 +28,16 @@ EVERY_S: Final = 1.0
 """Seconds between two reports to the data server."""
 END_LIMIT_S: Final = 1.0
 """Seconds for which the end of an iteration waits for the last report."""
+QUANTILES: Final = {"p50_s": 0.5, "p95_s": 0.95, "p99_s": 0.99}
+NAMES: Final = {
+    "storage": "waiting for the data server or for exact reads, that is for storage",
+    "gather": "copying samples out of the shared memory and checking them",
+    "decode": "decoding and transforming, all threads together",
+    "collate": "putting batches together, all threads together",
+    "full": "waiting for the training loop to take a batch",
+    "loop_waits": "the training loop waiting for a batch",
+    "training": "the training loop itself",
+}
 
 
 class BatchTimes(Reprs, shows="spans collate_s done_s"):
@@ -191,9 +201,6 @@ class _Watch:
         self._callback(tally.steps, row_of(new, samples - before))
 
 
-QUANTILES: Final = {"p50_s": 0.5, "p95_s": 0.95, "p99_s": 0.99}
-
-
 def row_of(tally: StepTally, samples: int) -> dict[str, float]:
     """Return the row of a monitor: numbers only, so that any log accepts them."""
     seconds = max(tally.seconds, 1e-9)
@@ -210,17 +217,6 @@ def _plain(waiting: Waiting | None) -> dict[str, Any] | None:
     if waiting is None:
         return None
     return {"step": waiting.step, "wait_s": round(waiting.wait_s, 6), "cause": waiting.cause}
-
-
-NAMES: Final = {
-    "storage": "waiting for the data server or for exact reads, that is for storage",
-    "gather": "copying samples out of the shared memory and checking them",
-    "decode": "decoding and transforming, all threads together",
-    "collate": "putting batches together, all threads together",
-    "full": "waiting for the training loop to take a batch",
-    "loop_waits": "the training loop waiting for a batch",
-    "training": "the training loop itself",
-}
 
 
 class Stages:

@@ -37,6 +37,10 @@ from brand.torch.sampler.positions import Dealing, IterationStart, States, Upcom
 
 _SIZES: Final = {"batch_size": "size", "batch_length": "most", "tokens_per_row": "row", "rows_per_batch": "rows"}
 """Parameters -> fields of `BatchLimits`."""
+_CURE: Final = (
+    "Give an `int` or `float` field, an array of all lengths by index, or None for the bytes of each sample; "
+    "`brand.pack` stores a length beside its samples as an `int` field"
+)
 
 
 class PlanOptions(NamedTuple):
@@ -328,12 +332,6 @@ def _named(limits: BatchLimits) -> str:
     """Return limits as parameters and their values."""
     values, fields = limits.to_json(), _SIZES | {"lengths": "lengths"}
     return ", ".join(f"{name}={values[key]}" for name, key in fields.items() if values.get(key))
-
-
-_CURE: Final = (
-    "Give an `int` or `float` field, an array of all lengths by index, or None for the bytes of each sample; "
-    "`brand.pack` stores a length beside its samples as an `int` field"
-)
 
 
 def lengths_of(data: Catalogue, length: ArrayLike | str | None) -> NDArray[Any]:

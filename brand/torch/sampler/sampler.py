@@ -48,6 +48,7 @@ _EPOCHS_HINT: Final = (
 _TURNS_HINT: Final = (
     ". A framework that makes its iterator first needs the epoch before: call set_epoch where you make the loader"
 )
+log = logging.getLogger("brand")
 
 
 class BrandSampler(DistributedSampler[int]):
@@ -329,9 +330,6 @@ def state_at(sampler: BrandSampler, epoch: int, position: int) -> dict[str, Any]
 def state_of_next(sampler: BrandSampler) -> dict[str, Any]:
     """Return the state of a run that continues with the epoch after the present one."""
     return state_at(sampler, sampler.epoch + 1, 0)
-
-
-log = logging.getLogger("brand")
 
 
 def migrate_state(state: Mapping[str, Any], sampler: BrandSampler) -> dict[str, Any]:

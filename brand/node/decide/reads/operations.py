@@ -26,6 +26,8 @@ from brand.node.memory.pages import PageCounts
 from brand.node.memory.residents import Residents
 from brand.orders.base.plan import EpochPlan
 
+Mask = NDArray[np.bool_]
+
 
 @dataclass(frozen=True, slots=True)
 class StorageFacts:
@@ -150,9 +152,6 @@ def leave_chunks(residents: Residents, epoch: Epoch, chunks: tuple[int, ...]) ->
     residents.left.leave(left)
     epoch.states.release(left)
     epoch.reads.pass_over(np.setdiff1d(numbers, due[present] // size))
-
-
-Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -22,6 +22,14 @@ from brand.orders.base.joins import Join
 from brand.orders.base.plan import EpochPlan
 from brand.orders.order import Order
 
+PIECE: Final = np.dtype(
+    [("chunk", "<i4"), ("offset", "<i8"), ("size", "<i8"), ("span", "<i4"), ("samples", "<i4"), ("cached", "?")]
+)
+"""A range of a chunk. It has `span` samples, and `samples` of them are loaded into memory.
+
+`cached`: whether it is read from the cache folder, where the same bytes are at the same offset.
+"""
+
 
 class Rows(Protocol):
     """The source of rows of the index."""
@@ -72,15 +80,6 @@ class MakePlan:
     order: Order
     joins: tuple[Join, ...] = ()
     """Joins of the run with other runs in this epoch."""
-
-
-PIECE: Final = np.dtype(
-    [("chunk", "<i4"), ("offset", "<i8"), ("size", "<i8"), ("span", "<i4"), ("samples", "<i4"), ("cached", "?")]
-)
-"""A range of a chunk. It has `span` samples, and `samples` of them are loaded into memory.
-
-`cached`: whether it is read from the cache folder, where the same bytes are at the same offset.
-"""
 
 
 @dataclass(eq=False, slots=True)
