@@ -141,7 +141,7 @@ def _hand_over() -> None:
 
 
 def page_cache(part: str, descriptor: int, file_bytes: int) -> CheckResult:
-    """Check whether the kernel tells which pages of a file that was just read or written are in the page cache."""
+    """Check whether the kernel reports which pages of a file that was just read or written are in the page cache."""
     length, faults = min(file_bytes, _BYTES), []
     os.preadv(descriptor, [bytearray(length)], 0)
     if CachedFile(descriptor).holds(0, length) is None:

@@ -37,7 +37,7 @@ TOKEN = "a token for tests only, 32 bytes"
 def node_of(path: Path, address: str, run: str = "run", wants: DecodeSpecs | None = None) -> Client:
     """A client of one of the servers, which wants something prepared or nothing."""
     data = StoredDataSet(path)
-    return Client(ServerSpec(str(path), address), data.id, data.mean_bytes, run, attach=True, wants=wants)
+    return Client(ServerSpec(str(path), address), data.id, data.mean_bytes, run, attach=True, specs=wants)
 
 
 @dataclass

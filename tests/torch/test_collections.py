@@ -170,14 +170,14 @@ def test_a_state_of_a_fork_is_refused(tmp_path: Path, opened: Openings) -> None:
 
 @pytest.mark.slow
 def test_a_state_is_rebased(grown: Path, opened: Openings, caplog: pytest.LogCaptureFixture) -> None:
-    """Its epoch begins anew on the new version, with all that is there now; the log says what is drawn again."""
+    """Its epoch begins again on the new version, with all that is there now; the log says what is drawn again."""
     state = BrandSampler(opened(grown), seed=3)._sequence.state_at(2, 48)
     grow(grown, 120, 7)
     data = opened(grown, fields=FIELDS, memory="1MB")
     sampler = BrandSampler(data, seed=3)
     with caplog.at_level(logging.WARNING, "brand"):
         new = brand.migrate_state(state, sampler)
-    assert "epoch 2 begins anew" in caplog.text
+    assert "epoch 2 begins again" in caplog.text
     assert "first 48 samples" in caplog.text
     assert (new["epoch"], new["position"]) == (2, 0)
     sampler.load_state_dict(new)

@@ -2,8 +2,8 @@
 
 `seal` reads the front of each chunk: it must be that of this plan, at this place, and whole. The chunk's table becomes
 a row of the index; its fixed fields become columns, from the file that the process that made the chunk has stored
-(`KeptChunks`), or else from the chunk itself. So results need not travel, and the process that started the tasks may
-have ended. Then `seal` writes the companions that the plan holds, the index, and the manifest, last of all.
+(`KeptChunks`), or else from the chunk itself. So no results are sent between machines, and the process that started the
+tasks may have ended. Then `seal` writes the companions that the plan holds, the index, and the manifest, last of all.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ class Client(Reprs, shows="path address run _idle"):
         run: Name of the training, which its processes share and no other process has.
         attach: Never start a server.
         cluster: Connects a server that this client starts with those of other nodes; None if there is one node.
-        wants: Fields that the server may decode for this client; None for nothing.
+        specs: Fields that the server may decode for this client; None for nothing.
         files: Readers and checks of the data set's files that need no server.
     """
 
@@ -81,7 +81,7 @@ class Client(Reprs, shows="path address run _idle"):
         *,
         attach: bool,
         cluster: Cluster | None = None,
-        wants: DecodeSpecs | None = None,
+        specs: DecodeSpecs | None = None,
         files: Files = NO_FILES,
     ) -> None:
         self.path, self.address, self.run = str(spec.where), spec.address, run
@@ -89,11 +89,11 @@ class Client(Reprs, shows="path address run _idle"):
         self._joins: dict[tuple[Order, int], Joins] = {}
         """The points at which this run joined other runs, by order and epoch, as far as this process knows."""
         self._orders: dict[str, Orders] = {}
-        self._connector = Connector(spec, data_set, attach, cluster, wants, files)
-        self._begin_anew()
+        self._connector = Connector(spec, data_set, attach, cluster, specs, files)
+        self._begin_again()
         _clients.add(self)
 
-    def _begin_anew(self) -> None:
+    def _begin_again(self) -> None:
         """Begin without connections: a forked child opens its own."""
         self._idle: list[Session] = []
         """Connections for draws that no thread uses now. They are reused because mapping the arena for each draw is
@@ -101,7 +101,7 @@ class Client(Reprs, shows="path address run _idle"):
         """
         self._lock = threading.Lock()
         for orders in self._orders.values():
-            orders.begin_anew()
+            orders.begin_again()
         self._control: Session | None = None
         self._lost = False
         """Whether the last connection has ended meanwhile."""
@@ -113,7 +113,7 @@ class Client(Reprs, shows="path address run _idle"):
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
         self._orders = {}
-        self._begin_anew()
+        self._begin_again()
         _clients.add(self)
 
     def begin(
@@ -325,13 +325,13 @@ def _tell(idle: list[Session]) -> None:
     idle += told
 
 
-def _begin_anew_in_child() -> None:
+def _begin_again_in_child() -> None:
     """Reset all clients of a forked child.
 
     It must not use its parent's connections, nor wait for a lock that a thread of its parent holds.
     """
     for client in list(_clients):
-        client._begin_anew()
+        client._begin_again()
 
 
-os.register_at_fork(after_in_child=_begin_anew_in_child)
+os.register_at_fork(after_in_child=_begin_again_in_child)

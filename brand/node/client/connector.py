@@ -52,7 +52,7 @@ class Connector(Reprs, shows="spec.address attach"):
     data_set: str
     attach: bool
     cluster: Cluster | None
-    wants: DecodeSpecs | None
+    specs: DecodeSpecs | None
     files: Files
     _served: ServerFacts | None = None
     """The server to which this process, or its parent before a fork, was last connected."""
@@ -100,7 +100,7 @@ class Connector(Reprs, shows="spec.address attach"):
         )
 
     def _session(self, owner: int, worker: tuple[int, int] | None) -> Session:
-        return Session(self.spec.address, self.data_set, owner, worker, self.wants, self.files)
+        return Session(self.spec.address, self.data_set, owner, worker, self.specs, self.files)
 
     def _joined(self, session: Session) -> Session:
         """Tell the server the addresses of the other nodes, if there are any and it lacks them. Returns `session`."""

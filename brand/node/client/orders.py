@@ -78,7 +78,7 @@ class Orders:
     def __repr__(self) -> str:
         return f"Orders({ {epoch: known.count for (_, epoch), known in self._known.items()} } positions by epoch)"
 
-    def begin_anew(self) -> None:
+    def begin_again(self) -> None:
         """Replace the lock in a forked child, because another thread of its parent may have held it."""
         self._lock = threading.Lock()
 

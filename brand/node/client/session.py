@@ -92,7 +92,7 @@ class Session(Reprs, shows="_address _hang_up.alive _numbers server"):
         data_set: str | None,
         owner: int | None,
         worker: tuple[int, int] | None = None,
-        wants: DecodeSpecs | None = None,
+        specs: DecodeSpecs | None = None,
         files: Files = NO_FILES,
     ) -> None:
         self._address, self._files = address, files
@@ -100,7 +100,7 @@ class Session(Reprs, shows="_address _hang_up.alive _numbers server"):
         """Number of the run with each order, and numbers of its decode specs."""
         self._joined: dict[tuple[Order, int], Joins] = {}
         """The joins of an epoch that the server of this connection last reported."""
-        self._specs = DecodeSpecs({}) if wants is None else wants
+        self._specs = DecodeSpecs({}) if specs is None else specs
         buffers = Buffers()
         try:
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -101,8 +101,8 @@ class Workers:
 class BackgroundWork(Reprs, shows="_workers"):
     """Executes the instructions that take time.
 
-    `wanted` tells whether a plan or a choice is still needed, `node` is the number of this node. `leaves`: clients read
-    samples that the page cache holds themselves, so the server does not read them.
+    `wanted` returns whether a plan or a choice is still needed, `node` is the number of this node. `leaves`: whether
+    clients themselves read the samples that the page cache holds, so that the server does not read them.
     """
 
     def __init__(

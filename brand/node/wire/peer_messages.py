@@ -2,9 +2,9 @@
 
     u16 kind | u16 version | body
 
-The node that opens a stream asks on it, with DRAWING, FORGET, ROOM, REQUEST and FETCH, and tells with JOINING and FRONT
-how its runs share. The home node of the samples answers with PUSH, FETCHED and REFUSED. Rare messages have JSON bodies,
-the others packed numbers and the pages of samples. A field with a wrong value raises `ProtocolError`.
+The node that opens a stream asks on it, with DRAWING, FORGET, ROOM, REQUEST and FETCH. With JOINING and FRONT it
+reports how its runs share. The home node of the samples answers with PUSH, FETCHED and REFUSED. Rare messages have JSON
+bodies, the others packed numbers and the pages of samples. A field with a wrong value raises `ProtocolError`.
 """
 
 from __future__ import annotations

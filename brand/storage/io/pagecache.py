@@ -86,7 +86,7 @@ def in_page_cache(path: str, offset: int = 0, size: int | None = None) -> bool:
 
 
 def _mapped(descriptor: int) -> np.ndarray[Any, np.dtype[np.uint8]] | None:
-    """Return the file mapped as memory that is never touched; None if the kernel tells nothing about its pages."""
+    """Return the file mapped as memory that is never touched; None if the kernel reports nothing about its pages."""
     try:
         told = os.geteuid() in (0, os.fstat(descriptor).st_uid) or os.access(f"/proc/self/fd/{descriptor}", os.W_OK)
         return np.frombuffer(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ), np.uint8) if told else None

@@ -110,7 +110,7 @@ class ServerResolver:
             options.job or job_name() or self._name,
             attach=options.server is not None and not common,
             cluster=self.job,
-            wants=DecodeSpecs(options.decode),
+            specs=DecodeSpecs(options.decode),
             files=Files(self._data.right, cached_samples(self._data)),
         )
 

@@ -30,7 +30,7 @@ END_LIMIT_S: Final = 1.0
 """Seconds for which the end of an iteration waits for the last report."""
 QUANTILES: Final = {"p50_s": 0.5, "p95_s": 0.95, "p99_s": 0.99}
 NAMES: Final = {
-    "storage": "waiting for the data server or for exact reads, that is for storage",
+    "storage": "waiting for the data server or for direct reads, that is for storage",
     "gather": "copying samples out of the shared memory and checking them",
     "decode": "decoding and transforming, all threads together",
     "collate": "putting batches together, all threads together",

@@ -180,7 +180,7 @@ def other_data_set(found: str, data: StoredDataSet, name: str) -> str:
         return f"the state is of another collection, which has grown from the same beginning as {name}"
     return (
         f"the state is of version {number} of the collection, and this is {name}: open "
-        f"'{data.path}@{number}' to go on exactly where it stopped, or begin its epoch anew on this "
+        f"'{data.path}@{number}' to continue exactly where it stopped, or begin its epoch again on this "
         "version, `load_state_dict(brand.migrate_state(state, sampler))`"
     )
 

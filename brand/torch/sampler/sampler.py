@@ -104,7 +104,7 @@ class BrandSampler(DistributedSampler[int]):
         if not isinstance(dataset, Drawable):
             raise UsageError(
                 f"BrandSampler fetches from a BrandDataset, not from a {type(dataset).__name__}; give it the data set "
-                "itself. A Subset is read exactly, by any other sampler"
+                "itself. Read a Subset by random access, with any other sampler"
             )
         self._source = source_of(dataset)
         seed = whole("seed", self._source.seed if seed is None else seed, MAX_SEED)
@@ -360,6 +360,6 @@ def migrate_state(state: Mapping[str, Any], sampler: BrandSampler) -> dict[str, 
             f"{sampler.seed} and shuffle={sampler.shuffle}"
         )
     if position:
-        said = "epoch %d begins anew on %s: the first %d samples of it on version %d are drawn again"
+        said = "epoch %d begins again on %s: the first %d samples of it on version %d are drawn again"
         log.warning(said, epoch, source.name, position, number)
     return state_at(sampler, epoch, 0)

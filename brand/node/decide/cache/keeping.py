@@ -195,8 +195,8 @@ class Keeping:
         runs = {run for (run, _), _ in live}
         if runs != self._runs:  # a run may wait for the plan of its next epoch
             runs |= self._runs & {key[0] for key, life in self._epochs.lives.items() if life.planned}
-        anew = runs != self._runs and not (runs and not live)
-        if anew:
+        again = runs != self._runs and not (runs and not live)
+        if again:
             self._runs = runs
             keeping = [run for (run, _), _ in live if self._order(run).policy.kept_unit is not None]
             first = next(iter(keeping or [run for (run, _), _ in live]), None)
@@ -206,25 +206,25 @@ class Keeping:
         if self._for is None:
             return None
         first, capacity = self._for
-        if not anew and (capacity is None or capacity.is_fixed or self._caching.stopped):
+        if not again and (capacity is None or capacity.is_fixed or self._caching.stopped):
             return None
         aim = None if capacity is None else self._placing.aim(first, capacity)
-        if not anew and aim in (None, self._aim):
+        if not again and aim in (None, self._aim):
             return None
         mine = {epoch: at for (run, epoch), at in live if run == first}
-        return self._choice(first, aim, mine, anew=anew) if mine else None
+        return self._choice(first, aim, mine, again=again) if mine else None
 
     def _choice(
-        self, run: RunNumber, aim: Aim | None, live: dict[int, ActiveEpoch], *, anew: bool
+        self, run: RunNumber, aim: Aim | None, live: dict[int, ActiveEpoch], *, again: bool
     ) -> ChooseCached | None:
-        """Return the choice for a run with these active epochs. The memory cache is only chosen `anew`."""
+        """Return the choice for a run with these active epochs. The memory cache is only chosen `again`."""
         self._aim, order = aim, self._order(run)
         epoch = aim.epoch if aim is not None and aim.epoch in live else next(iter(live))
         unit = order.policy.kept_unit
         later = aim is not None and aim.way in ("next", "frequency")
         whole = live[epoch].epoch.plan.reads is None and aim is not None and aim.way == "even"
         shelf = self._caching.shelf(unit, self._epochs.lives, later=later, whole=whole)
-        kept = unit if anew else None  # the reads of the next epochs are planned with it
+        kept = unit if again else None  # the reads of the next epochs are planned with it
         if kept is None and shelf is None:
             return None
         follow = None if shelf is None else self._follow(order, aim, epoch, live[epoch])

@@ -107,7 +107,7 @@ class DecodeAhead(Reprs, shows="epoch.number _cursors"):
     def next(self, want: int, shelf: DecodedStore, kept: Kept, most: int) -> dict[int, NDArray[np.int64]]:
         """Return up to `most` positions of each rank of this node whose samples can be decoded, by rank, ascending.
 
-        `kept` tells which samples are cached. A rank without samples to decode is left out.
+        `kept` returns whether samples are cached. A rank without samples to decode is left out.
         """
         sample_of, states = self.epoch.plan.sample_of, self.epoch.states
         at = max(self._cursors.get(want, self.epoch.front()), self.epoch.progress.start)

@@ -193,7 +193,7 @@ class Epochs(Reprs, shows="lives"):
         return entry is not None and (entry.planned or self.features.wants(key, joins))
 
     def on_plan(self, key: Key, plan: EpochPlan, read_of: NDArray[Any] | None, joins: tuple[Join, ...] = ()) -> None:
-        """Take a finished plan with these joins. Does nothing if no epoch wants it any more."""
+        """Take a finished plan with these joins. Does nothing if no epoch needs it any more."""
         entry = self.lives.get(key)
         if self.features.wants(key, joins):
             live = None if entry is None else entry.live
@@ -251,8 +251,8 @@ class Epochs(Reprs, shows="lives"):
     def build_more(self) -> None:
         """Do one step of each epoch that is being built.
 
-        For an epoch of 13 million samples, the work takes about a second. The loop goes on with other epochs meanwhile.
-        A small epoch takes one step.
+        For an epoch of 13 million samples, the work takes about a second, and the loop continues with other epochs
+        meanwhile. A small epoch takes one step.
         """
         for _, entry in self.lives.items():
             if entry.is_building:

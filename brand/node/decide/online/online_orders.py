@@ -62,7 +62,7 @@ class OnlineOrder:
     """The time of the first request for it, or of the first report of what a client knows."""
 
     def add_request(self, end: int, count: int, now_s: float) -> None:
-        """Note that a client asks for `count` positions before `end`, or wants them decided."""
+        """Note that a client asks for `count` positions before `end`, or needs them decided."""
         self.most, self.largest = max(self.most, end), max(self.largest, count)
         self.since_s = now_s if self.since_s is None else self.since_s
 
@@ -146,9 +146,9 @@ class OnlineReadQueue(ReadQueue):
         self._known = 0
         """Positions before this one have been visited."""
 
-    def look(self, states: SampleStates, *, anew: bool = False) -> None:
+    def look(self, states: SampleStates, *, again: bool = False) -> None:
         """Queue the reads of due samples at positions that were decided since the last call, or at all of them."""
-        rest, first = (np.arange(0), 0) if anew else (self.rest(), self._known)
+        rest, first = (np.arange(0), 0) if again else (self.rest(), self._known)
         places = self._growing.sample_of[first : self._growing.decided]
         wanted = first + np.flatnonzero(states.due(places) | states.are(EARLY, places))
         self._soon, self._at = np.concatenate((rest, wanted), dtype=np.int32), 0
@@ -196,12 +196,12 @@ class OnlineEpoch(Epoch):
             places = self.plan.sample_of[min(start, self.growing.decided) :]
             self.states.expect(places[~self._setting.limits.never_held()[places]])
             self.progress.expect(len(places))
-            self.reads.look(self.states, anew=True)
+            self.reads.look(self.states, again=True)
             yield len(places)
 
-    def on_growth(self, *, anew: bool) -> None:
-        """Note that more of the order is decided; `anew`: earlier positions have changed, too."""
-        self.reads.look(self.states, anew=anew)
+    def on_growth(self, *, again: bool) -> None:
+        """Note that more of the order is decided; `again`: earlier positions have changed, too."""
+        self.reads.look(self.states, again=again)
 
     def give_up_before(self, position: int) -> NDArray[Any]:
         return super().give_up_before(min(position, self.growing.decided))
@@ -280,13 +280,13 @@ class OnlineOrders(Feature, Reprs, shows="orders _rounds"):
         order.add_request(0, 0, now_s)
         before, end = growing.decided, min(first + len(places), sure)
         agreed = growing.agree(first, places)
-        anew = agreed < end and first == 0 and not order.told
-        if anew:  # this server has decided ahead, and no client has received these decisions
+        again = agreed < end and first == 0 and not order.told
+        if again:  # this server has decided ahead, and no client has received these decisions
             growing.restart()
             agreed = growing.agree(first, places)
-        if anew or growing.decided != before:
+        if again or growing.decided != before:
             self._rounds.leave(key)
-            self._grow(key, anew=anew)
+            self._grow(key, again=again)
         if agreed < end:
             raise UsageError(
                 f"epoch {key[1]} is under way with another order than this process has: load the last state in a job "
@@ -294,7 +294,7 @@ class OnlineOrders(Feature, Reprs, shows="orders _rounds"):
             )
 
     def want(self, key: Key, position: int, now_s: float) -> None:
-        """Note that a client wants the order before a position. Raises `UsageError`."""
+        """Note that a client needs the order before a position. Raises `UsageError`."""
         order = self.orders[key]
         if order.begun:  # if not, another server has decided the order, and other processes know it
             order.add_request(min(position, self._runs[key[0]].order.draws), 0, now_s)
@@ -316,7 +316,7 @@ class OnlineOrders(Feature, Reprs, shows="orders _rounds"):
                 assert order.growing is not None
                 self._rounds.enter(key, mine.seed, mine.policy.common, order.growing)
         for key in self._rounds.step(self._levels):
-            self._grow(key, anew=False)
+            self._grow(key, again=False)
 
     def _levels_of(self, key: Key, order: OnlineOrder, now_s: float, bridge: int) -> Levels | None:
         """Return how far an order has to be decided, or None if there is nothing to do for it now."""
@@ -338,10 +338,10 @@ class OnlineOrders(Feature, Reprs, shows="orders _rounds"):
         whole = known is None or known.growing is None or known.growing.complete
         return order.begun or whole or self._epoch(before) is None
 
-    def _grow(self, key: Key, *, anew: bool) -> None:
+    def _grow(self, key: Key, *, again: bool) -> None:
         epoch = self._epoch(key)
         if epoch is not None:
-            epoch.on_growth(anew=anew)
+            epoch.on_growth(again=again)
 
     def _epoch(self, key: Key) -> OnlineEpoch | None:
         life = self._lives.get(key)

@@ -96,7 +96,7 @@ class Rounds:
     def step(self, levels: Mapping[Key, Levels]) -> dict[Key, NDArray[Any]]:
         """Draw one piece of rounds for the jobs of one group. Return the decided samples by job.
 
-        `levels`: of each job that may draw. A job that has its whole order leaves.
+        `levels`: of each job that may draw. A job that has its whole order is removed.
         """
         for name, group in list(self._groups.items()):
             needy = self._in_need(group, levels)

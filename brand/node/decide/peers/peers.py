@@ -1,6 +1,6 @@
 """Which other nodes can be reached, and how much may be sent in each direction? There is one record per node.
 
-Two nodes share two streams. On the stream that this node opened, it asks: it tells the owner how many pages the owner
+Two nodes share two streams. On the stream that this node opened, it asks: it announces how many pages the owner
 may send in all since the stream was opened (`told`). On the stream that the other node opened, this node answers: it
 sends no more pages than it is allowed. For every peer, at all times:
 

@@ -247,7 +247,7 @@ class EpochEntry(Reprs, shows="stage draws _takers"):
             taker.start(live.epoch)
 
     def discard_plan(self) -> NDArray[Any]:
-        """Discard the plan, and want another. Return the places that were held for it."""
+        """Discard the plan, and request another. Return the places that were held for it."""
         held = self._release()
         if isinstance(self.stage, PlanUnderWay | PlanReady | ActiveEpoch):
             self.stage = PlanWanted(self.stage.begin)
