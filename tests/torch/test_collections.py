@@ -149,7 +149,7 @@ def test_a_state_is_refused_by_another_version(grown: Path, opened: Openings) ->
     data = opened(grown)
     sampler = BrandSampler(data, seed=3)
     with pytest.raises(
-        UsageError, match=r"is of version 3 .* this is .*@4: open '.*all@3' to go on .*brand\.migrate_state"
+        UsageError, match=r"is of version 3 .* this is .*@4: open '.*all@3' to continue .*brand\.migrate_state"
     ):
         sampler.load_state_dict(state)
     BrandSampler(opened(f"{grown}@3"), seed=3).load_state_dict(state)
