@@ -1,15 +1,7 @@
 """Makes plans, reads and writes samples while the server's loop continues: in threads, and in decode workers.
 
-The results are passed to the loop as stimuli (`tell`).
-
-If the page cache holds a chunk, it is likely to hold the next chunks. A look costs a tenth of a read that the loop
-decides, starts and ends. So the thread that has found a chunk in the page cache looks at the chunks that the plan reads
-next: a few, and twice as many with each look, until a chunk is missing (`Scout`). One thread looks at a time. Other
-threads continue with their reads, so the first draws do not wait for looks.
-
-One thread writes samples into the cache folder, and publishes them in time (`Storing`). The loop passes samples that
-stay in memory until the thread is done. The thread copies them, and the folder compares the checksum of each sample in
-the copy, so that no damaged sample is ever cached.
+The results are passed to the loop as stimuli (`tell`). `Scout` looks for chunks in the page cache ahead of the reads,
+and `Storing` writes samples into the cache folder.
 """
 
 from __future__ import annotations
@@ -247,7 +239,13 @@ class BackgroundWork(Reprs, shows="_workers"):
 
 
 class Scout(Reprs, shows="_seen _order _most"):
-    """Looks ahead. `holds` returns whether the page cache holds a chunk. Any thread may use it."""
+    """Looks ahead. `holds` returns whether the page cache holds a chunk. Any thread may use it.
+
+    If the page cache holds a chunk, it is likely to hold the next chunks. A look costs a tenth of a read that the loop
+    decides, starts and ends. So the thread that has found a chunk in the page cache looks at the chunks that the plan
+    reads next: a few, and twice as many with each look, until a chunk is missing. One thread looks at a time. Other
+    threads continue with their reads, so the first draws do not wait for looks.
+    """
 
     def __init__(self, holds: Callable[[int], bool]) -> None:
         self.holds = holds
@@ -291,7 +289,12 @@ class Scout(Reprs, shows="_seen _order _most"):
 
 
 class Storing(Reprs, shows="_folder _jobs"):
-    """The thread that writes to `folder`, for samples in the pages of `arena`. `post` has the loop call a function."""
+    """The thread that writes to `folder`, for samples in the pages of `arena`. `post` has the loop call a function.
+
+    The loop passes samples that stay in memory until the thread is done. The thread copies them, and the folder
+    compares the checksum of each sample in the copy, so that no damaged sample is ever cached. The thread also
+    publishes the samples in time.
+    """
 
     def __init__(
         self, folder: CacheFolder, index: Rows, arena: Arena, post: Callable[[Callable[[], None]], None]

@@ -1,20 +1,8 @@
 """Orders of other systems, to compare with: `pool`, `coordl` and `joader`.
 
-`pool` (DIESEL's chunk-wise shuffle) shuffles chunks, then the samples within a few chunks at a time. Each epoch puts
-all chunks in random order and cuts this order into pools of `k` chunks; the last pool may be smaller. The samples of a
-pool are drawn in uniformly random order, all of them before the first sample of the next pool. A read is a whole chunk,
-and all chunks of a pool are due when the pool begins. By then the samples of the previous pool have been released, so a
-plan holds at most `k` chunks. A server with more memory reads the next pool while this one is drawn. Two samples of a
-chunk meet in a batch about `chunks / k` times as often as by chance, as long as a batch is smaller than a pool.
-
-`coordl` (coordinated prep): jobs draw the laps of `stripes` in lock step, a baseline for `shared`. All jobs draw the
-same order at the same time, so each sample is read and decoded once for all of them, and memory holds no more than a
-window of samples for it. The price: no job is faster than the slowest job. The jobs of the paper wait for a job that
-has died; these jobs do not (`brand.node.decide.sharing.job_sharing`).
-
-`joader`: several jobs draw the same sample at the same time as often as uniform draws allow. The next sample is decided
-while jobs draw (`tree`), from the samples that all of them still need. So a plan has no order to follow: it lists the
-samples of the subset, in the order of `uniform`, and its order *grows* (`growing`). Each sample is a read of its own.
+`pool` shuffles chunks, then the samples within a few chunks at a time (DIESEL). With `coordl`, jobs draw one order in
+lock step (CoorDL). With `joader`, several jobs draw the same sample at the same time as often as uniform draws allow
+(JOADER).
 
 Wang, Luo and Yan, "DIESEL+", IEEE TPDS 33(5), 2021; Wang et al., "DIESEL", ICPP 2020.
 Mohan, Phanishayee, Raniwala and Chidambaram, "Analyzing and mitigating data stalls in DNN training", PVLDB 14(5), 2021.
@@ -55,6 +43,13 @@ class PoolPolicy(Policy):
     """The policy that shuffles chunks, and the samples within a few chunks at a time (`pool`).
 
     Groups determine which node owns which chunks. They change nothing in the order.
+
+    Each epoch puts all chunks in random order and cuts this order into pools of `k` chunks; the last pool may be
+    smaller. The samples of a pool are drawn in uniformly random order, all of them before the first sample of the next
+    pool. A read is a whole chunk, and all chunks of a pool are due when the pool begins. By then the samples of the
+    previous pool have been released, so a plan holds at most `k` chunks. A server with more memory reads the next pool
+    while this one is drawn. Two samples of a chunk meet in a batch about `chunks / k` times as often as by chance, as
+    long as a batch is smaller than a pool.
     """
 
     name: ClassVar[str] = "pool"
@@ -128,7 +123,12 @@ def plan_pool(mapping: Mapping, pool: int, seed: int, epoch: int) -> EpochPlan:
 
 @dataclass(frozen=True)
 class CoordlPolicy(LapPolicy):
-    """The policy of a fixed number of jobs that draw each lap together."""
+    """The policy of a fixed number of jobs that draw each lap together.
+
+    The order is that of `stripes`. All jobs draw it at the same time, so each sample is read and decoded once for all
+    of them, and memory holds no more than a window of samples for it. The price: no job is faster than the slowest job.
+    The jobs of the paper wait for a job that has died; these jobs do not (`brand.node.decide.sharing.job_sharing`).
+    """
 
     name: ClassVar[str] = "coordl"
     one_node: ClassVar[bool] = True  # only one server decides for all jobs
@@ -195,6 +195,10 @@ class JoaderPolicy(UniformPolicy):
     """The policy of JOADER's dependent sampling. Groups only determine which samples replace damaged ones.
 
     Memory caches samples over epochs only if it can hold all; else it is the jobs' cache.
+
+    The next sample is decided while jobs draw (`brand.orders.joader.tree`), from the samples that all of them still
+    need. So a plan has no order to follow: it lists the samples of the subset, in the order of `uniform`, and its order
+    *grows* (`brand.orders.joader.growing`). Each sample is a read of its own.
     """
 
     name: ClassVar[str] = "joader"

@@ -1,14 +1,7 @@
-"""Which files are the index of a data set? Its own files, or those of all segments of a collection (`joined`).
+"""Which files are the index of a data set, and do they agree with the chunks?
 
-`Catalogue` asks an `Index` and does not depend on the kind. An `OwnIndex` returns the files themselves, so reads of a
-data set that is not a collection have no extra layer.
-
-Does the index agree with the chunks? A sample's checksum proves its bytes, not its index. The chunk's table has the
-sample's index, and `index/samples.npy` repeats it. So each process compares the rows that it uses with the tables, a
-block of `BLOCK` rows at a time, each block once. Blocks are read together, like samples. If the two differ, the whole
-front of the chunk is read and checked. If the front is right, the index is wrong. If the front is damaged, there is
-nothing to compare with, and the index is trusted. The index of a data set in an object store was checked as a whole
-when it was copied: it is not compared.
+The index has files of its own (`OwnIndex`), or is that of all segments of a collection (`joined`). `Catalogue` asks an
+`Index` and does not depend on the kind. `Tables` compares an index with the tables of the chunks.
 """
 
 from __future__ import annotations
@@ -47,6 +40,13 @@ class Tables:
 
     `first_chunk`: the number that a `reader` gives to chunk 0 of the data set, if the data set is a segment of a
     collection. Any number of threads may use a `Tables`: two threads that compare the same block get the same result.
+
+    A sample's checksum proves its bytes, not its index. The chunk's table has the sample's index, and
+    `index/samples.npy` repeats it. So each process compares the rows that it uses with the tables, a block of `BLOCK`
+    rows at a time, each block once. Blocks are read together, like samples. If the two differ, the whole front of the
+    chunk is read and checked. If the front is right, the index is wrong. If the front is damaged, there is nothing to
+    compare with, and the index is trusted. The index of a data set in an object store was checked as a whole when it
+    was copied: it is not compared.
     """
 
     def __init__(self, header: Header, rows: ArrayFile, location: Location, first_chunk: int = 0) -> None:
@@ -195,7 +195,10 @@ class Index(Protocol):
 
 
 class OwnIndex:
-    """The index of a data set that is not a collection. `first_chunk`: see `Tables`."""
+    """The index of a data set that is not a collection. `first_chunk`: see `Tables`.
+
+    It returns the files themselves, so reads of a data set that is not a collection have no extra layer.
+    """
 
     deleted = None
 

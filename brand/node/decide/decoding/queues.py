@@ -1,18 +1,7 @@
 """For which rank does an idle decode worker work next? For a rank with fewer workers than it needs to be in time.
 
-Each rank of each run has a queue: its next samples that are not decoded. `Costs` predicts their decode time, and the
-rank's draws determine when they are due. A worker serves the queue that is the latest with its present workers; a queue
-without a worker comes before queues that have one. Workers that become idle one after the other are therefore divided
-as `least` of `bench.papers.allotment` divides them: each queue gets the fewest workers with which it is in time, before
-any queue gets more. If there are too few workers, they are divided as `greedy` divides them. No worker is idle while
-there is work. Within a queue, samples are decoded in the order of its draws.
-
-**Decode times** are learned from the reports of workers (Lobster, section 4.1). A size class has the samples of
-2**(k-1) to 2**k - 1 bytes. The model is piece-wise linear through the means of the classes. A single line would be too
-inaccurate: in a mixed data set, a small image takes seven times as long per byte as a large one. A report counts half
-as much after `HALF_LIFE` more reports. A report that is far off its prediction, because the machine was busy with other
-work, counts as a report that is `MOST_OFF` times off. A class begins as `BEGIN` samples that took the time predicted
-before. The same reports always give the same model.
+Each rank of each run has a queue: its next samples that are not decoded (`DecodeQueue`). `Costs` predicts their decode
+time, and the rank's draws determine when they are due. `next_queue` chooses the queue that is the latest.
 """
 
 from __future__ import annotations
@@ -49,7 +38,16 @@ _CLASSES: Final = 65
 
 
 class Costs:
-    """The decode times of one decode spec."""
+    """The decode times of one decode spec.
+
+    Decode times are learned from the reports of workers (Lobster, section 4.1). A size class has the samples of
+    2**(k-1) to 2**k - 1 bytes. The model is piece-wise linear through the means of the classes. A single line would be
+    too inaccurate: in a mixed data set, a small image takes seven times as long per byte as a large one.
+
+    A report counts half as much after `HALF_LIFE` more reports. A report that is far off its prediction, because the
+    machine was busy with other work, counts as a report that is `MOST_OFF` times off. A class begins as `BEGIN` samples
+    that took the time predicted before. The same reports always give the same model.
+    """
 
     def __init__(self) -> None:
         self._sums = np.zeros((3, _CLASSES))
@@ -124,7 +122,14 @@ class Allotting(Reprs, shows="_costs"):
 
 
 class DecodeQueue(Reprs, shows="_allotting _empty_s"):
-    """The samples that a node could decode next."""
+    """The samples that a node could decode next.
+
+    A worker serves the queue that is the latest with its present workers; a queue without a worker comes before queues
+    that have one. Workers that become idle one after the other are therefore divided as `least` of
+    `bench.papers.allotment` divides them: each queue gets the fewest workers with which it is in time, before any queue
+    gets more. If there are too few workers, they are divided as `greedy` divides them. No worker is idle while there is
+    work. Within a queue, samples are decoded in the order of its draws.
+    """
 
     def __init__(self, aheads: DecodeAheadTable, memory: PreparedMemory, residents: Residents) -> None:
         self._aheads, self._memory, self._residents = aheads, memory, residents

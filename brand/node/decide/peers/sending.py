@@ -1,14 +1,7 @@
 """Which samples does this node send to other nodes, as their owner, and in which order?
 
-With `stripes`, it sends all samples that the other node's ranks will draw, in the order of their draws, without
-requests. With `slots`, it sends the samples that the other node requests, and then the samples that are sent along with
-them (section 3.4 of the paper). A position is queued at most once, even if the other node requests it twice: if a
-sample were taken out of memory twice, its pages would be freed twice.
-
-**Direct reads**: another node asks for samples by place. The owner queues the question, reads the samples, and sends
-them in pieces, as fast as the asking node's stream takes them. Three limits hold for each asking node: the number of
-its open questions, the bytes of its unsent answers (no read starts above that limit), and the stream, because an answer
-is sent only on the stream of its question. Reads for other nodes count towards the reads of the owner (`depth`).
+`Sending` sends the samples that ranks of other nodes will draw, in the order of their draws. `FetchAnswers` answers
+direct reads: other nodes ask for samples by place.
 """
 
 from __future__ import annotations
@@ -183,7 +176,13 @@ class Batch:
 
 
 class Sending(Feature, Reprs, shows="waited_for"):
-    """Chooses the samples to send to other nodes. A sent sample is removed from this node's memory."""
+    """Chooses the samples to send to other nodes. A sent sample is removed from this node's memory.
+
+    With `stripes`, it sends all samples that the other node's ranks will draw, without requests. With `slots`, it sends
+    the samples that the other node requests, and then the samples that are sent along with them (section 3.4 of the
+    paper). A position is queued at most once, even if the other node requests it twice: if a sample were taken out of
+    memory twice, its pages would be freed twice.
+    """
 
     def __init__(self, residents: Residents, epochs: Epochs, counters: NodeCounters) -> None:
         self._residents, self._epochs, self._counters = residents, epochs, counters
@@ -295,7 +294,13 @@ class _AskingNode:
 
 
 class FetchAnswers(Reprs, shows="on_the_way _asking"):
-    """Questions of other nodes, from their arrival until their answers are sent."""
+    """Questions of other nodes, from their arrival until their answers are sent.
+
+    The owner queues the question, reads the samples, and sends them in pieces, as fast as the asking node's stream
+    takes them. Three limits hold for each asking node: the number of its open questions, the bytes of its unsent
+    answers (no read starts above that limit), and the stream, because an answer is sent only on the stream of its
+    question. Reads for other nodes count towards the reads of the owner (`depth`).
+    """
 
     def __init__(self, nodes: list[NodeNumber], depth: int) -> None:
         self._asking = {node: _AskingNode() for node in nodes}

@@ -1,18 +1,8 @@
 """How do jobs that share reads take part in the steps of a node? They join each other, wait, and hold samples.
 
-**Held samples**: a sample that one job reads serves all jobs that will draw it. Each of them waits for it and holds it
-until its own draw, although its own read has not begun, so one read serves them all. A job may give back a held sample
-at any time; its own read then starts when it is due. If memory has no space for a read, the samples that are drawn last
-are evicted (Belady's rule). A plan says when each sample is drawn. In an online order most samples have no position
-yet: these are evicted first, starting with those that the fewest jobs still need, then the oldest (JOADER's count of
-references).
-
-**Lock step** (order `coordl`; CoorDL, coordinated prep): the first jobs wait until as many jobs as their policy names
-have begun. From then on they are in step: none draws a sample more than a window ahead of the slowest. A job that has
-ended, or has drawn nothing for a while, is not waited for. A job that is farther behind, because it started later or
-paused, proceeds alone: it waits for no job, no job waits for it, and it is in step again when it is within the window.
-So every wait has an end. This module has no clock: times are arguments. `Lockstep` owns the set of jobs that are in
-step.
+`JobSharing` is the feature's part in these steps. `EarlyHolds` holds samples that one job has read for the jobs that
+will draw them. `Lockstep` has the jobs wait that are ahead of the slowest (order `coordl`). This module has no clock:
+times are arguments.
 """
 
 from __future__ import annotations
@@ -51,7 +41,16 @@ LOOK_SHARE: Final = 8
 
 
 class EarlyHolds(Reprs, shows="_epochs"):
-    """Samples that jobs hold before their own reads begin. The epochs own the holds."""
+    """Samples that jobs hold before their own reads begin. The epochs own the holds.
+
+    A sample that one job reads serves all jobs that will draw it. Each of them waits for it and holds it until its own
+    draw, although its own read has not begun, so one read serves them all. A job may give back a held sample at any
+    time; its own read then starts when it is due.
+
+    If memory has no space for a read, the samples that are drawn last are evicted (Belady's rule). A plan says when
+    each sample is drawn. In an online order most samples have no position yet: these are evicted first, starting with
+    those that the fewest jobs still need, then the oldest (JOADER's count of references).
+    """
 
     def __init__(self, residents: Residents, epochs: Epochs, pacemakers: Pacemakers) -> None:
         self._residents, self._epochs, self._pacemakers = residents, epochs, pacemakers
@@ -131,7 +130,14 @@ class EarlyHolds(Reprs, shows="_epochs"):
 
 
 class Lockstep(Feature, Reprs, shows="_in_step"):
-    """The jobs of a node that are in step."""
+    """The jobs of a node that are in step.
+
+    Order `coordl` (CoorDL, coordinated prep): the first jobs wait until as many jobs as their policy names have begun.
+    From then on they are in step: none draws a sample more than a window ahead of the slowest. A job that has ended, or
+    has drawn nothing for a while, is not waited for. A job that is farther behind, because it started later or paused,
+    proceeds alone: it waits for no job, no job waits for it, and it is in step again when it is within the window. So
+    every wait has an end.
+    """
 
     def __init__(self, runs: Runs, lives: EpochTable, pacing: Pacing, pacemakers: Pacemakers) -> None:
         self._runs, self._lives, self._pacing, self._pacemakers = runs, lives, pacing, pacemakers
