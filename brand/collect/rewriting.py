@@ -7,15 +7,6 @@ rewrite that starts again makes equal bytes.
 
 Then one version names all new segments. Older versions name the old ones, so these remain, and so does their disk
 space, until `forget` removes the versions. Indices do not change: deleted ones remain deleted for ever.
-
-A redaction removes samples for good, with a report:
-
-    find                 the samples, deleted ones included, and every segment of any version that holds one of them
-    rewrite              those segments of the present version without them, and without all other deleted samples
-    intent, publish      the list of files to destroy; then the new version
-    destroy, report      the versions that name an old segment, the old segments, the old values in columns
-
-A kill before the version changes nothing. After it, the next command that changes the collection finishes the rest.
 """
 
 from __future__ import annotations
@@ -251,6 +242,13 @@ def redact(collection: Target, wanted: NamedSamples, report: Target, *, on_chunk
         FormatError: A sample that remains is damaged; nothing was done.
         StorageError: The storage refused a read or a write.
     """
+    # The steps:
+    #   find                 the samples, deleted ones included, and every segment of any version that holds one of them
+    #   rewrite              those segments of the present version without them, and without all other deleted samples
+    #   intent, publish      the list of files to destroy; then the new version
+    #   destroy, report      the versions that name an old segment, the old segments, the old values in columns
+    # A kill before the new version changes nothing. After it, the next command that changes the collection finishes the
+    # rest (`finish_destroying`).
     folder, to = collection_folder(collection), Path(report).absolute()
     if to.exists() or not to.parent.is_dir():
         raise UsageError(f"{report}: give a new file in an existing folder")

@@ -1,23 +1,13 @@
 """Which node owns which chunk, which node caches a sample, and which node and rank draw at which position? Pure.
 
 Groups are formed over the whole data set first and then given to nodes in contiguous runs, so that one plan serves any
-number of nodes. A node reads the chunks of its own groups, and no other node reads them.
-
-By default ranks draw in turn, whichever node owns a sample. With `split_near`, a rank first takes samples that its own
-node owns, so that few samples cross the network. A global batch is the same set of positions either way, and every rank
-takes the same number of them. Samples cross to other nodes only if a node owns more of a batch than its ranks take.
+number of nodes. A node reads the chunks of its own groups, and no other node reads them. By default ranks draw in turn,
+whichever node owns a sample; with `split_near`, few samples cross the network.
 
 Jobs of one data set may run on different nodes of a cluster. A sample that one job has in the memory of a node serves
-another job, if both look for the sample on that node:
-
-- `double_hashed` is JOADER's: a first hash over all nodes of the cluster; if the job does not run on that node, a
-  second hash over the job's own nodes. Two jobs agree if the first hash meets a node of both.
-- `rendezvous` gives each node a score for the sample, and takes the job's node with the highest score. Two jobs agree
-  if the best of all their nodes belongs to both: with probability |A & B| / |A or B|, the most that a hash with an even
-  distribution can reach.
-
-The hash is splitmix64's finalizer over whole numbers, so that the nodes are the same on every machine and in every
-version. Never change it: nodes with different versions would look on different nodes.
+another job, if both look for the sample on that node: `double_hashed` and `rendezvous` name this node. Their hash is
+splitmix64's finalizer over whole numbers, so that the nodes are the same on every machine and in every version. Never
+change it: nodes with different versions would look on different nodes.
 """
 
 from __future__ import annotations
@@ -71,6 +61,10 @@ def split_near(
     owner_at: NDArray[np.integer[Any]], node_of_rank: NDArray[np.integer[Any]], batch: int
 ) -> NDArray[np.int16] | NDArray[np.int32]:
     """Return the rank that draws each position, shape (positions,).
+
+    A rank first takes samples that its own node owns. A global batch is the same set of positions as without, and every
+    rank takes the same number of them. Samples cross to other nodes only if a node owns more of a batch than its ranks
+    take.
 
     `owner_at` is the node that owns the sample of each position from the start of the iteration on, shape (positions,).
     `node_of_rank` is the node of each rank, shape (ranks,). `batch` is the number of samples that a rank takes of each
@@ -138,6 +132,9 @@ def _drawers(owner: NDArray[np.int16], room: NDArray[np.intp]) -> NDArray[np.int
 def double_hashed(ids: NDArray[np.integer[Any]], nodes: Sequence[int], cluster: int) -> NDArray[np.int16]:
     """Return the node of each sample, same shape, for a job on `nodes` of a cluster with nodes 0 to `cluster` - 1.
 
+    The rule is JOADER's: a first hash over all nodes of the cluster; if the job does not run on that node, a second
+    hash over the job's own nodes. Two jobs agree if the first hash meets a node of both.
+
     Raises ValueError if a node is not one of the cluster, or is named twice.
     """
     own = _checked(nodes, cluster)
@@ -147,7 +144,12 @@ def double_hashed(ids: NDArray[np.integer[Any]], nodes: Sequence[int], cluster: 
 
 
 def rendezvous(ids: NDArray[np.integer[Any]], nodes: Sequence[int]) -> NDArray[np.int16]:
-    """Return the node of each sample, same shape, for a job on `nodes`. Raises ValueError if a node is named twice."""
+    """Return the node of each sample, same shape, for a job on `nodes`. Raises ValueError if a node is named twice.
+
+    Each node has a score for the sample, and the job's node with the highest score is returned. Two jobs agree if the
+    best of all their nodes belongs to both: with probability |A & B| / |A or B|, the most that a hash with an even
+    distribution can reach.
+    """
     own = _checked(nodes, MAX_NODES)
     best, chosen = _hash(ids, int(own[0])), np.full(ids.shape, own[0], np.int16)
     for node in own[1:]:

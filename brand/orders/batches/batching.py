@@ -3,20 +3,8 @@
     lengths by position -> windows of consecutive positions -> each window sorted, cut into batches, batches shuffled
 
 A batch takes samples of one window only. So samples that are drawn out of order are within a bounded range of the
-epoch, and a data server can hold them. The batches of an epoch depend on the lengths, the order, the limits and the
-seed only: not on ranks, workers or memory. Pure.
-
-Packed batches have the same form. A packed batch has `rows` rows of `row` tokens. Documents fill rows one after
-another, whole; a document longer than a row begins a row of its own, fills as many rows as it needs, and other
-documents may follow it in the last one. Best-fit decreasing decides which documents share a row: the longest document
-is placed first, and each document is placed in the row with the least free space that it fits. As lengths are whole
-numbers, documents of one length are placed in rows of equal free space together, so the work grows with the number of
-different lengths, not of documents.
-
-The documents of a batch are in the order of its rows, so `laid_out` finds the rows again from their lengths.
-
-`BatchLimits` are the numbers that, together with the order, fix how an epoch is cut into batches, packed or of similar
-length. A loader state contains them.
+epoch, and a data server can hold them. The batches of an epoch depend on the lengths, the order, the limits
+(`BatchLimits`) and the seed only: not on ranks, workers or memory. Pure.
 """
 
 from __future__ import annotations
@@ -155,6 +143,10 @@ class Pieces(NamedTuple):
 def packed(lengths: Whole, row: int, rows: int, window: int, seed: int, epoch: int) -> PositionBatches:
     """Return batches of documents that fill `rows` rows of `row` tokens.
 
+    Documents fill rows one after another, whole; a document longer than a row begins a row of its own, fills as many
+    rows as it needs, and other documents may follow it in the last one. `best_fit` decides which documents share a row.
+    The documents of a batch are in the order of its rows, so `laid_out` finds the rows again from their lengths.
+
     Args:
         lengths: Length of the document at each position, at most `row * rows`, shape (draws,).
         row, rows: Tokens of a row, and rows of a batch.
@@ -217,6 +209,10 @@ def best_fit(sizes: Whole, capacity: int, rooms: Whole) -> tuple[Whole, int]:
 
     The first bins have these `rooms` and exist from the beginning; all others have `capacity`. A size is at most
     `capacity`; size 0 counts as 1.
+
+    The longest document is placed first, and each document is placed in the row with the least free space that it fits.
+    As lengths are whole numbers, documents of one length are placed in rows of equal free space together, so the work
+    grows with the number of different lengths, not of documents.
     """
     sizes = np.maximum(sizes, 1)  # else a bin would hold any number of empty documents
     bin_of = np.empty(len(sizes), np.int64)
@@ -312,7 +308,10 @@ def laid_out(lengths: Whole, row: int) -> Pieces:
 
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
-    """The rule of batches: at most `size` samples of a padded length of at most `most`, or packed rows."""
+    """The rule of batches: at most `size` samples of a padded length of at most `most`, or packed rows.
+
+    Together with the order, these numbers fix how an epoch is cut into batches. A loader state contains them.
+    """
 
     window: int
     """Consecutive positions whose samples may meet in a batch."""
