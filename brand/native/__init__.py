@@ -1,8 +1,9 @@
 """Does this process have the compiled loops over samples (core.c)? Brand works without them if it has none.
 
 `CORE` is the extension module; None if it was not built, or if `BRAND_NATIVE=0` says so. Each caller has the same loop
-in Python next to it, slower and with the same results (docs/native.md). `borrowed` finds the functions of other
-libraries that the core calls.
+in Python next to it, slower and with the same results (docs/native.md).
+
+borrowed  the functions of other libraries that the core calls
 """
 
 from __future__ import annotations

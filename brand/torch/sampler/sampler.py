@@ -3,7 +3,7 @@ a stop?
 
 The global access sequence is cut into rounds of one position for each rank, so global batch `t` is the same set of
 samples for any number of ranks. A loader state holds epoch, position and order. A run with another number of ranks,
-workers or samples per batch can continue from it.
+workers or samples per batch can continue from it. `migrate_state` makes a state for another version of a collection.
 """
 
 from __future__ import annotations
