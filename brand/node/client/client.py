@@ -96,9 +96,7 @@ class Client(Reprs, shows="path address run _idle"):
     def _begin_anew(self) -> None:
         """Begin without connections: a forked child opens its own."""
         self._idle: list[Session] = []
-        """Connections for draws that no thread uses now. They are reused because mapping the arena for each draw is
-        expensive.
-        """
+        """Connections for draws that no thread uses now; reused because mapping the arena for each draw is slow."""
         self._lock = threading.Lock()
         for orders in self._orders.values():
             orders.begin_anew()
@@ -194,8 +192,7 @@ class Client(Reprs, shows="path address run _idle"):
 
         A server that the client has to start ends with the process `owner`. `worker` is (worker, number of workers) of
         the owner, and (0, 1) for the owner itself; None if it is unknown, and the server then does not check for
-        skipped positions. A segment is small compared with the arena, because all its samples must be in memory at the
-        same time.
+        skipped positions. A segment is small compared with the arena: all its samples are in memory at one time.
         """
         parts: list[DrawResult] = []
         done = failures = 0

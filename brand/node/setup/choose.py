@@ -53,7 +53,6 @@ class Facts:
     id: str
     samples: int
     chunk_size: int
-    """Samples of a chunk."""
     mean_bytes: float
     """Mean size of a stored sample."""
     read_bytes: int

@@ -258,10 +258,7 @@ def unpack(cls: type[T], body: Body) -> T:
 
 
 def unpack_request(kind: Kind, body: Body, client: ClientNumber, drawer: Drawer | None) -> Request:
-    """Return the request of a client whose process is `drawer`.
-
-    Raises `ProtocolError`, or `UsageError` if an order is invalid.
-    """
+    """Return the request of a client with process `drawer`. Raises `ProtocolError`, `UsageError` (invalid order)."""
     cls: Any = _REQUESTS.get(kind)
     if cls is None:
         raise ProtocolError(f"clients do not send {kind.name}")

@@ -61,7 +61,6 @@ class CacheCapacity:
 
     placement: Placement
     all_fits: bool
-    """Whether the folder has space for all samples."""
     unit: int
     """Samples that are placed together."""
     unit_bytes: float

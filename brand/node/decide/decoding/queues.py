@@ -159,7 +159,6 @@ class DecodeQueue(Reprs, shows="_allotting _empty_s"):
         return [chosen] if chosen is soonest else [chosen, soonest]
 
     def _bytes(self, places: NDArray[Any]) -> NDArray[np.int64]:
-        """Return the approximate bytes of each sample."""
         found: NDArray[np.int64] = self._residents.pages_of[places].astype(np.int64)
         return found * self._residents.pool.allocator.page
 

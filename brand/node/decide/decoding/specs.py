@@ -41,7 +41,6 @@ class DecodeSpecTable(Reprs, shows="_numbers _of"):
 
     @property
     def any(self) -> bool:
-        """Whether the server decodes for any spec."""
         return any(self._prepared.values())
 
     def register(self, client: ClientNumber, run: RunNumber, wants: tuple[DecodeSpec, ...]) -> tuple[int, ...] | None:

@@ -181,7 +181,6 @@ class Fetches:
                 question.reset()
 
     def on_client_gone(self, client: ClientNumber) -> None:
-        """End the fetch of a client that has disconnected."""
         for fetch in [fetch for fetch in self._fetches if fetch.client == client]:
             self._end(fetch)
 

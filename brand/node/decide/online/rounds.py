@@ -2,8 +2,7 @@
 
 A job takes part in a piece of rounds while it has fewer positions decided ahead than its upper level, and a piece is
 drawn as soon as one job is below its lower level. So jobs that draw about equally fast draw together, although each
-of them asks at its own times. This module has no epochs, clocks or clients. `Rounds` owns one tree for all jobs that
-draw together.
+of them asks at its own times. `Rounds` owns one tree for all jobs that draw together, and no epoch, clock or client.
 """
 
 from __future__ import annotations

@@ -55,7 +55,6 @@ class Waits:
     """The epochs that wait for a read that has not ended."""
 
     epoch: Epoch
-    """The epoch that the read is for."""
     others: Sequence[Wait]
     """Other epochs that wait for samples of the read."""
 
@@ -295,7 +294,6 @@ class Reads(Reprs, shows="under_way no_room"):
 
     @property
     def _free_pages(self) -> int:
-        """The pages that reads may take now."""
         return max(0, self._residents.pool.allocator.free - reserved(self._residents, self._remote_pages))
 
     def _hold_present(self, epoch: Epoch, places: NDArray[np.intp]) -> None:

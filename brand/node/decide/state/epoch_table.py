@@ -175,7 +175,6 @@ class EpochEntry(Reprs, shows="stage draws _takers"):
 
     @property
     def live(self) -> ActiveEpoch | None:
-        """The stage if the epoch is active, otherwise None."""
         return self.stage if isinstance(self.stage, ActiveEpoch) else None
 
     @property
@@ -307,7 +306,6 @@ class EpochTable(Reprs, shows="_entries"):
         return list(self._entries.items())
 
     def live(self) -> list[tuple[Key, ActiveEpoch]]:
-        """Return all active epochs, by run and epoch."""
         return [(key, entry.stage) for key, entry in self._entries.items() if isinstance(entry.stage, ActiveEpoch)]
 
     def waited_for(self, samples: int) -> NDArray[np.bool_]:
