@@ -28,9 +28,8 @@ CLOSE_S: Final = 2.0
 class PeerStreams(Reprs, shows="_greeting.node _greeting.nodes address _streams"):
     """Streams to and from the other nodes. Listens at `bind` (`host:port`, port 0 for any) at once.
 
-    Without `tls` nothing is encrypted, which is right on one machine, or on a network that no stranger can read.
-
-    Raises `UsageError` (`bind` is no address, the token is short, no file of `tls`), `ServerError` (cannot listen).
+    Without `tls` nothing is encrypted, which is right on one machine, or on a network that no stranger can read. Raises
+    `UsageError` (`bind` is no address, the token is short, no file of `tls`), `ServerError` (cannot listen).
     """
 
     def __init__(self, greeting: Greeting, token: str, bind: str, tls: Tls | None = None) -> None:

@@ -120,10 +120,8 @@ class Client(Reprs, shows="path address run _idle"):
         """Announce that this process is about to draw. Raises `ServerError`.
 
         From then on other processes of the run find the order by the tag. `turn` is the same number on all nodes for
-        the same sampler: if nodes have different orders with one `turn`, the server refuses them.
-
-        With a `batch`, the server returns the positions that belong to this rank, as soon as all ranks have begun;
-        without it, the result is None.
+        the same sampler: if nodes have different orders with one `turn`, the server refuses them. With a `batch`, the
+        server returns the positions of this rank, as soon as all ranks have begun; without it, the result is None.
         """
         epoch = announcement.epoch
 
@@ -323,10 +321,7 @@ def _tell(idle: list[Session]) -> None:
 
 
 def _begin_anew_in_child() -> None:
-    """Reset all clients of a forked child.
-
-    It must not use its parent's connections, nor wait for a lock that a thread of its parent holds.
-    """
+    """Reset all clients of a forked child, which must use neither connections nor locks of its parent."""
     for client in list(_clients):
         client._begin_anew()
 

@@ -4,8 +4,7 @@
     step(now_s, unsent) -> instructions            everything that the node can do now
 
 The decisions use no socket, thread, clock or file: the server, tests and simulations execute the instructions in their
-own ways. The same stimuli give the same instructions, so a log of stimuli replays a server
-(`brand.node.serve.recording`).
+own ways. The same stimuli give the same instructions, so a log of stimuli replays a server (`serve.recording`).
 """
 
 from __future__ import annotations

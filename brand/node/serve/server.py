@@ -78,7 +78,6 @@ class NodeServer(Reprs, shows="address _clients _turn"):
     """Serves one data set at an abstract socket address, alone or as one of several nodes.
 
     If the server is one of several, `network` creates the network, for the data set and the page size of the arena.
-
     Raises `UsageError` (memory too small, a log that cannot be written), OSError (EADDRINUSE: the address is taken),
     `FormatError` (no data set), `CacheError` (no cache folder).
     """

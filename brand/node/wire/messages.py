@@ -54,10 +54,8 @@ UNTOLD: Final = (1 << 32) - 1
 MAX_NAME: Final = 100
 """Longest name of a run, in characters."""
 
-ABSENT: Final = 0
-"""State of a sample in a lease: it is not in memory."""
 PRESENT: Final = 1
-"""State of a sample in a lease: it is in memory."""
+"""State of a sample in a lease: it is in memory. The state is 0 if it is not."""
 CHECKED: Final = 2
 """State of a sample in a lease: it is in memory, and its checksum was right."""
 PREPARED: Final = 4

@@ -267,8 +267,7 @@ class Caching(Reprs, shows="stopped _held writing"):
     ) -> CacheContents | None:
         """Return the facts that the planner needs to choose the samples to write. None if nothing is written.
 
-        `later`: the choice is for a coming epoch, and so for the contents that the folder will have then. `whole`:
-        misses may read whole units.
+        `later`: the choice is for a coming epoch, and for the folder's contents then. `whole`: misses may read units.
         """
         start = self.start
         if start is None or self.stopped:

@@ -143,8 +143,7 @@ class DecodeQueue(Reprs, shows="_allotting _empty_s"):
         self._allotting.forget(want)
 
     def next(self, working: Mapping[Queue, int], budget: int, batch: int, now_s: float) -> list[NextToDecode]:
-        """Return the samples for the next of `budget` decode workers, and an alternative if memory has no space for
-        these: the samples that are drawn soonest.
+        """Return the samples for the next of `budget` decode workers; if these may not fit, also those drawn soonest.
 
         `working`: number of workers on each queue. `batch`: limit on the samples of a batch.
         """

@@ -24,8 +24,7 @@ MOST: Final = 16
 class DecodeSpecTable(Reprs, shows="_numbers _of"):
     """Decode specs by number, and the clients that have them.
 
-    `forgets` forgets a decode spec if that is possible, and returns whether it did. The server decodes for specs that
-    at least `least` runs have.
+    `forgets` forgets a decode spec if possible, and returns whether it did. The server decodes if `least` runs have it.
     """
 
     def __init__(self, forgets: Callable[[int], bool], least: int = 1) -> None:

@@ -248,8 +248,7 @@ class Epochs(Reprs, shows="lives"):
     def build_more(self) -> None:
         """Do one step of each epoch that is being built.
 
-        For an epoch of 13 million samples, the work takes about a second. The loop goes on with other epochs meanwhile.
-        A small epoch takes one step.
+        An epoch of 13 million samples takes about a second, while the loop continues; a small epoch takes one step.
         """
         for _, entry in self.lives.items():
             if entry.is_building:

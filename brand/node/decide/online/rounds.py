@@ -69,8 +69,7 @@ class Rounds:
     def enter(self, key: Key, seed: int, common: Hashable, growing: Growing) -> None:
         """Add a job that begins or continues an epoch. It needs the samples without a position in its order.
 
-        From now on only `step` decides in `growing`. A job that enters alone draws words that its epoch fixes, so with
-        the same seed it draws the same samples.
+        From now on only `step` decides in `growing`. A job that enters alone draws words that seed and epoch fix.
         """
         names = ((seed, common, number) for number in range(len(self._groups) + 1))
         name = next(n for n in names if n not in self._groups or len(self._groups[n].jobs) < MOST_JOBS)

@@ -143,8 +143,7 @@ class Reads(Reprs, shows="under_way no_room"):
     ) -> None:
         """Take the samples of a read that has ended. `failed` pieces of the cache folder are read from the storage.
 
-        Clients read the samples of pieces that failed in the storage, or were `left` in the page cache, directly. The
-        page cache holds all of `chunks`.
+        Clients read pieces that failed in the storage or were `left` in the page cache, which holds all of `chunks`.
         """
         waits = self.waits.pop(read.number)
         self.under_way -= read.count

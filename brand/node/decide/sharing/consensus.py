@@ -168,8 +168,6 @@ class JoinConsensus(Feature, Reprs, shows="_committed _theirs"):
         self._unseen = {key for key in self._unseen if self._lives.get(key) is None}
         self._since_s = {key: since_s for key, since_s in self._since_s.items() if self._lives.get(key) is not None}
 
-    # -- helpers -----------------------------------------------------------------------------------------------------
-
     def _silent(self, key: Key) -> list[NodeNumber]:
         """Return the nodes that may have ranks of the run and have not voted as this node on an epoch."""
         mine, nothing = self.vote(key), Vote()

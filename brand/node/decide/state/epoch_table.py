@@ -28,7 +28,7 @@ from brand.node.decide.state.epoch import Epoch
 from brand.node.decide.state.runs import EpochStart
 from brand.node.wire.draw_messages import NOT_HELD, Held
 from brand.node.wire.drawing import Drawer
-from brand.node.wire.numbers import ClientNumber, NodeNumber, RunNumber
+from brand.node.wire.numbers import ClientNumber, NodeNumber
 from brand.node.wire.numbers import Key as Key
 from brand.orders.base.plan import EpochPlan
 from brand.reprs import Reprs
@@ -46,8 +46,7 @@ class Draw:
     number: int
     """Number of the draw, counted in the order of arrival."""
     client: ClientNumber
-    key: tuple[RunNumber, int]
-    """Number of the run, and the epoch."""
+    key: Key
     positions: NDArray[np.int64]
     since_s: float
     drawer: Drawer | None = None
@@ -259,8 +258,6 @@ class EpochEntry(Reprs, shows="stage draws _takers"):
 
     def _release(self) -> NDArray[Any]:
         return np.arange(0) if self.live is None else self.live.epoch.drop()
-
-    # -- other nodes -------------------------------------------------------------------------------------------------
 
     def take(self, node: NodeNumber, taker: SampleTaker) -> None:
         """Add a node that can take samples."""
