@@ -85,7 +85,6 @@ def commands(spaces: Sequence[Namespace], bridge: str, rate: str | None) -> list
 
 
 def _check(count: int, rate: str | None) -> None:
-    """Raise `UsageError` if this process cannot make these namespaces."""
     if not 1 <= count <= MAX_SPACES:
         raise UsageError(f"{count} network namespaces; 1 to {MAX_SPACES:,} can be joined")
     if rate is not None and not _RATE.fullmatch(rate):

@@ -3,7 +3,7 @@
 The loop sends each process the token, shows its output line by line, and waits until every node reports that all nodes
 are connected. If a process ends before that, or the time is over, the loop stops all other processes. If a process ends
 later, the loop tells the user, and the other nodes continue: they read the samples that the lost node does not send. A
-node stops at the end of its standard input, also if this process is killed. The loop kills a node that is too slow.
+node stops at the end of its standard input, also if this process is killed. The loop kills a late node.
 """
 
 from __future__ import annotations

@@ -128,9 +128,8 @@ class Client(Reprs, shows="path address run _idle"):
         def act(connection: Session) -> NDArray[np.int64] | None:
             number = connection.number_of(self.run, order, tag, turn)
             if order.joins:
-                self.learn_joins(
-                    order, epoch, connection.joins(self.run, order, epoch, self._joins.get((order, epoch), Joins()))
-                )
+                known = self._joins.get((order, epoch), Joins())
+                self.learn_joins(order, epoch, connection.joins(self.run, order, epoch, known))
             if order.grows:
                 self.orders.tell(connection, order, epoch)
             connection.send(pack(ClientBegins(NO_CLIENT, number, announcement)))

@@ -1,7 +1,7 @@
 """The process of a decode worker: it decodes the samples of batches, which may be hostile.
 
 It maps the server's memory read-only, compares checksums, decodes as a client does (`brand.formats.preparation`), and
-writes the results into its staging memory, from which the server copies them. It touches neither storage nor others.
+writes the results into its staging memory, from which the server copies them. It touches no storage, no other process.
 
 A file may crash a decoder, or make it run forever: only this process ends. An alarm ends it even without a server.
 """

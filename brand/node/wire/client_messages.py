@@ -231,6 +231,7 @@ _Others = (
     Hello | AskOrder | AskPlaces | AskStats | ClientReleases | ClientFetches | PeerAddresses | Replaced | LoopReport
 )
 Request = _OfRuns | _Others
+
 _REQUESTS: Final = {kind_of(cls): cls for cls in get_args(Request) if cls is not AskOrder}
 
 

@@ -4,8 +4,8 @@ Samples that a waiting draw lacks come first, then the next ones of each rank (`
 memory for decoded samples reaches. `DecodeQueue` says for which rank a worker decodes. A worker gets the raw pages of a
 batch and returns the decoded sizes; the server allocates pages and copies the samples out of the worker's memory.
 
-A draw waits for a sample that will be decoded. Its client decodes a sample that will not be decoded: no worker is left,
-memory is full, the sample cannot be decoded, a worker has crashed on it, or too few runs want it.
+A draw waits only for samples that will be decoded. Its client decodes a sample itself if no worker is left, memory is
+full, the sample cannot be decoded, a worker has crashed on it, or too few runs want it.
 """
 
 from __future__ import annotations

@@ -202,7 +202,6 @@ class Fetches:
 
     @property
     def idle(self) -> bool:
-        """Whether no client waits."""
         return not self._fetches
 
     def _end(self, fetch: _Fetch) -> None:
@@ -221,7 +220,6 @@ class Divisions(Reprs, shows="_asked"):
 
     @property
     def idle(self) -> bool:
-        """Whether no client waits."""
         return not self._asked
 
     def ask(self, client: ClientNumber, key: Key, rank: int, now_s: float) -> None:

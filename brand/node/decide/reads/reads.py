@@ -296,7 +296,6 @@ class Reads(Reprs, shows="under_way no_room"):
         return max(0, self._residents.pool.allocator.free - reserved(self._residents, self._remote_pages))
 
     def _hold_present(self, epoch: Epoch, places: NDArray[np.intp]) -> None:
-        """Hold samples of an epoch that are in memory already."""
         if len(places):
             self._residents.refer(places)
             epoch.states.mark_present(places)

@@ -199,10 +199,8 @@ class Runs(UserDict[RunNumber, Run]):
         """
         for run in self.values():
             if (run.name, run.turn) == (name, turn) and run.order != order and max(run.clients, default=-1) >= 0:
-                differ = "; ".join(
-                    f"{field} is {mine} here and {theirs} there"
-                    for field, (mine, theirs) in order.differences(run.order).items()
-                )
+                fields = order.differences(run.order).items()
+                differ = "; ".join(f"{field} is {mine} here and {theirs} there" for field, (mine, theirs) in fields)
                 same = "give all ranks the same seed=, subset=, order= and memory="
                 raise UsageError(f"two ranks of one job disagree: {differ}; {same}")
 
