@@ -4,15 +4,13 @@
 until its own draw, although its own read has not begun, so one read serves them all. A job may give back a held sample
 at any time; its own read then starts when it is due. If memory has no space for a read, the samples that are drawn last
 are evicted (Belady's rule). A plan says when each sample is drawn. In an online order most samples have no position
-yet: these are evicted first, starting with those that the fewest jobs still need, then the oldest (JOADER's count of
-references).
+yet: these are evicted first, those that the fewest jobs still need, then the oldest (JOADER's count of references).
 
 **Lock step** (order `coordl`; CoorDL, coordinated prep): the first jobs wait until as many jobs as their policy names
 have begun. From then on they are in step: none draws a sample more than a window ahead of the slowest. A job that has
 ended, or has drawn nothing for a while, is not waited for. A job that is farther behind, because it started later or
 paused, proceeds alone: it waits for no job, no job waits for it, and it is in step again when it is within the window.
-So every wait has an end. This module has no clock: times are arguments. `Lockstep` owns the set of jobs that are in
-step.
+So every wait has an end. This module has no clock: times are arguments. `Lockstep` owns the set of jobs in step.
 """
 
 from __future__ import annotations
@@ -93,11 +91,9 @@ class EarlyHolds(Reprs, shows="_epochs"):
         return self._residents.released >= self._look_at
 
     def give_back(self, pages: int, now_s: float, beyond: float = -math.inf) -> bool:
-        """Free at least `pages` of samples that are drawn last, and later than in `beyond` draws.
+        """Free at least `pages` of samples that are drawn last, later than in `beyond` draws. Return whether any were.
 
         Samples without a position yet are freed first, starting with those that the fewest jobs hold.
-
-        Returns whether any were freed.
         """
         self._look_at = self._residents.released + self._residents.pool.allocator.count // LOOK_SHARE
         found = []
