@@ -18,14 +18,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from brand.errors import (
-    ChecksumError,
-    ForeignFileError,
-    FormatError,
-    LayoutError,
-    OversizedError,
-    TruncatedError,
-)
+from brand.errors import ChecksumError, ForeignFileError, FormatError, LayoutError, OversizedError, TruncatedError
 from brand.formats.constants import (
     MAGIC,
     MAX_CHUNK_SAMPLES,
