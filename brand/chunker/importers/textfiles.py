@@ -136,10 +136,7 @@ def _columns(files: Sequence[ImportFile], choice: FieldMapping) -> list[tuple[st
 
 
 def _lines(file: ImportFile, low: int, high: int) -> Iterator[tuple[int, bytes]]:
-    """Yield the number (from 1, within the stretch) and contents of each line that is not empty.
-
-    Raises `SourceError`.
-    """
+    """Yield number (from 1, within the stretch) and contents of each line that is not empty. Raises `SourceError`."""
     with reading(file.path, file.name) as stream:
         left = high - low
         if low:

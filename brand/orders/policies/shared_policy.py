@@ -71,10 +71,7 @@ class SharedPolicy(LapPolicy):
         return self._with_reads(mapping, drawn, joins, whole.sample_of.dtype)
 
     def _laps(self, mapping: Mapping, seed: int) -> Callable[[int], Lap]:
-        """Return the laps by number.
-
-        The last lap is remembered, because sections of an epoch ask for one lap several times.
-        """
+        """Return the laps by number. The last lap is cached: sections of an epoch ask for one lap several times."""
         last: dict[int, Lap] = {}
 
         def lap(number: int) -> Lap:
