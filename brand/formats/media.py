@@ -105,19 +105,13 @@ def as_rgb(image: Image.Image) -> Image.Image:
 
 
 def check_image(data: Buffer) -> None:
-    """Decode the first frame and drop it, like `decode_image` but with less memory.
-
-    Raises ValueError if Pillow cannot decode it.
-    """
+    """Decode the first frame and drop it, like `decode_image` with less memory. Raises ValueError if Pillow cannot."""
     with pillow_errors(), open_image(data) as image:
         image.load()
 
 
 def decode_audio(data: Buffer) -> Waveform:
-    """Return all frames as float32.
-
-    Raises ValueError if libsndfile cannot decode it, `MissingExtraError` if soundfile is not installed.
-    """
+    """Return all frames as float32. Raises ValueError if libsndfile cannot, `MissingExtraError` without soundfile."""
     library = soundfile()
     try:
         samples, rate = library.read(io.BytesIO(data), dtype="float32", always_2d=True)

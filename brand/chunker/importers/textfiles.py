@@ -107,10 +107,7 @@ def _lines_before(path: Path, start: int) -> int:
 
 
 def _columns(files: Sequence[ImportFile], choice: FieldMapping) -> list[tuple[str, str]]:
-    """Return names and codecs of the columns, inferred from the first lines of the files.
-
-    Raises `UsageError` if a chosen column is missing.
-    """
+    """Return names and codecs of columns, inferred from first lines. Raises `UsageError` if a chosen one is missing."""
     found: dict[str, dict[str, str]] = {}
     step = max(1, len(files) // OTHERS)
     for file in [files[0], *files[1::step]]:

@@ -152,10 +152,7 @@ def levels_of(needed: Iterable[NDArray[np.bool_]], elements: int) -> NDArray[np.
 
 
 def draw_rounds(tree: Tree, ready: Sequence[Need], rounds: int, words: Words) -> NDArray[np.int32]:
-    """Draw `rounds` elements for each ready job, shape (rounds, len(ready)).
-
-    Raises ValueError if a job needs fewer elements than that.
-    """
+    """Draw `rounds` elements for each ready job, shape (rounds, len(ready)). Raises ValueError if a job needs fewer."""
     if any(job.left < rounds for job in ready):
         raise ValueError(f"{rounds} rounds of jobs that need {min(job.left for job in ready)} elements")
     jobs = tree.ranked(ready)

@@ -71,10 +71,7 @@ class StoredDataSet(Catalogue):
         return [dict(zip(decode.names, values, strict=True)) for values in zip(*lists, strict=True)]
 
     def columns(self, stored: StoredSamples, decode: RecordDecoder) -> list[NDArray[Any] | list[Any]]:
-        """Return the fields of checked samples, decoded by `decode`: numbers as arrays, other fields as lists.
-
-        Raises `FormatError`.
-        """
+        """Return fields of checked samples, by `decode`: numbers as arrays, others as lists. Raises `FormatError`."""
         decompressor = self._decompressor
         try:
             return stored.columns(decode, decompressor)
