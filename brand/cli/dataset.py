@@ -16,8 +16,6 @@ from brand.storage.io.location import place
 
 
 class _Place(click.ParamType):  # type: ignore[type-arg, unused-ignore]
-    """Parses a path or a URL."""
-
     name = "path or URL"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path | str:  # noqa: ARG002

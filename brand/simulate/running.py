@@ -157,8 +157,6 @@ def _work(run: SimulatedRun, nodes: list[_Node], epoch: int) -> list[EpochWork]:
 
 
 class _Node:
-    """The decisions of one node."""
-
     def __init__(self, run: SimulatedRun, node: NodeNumber) -> None:
         members = Members(node, run.nodes)
         layout = lay_out(run.sizes, run.memory, run.peer_memory, members)
@@ -260,7 +258,6 @@ class _Node:
         )
 
     def _reads(self, epoch: Epoch, plan: EpochPlan, read_of: NDArray[Any]) -> WholeReads:
-        """Return the reads that the node starts for an epoch, in their order."""
         pages, (held, cached) = np.zeros(plan.read_count, np.int64), np.zeros((2, plan.read_count), np.int32)
         for part in blocks(len(self._run.sizes)):  # the samples of each read that are stored in memory
             due = to_read(epoch, np.arange(part.start, part.stop))
@@ -301,7 +298,6 @@ class _Node:
         return found
 
     def _sent(self, epoch: Epoch, plan: EpochPlan) -> NDArray[Any]:
-        """Return the places of the samples that this node sends to other nodes."""
         positions = np.concatenate([np.arange(0), *(epoch.to_send(node) for node in self._members.others)])
         places = plan.sample_of[positions]
         found: NDArray[Any] = places[~self._state.core.epochs.limits.never_held()[places]]

@@ -112,7 +112,6 @@ class LitData(Shards):
 
 
 def _refuse(config: Mapping[str, Any]) -> None:
-    """Raise `UsageError` for folders that are not read."""
     loader, packed = config.get("item_loader"), config.get("compression")
     if config.get("encryption"):
         raise UsageError("the chunks are encrypted: write them with LitData again, without encryption")

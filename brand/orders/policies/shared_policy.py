@@ -268,7 +268,6 @@ class _Follower:
         return (over, 0) if thinned else (0, over)
 
     def _spaced(self, some: NDArray[np.int64], count: int) -> NDArray[np.int64]:
-        """Return `count` of some stripes, evenly spaced."""
         if count == 0:
             return some[:0]
         return some[(np.arange(count) * len(some) + self._words.below(len(some))) // count]

@@ -197,7 +197,6 @@ class _RemoteDraws:
 
 
 def _remote_draws(mapping: Mapping, location: NDArray[Any], turns: _Turns, owner: NDArray[np.int32]) -> _RemoteDraws:
-    """Find the remote draws of an access sequence, node by node."""
     samples, kind = mapping.samples, index_dtype(mapping.samples)
     number_at = np.full(samples, -1, kind)
     position, before = np.empty(samples, kind), np.empty(samples, kind)
