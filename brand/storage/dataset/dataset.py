@@ -187,8 +187,7 @@ class StoredDataSet(Catalogue):
         ends = np.cumsum(cut.sizes, dtype=np.int64)
         begins = ends - cut.sizes
         scratch = self._tools.scratch(int(ends[-1]))
-        bounds = zip(begins.tolist(), ends.tolist(), strict=True)
-        buffers = [scratch[begin:end] for begin, end in bounds]
+        buffers = [scratch[begin:end] for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)]
         try:
             self._tools.reader.read_into(list(zip(cut.chunks, cut.offsets, buffers, strict=True)))
         except OSError as error:
