@@ -56,17 +56,7 @@ _CONTAINERS: Final[dict[str, tuple[bytes, ...]]] = {
     "audio/wav": (b"RIFF", b"RIFX", b"RF64"),
     "audio/aiff": (b"FORM",),
 }
-_REFUSALS: Final = (
-    OSError,
-    SyntaxError,
-    ValueError,
-    EOFError,
-    IndexError,
-    TypeError,
-    KeyError,
-    struct.error,
-    zlib.error,
-)
+_ERRORS: Final = (OSError, SyntaxError, ValueError, EOFError, IndexError, TypeError, KeyError, struct.error, zlib.error)
 """Errors that Pillow raises for bad input."""
 
 
@@ -151,7 +141,7 @@ def pillow_errors() -> Iterator[None]:
         raise ValueError("Pillow cannot decode it: the image format is unknown") from error
     except (Image.DecompressionBombError, MemoryError) as error:
         raise ValueError(f"Pillow refuses it: {error}") from error
-    except _REFUSALS as error:
+    except _ERRORS as error:
         raise ValueError(f"Pillow cannot decode it: {error}") from error
 
 
