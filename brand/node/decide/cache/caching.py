@@ -25,10 +25,9 @@ from brand.node.decide.state.counters import CacheCounters
 from brand.node.decide.state.epoch_table import EpochTable
 from brand.node.decide.state.instructions import Forget, Write
 from brand.node.memory.residents import Residents
+from brand.orders.base.dtypes import Mask
 from brand.orders.base.placement import cached_unit
 from brand.reprs import Reprs
-
-Mask = NDArray[np.bool_]
 
 QUEUE_SHARE: Final = 2
 """Samples that wait to be written take at most `1 / QUEUE_SHARE` of the memory, or one read.
