@@ -74,15 +74,16 @@ def messages(tree: ast.AST) -> Iterator[str]:
                     yield part.value
 
 
-def helps(command: click.Command, name: str) -> Iterator[tuple[str, str]]:
+def helps(command: click.Command, name: str, parent: click.Context | None = None) -> Iterator[tuple[str, str]]:
     """Yield the name and the help of a command and of all below it."""
-    with click.Context(command, info_name=name) as context:
-        yield name, command.get_help(context)
+    # A command remembers its `--help` option, with the names of the context that first asks for it.
+    with click.Context(command, parent, name, **command.context_settings) as context:
+        yield context.command_path, command.get_help(context)
         if isinstance(command, click.Group):
             for each in command.list_commands(context):
                 found = command.get_command(context, each)
                 assert found is not None
-                yield from helps(found, f"{name} {each}")
+                yield from helps(found, each, context)
 
 
 def old_words(text: str) -> list[str]:

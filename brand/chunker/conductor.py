@@ -74,10 +74,7 @@ class Conversion:
         return self._report(plan, manifest.stored_bytes, found, time.monotonic() - started)
 
     def _write_chunks(self, plan: ChunkPlan, builder: IndexBuilder) -> int:
-        """Make all chunks in workers; publish and index each as it is finished.
-
-        Returns how many chunks an earlier run had made.
-        """
+        """Make all chunks in workers; publish and index each finished one. Returns how many an earlier run had made."""
         packer = Packer(plan, self.source, self.work.earlier(plan), self.work.folder)
         processes = self.options.processes
         at_once = max(self.work.least_publishers, processes)

@@ -16,14 +16,10 @@ from brand.storage.io.location import place
 
 
 class _Place(click.ParamType):  # type: ignore[type-arg, unused-ignore]
-    """Parses a path or a URL."""
-
     name = "path or URL"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path | str:  # noqa: ARG002
-        """Parse the argument, as `click.ParamType` requires. Raises `UsageError` for a URL without a name or with a
-        secret in it.
-        """
+        """Parse the argument for click. Raises `UsageError` for a URL without a name or with a secret in it."""
         return place(value) if isinstance(value, str) else value
 
 

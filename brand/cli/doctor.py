@@ -35,6 +35,8 @@ def doctor(dst: Path | str | None, as_json: bool) -> int:  # noqa: FBT001 - clic
 
     Exit code 1 means that something is broken. A missing extra is no error.
     """
+    if not as_json:
+        import rich.console  # noqa: F401 - if rich is missing, the user hears it before the checks and not after them
     with meter(quiet=as_json) as show:
         found = examine(dst, lambda stage, done, total: show(stage, done, total, 0, None))
     problems = sum(finding.state == "problem" for finding in found)

@@ -93,7 +93,6 @@ def check_cache(context: click.Context, option: click.Parameter, cache: str | No
 
 
 def _check_memory(_: click.Context, option: click.Parameter, memory: str | None) -> str | None:
-    """Return the text, checked to be an amount of memory. Raises `UsageError`."""
     check_unit(memory, f"{option.opts[0]} {memory}")
     try:
         memory_bytes(as_memory(memory), 1 << 62)
@@ -108,7 +107,6 @@ def http_option(command: _F) -> _F:
 
 
 def _check_http(_: click.Context, option: click.Parameter, where: str | None) -> str | None:
-    """Return the text, checked to be a port. Raises `UsageError`."""
     try:
         if where is not None:
             check_where(where.replace(NODE, "0"))

@@ -69,10 +69,7 @@ def convert_together(
     engine: str | None,
     address: str | None,
 ) -> Report | TaskReport | None:
-    """Convert with other machines. Return None if no option asks for that.
-
-    `plan` makes the job; it takes `parts` and `on_progress`.
-    """
+    """Convert with other machines; return None if no option asks for that. `plan(parts, on_progress)` makes the job."""
     if task is not None and engine is not None:
         raise UsageError("--task and --engine: an engine makes all parts by itself, so give one of the two")
     if address is not None and engine is None:

@@ -185,7 +185,7 @@ def _of_jobs(jobs: tuple[str, ...], policies: str | None, given: dict[str, Any])
 def _cases(dst: Path | str | None, given: dict[str, Any]) -> list[tuple[Case, dict[str, str]]]:
     memories = _values("memory", given, "0.25", _memory)
     caches = _values("cache", given, "0", _cache)
-    storages = _values("storage", given, None, _storage) or [_default_storage(dst)]
+    storages = _values("storage", given, None, lambda text: storage_named(text, "--storage")) or [_default_storage(dst)]
     cache_storage = storage_named(given["cache_storage"], "--cache-storage")
     protocols = _values("order", given, "stripes", _protocol)
     stripes: list[tuple[str, int | None]] = [*_values("stripe", given, None, _whole("stripe"))] or [("chosen", None)]
@@ -237,10 +237,6 @@ def _size_or_share(option: str, text: str) -> str | float:
     elif found is None or not 0 < found <= 1:
         raise UsageError(f"{option} {text}: give a size such as 16GB, or a share of the data above 0 and at most 1")
     return found
-
-
-def _storage(text: str) -> Storage:
-    return storage_named(text, "--storage")
 
 
 def _protocol(text: str) -> Stripes | Slots | Uniform | Pool:

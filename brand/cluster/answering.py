@@ -92,9 +92,8 @@ class StreamServer(Reprs, shows="_greeting.node _greeting.nodes address _streams
         try:
             hello = PeerHello.from_bytes(data)
             if not self._nonces.use(hello.nonce):
-                self._turn_away(
-                    context, grpc.StatusCode.ABORTED, "the greeting took too long, or was sent a second time"
-                )
+                why = "the greeting took too long, or was sent a second time"
+                self._turn_away(context, grpc.StatusCode.ABORTED, why)
             theirs = Greeting.from_json(hello.greeting)
         except BrandError as error:
             self._turn_away(context, grpc.StatusCode.FAILED_PRECONDITION, f"node {me} does not understand: {error}")

@@ -11,8 +11,7 @@ other that it knows the token, and the token itself is never sent:
 
 The hello holds two nonces. The answering node's nonce is valid once and for a few seconds, so a recorded hello opens
 nothing. The asking node's nonce is new each time, so a recorded welcome does not pass either. A node does not remember
-the nonces that it makes: each has a mark that only this node can make. So a stranger without the token cannot fill a
-table.
+its nonces: each has a mark that only this node can make. So a stranger without the token cannot fill a table.
 """
 
 from __future__ import annotations
@@ -66,7 +65,6 @@ class Greeting:
     node: Annotated[int, _NODE]
     """The number of this node, from 0."""
     nodes: Annotated[int, whole(MAX_NODES, 1)]
-    """Number of nodes."""
     page: Annotated[int, whole(1 << 30, 1)]
     """Size of a page of the node's arena in bytes."""
     shares: Annotated[int | None, maybe(whole(1 << 40, 1))]
@@ -74,9 +72,7 @@ class Greeting:
     brand: Annotated[str, _TEXT]
     """Version of Brand; it may differ."""
     memory: Annotated[str | None, maybe(_TEXT)] = None
-    """The node's memory setting, in the words of `memory_text`; None from an older version of Brand, which does not
-    send it.
-    """
+    """The node's memory setting, in the words of `memory_text`; None from an older version of Brand."""
     protocol: Annotated[int, _VERSION] = PROTOCOL
 
     def to_json(self) -> bytes:
@@ -134,16 +130,14 @@ def memory_text(memory: Memory) -> str:
     return f"memory for {memory!r} of the data" if isinstance(memory, float) else f"memory of {memory:,} bytes"
 
 
-def _facts(greeting: Greeting) -> list[tuple[str, str]]:
+def _facts(node: Greeting) -> list[tuple[str, str]]:
     """Return the facts that must be equal on all nodes, each as a verb and its object."""
-    shares = (
-        "all chunks" if greeting.shares is None else f"a partition in groups of {counted(greeting.shares, 'chunk')}"
-    )
+    shares = "all chunks" if node.shares is None else f"a partition in groups of {counted(node.shares, 'chunk')}"
     return [
-        ("serves", f"data set {greeting.data_set}"),
-        ("knows of", counted(greeting.nodes, "node")),
+        ("serves", f"data set {node.data_set}"),
+        ("knows of", counted(node.nodes, "node")),
         ("holds", shares),
-        ("has", f"pages of {counted(greeting.page, 'byte')}"),
+        ("has", f"pages of {counted(node.page, 'byte')}"),
     ]
 
 

@@ -5,8 +5,7 @@
 
 The namespaces are `brand-PROCESS-0`, `brand-PROCESS-1`, ... The bridge has a namespace of its own,
 `brand-PROCESS-bridge`, so neither the machine's network nor its firewall is involved. All are removed at the end of the
-block. Namespaces of a killed process are removed by the next process that makes namespaces. Needs root, and `ip` and
-`tc`.
+block. Namespaces of a killed process are removed by the next process that makes some. Needs root, `ip` and `tc`.
 """
 
 from __future__ import annotations
@@ -51,8 +50,7 @@ class Namespace:
 def namespaces(count: int, rate: str | None = None) -> Iterator[list[Namespace]]:
     """Make `count` namespaces for the length of the block. `rate` limits each link both ways (in tc's form: 1gbit).
 
-    Raises `UsageError` (not root, no `ip` or `tc`, a wrong rate), `ServerError` (a command failed; the message names
-    the command).
+    Raises `UsageError` (not root, no `ip` or `tc`, a wrong rate), `ServerError` (a command failed, which it names).
     """
     _check(count, rate)
     _remove_stale()
@@ -87,7 +85,6 @@ def commands(spaces: Sequence[Namespace], bridge: str, rate: str | None) -> list
 
 
 def _check(count: int, rate: str | None) -> None:
-    """Raise `UsageError` if this process cannot make these namespaces."""
     if not 1 <= count <= MAX_SPACES:
         raise UsageError(f"{count} network namespaces; 1 to {MAX_SPACES:,} can be joined")
     if rate is not None and not _RATE.fullmatch(rate):
@@ -118,8 +115,6 @@ def _run(command: list[str]) -> None:
         raise ServerError(f"the network between the nodes cannot be made: `{' '.join(command)}` failed: {said}")
 
 
-def _call(command: list[str]) -> subprocess.CompletedProcess[str]:
+def _call(argv: list[str]) -> subprocess.CompletedProcess[str]:
     """Run a command in a session of its own, so that Ctrl-C does not end it half-way."""
-    return subprocess.run(
-        command, capture_output=True, text=True, check=False, timeout=_LIMIT_S, start_new_session=True
-    )
+    return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=_LIMIT_S, start_new_session=True)

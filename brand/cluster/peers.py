@@ -28,10 +28,8 @@ CLOSE_S: Final = 2.0
 class PeerStreams(Reprs, shows="_greeting.node _greeting.nodes address _streams"):
     """Streams to and from the other nodes. Listens at `bind` (`host:port`, port 0 for any) at once.
 
-    Without `tls` nothing is encrypted, which is right on one machine, or on a network that no stranger can read.
-
-    Raises `UsageError` (`bind` is no address, the token is short, a file of `tls` is missing), `ServerError` (it cannot
-    listen there).
+    Without `tls` nothing is encrypted, which is right on one machine, or on a network that no stranger can read. Raises
+    `UsageError` (`bind` is no address, the token is short, no file of `tls`), `ServerError` (cannot listen).
     """
 
     def __init__(self, greeting: Greeting, token: str, bind: str, tls: Tls | None = None) -> None:
@@ -62,8 +60,7 @@ class PeerStreams(Reprs, shows="_greeting.node _greeting.nodes address _streams"
     def send(self, stream: PeerStream, message: bytes) -> None:
         """Send a message of at most `MAX_MESSAGE` bytes. Has no effect if the stream is not open.
 
-        A stream with more than four times `MAX_UNSENT` to send is ended. Raises `UsageError` if the message is too
-        large.
+        A stream with over four times `MAX_UNSENT` to send is ended. Raises `UsageError` if the message is too large.
         """
         if len(message) > MAX_MESSAGE:
             raise UsageError(f"a message of {len(message):,} bytes; the limit between nodes is {MAX_MESSAGE:,}")

@@ -4,8 +4,7 @@ The queue has a bound in bytes. While the loop removes nothing, the threads that
 stops the other side, and messages wait there. An eventfd wakes the loop.
 
 A `PeerLink` is the sending half of one open stream. The loop adds messages and never waits. gRPC's sending thread
-removes a message when the message before it has passed flow control. So the bytes counted here as unsent are those that
-the other side has not received.
+removes a message when the message before it has passed flow control. So unsent bytes are those not yet received.
 
 Small messages that wait are sent together, because gRPC's cost of a message hardly depends on its size. A message of
 more than `PARCEL` bytes is sent by itself. Smaller messages are sent as one parcel, in order:

@@ -3,8 +3,7 @@
 The loop sends each process the token, shows its output line by line, and waits until every node reports that all nodes
 are connected. If a process ends before that, or the time is over, the loop stops all other processes. If a process ends
 later, the loop tells the user, and the other nodes continue: they read the samples that the lost node does not send. A
-node stops at the end of its standard input, which also happens when this process is killed. The loop kills a node that
-does not stop in time.
+node stops at the end of its standard input, also if this process is killed. The loop kills a late node.
 """
 
 from __future__ import annotations
@@ -159,10 +158,7 @@ class Supervisor(Reprs, shows="_running _nodes _stopped _ready _failure"):
         self._selector.register(self._stop_end, selectors.EVENT_READ, self._take_stop)
 
     def run(self, starts: Sequence[Start]) -> None:
-        """Run the nodes until stopped, or until none is left.
-
-        Raises `ServerError` if a node does not get ready, or ends by itself.
-        """
+        """Run the nodes until stopped. Raises `ServerError` if a node does not get ready, or ends by itself."""
         self._nodes = len(starts)
         try:
             self._watch(starts)
@@ -248,15 +244,14 @@ class Supervisor(Reprs, shows="_running _nodes _stopped _ready _failure"):
                 self._tell(child, child.last_words.popleft())
         if self._stopping:
             return
+        end = f"{child} {child.fate}"
         if not self._ready:
-            self._failure = f"{child} {child.fate}, and the other nodes were stopped"
+            self._failure = f"{end}, and the other nodes were stopped"
         elif self._running:
-            self._lost.append(f"{child} {child.fate}")
-            self._say(
-                f"{child} {child.fate}; {len(self._running)} of {counted(self._nodes, 'node')} continue without it"
-            )
+            self._lost.append(end)
+            self._say(f"{end}; {len(self._running)} of {counted(self._nodes, 'node')} continue without it")
         else:
-            self._failure = "; ".join((*self._lost, f"{child} {child.fate}")) + ": no node is left"
+            self._failure = "; ".join((*self._lost, end)) + ": no node is left"
 
     def _tell(self, child: Child, line: str) -> None:
         self._say(f"[node {child.node}] {line}")
@@ -267,9 +262,7 @@ class Supervisor(Reprs, shows="_running _nodes _stopped _ready _failure"):
 
     def _late(self) -> str:
         missing = [f"{c} does not listen" for c in self._children if c.address is None]
-        missing += [
-            f"{c} does not reach all other nodes" for c in self._children if c.address is not None and not c.met
-        ]
+        missing += [f"{c} does not reach all other nodes" for c in self._children if c.address and not c.met]
         return (
             f"after {READY_LIMIT_S:.0f} s not all of {counted(self._nodes, 'node')} are connected, so all were "
             f"stopped: {'; '.join(missing)}"

@@ -117,10 +117,7 @@ def keys_of(index: JoinedIndex, on_chunk: OnChunk, *, deleted: bool) -> Iterator
 
 
 def delete(collection: Target, wanted: NamedSamples, *, on_chunk: OnChunk = silent) -> tuple[Version, FoundSamples]:
-    """Delete samples. Returns the new version, and the deleted samples.
-
-    Raises `UsageError`, `FormatError`, `StorageError`.
-    """
+    """Delete samples; return the new version and those deleted. Raises `UsageError`, `FormatError`, `StorageError`."""
     folder = collection_folder(collection)
     found = find(joined(folder), wanted, on_chunk)
     with writing(folder) as writer:

@@ -65,10 +65,7 @@ _FOLDERS: Final = (VERSIONS_NAME, "parts", "lists", STAGING)
 
 
 def forget_before(folder: Path, version: Version) -> int:
-    """Remove all older versions, and the files that only they name.
-
-    Returns the bytes freed. The caller has the lock.
-    """
+    """Remove all older versions, and files that only they name. Returns the bytes freed. The caller has the lock."""
     older = [number for number in numbers(folder) if number < version.number]
     return _remove(folder, [read_version(folder, number) for number in older], [version])
 

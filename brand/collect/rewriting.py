@@ -158,10 +158,7 @@ def publish_rewritten(
     more_deleted: NDArray[np.int64] | None = None,
     overlays: Mapping[str, Overlay] | None = None,
 ) -> Version:
-    """Publish a version with the new segments in place of the old ones. `overlays`: None to keep the existing ones.
-
-    Raises `StorageError`.
-    """
+    """Publish a version with new segments in place of old ones. `overlays`: None keeps them. Raises `StorageError`."""
     before, by_id = writer.present, {each.old.id: each for each in done}
     if not set(by_id) <= {part.id for part in before.parts}:
         raise StorageError(f"{writer.folder}: another command has changed these segments meanwhile. Run it again")

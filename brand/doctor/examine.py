@@ -101,7 +101,6 @@ def _direct(chunk: str) -> CheckResult:
 
 
 def _profile(where: Path | str) -> CheckResult:
-    """Check whether the storage was measured."""
     found = load_profile(where)
     if found is None or is_assumed(found):
         told = "not measured" + (f": stripes of {size(DEFAULT_STRIPE_BYTES)} are assumed" if found is None else "")

@@ -75,7 +75,6 @@ def _run(folder: str, on_step: OnStep, limit_s: float) -> tuple[list[dict[str, A
 
 @contextmanager
 def _ended_after(limit_s: float, process: subprocess.Popen[str]) -> Iterator[None]:
-    """Kill a process that runs for longer than this."""
     watch = threading.Timer(limit_s, process.kill)
     watch.start()
     try:

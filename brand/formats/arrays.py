@@ -149,7 +149,6 @@ class _Landing:
         return True
 
     def _reserve(self, size: int) -> None:
-        """Reserve memory for `_PIECES` elements of `size` bytes."""
         if len(self._memory) < _PIECES * size:
             os.ftruncate(self._file, _PIECES * size)
             self._memory = np.frombuffer(mmap.mmap(self._file, _PIECES * size), np.uint8)
@@ -164,8 +163,6 @@ def _pwritev() -> Callable[[int, int, int, int], int]:
 
 
 class _ThreadLanding(threading.local):
-    """The landing of this thread."""
-
     _landing: _Landing | None = None
 
     def get(self) -> _Landing:

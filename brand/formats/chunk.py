@@ -18,14 +18,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from brand.errors import (
-    ChecksumError,
-    ForeignFileError,
-    FormatError,
-    LayoutError,
-    OversizedError,
-    TruncatedError,
-)
+from brand.errors import ChecksumError, ForeignFileError, FormatError, LayoutError, OversizedError, TruncatedError
 from brand.formats.constants import (
     MAGIC,
     MAX_CHUNK_SAMPLES,
@@ -105,10 +98,7 @@ def claimed_by(head: bytes) -> bytes | None:
 
 
 def parse_preamble(data: bytes, path: str | Path, number: int | None = None) -> Preamble:
-    """Read the first 64 bytes.
-
-    Raises `TruncatedError`, `LayoutError` (not a chunk file), `VersionError`, `OversizedError`.
-    """
+    """Read the first 64 bytes. Raises `TruncatedError`, `LayoutError` (no chunk), `VersionError`, `OversizedError`."""
     if len(data) < PREAMBLE_SIZE:
         raise TruncatedError(
             "too short for a chunk file", path=path, chunk=number, expected=f">= {PREAMBLE_SIZE} bytes", found=len(data)

@@ -85,10 +85,7 @@ class Compressor:
 
 
 class Decompressor:
-    """Unpacks stored bytes. Not thread-safe: each thread has its own.
-
-    Raises ValueError if `dictionary` is not a zstd dictionary.
-    """
+    """Unpacks stored bytes. Not thread-safe: each thread has its own. Raises ValueError for an invalid `dictionary`."""
 
     def __init__(self, dictionary: bytes = b"") -> None:
         try:
@@ -100,10 +97,7 @@ class Decompressor:
         self._core = CORE.unpacker(lent, dictionary) if CORE is not None and lent else None
 
     def unpack(self, stored: Buffer, raw_size: int) -> Buffer:
-        """Return the record.
-
-        Raises ValueError if `stored` is not a zstd frame of `raw_size` bytes. Checks that before it allocates.
-        """
+        """Return the record. Raises ValueError, before it allocates, if `stored` is no frame of `raw_size` bytes."""
         if len(stored) == raw_size:
             return stored
         try:
@@ -187,10 +181,7 @@ def _keep_freed_memory() -> None:
 
 
 def choose(mode: Mode, probe: Sequence[bytes], samples: int, chunks: int) -> Compression:
-    """Choose the compression from a probe of records.
-
-    `samples` and `chunks` weigh the dictionary, which is stored in every chunk.
-    """
+    """Choose the compression from a probe. `samples` and `chunks` weigh the dictionary, which is in every chunk."""
     if mode not in MODES:
         raise UsageError(f"compression {mode!r}: there are {', '.join(MODES)}")
     raw = sum(map(len, probe))

@@ -28,10 +28,7 @@ BLOCK_BYTES: Final = 8 << 20
 
 
 def cut_blocks(sizes: NDArray[np.integer], limit: int = BLOCK_BYTES) -> list[tuple[int, int]]:
-    """Yield (start, end) of consecutive runs of at most `limit` bytes; an item above the limit is a run of its own.
-
-    Pure.
-    """
+    """Yield (start, end) of consecutive runs of at most `limit` bytes; an item above it is a run of its own. Pure."""
     ends = np.cumsum(sizes, dtype=np.int64)
     blocks, start, before = [], 0, 0
     while start < len(sizes):

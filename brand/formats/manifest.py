@@ -21,14 +21,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from brand.errors import (
-    ChecksumError,
-    ForeignFileError,
-    LayoutError,
-    NotADataSetError,
-    OversizedError,
-    UnreadableError,
-)
+from brand.errors import ChecksumError, ForeignFileError, LayoutError, NotADataSetError, OversizedError, UnreadableError
 from brand.formats.constants import (
     CHUNKS_NAME,
     COPY_WORK_NAME,

@@ -56,17 +56,7 @@ _CONTAINERS: Final[dict[str, tuple[bytes, ...]]] = {
     "audio/wav": (b"RIFF", b"RIFX", b"RF64"),
     "audio/aiff": (b"FORM",),
 }
-_REFUSALS: Final = (
-    OSError,
-    SyntaxError,
-    ValueError,
-    EOFError,
-    IndexError,
-    TypeError,
-    KeyError,
-    struct.error,
-    zlib.error,
-)
+_ERRORS: Final = (OSError, SyntaxError, ValueError, EOFError, IndexError, TypeError, KeyError, struct.error, zlib.error)
 """Errors that Pillow raises for bad input."""
 
 
@@ -105,19 +95,13 @@ def as_rgb(image: Image.Image) -> Image.Image:
 
 
 def check_image(data: Buffer) -> None:
-    """Decode the first frame and drop it, like `decode_image` but with less memory.
-
-    Raises ValueError if Pillow cannot decode it.
-    """
+    """Decode the first frame and drop it, like `decode_image` with less memory. Raises ValueError if Pillow cannot."""
     with pillow_errors(), open_image(data) as image:
         image.load()
 
 
 def decode_audio(data: Buffer) -> Waveform:
-    """Return all frames as float32.
-
-    Raises ValueError if libsndfile cannot decode it, `MissingExtraError` if soundfile is not installed.
-    """
+    """Return all frames as float32. Raises ValueError if libsndfile cannot, `MissingExtraError` without soundfile."""
     library = soundfile()
     try:
         samples, rate = library.read(io.BytesIO(data), dtype="float32", always_2d=True)
@@ -157,7 +141,7 @@ def pillow_errors() -> Iterator[None]:
         raise ValueError("Pillow cannot decode it: the image format is unknown") from error
     except (Image.DecompressionBombError, MemoryError) as error:
         raise ValueError(f"Pillow refuses it: {error}") from error
-    except _REFUSALS as error:
+    except _ERRORS as error:
         raise ValueError(f"Pillow cannot decode it: {error}") from error
 
 

@@ -105,10 +105,7 @@ def decode_json(payload: Buffer) -> Any:
 
 
 def decode_ndarray(payload: Buffer) -> np.ndarray[Any, Any]:
-    """Decode the payload of `encode_ndarray` to a new, writable array.
-
-    Raises ValueError for a head that contradicts the payload's size.
-    """
+    """Decode the payload of `encode_ndarray` to a new, writable array. Raises ValueError if head and size disagree."""
     number, dimensions = payload[:2] if len(payload) > 1 else (0, 0)
     start = 2 + 4 * dimensions
     if number not in ARRAY_DTYPES or dimensions > MAX_DIMENSIONS or len(payload) < start:

@@ -65,7 +65,6 @@ class NextUse(Reprs, shows="_ahead _drawn"):
         """By epoch, a bit for each unit."""
 
     def _epochs(self, epoch: int) -> range:
-        """Return the epochs to look at, after `epoch`."""
         return range(epoch + 1, min(epoch + self._ahead, self._last) + 1)
 
     def foresee(self, epoch: int) -> bool:

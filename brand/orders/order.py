@@ -77,20 +77,14 @@ class Order:
         return self.policy.grows
 
     def plan(self, epoch: int, joins: Sequence[Join] = ()) -> EpochPlan:
-        """Return the plan of one epoch.
-
-        `joins`: the joins of the job in it, with `shared`; empty if the job is alone.
-        """
+        """Return the plan of one epoch. `joins`: the joins of the job in it, with `shared`; empty if it is alone."""
         if not 0 <= epoch <= MAX_EPOCH:
             raise ValueError(f"epoch {epoch} is not from 0 to {MAX_EPOCH:,}")
         mask = None if self.subset is None else self.subset.mask
         return self.policy.plan_joined(self.mapping, self.seed, mask, joins or alone(epoch))
 
     def to_json(self) -> dict[str, Any]:
-        """Return the order as plain values: its own fields and those of the policy.
-
-        A subset is written as its digest.
-        """
+        """Return the order as plain values: its fields and those of the policy. A subset is written as its digest."""
         own = {
             "data_set": self.data_set,
             "samples": self.samples,
@@ -109,10 +103,7 @@ class Order:
 
     @classmethod
     def from_json(cls, value: Any, subset: Subset | None = None) -> Order:
-        """Read the output of `to_json`. `subset` is the one that the digest names.
-
-        Raises ValueError if it is invalid.
-        """
+        """Read the output of `to_json`. `subset` is the one that the digest names. Raises ValueError if invalid."""
         if not isinstance(value, Values) or not set(_OF_ALL) <= set(value):
             raise ValueError(f"an order has the fields {', '.join(_OF_ALL)}, and those of its protocol")
         digest = None if subset is None else subset.digest

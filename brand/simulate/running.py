@@ -39,6 +39,7 @@ from brand.node.wire.client_messages import Number
 from brand.node.wire.drawing import Announcement, Begin, Drawing
 from brand.node.wire.numbers import ClientNumber, NodeNumber, RunNumber
 from brand.node.wire.peer_messages import EpochAnnounced
+from brand.orders.base.dtypes import Mask
 from brand.orders.base.owners import drawer_of
 from brand.orders.base.placement import unit_at
 from brand.orders.base.plan import EpochPlan, read_of_sample
@@ -87,7 +88,7 @@ class EpochWork:
     """Bytes of each read, shape (reads,)."""
     read_pages: NDArray[np.int64]
     """Pages that each read takes, shape (reads,)."""
-    from_cache: NDArray[np.bool_]
+    from_cache: Mask
     """Whether each read is a read of the cache folder, shape (reads,)."""
     due: NDArray[np.int64]
     """The iteration that first needs each read, shape (reads,)."""
@@ -157,8 +158,6 @@ def _work(run: SimulatedRun, nodes: list[_Node], epoch: int) -> list[EpochWork]:
 
 
 class _Node:
-    """The decisions of one node."""
-
     def __init__(self, run: SimulatedRun, node: NodeNumber) -> None:
         members = Members(node, run.nodes)
         layout = lay_out(run.sizes, run.memory, run.peer_memory, members)
@@ -175,7 +174,7 @@ class _Node:
         self._number = RunNumber(0)
         self._placed = held
         """Whether each sample has a place in the cache folder, shape (samples,)."""
-        self._cached: NDArray[np.bool_] | None = None
+        self._cached: Mask | None = None
         """Whether the folder holds each sample and memory does not. None without a folder, or while it is empty."""
         for rank in run.ranks_of(node):
             (said,) = self._state.handle(ClientRegisters(ClientNumber(rank + 1), run.order, _NAME, turn=0), 0.0)
@@ -260,7 +259,6 @@ class _Node:
         )
 
     def _reads(self, epoch: Epoch, plan: EpochPlan, read_of: NDArray[Any]) -> WholeReads:
-        """Return the reads that the node starts for an epoch, in their order."""
         pages, (held, cached) = np.zeros(plan.read_count, np.int64), np.zeros((2, plan.read_count), np.int32)
         for part in blocks(len(self._run.sizes)):  # the samples of each read that are stored in memory
             due = to_read(epoch, np.arange(part.start, part.stop))
@@ -301,14 +299,13 @@ class _Node:
         return found
 
     def _sent(self, epoch: Epoch, plan: EpochPlan) -> NDArray[Any]:
-        """Return the places of the samples that this node sends to other nodes."""
         positions = np.concatenate([np.arange(0), *(epoch.to_send(node) for node in self._members.others)])
         places = plan.sample_of[positions]
         found: NDArray[Any] = places[~self._state.core.epochs.limits.never_held()[places]]
         return found
 
-    def _drawn_here(self, positions: NDArray[Any]) -> NDArray[np.bool_]:
-        here: NDArray[np.bool_] = drawer_of(positions, self._run.nodes, self._run.ranks) == self._members.node
+    def _drawn_here(self, positions: NDArray[Any]) -> Mask:
+        here: Mask = drawer_of(positions, self._run.nodes, self._run.ranks) == self._members.node
         return here
 
 
@@ -346,15 +343,13 @@ class WholeReads:
     samples: NDArray[np.int32]
     """Samples of these reads that are stored in memory."""
     deadlines: NDArray[np.int64]
-    from_cache: NDArray[np.bool_]
+    from_cache: Mask
 
-    def of(self, which: NDArray[np.bool_]) -> WholeReads:
+    def of(self, which: Mask) -> WholeReads:
         return WholeReads(*(getattr(self, name)[which] for name in self.__slots__))
 
 
-def first_reads(
-    alone: WholeReads, unit_of: NDArray[Any], placed: NDArray[np.bool_], keeps: NDArray[np.bool_]
-) -> WholeReads:
+def first_reads(alone: WholeReads, unit_of: NDArray[Any], placed: Mask, keeps: Mask) -> WholeReads:
     """Return the reads of a first epoch, made of reads of single samples, all of which are due.
 
     All arrays are by read: its unit, whether its sample has a place in the folder, and whether memory caches it.

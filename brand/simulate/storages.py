@@ -96,9 +96,7 @@ BUILT_IN: Final[dict[str, Storage]] = {
         StorageLimits("s3", 1.2e9, 5_500),
     )
 }
-"""Bytes and operations per second: a good local SSD, a NAS with a link of 1 Gbit/s, a disk, one prefix of an object
-store.
-"""
+"""Bytes and operations per second: a good local SSD, a NAS at 1 Gbit/s, a disk, one prefix of an object store."""
 DEFAULT: Final = "nas"
 ASSUMED_STORE: Final = "store (assumed)"
 """The name of a store that nobody has measured."""

@@ -113,10 +113,7 @@ def open_cloud(
     headers: Mapping[str, str] | None = None,
     hosts: tuple[str, ...] = (),
 ) -> CloudStore:
-    """Return the store of a URL. Raises `UsageError`.
-
-    `headers` are sent with each request; redirects may lead to `hosts`.
-    """
+    """Return the store of a URL. Raises `UsageError`. Each request sends `headers`; redirects may lead to `hosts`."""
     try:
         from obstore import store as stores
     except ImportError:

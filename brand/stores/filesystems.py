@@ -82,7 +82,6 @@ class FileSystemStore(Reprs, shows="url"):
 
     @contextmanager
     def _asking(self, name: str) -> Iterator[None]:
-        """Turn the errors of a library into OSErrors about the object."""
         note_use()
         try:
             yield

@@ -207,8 +207,6 @@ class _Reader:
 
 
 class _VectorReader:
-    """A `VectorReader` whose reads have the habit."""
-
     def __init__(self, location: _Location, inner: VectorReader) -> None:
         self._location, self._inner = location, inner
 

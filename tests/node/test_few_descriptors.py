@@ -16,6 +16,7 @@ from brand.node.client.session import Session
 from brand.node.wire import messages
 from brand.node.wire.messages import Kind
 from brand.storage.io.files import most_open
+from tests import places
 from tests.support import LIMIT_S, wait_until
 
 _EPOCH = """
@@ -70,6 +71,7 @@ def test_an_epoch_needs_few_descriptors(many_chunks: Path) -> None:
 
 
 @pytest.mark.slow
+@places.turns("limit")
 @pytest.mark.parametrize("limit", [12, 24])
 def test_too_few_descriptors_are_a_clear_error(many_chunks: Path, limit: int) -> None:
     """The training says that it is the limit of open files, how low it is, and how it is raised; or it just works."""

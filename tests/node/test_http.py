@@ -239,7 +239,7 @@ def test_slow_clients_hold_up_nothing(served: tuple[RunningServer, HttpPort], mo
         ]
         for connection in slow:
             connection.sendall(b"G")
-        wait_until(lambda: f"{MOST_CONNECTIONS} connections" in repr(port), "all are connected")
+        wait_until(lambda: f"connections={MOST_CONNECTIONS} items" in repr(port), "all are connected")
         assert raw(port, b"").startswith(b"HTTP/1.1 503 ")
         assert server.node.facts()["draws"] == 0  # the loop goes on
         for connection in slow:
@@ -247,7 +247,7 @@ def test_slow_clients_hold_up_nothing(served: tuple[RunningServer, HttpPort], mo
             with contextlib.suppress(ConnectionError):
                 answer = connection.recv(100)
             assert not answer or answer.startswith(b"HTTP/1.1 408 ")
-        wait_until(lambda: "0 connections" in repr(port), "all are gone")
+        wait_until(lambda: "connections={}" in repr(port), "all are gone")
         assert get(port, "/healthz")[0] == 200
     wait_until(lambda: descriptors() <= before, "no descriptor is left")
 
@@ -262,8 +262,8 @@ def test_a_client_that_takes_no_events_is_given_up(texts: Path, monkeypatch: pyt
         host, _, number = port.address.rpartition(":")
         with socket.create_connection((host, int(number)), timeout=LIMIT_S) as connection:
             connection.sendall(f"GET /events?token={TOKEN} HTTP/1.1\r\n\r\n".encode())
-            wait_until(lambda: "1 connections" in repr(port), "it is connected")
-            wait_until(lambda: "0 connections" in repr(port), "it is given up")
+            wait_until(lambda: "connections=1 items" in repr(port), "it is connected")
+            wait_until(lambda: "connections={}" in repr(port), "it is given up")
 
 
 def test_statistics_are_asked_for_once_for_many(served: tuple[RunningServer, HttpPort]) -> None:
@@ -298,7 +298,7 @@ def test_nothing_is_left_of_a_port(texts: Path) -> None:
             ):
                 assert stream.readline().startswith(b"data: ")
                 half.sendall(b"GET / HT")
-                wait_until(lambda port=port: "2 connections" in repr(port), "both are there")  # type: ignore[misc]
+                wait_until(lambda port=port: "connections=2 items" in repr(port), "both are there")  # type: ignore[misc]
                 port.close()
             with pytest.raises(OSError, match="refused"):
                 socket.create_connection((host, int(number)), timeout=LIMIT_S)

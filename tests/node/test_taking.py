@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 import brand
 from brand.errors import ProtocolError
-from brand.node.client.direct_hits import TOLD_TOGETHER, DirectHitReader, Files
+from brand.node.client.direct_hits import TOLD_TOGETHER, DirectHitReader, Files, _Untold
 from brand.node.client.memories import Buffers, Pages
 from brand.node.memory.allocator import Allocator
 from brand.node.memory.arena import Arena
@@ -622,3 +622,13 @@ def test_data_in_the_page_cache_are_not_read_into_memory(tmp_path: Path, monkeyp
     assert facts["failed_reads"] == 0
     in_memory = facts["memory"]["cached"]
     assert facts["read_bytes"] <= 2 * in_memory + 10_000, "what it read is what it keeps"
+
+
+def test_direct_hits_are_reported_one_by_one_when_few_positions_are_left() -> None:
+    """The process draws every tenth position: it has as many left as the distance of its last two positions says."""
+    told: list[bytes] = []
+    untold = _Untold(told.append, workers=1)
+    untold.add(b"early", np.array([0, 10]), draws=11 + 10 * TOLD_TOGETHER)
+    assert told == []
+    untold.add(b"late", np.array([20, 30]), draws=31 + 10 * (TOLD_TOGETHER - 1))
+    assert told == [b"earlylate"]

@@ -53,7 +53,7 @@ def test_jobs_of_one_speed_that_start_together_read_once(jobs: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("late", [0.25, 0.5])
+@pytest.mark.parametrize("late", [pytest.param(0.25, marks=pytest.mark.tables), 0.5])
 def test_two_jobs_of_which_one_is_late_are_near_the_bound(late: float) -> None:
     """(1 + f (1 - f)) / 2 reads a draw without memory; dependent sampling needs (1 + H(f)) / 2: 0.78 and 0.85."""
     assert reads((0, 1), (late, 1)) == pytest.approx((1 + late * (1 - late)) / 2, abs=0.012)
@@ -66,7 +66,7 @@ def test_two_jobs_of_which_one_is_late_are_near_the_bound(late: float) -> None:
         ([(0, 1), (0.25, 1)], 0.591, 0.562),
         pytest.param([(0, 1), (0.5, 1)], 0.622, 0.593, marks=pytest.mark.tables),
         pytest.param([(0, 1), (0.25, 1), (0.5, 1), (0.75, 1)], 0.390, 0.331, marks=pytest.mark.tables),
-        ([(0, 1), (0, 0.7)], 0.629, 0.578),
+        pytest.param([(0, 1), (0, 0.7)], 0.629, 0.578, marks=pytest.mark.tables),
         pytest.param([(0, 1), (0, 0.5)], 0.669, 0.653, marks=pytest.mark.tables),
         pytest.param([(0, 1), (0, 0.6), (0, 0.45), (0, 0.27), (0, 0.19)], 0.436, 0.396, marks=pytest.mark.tables),
     ],

@@ -55,8 +55,8 @@ def test_a_folder_is_damaged_and_mended(tmp_path: Path, *, in_place: bool) -> No
 
 @pytest.mark.slow
 def test_nothing_that_storage_does_is_ever_delivered(tmp_path: Path) -> None:
-    """240 damages of all kinds: `verify` tells each, no read or draw gives a wrong sample, no process ends."""
-    command = [sys.executable, "-m", "tests.tools.integrity", "--trials", "240", "--seed", "7", "--jobs", "2"]
+    """120 damages of all kinds: `verify` tells each, no read or draw gives a wrong sample, no process ends."""
+    command = [sys.executable, "-m", "tests.tools.integrity", "--trials", "120", "--seed", "7", "--jobs", "2"]
     command += ["--work", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LIMIT_S)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -55,11 +55,11 @@ STOPPED_S: Final = 3.0
 FAULTS: Final = (
     "none",
     "job killed",
-    "job stopped",
     "server killed",
-    "preparing server killed",
-    "preparer killed",
     "preparer stopped",
+    "job stopped",
+    "preparer killed",
+    "preparing server killed",
 )
 _SERVE: Final = """
 import faulthandler, signal

@@ -95,9 +95,9 @@ def loaders(mixture: Mixture, batch: int) -> dict[str, tuple[BrandSampler, Any]]
 @MANY_WORKERS
 @pytest.mark.parametrize("way", ["BrandLoader", "alone", "workers", "kept workers"])
 def test_every_loader_draws_what_the_order_says(sets: list[Path], mixture: Mixture, way: str) -> None:
-    """Three epochs of the mixture, in which the smaller set begins anew several times; the shares of each batch."""
+    """Two epochs of the mixture, in which the smaller set begins anew several times; the shares of each batch."""
     sampler, loader = loaders(mixture, 10)[way]
-    for epoch in range(3):
+    for epoch in range(2):
         sampler.set_epoch(epoch)
         batches = list(loader)
         assert came(batches) == planned(sets, sampler.order, [epoch])
@@ -152,7 +152,7 @@ def test_a_run_goes_on_from_any_position_on_any_number_of_ranks(mixture: Mixture
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("steps", "batch", "replicas"), [(1, 10, 2), (4, 25, 3), (7, 9, 1), (3, 33, 4)])
+@pytest.mark.parametrize(("steps", "batch", "replicas"), [(1, 10, 2), (7, 9, 1), (4, 33, 3)])
 def test_samples_after_a_stop(sets: list[Path], opened: Openings, steps: int, batch: int, replicas: int) -> None:
     """A new mixture, other ranks and batches of another size: with what came before, a run without a stop."""
     loader = BrandLoader(mixed(sets, opened, [3, 2]), 10)

@@ -19,10 +19,8 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return make_pictures(tmp_path_factory.mktemp("pictures"))
 
 
-@rounds(1)
-@pytest.mark.parametrize("fault", FAULTS[1:])
-def test_jobs_outlive_a_fault(
-    chance: Chance, fault: str, pictures: tuple[Path, Path], tmp_path: Path, left: Leftovers
-) -> None:
-    """At any moment; a job that ends with it goes on from its checkpoint."""
+@rounds(3)
+def test_jobs_outlive_a_fault(chance: Chance, pictures: tuple[Path, Path], tmp_path: Path, left: Leftovers) -> None:
+    """At any moment; a job that ends with it goes on from its checkpoint. Each round has the next kind of fault."""
+    fault = FAULTS[1 + chance.number % len(FAULTS[1:])]
     Round(chance, fault, *pictures, tmp_path, left).play()

@@ -13,7 +13,7 @@ import pytest
 
 from tests.support import LIMIT_S, free_port
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.frameworks]
 
 
 def run(commands: Sequence[list[str]]) -> str:
@@ -30,9 +30,7 @@ def run(commands: Sequence[list[str]]) -> str:
     return "\n".join(said)
 
 
-@pytest.mark.parametrize(
-    ("nodes", "ranks", "locality"), [pytest.param(1, 2, False, marks=pytest.mark.frameworks), (2, 1, True)]
-)
+@pytest.mark.parametrize(("nodes", "ranks", "locality"), [(1, 2, False), (2, 1, True)])
 def test_train_ddp(repository: Path, fashion_set: Path, nodes: int, ranks: int, locality: bool) -> None:
     """Two epochs, as many batches on each rank; nodes have sent each other samples."""
     script = [str(repository / "examples" / "train_ddp.py"), str(fashion_set), str(fashion_set)]

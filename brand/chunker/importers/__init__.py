@@ -34,10 +34,7 @@ FORMATS: Final = tuple(_HOMES)
 
 
 def open_shards(kind: str, src: str | os.PathLike[str], choice: FieldMapping) -> Any:
-    """Return the source at `src`, which has this format, as `Shards`.
-
-    Raises `UsageError`, `SourceError`, `MissingExtraError`.
-    """
+    """Return the source of this format at `src`. Raises `UsageError`, `SourceError`, `MissingExtraError`."""
     module, name = _HOMES[kind]
     opened: Callable[[Any, FieldMapping], Any] = getattr(import_module(f"brand.chunker.importers.{module}"), name)
     return opened(src, choice)

@@ -188,8 +188,7 @@ class ArrowFields:
 def _features(schema: Any) -> Mapping[str, Any]:
     """Return the features that Hugging Face has stored for the columns, by name."""
     try:
-        told = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
-        features = told["info"]["features"]
+        features = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))["info"]["features"]
     except (ValueError, KeyError, TypeError):
         return {}
     return {name: value for name, value in features.items() if isinstance(value, dict)} if features else {}

@@ -99,10 +99,7 @@ class Fields:
 
 
 def choose(columns: Iterable[tuple[str, str]], choice: FieldMapping) -> Fields:
-    """Return the fields of a source whose columns have these natural codecs.
-
-    Raises `UsageError` if the options do not fit the columns.
-    """
+    """Return the fields for columns of these natural codecs. Raises `UsageError` if the options do not fit them."""
     offered = [(column, field_name(column, codec), codec) for column, codec in columns]
     known = {name for column, name, _ in offered for name in (column, name)}
     for asked in (*choice.columns, *choice.codecs, *choice.nulls):

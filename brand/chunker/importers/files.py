@@ -70,7 +70,7 @@ def find_files(src: str | os.PathLike[str], suffixes: Iterable[str], what: str) 
     root = Path(os.path.normpath(text))
     if root.is_dir():
         found = [path for path in sorted(root.rglob("*")) if path.name.endswith(endings) and path.is_file()]
-        paths = [path for path in found if not _hidden(path.relative_to(root))]
+        paths = [path for path in found if not any(part.startswith(".") for part in path.relative_to(root).parts)]
         if not paths:
             raise SourceError(
                 text, f"there is no {what} in this folder", hint=f"Their names end with {', '.join(endings)}"
@@ -82,10 +82,6 @@ def find_files(src: str | os.PathLike[str], suffixes: Iterable[str], what: str) 
     if not names:
         raise SourceError(text, "there is no such file or folder, and no file that matches it")
     return [_file(Path(name), Path(name).name) for name in names]
-
-
-def _hidden(path: Path) -> bool:
-    return any(part.startswith(".") for part in path.parts)
 
 
 def listed_file(root: Path, name: str, index: str = "index.json") -> ImportFile:

@@ -30,16 +30,7 @@ import numpy as np
 
 from brand.chunker.importers.arrow import ArrowFields, ArrowShards, arrow
 from brand.chunker.importers.fields import LOOKED_AT, FieldMapping, choose, is_taken
-from brand.chunker.importers.files import (
-    at_offsets,
-    below,
-    index_errors,
-    listed_file,
-    pixels,
-    reading,
-    scalar,
-    settled,
-)
+from brand.chunker.importers.files import at_offsets, below, index_errors, listed_file, pixels, reading, scalar, settled
 from brand.chunker.sources.shards import Block, Shard, Shards
 from brand.errors import SourceError, UsageError
 from brand.formats.record import Numbered
@@ -121,7 +112,6 @@ class LitData(Shards):
 
 
 def _refuse(config: Mapping[str, Any]) -> None:
-    """Raise `UsageError` for folders that are not read."""
     loader, packed = config.get("item_loader"), config.get("compression")
     if config.get("encryption"):
         raise UsageError("the chunks are encrypted: write them with LitData again, without encryption")

@@ -28,16 +28,7 @@ from typing import Any, Final
 import numpy as np
 
 from brand.chunker.importers.fields import FieldMapping, choose, is_taken
-from brand.chunker.importers.files import (
-    at_offsets,
-    below,
-    index_errors,
-    listed_file,
-    pixels,
-    reading,
-    scalar,
-    settled,
-)
+from brand.chunker.importers.files import at_offsets, below, index_errors, listed_file, pixels, reading, scalar, settled
 from brand.chunker.sources.shards import Block, Shard, Shards
 from brand.errors import SourceError, UsageError
 from brand.formats.record import Numbered

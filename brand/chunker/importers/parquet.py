@@ -130,10 +130,7 @@ class Saved(ArrowShards):
 
 
 def open_hf(src: str | os.PathLike[str], choice: FieldMapping) -> Saved | Parquet:
-    """Return the source in a folder, in Parquet files, or at `hf://datasets/OWNER/NAME`.
-
-    Raises `SourceError`, `UsageError`.
-    """
+    """Return the source in a folder, in files, or at `hf://datasets/OWNER/NAME`. Raises `SourceError`, `UsageError`."""
     arrow()
     root = Path(src)
     if is_url(src):

@@ -122,10 +122,7 @@ def _codec(series: Any) -> str:
 
 
 def _values(series: Any) -> Any:
-    """Return the values of a column; None for a missing value.
-
-    Numbers without missing values are returned as an array.
-    """
+    """Return a column's values; None for a missing one. Numbers without missing values are returned as an array."""
     kind = series.dtype.kind
     if isinstance(series.dtype, np.dtype) and kind in "iubf":
         exact = np.float64 if kind == "f" else np.int64

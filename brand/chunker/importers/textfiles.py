@@ -107,10 +107,7 @@ def _lines_before(path: Path, start: int) -> int:
 
 
 def _columns(files: Sequence[ImportFile], choice: FieldMapping) -> list[tuple[str, str]]:
-    """Return names and codecs of the columns, inferred from the first lines of the files.
-
-    Raises `UsageError` if a chosen column is missing.
-    """
+    """Return names and codecs of columns, inferred from first lines. Raises `UsageError` if a chosen one is missing."""
     found: dict[str, dict[str, str]] = {}
     step = max(1, len(files) // OTHERS)
     for file in [files[0], *files[1::step]]:
@@ -136,10 +133,7 @@ def _columns(files: Sequence[ImportFile], choice: FieldMapping) -> list[tuple[st
 
 
 def _lines(file: ImportFile, low: int, high: int) -> Iterator[tuple[int, bytes]]:
-    """Yield the number (from 1, within the stretch) and contents of each line that is not empty.
-
-    Raises `SourceError`.
-    """
+    """Yield number (from 1, within the stretch) and contents of each line that is not empty. Raises `SourceError`."""
     with reading(file.path, file.name) as stream:
         left = high - low
         if low:

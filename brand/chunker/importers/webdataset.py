@@ -186,10 +186,7 @@ def _check(data: bytes, heads: list[int]) -> None:
 
 
 def _name(data: bytes, head: int) -> str:
-    """Return the name in a header.
-
-    The space that holds the front of a long name in `ustar` has another use in GNU's headers.
-    """
+    """Return the name in a header. The space for the front of a long `ustar` name has another use in GNU's headers."""
     name = _text(data[head : head + 100])
     has_front = data[head + 345] and data[head + 257 : head + 263] == b"ustar\0"
     return f"{_text(data[head + 345 : head + 500])}/{name}" if has_front else name

@@ -28,10 +28,7 @@ _MARGIN: Final = 0.97
 
 @dataclass(frozen=True)
 class Layout:
-    """The size of chunks that a user asks for: in samples or in bytes, or neither.
-
-    Raises `UsageError` if both are given.
-    """
+    """The size of chunks that a user asks for: in samples, in bytes, or neither. Raises `UsageError` for both."""
 
     chunk_size: int | None = None
     """Samples per chunk."""

@@ -295,7 +295,6 @@ class _TableRows:
             raise UsageError(f"{table}: not a table in UTF-8: {error}") from error
 
     def _places(self, head: list[str]) -> list[int]:
-        """Return the positions of the wanted columns."""
         names = [name.strip() for name in head]
         for name in self._columns:
             if name in RESERVED:

@@ -270,10 +270,7 @@ def _read_whole(file: Any, memory: memoryview, path: Path) -> None:
 
 
 def source_of(folder: Path, schema: Schema, parts: Sequence[SortedPart]) -> SpoolSource:
-    """Return the source of finished parts, one after the other. Writes the spans of all of them to one file.
-
-    Raises `StorageError`.
-    """
+    """Return the source of finished parts, in order. Writes all their spans to one file. Raises `StorageError`."""
     source, path = SpoolSource(folder, schema, parts), folder / "spans.bin"
     with storage_errors(path, "cannot write"), path.open("wb") as file:
         for number, base in enumerate(source._bases.tolist()):

@@ -250,10 +250,7 @@ def _make(request: FolderRequest, place: Path, folder: Path, parts: int, on_prog
 
 
 def _publish(scratch: Path, final: Path) -> None:
-    """Rename a folder to its final name, with its files on the device.
-
-    If another machine was faster, its folder wins.
-    """
+    """Give a folder its final name, with its files on the device. If another machine was faster, its folder wins."""
     for file in scratch.iterdir():
         sync_file(file)
     sync_folder(scratch)

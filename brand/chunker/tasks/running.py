@@ -130,10 +130,7 @@ def _gone(job: Job) -> InterruptedConversionError:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Task `number` of `of`, counted from 0: a run of consecutive chunks.
-
-    Raises `UsageError` if there is no such task.
-    """
+    """Task `number` of `of`, from 0: a run of consecutive chunks. Raises `UsageError` if there is no such task."""
 
     number: int
     of: int

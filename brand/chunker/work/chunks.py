@@ -266,10 +266,7 @@ class KeptChunks:
 
 
 def keep_chunk(folder: Path, data_set_id: bytes, number: int, chunk: Written) -> None:
-    """Store the rows that the index needs of a chunk at its place. Several machines may do so at once.
-
-    Raises OSError.
-    """
+    """Store a chunk's rows for the index at its place. Several machines may do so at once. Raises OSError."""
     data = _HEAD.pack(_MAGIC, data_set_id, chunk.checksum) + chunk.rows.tobytes() + chunk.columns.tobytes()
     temporary = folder / f"{number}-{uuid.uuid4().hex}.tmp"
     temporary.write_bytes(data + _digest(data))

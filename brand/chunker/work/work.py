@@ -74,10 +74,7 @@ class Claim:
 
 
 def read_claim(folder: Path) -> Claim | None:
-    """Return the claim in a work folder; None if there is none.
-
-    A claim that cannot be read counts as another conversion's.
-    """
+    """Return the claim in a work folder; None if there is none. An unreadable claim counts as another conversion's."""
     for path in (folder / SHARED_PLAN_NAME / CLAIM_NAME, folder / CLAIM_NAME):
         try:
             data = path.read_bytes()

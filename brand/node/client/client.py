@@ -96,9 +96,7 @@ class Client(Reprs, shows="path address run _idle"):
     def _begin_again(self) -> None:
         """Begin without connections: a forked child opens its own."""
         self._idle: list[Session] = []
-        """Connections for draws that no thread uses now. They are reused because mapping the arena for each draw is
-        expensive.
-        """
+        """Connections for draws that no thread uses now; reused because mapping the arena for each draw is slow."""
         self._lock = threading.Lock()
         for orders in self._orders.values():
             orders.begin_again()
@@ -122,19 +120,16 @@ class Client(Reprs, shows="path address run _idle"):
         """Announce that this process is about to draw. Raises `ServerError`.
 
         From then on other processes of the run find the order by the tag. `turn` is the same number on all nodes for
-        the same sampler: if nodes have different orders with one `turn`, the server refuses them.
-
-        With a `batch`, the server returns the positions that belong to this rank, as soon as all ranks have begun;
-        without it, the result is None.
+        the same sampler: if nodes have different orders with one `turn`, the server refuses them. With a `batch`, the
+        server returns the positions of this rank, as soon as all ranks have begun; without it, the result is None.
         """
         epoch = announcement.epoch
 
         def act(connection: Session) -> NDArray[np.int64] | None:
             number = connection.number_of(self.run, order, tag, turn)
             if order.joins:
-                self.learn_joins(
-                    order, epoch, connection.joins(self.run, order, epoch, self._joins.get((order, epoch), Joins()))
-                )
+                known = self._joins.get((order, epoch), Joins())
+                self.learn_joins(order, epoch, connection.joins(self.run, order, epoch, known))
             if order.grows:
                 self.orders.tell(connection, order, epoch)
             connection.send(pack(ClientBegins(NO_CLIENT, number, announcement)))
@@ -194,8 +189,7 @@ class Client(Reprs, shows="path address run _idle"):
 
         A server that the client has to start ends with the process `owner`. `worker` is (worker, number of workers) of
         the owner, and (0, 1) for the owner itself; None if it is unknown, and the server then does not check for
-        skipped positions. A segment is small compared with the arena, because all its samples must be in memory at the
-        same time.
+        skipped positions. A segment is small compared with the arena: all its samples are in memory at one time.
         """
         parts: list[DrawResult] = []
         done = failures = 0
@@ -326,10 +320,7 @@ def _tell(idle: list[Session]) -> None:
 
 
 def _begin_again_in_child() -> None:
-    """Reset all clients of a forked child.
-
-    It must not use its parent's connections, nor wait for a lock that a thread of its parent holds.
-    """
+    """Reset all clients of a forked child, which must use neither connections nor locks of its parent."""
     for client in list(_clients):
         client._begin_again()
 

@@ -152,8 +152,7 @@ def start_server(spec: ServerSpec) -> None:
     try:
         answer = json.loads(said)
     except ValueError:
-        raise ServerDiedError(
-            f"the data server for {spec.where} ended before it listened; it may have said why"
-        ) from None
+        why = f"the data server for {spec.where} ended before it listened; it may have said why"
+        raise ServerDiedError(why) from None
     if "error" in answer:
         raise ServerError(f"the data server for {spec.where} did not start: {answer['error']}")

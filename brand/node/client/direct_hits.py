@@ -59,9 +59,7 @@ class Files:
     """Readers and checks of the data set's files that need no server. Picklable."""
 
     right: Callable[[StoredSamples, NDArray[np.int64]], NDArray[np.bool_]] = _by_checksum
-    """Returns which samples at these places are right, shape (places,). Called if no client has checked them since they
-    were read into memory.
-    """
+    """Returns which samples at these places are right, shape (places,); called if no client has checked them."""
     cached: Callable[[Crew], CachedSamples] | None = None
     """Returns a reader of the page cache's contents, for each connection; None if the page cache is of no use."""
 

@@ -1,8 +1,7 @@
 """The memories that a server shares, and copies of samples out of them.
 
 A server describes its memories in its answer to HELLO (`ServerFacts`). A memory that differs from its description
-raises `ProtocolError`. The client copies samples into `Buffers`, which are used again as soon as no view of them is
-alive.
+raises `ProtocolError`. The client copies samples into `Buffers`, and reuses them as soon as no view of them is alive.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ from brand.errors import ProtocolError, ServerError
 from brand.node.client.session import DrawResult, Session
 from brand.node.wire.messages import MOST_PLACES
 from brand.orders.order import Order
+from brand.reprs import Reprs
 
 LIMIT_S: Final = 30.0
 """Seconds that a loader state waits until the server has decided the order before its position."""
@@ -66,7 +67,7 @@ class _Known:
         self.life, self.loaded = life, False
 
 
-class Orders:
+class Orders(Reprs, shows="_run _known"):
     """The orders of one run, by order and epoch, as far as this process knows them. Safe for several threads."""
 
     def __init__(self, run: str, with_server: Callable[[Callable[[Session], None]], None]) -> None:
@@ -74,9 +75,6 @@ class Orders:
         self._run, self._with_server = run, with_server
         self._known: dict[tuple[Order, int], _Known] = {}
         self._lock = threading.Lock()
-
-    def __repr__(self) -> str:
-        return f"Orders({ {epoch: known.count for (_, epoch), known in self._known.items()} } positions by epoch)"
 
     def begin_again(self) -> None:
         """Replace the lock in a forked child, because another thread of its parent may have held it."""
@@ -95,10 +93,7 @@ class Orders:
             self._tell(server, order, epoch, self._of(order, epoch))
 
     def learn(self, server: Session, order: Order, epoch: int, positions: NDArray[np.int64], drawn: DrawResult) -> None:
-        """Record the order up to positions that a server has answered.
-
-        Raises ConnectionError if another server has replaced it.
-        """
+        """Record the order up to answered positions. Raises ConnectionError if another server has replaced it."""
         with self._lock:
             known, last = self._of(order, epoch), int(positions.max())
             if known.life != server.server.life:

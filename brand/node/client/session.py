@@ -237,7 +237,6 @@ class Session(Reprs, shows="_address _hang_up.alive _numbers server"):
     def _prepared(
         self, lease: Lease, stored: StoredSamples, present: NDArray[np.intp], numbers: tuple[int, ...]
     ) -> Values:
-        """Copy the decoded samples out of the second memory."""
         if not len(lease.prepared):
             return NOTHING
         if self._second is None:

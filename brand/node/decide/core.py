@@ -3,8 +3,7 @@
 A draw waits for the reads that load its samples. If no more reads can start (`unblock`), the node frees memory: first
 samples that wait to be written to the cache folder, then samples that jobs hold early, then samples of runs without
 draws, then skipped positions, then cached samples. If that is not enough, it answers the draw with the samples in
-memory, and the client reads the missing samples directly from storage. Lack of memory can slow training down. It never
-changes the sample order.
+memory, and the client reads the missing samples directly. Lack of memory never changes the sample order.
 """
 
 from __future__ import annotations
@@ -43,7 +42,6 @@ class DecodingStart:
     """The decoded memory and the decode workers of a server."""
 
     allocator: Allocator
-    """Allocator of the decoded memory."""
     workers: int
     least_runs: int = 1
     """Number of runs that must have the same decode spec before the server decodes for it."""
@@ -63,7 +61,6 @@ def epochs_of(
 
 
 def _largest(residents: Residents) -> int:
-    """Return the pages of the largest sample that a node holds."""
     return max(1, (residents.pool.allocator.count - 1) // LARGEST_SHARE)
 
 

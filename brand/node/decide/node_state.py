@@ -4,8 +4,7 @@
     step(now_s, unsent) -> instructions            everything that the node can do now
 
 The decisions use no socket, thread, clock or file: the server, tests and simulations execute the instructions in their
-own ways. The same stimuli give the same instructions, so a log of stimuli replays a server
-(`brand.node.serve.recording`).
+own ways. The same stimuli give the same instructions, so a log of stimuli replays a server (`serve.recording`).
 """
 
 from __future__ import annotations
@@ -50,8 +49,7 @@ class NodeState(Reprs, shows="core core.epochs.features divisions"):
     """The state of one node, and its decisions.
 
     At most `depth` reads are under way at a time. Other nodes may fill `remote_pages` of the memory. `cache`: the
-    contents of the cache folder; None if there is none. `prepared`: the decoded memory and its decode workers; None if
-    clients decode.
+    contents of the cache folder, if any. `prepared`: decoded memory and decode workers; None if clients decode.
     """
 
     def __init__(
@@ -104,7 +102,6 @@ class NodeState(Reprs, shows="core core.epochs.features divisions"):
         return (instruction.key, instruction.joins) in self._plans
 
     def wants_choice(self, choice: ChooseCached) -> bool:
-        """Return whether a choice is still of use."""
         return self.core.keeping.is_current(choice.number)
 
     # -- features are imported and turned on when they are needed -----------------------------------------------------
@@ -113,10 +110,8 @@ class NodeState(Reprs, shows="core core.epochs.features divisions"):
         from brand.node.decide.peers.peering import Peering
         from brand.node.decide.peers.receiving import NodeAmongOthers
 
-        core = self.core
-        node = NodeAmongOthers(
-            core.data.index, core.residents, core.epochs, self.members, core.remote_pages, core.counters.nodes
-        )
+        core, counters = self.core, self.core.counters.nodes
+        node = NodeAmongOthers(core.data.index, core.residents, core.epochs, self.members, core.remote_pages, counters)
         return Peering(node, peers, self.fetches, self.depth, self._share, core.on_client_gone)
 
     def _turn_on_for(self, order: Order) -> None:
@@ -141,9 +136,8 @@ class NodeState(Reprs, shows="core core.epochs.features divisions"):
             from brand.node.decide.sharing.join_messages import JoinAnnouncements
 
             peering, sharing = self.peering, self.sharing
-            peering.set_talk(
-                JoinAnnouncements(epochs, peering.peers, peering.announcements, sharing.joins, sharing.consensus)
-            )
+            talk = JoinAnnouncements(epochs, peering.peers, peering.announcements, sharing.joins, sharing.consensus)
+            peering.set_talk(talk)
 
     # -- stimuli -----------------------------------------------------------------------------------------------------
 
@@ -228,10 +222,7 @@ class NodeState(Reprs, shows="core core.epochs.features divisions"):
                 preparing.on_worker_end(preparer, now_s)
 
     def _decide_order(self, said: stimuli.ClientOrders, now_s: float) -> OrderDecided:
-        """Record the samples that a client knows of an online order, and answer with those that are decided.
-
-        Raises `UsageError`.
-        """
+        """Record the samples that a client knows of an online order, and answer the decided ones."""
         if self.online is None:
             if len(said.places):
                 raise UsageError(NOT_ONLINE)
@@ -243,7 +234,6 @@ class NodeState(Reprs, shows="core core.epochs.features divisions"):
         return OrderDecided(said.client, self.online.orders.decided(said.key), told)
 
     def _among(self) -> Peering:
-        """Return this node among the others."""
         assert self.peering is not None, "a single node gets no message of another node"
         return self.peering
 
@@ -290,7 +280,6 @@ class NodeState(Reprs, shows="core core.epochs.features divisions"):
 
     @property
     def _free(self) -> int:
-        """Number of further reads that may be under way."""
         others = 0 if self.peering is None else self.peering.answering.on_the_way
         return self.depth - self.core.reads.under_way - others - self.fetches.on_the_way
 

@@ -76,7 +76,6 @@ class KeptChosen:
     """
 
     number: int
-    """Number of the choice."""
     mask: NDArray[np.bool_] | None
     cached: NDArray[np.bool_] | None = None
     since: int | None = None

@@ -53,9 +53,8 @@ class Arena(Reprs, shows="pages _page descriptor"):
         """
         front = np.where(held, ROW_BYTES, 0)
         counts = -(-(sizes + front) // self._page)
-        if len(pages) != int(counts[held].sum()) or (
-            len(pages) and not 0 <= pages.min() <= pages.max() < len(self.pages)
-        ):
+        exist = not len(pages) or 0 <= pages.min() <= pages.max() < len(self.pages)
+        if not exist or len(pages) != int(counts[held].sum()):
             raise IndexError("samples would be read into pages that do not exist")
         if held.all() and (whole := self._whole(sizes, counts, pages)) is not None:
             return whole, np.arange(1, len(sizes) + 1)

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brand.node.memory.pages import PageCounts, Places
+from brand.reprs import Reprs
 
 CHECKED: Final = np.uint64(1 << 63)
 MOST_PAGES: Final = (1 << 16) - 1
@@ -31,15 +32,12 @@ ENTRY_BYTES: Final = 8
 Entries = NDArray[np.uint64]
 
 
-class Directory:
+class Directory(Reprs, shows="_entries _stamp"):
     """The server's side of the directory. `entries` has 0 for each place, shape (samples,)."""
 
     def __init__(self, entries: Entries) -> None:
         self._entries = entries
         self._stamp = 0
-
-    def __repr__(self) -> str:
-        return f"Directory({np.count_nonzero(self._entries)} of {len(self._entries)} samples shown)"
 
     def show(self, places: Places, heads: NDArray[np.int32], counts: PageCounts) -> None:
         """Show samples whose bytes are in memory, each in `counts` contiguous pages, from its head on."""

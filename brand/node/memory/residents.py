@@ -20,6 +20,7 @@ from brand.node.memory.directory import Directory, Entries
 from brand.node.memory.pages import PagePool, Places
 from brand.orders.base.dtypes import PackedMask
 from brand.orders.base.random import blocks
+from brand.reprs import Reprs
 
 if TYPE_CHECKING:
     from brand.node.memory.decoded import PreparedMemory
@@ -54,7 +55,7 @@ class Left:
         self._left[places] = False
 
 
-class Residents:
+class Residents(Reprs, shows="kept_pages released left"):
     """Samples of one data set in the pages of a pool. `directory` shows cached samples to clients; it may be None."""
 
     def __init__(self, pool: PagePool, nodes: int = 1, directory: Directory | None = None) -> None:
@@ -73,12 +74,6 @@ class Residents:
         """Pages in memory that each node has sent, shape (nodes,)."""
         self.released = 0
         """References released so far, counted by the pages of their samples."""
-
-    def __repr__(self) -> str:
-        here = np.count_nonzero(self._head >= 0)
-        return (
-            f"Residents({here} of {len(self._head)} samples in memory, {np.count_nonzero(self.kept())} of them cached)"
-        )
 
     def present(self, places: Places | slice) -> NDArray[np.bool_]:
         return self._head[places] >= 0

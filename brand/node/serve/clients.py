@@ -6,8 +6,7 @@ message and does not end it.
 
 A server that a training process has started lives as long as one of its client processes; the kernel reports the end of
 a process (pidfd). It ends earlier if all its clients have disconnected, because a training process may continue without
-its data sets. It does not end while it starts, because its first client or the servers of other nodes may take any time
-to connect.
+its data sets. It does not end while it starts, because its first client or other nodes may take any time to connect.
 """
 
 from __future__ import annotations
@@ -148,7 +147,6 @@ class Clients(Reprs, shows="_channels _numbers"):
             self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
 
     def _turn_away(self, connection: socket.socket, why: str) -> None:
-        """Send the reason to a process, and disconnect it."""
         log.warning("refused process %d of user %d: %s", *peer(connection), why)
         fact = {"type": ServerError.__name__, "message": why}
         with connection, suppress(OSError):
@@ -228,8 +226,7 @@ class Lifetime(Reprs, shows="_owners _left_s"):
     def over(self, now_s: float, *, used: bool, starting: bool) -> bool:
         """Return whether the server ends now.
 
-        `used`: clients or other nodes are connected. `starting`: its first client, or another node, has not connected
-        yet.
+        `used`: clients or other nodes are connected. `starting`: its first client, or another node, is not connected.
         """
         if used or starting:
             self._left_s = None

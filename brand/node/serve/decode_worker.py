@@ -1,11 +1,9 @@
 """The process of a decode worker: it decodes the samples of batches, which may be hostile.
 
 It maps the server's memory read-only, compares checksums, decodes as a client does (`brand.formats.preparation`), and
-writes the results into its staging memory, from which the server copies them. It touches no storage and no other
-process.
+writes the results into its staging memory, from which the server copies them. It touches no storage, no other process.
 
-A file may crash a decoder, or make it run forever: only this process ends then. An alarm ends it even if the server has
-ended and cannot end it.
+A file may crash a decoder, or make it run forever: only this process ends. An alarm ends it even without a server.
 """
 
 from __future__ import annotations
@@ -46,9 +44,7 @@ from brand.node.wire.decoding import (
 from brand.node.wire.messages import Chains
 
 MOST_MEMORY: Final = 4 << 30
-"""Bytes of address space that a decode worker may use in addition to those at its start, because a file may ask for any
-amount.
-"""
+"""Bytes of address space that a decode worker may add to those at its start, because a file may ask for any amount."""
 _GOES_FIRST: Final = 900
 """If the system runs out of memory, it ends a decode worker before other processes (oom_score_adj)."""
 

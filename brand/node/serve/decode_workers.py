@@ -60,8 +60,7 @@ class _Process:
 class DecodeWorkerProcesses(Reprs, shows="_processes _dying"):
     """The processes of one server's decode workers.
 
-    They read samples of `data` in `arena`; decoded samples are copied to `prepared`. `post` has the loop call a
-    function, `tell` accepts the stimuli.
+    They read samples of `data` in `arena`; decoded samples go to `prepared`. `post` has the loop call a function.
     """
 
     def __init__(
@@ -177,8 +176,6 @@ class DecodeWorkerProcesses(Reprs, shows="_processes _dying"):
         batch = found.batch[0]
         found.answers()
         self._tell(PreparerSized(number, batch, sizes))
-
-    # -- the thread that copies --------------------------------------------------------------------------------------
 
     def _copy(self) -> None:
         while (job := self._fills.get()) is not None:

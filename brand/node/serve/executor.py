@@ -77,7 +77,7 @@ class Executor(Reprs, shows="depth _reads _plans _results"):
             threading.Thread(target=self._read, args=(one,), name=f"read-{n}", daemon=True)
             for n, one in enumerate(made)
         ]
-        self._threads.append(threading.Thread(target=self._plan, name="plan", daemon=True))
+        self._threads.append(threading.Thread(target=self._run, args=(self._plans, None), name="plan", daemon=True))
         for thread in self._threads:
             thread.start()
 
@@ -93,10 +93,8 @@ class Executor(Reprs, shows="depth _reads _plans _results"):
     def share(self, part: Part, parts: int, done: PartsDone) -> None:
         """Run `part(readers, number)` for each number below `parts`, then `done(errors)` in the loop.
 
-        `errors` are those of the parts that failed, by number.
-
-        Parts start in ascending order, each in the next free I/O thread, so storage gets as many operations at a time
-        as there are threads.
+        `errors` are those of the parts that failed, by number. Parts start in ascending order, each in the next free
+        I/O thread, so storage gets as many operations at a time as there are threads.
         """
         shared = _Shared(part, parts, done)
         for _ in range(min(parts, self.depth)):
@@ -159,9 +157,6 @@ class Executor(Reprs, shows="depth _reads _plans _results"):
             self._run(self._reads, readers)
         finally:
             readers.close()
-
-    def _plan(self) -> None:
-        self._run(self._plans, None)
 
     def _run(self, tasks: SimpleQueue[_Task | None], readers: Readers | None) -> None:
         while (task := tasks.get()) is not None:

@@ -30,6 +30,7 @@ from urllib.parse import parse_qs
 from brand.errors import BrandError, UsageError
 from brand.node.serve.metrics import CONTENT_TYPE, prometheus
 from brand.node.serve.reports import MOST_ROWS
+from brand.reprs import Reprs
 
 MOST_CONNECTIONS: Final = 32
 """Maximum number of connections at a time. Further connections get status 503 and are closed."""
@@ -50,7 +51,7 @@ _PAGE: Final = Path(__file__).with_name("page.html")
 log = logging.getLogger("brand.node")
 
 
-class HttpPort:
+class HttpPort(Reprs, shows="address _connections"):
     """Serves the statistics that `facts(rows)` returns, with that many rows of each training loop, until `close`.
 
     `where` is `[HOST:]PORT`; without a host, loopback. Raises `UsageError` if the text is invalid or the port is taken.
@@ -72,9 +73,6 @@ class HttpPort:
         self._connections: dict[socket.socket, threading.Thread] = {}
         self._thread = threading.Thread(target=self._accept, name="http", daemon=True)
         self._thread.start()
-
-    def __repr__(self) -> str:
-        return f"HttpPort({self.address}, {len(self._connections)} connections)"
 
     @property
     def url(self) -> str:

@@ -2,8 +2,7 @@
 
 Decisions are pure (`NodeState`), so the log holds each stimulus with its time, and a digest of the instructions that
 followed. `replay` gives the same stimuli to a new `NodeState` over the same data set, without clients, storage or other
-nodes. The log does not hold results of instructions (plans and cached samples). It holds the bytes of samples only if
-nodes fetch them by name.
+nodes. The log holds no results of instructions (plans, cached samples), and bytes only of samples fetched by name.
 
 A log is lines of JSON. The first line describes the server. Each other line is an entry:
 

@@ -1,7 +1,6 @@
 """Limits the log lines about similar events: the first event is logged at once, later ones are counted and summed up.
 
-Pure: the module reads no clock and writes nothing. The caller calls `tell` for each event, and `overdue` from time to
-time.
+Pure: the module reads no clock and writes nothing. The caller calls `tell` for each event, and `overdue` regularly.
 """
 
 from __future__ import annotations
@@ -57,7 +56,6 @@ class Repeats(Generic[Kind]):
 
     @property
     def counted(self) -> int:
-        """Counted events that are not summed up yet."""
         return sum(since.count for since in self._since.values())
 
     def _sum_up(self, kind: Kind, now_s: float) -> tuple[Kind, int, float]:

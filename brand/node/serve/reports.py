@@ -55,7 +55,6 @@ class Reports(Reprs, shows="_replaced _loops"):
     def __init__(self, troubles: Troubles) -> None:
         self._troubles, self._loops = troubles, Loops()
         self._replaced: list[Replaced] = []
-        """Samples that clients have replaced."""
 
     def replaced(self, report: Replaced) -> None:
         if len(self._replaced) < MAX_REPORTS:
@@ -186,10 +185,9 @@ def _about(loop: Loop, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     for row in rows:
         seconds[row["cause"]] = seconds.get(row["cause"], 0.0) + row["wait_s"]
     seconds.pop(LOOP, None)
-    worst = max((row["worst"] for row in rows if row["worst"]), key=lambda one: one["wait_s"], default=None)
     cause = max(seconds, key=seconds.__getitem__, default=LOOP)
-    same = [row["worst"] for row in rows if row["worst"] and row["worst"]["cause"] == cause]
-    worst = max(same, key=lambda one: one["wait_s"], default=worst)
+    waits = [row["worst"] for row in rows if row["worst"]]
+    worst = max([one for one in waits if one["cause"] == cause] or waits, key=lambda one: one["wait_s"], default=None)
     if worst is None or cause == LOOP:
         return _said(LOOP, "no step is waiting")
     time = f"{100 * share:.0f} % of the last {sum(row['seconds'] for row in rows):.0f} s were waits"

@@ -179,7 +179,6 @@ class ClientRequests(Reprs, shows="_served.address greeted"):
         self._tell(ClientTakes(channel.number, key, taken.positions, right, channel.drawer))
 
     def _check_order(self, order: Order) -> None:
-        """Raise `UsageError` if this server cannot serve an order."""
         if order.data_set != self._served.data.id:
             raise UsageError(
                 f"the order is of data set {order.data_set}, but this server serves {self._served.data.id}"
@@ -188,10 +187,7 @@ class ClientRequests(Reprs, shows="_served.address greeted"):
             raise UsageError(BY_ONE_NODE)
 
     def _why_not(self, wants: Sequence[DecodeSpec], theirs: dict[str, Any]) -> str:
-        """Return why this server does not decode for a client with these decoders; empty if it does.
-
-        Raises `UsageError`.
-        """
+        """Return why this server does not decode for a client with these decoders, or "". Raises `UsageError`."""
         try:
             checked({want.field: want.how for want in wants}, self._served.data.header.schema, None)
         except SchemaError as error:

@@ -1,8 +1,7 @@
 """The data server: one process per node and data set, which reads ahead and answers draws.
 
 One loop owns all state and never waits for storage or for other nodes. Clients (`Clients`, `ClientRequests`), threads
-(`BackgroundWork`) and other nodes (`StreamExchange`) report to it; `NodeState` decides; the loop executes the
-instructions.
+(`BackgroundWork`) and other nodes (`StreamExchange`) report to it; `NodeState` decides; the loop executes.
 
 The server ends when all its client processes have ended (see `Lifetime`), or when it is stopped.
 """
@@ -79,7 +78,6 @@ class NodeServer(Reprs, shows="address _clients _state"):
     """Serves one data set at an abstract socket address, alone or as one of several nodes.
 
     If the server is one of several, `network` creates the network, for the data set and the page size of the arena.
-
     Raises `UsageError` (memory too small, a log that cannot be written), OSError (EADDRINUSE: the address is taken),
     `FormatError` (no data set), `CacheError` (no cache folder).
     """
@@ -124,10 +122,8 @@ class NodeServer(Reprs, shows="address _clients _state"):
         self._executor = Executor(spec.depth or best_depth, readers)
         directory = None if shown is None else Directory(shown.pages.view(np.uint64)[:, 0])
         residents = Residents(PagePool(layout.allocator, arena, layout.pages_of), nodes, directory)
-        chunks = StoredChunks(data, chunk_size, storage)
-        self._state = NodeState(
-            chunks, residents, layout.members, self._executor.most, layout.remote_pages, cached, decoding
-        )
+        chunks, depth = StoredChunks(data, chunk_size, storage), self._executor.most
+        self._state = NodeState(chunks, residents, layout.members, depth, layout.remote_pages, cached, decoding)
         # Only some servers need these modules, so that a plain server starts without them.
         self._recorder: Recorder | None = None
         if spec.record is not None:
@@ -226,9 +222,7 @@ class NodeServer(Reprs, shows="address _clients _state"):
         """
         if self._state.hurries:
             return 0.0
-        if not self._state.idle:
-            return _POLL_S
-        return _LOOK_S
+        return _LOOK_S if self._state.idle else _POLL_S
 
     def _tell(self, stimulus: Stimulus) -> None:
         """Handle a stimulus, and execute the instructions that follow. Raises the errors of `NodeState.handle`."""

@@ -28,10 +28,7 @@ log = logging.getLogger("brand.node")
 
 
 class Troubles(Reprs, shows="_repeats.counted _told"):
-    """Logs the troubles of this node.
-
-    `file_of` returns the path of a chunk, `process_of` the process of a client.
-    """
+    """Logs the troubles of this node. `file_of` returns the path of a chunk, `process_of` a client's process."""
 
     def __init__(
         self,

@@ -339,9 +339,8 @@ class Storing(Reprs, shows="_folder _jobs"):
             starts = (np.cumsum(counts) - counts) * page + ROW_BYTES
             # Rows that were read again are validated again: a sample is in its own pages, or is left out.
             fits = rows["size"] <= counts * page - ROW_BYTES
-            held[fits] = self._folder.store(
-                write.places[fits], StoredSamples(memory.reshape(-1), starts[fits], rows[fits])
-            )
+            stored = StoredSamples(memory.reshape(-1), starts[fits], rows[fits])
+            held[fits] = self._folder.store(write.places[fits], stored)
         except FormatError:  # the index cannot be read; direct reads raise the reason
             pass
         self._post(partial(written, held, self._folder.stopped))  # type: ignore[arg-type]

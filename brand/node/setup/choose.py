@@ -53,9 +53,7 @@ class Facts:
     id: str
     samples: int
     chunk_size: int
-    """Samples of a chunk."""
     mean_bytes: float
-    """Mean size of a stored sample."""
     read_bytes: int
     """Size of a read that is large enough for the storage (`stripe_bytes`)."""
     share_chunks: int | None = None
@@ -155,10 +153,9 @@ def use_page_cache(data: StoredDataSet, arena_bytes: int) -> bool:
 def choose_room(facts: Facts, order: Order, share: float | None, memory: Memory) -> int:
     """Return roughly how many samples memory can hold in addition to those that an epoch of this order mixes.
 
-    `share` and `memory` as for `choose_order`.
-
-    All samples if memory holds all; otherwise the rest of memory, rounded down, so that a little more or less memory
-    mostly gives the same number. Samples that an epoch holds there are not cached for the next epoch.
+    `share` and `memory` as for `choose_order`. All samples if memory holds all; otherwise the rest of memory, rounded
+    down, so that a little more or less memory mostly gives the same number. Samples that an epoch holds there are not
+    cached for the next epoch.
     """
     samples = samples_held(facts, share, memory)
     if samples > facts.samples - 1:

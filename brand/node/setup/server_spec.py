@@ -74,7 +74,6 @@ class Member:
     node: int
     """Number of the node, from 0."""
     nodes: int
-    """Number of nodes in the cluster."""
     token: str
     """A secret that only the nodes of the cluster know."""
     bind: str = "127.0.0.1:0"
@@ -102,7 +101,6 @@ class ServerSpec:
     member: Member | None = field(default=None, repr=False)
     """The node of several that it is; None if there is one node."""
     cache: Cache | None = None
-    """Its cache folder."""
     prepared: Prepared | None = None
     """Resources with which it decodes samples for its clients; None if they decode themselves."""
     common: bool = False

@@ -226,23 +226,11 @@ class Replaced:
     reason: Annotated[str, text(MAX_REASON, cut=True)]
 
 
-Request = (
-    Hello
-    | ClientRegisters
-    | AskOrder
-    | ClientBegins
-    | ClientReleases
-    | ClientDivides
-    | ClientFetches
-    | ClientJoins
-    | ClientOrders
-    | ClientPrepares
-    | AskPlaces
-    | PeerAddresses
-    | AskStats
-    | Replaced
-    | LoopReport
+_OfRuns = ClientRegisters | ClientBegins | ClientDivides | ClientJoins | ClientOrders | ClientPrepares
+_Others = (
+    Hello | AskOrder | AskPlaces | AskStats | ClientReleases | ClientFetches | PeerAddresses | Replaced | LoopReport
 )
+Request = _OfRuns | _Others
 
 _REQUESTS: Final = {kind_of(cls): cls for cls in get_args(Request) if cls is not AskOrder}
 
@@ -258,10 +246,7 @@ def unpack(cls: type[T], body: Body) -> T:
 
 
 def unpack_request(kind: Kind, body: Body, client: ClientNumber, drawer: Drawer | None) -> Request:
-    """Return the request of a client whose process is `drawer`.
-
-    Raises `ProtocolError`, or `UsageError` if an order is invalid.
-    """
+    """Return the request of a client with process `drawer`. Raises `ProtocolError`, `UsageError` (invalid order)."""
     cls: Any = _REQUESTS.get(kind)
     if cls is None:
         raise ProtocolError(f"clients do not send {kind.name}")

@@ -70,9 +70,8 @@ def _own_prefix() -> str:
 
 def peer(connection: socket.socket) -> tuple[int, int]:
     """Return process and user at the other end, as the kernel reports them."""
-    process, user, _ = _CREDENTIALS.unpack(
-        connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    )
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    process, user, _ = _CREDENTIALS.unpack(credentials)
     return process, user
 
 

@@ -141,10 +141,7 @@ def _values(memory: NDArray[np.uint8], row: np.void) -> NDArray[Any] | None:
 
 
 def _together(chains: NDArray[np.uint8], rows: NDArray[np.void]) -> NDArray[Any] | None:
-    """Return the values behind headers that match and have one dtype and shape, a chain a row.
-
-    None if a checksum is wrong.
-    """
+    """Return the values behind matching headers of one dtype and shape, a chain a row; None if a checksum is wrong."""
     shape, dtype = _shape(rows[0]), DTYPES[int(rows["dtype"][0])]
     data = chains[:, HEADER.itemsize : HEADER.itemsize + int(np.prod(shape)) * dtype.itemsize]
     checksums = np.fromiter(map(xxhash.xxh3_64_intdigest, data), np.uint64, len(data))
@@ -185,10 +182,7 @@ def pack_batch(number: int, chains: Chains) -> bytes:
 
 
 def unpack_order(packet: bytes) -> tuple[int, DecodeSpec | Chains]:
-    """Return the number of a decode spec, and the spec or a batch for it, from a server's packet.
-
-    Raises ValueError, KeyError.
-    """
+    """Return a decode spec's number, and the spec or a batch, from a server's packet. Raises ValueError, KeyError."""
     if packet[:1] == _WANT:
         value: dict[str, Any] = json.loads(packet[1:])
         return value["number"], DecodeSpec(value["field"], from_json(value["how"]))

@@ -124,9 +124,7 @@ class Drawing:
     epoch: Annotated[int, whole(MAX_EPOCH)]
     begin: Annotated[Begin, inline(Begin)]
     number: Annotated[int, U32]
-    """Distinguishes this epoch from the same epoch when it is begun again; 0 if the node cannot receive its samples
-    yet.
-    """
+    """Distinguishes this epoch from the same epoch begun again; 0 if the node cannot receive its samples yet."""
 
     def check(self) -> None:
         if max(self.begin.start, self.begin.front) > self.order.samples:

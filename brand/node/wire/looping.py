@@ -17,6 +17,7 @@ from typing import Annotated, Any, Final
 from brand.errors import ProtocolError
 from brand.node.wire.described import FieldSpec, described, maybe, text, whole
 from brand.node.wire.messages import MAX_NAME, MAX_REPLICAS, Kind
+from brand.reprs import Reprs
 
 CAUSES: Final = ("storage", "node", "preparation", "collate", "server")
 """Causes for which a loop can wait: a read of the storage, a sample from another node, copying, decoding and
@@ -62,15 +63,12 @@ class CauseWaits:
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class StepTally:
+class StepTally(Reprs, shows="steps wait_s seconds cause"):
     """Steps of training loops, by cause."""
 
     seconds: float = 0.0
     """Seconds of all steps: waits and training."""
     waits: dict[str, CauseWaits] = field(default_factory=dict)
-
-    def __repr__(self) -> str:
-        return f"StepTally({self.steps} steps, {self.wait_s:.3f} of {self.seconds:.3f} s waited, cause {self.cause})"
 
     @property
     def steps(self) -> int:

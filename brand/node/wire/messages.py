@@ -54,10 +54,8 @@ UNTOLD: Final = (1 << 32) - 1
 MAX_NAME: Final = 100
 """Longest name of a run, in characters."""
 
-ABSENT: Final = 0
-"""State of a sample in a lease: it is not in memory."""
 PRESENT: Final = 1
-"""State of a sample in a lease: it is in memory."""
+"""State of a sample in a lease: it is in memory. The state is 0 if it is not."""
 CHECKED: Final = 2
 """State of a sample in a lease: it is in memory, and its checksum was right."""
 PREPARED: Final = 4
@@ -96,9 +94,7 @@ class Kind(IntEnum):
     PREPARE = 14
     """Client: its decode specs. Server: numbers of these, or why it does not decode."""
     DECIDED = 15
-    """Client: the order of an epoch that grows, as far as the client knows it. Server: the order, as far as it is
-    decided.
-    """
+    """Client: the part of an online order that it knows. Server: the part that is decided."""
     PLACES = 16
     """Client: the positions of an epoch whose samples it reads itself. Server: the samples at these positions."""
     TAKEN = 17
@@ -152,10 +148,7 @@ def frame(kind: IntEnum, *parts: bytes | memoryview) -> bytes:
 
 
 def parse_head(head: bytes | bytearray | memoryview, limit: int, order_limit: int = 0) -> tuple[Kind, int]:
-    """Return kind and length of the body, which is at most `limit`, or `order_limit` for an ORDER.
-
-    Raises `ProtocolError`.
-    """
+    """Return kind and length of the body, at most `limit` (an ORDER: `order_limit`). Raises `ProtocolError`."""
     length, kind, version = HEAD.unpack(head)
     if version != VERSION:
         raise ProtocolError(f"the other side uses version {version} of the protocol, this side {VERSION}")

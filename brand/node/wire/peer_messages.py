@@ -233,10 +233,7 @@ def unpack_question(message: bytes, node: NodeNumber) -> Question:
 
 
 def unpack_reply(message: bytes, page: int) -> Reply:
-    """Return a message of another node on a stream that this node has opened. Pages have `page` bytes.
-
-    Raises `ProtocolError`.
-    """
+    """Return a message, with pages of `page` bytes, on a stream that this node has opened. Raises `ProtocolError`."""
     kind, body = _kind_of(message)
     if kind == PeerKind.PUSH:
         return _unpack_push(body, page)

@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 
 from brand.reprs import Reprs
 
+Mask = NDArray[np.bool_]
+
 
 def index_dtype(count: int) -> type[np.int32] | type[np.int64]:
     """Return the smaller type that holds the numbers -1 to `count`."""
@@ -28,17 +30,17 @@ def smallest(counts: NDArray[np.integer[Any]]) -> NDArray[np.unsignedinteger[Any
 class PackedMask(Reprs, shows="_count"):
     """A mask that does not change, with one bit for each entry instead of one byte."""
 
-    def __init__(self, mask: NDArray[np.bool_]) -> None:
+    def __init__(self, mask: Mask) -> None:
         self._bits, self._count = np.packbits(mask, bitorder="little"), len(mask)
 
     def __len__(self) -> int:
         return self._count
 
-    def at(self, places: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
-        found: NDArray[np.bool_] = self._bits[places >> 3] >> (places & 7) & 1 != 0
+    def at(self, places: NDArray[np.integer[Any]]) -> Mask:
+        found: Mask = self._bits[places >> 3] >> (places & 7) & 1 != 0
         return found
 
-    def part(self, part: slice = slice(None)) -> NDArray[np.bool_]:
+    def part(self, part: slice = slice(None)) -> Mask:
         """Return the entries of a slice without steps, as a mask of its own."""
         start, stop, _ = part.indices(self._count)
         bits = np.unpackbits(self._bits[start // 8 : -(-stop // 8)], bitorder="little")

@@ -43,10 +43,7 @@ class Mapping:
         return places // self.group_size
 
     def chunk_samples(self) -> NDArray[np.int64]:
-        """Return the number of samples in each chunk, padded with empty chunks to whole groups.
-
-        Shape (groups * group_chunks,).
-        """
+        """Return each chunk's number of samples, padded with zeros to whole groups. Shape (groups * group_chunks,)."""
         first = np.arange(self.groups * self.group_chunks, dtype=np.int64) * self.chunk_size
         return np.clip(self.samples - first, 0, self.chunk_size)
 

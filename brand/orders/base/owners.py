@@ -109,10 +109,7 @@ def _split_whole(owner: NDArray[np.int16], node_of_rank: NDArray[np.int16], batc
 
 
 def _drawers(owner: NDArray[np.int16], room: NDArray[np.intp]) -> NDArray[np.int16]:
-    """Return the node that draws each position of some global batches, a row each.
-
-    Node `d` gets `room[d]` positions of every row.
-    """
+    """Return the node that draws each position of global batches, a row each. Node `d` gets `room[d]` of every row."""
     rows, size = owner.shape
     nodes = len(room)
     own = np.bincount((np.arange(rows)[:, None] * nodes + owner).ravel(), minlength=rows * nodes).reshape(rows, nodes)

@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.orders.base.dtypes import index_dtype
+from brand.orders.base.dtypes import Mask, index_dtype
 from brand.orders.base.mapping import Mapping
 from brand.orders.base.plan import EpochPlan, peak, read_of_sample
 from brand.orders.base.random import RandomStream, blocks, permutation
@@ -43,7 +43,7 @@ def place(key: NDArray[Any], size: NDArray[Any], rooms: NDArray[Any]) -> NDArray
 
 def choose_kept(
     plan: EpochPlan, size_of: NDArray[Any], room: int, unit: int, seed: int, read_of: NDArray[Any] | None = None
-) -> NDArray[np.bool_]:
+) -> Mask:
     """Return a mask of the places to cache, so that they and the rest of the epoch fit into `room`. Shape (samples,).
 
     Caches as many whole units of `unit` samples of a chunk as fit, in a random order that depends on the seed only. The
@@ -62,7 +62,7 @@ def choose_kept(
     for _ in range(8):  # the peak of a subset is not exactly its fraction of the peak
         chosen = np.zeros(len(sizes), np.bool_)
         chosen[order[: int(np.searchsorted(filled, share * total, side="right"))]] = True
-        kept: NDArray[np.bool_] = chosen[unit_of]
+        kept: Mask = chosen[unit_of]
         keeping = int(size_of[kept].sum(dtype=np.int64))
         over = keeping + peak(plan, np.where(kept, 0, size_of), read_of) - room
         if over <= 0:
@@ -71,7 +71,7 @@ def choose_kept(
     return np.zeros(mapping.samples, np.bool_)
 
 
-def choose_cached(mapping: Mapping, size_of: NDArray[Any], room: int, unit: int, seed: int) -> NDArray[np.bool_]:
+def choose_cached(mapping: Mapping, size_of: NDArray[Any], room: int, unit: int, seed: int) -> Mask:
     """Return a mask of the places that a cache folder of `room` bytes holds. Shape (samples,).
 
     `size_of`: stored bytes of each place; 0 for samples that are in a nearer tier, or that another node reads. Units
@@ -79,13 +79,11 @@ def choose_cached(mapping: Mapping, size_of: NDArray[Any], room: int, unit: int,
     """
     unit_of, sizes = units(mapping, size_of, unit)
     alike, every = np.zeros(len(sizes), np.int64), np.ones(len(sizes), np.bool_)
-    held: NDArray[np.bool_] = most_wanted(alike, every, sizes, room, seed)[unit_of]
+    held: Mask = most_wanted(alike, every, sizes, room, seed)[unit_of]
     return held & (size_of > 0)
 
 
-def most_wanted(
-    key: NDArray[Any], wanted: NDArray[np.bool_], sizes: NDArray[np.int64], room: int, seed: int
-) -> NDArray[np.bool_]:
+def most_wanted(key: NDArray[Any], wanted: Mask, sizes: NDArray[np.int64], room: int, seed: int) -> Mask:
     """Return a mask of the units to hold: the wanted units with the smallest keys, as many as fit. Shape (units,).
 
     Units with equal keys are taken in a random order that depends on the seed only.

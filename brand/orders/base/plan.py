@@ -91,9 +91,7 @@ class EpochPlan:
 
     mapping: Mapping
     sample_of: NDArray[Any]
-    """Place of the sample drawn at each position, shape (draws,): one for each sample of the subset, or of the data
-    set.
-    """
+    """Place of the sample drawn at each position, shape (draws,): one for each sample of the subset or data set."""
     reads: NDArray[np.void] | None
     """The reads by deadline, of the dtype `read_dtype`.
 

@@ -17,8 +17,8 @@ from dataclasses import MISSING, dataclass, fields
 from typing import Any, ClassVar, Final, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
+from brand.orders.base.dtypes import Mask
 from brand.orders.base.joins import Join
 from brand.orders.base.mapping import Mapping, chunks_per_group
 from brand.orders.base.part import ONE_NODE, narrowed
@@ -122,9 +122,7 @@ class Policy(ABC):
         """The rule by which jobs that share wait for each other; None if each job has its own speed."""
         return None
 
-    def plan_joined(
-        self, mapping: Mapping, seed: int, mask: NDArray[np.bool_] | None, joins: Sequence[Join]
-    ) -> EpochPlan:
+    def plan_joined(self, mapping: Mapping, seed: int, mask: Mask | None, joins: Sequence[Join]) -> EpochPlan:
         """Return the plan of an epoch of a job with these joins; a job that shares with no other job has one join.
 
         `mask`: the places that the job draws, shape (samples,); None if it draws all.

@@ -241,10 +241,7 @@ class _Rooms:
             self._put(room, np.flatnonzero(rooms == room))
 
     def place(self, size: int, count: int) -> Whole:
-        """Place at most `count` items of one size, at least one, into bins with the least free space.
-
-        Returns their bins.
-        """
+        """Place one to `count` items of one size into bins with the least free space. Returns their bins."""
         wide = self._there >> size
         if wide:
             room = size + (wide & -wide).bit_length() - 1  # the lowest bit: the least space that fits

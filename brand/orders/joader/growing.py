@@ -44,8 +44,7 @@ class Growing(Reprs, shows="decided sample_of"):
     @classmethod
     def of(cls, mapping: Mapping, part: Subset | None) -> Growing:
         """Return an order of a subset (None: all samples) in which nothing is decided."""
-        places = np.arange(mapping.samples) if part is None else np.flatnonzero(part.mask)
-        return cls(places, mapping.samples)
+        return cls(np.arange(mapping.samples) if part is None else np.flatnonzero(part.mask), mapping.samples)
 
     @property
     def complete(self) -> bool:

@@ -111,10 +111,7 @@ class Tree(Reprs, shows="levels jobs"):
         return job
 
     def remove(self, job: Need) -> None:
-        """Remove a job.
-
-        Chains that only this job broke are joined, so the elements that other jobs share are still shared.
-        """
+        """Remove a job. Chains that only this job broke are joined, so other jobs still share their elements."""
         rank = self.jobs.index(job)
         self.jobs.pop(rank)
         freed = np.flatnonzero(self.levels == rank + 1)
@@ -144,10 +141,7 @@ class Tree(Reprs, shows="levels jobs"):
 
 
 def levels_of(needed: Iterable[NDArray[np.bool_]], elements: int) -> NDArray[np.uint8]:
-    """Return levels by their definition, shape (elements,).
-
-    `needed`: for each job, in order, a mask of its elements.
-    """
+    """Return levels by their definition, shape (elements,). `needed`: for each job in order, a mask of its elements."""
     of_jobs = list(needed)
     levels = np.full(elements, len(of_jobs), np.uint8)
     all_need = np.ones(elements, np.bool_)
@@ -158,10 +152,7 @@ def levels_of(needed: Iterable[NDArray[np.bool_]], elements: int) -> NDArray[np.
 
 
 def draw_rounds(tree: Tree, ready: Sequence[Need], rounds: int, words: Words) -> NDArray[np.int32]:
-    """Draw `rounds` elements for each ready job, shape (rounds, len(ready)).
-
-    Raises ValueError if a job needs fewer elements than that.
-    """
+    """Draw `rounds` elements for each ready job, shape (rounds, len(ready)). Raises ValueError if a job needs fewer."""
     if any(job.left < rounds for job in ready):
         raise ValueError(f"{rounds} rounds of jobs that need {min(job.left for job in ready)} elements")
     jobs = tree.ranked(ready)

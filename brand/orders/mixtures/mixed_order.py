@@ -169,10 +169,7 @@ def _nodes(tree: Tree) -> list[tuple[Any, Any]]:
 
 
 def _away(tree: Tree, weights: Sequence[float], above: float | None) -> list[float]:
-    """Return how far each leaf can be away.
-
-    `above`: the sum of 1 / weight of the nodes above; None if `tree` is the whole.
-    """
+    """Return how far each leaf can be away. `above`: the sum of 1 / weight of the nodes above; None for the root."""
     if isinstance(tree, int):
         return [0.0 if above is None else (1 + weights[tree] * above) / 2]
     more = 0.0 if above is None else above + 1 / sum(weights[leaf] for leaf in leaves(tree))
@@ -246,10 +243,7 @@ class MixedOrder:
         object.__setattr__(self, "before", tuple(before))
 
     def draws(self, epoch: int, positions: NDArray[np.int64]) -> MixedDraws:
-        """Return the draws at positions of an epoch.
-
-        Raises ValueError if a member would begin more epochs than it has.
-        """
+        """Return draws at positions of an epoch. Raises ValueError if a member would begin more epochs than it has."""
         first = epoch * self.samples
         if first + self.samples - 1 > MAX_POSITION:
             raise ValueError(

@@ -15,10 +15,9 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from brand.errors import UsageError
-from brand.orders.base.dtypes import index_dtype
+from brand.orders.base.dtypes import Mask, index_dtype
 from brand.orders.base.joins import Join
 from brand.orders.base.mapping import Mapping
 from brand.orders.base.plan import EpochPlan, Track
@@ -155,9 +154,7 @@ class CoordlPolicy(LapPolicy):
     def lock_step(self) -> LockStep:
         return LockStep(self.jobs, self.window)
 
-    def plan_joined(
-        self, mapping: Mapping, seed: int, mask: NDArray[np.bool_] | None, joins: Sequence[Join]
-    ) -> EpochPlan:
+    def plan_joined(self, mapping: Mapping, seed: int, mask: Mask | None, joins: Sequence[Join]) -> EpochPlan:
         assert mask is None, "an order in lock step has no subset"
         lap = joins[0].lap
         return replace(self.plan(mapping, seed, lap), track=Track.of_lap(lap, mapping.samples))
@@ -208,9 +205,7 @@ class JoaderPolicy(UniformPolicy):
     def plan(self, mapping: Mapping, seed: int, epoch: int) -> EpochPlan:
         return replace(super().plan(mapping, seed, epoch), grows=True)
 
-    def plan_joined(
-        self, mapping: Mapping, seed: int, mask: NDArray[np.bool_] | None, joins: Sequence[Join]
-    ) -> EpochPlan:
+    def plan_joined(self, mapping: Mapping, seed: int, mask: Mask | None, joins: Sequence[Join]) -> EpochPlan:
         return replace(super().plan_joined(mapping, seed, mask, joins), grows=True)
 
     @property

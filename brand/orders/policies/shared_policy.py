@@ -26,6 +26,7 @@ from typing import Any, ClassVar, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from brand.orders.base.dtypes import Mask
 from brand.orders.base.joins import Join
 from brand.orders.base.mapping import Mapping
 from brand.orders.base.part import narrowed
@@ -56,9 +57,7 @@ class SharedPolicy(LapPolicy):
     def rejoins(self) -> bool:
         return bool(self.rejoin)
 
-    def plan_joined(
-        self, mapping: Mapping, seed: int, mask: NDArray[np.bool_] | None, joins: Sequence[Join]
-    ) -> EpochPlan:
+    def plan_joined(self, mapping: Mapping, seed: int, mask: Mask | None, joins: Sequence[Join]) -> EpochPlan:
         first, samples = joins[0], mapping.samples
         whole = self.plan(mapping, seed, first.lap)
         if len(joins) == 1 and (first.front, first.pace) == (0, 0):  # a lap from its beginning to its end
@@ -71,10 +70,7 @@ class SharedPolicy(LapPolicy):
         return self._with_reads(mapping, drawn, joins, whole.sample_of.dtype)
 
     def _laps(self, mapping: Mapping, seed: int) -> Callable[[int], Lap]:
-        """Return the laps by number.
-
-        The last lap is remembered, because sections of an epoch ask for one lap several times.
-        """
+        """Return the laps by number. The last lap is cached: sections of an epoch ask for one lap several times."""
         last: dict[int, Lap] = {}
 
         def lap(number: int) -> Lap:
@@ -168,7 +164,7 @@ class JobDraws:
 
 
 def follow(
-    mapping: Mapping, stripe: int, seed: int, part: NDArray[np.bool_], joins: Sequence[Join], laps: Callable[[int], Lap]
+    mapping: Mapping, stripe: int, seed: int, part: Mask, joins: Sequence[Join], laps: Callable[[int], Lap]
 ) -> JobDraws:
     """Return the order of one epoch of a job that draws the places of `part`, shape (samples,).
 
@@ -186,7 +182,7 @@ def follow(
     return _joined(pieces)
 
 
-def _lead(need: NDArray[np.bool_], join: Join, laps: Callable[[int], Lap]) -> JobDraws:
+def _lead(need: Mask, join: Join, laps: Callable[[int], Lap]) -> JobDraws:
     """Return the draws of the pacemaker from a join on: the samples that it needs, lap after lap."""
     pieces, number, front = list[JobDraws](), join.lap, join.front
     while need.any():
@@ -216,14 +212,14 @@ class _Follower:
         self._put = 0
         """Number of samples in `_passing`."""
 
-    def piece(self, need: NDArray[np.bool_]) -> JobDraws:
+    def piece(self, need: Mask) -> JobDraws:
         """Return the draws of the places that the job needs, shape (samples,). Consumes `need`."""
         wanted = int(np.count_nonzero(need))
         self._pass_by(need, wanted)
         rest = self._rest(np.flatnonzero(need), wanted)
         return self._merged(rest, wanted)
 
-    def _pass_by(self, need: NDArray[np.bool_], wanted: int) -> None:
+    def _pass_by(self, need: Mask, wanted: int) -> None:
         """Take passing stripes until no draw is left for them."""
         pace, number = self._join.pace, self._join.lap
         lap = self._laps(number)
@@ -256,7 +252,7 @@ class _Follower:
             number, first = number + 1, 0
             lap = self._laps(number)
 
-    def _bag(self, need: NDArray[np.bool_], lap: Lap, first: int, wanted: int) -> tuple[int, int]:
+    def _bag(self, need: Mask, lap: Lap, first: int, wanted: int) -> tuple[int, int]:
         """Take some of the stripes that are begun. Return (carry, lack)."""
         samples, pace, front = len(need), self._join.pace, self._join.front
         waiting = (lap.stripe_of < first) & (lap.position_of >= front)
@@ -271,14 +267,11 @@ class _Follower:
         return (over, 0) if thinned else (0, over)
 
     def _spaced(self, some: NDArray[np.int64], count: int) -> NDArray[np.int64]:
-        """Return `count` of some stripes, evenly spaced."""
         if count == 0:
             return some[:0]
         return some[(np.arange(count) * len(some) + self._words.below(len(some))) // count]
 
-    def _take(
-        self, need: NDArray[np.bool_], able: NDArray[np.bool_], lap: Lap, number: int, stripes: NDArray[np.int64]
-    ) -> int:
+    def _take(self, need: Mask, able: Mask, lap: Lap, number: int, stripes: NDArray[np.int64]) -> int:
         """Draw the `able` samples of these stripes as they pass. Return the number of samples."""
         chosen = np.zeros(len(lap.deadline), np.bool_)
         chosen[stripes] = True

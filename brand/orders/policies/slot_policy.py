@@ -98,10 +98,7 @@ class Slots(OrderChoice):
     refill: Refill = "fill_rate"
 
     def choose_policy(self, setting: Setting) -> SlotPolicy:
-        """Return the numbers.
-
-        The nodes use their memories together, and plans contain the samples that nodes send ahead.
-        """
+        """Return the numbers. Nodes use their memories together, and plans contain the samples that they send ahead."""
         if setting.nodes == 1 or setting.ranks % setting.nodes:
             return SlotPolicy(setting.group_chunks(setting.held), self.refill)
         remote = setting.remote()
@@ -200,7 +197,6 @@ class _RemoteDraws:
 
 
 def _remote_draws(mapping: Mapping, location: NDArray[Any], turns: _Turns, owner: NDArray[np.int32]) -> _RemoteDraws:
-    """Find the remote draws of an access sequence, node by node."""
     samples, kind = mapping.samples, index_dtype(mapping.samples)
     number_at = np.full(samples, -1, kind)
     position, before = np.empty(samples, kind), np.empty(samples, kind)
@@ -277,10 +273,7 @@ class _Cluster:
         self._asked, self._sent_ends = array("q"), array("q")
 
     def play(self, location: NDArray[Any], refill: Refill, dice: _Dice) -> None:
-        """Simulate all draws of the epoch, in order of position.
-
-        `location` is the location of each draw, shape (samples,).
-        """
+        """Simulate all draws of the epoch, in order of position. `location`: that of each draw, shape (samples,)."""
         lies, sample_of, waiting = self._lies.data, self._sample_of.data, self._waiting.data  # faster, one by one
         room, ranks, each = self._room, self._turns.ranks, self._turns.each
         for part in blocks(len(location)):

@@ -39,10 +39,7 @@ _RECORD: Final[dict[str, Sequence[Any]]] = {
 }
 """The fields in the order of writing. A policy that does not use a field accepts these values and writes the first."""
 _ALWAYS: Final = ["group_chunks", "stripe", "refill"]
-"""The fields of every record.
-
-A record has another field only if the value differs from the first value in `_RECORD`.
-"""
+"""The fields of every record. A record has another field only if its value differs from the first in `_RECORD`."""
 
 
 def plan_slots(mapping: Mapping, refill: Refill, seed: int, epoch: int) -> EpochPlan:
@@ -78,10 +75,7 @@ def priorities(mapping: Mapping, seed: int, epoch: int, step: int) -> NDArray[np
 
 
 def unfilled_files(mapping: Mapping) -> NDArray[np.bool_]:
-    """Return a mask of the files that are not filled yet when an epoch begins: all that exist.
-
-    Shape (groups, n, chunk size).
-    """
+    """Return a mask of the files not filled when an epoch begins: all that exist. Shape (groups, n, chunk size)."""
     there = np.arange(mapping.chunk_size) < mapping.chunk_samples()[:, None]
     return there.reshape(mapping.groups, mapping.group_chunks, mapping.chunk_size)
 
@@ -121,10 +115,7 @@ class _Groups:
         self._missing = np.zeros(groups, np.int64)
 
     def draw_until_miss(self) -> NDArray[np.bool_]:
-        """Deliver all draws before each group's next miss.
-
-        Returns a mask of the groups that have a miss, shape (groups,).
-        """
+        """Deliver all draws before each group's next miss. Returns a mask of groups with a miss, shape (groups,)."""
         lies = self._chunk >= 0
         next_draw = np.take_along_axis(self._draw, self._drawn[:, :, None], axis=2)[:, :, 0]
         # The first draw that finds the location empty: the next one, or the one that follows the delivery of a sample.

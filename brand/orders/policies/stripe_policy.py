@@ -33,10 +33,7 @@ BUFFER_SHARE: Final = 16
 
 @dataclass(frozen=True)
 class StripePolicy(FlatPolicy):
-    """The policy that reads each stripe of a chunk once an epoch (`stripes`).
-
-    A server may cache whole stripes in memory.
-    """
+    """The policy that reads each stripe of a chunk once an epoch (`stripes`). A server may cache whole stripes."""
 
     name: ClassVar[str] = "stripes"
     stripe: int = 1
@@ -173,10 +170,7 @@ def _keys(
     stream: tuple[int, int],
     first_group: int,
 ) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
-    """Return the samples of each group, stripe by stripe in the order of `p`, and their keys.
-
-    Absent samples have key infinity.
-    """
+    """Return each group's samples, stripe by stripe in the order of `p`, and their keys; absent ones have infinity."""
     rows, width = length.shape
     raw = _rows_of_bits(rows, width * stripe, stream, RandomStream.STRIPE_MATES, first_group).reshape(
         rows, width, stripe

@@ -233,7 +233,6 @@ def _fallocate() -> Any:
 
 
 def _write_all(descriptor: int, views: list[Buffer], offset: int) -> None:
-    """Write all of these pieces, one after the other. Raises OSError."""
     at = 0
     while at < len(views):
         done = os.pwritev(descriptor, views[at : at + _VECTOR], offset)

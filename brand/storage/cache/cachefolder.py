@@ -113,10 +113,7 @@ class CacheFolder(Reprs, shows="_home held"):
         return self._space.limit
 
     def part_file(self, number: int) -> str:
-        """Return the path of the part file of a chunk.
-
-        It leads to the folder that was opened, even if that was renamed since.
-        """
+        """Return the path of a chunk's part file. It leads to the folder that was opened, even if renamed since."""
         return self._parts.path(number)
 
     def store(self, places: NDArray[Any], stored: StoredSamples) -> NDArray[np.bool_]:

@@ -105,10 +105,7 @@ def remove_cache(name: str, caches: int, shown: str) -> bool:
 
 
 def take_lock(folder: int, shown: str) -> int | None:
-    """Return a descriptor that holds the LOCK of a cache until `let_go`; None if a server holds it.
-
-    Raises `CacheError`, OSError.
-    """
+    """Return a descriptor with a cache's LOCK until `let_go`; None if a server has it. Raises `CacheError`, OSError."""
     while True:
         lock = open_own_file(LOCK_NAME, os.O_RDWR | os.O_CREAT, folder, f"{shown}/{LOCK_NAME}")
         try:

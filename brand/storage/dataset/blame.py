@@ -66,10 +66,7 @@ def elsewhere(location: Location, share: Share, chunk: int, sample: int) -> Else
 def unreadable(
     location: Location, reader: ChunkReader, error: OSError, chunks: NDArray[np.integer[Any]], rows: NDArray[np.void]
 ) -> FormatError:
-    """Return the error for a failed read of these samples.
-
-    It names the first sample of the faulty chunk that cannot be read alone.
-    """
+    """Return the error of a failed read. It names the first sample of the faulty chunk that cannot be read alone."""
     number = next(n for n in np.unique(chunks).tolist() if location.chunk_file(n) == error.filename)
     path, suspects = str(error.filename), rows[chunks == number]
     if isinstance(error, FileNotFoundError):

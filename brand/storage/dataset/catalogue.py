@@ -140,10 +140,7 @@ class Catalogue:
         return int(self.places(np.array([index]))[0]) // self.header.chunk_size
 
     def places(self, indices: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
-        """Return the places of samples.
-
-        Raises `FormatError`, `DeletedError`; IndexError for an index that the data set does not have.
-        """
+        """Return the places of samples. Raises `FormatError`, `DeletedError`; IndexError for an index out of range."""
         return self.locate(indices)[0]
 
     def locate(self, indices: NDArray[np.integer[Any]]) -> tuple[NDArray[np.int64], NDArray[np.void]]:

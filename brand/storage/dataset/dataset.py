@@ -71,10 +71,7 @@ class StoredDataSet(Catalogue):
         return [dict(zip(decode.names, values, strict=True)) for values in zip(*lists, strict=True)]
 
     def columns(self, stored: StoredSamples, decode: RecordDecoder) -> list[NDArray[Any] | list[Any]]:
-        """Return the fields of checked samples, decoded by `decode`: numbers as arrays, other fields as lists.
-
-        Raises `FormatError`.
-        """
+        """Return fields of checked samples, by `decode`: numbers as arrays, others as lists. Raises `FormatError`."""
         decompressor = self._decompressor
         try:
             return stored.columns(decode, decompressor)
@@ -190,8 +187,7 @@ class StoredDataSet(Catalogue):
         ends = np.cumsum(cut.sizes, dtype=np.int64)
         begins = ends - cut.sizes
         scratch = self._tools.scratch(int(ends[-1]))
-        bounds = zip(begins.tolist(), ends.tolist(), strict=True)
-        buffers = [scratch[begin:end] for begin, end in bounds]
+        buffers = [scratch[begin:end] for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)]
         try:
             self._tools.reader.read_into(list(zip(cut.chunks, cut.offsets, buffers, strict=True)))
         except OSError as error:

@@ -44,9 +44,7 @@ TakeFrom = Callable[[PartIndex, NDArray[np.int64]], NDArray[Any]]
 
 
 class JoinedArray:
-    """`Elements` of several segments. Number `n` is in the last segment whose first number (`firsts`) is at most
-    `n`.
-    """
+    """`Elements` of several segments. Number `n` is in the last segment whose first one (`firsts`) is at most `n`."""
 
     def __init__(
         self, parts: Sequence[PartIndex], firsts: Sequence[int], length: int, take_from: TakeFrom, dtype: Any

@@ -56,10 +56,7 @@ class _ChunkFile(io.RawIOBase):
 
 
 def front_of(location: Location, number: int) -> ChunkFront:
-    """Return the front in the chunk file of this number. The front itself may have another number.
-
-    Raises `FormatError`, OSError.
-    """
+    """Return the front in the chunk file of this number; it may have another number. Raises `FormatError`, OSError."""
     with opened(location, number) as file:
         return read_front(file, location.chunk_file(number), number)
 

@@ -42,10 +42,7 @@ class CachedFile:
         return None if found is None else bool(found.any())
 
     def gives(self, offset: int, size: int) -> bool:
-        """Return whether most of this range is in memory, so that processes may copy it without a wait.
-
-        The rest is then read.
-        """
+        """Return whether most of this range is in memory, so processes may copy it without a wait. The rest is read."""
         found = self._held(offset, size)
         if found is None or found.mean() < MOST:
             return False

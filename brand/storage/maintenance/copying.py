@@ -196,8 +196,6 @@ def copy(source: str | os.PathLike[str], target: str | os.PathLike[str], on_copi
 
 
 class _CopiedChunks:
-    """The chunks of one copy."""
-
     def __init__(self, origin: Origin, to: Destination, manifest: Manifest, files: Path) -> None:
         self._origin, self._to, self._manifest = origin, to, manifest
         self._rows: ArrayFile = open_array(files, SAMPLES_NAME, manifest.header)

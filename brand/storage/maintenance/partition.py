@@ -88,7 +88,6 @@ def partition(
 def _shares(
     path: Path, data_set: StoredDataSet, nodes: int, owners: NDArray[np.integer[Any]], group_chunks: int
 ) -> list[Share]:
-    """Return the partition of each node. Raises `UsageError`."""
     if (share := data_set.share) is not None:
         raise UsageError(
             f"{path} is already partition {share.node} of {share.nodes} of a data set. Partition the undivided data set"

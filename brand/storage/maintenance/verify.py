@@ -36,6 +36,8 @@ from brand.storage.io.frontback import blocks_of, file_of, front_to_back
 from brand.storage.io.fronts import open_chunk, opened
 from brand.storage.io.location import FolderLocation, Location, Where, located
 
+IndexArrays = Mapping[str, ArrayFile]
+
 _REINDEX: Final = "`brand reindex` rebuilds it from the chunks"
 _GIVE_UP: Final = 1000
 """Stop after this many chunks that cannot be opened."""
@@ -163,9 +165,7 @@ def _compare_totals(path: str | Path, manifest: Manifest, totals: Mapping[str, i
             yield LayoutError(f"{name} in the manifest", path=path, expected=counted, found=told, hint=_REINDEX)
 
 
-def _chunk(
-    location: Location, number: int, manifest: Manifest, arrays: Mapping[str, ArrayFile], totals: dict[str, int]
-) -> Checked:
+def _chunk(location: Location, number: int, manifest: Manifest, arrays: IndexArrays, totals: dict[str, int]) -> Checked:
     path = location.chunk_file(number)
     try:
         known = arrays[CHUNKS_NAME].run(number, number + 1)[0] if CHUNKS_NAME in arrays else None
@@ -187,9 +187,7 @@ def _chunk(
     return Checked(len(front.rows), front.preamble.file_size, tuple(errors))
 
 
-def _compare_index(
-    front: ChunkFront, path: str, manifest: Manifest, arrays: Mapping[str, ArrayFile]
-) -> Iterator[FormatError]:
+def _compare_index(front: ChunkFront, path: str, manifest: Manifest, arrays: IndexArrays) -> Iterator[FormatError]:
     """Compare the index's entries for a chunk's samples, in both directions, with the chunk's table."""
     number, rows = front.preamble.number, front.rows
     first = number * manifest.header.chunk_size
@@ -206,9 +204,7 @@ def _compare_index(
             )
 
 
-def _samples(
-    location: Location, front: ChunkFront, path: str, arrays: Mapping[str, ArrayFile]
-) -> Iterator[FormatError]:
+def _samples(location: Location, front: ChunkFront, path: str, arrays: IndexArrays) -> Iterator[FormatError]:
     """Yield the faults of the samples of a chunk: checksum, frame, record, columns."""
     decode, number = RecordDecoder(front.header.schema), front.preamble.number
     names = [name for name, _ in front.header.schema.fixed if column_name(name) in arrays]

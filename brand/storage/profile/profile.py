@@ -148,9 +148,7 @@ def stripe_bytes(profile: Profile | None) -> int:
 
 
 def busy_bytes(profile: Profile | None) -> int:
-    """Return the bytes in flight that keep the storage busy: `best_depth` reads of `stripe_bytes`; 0 if it is
-    unknown.
-    """
+    """Return the bytes in flight that keep the storage busy: `best_depth` reads of `stripe_bytes`; 0 if unknown."""
     return 0 if profile is None else best_depth(profile) * stripe_bytes(profile)
 
 

@@ -272,7 +272,6 @@ _own: SharedBatches | None = None
 
 
 def _own_buffers() -> SharedBatches:
-    """Return the buffers of this process."""
     global _own
     if _own is None or _own.process != os.getpid():
         _own = SharedBatches()

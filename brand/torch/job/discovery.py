@@ -259,7 +259,6 @@ def _wait(done: Callable[[], bool], missing: Callable[[], str]) -> None:
 
 
 def _store() -> _Store:
-    """Return the job's store."""
     store = _store_of_group()
     if store is not None and not any(store is other for other in _inherited):
         found: _Store = store

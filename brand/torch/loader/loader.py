@@ -288,7 +288,6 @@ def _check_plan(plan: Any, dataset: Drawable, *, alone: bool) -> None:
 
 
 def _processors() -> int:
-    """Return the number of processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

@@ -109,10 +109,7 @@ class StepWaits(Reprs, shows="_tally _last"):
         self._waiting = None
 
     def taken(self, times: BatchTimes, start_s: float, end_s: float, trained_s: float, samples: int) -> Waiting:
-        """Count a batch for which the loop waited from `start_s` to `end_s`, after training for `trained_s` seconds.
-
-        Returns the step.
-        """
+        """Count a batch: a wait from `start_s` to `end_s`, after training for `trained_s` seconds. Returns the step."""
         wait_s = end_s - start_s
         hardly = wait_s <= HARDLY * (wait_s + trained_s)
         last = Waiting(self._step, wait_s, LOOP if hardly else times.cause(start_s, end_s))

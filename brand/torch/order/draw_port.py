@@ -67,7 +67,6 @@ class DrawPort(Reprs, shows="name resolver"):
         return choose_room(facts_of(self.data), order, share, options.memory)
 
     def _whole(self, seed: int) -> Order:
-        """Return the order of all samples."""
         facts, options = facts_of(self.data), self.resolver.options
         if options.attached:
             server = self.resolver.client.server()

@@ -207,7 +207,6 @@ class PlannedBatchSampler(DistributedSampler[list[int]]):
         return f"this is no state of a {type(self).__name__}"
 
     def _ranks(self) -> tuple[int, int]:
-        """Return the rank and number of ranks. Raises `UsageError`."""
         return find_rank(self.rank, self.num_replicas)
 
     def _deal(self) -> Dealing[PlannedSequence]:

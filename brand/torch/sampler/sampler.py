@@ -206,10 +206,7 @@ class BrandSampler(DistributedSampler[int]):
         return present.state_after(samples)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a loader state.
-
-        Raises `UsageError` if it is not a loader state, or is one of another data set.
-        """
+        """Continue from a loader state. Raises `UsageError` if it is none, or is one of another data set."""
         try:
             version, shuffle, _ = state["version"], state["shuffle"], dict(state["order"])
             epoch = whole("epoch", state["epoch"], MAX_EPOCH)

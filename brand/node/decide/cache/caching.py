@@ -25,10 +25,9 @@ from brand.node.decide.state.counters import CacheCounters
 from brand.node.decide.state.epoch_table import EpochTable
 from brand.node.decide.state.instructions import Forget, Write
 from brand.node.memory.residents import Residents
+from brand.orders.base.dtypes import Mask
 from brand.orders.base.placement import cached_unit
 from brand.reprs import Reprs
-
-Mask = NDArray[np.bool_]
 
 QUEUE_SHARE: Final = 2
 """Samples that wait to be written take at most `1 / QUEUE_SHARE` of the memory, or one read.
@@ -245,7 +244,6 @@ class Caching(Reprs, shows="stopped _held writing"):
     ) -> None:
         self._residents, self._chunk_size, self._largest, self._counters = residents, chunk_size, largest, counters
         self.start = start
-        """The facts that the server has started with."""
         self._held = np.zeros(0, np.bool_)
         self.stopped = "off"
         """Why nothing is written. Empty if it is."""
@@ -268,8 +266,7 @@ class Caching(Reprs, shows="stopped _held writing"):
     ) -> CacheContents | None:
         """Return the facts that the planner needs to choose the samples to write. None if nothing is written.
 
-        `later`: the choice is for a coming epoch, and so for the contents that the folder will have then. `whole`:
-        misses may read whole units.
+        `later`: the choice is for a coming epoch, and for the folder's contents then. `whole`: misses may read units.
         """
         start = self.start
         if start is None or self.stopped:
@@ -295,8 +292,7 @@ class Caching(Reprs, shows="stopped _held writing"):
         return 1 if self._placed is None or self.stopped else self._placed.whole_unit
 
     def on_choice(self, placed: Mask, since: int | None, whole_unit: int) -> None:
-        """Apply the planner's choice of samples that have a place, from epoch number `since` on. None: at once, for
-        good.
+        """Apply the planner's choice of samples that have a place, from epoch number `since` on; at once if None.
 
         A miss reads whole units of `whole_unit` samples.
         """

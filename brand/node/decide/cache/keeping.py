@@ -61,7 +61,6 @@ class CacheCapacity:
 
     placement: Placement
     all_fits: bool
-    """Whether the folder has space for all samples."""
     unit: int
     """Samples that are placed together."""
     unit_bytes: float
@@ -188,8 +187,7 @@ class Keeping:
     def next_choice(self) -> ChooseCached | None:
         """Return the choice to make now. None if the last choice holds.
 
-        A choice is needed if a run has begun, if a run has ended and freed its memory, or if the contents of the cache
-        folder are to change with an epoch.
+        A choice is needed if a run has begun, if a run has ended, or if the cache folder is to change with an epoch.
         """
         live = self._epochs.lives.live()
         runs = {run for (run, _), _ in live}

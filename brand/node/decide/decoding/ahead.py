@@ -1,8 +1,7 @@
 """Which samples of each rank are decoded next, and which decoded samples are evicted for them?
 
 Each rank's samples in memory are decoded in the order of its draws. In each active epoch, the positions before a cursor
-need no more work. Behind the cursor some samples are not in memory yet, so a search visits a limited number of
-positions.
+need no more work. Behind the cursor some samples are not in memory yet, so a search visits few positions.
 
 Decoded samples whose next draw is the latest are evicted, first those that no rank of this node will draw in an epoch
 under way. Draws of a run that has not drawn for a while do not count. A search for them visits all places. After a
@@ -146,13 +145,9 @@ class DecodeAheadTable(Reprs, shows="_aheads"):
         """By number of the epoch."""
 
     def update(self) -> None:
-        live = {
-            live.epoch.number: (key, live.epoch)
-            for key, live in self._epochs.lives.live()
-            if self._specs.of_run(key[0])
-        }
+        live = [(key, live.epoch) for key, live in self._epochs.lives.live() if self._specs.of_run(key[0])]
         self._aheads = {
-            number: self._aheads.get(number) or (key, DecodeAhead(epoch)) for number, (key, epoch) in live.items()
+            epoch.number: self._aheads.get(epoch.number) or (key, DecodeAhead(epoch)) for key, epoch in live
         }
         for _, ahead in self._aheads.values():
             ahead.update()
@@ -168,8 +163,7 @@ class DecodeAheadTable(Reprs, shows="_aheads"):
             ahead.rewind()
 
     def queues(self, memory: PreparedMemory, kept: Kept, few: int, many: int, now_s: float) -> list[NextToDecode]:
-        """Return samples to decode for each rank, with the epoch and the decode spec whose next sample is drawn
-        soonest.
+        """Return samples to decode for each rank, with the epoch and decode spec whose next sample is drawn soonest.
 
         If only one rank draws, up to `few` samples, else up to `many` per rank.
         """
@@ -187,8 +181,7 @@ class DecodeAheadTable(Reprs, shows="_aheads"):
         return list(best.values())
 
     def leads(self, want: int, places: NDArray[Any], runs: set[RunNumber]) -> NDArray[np.float64]:
-        """Return the number of draws before that of each sample, in active epochs of these runs that have the decode
-        spec.
+        """Return the number of draws before that of each sample, in active epochs of these runs with the decode spec.
 
         Infinity if no rank of this node will draw the sample in these epochs.
         """
@@ -201,8 +194,7 @@ class DecodeAheadTable(Reprs, shows="_aheads"):
     def active_runs(self, now_s: float) -> set[RunNumber]:
         """Return the runs that are not idle or have not begun to draw; all runs if there are none.
 
-        The same rule is used to decode and to evict samples. Otherwise runs would evict each other's samples without
-        end.
+        The same rule is used to decode and to evict samples, or runs would evict each other's samples without end.
         """
         every = {key[0] for key, _ in self._aheads.values()}
         runs = {run for run in every if not self._epochs.pacing.idle(run, now_s)}

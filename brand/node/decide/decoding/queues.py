@@ -148,8 +148,7 @@ class DecodeQueue(Reprs, shows="_allotting _empty_s"):
         self._allotting.forget(want)
 
     def next(self, working: Mapping[Queue, int], budget: int, batch: int, now_s: float) -> list[NextToDecode]:
-        """Return the samples for the next of `budget` decode workers, and an alternative if memory has no space for
-        these: the samples that are drawn soonest.
+        """Return the samples for the next of `budget` decode workers; if these may not fit, also those drawn soonest.
 
         `working`: number of workers on each queue. `batch`: limit on the samples of a batch.
         """
@@ -164,7 +163,6 @@ class DecodeQueue(Reprs, shows="_allotting _empty_s"):
         return [chosen] if chosen is soonest else [chosen, soonest]
 
     def _bytes(self, places: NDArray[Any]) -> NDArray[np.int64]:
-        """Return the approximate bytes of each sample."""
         found: NDArray[np.int64] = self._residents.pages_of[places].astype(np.int64)
         return found * self._residents.pool.allocator.page
 

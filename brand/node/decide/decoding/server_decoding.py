@@ -4,9 +4,8 @@ Samples that a waiting draw lacks come first, then the next ones of each rank (`
 memory for decoded samples reaches. `DecodeQueue` says for which rank a worker decodes. A worker gets the raw pages of a
 batch and returns the decoded sizes; the server allocates pages and copies the samples out of the worker's memory.
 
-A draw waits for a sample that will be decoded. It does not wait if the sample will not be decoded: no worker is left,
-memory is full, the sample cannot be decoded, a worker has crashed on it, or too few runs want it. Its client then
-decodes the sample.
+A draw waits only for samples that will be decoded. Its client decodes a sample itself if no worker is left, memory is
+full, the sample cannot be decoded, a worker has crashed on it, or too few runs want it.
 """
 
 from __future__ import annotations
@@ -246,8 +245,7 @@ class ServerDecoding(Reprs, shows="memory workers _batches specs"):
         return None
 
     def _alike(self, want: int, places: NDArray[Any]) -> NDArray[Any]:
-        """Return the first of these samples, and others to decode with it. A sample over which a worker has ended is
-        decoded alone.
+        """Return the first of these samples, and others to decode with it. A sample that ended a worker is alone.
 
         None if the first one is too large for a packet, and is never decoded.
         """

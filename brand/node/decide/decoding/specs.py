@@ -24,8 +24,7 @@ MOST: Final = 16
 class DecodeSpecTable(Reprs, shows="_numbers _of"):
     """Decode specs by number, and the clients that have them.
 
-    `forgets` forgets a decode spec if that is possible, and returns whether it did. The server decodes for specs that
-    at least `least` runs have.
+    `forgets` forgets a decode spec if possible, and returns whether it did. The server decodes if `least` runs have it.
     """
 
     def __init__(self, forgets: Callable[[int], bool], least: int = 1) -> None:
@@ -41,7 +40,6 @@ class DecodeSpecTable(Reprs, shows="_numbers _of"):
 
     @property
     def any(self) -> bool:
-        """Whether the server decodes for any spec."""
         return any(self._prepared.values())
 
     def register(self, client: ClientNumber, run: RunNumber, wants: tuple[DecodeSpec, ...]) -> tuple[int, ...] | None:

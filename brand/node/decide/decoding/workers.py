@@ -7,8 +7,7 @@
     DONE       the server copies its results
     DEAD       it ended `MOST_ENDS` times within `WITHIN_S`, or did not start, and is not started again
 
-A decode worker is a process of the server. A file may crash or block a decoder, so a worker may end at any time, and
-the server ends a worker that is late.
+A decode worker is a process. A file may crash or block it, so it may end at any time, and the server ends a late one.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """When is a draw answered, and with which samples?
 
 A draw waits as long as a read or another node will deliver its samples, or a decode worker will decode them. If that
-takes too long, the server answers it with the samples in memory, and the client reads the missing samples directly from
-storage.
+takes too long, the server answers it with the samples in memory, and the client reads the missing samples directly.
 """
 
 from __future__ import annotations

@@ -183,7 +183,6 @@ class Fetches:
                 question.reset()
 
     def on_client_gone(self, client: ClientNumber) -> None:
-        """End the fetch of a client that has disconnected."""
         for fetch in [fetch for fetch in self._fetches if fetch.client == client]:
             self._end(fetch)
 
@@ -205,7 +204,6 @@ class Fetches:
 
     @property
     def idle(self) -> bool:
-        """Whether no client waits."""
         return not self._fetches
 
     def _end(self, fetch: _Fetch) -> None:
@@ -224,7 +222,6 @@ class Divisions(Reprs, shows="_asked"):
 
     @property
     def idle(self) -> bool:
-        """Whether no client waits."""
         return not self._asked
 
     def ask(self, client: ClientNumber, key: Key, rank: int, now_s: float) -> None:

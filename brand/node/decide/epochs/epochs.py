@@ -200,12 +200,9 @@ class Epochs(Reprs, shows="lives"):
             if self.features.take_plan(key, joins, live=live is not None) and live is not None and read_of is not None:
                 live.epoch.replace_plan(plan, read_of)
             return
-        if (
-            entry is None
-            or not entry.planned
-            or isinstance(entry.stage, PlanReady)
-            or joins != self.features.joined(key)
-        ):
+        if entry is None or not entry.planned or isinstance(entry.stage, PlanReady):
+            return
+        if joins != self.features.joined(key):
             return
         begin = entry.wanted_begin
         if begin is None:  # read ahead, for the ranks that draw now
@@ -251,8 +248,7 @@ class Epochs(Reprs, shows="lives"):
     def build_more(self) -> None:
         """Do one step of each epoch that is being built.
 
-        For an epoch of 13 million samples, the work takes about a second, and the loop continues with other epochs
-        meanwhile. A small epoch takes one step.
+        An epoch of 13 million samples takes about a second, while the loop continues; a small epoch takes one step.
         """
         for _, entry in self.lives.items():
             if entry.is_building:

@@ -95,7 +95,6 @@ class Pacing(Reprs, shows="_pulses"):
             del self._pulses[run]
 
     def begun(self) -> list[RunNumber]:
-        """Return the runs with an epoch under way."""
         return sorted({key[0] for key, live in self._lives.live() if live.begun})
 
     def now(self, run: RunNumber) -> Key | None:

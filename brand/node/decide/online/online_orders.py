@@ -264,12 +264,8 @@ class OnlineOrders(Feature, Reprs, shows="orders _rounds"):
         mine = self._runs[key[0]].order
         if not mine.grows:
             raise UsageError(NOT_ONLINE)
-        if (
-            first + len(places) > mine.draws
-            or sure > mine.draws
-            or (places < 0).any()
-            or (places >= mine.samples).any()
-        ):
+        reach = max(first + len(places), sure)
+        if reach > mine.draws or (places < 0).any() or (places >= mine.samples).any():
             raise UsageError(
                 f"samples or positions beyond the {mine.draws:,} positions of an epoch of {mine.samples:,} samples"
             )

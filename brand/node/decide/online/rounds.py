@@ -2,8 +2,7 @@
 
 A job takes part in a piece of rounds while it has fewer positions decided ahead than its upper level, and a piece is
 drawn as soon as one job is below its lower level. So jobs that draw about equally fast draw together, although each
-of them asks at its own times. This module has no epochs, clocks or clients. `Rounds` owns one tree for all jobs that
-draw together.
+of them asks at its own times. `Rounds` owns one tree for all jobs that draw together, and no epoch, clock or client.
 """
 
 from __future__ import annotations
@@ -70,8 +69,7 @@ class Rounds:
     def enter(self, key: Key, seed: int, common: Hashable, growing: Growing) -> None:
         """Add a job that begins or continues an epoch. It needs the samples without a position in its order.
 
-        From now on only `step` decides in `growing`. A job that enters alone draws words that its epoch fixes, so with
-        the same seed it draws the same samples.
+        From now on only `step` decides in `growing`. A job that enters alone draws words that seed and epoch fix.
         """
         names = ((seed, common, number) for number in range(len(self._groups) + 1))
         name = next(n for n in names if n not in self._groups or len(self._groups[n].jobs) < MOST_JOBS)

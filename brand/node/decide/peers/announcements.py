@@ -68,11 +68,9 @@ class Disagreements(Feature, Reprs, shows="_wrong"):
                 self._wrong[number] = reason
 
     def refusals(self, now_s: float) -> Iterator[Refuse]:
-        """Yield the clients to refuse, with the reasons. The server refuses them at once, and again until they
-        disconnect.
+        """Yield the clients to refuse, with the reasons. The server refuses them until they disconnect.
 
-        A process registers on each of its connections. A connection that opens shortly after the refusal is refused,
-        too.
+        A process registers on each of its connections. Those that open shortly after the refusal are refused, too.
         """
         self._lately = {named: (why, until_s) for named, (why, until_s) in self._lately.items() if until_s > now_s}
         self._wrong = {run: reason for run, reason in self._wrong.items() if run is None or run in self._runs}
@@ -222,10 +220,8 @@ class Announcements(Reprs, shows="_drawings _numbers disagreements"):
         drawing, epochs = told.drawing, self._epochs
         wrong = disagreement(self._node, self._drawings.values(), node, drawing)
         if wrong is not None:
-            same = (drawing.name, drawing.turn)
-            self.disagreements.refuse_runs(
-                {key[0] for key, d in self._drawings.items() if (d.name, d.turn) == same}, wrong
-            )
+            runs = {key[0] for key, d in self._drawings.items() if (d.name, d.turn) == (drawing.name, drawing.turn)}
+            self.disagreements.refuse_runs(runs, wrong)
             return Refused(EpochReleased(drawing.name, drawing.order, None), wrong)
         run = epochs.runs.register(as_client(node), drawing.order, drawing.name, None, drawing.turn)
         key = run, drawing.epoch

@@ -167,9 +167,7 @@ class Peering(Feature, Reprs, shows="peers announcements answering"):
                 yield from self._replies(peer, unsent.get(peer.node, 0), stuck=stuck)
         self._fetches.give_up(now_s, self.peers.is_reachable)
 
-    def _news(
-        self, now_s: float
-    ) -> Iterator[tuple[NodeNumber, EpochAnnounced | EpochReleased | JoinVote | LeadingOffset]]:
+    def _news(self, now_s: float) -> Iterator[tuple[NodeNumber, Question]]:
         yield from self.announcements.news()
         if self._talk is not None:
             yield from self._talk.news(now_s)

@@ -84,8 +84,7 @@ class Peer(Reprs, shows="node reach asks _sent _allowed _received _told _outstan
         self._outstanding = max(0, self._outstanding - pages)
 
     def grant(self, window: int, held: int, *, now: bool) -> int | None:
-        """Return the pages that the peer may send in all since the stream was opened. The caller reports them to the
-        peer.
+        """Return the pages that the peer may send in all since the stream was opened, which the caller reports to it.
 
         None if they are hardly more than the peer knows, unless the peer has to be told `now`.
         """

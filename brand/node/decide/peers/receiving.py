@@ -2,8 +2,7 @@
 
 Owners send the samples that ranks of this node will draw, up to the capacity that this node reports. A part of memory
 is reserved for these samples (`Reads`). If a draw waits longer than `HURRY_S`, this node asks the owner. If the owner
-sends nothing for `SILENCE_S`, this node stops waiting, and the client reads the sample from storage or fetches it by
-index.
+sends nothing for `SILENCE_S`, this node stops waiting, and the client reads the sample or fetches it by index.
 """
 
 from __future__ import annotations
@@ -56,7 +55,6 @@ class Receiving(Feature, Reprs, shows="room _requests"):
         self._index, self._residents, self._epochs = node.index, node.residents, node.epochs
         self._members, self._counters, self._peers = node.members, node.counters, peers
         self.room = node.room
-        """Pages of the memory that other nodes may fill."""
         self._requests: deque[PeerRequest] = deque()
 
     @property

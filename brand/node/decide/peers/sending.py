@@ -70,8 +70,7 @@ class Outgoing:
         """Queue the positions of a draw whose samples the node lacks, ahead of all other positions.
 
         If the node has to request samples, other samples are sent along with each request that the plan foresees. An
-        unforeseen request is answered alone. A position is left out if it was requested or sent before, or if the node
-        does not draw it.
+        unforeseen request is answered alone. Positions that were requested or sent before, or not drawn, are left out.
         """
         if self._requests is None:
             urgent, rest = self._first[: self.urgent], self._first[self.urgent :]
@@ -220,8 +219,7 @@ class Sending(Feature, Reprs, shows="waited_for"):
     def _by_lead(self, node: NodeNumber, queues: list[tuple[Key, Epoch]]) -> list[tuple[Key, Epoch]]:
         """Return these epochs, first those of the run whose next samples the node's ranks draw soonest.
 
-        Runs that share are sent the same samples at the same time. Otherwise one of them would fill the capacity of
-        both.
+        Runs that share are sent the same samples at the same time, or one of them would fill the capacity of both.
         """
         leads: dict[RunNumber, int] = {}
         for key, epoch in queues:

@@ -48,7 +48,6 @@ class StoredChunks:
 
     index: Rows
     chunk_size: int
-    """Samples of a chunk."""
     storage: StorageFacts = NOTHING_KNOWN
 
 
@@ -110,8 +109,7 @@ def span_of(plan: EpochPlan, number: int, absent: NDArray[np.intp]) -> tuple[int
 def operations_of(stripes: Sequence[Stripe], chunk_size: int, gap_bytes: int | None) -> Operations:
     """Return the operations that load the absent samples of stripes.
 
-    `gap_bytes`: larger gaps between samples to load are not read (`cut_at_gaps`). None: a stripe is one operation,
-    whatever it loads.
+    `gap_bytes`: larger gaps between samples to load are not read (`cut_at_gaps`). None: a stripe is one operation.
     """
     rows = np.concatenate([stripe.rows for stripe in stripes])
     lengths = np.array([len(stripe.rows) for stripe in stripes])

@@ -55,7 +55,6 @@ class Waits:
     """The epochs that wait for a read that has not ended."""
 
     epoch: Epoch
-    """The epoch that the read is for."""
     others: Sequence[Wait]
     """Other epochs that wait for samples of the read."""
 
@@ -144,8 +143,7 @@ class Reads(Reprs, shows="under_way no_room"):
     ) -> None:
         """Take the samples of a read that has ended. `failed` pieces of the cache folder are read from the storage.
 
-        Clients read the samples of pieces that failed in the storage, or were `left` in the page cache, directly. The
-        page cache holds all of `chunks`.
+        Clients read pieces that failed in the storage or were `left` in the page cache, which holds all of `chunks`.
         """
         waits = self.waits.pop(read.number)
         self.under_way -= read.count
@@ -295,11 +293,9 @@ class Reads(Reprs, shows="under_way no_room"):
 
     @property
     def _free_pages(self) -> int:
-        """The pages that reads may take now."""
         return max(0, self._residents.pool.allocator.free - reserved(self._residents, self._remote_pages))
 
     def _hold_present(self, epoch: Epoch, places: NDArray[np.intp]) -> None:
-        """Hold samples of an epoch that are in memory already."""
         if len(places):
             self._residents.refer(places)
             epoch.states.mark_present(places)

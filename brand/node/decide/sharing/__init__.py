@@ -1,5 +1,4 @@
-"""Feature: jobs that share reads. The package decides at which point of the shared order a job joins, and which draws
-wait.
+"""Feature: jobs that share reads. It decides at which point of the shared order a job joins, and which draws wait.
 
 job_sharing    jobs that wait for slower jobs, or hold samples that another job has read
 joins          at which point jobs join each other, and the fastest job, which leads

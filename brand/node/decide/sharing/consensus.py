@@ -2,8 +2,7 @@
 
 The *leader*, node 0, decides with which joins an epoch is planned. If the leader does not answer in time, the node
 of the run's rank 0 decides that the run joins nobody. Every node sends all other nodes the joins with which it would
-draw an epoch (its `Vote`). No draw is answered before the joins are *committed*: before all nodes with ranks of the run
-vote the same.
+draw an epoch (its `Vote`). A draw waits until the joins are *committed*: all nodes with ranks of the run vote the same.
 
 Until then a node that receives better joins adopts them, and never adopts worse ones. Committed joins are the best
 ones, so all nodes adopt them. An epoch is never committed with two different joins, no matter which node decides,
@@ -169,15 +168,11 @@ class JoinConsensus(Feature, Reprs, shows="_committed _theirs"):
         self._unseen = {key for key in self._unseen if self._lives.get(key) is None}
         self._since_s = {key: since_s for key, since_s in self._since_s.items() if self._lives.get(key) is not None}
 
-    # -- helpers -----------------------------------------------------------------------------------------------------
-
     def _silent(self, key: Key) -> list[NodeNumber]:
         """Return the nodes that may have ranks of the run and have not voted as this node on an epoch."""
         mine, nothing = self.vote(key), Vote()
         said = {node: self._theirs.get((node, key), nothing) for node in self._with_ranks(self._runs[key[0]])}
-        return [
-            node for node, theirs in said.items() if (theirs.from_leader, theirs.rows) != (mine.from_leader, mine.rows)
-        ]
+        return [node for node, vote in said.items() if (vote.from_leader, vote.rows) != (mine.from_leader, mine.rows)]
 
     def _with_ranks(self, run: Run) -> list[NodeNumber]:
         """Return the other nodes that may have ranks of a run: all of them, unless the node of each rank is known."""

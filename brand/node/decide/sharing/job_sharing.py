@@ -92,11 +92,9 @@ class EarlyHolds(Reprs, shows="_epochs"):
         return self._residents.released >= self._look_at
 
     def give_back(self, pages: int, now_s: float, beyond: float = -math.inf) -> bool:
-        """Free at least `pages` of samples that are drawn last, and later than in `beyond` draws.
+        """Free at least `pages` of samples that are drawn last, later than in `beyond` draws. Return whether any were.
 
         Samples without a position yet are freed first, starting with those that the fewest jobs hold.
-
-        Returns whether any were freed.
         """
         self._look_at = self._residents.released + self._residents.pool.allocator.count // LOOK_SHARE
         found = []

@@ -141,8 +141,7 @@ class JobJoins(Feature, Reprs, shows="_joins pacemakers"):
         return bool(joins) and self._wanted.get(key) == tuple(joins)
 
     def learn(self, key: Key, said: Joins, *, closed: bool = True) -> None:
-        """Take the joins that a client knows of an epoch, from another server or from a loader state. Raises
-        `UsageError`.
+        """Take the joins that a client knows of an epoch, from another server or a loader state. Raises `UsageError`.
 
         If `closed`, the known joins stay; else the client's joins replace them.
         """

@@ -147,8 +147,7 @@ class Conduct(Reprs, shows="_trainings _fault"):
     def on_begin(self, drawer: Drawer | None, processes: int, *, again: bool) -> None:
         """Note that a training process begins an epoch, and that `processes` processes draw for one rank.
 
-        If `processes` is `UNTOLD`, the epoch is not judged. `again`: whether the epoch is the client's first one, or no
-        later than its last one.
+        If `processes` is `UNTOLD`, the epoch is not judged. `again`: it is the client's first epoch, or no later one.
         """
         self._processes = processes
         if drawer is not None:

@@ -24,8 +24,7 @@ Placement = Literal["auto", "even", "next", "frequency"]
 Way = Literal["coming", "next", "frequency"]
 """How the folder follows the draws of this node.
 
-`coming`: the ranks that draw here are not settled yet. Samples that they draw in this epoch have a place as they are
-read, and none is evicted.
+`coming`: the ranks that draw here are not settled. Samples that they draw have a place when read; none is evicted.
 """
 
 

@@ -163,8 +163,7 @@ class Counters:
         """Return the counters as plain values, with three ratios. `mean_bytes` is the mean size of a stored sample.
 
         `hit_ratio`: fraction of the draws that were in memory. `read_utilisation`: fraction of the read samples that
-        were loaded into memory. `read_amplification`: bytes read from storage, direct reads included, over bytes drawn
-        here or sent away.
+        were loaded. `read_amplification`: bytes read from storage, also directly, over bytes drawn here or sent away.
         """
         draws, reads, nodes = self.draws, self.reads, self.nodes
         used = (draws.draws - nodes.received + nodes.sent) * mean_bytes

@@ -28,7 +28,7 @@ from brand.node.decide.state.epoch import Epoch
 from brand.node.decide.state.runs import EpochStart
 from brand.node.wire.draw_messages import NOT_HELD, Held
 from brand.node.wire.drawing import Drawer
-from brand.node.wire.numbers import ClientNumber, NodeNumber, RunNumber
+from brand.node.wire.numbers import ClientNumber, NodeNumber
 from brand.node.wire.numbers import Key as Key
 from brand.orders.base.plan import EpochPlan
 from brand.reprs import Reprs
@@ -46,8 +46,7 @@ class Draw:
     number: int
     """Number of the draw, counted in the order of arrival."""
     client: ClientNumber
-    key: tuple[RunNumber, int]
-    """Number of the run, and the epoch."""
+    key: Key
     positions: NDArray[np.int64]
     since_s: float
     drawer: Drawer | None = None
@@ -175,7 +174,6 @@ class EpochEntry(Reprs, shows="stage draws _takers"):
 
     @property
     def live(self) -> ActiveEpoch | None:
-        """The stage if the epoch is active, otherwise None."""
         return self.stage if isinstance(self.stage, ActiveEpoch) else None
 
     @property
@@ -261,8 +259,6 @@ class EpochEntry(Reprs, shows="stage draws _takers"):
     def _release(self) -> NDArray[Any]:
         return np.arange(0) if self.live is None else self.live.epoch.drop()
 
-    # -- other nodes -------------------------------------------------------------------------------------------------
-
     def take(self, node: NodeNumber, taker: SampleTaker) -> None:
         """Add a node that can take samples."""
         self._takers[node] = taker
@@ -307,7 +303,6 @@ class EpochTable(Reprs, shows="_entries"):
         return list(self._entries.items())
 
     def live(self) -> list[tuple[Key, ActiveEpoch]]:
-        """Return all active epochs, by run and epoch."""
         return [(key, entry.stage) for key, entry in self._entries.items() if isinstance(entry.stage, ActiveEpoch)]
 
     def waited_for(self, samples: int) -> NDArray[np.bool_]:

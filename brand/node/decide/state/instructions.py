@@ -87,8 +87,7 @@ class Read:
     """Have each of `pieces` read into memory, then report `ReadEnded`.
 
     A stripe is one piece, and a few stripes that start together are as many pieces. A bundle is many pieces of one
-    sample each, at any places. Its pieces start and end together, because the loop needs about the same time for a
-    decision on one sample as on many.
+    sample each, at any places, which start and end together: a decision on many samples costs as much as on one.
     """
 
     number: int

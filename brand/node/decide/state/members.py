@@ -45,8 +45,7 @@ class Owners:
     def near(self, places: NDArray[Any], ranks: dict[int, NodeNumber]) -> NDArray[np.int32]:
         """Return the node whose ranks should draw each place: its owner, if ranks draw there.
 
-        If no rank draws at the owner, it is a node of the ranks that is the same for all jobs as far as possible, also
-        for jobs on other nodes.
+        Otherwise it is a node of the ranks that is, as far as possible, the same for all jobs, also on other nodes.
         """
         nearest, nodes = self.of(places), sorted(set(ranks.values()))
         away = ~np.isin(nearest, nodes)
@@ -95,10 +94,7 @@ ALONE: Final = Members()
 
 
 def largest_sent(room: int, nodes: int, page: int) -> int:
-    """Return the pages of the largest sample that other nodes send to this one without a request.
-
-    They may fill `room` of its pages.
-    """
+    """Return the pages of the largest sample that other nodes, which may fill `room` pages, send without a request."""
     return min(room // max(1, nodes - 1), MESSAGE_BYTES // page) // LARGEST_SENT
 
 
@@ -114,7 +110,6 @@ class SampleLimits:
         self._largest_sent = {node: largest_sent}
 
     def learn(self, node: NodeNumber, largest_sent: int) -> None:
-        """Record the pages of the largest sample that can be sent to a node."""
         self._largest_sent[node] = largest_sent
 
     def largest_sent(self, node: NodeNumber) -> int:

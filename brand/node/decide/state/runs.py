@@ -195,15 +195,12 @@ class Runs(UserDict[RunNumber, Run]):
     def _check_agreed(self, order: Order, name: str, turn: int) -> None:
         """Raise `UsageError` if another rank of this node draws another order by the same sampler.
 
-        Ranks divide one order. If each rank had its own order, it would draw only its fraction of that order, and the
-        rest would be lost.
+        Ranks divide one order. If each had its own, it would draw only its fraction of it, and lose the rest.
         """
         for run in self.values():
             if (run.name, run.turn) == (name, turn) and run.order != order and max(run.clients, default=-1) >= 0:
-                differ = "; ".join(
-                    f"{field} is {mine} here and {theirs} there"
-                    for field, (mine, theirs) in order.differences(run.order).items()
-                )
+                fields = order.differences(run.order).items()
+                differ = "; ".join(f"{field} is {mine} here and {theirs} there" for field, (mine, theirs) in fields)
                 same = "give all ranks the same seed=, subset=, order= and memory="
                 raise UsageError(f"two ranks of one job disagree: {differ}; {same}")
 

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from brand.orders.base.dtypes import PackedMask, index_dtype
 from brand.orders.base.plan import EpochPlan
 from brand.orders.base.random import blocks
+from brand.reprs import Reprs
 
 GONE, UNWANTED, HELD, DUE, COMING, EARLY = range(6)
 _NEVER: Final = 255
@@ -75,11 +76,9 @@ class SampleStates:
         return np.greater_equal(state, COMING) | np.equal(state, UNWANTED)
 
     def are(self, state: int, places: Places | slice) -> Mask:
-        """Return a mask of the samples in a state."""
         return np.equal(self._state[places], state)
 
     def all(self, state: int) -> NDArray[np.intp]:
-        """Return all places in a state, ascending."""
         return np.flatnonzero(self._state == state)
 
     # -- transitions -------------------------------------------------------------------------------------------------
@@ -126,7 +125,7 @@ class SampleStates:
         return before, after
 
 
-class ReadQueue:
+class ReadQueue(Reprs, shows="_at _end"):
     """The reads of a plan that have not started for an epoch, in the order of their deadlines.
 
     A plan may have a read for each sample: the queue stores one bit for each read, and numbers of the next reads only.
@@ -143,9 +142,6 @@ class ReadQueue:
         """The read of each place, if the plan's job shares."""
         self._passed: NDArray[np.bool_] | None = None
         """Whether the queue skips the reads of each chunk, shape (chunks,). None if it skips none."""
-
-    def __repr__(self) -> str:
-        return f"ReadQueue({len(self.rest())} of {self._plan.read_count} reads are to be started)"
 
     @property
     def next(self) -> int | None:
