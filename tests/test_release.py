@@ -38,6 +38,7 @@ def metadata(built: tuple[Path, Path]) -> Message:
         return Parser().parsestr(wheel.read(name).decode())
 
 
+@pytest.mark.release
 @pytest.mark.slow
 def test_the_wheel_holds_brand_and_nothing_else(built: tuple[Path, Path]) -> None:
     """`brand` is the only top-level package of the wheel, with every module, py.typed and the licence."""
@@ -49,6 +50,7 @@ def test_the_wheel_holds_brand_and_nothing_else(built: tuple[Path, Path]) -> Non
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
 
 
+@pytest.mark.release
 @pytest.mark.slow
 def test_the_sdist_holds_what_the_wheel_is_made_of(built: tuple[Path, Path]) -> None:
     """The package, its description and its licence: no tests, no data, nothing of the machine."""
@@ -60,6 +62,7 @@ def test_the_sdist_holds_what_the_wheel_is_made_of(built: tuple[Path, Path]) -> 
     assert all(member.isfile() or member.isdir() for member in members)
 
 
+@pytest.mark.release
 @pytest.mark.slow
 def test_the_metadata_says_what_users_look_for(metadata: Message) -> None:
     """The version, the licence, each Python that is tried, and each extra."""

@@ -226,11 +226,23 @@ class Replaced:
     reason: Annotated[str, text(MAX_REASON, cut=True)]
 
 
-_OfRuns = ClientRegisters | ClientBegins | ClientDivides | ClientJoins | ClientOrders | ClientPrepares
-_Others = (
-    Hello | AskOrder | AskPlaces | AskStats | ClientReleases | ClientFetches | PeerAddresses | Replaced | LoopReport
+Request = (
+    Hello
+    | ClientRegisters
+    | AskOrder
+    | ClientBegins
+    | ClientReleases
+    | ClientDivides
+    | ClientFetches
+    | ClientJoins
+    | ClientOrders
+    | ClientPrepares
+    | AskPlaces
+    | PeerAddresses
+    | AskStats
+    | Replaced
+    | LoopReport
 )
-Request = _OfRuns | _Others
 
 _REQUESTS: Final = {kind_of(cls): cls for cls in get_args(Request) if cls is not AskOrder}
 
