@@ -80,7 +80,8 @@ def leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
         }
         kept = [item for item in kept if item not in left_out]
     if len(kept) < len(items):
-        config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
+        left = set(kept)
+        config.hook.pytest_deselected(items=[item for item in items if item not in left])
         items[:] = kept
 
 

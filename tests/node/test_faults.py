@@ -10,7 +10,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
@@ -56,6 +56,7 @@ class Training:
         *,
         workers: int = 2,
         epochs: int = 3,
+        stops: Sequence[int] = (),
         group: int | None = None,
         deaf: bool = False,
         temporary: Path | None = None,
@@ -71,6 +72,7 @@ class Training:
             address,
             workers,
             epochs,
+            "".join(f"{batch}," for batch in stops),
             *(["deaf"] * deaf),
         ]
         self._said = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
@@ -182,15 +184,16 @@ def test_kill_9_at_any_moment(texts: Path, tmp_path: Path, chance: Chance) -> No
 def test_a_server_that_is_killed_is_replaced(texts: Path) -> None:
     """Again and again in the middle of an epoch: each epoch brings each sample once, in the order of its plan."""
     address = random_address()
-    with training(texts, address, epochs=4) as going:
+    with training(texts, address, epochs=4, stops=[11, 58, 105]) as going:
         going.started()
         killed = set()
-        for epoch in range(3):
-            going.at(40 * epoch + 11 + 7 * epoch)
+        for _ in range(3):
+            wait_until(lambda: Path(f"/proc/{going.pid}/stat").read_text().rpartition(") ")[2][0] == "T", "it stops")
             for process in servers_of(texts):
                 killed.add(process)
                 with suppress(ProcessLookupError):
                     os.kill(process, signal.SIGKILL)
+            os.kill(going.pid, signal.SIGCONT)
         lines = going.result()
     assert [line.split()[:3] for line in lines] == [["epoch", str(n), "right"] for n in range(4)]
     assert len(killed) == 3

@@ -1,10 +1,11 @@
 """A training without PyTorch, to be killed: a main process that begins epochs, and forked workers that draw.
 
-    python -m tests.node.training DATA_SET ADDRESS WORKERS EPOCHS
+    python -m tests.node.training DATA_SET ADDRESS WORKERS EPOCHS STOPS
 
+STOPS are numbers of batches, each with a comma behind it: there, the main process stops itself until it gets SIGCONT.
 One line of JSON when the first batch is there, with the processes; then a dot for each batch, and for each epoch a line
-that says whether it brought each sample once, in the order of its plan. Ctrl-C is ignored where there is one more
-argument, and heard otherwise, also where the tests themselves were started in the background, deaf to it.
+that says whether it brought each sample once, in the order of its plan. Ctrl-C is ignored if there is one more
+argument, and heard otherwise, also if the tests themselves were started in the background, deaf to it.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def work(node: Client, order: Order, owner: int, pipe: Connection, others: Seque
         pipe.send((positions, draw_all(node, order, epoch, positions, owner=owner)))
 
 
-def train(path: str, address: str, workers: int, epochs: int) -> None:
+def train(path: str, address: str, workers: int, epochs: int, stops: set[int]) -> None:
     """All of it."""
     data = StoredDataSet(path)
     order, node, fork = order_of(data.path), node_for(data, address, f"run of {os.getpid()}"), get_context("fork")
@@ -68,7 +69,7 @@ def train(path: str, address: str, workers: int, epochs: int) -> None:
         theirs.close()
         pipes.append(mine)
         processes.append(process)
-    told = False
+    told, batch = False, 0
     for epoch in range(epochs):
         node.begin(order, 1, Announcement(epoch))
         found: dict[int, int] = {}
@@ -90,6 +91,9 @@ def train(path: str, address: str, workers: int, epochs: int) -> None:
                     facts = {"server": node.stats()["process"], "workers": [process.pid for process in processes]}
                     say(json.dumps(facts) + "\n")
                 say(".")
+                batch += 1
+                if batch in stops:
+                    os.kill(os.getpid(), signal.SIGSTOP)
         right = [found[p] for p in range(len(data))] == order.plan(epoch).sample_of.tolist()
         say(f"\nepoch {epoch} {'right' if right else 'WRONG'} server {node.stats()['process']}\n")
 
@@ -100,5 +104,5 @@ def say(text: str) -> None:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_IGN if len(sys.argv) > 5 else signal.default_int_handler)
-    train(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
+    signal.signal(signal.SIGINT, signal.SIG_IGN if len(sys.argv) > 6 else signal.default_int_handler)
+    train(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), set(map(int, sys.argv[5].split(",")[:-1])))
