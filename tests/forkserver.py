@@ -107,12 +107,13 @@ def _receive(requests: socket.socket) -> dict[str, Any] | None:
         parts.append(requests.recv(size))
         size -= len(parts[-1])
     request: dict[str, Any] = json.loads(b"".join(parts))
-    request["received"] = [_moved(descriptor) for descriptor in received]
+    above = max(_ABOVE, *request["numbers"], 0) + 1  # else a number could be taken from a descriptor still to be moved
+    request["received"] = [_moved(descriptor, above) for descriptor in received]
     return request
 
 
-def _moved(descriptor: int) -> int:
-    moved = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _ABOVE)
+def _moved(descriptor: int, above: int) -> int:
+    moved = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, above)
     os.close(descriptor)
     return moved
 
