@@ -27,56 +27,32 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import re
-import secrets
 import shlex
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
-from typing import Any, Final, Protocol
+from typing import Any, Final
+
+from bench.control_groups import CannotLimitError, Group, Limits, group_here, read, write
 
 CANNOT: Final = 125
 """Exit code if the limits cannot be set."""
 TIMED_OUT: Final = 124
-CONTROL_GROUPS: Final = Path("/sys/fs/cgroup")
 _EVERY_S: Final = 0.2
 _GRACE_S: Final = 3.0
 """Seconds from SIGTERM to SIGKILL, for processes that are left behind."""
 _UNITS: Final = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
 _JOIN: Final = 'for file in $0; do echo $$ > "$file" || exit 125; done; exec "$@"'
 """A script with which a shell enters the groups (the files in `$0`) and becomes the command."""
-
-
-class CannotLimitError(Exception):
-    """The limits cannot be set on this machine; the message gives the reason."""
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """The limits of the control groups; infinite if there is none."""
-
-    read_bps: float = math.inf
-    """Bytes read per second."""
-    read_iops: float = math.inf
-    """Read operations per second."""
-    memory: float = math.inf
-    """Bytes of memory, page cache included."""
-
-    def to_json(self) -> dict[str, int]:
-        """Return the limits that are set."""
-        every = {"read_bps": self.read_bps, "read_iops": self.read_iops, "memory": self.memory}
-        return {name: int(value) for name, value in every.items() if value < math.inf}
-
-
 PROFILES: Final = {
     "nvme": Limits(),
     "nas": Limits(read_bps=120e6, read_iops=400),
@@ -85,190 +61,12 @@ PROFILES: Final = {
 """A disk without limits; a network drive behind 1 Gbit/s; a hard disk."""
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """Resources that the processes of a control group have used."""
-
-    read_bytes: int
-    read_ops: int
-    max_memory_bytes: int
-    memory_failcnt: int
-    oom_kills: int
-    cpu_s: float
-
-
-class Group(Protocol):
-    """The control groups of one run."""
-
-    version: int
-
-    def make(self) -> None:
-        """Make the groups. Raises `CannotLimitError` if the system refuses."""
-
-    def limit(self, device: str, limits: Limits) -> None:
-        """Set the limits, for reads from `device` (`major:minor`). Raises `CannotLimitError` if the system refuses."""
-
-    def entrances(self) -> list[Path]:
-        """Return the files that take the number of a process which enters the groups."""
-
-    def resident(self) -> tuple[int, int]:
-        """Return the bytes of private and of shared memory that the processes hold now."""
-
-    def usage(self, device: str) -> Usage:
-        """Return the resources that the processes have used since the groups were made."""
-
-    def remove(self) -> None:
-        """Remove the groups, which are empty."""
-
-
 def size(text: str) -> float:
     """Return the bytes of a text such as `700MB`, `2G` or `1.5GiB`. Raises `ArgumentTypeError` if it is not a size."""
     found = re.fullmatch(r"([\d.]+) *([kmg]?i?)b?", text.strip().lower())
     if found is None or found[2] not in _UNITS or found[1].count(".") > 1 or found[1] == ".":
         raise argparse.ArgumentTypeError(f"{text!r} is not a size: write 1000000, 120MB or 1.5GiB")
     return float(found[1]) * _UNITS[found[2]]
-
-
-def own_groups(text: str) -> dict[str, str]:
-    """Return the group of this process by controller, from /proc/self/cgroup; the key of version 2 is empty."""
-    lines = [line.split(":", 2) for line in text.splitlines()]
-    return {name: path for _, names, path in lines for name in names.split(",")}
-
-
-def stat(text: str) -> dict[str, int]:
-    """Return the numbers of a file with a name and a number in each line."""
-    return {name: int(value) for name, value in (line.split() for line in text.splitlines())}
-
-
-def counted_v1(text: str, device: str) -> int:
-    """Return the reads of a device in a `blkio.throttle` file of version 1."""
-    fields = [line.split() for line in text.splitlines()]
-    return sum(int(words[2]) for words in fields if words[:2] == [device, "Read"])
-
-
-def counted_v2(text: str, device: str) -> tuple[int, int]:
-    """Return bytes and operations read from a device, from `io.stat` of version 2."""
-    for words in (line.split() for line in text.splitlines()):
-        if words[0] == device:
-            found = dict(word.split("=") for word in words[1:])
-            return int(found.get("rbytes", 0)), int(found.get("rios", 0))
-    return 0, 0
-
-
-class GroupV1:
-    """Control groups of version 1: one in each hierarchy, below the group that this process is in."""
-
-    version = 1
-
-    def __init__(self, root: Path, own: Mapping[str, str], name: str) -> None:
-        self._parents = {kind: root / kind / own.get(kind, "/").lstrip("/") for kind in ("blkio", "memory", "cpuacct")}
-        self._folders = {kind: parent / name for kind, parent in self._parents.items()}
-
-    def make(self) -> None:
-        """See `Group`."""
-        for folder in self._folders.values():
-            _make(folder)
-
-    def limit(self, device: str, limits: Limits) -> None:
-        """See `Group`."""
-        blkio = self._folders["blkio"]
-        for kind in ("read_bps", "read_iops"):
-            # The kernel does not apply these limits to groups inside, so a lab in a lab computes the smaller one.
-            around = _read(self._parents["blkio"] / f"blkio.throttle.{kind}_device")
-            outer = [float(value) for key, value in (line.split() for line in around.splitlines()) if key == device]
-            least = min([getattr(limits, kind), *outer])
-            if least < math.inf:
-                _write(blkio / f"blkio.throttle.{kind}_device", f"{device} {least:.0f}")
-        if limits.memory < math.inf:
-            _write(self._folders["memory"] / "memory.limit_in_bytes", f"{limits.memory:.0f}")
-
-    def entrances(self) -> list[Path]:
-        """See `Group`."""
-        return [folder / "cgroup.procs" for folder in self._folders.values()]
-
-    def resident(self) -> tuple[int, int]:
-        """See `Group`."""
-        found = stat(_read(self._folders["memory"] / "memory.stat"))
-        return found.get("total_rss", 0), found.get("total_shmem", 0)
-
-    def usage(self, device: str) -> Usage:
-        """See `Group`."""
-        blkio, memory = self._folders["blkio"], self._folders["memory"]
-        moved, ops = (
-            counted_v1(_read(blkio / f"blkio.throttle.{name}_recursive"), device)
-            for name in ("io_service_bytes", "io_serviced")
-        )
-        killed = stat(_read(memory / "memory.oom_control")).get("oom_kill", 0)
-        most, failed = (int(_read(memory / f"memory.{name}") or 0) for name in ("max_usage_in_bytes", "failcnt"))
-        spent_ns = int(_read(self._folders["cpuacct"] / "cpuacct.usage") or 0)
-        return Usage(moved, ops, most, failed, killed, spent_ns / 1e9)
-
-    def remove(self) -> None:
-        """See `Group`."""
-        with suppress(OSError):
-            (self._folders["memory"] / "memory.force_empty").write_text("0")  # otherwise the group's page cache stays
-        for folder in self._folders.values():
-            _remove(folder)
-
-
-class GroupV2:
-    """A control group of version 2, below the root.
-
-    It is below the root because no group that holds processes can have limited groups inside.
-    """
-
-    version = 2
-
-    def __init__(self, root: Path, name: str) -> None:
-        self._root, self._folder = root, root / name
-
-    def make(self) -> None:
-        """See `Group`."""
-        _write(self._root / "cgroup.subtree_control", "+io +memory")
-        _make(self._folder)
-
-    def limit(self, device: str, limits: Limits) -> None:
-        """See `Group`."""
-        each = {"rbps": limits.read_bps, "riops": limits.read_iops}
-        shown = [f"{name}={value:.0f}" for name, value in each.items() if value < math.inf]
-        if shown:
-            _write(self._folder / "io.max", " ".join([device, *shown]))
-        if limits.memory < math.inf:
-            _write(self._folder / "memory.max", f"{limits.memory:.0f}")
-
-    def entrances(self) -> list[Path]:
-        """See `Group`."""
-        return [self._folder / "cgroup.procs"]
-
-    def resident(self) -> tuple[int, int]:
-        """See `Group`."""
-        found = stat(_read(self._folder / "memory.stat"))
-        return found.get("anon", 0), found.get("shmem", 0)
-
-    def usage(self, device: str) -> Usage:
-        """See `Group`."""
-        moved, ops = counted_v2(_read(self._folder / "io.stat"), device)
-        events = stat(_read(self._folder / "memory.events"))
-        spent_us = stat(_read(self._folder / "cpu.stat")).get("usage_usec", 0)
-        most = int(_read(self._folder / "memory.peak") or 0)
-        return Usage(moved, ops, most, events.get("max", 0), events.get("oom_kill", 0), spent_us / 1e6)
-
-    def remove(self) -> None:
-        """See `Group`."""
-        _remove(self._folder)
-
-
-def group_here(root: Path = CONTROL_GROUPS, own: str | None = None) -> Group:
-    """Return the kind of control groups that this machine has, not made yet.
-
-    Raises `CannotLimitError` if it has none.
-    """
-    name = f"brand-lab-{os.getpid()}-{secrets.token_hex(3)}"
-    if (root / "blkio").is_dir() and (root / "memory").is_dir():
-        return GroupV1(root, own_groups(own if own is not None else Path("/proc/self/cgroup").read_text()), name)
-    if {"io", "memory"} <= set(_read(root / "cgroup.controllers").split()):
-        return GroupV2(root, name)
-    raise CannotLimitError(f"{root} has no control groups for reads and memory (blkio or io, and memory)")
 
 
 def disk_of(path: Path) -> str:
@@ -298,12 +96,12 @@ def setting(file: Path, value: int | None) -> Iterator[None]:
     if value is None:
         yield
         return
-    before = _read(file).strip()
-    _write(file, str(value))
+    before = read(file).strip()
+    write(file, str(value))
     try:
         yield
     finally:
-        _write(file, before)
+        write(file, before)
 
 
 def run(command: Sequence[str], group: Group, device: str, timeout_s: float | None) -> dict[str, Any]:
@@ -389,7 +187,7 @@ def _end_all(group: Group) -> int:
     """Kill the processes that are still in the groups. Return how many there were."""
 
     def inside() -> set[int]:
-        return {int(word) for file in group.entrances() for word in _read(file).split()}
+        return {int(word) for file in group.entrances() for word in read(file).split()}
 
     left = len(inside())
     for number in (signal.SIGTERM, signal.SIGKILL):
@@ -400,43 +198,6 @@ def _end_all(group: Group) -> int:
         while inside() and time.monotonic() < until:
             time.sleep(0.05)
     return left
-
-
-def _make(folder: Path) -> None:
-    try:
-        folder.mkdir()
-    except OSError as error:
-        raise CannotLimitError(
-            f"{folder} cannot be made: {error.strerror}. Run as root on a system with writable control groups"
-        ) from error
-
-
-def _remove(folder: Path) -> None:
-    for _ in range(100):  # the kernel frees a group some time after its last process has ended
-        try:
-            folder.rmdir()
-        except FileNotFoundError:
-            return
-        except OSError:
-            time.sleep(0.05)
-        else:
-            return
-    sys.stderr.write(f"lab: {folder} could not be removed\n")
-
-
-def _read(file: Path) -> str:
-    """Return the text of a file; nothing if there is no such file."""
-    try:
-        return file.read_text()
-    except OSError:
-        return ""
-
-
-def _write(file: Path, text: str) -> None:
-    try:
-        file.write_text(text)
-    except OSError as error:
-        raise CannotLimitError(f"{text!r} cannot be written to {file}: {error.strerror}") from error
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -481,7 +242,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             stack.enter_context(setting(file, getattr(options, name)))
         if options.cold:
             os.sync()
-            _write(Path("/proc/sys/vm/drop_caches"), "3")
+            write(Path("/proc/sys/vm/drop_caches"), "3")
         if options.preload:
             subprocess.run(
                 shlex.split(options.preload), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from bench import lab
-from bench.lab import CannotLimitError, GroupV1, GroupV2, Limits
+from bench import control_groups, lab
+from bench.control_groups import CannotLimitError, GroupV1, GroupV2, Limits
 
 PROC_V1 = "8:pids:/\n7:blkio:/jobs\n4:memory:/a/b\n2:cpu,cpuacct:/\n0::/\n"
 DEVICE = "254:0"
@@ -53,7 +53,7 @@ def test_a_command_is_needed(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_groups_of_this_process_are_found_by_controller() -> None:
     """A line of /proc/self/cgroup may name several controllers."""
-    assert lab.own_groups(PROC_V1) == {
+    assert control_groups.own_groups(PROC_V1) == {
         "pids": "/",
         "blkio": "/jobs",
         "memory": "/a/b",
@@ -65,10 +65,11 @@ def test_groups_of_this_process_are_found_by_controller() -> None:
 
 def test_reads_of_one_device_are_counted() -> None:
     """Other devices, writes and totals do not count."""
-    assert lab.counted_v1("254:0 Read 100\n254:0 Write 7\n8:0 Read 5\n254:0 Read 1\nTotal 113\n", DEVICE) == 101
+    text = "254:0 Read 100\n254:0 Write 7\n8:0 Read 5\n254:0 Read 1\nTotal 113\n"
+    assert control_groups.counted_v1(text, DEVICE) == 101
     text = "8:0 rbytes=5 wbytes=0 rios=1 wios=0\n254:0 rbytes=4096 wbytes=9 rios=2 wios=3 dbytes=0 dios=0\n"
-    assert lab.counted_v2(text, DEVICE) == (4096, 2)
-    assert lab.counted_v2("", DEVICE) == (0, 0)
+    assert control_groups.counted_v2(text, DEVICE) == (4096, 2)
+    assert control_groups.counted_v2("", DEVICE) == (0, 0)
 
 
 def machine_v1(root: Path) -> Path:
@@ -80,7 +81,7 @@ def machine_v1(root: Path) -> Path:
 
 def test_version_1_limits_the_groups_below_those_of_the_process(tmp_path: Path) -> None:
     """Reads are limited in `blkio`, memory in `memory`."""
-    group = GroupV1(machine_v1(tmp_path), lab.own_groups(PROC_V1), "run")
+    group = GroupV1(machine_v1(tmp_path), control_groups.own_groups(PROC_V1), "run")
     group.make()
     group.limit(DEVICE, Limits(120e6, 400, 2e9))
     assert (tmp_path / "blkio/jobs/run/blkio.throttle.read_bps_device").read_text() == "254:0 120000000"
@@ -93,7 +94,7 @@ def test_version_1_takes_over_smaller_limits_from_around_it(tmp_path: Path) -> N
     """Limits of the group that the lab runs in hold in it, too: the kernel does not see to that."""
     around = machine_v1(tmp_path) / "blkio/jobs/blkio.throttle.read_bps_device"
     around.write_text("8:0 10\n254:0 1000\n")
-    group = GroupV1(tmp_path, lab.own_groups(PROC_V1), "run")
+    group = GroupV1(tmp_path, control_groups.own_groups(PROC_V1), "run")
     group.make()
     group.limit(DEVICE, Limits(read_bps=120e6))
     assert (tmp_path / "blkio/jobs/run/blkio.throttle.read_bps_device").read_text() == "254:0 1000"
@@ -102,7 +103,7 @@ def test_version_1_takes_over_smaller_limits_from_around_it(tmp_path: Path) -> N
 
 def test_version_1_tells_what_was_used(tmp_path: Path) -> None:
     """The files of the kernel become one `Usage`; a file that is missing counts nothing."""
-    group = GroupV1(machine_v1(tmp_path), lab.own_groups(PROC_V1), "run")
+    group = GroupV1(machine_v1(tmp_path), control_groups.own_groups(PROC_V1), "run")
     group.make()
     blkio, memory, cpu = (tmp_path / folder / "run" for folder in ("blkio/jobs", "memory/a/b", "cpuacct"))
     (blkio / "blkio.throttle.io_service_bytes_recursive").write_text("254:0 Read 4096\n254:0 Total 4096\n")
@@ -111,7 +112,7 @@ def test_version_1_tells_what_was_used(tmp_path: Path) -> None:
     (memory / "memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 1\n")
     (memory / "memory.stat").write_text("rss 1\ntotal_rss 300\ntotal_shmem 20\n")
     (cpu / "cpuacct.usage").write_text("1500000000\n")
-    assert group.usage(DEVICE) == lab.Usage(4096, 2, 5000, 0, 1, 1.5)
+    assert group.usage(DEVICE) == control_groups.Usage(4096, 2, 5000, 0, 1, 1.5)
     assert group.resident() == (300, 20)
 
 
@@ -128,7 +129,7 @@ def test_version_2_limits_one_group(tmp_path: Path) -> None:
     (tmp_path / "run/memory.events").write_text("low 0\nhigh 0\nmax 3\noom 1\noom_kill 1\n")
     (tmp_path / "run/memory.peak").write_text("5000\n")
     (tmp_path / "run/cpu.stat").write_text("usage_usec 1500000\nuser_usec 1\n")
-    assert group.usage(DEVICE) == lab.Usage(4096, 2, 5000, 3, 1, 1.5)
+    assert group.usage(DEVICE) == control_groups.Usage(4096, 2, 5000, 3, 1, 1.5)
 
 
 def test_the_version_of_the_machine_is_found(tmp_path: Path) -> None:
@@ -137,10 +138,10 @@ def test_the_version_of_the_machine_is_found(tmp_path: Path) -> None:
     for folder in (two, none):
         folder.mkdir()
     (two / "cgroup.controllers").write_text("cpu io memory pids\n")
-    assert lab.group_here(machine_v1(one), PROC_V1).version == 1
-    assert lab.group_here(two, "0::/\n").version == 2
+    assert control_groups.group_here(machine_v1(one), PROC_V1).version == 1
+    assert control_groups.group_here(two, "0::/\n").version == 2
     with pytest.raises(CannotLimitError, match="no control groups for reads and memory"):
-        lab.group_here(none, "0::/\n")
+        control_groups.group_here(none, "0::/\n")
 
 
 def test_a_setting_is_put_back(tmp_path: Path) -> None:
@@ -167,7 +168,7 @@ def test_nothing_is_run_without_limits(
     root = machine_v1(tmp_path / "cgroup")
     shutil.rmtree(root / "memory/a")
     monkeypatch.setattr(lab, "disk_of", lambda path: DEVICE)
-    monkeypatch.setattr(lab, "group_here", lambda: GroupV1(root, lab.own_groups(PROC_V1), "run"))
+    monkeypatch.setattr(lab, "group_here", lambda: GroupV1(root, control_groups.own_groups(PROC_V1), "run"))
     assert lab.main(["--", "touch", str(tmp_path / "was run")]) == lab.CANNOT
     assert "The command was not run" in capsys.readouterr().err
     assert not (tmp_path / "was run").exists()
@@ -192,7 +193,7 @@ def test_a_command_runs_in_groups_that_are_gone_afterwards(tmp_path: Path) -> No
     assert done.returncode == seen["exit_code"] == 7
     assert seen["leftover_processes"] == 1
     (name,) = {part for part in done.stdout.replace("\n", "/").split("/") if part.startswith("brand-lab-")}
-    assert not [folder for folder, _, _ in os.walk(lab.CONTROL_GROUPS) if Path(folder).name == name]
+    assert not [folder for folder, _, _ in os.walk(control_groups.CONTROL_GROUPS) if Path(folder).name == name]
 
 
 @pytest.mark.slow

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 LINE_EVERY_S: Final = 10.0
 BAR_EVERY_S: Final = 0.1
 _ENDINGS: Final = (".png", ".svg", ".pdf")
-"""Of the name of a figure."""
+"""Endings of the files of figures."""
 
 
 Meter = Callable[[str, int, int | None, int, int | None], None]

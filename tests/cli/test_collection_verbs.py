@@ -163,7 +163,7 @@ def test_samples_are_redacted(made: Path, tmp_path: Path) -> None:
     told = brand("redact", made, "--key", "b/", "--report", tmp_path / "r.json")
     assert told.code == 0
     assert "9 samples destroyed, with" in told.out
-    assert "What remains with you:" in told.out
+    assert "Brand cannot destroy these:" in told.out
     assert StoredDataSet(made).present().tolist() == list(range(12))
     again = brand("redact", made, "--index", 3, "--report", tmp_path / "s.json", "--json")
     assert again.json == json.loads((tmp_path / "s.json").read_text())

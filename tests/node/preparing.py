@@ -15,13 +15,14 @@ from numpy.typing import NDArray
 from brand.formats.constants import ROW
 from brand.formats.preparation import DecodeImage
 from brand.node.decide.core import DecodingStart
-from brand.node.decide.state.instructions import DrawAnswer, EndPreparer, Fill, Instruction, Prepare, StartPreparer
+from brand.node.decide.state.instructions import EndPreparer, Fill, Instruction, Prepare, StartPreparer
 from brand.node.decide.stimuli import ClientPrepares, PreparedFilled, PreparerEnded, PreparerReady, PreparerSized
 from brand.node.memory.allocator import Allocator
 from brand.node.memory.decoded import MADE, MAKING
 from brand.node.memory.pages import ROW_BYTES
 from brand.node.wire.client_messages import Numbers
 from brand.node.wire.decoding import CANNOT, HEADER, PAGE, UNTRIED, DecodeSpec, pack_values, unpack_chains
+from brand.node.wire.draw_messages import Lease
 from brand.node.wire.messages import PREPARED
 from brand.node.wire.numbers import ClientNumber, RunNumber
 from tests.node.world import World
@@ -96,7 +97,7 @@ class PreparingWorld(World):
 
     def leave(self, client: int) -> None:
         """A client is gone."""
-        for lease in [number for number, held in self.held.items() if held.answer.client == client]:
+        for lease in [number for number, held in self.held.items() if held.client == client]:
             self._compare(lease)
         super().leave(client)
         self.wanted = {where: numbers for where, numbers in self.wanted.items() if where[0] != client}
@@ -112,11 +113,11 @@ class PreparingWorld(World):
             found = self.memory[copied.pages].tobytes()
             assert found == copied.content, "a prepared sample changed while a client was copying it"
 
-    def _take(self, answer: DrawAnswer) -> None:
-        run = self.asked[answer.client].key[0]
-        super()._take(answer)
+    def _take(self, client: ClientNumber, answer: Lease) -> None:
+        run = self.asked[client].key[0]
+        super()._take(client, answer)
         ready = answer.places[answer.state & PREPARED > 0].tolist()
-        wants = self.wanted.get((answer.client, run), ())
+        wants = self.wanted.get((client, run), ())
         assert len(answer.prepared) == len(ready) * len(wants)
         counts = answer.prepared.counts.astype(np.int64).reshape(-1, max(1, len(ready)))
         memory, first = self.memory[answer.prepared.pages].reshape(-1), 0
@@ -126,7 +127,7 @@ class PreparingWorld(World):
                 assert found is not None
                 assert np.array_equal(found, values(self.named[number], place)), f"{place} is not what it should be"
             first += int(mine.sum()) * PAGE
-        self.copied[answer.lease] = Copied(tuple(ready), wants, answer.prepared.pages, memory.tobytes())
+        self.copied[answer.number] = Copied(tuple(ready), wants, answer.prepared.pages, memory.tobytes())
 
     # -- preparers ---------------------------------------------------------------------------------------------------
 

@@ -37,6 +37,7 @@ from brand.node.memory.pages import NoMemory, PagePool
 from brand.node.memory.residents import Residents
 from brand.node.setup.measure import lay_out
 from brand.node.wire.client_messages import Number
+from brand.node.wire.draw_messages import Lease
 from brand.node.wire.drawing import Announcement
 from brand.node.wire.numbers import ClientNumber, RunNumber
 from brand.orders.base.plan import read_of_sample
@@ -93,7 +94,7 @@ class Player:
         self.order = Order("0" * 32, self.samples, 64, 1, self.policy)
         self.now_s = 0.0
         self.jobs: deque[Instruction] = deque()
-        self.answers: deque[DrawAnswer] = deque()
+        self.answers: deque[Lease] = deque()
         self.choices: list[ChooseCached] = []
         self.most = 0
         """The most bytes that the folder has held."""
@@ -117,7 +118,7 @@ class Player:
         answer = self.answers.popleft()
         assert answer.places.tolist() == self.order.plan(epoch).sample_of[positions].tolist()
         assert answer.state.all()
-        self.tell(ClientReleases(client, answer.lease, checked=True))
+        self.tell(ClientReleases(client, answer.number, checked=True))
         self.rest()
 
     def play(self, rank: int, epochs: Sequence[int], batch: int = 4) -> list[tuple[int, int]]:
@@ -159,7 +160,7 @@ class Player:
     def _take(self, instructions: list[Instruction]) -> None:
         for instruction in instructions:
             if isinstance(instruction, DrawAnswer):
-                self.answers.append(instruction)
+                self.answers.append(instruction.lease)
             else:
                 self.jobs.append(instruction)
 

@@ -189,8 +189,8 @@ def test_a_sample_that_a_client_finds_wrong_is_read_from_the_storage_and_written
         found.step()
         found._finish_one()
     ((lease, held),) = found.held.items()
-    bad = int(held.answer.places[3])
-    other = next(place for place in range(len(SIZES)) if place not in held.answer.places)
+    bad = int(held.lease.places[3])
+    other = next(place for place in range(len(SIZES)) if place not in held.lease.places)
     del found.held[lease]
     wrong = np.array([bad, other, -1, 1 << 60])
     found.tell(ClientReleases(ClientNumber(1), lease, checked=False, wrong=wrong))

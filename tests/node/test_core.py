@@ -34,7 +34,7 @@ def draw(world: World, client: int, run: int, epoch: int, positions: Iterable[in
                 world.finish_job()
             elif world.reads:
                 world.finish_read()
-        for lease in [number for number, held in world.held.items() if held.answer.client == client]:
+        for lease in [number for number, held in world.held.items() if held.client == client]:
             world.release(lease)
     given = [state for answer in world.answered[first:] for state in answer.state.tolist()]
     return float(sum(state > 0 for state in given) / len(given))

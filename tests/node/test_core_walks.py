@@ -113,7 +113,7 @@ class Walk:
         if not positions:
             self.begin(rank, rank.epoch + 1)
         elif free:
-            leases = Counter[int](held.answer.client for held in world.held.values())
+            leases = Counter[int](held.client for held in world.held.values())
             client = self.rng.choice(free)
             assert leases[client] < MAX_LEASES
             if self.rng.random() < 0.3 or not world.look(client, rank.number, rank.epoch, positions):
@@ -203,7 +203,7 @@ def test_nothing_is_ever_lost(chance: Chance) -> None:
 
 
 def test_walks_come_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the walks are there for does happen in them. These are other walks than those of the first round."""
+    """Each rare event for which the walks are made happens in one of them. They are not those of the first round."""
     seen: Counter[str] = Counter()
 
     def count(cls: type, name: str, happened: Any) -> None:

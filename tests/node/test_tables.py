@@ -32,6 +32,7 @@ from brand.node.memory.pages import ROW_BYTES, NoMemory, PagePool
 from brand.node.memory.residents import Residents
 from brand.node.setup.measure import lay_out, measure_pages
 from brand.node.wire.client_messages import Number
+from brand.node.wire.draw_messages import Lease
 from brand.node.wire.drawing import Announcement, Drawer
 from brand.node.wire.numbers import ClientNumber
 from brand.orders.base.mapping import Mapping
@@ -64,7 +65,7 @@ class Served:
         self.residents = Residents(PagePool(layout.allocator, NoMemory(layout.allocator.page), layout.pages_of))
         self.index = Index(sizes)
         self.turn = NodeState(StoredChunks(self.index, CHUNK), self.residents, ALONE, 4, 0)
-        self.jobs, self.answers = deque[Instruction](), deque[DrawAnswer]()
+        self.jobs, self.answers = deque[Instruction](), deque[Lease]()
         order = Order("0" * 32, len(sizes), CHUNK, 1, policy)
         (said,) = self.turn.handle(ClientRegisters(CLIENT, order, "run"), 0.0)
         assert isinstance(said, Number)
@@ -78,7 +79,7 @@ class Served:
             self.tell(ClientDraws(CLIENT, self.key, np.arange(first, first + BATCH), DRAWER))
             while not self.answers:
                 self.go_on()
-            self.tell(ClientReleases(CLIENT, self.answers.popleft().lease, checked=True))
+            self.tell(ClientReleases(CLIENT, self.answers.popleft().number, checked=True))
         while self.jobs:
             self.go_on()
         assert len(self.turn.core.epochs.lives.live()) == 2
@@ -104,7 +105,7 @@ class Served:
         """Some of them are answers, and the others are jobs."""
         for each in instructions:
             if isinstance(each, DrawAnswer):
-                self.answers.append(each)
+                self.answers.append(each.lease)
             else:
                 self.jobs.append(each)
 

@@ -63,6 +63,7 @@ from brand.node.memory.residents import MAX_LEASES, Residents
 from brand.node.serve.exchange import StreamExchange
 from brand.node.serve.recording import Recorder
 from brand.node.wire.client_messages import Deliver, Number, pack_samples, unpack_samples
+from brand.node.wire.draw_messages import Lease
 from brand.node.wire.drawing import Announcement
 from brand.node.wire.messages import PREPARED
 from brand.node.wire.network import Network
@@ -122,7 +123,8 @@ def some_pieces(rng: random.Random, read: Read, share: float) -> list[int]:
 class Held:
     """An answer that a client has not released."""
 
-    answer: DrawAnswer
+    client: ClientNumber
+    lease: Lease
     contents: dict[int, bytes]
 
 
@@ -183,7 +185,7 @@ class World:
     """What each client has asked for and not got."""
     looked: dict[int, Looked] = field(default_factory=dict)
     """What each client is copying by itself."""
-    answered: list[DrawAnswer] = field(default_factory=list)
+    answered: list[Lease] = field(default_factory=list)
     gone: set[int] = field(default_factory=set)
     """Clients that left; a number is never used again."""
     runs: dict[int, Run] = field(default_factory=dict)
@@ -325,7 +327,7 @@ class World:
     def draw(self, client: int, run: int, epoch: int, positions: Sequence[int]) -> bool:
         """A client asks for samples; whether it may: not before it got what it asked for, nor with too many leases."""
         asked, key = np.array(positions, np.int64), (RunNumber(run), epoch)
-        leases = sum(held.answer.client == client for held in self.held.values())
+        leases = sum(held.client == client for held in self.held.values())
         allowed = client not in self.asked and leases < MAX_LEASES and not self.is_over(key)
         if allowed:
             self.asked[client] = Asked(key, asked)
@@ -392,16 +394,16 @@ class World:
     def release(self, lease: int, *, checked: bool = True) -> None:
         """A client has copied; what it was given must still be what it was."""
         held = self.held.pop(lease)
-        assert self.contents(held.answer) == held.contents, "a sample changed while a client was copying it"
-        self.tell(ClientReleases(held.answer.client, lease, checked))
+        assert self.contents(held.lease) == held.contents, "a sample changed while a client was copying it"
+        self.tell(ClientReleases(held.client, lease, checked))
         if checked:
-            self.right |= set(held.answer.places[held.answer.state > 0].tolist())
+            self.right |= set(held.lease.places[held.lease.state > 0].tolist())
         self.check()
 
     def leave(self, client: int) -> None:
         """A client is gone."""
-        for lease in [number for number, held in self.held.items() if held.answer.client == client]:
-            assert self.contents(self.held[lease].answer) == self.held[lease].contents
+        for lease in [number for number, held in self.held.items() if held.client == client]:
+            assert self.contents(self.held[lease].lease) == self.held[lease].contents
             del self.held[lease]
         self.looked.pop(client, None)
         unanswered = self.asked.pop(client, None)
@@ -561,9 +563,9 @@ class World:
                 chunks = set((forgotten // self.chunk_size).tolist()) if parts else set()
                 self.stored -= set(forgotten.tolist())
                 self.stored -= {place for place in self.stored if place // self.chunk_size in chunks}
-            case DrawAnswer():
-                if instruction.client not in self.gone:
-                    self._take(instruction)
+            case DrawAnswer(client, answer):
+                if client not in self.gone:
+                    self._take(client, answer)
             case Say():
                 assert self.exchange is not None
                 self.exchange.say(instruction)
@@ -623,7 +625,7 @@ class World:
             return False
         return True
 
-    def contents(self, answer: DrawAnswer) -> dict[int, bytes]:
+    def contents(self, answer: Lease) -> dict[int, bytes]:
         """What a client would copy: the row and the bytes of each sample that is present, by position in the answer."""
         at = np.cumsum(answer.counts.astype(np.int64)) - answer.counts
         found = {}
@@ -704,9 +706,9 @@ class World:
                     return True
         return False
 
-    def _take(self, answer: DrawAnswer) -> None:
+    def _take(self, client: ClientNumber, answer: Lease) -> None:
         """A client gets an answer: it must be the right one to its question."""
-        asked = self.asked.pop(answer.client)
+        asked = self.asked.pop(client)
         order = self.runs[asked.key[0]].order
         plan = self.plan(order, asked.key[1], self.joins(asked.key))
         drawn = self.online.orders.publish(asked.key, 0, len(self.sizes)) if order.grows else plan.sample_of
@@ -716,7 +718,7 @@ class World:
         for position, place in zip(asked.positions.tolist(), answer.places.tolist(), strict=True):
             assert given.setdefault(position, place) == place, f"another sample at position {position} than before"
         assert len(set(given.values())) == len(given), "a sample at two positions of an epoch"
-        assert answer.lease not in self.held
+        assert answer.number not in self.held
         here = answer.places[answer.state > 0]
         assert len(set(here.tolist())) == len(here), "a sample is present twice"
         assert (answer.counts == self.pages_of[here]).all()
@@ -727,7 +729,7 @@ class World:
         for position, data in got.items():
             place = int(answer.places[position])
             assert self._is(place, data), f"{place} is not what was read"
-        self.held[answer.lease] = Held(answer, got)
+        self.held[answer.number] = Held(client, answer, got)
         self.answered.append(answer)
 
     # -- what must always hold ---------------------------------------------------------------------------------------

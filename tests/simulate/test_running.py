@@ -98,7 +98,7 @@ class _Server:
                 self._tell(ClientDraws(CLIENT, (self.number, epoch), positions))
                 while not self.answers:
                     self._step()
-                self._tell(ClientReleases(CLIENT, self.answers.pop().lease, checked=True))
+                self._tell(ClientReleases(CLIENT, self.answers.pop().lease.number, checked=True))
         return self.turn.core.counters
 
     def _step(self) -> None:

@@ -49,7 +49,7 @@ from brand.orders.base.random import blocks
 from brand.orders.order import Order
 from brand.reprs import Reprs
 
-VERSION: Final = 9
+VERSION: Final = 10
 MOST_BYTES: Final = 1 << 28
 """A log ends at this size, in bytes."""
 

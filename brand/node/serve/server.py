@@ -55,7 +55,7 @@ from brand.node.setup.measure import lay_out, members_of, stored_sizes
 from brand.node.setup.server_spec import ServerSpec
 from brand.node.wire import messages
 from brand.node.wire.client_messages import Deliver, Joined, Number, Numbers, OrderDecided, PositionsDivided, pack
-from brand.node.wire.draw_messages import Lease, pack_lease
+from brand.node.wire.draw_messages import pack_lease
 from brand.node.wire.numbers import ClientNumber
 from brand.reprs import Reprs
 from brand.storage.dataset.cached import cached_samples
@@ -266,9 +266,9 @@ class NodeServer(Reprs, shows="address _clients _state"):
             case Say():
                 assert self._exchange is not None
                 self._exchange.say(instruction)
-            case DrawAnswer(client, lease, places, state, counts, pages, prepared, joins, held):
-                self._work.answered(instruction)
-                self._reply(client, pack_lease(Lease(lease, places, state, counts, pages, prepared, joins, held)))
+            case DrawAnswer(client, lease):
+                self._work.answered(client, lease.held)
+                self._reply(client, pack_lease(lease))
             case Number() | Joined() | OrderDecided() | Numbers() | PositionsDivided() | Deliver():
                 self._reply(instruction.client, pack(instruction))
             case StartPreparer() | EndPreparer() | Prepare() | Fill():

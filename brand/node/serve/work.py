@@ -23,7 +23,6 @@ from brand.errors import BrandError, FormatError, ServerError, UnreadableError
 from brand.formats.contents import StoredSamples
 from brand.node.decide.state.choosing import ChooseCached
 from brand.node.decide.state.instructions import (
-    DrawAnswer,
     EndPreparer,
     Fill,
     Forget,
@@ -42,7 +41,7 @@ from brand.node.serve.executor import Executor, Readers
 from brand.node.serve.troubles import Troubles
 from brand.node.wire.client_messages import pack_samples
 from brand.node.wire.draw_messages import Held
-from brand.node.wire.numbers import NodeNumber
+from brand.node.wire.numbers import ClientNumber, NodeNumber
 from brand.orders.base.plan import EpochPlan, read_of_sample
 from brand.reprs import Reprs
 from brand.storage.cache.cachefolder import EVERY_S, CacheFolder
@@ -187,14 +186,14 @@ class BackgroundWork(Reprs, shows="_workers"):
 
         self._workers.executor.share(job, len(read.pieces), done)
 
-    def answered(self, answer: DrawAnswer) -> None:
+    def answered(self, client: ClientNumber, held: Held) -> None:
         """Write the waits of a draw that has been answered to the trace."""
         if self._timeline is None:
             return
         end_s = time.monotonic()
-        for cause, seconds in zip(Held._fields, answer.held, strict=True):
+        for cause, seconds in zip(Held._fields, held, strict=True):
             if seconds:
-                self._timeline.add(f"client {answer.client}", f"held for {cause}", end_s - seconds, end_s)
+                self._timeline.add(f"client {client}", f"held for {cause}", end_s - seconds, end_s)
                 end_s -= seconds
 
     def write(self, write: Write) -> None:

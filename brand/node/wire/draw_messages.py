@@ -52,12 +52,17 @@ NOT_HELD: Final = Held()
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """A server's answer to a draw. The arrays that a client reads are views of the message."""
+    """A server's answer to a draw: for each position its place, the state of its sample, and the sample's pages.
+
+    The arrays that a client reads are views of the message.
+    """
 
     number: int
     places: NDArray[np.int64]
     state: NDArray[np.uint8]
+    """State of each sample as in `messages`: 0 absent, 1 present, 2 present and checked; 4 is added if decoded."""
     counts: NDArray[np.uint32]
+    """Number of pages of each present sample."""
     pages: NDArray[np.int32]
     prepared: Chains = NO_CHAINS
     """Chains in the second memory: for each decode spec of the client, those of all decoded samples."""

@@ -10,6 +10,7 @@ iteration that began last.
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
@@ -150,7 +151,7 @@ class States:
     load: Callable[[dict[str, Any]], None]
 
 
-class SamplerIteration(Reprs, Generic[_Sequence], shows="epoch yielded count"):
+class SamplerIteration(Reprs, ABC, Generic[_Sequence], shows="epoch yielded count"):
     """One iteration of a sampler.
 
     It has its own state, for torchdata's `StatefulDataLoader`, which asks a sampler's iterator for it.
@@ -188,9 +189,9 @@ class SamplerIteration(Reprs, Generic[_Sequence], shows="epoch yielded count"):
             self._dealing = dealing
             self._upcoming.begin(self)
 
+    @abstractmethod
     def _announce(self, dealing: Dealing[_Sequence], epoch: int, start: int) -> None:
         """Begin with this place of an epoch, and announce it to the server."""
-        raise NotImplementedError
 
     @property
     def begun(self) -> bool:

@@ -23,7 +23,7 @@ from brand.node.decide.state.instructions import DrawAnswer
 from brand.node.decide.state.members import Members
 from brand.node.decide.state.states import HELD
 from brand.node.memory.residents import Leases, Residents
-from brand.node.wire.draw_messages import repeat
+from brand.node.wire.draw_messages import Lease, repeat
 from brand.node.wire.drawing import Drawer
 from brand.node.wire.messages import PREPARED
 from brand.node.wire.numbers import ClientNumber
@@ -255,8 +255,8 @@ class Draws(Reprs, shows="waiting _answers leases"):
         taken = NOTHING if self._decodes is None else self._decodes.take(draw, epoch, here)
         if len(taken.chains):
             state[present] |= np.where(taken.prepared, PREPARED, 0).astype(np.uint8)
-        lease = self.leases.give(draw.client, here, (counts, pages), now_s, taken.shelved)
+        number = self.leases.give(draw.client, here, (counts, pages), now_s, taken.shelved)
         joins = self._features.answer(draw.key)
-        answer = DrawAnswer(draw.client, lease, places, state, counts, pages, taken.chains, joins, draw.held)
-        self._answers.append(answer)
+        answer = Lease(number, places, state, counts, pages, taken.chains, joins, draw.held)
+        self._answers.append(DrawAnswer(draw.client, answer))
         self._counters.add_answered(len(here), len(places) - len(here), now_s - draw.since_s, draw.held)

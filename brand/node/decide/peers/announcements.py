@@ -1,4 +1,4 @@
-"""What do other nodes know about the draws of this node, what do they draw themselves, and which runs do nodes refuse?
+"""How do nodes know that their ranks draw the same orders? Each node announces its epochs to the others.
 
 A node tells every other node which epochs its ranks draw, and from which position on. Two nodes that draw different
 orders under the same name disagree: they refuse the run before they answer its first draw.

@@ -14,8 +14,8 @@ from brand.node.decide.state.choosing import ChooseCached
 from brand.node.memory.pages import PageCounts, pages_needed
 from brand.node.wire.client_messages import Deliver, Joined, Number, Numbers, OrderDecided, PositionsDivided
 from brand.node.wire.decoding import DecodeSpec
-from brand.node.wire.draw_messages import NOT_HELD, Held
-from brand.node.wire.messages import NO_CHAINS, Chains
+from brand.node.wire.draw_messages import Lease
+from brand.node.wire.messages import Chains
 from brand.node.wire.numbers import ClientNumber, NodeNumber, RunNumber
 from brand.node.wire.peer_messages import Question, Reply
 from brand.orders.base.joins import Join
@@ -178,22 +178,10 @@ class PeerRequest:
 
 @dataclass(frozen=True, slots=True)
 class DrawAnswer:
-    """Answer a client's draw: for each position its place, whether its sample is in memory, and the sample's pages."""
+    """Answer a client's draw."""
 
     client: ClientNumber
-    lease: int
-    places: NDArray[np.int64]
-    state: NDArray[np.uint8]
-    """State of each sample as in `messages`: 0 absent, 1 present, 2 present and checked; 4 is added if decoded."""
-    counts: NDArray[np.uint32]
-    """Number of pages of each present sample."""
-    pages: NDArray[np.int32]
-    prepared: Chains = NO_CHAINS
-    """Pages of the decoded samples in the decoded memory, one decode spec after the other."""
-    joins: int = 0
-    """Number of joins of the run in the epoch. If its order grows, the number of decided positions."""
-    held: Held = NOT_HELD
-    """Time that the draw waited, by cause."""
+    lease: Lease
 
 
 @dataclass(frozen=True, slots=True)
