@@ -7,7 +7,7 @@ rewriting   `compact`: segments are written again without their deleted samples
             `redact`: delete, compact, and the old files are removed, with a report
 home        publishes a version, whole or not at all; lists versions, and removes them with their files
 
-`docs/format.md`, section 11, specifies the files.
+`docs/reference/format.md`, section 11, specifies the files.
 """
 
 from brand.collect.append import append_audio as append_audio

@@ -1,4 +1,4 @@
-"""Bytes <-> values: everything that `docs/format.md` specifies. A leaf: it imports no other package of Brand.
+"""Bytes <-> values: everything that `docs/reference/format.md` specifies. A leaf: it imports no other package of Brand.
 
 constants     persistent numbers, names and limits
 values        one field <-> payload

@@ -1,4 +1,4 @@
-"""The front of a chunk file: preamble, header, dictionary and table (docs/format.md, section 2).
+"""The front of a chunk file: preamble, header, dictionary and table (docs/reference/format.md, section 2).
 
     0               64            64+H          64+H+D        64+H+D+32n                            F
     | preamble (64) | header (H)  | dictionary  | table (32n) | sample 0 | sample 1 |...| sample n-1|

@@ -1,4 +1,4 @@
-"""Persistent numbers and names (docs/format.md): never change one, never reuse one for another meaning."""
+"""Persistent numbers and names (docs/reference/format.md): never change one, never reuse one for another meaning."""
 
 from __future__ import annotations
 

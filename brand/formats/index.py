@@ -1,4 +1,4 @@
-"""The index: arrays in files that follow from the chunks' tables (docs/format.md, section 4).
+"""The index: arrays in files that follow from the chunks' tables (docs/reference/format.md, section 4).
 
 `IndexBuilder` takes chunks in any order and fills memory-mapped files of a work folder, so its memory does not grow
 with the data set. `seal` checks these files, moves them into place and writes the manifest last. The chunker and

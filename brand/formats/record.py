@@ -1,4 +1,4 @@
-"""One sample <-> its record: the bytes before compression (docs/format.md, section 3).
+"""One sample <-> its record: the bytes before compression (docs/reference/format.md, section 3).
 
     [8 bytes per fixed field][u32 length per variable field][payloads of the variable fields]
 

@@ -1,4 +1,4 @@
-"""One field of variable size <-> its payload (docs/format.md, section 3).
+"""One field of variable size <-> its payload (docs/reference/format.md, section 3).
 
 Images and audio are bytes here, except Pillow images that are stored; see `media`.
 """

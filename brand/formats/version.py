@@ -1,4 +1,4 @@
-"""versions/00000003.json: which segments, deletions and columns belong to a version of a collection (docs/format.md,
+"""versions/00000003.json: which segments, deletions and columns belong to a version of a collection (docs/reference/format.md,
 section 11)?
 
 A collection is a folder of data sets, its segments, that grows. Existing files never change: each change is a new

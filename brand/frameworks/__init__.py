@@ -4,5 +4,5 @@ accelerate     prepare: a loader under Accelerate, with a state for any number o
 lightning      BrandDataModule: loaders for a Lightning Trainer
 transformers   BrandTrainerMixin: shuffled fetches for the Hugging Face Trainer
 
-`docs/frameworks.md` lists the features that work without these modules, and the uses that are refused.
+`docs/guides/frameworks.md` lists the features that work without these modules, and the uses that are refused.
 """

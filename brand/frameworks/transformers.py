@@ -95,6 +95,6 @@ def _read_state(file: Path, step: dict[str, int]) -> dict[str, Any]:
     if written != step:
         raise UsageError(
             f"the checkpoint was written with {written}, and this run has {step}: the Trainer counts steps, so go on "
-            "with the same number of processes, samples a batch and batches a step (docs/frameworks.md)"
+            "with the same number of processes, samples a batch and batches a step (docs/guides/frameworks.md)"
         )
     return state

@@ -1,7 +1,7 @@
 """Does this process have the compiled loops over samples (core.c)? Brand works without them if it has none.
 
 `CORE` is the extension module; None if it was not built, or if `BRAND_NATIVE=0` says so. Each caller has the same loop
-in Python next to it, slower and with the same results (docs/native.md).
+in Python next to it, slower and with the same results (docs/dev/native.md).
 
 borrowed  the functions of other libraries that the core calls
 """

@@ -1,4 +1,4 @@
-"""Orders of other systems, to compare with. See `docs/protocols/baselines.md`."""
+"""Orders of other systems, to compare with. See `docs/dev/orders.md`."""
 
 from brand.orders.policies.other_systems import CoorDL as CoorDL
 from brand.orders.policies.other_systems import Joader as Joader

@@ -74,7 +74,7 @@ def model_payload(codec: str, value: Any) -> bytes:
 
 
 def model_record(schema: Schema, sample: dict[str, Any]) -> bytes:
-    """A record, field by field, as docs/format/record.md says."""
+    """A record, field by field, as docs/reference/format.md says."""
     fixed = lengths = payloads = b""
     for name, codec in schema.fields:
         if codec == "int":

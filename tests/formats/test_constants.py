@@ -94,7 +94,7 @@ def test_codecs_never_change() -> None:
 
 
 def test_the_document_states_the_same_dtypes(repository: Path) -> None:
-    """docs/format/record.md lists the dtype numbers that the code has."""
+    """docs/reference/format.md lists the dtype numbers that the code has."""
     text = " ".join((repository / "docs" / "format" / "record.md").read_text().split())
     listed = re.search(r"dtype numbers: (.*?)\.", text)
     assert listed

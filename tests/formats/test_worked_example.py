@@ -1,4 +1,4 @@
-"""The worked example of the specification (docs/format/example.md) is tested like code."""
+"""The worked example of the specification (docs/reference/format-example.md) is tested like code."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def written(section: str, tmp_path: Path) -> Path:
     block = re.search(r"```python\n(.*?)```", section, re.DOTALL)
     assert block
     code = ast.parse(block[1].replace('"example.brand"', repr(str(tmp_path / "example.brand"))))
-    exec(compile(code, "docs/format/example.md", "exec"), {})
+    exec(compile(code, "docs/reference/format-example.md", "exec"), {})
     return tmp_path / "example.brand" / "chunks" / "00000000.brand"
 
 

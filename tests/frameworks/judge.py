@@ -17,7 +17,7 @@ def verdict(path: Path, ranks: list[dict[str, Any]], case: str) -> str:
     ends = {run["end"] for run in runs}
     if "refused" in ends:
         told = next(run["message"] for run in runs if run["end"] == "refused")
-        return "refused" if "docs/frameworks.md" in told or "accelerator.prepare" in told else f"WRONG: {told}"
+        return "refused" if "docs/guides/frameworks.md" in told or "accelerator.prepare" in told else f"WRONG: {told}"
     if ends == {"no checkpoint"}:
         return "refused"  # the run that should have written it was
     name = case.rpartition("|")[2]

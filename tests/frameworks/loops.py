@@ -67,7 +67,7 @@ class Run:
 
 
 def plain(run: Run) -> None:
-    """As `docs/resume.md` has it."""
+    """As `docs/guides/resume.md` has it."""
     loader = run.make()
     keeper = loader if run.loader == "BrandLoader" else loader.sampler
     first = 0

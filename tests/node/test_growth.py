@@ -99,7 +99,7 @@ def test_jobs_in_step_read_half_a_sample_a_draw() -> None:
 
 @pytest.mark.slow
 def test_a_job_half_an_epoch_late_shares_what_the_law_allows() -> None:
-    """(1 + H(1/2)) / 2 = 0.847 reads a draw, with hardly any memory (JOADER's rule; `docs/simulate-jobs.md`)."""
+    """(1 + H(1/2)) / 2 = 0.847 reads a draw, with hardly any memory (JOADER's rule; `docs/guides/simulate.md`)."""
     samples, batch = 1024, 16
     world = world_of(samples, 1 / 24, measures=True)
     first = Job(world, 1, batch=batch)

@@ -60,7 +60,7 @@ def test_leaving_out_batches_is_refused(
     )
     error = failure_of(loader)
     assert isinstance(error, BrandError)
-    assert re.search(r"epoch 0 left out \d+ of the .* docs/frameworks.md", str(error))
+    assert re.search(r"epoch 0 left out \d+ of the .* docs/guides/frameworks.md", str(error))
 
 
 @pytest.mark.parametrize("workers", [0, 2])

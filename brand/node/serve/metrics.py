@@ -1,6 +1,6 @@
 """The statistics of a server in the text format of Prometheus: a pure function of `NodeServer.facts`.
 
-Names begin with `brand_` and end with their unit; counters end with `_total`. `docs/waiting.md` lists them.
+Names begin with `brand_` and end with their unit; counters end with `_total`. `docs/guides/monitor.md` lists them.
 """
 
 from __future__ import annotations

@@ -175,7 +175,7 @@ class NodeServer(Reprs, shows="address _clients _state"):
             self._exchange.connect(addresses, watch)
 
     def facts(self, rows: int = 0, limit_s: float = FACTS_LIMIT_S) -> dict[str, Any]:
-        """Return statistics (`docs/statistics.md`), on request of another thread; `rows` as for `Loops.facts`.
+        """Return statistics (`docs/guides/monitor.md`), on request of another thread; `rows` as for `Loops.facts`.
 
         Raises TimeoutError if the loop does not answer in time, or has ended.
         """

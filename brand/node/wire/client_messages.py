@@ -1,7 +1,7 @@
 """Requests of clients to a server, and its replies. Each message is one class, described once.
 
 A request that needs a decision is also the stimulus for the decisions, and the entry in a record's log; a reply is also
-an instruction. `docs/protocols/messages.md` has a table of all messages. DRAW, LEASE and TAKEN are sent for each batch,
+an instruction. `docs/dev/messages.md` has a table of all messages. DRAW, LEASE and TAKEN are sent for each batch,
 so they have packers of their own (`brand.node.wire.draw_messages`).
 """
 
@@ -136,7 +136,7 @@ class ClientJoins:
 class ClientOrders:
     """Tells the samples at positions from `first` on, as far as the client knows, and asks for the decided samples.
 
-    `docs/protocols/joader.md` has the rule.
+    `docs/dev/orders.md` has the rule.
     """
 
     client: ClientNumber

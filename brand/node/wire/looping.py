@@ -120,7 +120,7 @@ class StepTally(Reprs, shows="steps wait_s seconds cause"):
         return None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the statistics that users see (`docs/waiting.md`)."""
+        """Return the statistics that users see (`docs/guides/monitor.md`)."""
         quantiles = {f"p{percent}_s": self.quantile(percent / 100) for percent in (50, 95, 99)}
         return {
             "steps": self.steps,

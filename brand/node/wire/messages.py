@@ -1,6 +1,6 @@
 """Messages between clients and the data server: typed, length-prefixed, never pickled.
 
-`docs/protocols/messages.md` specifies them, and `brand.node.wire.client_messages` has a class for each.
+`docs/dev/messages.md` specifies them, and `brand.node.wire.client_messages` has a class for each.
 
     u32 length of the body | u16 kind | u16 version | body
 

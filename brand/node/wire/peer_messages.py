@@ -1,4 +1,4 @@
-"""Messages between data servers: typed, never pickled (docs/protocols/node-messages.md).
+"""Messages between data servers: typed, never pickled (docs/dev/messages.md).
 
     u16 kind | u16 version | body
 
@@ -59,7 +59,7 @@ class Vote:
 
 
 def _said(_: Any, value: dict[str, Any]) -> Vote:
-    # `stands` and `leads` are the keys of the message (docs/protocols/node-messages.md).
+    # `stands` and `leads` are the keys of the message (docs/dev/messages.md).
     committed, from_leader = (FLAG.checked(name, value.get(name)) for name in ("stands", "leads"))
     try:
         return Vote(committed, from_leader, Joins.from_json(value.get("joins"), value.get("lap")).rows)

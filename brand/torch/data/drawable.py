@@ -112,7 +112,7 @@ class Drawable(Dataset[Any]):
         return self._source.fields
 
     def stats(self) -> dict[str, Any]:
-        """Return the counters of the data server (`docs/statistics.md`); an empty dict before the first fetch."""
+        """Return the counters of the data server (`docs/guides/monitor.md`); an empty dict before the first fetch."""
         return self._source.stats()
 
 

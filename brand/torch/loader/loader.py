@@ -193,8 +193,8 @@ class BrandLoader(DataLoader[Any]):
         """Return statistics of the loader and its data server, as plain values.
 
         Seconds by stage and the slowest stage; the threads and their pace; `waits`: the data stalls of the training
-        loop, by cause (`docs/waiting.md`); `server`: the counters of the data server. With a batch sampler, `batches`
-        has the padding (`docs/train-asr.md`).
+        loop, by cause (`docs/guides/monitor.md`); `server`: the counters of the data server. With a batch sampler, `batches`
+        has the padding (`docs/tutorials/speech.md`).
         """
         instruments = self._instruments
         waits = {"waits": instruments.waits.to_json(time.monotonic())}
@@ -207,7 +207,7 @@ class BrandLoader(DataLoader[Any]):
         """Call `callback(steps, row)` in the training loop, after every `every` steps.
 
         `steps` is the number of batches that the loop has received since the loader was made. `row` describes the steps
-        since the last call, with numbers only (`docs/waiting.md`): seconds of a step, samples per second, the fraction
+        since the last call, with numbers only (`docs/guides/monitor.md`): seconds of a step, samples per second, the fraction
         of the time for which the loop waited, percentiles of its waits in seconds, and seconds by cause. Raises
         `UsageError`.
         """
@@ -239,7 +239,7 @@ class OwnBatches(BatchSampler):
             "something takes the batches of a BrandLoader from its batch_sampler, to make another loader of it, and "
             "would lose its threads, its state or some of its samples. Accelerate: use "
             "brand.frameworks.accelerate.prepare(accelerator, loader) in place of accelerator.prepare(loader) and of "
-            "skip_first_batches (docs/frameworks.md)"
+            "skip_first_batches (docs/guides/frameworks.md)"
         )
 
 

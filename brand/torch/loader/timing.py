@@ -136,7 +136,7 @@ class StepWaits(Reprs, shows="_tally _last"):
             self._worst = None if self._worst is report.worst else self._worst
 
     def to_json(self, now_s: float) -> dict[str, Any]:
-        """Return the waits as users see them (`docs/waiting.md`)."""
+        """Return the waits as users see them (`docs/guides/monitor.md`)."""
         with self._lock:
             tally, last, now = self._tally.to_json(), self._last, self._now(now_s)
         return {**tally, "last": _plain(last), "now": _plain(now)}

@@ -39,10 +39,10 @@ LAST_VERSION: Final = MIXED_VERSION
 _FROM_A_STATE: Final = (
     "A BrandSampler goes on from its state, which fits any epoch and any number of processes; skipped batches fit "
     "neither. Use brand.frameworks.accelerate.prepare(accelerator, loader) in place of accelerator.prepare(loader), "
-    "and brand.frameworks.transformers.BrandTrainerMixin with the Trainer (docs/frameworks.md)"
+    "and brand.frameworks.transformers.BrandTrainerMixin with the Trainer (docs/guides/frameworks.md)"
 )
 _EPOCHS_HINT: Final = (
-    ". A framework that counts its own iterations from 0 cannot go on from this state: docs/frameworks.md says what to "
+    ". A framework that counts its own iterations from 0 cannot go on from this state: docs/guides/frameworks.md says what to "
     "use instead"
 )
 _TURNS_HINT: Final = (
@@ -268,7 +268,7 @@ class BrandSampler(DistributedSampler[int]):
             raise UsageError(
                 f"a StatefulDataLoader skips {skipped} batches, to resume a run. A BrandSampler goes on from its "
                 "state, which fits any epoch: use StatefulDataLoader(dataset, batch_size, "
-                "sampler=BrandSampler(dataset)), without batch_sampler= (docs/frameworks.md)"
+                "sampler=BrandSampler(dataset)), without batch_sampler= (docs/guides/frameworks.md)"
             )
         if wrapping is None:
             if self._accelerate_deals():
@@ -293,7 +293,7 @@ class BrandSampler(DistributedSampler[int]):
             raise UsageError(
                 f"Lightning goes on inside epoch {epoch}, and a DataLoader has no state to go on from: it would begin "
                 "the epoch again and end it early. Use BrandLoader, or torchdata's StatefulDataLoader, which Lightning "
-                "saves in its checkpoints (docs/frameworks.md)"
+                "saves in its checkpoints (docs/guides/frameworks.md)"
             )
         present = self._upcoming.present
         if present is None or is_announced(self):
@@ -306,7 +306,7 @@ class BrandSampler(DistributedSampler[int]):
             raise UsageError(
                 f"Lightning counts batches: it has trained {restart.done} of {len(restart.loader)} in epoch {epoch}, "
                 f"and would train {trains} more of the {left} that are left. Go on inside an epoch with as many "
-                "processes and samples a batch as before; between epochs any number will do (docs/frameworks.md)"
+                "processes and samples a batch as before; between epochs any number will do (docs/guides/frameworks.md)"
             )
 
     def _accelerate_deals(self) -> bool:

@@ -19,12 +19,12 @@ LATE_S: Final = 5.0
 
 
 def jobs(epochs: Epochs, now_s: float) -> list[dict[str, Any]]:
-    """Return each run with an epoch under way, as plain values (`docs/statistics.md`)."""
+    """Return each run with an epoch under way, as plain values (`docs/guides/monitor.md`)."""
     return [_job(epochs, number, now_s) for number in epochs.pacing.begun()]
 
 
 def held_draws(epochs: Epochs, now_s: float) -> list[dict[str, Any]]:
-    """Return the oldest draws that wait now, as plain values (`docs/statistics.md`)."""
+    """Return the oldest draws that wait now, as plain values (`docs/guides/monitor.md`)."""
     return [_held(epochs, draw, now_s) for draw in epochs.lives.draws()[:MOST_HELD]]
 
 

@@ -41,7 +41,7 @@ class LeftOut:
         return (
             f"left out {self.positions:,} of the {self.of:,} positions that {who} passed ({self.at_the_beginning:,} of "
             "them at the beginning): something between BrandSampler and the data set removes batches. A framework that "
-            "shards again does that, and so does one that skips batches to resume: see docs/frameworks.md. A batch "
+            "shards again does that, and so does one that skips batches to resume: see docs/guides/frameworks.md. A batch "
             "sampler of your own must yield all positions of the BrandSampler, and its batches in the same order"
         )
 
