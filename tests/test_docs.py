@@ -8,7 +8,7 @@ A page's blocks run from top to bottom in a folder that holds `examples/`:
     ```text      with `<!-- output -->` above it: what the Python block before it prints, or the error it ends with
 
 `<!-- setup` ... `-->` holds commands that are not shown; there, `$ fashion-mnist` makes train.brand and test.brand of
-Fashion-MNIST. `make docs-test` runs the pages, `python -m tests.test_docs [PAGE...]` writes what is printed today into them.
+Fashion-MNIST. `make docs-test` runs the pages; `python -m tests.test_docs [PAGE...]` writes today's output into them.
 """
 
 from __future__ import annotations
