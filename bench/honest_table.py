@@ -195,19 +195,20 @@ def chart(row: Row) -> str:
     early = {RIVALS[rival].replace("`", "") for rival in RIVALS if is_early(content, row.title, rival)}
     first = sorted(((values[0], label) for label, values in found.items() if values), reverse=True)
     limit = number(cell(content, row.title, LIMIT, EPOCHS[0]))
+    title = f"{row.label[0].upper()}{row.label[1:]}: images/s in the first epoch"
     scale = _BAR_PX / max(limit, first[0][0])
     bottom = _TOP_PX + _STEP_PX * len(first)
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_LEFT_PX + _BAR_PX + 90} {bottom + 44}"'
         ' font-family="Helvetica, Arial, sans-serif" font-size="15" role="img">',
-        f"  <title>{row.label}: images/s in the first epoch with start-up</title>",
+        f"  <title>{title}, start-up included</title>",
         "  <style>text { fill: #222; } .page { fill: #fff; } .brand { fill: #1f6feb; } .other { fill: #667180; }",
         "    .in { fill: #fff; font-weight: bold; }",
         "    line { stroke: #c62828; stroke-width: 2; stroke-dasharray: 6 4; } .limit { fill: #c62828; }",
         "    @media (prefers-color-scheme: dark) { text { fill: #e6edf3; } .page { fill: #161b22; }",
         "      .limit { fill: #ff7b72; } line { stroke: #ff7b72; } }</style>",
         '  <rect class="page" width="100%" height="100%" rx="8"/>',
-        f'  <text x="20" y="30" font-weight="bold">{row.label}: images/s in the first epoch, start-up included</text>',
+        f'  <text x="20" y="30" font-weight="bold">{title}, start-up included</text>',
     ]
     for at, (rate, label) in enumerate(first):
         y = _TOP_PX + _STEP_PX * at
