@@ -236,7 +236,7 @@ def test_all_counters_as_json(server: RunningServer) -> None:
     assert set(facts) == set(server.facts()) == KEYS
     assert (facts["draws"], facts["from_memory"], facts["direct"]) == (31, 31, 0)
     assert facts["address"] == server.address
-    page = (Path(__file__).parents[2] / "docs" / "statistics-keys.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "statistics.md").read_text(encoding="utf-8")
     assert [key for key in KEYS if f"`{key}`" not in page] == []
 
 
