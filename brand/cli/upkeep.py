@@ -121,7 +121,9 @@ _NODE: Final = "{node}"
 @click.command()
 @click.argument("dst", type=DATA_SET_IN_FOLDER)
 @click.argument("out", type=FOLDER, nargs=-1, required=True)
-@click.option("--nodes", type=click.IntRange(1, MAX_NODES), metavar="K", required=True, help="How many partitions to make.")
+@click.option(
+    "--nodes", type=click.IntRange(1, MAX_NODES), metavar="K", required=True, help="How many partitions to make."
+)
 @click.option(
     "--group-chunks",
     type=click.IntRange(1),
