@@ -314,7 +314,7 @@ def test_a_page_says_what_is_and_not_what_is_to_come(name: str) -> None:
 
 def test_every_error_is_explained() -> None:
     """A page says what each error means and what to do."""
-    page = (DOCS / "reference/errors.md").read_text(encoding="utf-8")
+    page = (DOCS / "reference" / "errors.md").read_text(encoding="utf-8")
     names = [name for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, Exception)]
     assert [name for name in names if f"`{name}`" not in page] == []
 
