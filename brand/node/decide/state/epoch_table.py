@@ -261,6 +261,9 @@ class EpochEntry(Reprs, shows="stage draws _takers"):
     def _release(self) -> NDArray[Any]:
         return np.arange(0) if self.live is None else self.live.epoch.drop()
 
+    def note_overtaken(self) -> None:
+        self.overtaken = True
+
     def take(self, node: NodeNumber, taker: SampleTaker) -> None:
         """Add a node that can take samples."""
         self._takers[node] = taker
