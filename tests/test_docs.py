@@ -299,7 +299,8 @@ def test_every_page_is_in_the_index() -> None:
 def _listed(page: str) -> list[str]:
     """The pages in the tables of contents of a page."""
     text = (DOCS / page).read_text(encoding="utf-8")
-    names = " ".join(re.findall(r"^```\{toctree\}\n(?::[^\n]*\n)*\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)).split()
+    entries = "\n".join(re.findall(r"^```\{toctree\}\n(?::[^\n]*\n)*\n(.*?)^```$", text, re.MULTILINE | re.DOTALL))
+    names = [re.sub(r"^.*<(.*)>$", r"\1", entry) for entry in entries.splitlines() if entry]
     return [(Path(page).parent / f"{name}.md").as_posix() for name in names]
 
 
