@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from brand.errors import UsageError
 from brand.orders.base.joins import Join, alone
 from brand.orders.base.mapping import Mapping
 from brand.orders.base.part import Subset, named
@@ -24,6 +25,22 @@ _OF_ALL: Final = ("data_set", "samples", "chunk_size", "seed", "protocol")
 """Fields that the JSON of every order has in addition to the fields of its policy."""
 _PART: Final = "part"
 """The field of an order of a subset."""
+
+
+def differences(mine: Values[str, Any], theirs: Values[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Return the fields in which two orders differ, by name, as `Order.differences`. Both are outputs of `to_json`."""
+    both = {name: (mine.get(name, "absent"), theirs.get(name, "absent")) for name in {**mine, **theirs}}
+    return {name: values for name, values in both.items() if values[0] != values[1]}
+
+
+def disagreement(differ: dict[str, tuple[Any, Any]]) -> UsageError:
+    """Return the error of a rank whose order differs from that of another rank of its job in these fields.
+
+    Ranks divide one order. If each had its own, it would draw only its fraction of it, and lose the rest.
+    """
+    fields = "; ".join(f"{field} is {mine} here and {theirs} there" for field, (mine, theirs) in differ.items())
+    same = "give all ranks the same seed=, subset=, order= and memory="
+    return UsageError(f"two ranks of one job disagree: {fields}; {same}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +114,7 @@ class Order:
 
     def differences(self, other: Order) -> dict[str, tuple[Any, Any]]:
         """Return the fields that differ, by name, with the value of each order; `absent` if an order lacks one."""
-        mine, theirs = self.to_json(), other.to_json()
-        both = {name: (mine.get(name, "absent"), theirs.get(name, "absent")) for name in mine | theirs}
-        return {name: values for name, values in both.items() if values[0] != values[1]}
+        return differences(self.to_json(), other.to_json())
 
     @classmethod
     def from_json(cls, value: Any, subset: Subset | None = None) -> Order:

@@ -15,6 +15,7 @@ the job's token: a process that reaches the store is part of the job, as for `to
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import os
 import secrets
@@ -40,6 +41,7 @@ from brand.node.setup.caching import Cache
 from brand.node.setup.memory import Memory
 from brand.node.setup.server_spec import Member, ServerSpec, Tls
 from brand.node.wire.connection import own_address
+from brand.orders.order import Order, differences, disagreement
 from brand.reprs import Reprs
 from brand.storage.dataset.cached import cached_samples
 from brand.storage.dataset.dataset import StoredDataSet
@@ -236,18 +238,37 @@ def check_agreed(place: str, facts: str, what: str) -> None:
     Ranks that draw from a mixture divide one sequence. If one of them had other weights, some samples would be lost and
     others drawn twice, and no data server could see it. The ranks run one program, so the n-th call of a rank at a
     place means the n-th call of all ranks there. The first rank writes its facts to the job's store, and each rank
-    compares its own. No rank waits for another.
+    compares its own.
 
     `what` is the user's name for the facts. If the ranks have no common store, the call does nothing.
     """
-    name = job_name()
     _agreed[place] += 1
-    if name is None or not torch.distributed.is_available() or not torch.distributed.is_initialized():
-        return
-    key = hashlib.blake2s(f"{place}|{_agreed[place]}".encode(), digest_size=12).hexdigest()
-    first = _text(_store().compare_set(f"brand/{name}/agree/{key}", "", facts))
+    first = _first_of_job(f"{place}|{_agreed[place]}", facts)
     if first != facts:
         raise UsageError(f"two ranks of one job disagree: {what} {facts} here and {first} there; give all the same")
+
+
+def check_same_order(number: int, order: Order) -> None:
+    """Raise `UsageError` if another rank of the job draws another order by the same sampler; `number` names it.
+
+    A data server compares the orders of its own clients, but ranks with different `memory=` have different servers.
+    """
+    mine = order.to_json()
+    theirs = json.loads(_first_of_job(f"order|{order.data_set}|{number}", json.dumps(mine)))
+    if differ := differences(mine, theirs):
+        raise disagreement(differ)
+
+
+def _first_of_job(place: str, facts: str) -> str:
+    """Return the facts that the first rank of the job wrote for a place: `facts`, if no rank was earlier.
+
+    Also returns `facts` if the ranks have no common store. No rank waits for another.
+    """
+    name = job_name()
+    if name is None or not torch.distributed.is_available() or not torch.distributed.is_initialized():
+        return facts
+    key = hashlib.blake2s(place.encode(), digest_size=12).hexdigest()
+    return _text(_store().compare_set(f"brand/{name}/agree/{key}", "", facts))
 
 
 def _wait(done: Callable[[], bool], missing: Callable[[], str]) -> None:

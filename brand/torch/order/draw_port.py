@@ -32,6 +32,7 @@ from brand.orders.policies.registry import OrderOption
 from brand.reprs import Reprs
 from brand.storage.dataset.catalogue import Catalogue
 from brand.torch.fetch.fetch import Fetcher
+from brand.torch.job.discovery import check_same_order
 from brand.torch.job.ranks import find_rank, node_by_launcher
 
 _APART: Final = (
@@ -105,6 +106,8 @@ class DrawPort(Reprs, shows="name resolver"):
         """
         shared = announcement.replicas > 1 or announcement.processes not in (1, GOES_ON, UNTOLD)
         number = order_number(order, origin) if shared else None
+        if number is not None:
+            check_same_order(number, order)
         return self.client.begin(order, self.tag_of(order), announcement, number)
 
     def continue_with(self, tag: int, epoch: int) -> None:

@@ -12,7 +12,7 @@ from brand.node.decide.state.account import Conduct
 from brand.node.decide.state.epoch import Division
 from brand.node.wire.drawing import Begin
 from brand.node.wire.numbers import ClientNumber, NodeNumber, RunNumber
-from brand.orders.order import Order
+from brand.orders.order import Order, disagreement
 
 MAX_RUNS: Final = 1024
 """The most runs that a server has at a time."""
@@ -193,16 +193,10 @@ class Runs(UserDict[RunNumber, Run]):
         return number
 
     def _check_agreed(self, order: Order, name: str, turn: int) -> None:
-        """Raise `UsageError` if another rank of this node draws another order by the same sampler.
-
-        Ranks divide one order. If each had its own, it would draw only its fraction of it, and lose the rest.
-        """
+        """Raise `UsageError` if another rank of this node draws another order by the same sampler."""
         for run in self.values():
             if (run.name, run.turn) == (name, turn) and run.order != order and max(run.clients, default=-1) >= 0:
-                fields = order.differences(run.order).items()
-                differ = "; ".join(f"{field} is {mine} here and {theirs} there" for field, (mine, theirs) in fields)
-                same = "give all ranks the same seed=, subset=, order= and memory="
-                raise UsageError(f"two ranks of one job disagree: {differ}; {same}")
+                raise disagreement(order.differences(run.order))
 
 
 @dataclass(frozen=True, slots=True)
