@@ -78,8 +78,9 @@ def _loop(job: Facts) -> str:
         return "not known: a plain DataLoader does not report its loop"
     if job["samples_per_s"] is None:
         return f"{job['state']}, the last report was {duration(job['heard_s'])} ago"
+    state = f"in one step for {duration(job['busy_s'])}" if job["busy_s"] else job["state"]
     rates = f"{_rate(job['samples_per_s'])} samples/s, {_rate(job['batches_per_s'])} batches/s over 10 s"
-    return f"{job['state']}, {rates}, waits for {100 * job['wait_share']:.0f} % of its time"
+    return f"{state}, {rates}, waits for {100 * job['wait_share']:.0f} % of its time"
 
 
 def _rate(value: float) -> str:

@@ -136,16 +136,43 @@ def test_the_page_names_what_a_training_waits_for(own_photos_set: Path, page: Br
         with training(BrandLoader(data_set, 8)):
             shown(port, page)
             wait_until(lambda: "is waiting for storage" in page.text("#what"), "the page names the cause")
-            assert page.text("#do").startswith("Storage is at its limit: more memory=")
+            assert page.text("#do").startswith("Reads from storage set the pace: more memory=")
             storage.release()
         wait_until(lambda: "waited" in page.text("#what"), "the page names the step")
         assert re.match(r"Step 0 waited .* for storage; \d+ % of the last", page.text("#what"))
         assert page.run("return document.querySelector('#what').dataset.cause") == "storage"
         assert page.run("return document.querySelectorAll('.rank canvas').length") == 1
-        last = "const c = document.querySelector('.rank canvas');"
-        pixel = page.run(f"{last} return [...c.getContext('2d').getImageData(c.width - 4, 9, 1, 1).data]")
-        assert pixel[0] > pixel[2]  # the colour of storage
+        row = page.run(
+            "const c = document.querySelector('.rank canvas'); return [...c.getContext('2d').getImageData(0, 9, c.width, 1).data]"
+        )
+        assert any(red > blue for red, blue in zip(row[::4], row[2::4], strict=True))  # the colour of storage
         assert page.text("#live") == "live"
+        assert page.complaints() == []
+
+
+@NEEDS_BROWSER
+def test_the_page_shows_what_the_loop_has_taken(own_photos_set: Path, page: Browser) -> None:
+    """In the middle of an epoch that has been read ahead: progress, bars, and the values under the pointer."""
+    with (
+        running_server(own_photos_set, memory=1.0) as server,
+        closing(HttpPort("0", "token", server.node.facts)) as port,
+    ):
+        data_set = BrandDataset(own_photos_set, fields=("index",), server=server.address, job="lr-0.1")
+        batches = iter(BrandLoader(data_set, 8))
+        taken = sum(len(next(batches)[0]) for _ in range(2))
+        shown(port, page)
+        wait_until(lambda: page.text(".job .note").startswith(f"{taken} of 31 samples trained"), "the page knows")
+        assert page.text(".job .note") == f"{taken} of 31 samples trained, {31 - taken} more read ahead"
+        assert page.text(".job h2").split("\n")[0].startswith("lr-0.1, epoch 0")
+        widths = page.run("return [...document.querySelectorAll('.job .bar i')].map(i => parseFloat(i.style.width))")
+        assert widths == [pytest.approx(100 * part / 31, abs=0.01) for part in (taken, 31 - taken)]
+        assert page.run("return document.querySelectorAll('.chart svg').length") == 4
+        over = "const s = document.querySelector('.chart svg'), b = s.getBoundingClientRect();"
+        at = "{clientX: b.right - 8, clientY: b.top + 20, bubbles: true}"
+        page.run(f"{over} s.dispatchEvent(new PointerEvent('pointermove', {at}))")
+        assert "lr-0.1: " in page.text("#tip")
+        assert "s ago" in page.text("#tip")
+        assert page.run("return document.documentElement.scrollWidth <= innerWidth")
         assert page.complaints() == []
 
 

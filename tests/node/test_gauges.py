@@ -21,7 +21,9 @@ def use(speed: float, read: int = 100_000, profile: Profile | None = PROFILE) ->
     return storage_use(profile, Gauge(0.0, 5, 1000, 0), Gauge(10.0, 5 + count, 1000 + count * read, 0))
 
 
-@pytest.mark.parametrize(("speed", "at_limit"), [(50e6, False), (84e6, False), (90e6, True), (110e6, True), (400e6, False)])
+@pytest.mark.parametrize(
+    ("speed", "at_limit"), [(50e6, False), (84e6, False), (90e6, True), (110e6, True), (400e6, False)]
+)
 def test_a_storage_at_its_limit(speed: float, at_limit: bool) -> None:  # noqa: FBT001
     """Nearly as fast as it was measured. Faster than that is a cache, not the storage."""
     found = use(speed)

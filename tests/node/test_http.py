@@ -110,9 +110,7 @@ def test_the_page_is_one_small_file_and_takes_nothing_from_elsewhere(served: tup
 
 
 @pytest.mark.slow
-def test_events_come_again_and_again(
-    served: tuple[RunningServer, HttpPort], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_events_come_again_and_again(served: tuple[RunningServer, HttpPort], monkeypatch: pytest.MonkeyPatch) -> None:
     """The first one with all cells, later ones with the last."""
     monkeypatch.setattr(loops, "CELL_S", 1e-6)
     server, port = served

@@ -118,6 +118,18 @@ def test_a_long_wait_brings_the_pace_down(waiting_s: float, samples_per_s: float
     assert found.samples_per_s == pytest.approx(samples_per_s)
 
 
+def test_one_step_that_does_not_end_brings_the_pace_down() -> None:
+    """A loop that validates in the middle of an epoch trains no samples. Steps that are always long do not count."""
+    found = Loops()
+    found.hears(report(waits=[("loop", 0.0)] * 20), 0.0)
+    for second in range(60):
+        found.hears(report(waits=()), float(second))
+    (loop,) = found.facts([], 59.0)
+    assert (loop["busy_s"], loop["pace"]["samples_per_s"], loop["pace"]["wait_share"]) == (59.0, 0.0, 0.0)
+    assert loops.busy([row(30.0)] * 3, 80.0) == 0.0
+    assert loops.busy([row(30.0)] * 3, 100.0) == 100.0
+
+
 def test_the_time_left_is_that_of_the_rest_of_the_iteration() -> None:
     """At the pace of the last minute; unknown before the first step."""
     found = Loops()

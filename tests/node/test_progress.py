@@ -16,6 +16,7 @@ def loop(rank: int = 0, ranks: int = 1, **more: Any) -> dict[str, Any]:
     pace = {"samples_per_s": 50.0, "batches_per_s": 5.0, "wait_share": 0.01}
     return {
         **{"job": "run", "rank": rank, "ranks": ranks, "epoch": 3, "heard_s": 0.5, "now": None, "recent_cause": "loop"},
+        **{"busy_s": 0.0},
         **{"step": 10, "taken": 100, "due": 1000 // ranks, "epoch_start": 0, "epoch_samples": 1000, "left_s": 18.0},
         **{"rows": [], "cells": [], "pace": pace},
         **more,
@@ -65,6 +66,7 @@ def test_a_rank_that_has_not_begun_the_epoch_has_taken_nothing_of_it() -> None:
     [
         ({}, "training"),
         ({"now": {"step": 10, "wait_s": 3.0, "cause": "storage"}}, "waiting"),
+        ({"busy_s": 40.0}, "busy"),
         ({"heard_s": SILENT_S}, "paused"),
         ({"taken": 1000}, "ended"),
     ],
@@ -170,7 +172,10 @@ def test_points_are_sums_over_ranks() -> None:
     """Samples a second of all ranks, and the mean share of the time that they waited."""
     cells = [cell(7, 5.0, 100, wait_s=2.5)], [cell(7, 4.0, 80), cell(8, 5.0, 50, epoch=1)]
     found = history([loop(rank, cells=each) for rank, each in enumerate(cells)])["run"]
-    assert [(point["number"], point["epoch"], point["samples_per_s"]) for point in found] == [(7, 0, 40.0), (8, 1, 10.0)]
+    assert [(point["number"], point["epoch"], point["samples_per_s"]) for point in found] == [
+        (7, 0, 40.0),
+        (8, 1, 10.0),
+    ]
     assert found[0]["waits"] == {"storage": 0.25, "loop": 0.0}
 
 

@@ -30,6 +30,8 @@ LOOK_S: Final = 10.0
 """Seconds of the last steps that give the pace of a loop and the reason why it waits."""
 FORECAST_S: Final = 60.0
 """Seconds of the last steps that give the time until the end of the epoch."""
+UNUSUAL: Final = 3.0
+"""A loop is busy with one step if that takes longer than `LOOK_S`, and this many times as long as usual."""
 LONG_S: Final = 1.0
 """A wait that has lasted this many seconds is reported before it ends."""
 
@@ -47,9 +49,13 @@ class _Loop:
     cells: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=MOST_CELLS))
     last: LoopReport | None = None
     heard_s: float = 0.0
+    stepped_s: float = 0.0
+    """Time of the last report that had a step, or of the first report."""
 
     def hears(self, report: LoopReport, now_s: float) -> None:
         self.tally.add(report.tally)
+        if self.last is None or report.tally.steps or report.step < self.last.step:
+            self.stepped_s = now_s
         self.last, self.heard_s = report, now_s
         if not report.tally.steps:
             return
@@ -131,19 +137,26 @@ class LoopPace:
     """Fraction of the time for which the loop waited."""
 
 
-def pace(rows: Sequence[Row], waiting_s: float, over_s: float = LOOK_S) -> LoopPace | None:
+def pace(rows: Sequence[Row], waiting_s: float, busy_s: float = 0.0, over_s: float = LOOK_S) -> LoopPace | None:
     """Return the speed over the steps of the last `over_s` seconds; None before the first step.
 
-    If a step has waited for `waiting_s` seconds by now, more than `LONG_S`, these seconds count, so the speed of a loop
-    that waits for long falls to 0.
+    If a step has waited for `waiting_s` seconds by now, more than `LONG_S`, or the loop trains one step for `busy_s`
+    seconds, these seconds count, so the speed of a loop that stands still falls to 0.
     """
-    open_s = waiting_s if waiting_s > LONG_S else 0.0
-    found = recent(rows, over_s - open_s)
-    seconds = open_s + sum(row["seconds"] for row in found)
+    waiting_s = waiting_s if waiting_s > LONG_S else 0.0
+    found = recent(rows, over_s - waiting_s - busy_s)
+    seconds = waiting_s + busy_s + sum(row["seconds"] for row in found)
     if not rows or not seconds:
         return None
     samples, steps = (sum(row[name] for row in found) / seconds for name in ("samples", "steps"))
-    return LoopPace(samples, steps, (open_s + sum(row["wait_s"] for row in found)) / seconds)
+    return LoopPace(samples, steps, (waiting_s + sum(row["wait_s"] for row in found)) / seconds)
+
+
+def busy(rows: Sequence[Row], still_s: float) -> float:
+    """Return for how many seconds a loop has trained one step; 0 if that is usual. `still_s`: since the last step."""
+    steps = sum(row["steps"] for row in rows)
+    usual_s = sum(row["seconds"] for row in rows) / steps if steps else 0.0
+    return still_s if still_s > max(LOOK_S, UNUSUAL * usual_s) else 0.0
 
 
 def _facts(key: tuple[str, int], loop: _Loop, held: Mapping[str, Any] | None, now_s: float) -> dict[str, Any]:
@@ -154,7 +167,8 @@ def _facts(key: tuple[str, int], loop: _Loop, held: Mapping[str, Any] | None, no
     if waiting is not None and waiting.cause == "server" and held is not None:
         waiting = Waiting(waiting.step, waiting.wait_s, held["cause"])
     rows, waiting_s = list(loop.rows), 0.0 if waiting is None else waiting.wait_s
-    present, steady = pace(rows, waiting_s), pace(rows, waiting_s, FORECAST_S)
+    busy_s = 0.0 if waiting_s > LONG_S else busy(rows, now_s - loop.stepped_s)
+    present, steady = pace(rows, waiting_s, busy_s), pace(rows, waiting_s, over_s=FORECAST_S)
     left = max(0, last.extent.due - last.taken)
     return {
         "job": key[0],
@@ -169,6 +183,7 @@ def _facts(key: tuple[str, int], loop: _Loop, held: Mapping[str, Any] | None, no
         "pace": None if present is None else {name: round(value, 4) for name, value in asdict(present).items()},
         "recent_cause": main_cause(recent(rows)) if rows else None,
         "left_s": None if steady is None or not steady.samples_per_s else round(left / steady.samples_per_s, 1),
+        "busy_s": round(busy_s, 1),
         "heard_s": round(now_s - loop.heard_s, 3),
         **loop.tally.to_json(),
         "now": _plain(waiting),

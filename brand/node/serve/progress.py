@@ -100,6 +100,7 @@ def _training(ranks: Sequence[Loop], fetching: Mapping[str, Any] | None) -> dict
         "state": _state(here, heard_s, ended=taken >= due),
         "reports": True,
         "heard_s": heard_s,
+        "busy_s": min(loop["busy_s"] for loop in here),
         "epoch": epoch,
         "step": max(loop["step"] for loop in here if loop["epoch"] == epoch),
         "taken": reached,
@@ -123,6 +124,7 @@ def _fetching(job: Mapping[str, Any]) -> dict[str, Any]:
         "state": "fetching" if job["rate"] else "paused",
         "reports": False,
         "heard_s": None,
+        "busy_s": 0.0,
         "epoch": job["epoch"],
         "step": None,
         "taken": None,
@@ -144,7 +146,9 @@ def _state(here: Sequence[Loop], heard_s: float, *, ended: bool) -> str:
         return "ended"
     if heard_s >= SILENT_S:
         return "paused"
-    return "waiting" if any(_waiting_s(loop) > LONG_S for loop in here) else "training"
+    if any(_waiting_s(loop) > LONG_S for loop in here):
+        return "waiting"
+    return "busy" if all(loop["busy_s"] for loop in here) else "training"
 
 
 def _waiting_s(loop: Loop) -> float:
