@@ -20,7 +20,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help demo quick test everywhere explore tables frameworks release-tests marks sizes coverage lint bench bench-more docs \
-	release-check clean
+	docs-test release-check clean
 help:
 	@echo "make demo    convert, look at, verify and train from a small real data set"
 	@echo "make quick   all tests but the slow ones: less than a minute"
@@ -36,7 +36,8 @@ help:
 	@echo "make lint    ruff, mypy --strict, import-linter"
 	@echo "make bench   measure the README's table, by TURNS (5) of each library that is installed; needs root"
 	@echo "make bench-more  how long conversions take, exact reads, opening a large data set (bench/README.md)"
-	@echo "make docs    the documentation as HTML in docs/_build/html; what its pages show is run"
+	@echo "make docs    build the documentation as HTML in docs/_build/html"
+	@echo "make docs-test  run everything that README and the pages of the documentation show"
 	@echo "make release-check  the wheel in new environments: Python 3.11 to 3.13, the oldest and the newest PyTorch. Takes some"
 	@echo "             gigabytes of disk at a time; make release-check CHECK='--python 3.12 --torch 2.13.0' chooses"
 	@echo "make clean   remove what these made"
@@ -127,9 +128,11 @@ bench-more: $(DEV)
 	$(BENCH) -m bench.convert_memory --data $(DATA) --work $(SCRATCH) --out bench/results/convert_memory.json
 
 docs: $(DOCS)
-	$(BIN)/sphinx-build -W --keep-going -b html docs docs/_build/html
-	$(PYTEST) -m pages
+	$(BIN)/sphinx-build -W --keep-going -j auto -b html docs docs/_build/html
 	@echo "open docs/_build/html/index.html"
+
+docs-test: $(DOCS)
+	$(PYTEST) -m pages
 
 release-check: $(DEV)
 	$(BIN)/python -m tests.release $(CHECK)

@@ -2,7 +2,7 @@
 
     python -m bench.honest_table                # print the README's table
     python -m bench.honest_table FILE...        # print such a table of new files from `training_reads --out`
-    python -m bench.honest_table --write        # put the figures of bench/results/ into README.md and bench/README.md
+    python -m bench.honest_table --write        # write bench/results/ into README.md, its chart, and bench/README.md
 
 Every cell of the README's table has the same basis: samples/s in the first epoch, from the end of the imports on (so
 with start-up and the wait for the first batch), then samples/s in the second epoch. `~` marks a run that was stopped
@@ -32,6 +32,7 @@ from bench import harness
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 RESULTS: Final = ROOT / "bench" / "results"
+CHART: Final = ROOT / "docs" / "images" / "results.svg"
 LIMIT: Final = "sequential limit"
 RIVALS: Final = {
     "brand": "Brand, `BrandLoader`",
@@ -50,6 +51,9 @@ APART: Final = "apart"
 
 _BLOCK: Final = re.compile(r"(?<=<!-- results: )([\w.-]+)( -->\n).*?(?=<!-- end of results -->)", re.DOTALL)
 _README_TABLE: Final = re.compile(r"(?<=<!-- the table -->\n).*?(?=<!-- end of the table -->)", re.DOTALL)
+
+_LEFT_PX, _TOP_PX, _BAR_PX, _STEP_PX = 190, 54, 560, 34
+"""Of the chart: where bars begin, the longest bar, and from one bar to the next."""
 
 Content = Mapping[str, Any]
 
@@ -184,6 +188,48 @@ def written(page: str) -> str:
     return _README_TABLE.sub(lambda _: "\n" + "\n".join(table_lines(ROWS)) + "\n\n", page)
 
 
+def chart(row: Row) -> str:
+    """Return a bar chart of a row as SVG: the first epoch with start-up, the fastest library first."""
+    content = load(row.file)
+    found = {label.replace("`", ""): rates(content, row, rival) for rival, label in RIVALS.items()}
+    early = {RIVALS[rival].replace("`", "") for rival in RIVALS if is_early(content, row.title, rival)}
+    first = sorted(((values[0], label) for label, values in found.items() if values), reverse=True)
+    limit = number(cell(content, row.title, LIMIT, EPOCHS[0]))
+    title = f"{row.label[0].upper()}{row.label[1:]}: images/s in the first epoch"
+    scale = _BAR_PX / max(limit, first[0][0])
+    bottom = _TOP_PX + _STEP_PX * len(first)
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_LEFT_PX + _BAR_PX + 90} {bottom + 44}"'
+        ' font-family="Helvetica, Arial, sans-serif" font-size="15" role="img">',
+        f"  <title>{title}, start-up included</title>",
+        "  <style>text { fill: #222; } .page { fill: #fff; } .brand { fill: #1f6feb; } .other { fill: #667180; }",
+        "    .in { fill: #fff; font-weight: bold; }",
+        "    line { stroke: #c62828; stroke-width: 2; stroke-dasharray: 6 4; } .limit { fill: #c62828; }",
+        "    @media (prefers-color-scheme: dark) { text { fill: #e6edf3; } .page { fill: #161b22; }",
+        "      .limit { fill: #ff7b72; } line { stroke: #ff7b72; } }</style>",
+        '  <rect class="page" width="100%" height="100%" rx="8"/>',
+        f'  <text x="20" y="30" font-weight="bold">{title}, start-up included</text>',
+    ]
+    for at, (rate, label) in enumerate(first):
+        y = _TOP_PX + _STEP_PX * at
+        kind = "brand" if label.startswith("Brand") else "other"
+        shown = f"~ {rate:,.0f}" if label in early else f"{rate:,.0f}"
+        lines += [
+            f'  <text x="{_LEFT_PX - 12}" y="{y + 17}" text-anchor="end">{label}</text>',
+            f'  <rect class="{kind}" x="{_LEFT_PX}" y="{y}" width="{rate * scale:.0f}" height="24" rx="3"/>',
+            f'  <text class="in" x="{_LEFT_PX + rate * scale - 8:.0f}" y="{y + 17}" text-anchor="end">{shown}</text>',
+        ]
+    x = _LEFT_PX + limit * scale
+    below = bottom + 20
+    lines += [
+        f'  <line x1="{x:.0f}" y1="{_TOP_PX - 8}" x2="{x:.0f}" y2="{bottom}"/>',
+        f'  <text class="limit" x="{x:.0f}" y="{below}" text-anchor="end">limit of the storage: {limit:,.0f}</text>',
+        f'  <text x="20" y="{below}" font-size="13">~: stopped early. Measured {content["date"]}.</text>',
+        "</svg>",
+    ]
+    return "\n".join(lines) + "\n"
+
+
 def rows_of(file: Path) -> list[Row]:
     """Return a row for each table of a file of `training_reads`."""
     return [Row(table["title"], file, table["title"]) for table in load(file)["tables"]]
@@ -195,11 +241,12 @@ def main() -> None:
         prog="python -m bench.honest_table", description=(__doc__ or "").partition("\n")[0]
     )
     parser.add_argument("results", type=Path, nargs="*", help="files of `training_reads --out`")
-    parser.add_argument("--write", action="store_true", help="put the figures into README.md and bench/README.md")
+    parser.add_argument("--write", action="store_true", help="write README.md, its chart and bench/README.md")
     arguments = parser.parse_args()
     if arguments.write:
         for page in (ROOT / "README.md", ROOT / "bench" / "README.md"):
             page.write_text(written(page.read_text(encoding="utf-8")), encoding="utf-8")
+        CHART.write_text(chart(ROWS[0]), encoding="utf-8")
         return
     rows = [row for file in arguments.results for row in rows_of(file)]
     harness.show("\n".join(table_lines(rows or ROWS)))

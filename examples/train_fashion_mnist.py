@@ -5,9 +5,9 @@
     python examples/train_fashion_mnist.py fashion-mnist/train fashion-mnist/test      # the same batches, to the bit
 
 A BrandSampler delivers samples in another order than `shuffle=True`, and the model trains equally well
-(docs/explanation/shuffle-and-accuracy.md has the figures). Each run prints a checksum over every batch in order. The last two runs
-print the same checksum, because a converted data set has the folder's indices and labels. The first run prints the same
-checksum in every run with the same seed, with any number of workers.
+(docs/explanation/shuffle-and-accuracy.md has the figures). Each run prints a checksum over every batch in order. The
+last two runs print the same checksum, because a converted data set has the folder's indices and labels. The first run
+prints the same checksum in every run with the same seed, with any number of workers.
 """
 
 from __future__ import annotations

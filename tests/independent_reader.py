@@ -1,4 +1,4 @@
-"""A second reader, written from the pages of docs/reference/format.md alone: it shares no code with Brand, and checks much."""
+"""A second reader, written from docs/reference/format.md alone: it shares no code with Brand, and checks much."""
 
 from __future__ import annotations
 

@@ -7,8 +7,8 @@ A page's blocks run from top to bottom in a folder that holds `examples/`:
     ```python    run, in one namespace a page; `<!-- not run -->` above it excepts a block
     ```text      with `<!-- output -->` above it: what the Python block before it prints, or the error it ends with
 
-`<!-- setup` ... `-->` holds commands that are not shown; there, `$ fashion-mnist` makes the data sets that training.md
-converts. `make docs` runs the pages, `python -m tests.test_docs [PAGE...]` writes what is printed today into them.
+`<!-- setup` ... `-->` holds commands that are not shown; there, `$ fashion-mnist` makes train.brand and test.brand of
+Fashion-MNIST. `make docs-test` runs the pages; `python -m tests.test_docs [PAGE...]` writes today's output into them.
 """
 
 from __future__ import annotations
@@ -43,9 +43,8 @@ from tests.support import LIMIT_S, brand, free_port, options
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 DOCUMENTS = sorted(path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md") if "_build" not in path.parts)
-TIMED = ("statistics.md", "top.md")
+TIMED = ("guides/monitor.md",)
 """Pages whose counters depend on timing."""
-"""The most lines of a page: a page that needs more answers two questions."""
 EXAMPLES = sorted(path.name for path in (ROOT / "examples").glob("*.py"))
 
 _BLOCK = re.compile(
@@ -77,7 +76,7 @@ _SHELL = re.compile(r"[|<>;&*$\"'\\]")
 
 @cache
 def fashion_mnist() -> Path:
-    """A folder with `train.brand` and `test.brand`, as training.md makes them: once in this process."""
+    """A folder with `train.brand` and `test.brand`, as its guide makes them: once in this process."""
     folder = Path(tempfile.mkdtemp(prefix="brand-docs-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     with zipfile.ZipFile(ROOT / "examples" / "data" / "fashion-mnist-small.zip") as archive:
@@ -290,17 +289,13 @@ def test_the_code_names_pages_that_are_there() -> None:
     assert [name for name in sorted(named) if not (ROOT / name).is_file()] == []
 
 
-def test_the_page_for_language_models_is_short_and_leads_to_every_how_to() -> None:
-    """`llms.txt`: a title, a summary, at most 80 lines, and each page below "How to" in the index."""
+def test_the_page_for_language_models_is_short_and_leads_to_every_guide() -> None:
+    """`llms.txt`: a title, a summary, at most 80 lines, and each tutorial and guide."""
     text = (DOCS / "llms.txt").read_text(encoding="utf-8")
     assert text.startswith("# Brand\n\n> ")
     assert len(text.splitlines()) <= 80
-    (listed,) = re.findall(r":caption: How to\n\n(.*?)```", (DOCS / "index.md").read_text(), re.DOTALL)
-    pages = [f"{name}.md" for name in listed.split()]
-    for page in pages:
-        pages += _listed(page)
     linked = set(re.findall(r"\]\(([\w/-]+\.md)\)", text))
-    assert set(pages) - linked == set()
+    assert {page for page in DOCUMENTS if page.startswith(("tutorials/", "guides/"))} - linked == set()
 
 
 def test_what_the_page_for_language_models_shows_is_python() -> None:
@@ -319,7 +314,7 @@ def test_a_page_says_what_is_and_not_what_is_to_come(name: str) -> None:
 
 def test_every_error_is_explained() -> None:
     """A page says what each error means and what to do."""
-    page = (DOCS / "error-list.md").read_text(encoding="utf-8")
+    page = (DOCS / "reference/errors.md").read_text(encoding="utf-8")
     names = [name for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, Exception)]
     assert [name for name in names if f"`{name}`" not in page] == []
 

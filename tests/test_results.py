@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from bench import harness
-from bench.honest_table import RESULTS, ROOT, cell, figure, number, written
+from bench.honest_table import CHART, RESULTS, ROOT, ROWS, cell, chart, figure, number, written
 from tests.test_docs import fresh_page
 
 PAGES = {"README.md": "", "bench/README.md": "## Results\n"}
@@ -66,6 +66,11 @@ def prose_of(name: str) -> str:
 def test_tables_are_those_of_the_files(name: str) -> None:
     """Each block of results is what its files say. `python -m bench.honest_table --write` writes them."""
     assert written(page_of(name)) == page_of(name)
+
+
+def test_the_chart_is_that_of_the_files() -> None:
+    """The bars of README's chart are its first row. `python -m bench.honest_table --write` draws them."""
+    assert chart(ROWS[0]) == CHART.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", PAGES)

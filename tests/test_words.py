@@ -2,7 +2,7 @@
 
 A name of a class is used once. Docstrings say *if* and *when* for conditions, and name the actor first. Words that the
 project once used for an idea of the field are refused, each with its replacement, in the texts that users read: README,
-help of the command line, and messages.
+pages for users, help of the command line, and messages.
 """
 
 from __future__ import annotations
@@ -46,8 +46,17 @@ REPLACED = {
     r"verbs?": "command",
 }
 """Words of an older vocabulary, as patterns of whole words, and the words of the field that replace them."""
-ALLOWED = {"README.md": ("![", "docs/images")}
+NO_PROSE = ("![", "docs/images")
 """Lines that hold one of these are not prose."""
+USER_PAGES = [
+    ROOT / "README.md",
+    ROOT / "docs" / "index.md",
+    *(
+        page
+        for kind in ("tutorials", "guides", "reference", "explanation")
+        for page in (ROOT / "docs" / kind).glob("*.md")
+    ),
+]
 CLAUSE = re.compile(r"(?:^|[.:;] )(What|Whichever|Of|Where) [^.?;]*[.;]", re.MULTILINE)
 """A sentence whose subject is a clause."""
 
@@ -132,11 +141,12 @@ def test_help_uses_the_words_of_the_field() -> None:
     assert found == {}
 
 
-def test_the_readme_uses_the_words_of_the_field() -> None:
-    """Line by line, without code."""
-    text = re.sub(r"^```.*?^```$", "", (ROOT / "README.md").read_text(), flags=re.MULTILINE | re.DOTALL)
-    lines = [line for line in text.splitlines() if not any(mark in line for mark in ALLOWED["README.md"])]
-    assert {line: wrong for line in lines if (wrong := old_words(line))} == {}
+@pytest.mark.parametrize("page", USER_PAGES, ids=lambda page: page.stem)
+def test_a_page_uses_the_words_of_the_field(page: Path) -> None:
+    """Paragraph by paragraph, without code and titles of papers."""
+    text = re.sub(r"^```.*?^```$|<!--.*?-->", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    lines = [line for line in text.splitlines() if not any(mark in line for mark in NO_PROSE)]
+    assert [wrong for part in "\n".join(lines).split("\n\n") for wrong in old_words(part)] == []
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The schema and the other facts about a data set that every chunk and the manifest hold (docs/reference/format.md, section 2.2).
+"""The schema and other facts about a data set in every chunk and the manifest (docs/reference/format.md, section 2.2).
 
 A schema is an ordered list of (name, codec). `Schema.parse` checks the schema of a user or a file; the rest of Brand
 may then rely on it.

@@ -1,4 +1,4 @@
-"""brand.json and share.json: the facts about a data set and about one partition (docs/reference/format.md, sections 5 and 10).
+"""brand.json and share.json: facts about a data set and one partition (docs/reference/format.md, sections 5 and 10).
 
 Both, and the versions of a collection, are small JSON documents with a version and a checksum. People can read them,
 and the checksum reveals an edit by hand. A reader refuses a newer major version before it reads any other field.

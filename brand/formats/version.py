@@ -1,5 +1,4 @@
-"""versions/00000003.json: which segments, deletions and columns belong to a version of a collection (docs/reference/format.md,
-section 11)?
+"""versions/00000003.json: the segments, deletions and columns of a version (docs/reference/format.md, section 11).
 
 A collection is a folder of data sets, its segments, that grows. Existing files never change: each change is a new
 version, and the segments and lists that a version names are written before it. `Version` holds one file's facts.

@@ -16,7 +16,9 @@ from brand.printable import printable
 
 _SCHEME: Final = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
 _LONGEST: Final = 4096
-_ENVIRONMENT: Final = "credentials are read from the environment (docs/guides/object-stores.md), so that no log shows them"
+_ENVIRONMENT: Final = (
+    "credentials are read from the environment (docs/guides/object-stores.md), so that no log shows them"
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,7 +95,7 @@ def test_codecs_never_change() -> None:
 
 def test_the_document_states_the_same_dtypes(repository: Path) -> None:
     """docs/reference/format.md lists the dtype numbers that the code has."""
-    text = " ".join((repository / "docs" / "format" / "record.md").read_text().split())
+    text = " ".join((repository / "docs" / "reference" / "format.md").read_text().split())
     listed = re.search(r"dtype numbers: (.*?)\.", text)
     assert listed
     found = {int(number): np.dtype(name) for number, name in (item.split() for item in listed[1].split(", "))}

@@ -25,7 +25,7 @@ VALUES: list[dict[str, Any]] = [
 @pytest.fixture(scope="module")
 def section(repository: Path) -> str:
     """Section 9 of the specification, a page of its own."""
-    return (repository / "docs" / "format" / "example.md").read_text(encoding="utf-8")
+    return (repository / "docs" / "reference" / "format-example.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from tests.frameworks.program import LOADERS
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.timeout(3600)]
 
-PAGE = Path(__file__).parents[2] / "docs" / "frameworks-tried.md"
+PAGE = Path(__file__).parents[2] / "docs" / "dev" / "frameworks-tried.md"
 COLUMNS = {
     "whole epochs": ("whole",),
     "stopped in the first epoch": ("first of 1", "first of 2"),

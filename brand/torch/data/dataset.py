@@ -52,9 +52,10 @@ class BrandDataset(Drawable):
     share. The server is a separate process, which starts with the first fetch and ends with the training (Linux only).
 
     Args:
-        path: The data set's folder, its URL (`s3://bucket/photos.brand`, see `docs/guides/object-stores.md`), or its `Location`. A
-            server that starts by itself reads from this location. If the data set is a collection, `photos.brand` is
-            the newest version at the time of opening, whatever is appended later; `photos.brand@3` is version 3.
+        path: The data set's folder, its URL (`s3://bucket/photos.brand`, see `docs/guides/object-stores.md`), or its
+            `Location`. A server that starts by itself reads from this location. If the data set is a collection,
+            `photos.brand` is the newest version at the time of opening, whatever is appended later; `photos.brand@3` is
+            version 3.
         transform: A function of the whole sample (dict or tuple), or a dict `{field: function}` for single fields.
         fields: Fields to return, as a tuple in this order; `index` and `key` may be among them. None: all, as a dict.
         decode: True: images become RGB Pillow images and audio `Waveform(samples, rate)`. False: both are the file's

@@ -193,8 +193,8 @@ class BrandLoader(DataLoader[Any]):
         """Return statistics of the loader and its data server, as plain values.
 
         Seconds by stage and the slowest stage; the threads and their pace; `waits`: the data stalls of the training
-        loop, by cause (`docs/guides/monitor.md`); `server`: the counters of the data server. With a batch sampler, `batches`
-        has the padding (`docs/tutorials/speech.md`).
+        loop, by cause (`docs/guides/monitor.md`); `server`: the counters of the data server. With a batch
+        sampler, `batches` has the padding (`docs/guides/bucketing.md`).
         """
         instruments = self._instruments
         waits = {"waits": instruments.waits.to_json(time.monotonic())}
@@ -207,9 +207,9 @@ class BrandLoader(DataLoader[Any]):
         """Call `callback(steps, row)` in the training loop, after every `every` steps.
 
         `steps` is the number of batches that the loop has received since the loader was made. `row` describes the steps
-        since the last call, with numbers only (`docs/guides/monitor.md`): seconds of a step, samples per second, the fraction
-        of the time for which the loop waited, percentiles of its waits in seconds, and seconds by cause. Raises
-        `UsageError`.
+        since the last call, with numbers only (`docs/guides/monitor.md`): seconds of a step, samples per second, the
+        fraction of the time for which the loop waited, percentiles of its waits in seconds, and seconds by cause.
+        Raises `UsageError`.
         """
         self._instruments.waits.monitor(callback, _count("every", every))
 

@@ -42,8 +42,8 @@ _FROM_A_STATE: Final = (
     "and brand.frameworks.transformers.BrandTrainerMixin with the Trainer (docs/guides/frameworks.md)"
 )
 _EPOCHS_HINT: Final = (
-    ". A framework that counts its own iterations from 0 cannot go on from this state: docs/guides/frameworks.md says what to "
-    "use instead"
+    ". A framework that counts its own iterations from 0 cannot go on from this state: docs/guides/frameworks.md says "
+    "what to use instead"
 )
 _TURNS_HINT: Final = (
     ". A framework that makes its iterator first needs the epoch before: call set_epoch where you make the loader"

@@ -41,8 +41,8 @@ class LeftOut:
         return (
             f"left out {self.positions:,} of the {self.of:,} positions that {who} passed ({self.at_the_beginning:,} of "
             "them at the beginning): something between BrandSampler and the data set removes batches. A framework that "
-            "shards again does that, and so does one that skips batches to resume: see docs/guides/frameworks.md. A batch "
-            "sampler of your own must yield all positions of the BrandSampler, and its batches in the same order"
+            "shards again does that, and so does one that skips batches to resume: see docs/guides/frameworks.md. A "
+            "batch sampler of your own must yield all positions of the BrandSampler, and its batches in the same order"
         )
 
 
