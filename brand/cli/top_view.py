@@ -141,8 +141,7 @@ def _details(facts: Facts, before: Facts | None, interval: float) -> list[tuple[
                 f"{facts['timeouts']:,} timeouts, {facts['remote_reads']:,} remote reads",
             ),
         ]
-    if facts["processes"]:
-        rows.append(("processes", _processes(facts["processes"])))
+    rows.append(("processes", _processes(facts["processes"])))
     rows.append(("problems", "; ".join(facts["problems"]) or "none"))
     warnings = facts["recent_warnings"][:_MOST_WARNINGS]
     rows += [

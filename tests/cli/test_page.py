@@ -142,9 +142,8 @@ def test_the_page_names_what_a_training_waits_for(own_photos_set: Path, page: Br
         assert re.match(r"Step 0 waited .* for storage; \d+ % of the last", page.text("#what"))
         assert page.run("return document.querySelector('#what').dataset.cause") == "storage"
         assert page.run("return document.querySelectorAll('.rank canvas').length") == 1
-        row = page.run(
-            "const c = document.querySelector('.rank canvas'); return [...c.getContext('2d').getImageData(0, 9, c.width, 1).data]"
-        )
+        canvas = "const c = document.querySelector('.rank canvas');"
+        row = page.run(f"{canvas} return [...c.getContext('2d').getImageData(0, 9, c.width, 1).data]")
         assert any(red > blue for red, blue in zip(row[::4], row[2::4], strict=True))  # the colour of storage
         assert page.text("#live") == "live"
         assert page.complaints() == []

@@ -66,6 +66,10 @@ TRAINING = {
     **{"taken": 250, "fetched": 500, "samples": 1000, "share": 0.25, "samples_per_s": 1234.5, "batches_per_s": 12.34},
     **{"left_s": 75.0, "wait_share": 0.031, "ranks": 1, "ranks_here": 1, "slow_rank": None},
 }
+USED = {
+    **{"server": 30_000_000, "arena": 68_000_000, "clients": 1_000_000_000, "client_processes": 4},
+    **{"limit": 64_000_000_000, "available": 60_000_000_000},
+}
 
 
 @contextmanager
@@ -355,7 +359,7 @@ def facts_of(**more: Any) -> dict[str, Any]:
         **{"replaced": [], "hit_ratio": 0.5, "read_utilisation": 1.0, "read_amplification": 1.25, "memory": memory},
         **{"jobs": [JOB], "wait_s": 5.0},
         **{"cache": None, "store": None, "cluster": None, "prepared": None},
-        **{"training": [TRAINING], "storage": {"text": "no reads in the last 10 s"}, "processes": {}},
+        **{"training": [TRAINING], "storage": {"text": "no reads in the last 10 s"}, "processes": USED},
         **{"problems": [], "recent_warnings": []},
         **more,
     }
@@ -421,8 +425,7 @@ def test_problems_are_shown_with_the_last_warnings() -> None:
 
 def test_the_memory_of_processes_is_shown() -> None:
     """With what is left."""
-    used = {"server": 30_000_000, "arena": 68_000_000, "clients": 1_000_000_000, "client_processes": 4}
-    shown = view(None, processes=used | {"limit": 64_000_000_000, "available": 60_000_000_000})
+    shown = view(None)
     assert "processes server 30.0 MB, 4 client processes 1.0 GB, memory for samples 68.0 MB" in shown
     assert "60.0 GB of 64.0 GB left on this machine" in shown
 

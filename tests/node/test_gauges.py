@@ -24,7 +24,7 @@ def use(speed: float, read: int = 100_000, profile: Profile | None = PROFILE) ->
 @pytest.mark.parametrize(
     ("speed", "at_limit"), [(50e6, False), (84e6, False), (90e6, True), (110e6, True), (400e6, False)]
 )
-def test_a_storage_at_its_limit(speed: float, at_limit: bool) -> None:  # noqa: FBT001
+def test_a_storage_at_its_limit(speed: float, at_limit: bool) -> None:
     """Nearly as fast as it was measured. Faster than that is a cache, not the storage."""
     found = use(speed)
     assert (found["limit_bytes_per_s"], found["at_limit"]) == (100_000_000, at_limit)

@@ -1,4 +1,4 @@
-"""How fast and how far a training is follows from what its loops took; how far clients have fetched is another number."""
+"""Pace and progress of a training follow from what its loops took; how far clients have fetched is another number."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Is the storage at its limit, and how much memory do the server and its clients take? Measured every few seconds.
+"""Is the storage at its limit, and how much memory do the server and its clients take?
 
-`Gauges` stores the last ten minutes, for charts. `storage_use` compares the reads with the profile of the storage, if
-there is one (`brand profile`).
+`Gauges` measures every few seconds, and stores ten minutes for charts. `storage_use` compares the reads with the
+profile of the storage, if there is one (`brand profile`).
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ from brand.storage.profile.profile import Profile, bandwidth, is_assumed
 
 AT_LIMIT: Final = 0.85
 """Fraction of the measured bandwidth from which a storage counts as being at its limit."""
+FRESH_S: Final = 1.0
+"""Seconds for which the memory of processes is not measured again."""
 ABOVE: Final = 1.15
 """Above this multiple of the measured bandwidth, bytes cannot come from the storage itself."""
 
@@ -47,7 +49,8 @@ class Gauges(Reprs, shows="_points _processes"):
         self._profile = None if profile is None or is_assumed(profile) else profile
         self._clients = clients
         self._points: deque[Gauge] = deque(maxlen=MOST_CELLS + 1)
-        self._processes: dict[str, int] = {}
+        self._processes: tuple[float, dict[str, int]] = float("-inf"), {}
+        """The time of the last look at the memory of processes, and its result."""
 
     def tend(self, now_s: float, look: Callable[[], tuple[ReadCounters, int]]) -> None:
         """Measure every `CELL_S` seconds. `look` returns the reads and the bytes of memory in use."""
@@ -55,15 +58,16 @@ class Gauges(Reprs, shows="_points _processes"):
             return
         reads, used = look()
         self._points.append(Gauge(now_s, reads.reads, reads.read_bytes, used))
-        self._processes = processes(self._clients())
 
     def facts(self, reads: ReadCounters, now_s: float) -> dict[str, Any]:
         """Return `storage` and `processes`, as plain values."""
+        if now_s - self._processes[0] > FRESH_S:
+            self._processes = now_s, processes(self._clients())
         now = Gauge(now_s, reads.reads, reads.read_bytes, 0)
         before = [point for point in self._points if point.at_s <= now_s - LOOK_S][-1:] or list(self._points)[:1]
         return {
             "storage": storage_use(self._profile, before[0] if before else now, now),
-            "processes": dict(self._processes),
+            "processes": self._processes[1],
         }
 
     def points(self) -> list[dict[str, Any]]:
@@ -108,7 +112,7 @@ def _storage_text(speed: float, mean: float | None, limit: float | None) -> str:
         return f"{reads}; `brand profile` measures how much the storage can deliver"
     if speed > ABOVE * limit:
         return f"{reads}, more than the {size(limit)}/s that `brand profile` measured: a cache holds the files"
-    share = f"{100 * speed / limit:.0f} % of the {size(limit)}/s that `brand profile` measured"
+    share = f"{100 * speed / limit:.2g} % of the {size(limit)}/s that `brand profile` measured"
     return f"{reads}, {share}: {'at its limit' if speed >= AT_LIMIT * limit else 'not at its limit'}"
 
 
