@@ -76,13 +76,12 @@ def problems(facts: Mapping[str, Any]) -> list[str]:
     if cache is not None and cache["state"].startswith("failed"):
         found.append(f"the cache folder {cache['folder']}: {cache['state']}")
     if facts["failed_reads"]:
-        found.append(
-            f"{counted(facts['failed_reads'], 'read')} of the storage failed; clients read their samples directly"
-        )
+        failed = counted(facts["failed_reads"], "large read")
+        found.append(f"{failed} of the storage failed; clients read their samples directly")
     if facts["replaced"]:
-        chunks = len({report["chunk"] for report in facts["replaced"]})
-        replaced = counted(len(facts["replaced"]), "damaged sample")
-        found.append(f"{replaced} replaced, of {counted(chunks, 'chunk')}: `brand verify` names the files")
+        damaged, chunks = (len({report[name] for report in facts["replaced"]}) for name in ("index", "chunk"))
+        where = f"{counted(damaged, 'damaged sample')} of {counted(chunks, 'chunk')}"
+        found.append(f"{where} replaced by other samples: `brand verify` lists the damage")
     if facts["timeouts"]:
         found.append(f"{counted(facts['timeouts'], 'sample')} not sent in time by other nodes")
     return found
