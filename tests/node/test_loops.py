@@ -126,6 +126,7 @@ def test_one_step_that_does_not_end_brings_the_pace_down() -> None:
         found.hears(report(waits=()), float(second))
     (loop,) = found.facts([], 59.0)
     assert (loop["busy_s"], loop["pace"]["samples_per_s"], loop["pace"]["wait_share"]) == (59.0, 0.0, 0.0)
+    assert found.facts([], 59.0 + loops.SILENT_S)[0]["busy_s"] == 0.0  # it has ended, or pauses
     assert loops.busy([row(30.0)] * 3, 80.0) == 0.0
     assert loops.busy([row(30.0)] * 3, 100.0) == 100.0
 

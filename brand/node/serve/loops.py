@@ -162,12 +162,13 @@ def busy(rows: Sequence[Row], still_s: float) -> float:
 def _facts(key: tuple[str, int], loop: _Loop, held: Mapping[str, Any] | None, now_s: float) -> dict[str, Any]:
     last = loop.last
     assert last is not None
-    now = last.now if now_s - loop.heard_s < SILENT_S else None
+    reports = now_s - loop.heard_s < SILENT_S
+    now = last.now if reports else None
     waiting = None if now is None else Waiting(now.step, now.wait_s + now_s - loop.heard_s, now.cause)
     if waiting is not None and waiting.cause == "server" and held is not None:
         waiting = Waiting(waiting.step, waiting.wait_s, held["cause"])
     rows, waiting_s = list(loop.rows), 0.0 if waiting is None else waiting.wait_s
-    busy_s = 0.0 if waiting_s > LONG_S else busy(rows, now_s - loop.stepped_s)
+    busy_s = busy(rows, now_s - loop.stepped_s) if reports and waiting_s <= LONG_S else 0.0
     present, steady = pace(rows, waiting_s, busy_s), pace(rows, waiting_s, over_s=FORECAST_S)
     left = max(0, last.extent.due - last.taken)
     return {
