@@ -4,7 +4,7 @@
 #   docker build -t brand:0.2.0 --build-arg TORCH="torch --index-url URL" .            another build of it: CPU, ROCm
 #   docker build -t brand:0.2.0 --build-arg TORCH= --build-arg EXTRAS=cloud,audio .    no PyTorch: to convert and copy
 #
-# It takes packages from the registries of Debian and PyPI, and from nowhere else. docs/install.md says more.
+# It takes packages from the registries of Debian and PyPI, and from nowhere else. docs/guides/install.md says more.
 ARG BASE=debian:trixie-slim
 
 FROM ${BASE} AS build

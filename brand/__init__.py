@@ -44,9 +44,9 @@ __all__ = [
     "Waveform",
     "__version__",
     "migrate_state",
-    "open",
     "pack",
 ]
+"""The names of `from brand import *`. `brand.open` is public, too, but must not replace Python's `open`."""
 
 _TORCH: Final = ("BrandDataset", "BrandLoader", "BrandSampler", "LengthBatchSampler", "Mixture", "PackedBatchSampler")
 _HOMES: Final = {

@@ -18,6 +18,7 @@ import contextlib
 import difflib
 import gc
 import io
+import json
 import os
 import re
 import shutil
@@ -43,6 +44,7 @@ from tests.support import LIMIT_S, brand, free_port, options
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 DOCUMENTS = sorted(path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md") if "_build" not in path.parts)
+NOTEBOOKS = sorted(DOCS.rglob("*.ipynb"))
 TIMED = ("guides/monitor.md",)
 """Pages whose counters depend on timing."""
 EXAMPLES = sorted(path.name for path in (ROOT / "examples").glob("*.py"))
@@ -244,6 +246,24 @@ def test_a_page_shows_what_happens(name: str, tmp_path: Path) -> None:
     assert fresh == shown, "\n".join(difflib.unified_diff(shown.splitlines(), fresh.splitlines(), lineterm="", n=0))
 
 
+@pytest.mark.slow
+@pytest.mark.pages
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_runs(notebook: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its code cells, from top to bottom, in a folder of a checkout."""
+    monkeypatch.chdir(ROOT / "docs" / "tutorials")
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    names: dict[str, Any] = {"__name__": "notebook"}
+    with contextlib.redirect_stdout(io.StringIO()):
+        for cell in cells:
+            if cell["cell_type"] == "code":
+                assert cell["outputs"] == []
+                exec(compile("".join(cell["source"]), notebook.name, "exec"), names)
+    _end_servers()
+
+
 @pytest.mark.parametrize(
     "name", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/llms.txt", *(f"docs/{name}" for name in DOCUMENTS)]
 )
@@ -314,7 +334,7 @@ def test_a_page_says_what_is_and_not_what_is_to_come(name: str) -> None:
 
 def test_every_error_is_explained() -> None:
     """A page says what each error means and what to do."""
-    page = (DOCS / "reference/errors.md").read_text(encoding="utf-8")
+    page = (DOCS / "reference" / "errors.md").read_text(encoding="utf-8")
     names = [name for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, Exception)]
     assert [name for name in names if f"`{name}`" not in page] == []
 

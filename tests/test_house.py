@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import re
 import subprocess
 import sys
@@ -64,6 +65,20 @@ def test_the_public_names_are_sorted_and_there() -> None:
     assert list(brand.__all__) == sorted(brand.__all__)
     for name in brand.__all__:
         assert getattr(brand, name) is not None
+
+
+def test_a_star_import_leaves_the_names_of_python_alone() -> None:
+    """`from brand import *` does not replace `open`."""
+    assert set(brand.__all__) & set(vars(builtins)) == set()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("real_start")
+def test_a_script_with_a_data_set_at_module_level_ends_without_a_word(photos_set: Path) -> None:
+    """The interpreter takes apart a data set after the modules that closing a file needs."""
+    code = f"import brand; ds = brand.BrandDataset({str(photos_set)!r}, fields=('key',)); print(ds[1])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=LIMIT_S)
+    assert done.stderr == ""
 
 
 def test_without_torch_the_message_says_how_to_install_it() -> None:

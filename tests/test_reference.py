@@ -17,7 +17,7 @@ import brand
 from brand import orders
 from brand.orders import baselines
 
-PAGES = Path(__file__).resolve().parent.parent / "docs" / "api"
+PAGES = Path(__file__).resolve().parent.parent / "docs" / "reference"
 CLASSES: list[type[Any]] = [
     thing
     for package in (brand, orders, baselines)
@@ -32,7 +32,7 @@ _OPTION = re.compile(r"^ {3}:(?P<option>[\w-]+):(?P<value>.*)$", re.MULTILINE)
 
 def reference() -> dict[str, dict[str, str]]:
     """Options of each class that the pages name, by its name without modules."""
-    text = "".join(path.read_text(encoding="utf-8") for path in sorted(PAGES.glob("*.md")))
+    text = "".join(path.read_text(encoding="utf-8") for path in sorted(PAGES.glob("python-*.md")))
     return {
         match["name"].rpartition(".")[2]: dict(_OPTION.findall(match["options"])) for match in _DIRECTIVE.finditer(text)
     }

@@ -126,6 +126,26 @@ def test_no_measurement_is_typed_by_hand(name: str) -> None:
     assert found - set(STATED[name]) == set()
 
 
+BENCHMARKS = ROOT / "docs" / "explanation" / "benchmarks.md"
+_ROW_OF_FILE = re.compile(r"^\| [^|]+ (\|.*\|) [^|]*bench/results/([\w-]+\.json)\)[^|]*\|$", re.MULTILINE)
+_FIGURE = re.compile(r"(?<![\w.])\d[\d,]*(?:\.\d+)?")
+
+
+def test_rows_of_the_benchmarks_page_are_in_their_files() -> None:
+    """Each figure of a row that links to a file of results is in a table of that file."""
+    rows = _ROW_OF_FILE.findall(BENCHMARKS.read_text(encoding="utf-8"))
+    assert len(rows) >= 10
+    wrong = {}
+    for cells, name in rows:
+        tables = json.loads((RESULTS / name).read_text())["tables"]
+        there = {
+            found for table in tables for row in table["rows"] for each in row for found in _FIGURE.findall(str(each))
+        }
+        if missing := set(_FIGURE.findall(re.sub(r"\([^)]*\)", "", cells))) - there:
+            wrong[name, cells] = missing
+    assert wrong == {}
+
+
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_a_file_says_how_it_came_about(file: Path) -> None:
     """Each file has command, date, version, machine and tables, and single runs unless it holds printed medians."""

@@ -180,7 +180,7 @@ def delete(
     type=click.FloatRange(0, 1, max_open=True),
     default=0.2,
     show_default=True,
-    help="The share of a part that has to be deleted, for the part to be written again.",
+    help="Rewrite a segment if more than this fraction of it is deleted.",
 )
 @click.option("--forget", is_flag=True, help="Remove all older versions, and the files that only they need.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, and no progress.")

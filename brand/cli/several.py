@@ -36,8 +36,8 @@ several_machines: Final = options(
         "--task",
         type=_TaskNumber(),
         metavar="K/N",
-        help="Make only part K of N, counted from 0, beside other machines that see SRC and DST; `brand seal DST`"
-        " finishes it.",
+        help="Make only task K of N, counted from 0; other machines that see SRC and DST make the others, and `brand"
+        " seal DST` finishes it.",
     ),
     click.option("--engine", type=click.Choice(["ray"]), help="Let a Ray cluster make the chunks, then finish DST."),
     click.option("--address", help="With --engine ray: the cluster (default: RAY_ADDRESS, or a new one here)."),
@@ -71,7 +71,7 @@ def convert_together(
 ) -> Report | TaskReport | None:
     """Convert with other machines; return None if no option asks for that. `plan(parts, on_progress)` makes the job."""
     if task is not None and engine is not None:
-        raise UsageError("--task and --engine: an engine makes all parts by itself, so give one of the two")
+        raise UsageError("--task and --engine: an engine makes all tasks by itself, so give one of the two")
     if address is not None and engine is None:
         raise UsageError("--address is for --engine ray")
     if task is not None:

@@ -106,10 +106,7 @@ def verify(dst: Path | str, as_json: bool) -> int:  # noqa: FBT001 - click passe
 @click.argument("dst", type=DATA_SET_IN_FOLDER)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, and no progress.")
 def reindex(dst: Path, as_json: bool) -> None:  # noqa: FBT001 - click passes options by name
-    """Rebuild manifest, index and columns of DST from its chunks.
-
-    Raises `UsageError`.
-    """
+    """Rebuild manifest, index and columns of DST from its chunks."""
     with meter(quiet=as_json) as show:
         header = rebuild_index(dst, summed(show, "reindex")).header
     if as_json:
@@ -124,7 +121,9 @@ _NODE: Final = "{node}"
 @click.command()
 @click.argument("dst", type=DATA_SET_IN_FOLDER)
 @click.argument("out", type=FOLDER, nargs=-1, required=True)
-@click.option("--nodes", type=click.IntRange(1, MAX_NODES), metavar="K", required=True, help="How many shares to make.")
+@click.option(
+    "--nodes", type=click.IntRange(1, MAX_NODES), metavar="K", required=True, help="How many partitions to make."
+)
 @click.option(
     "--group-chunks",
     type=click.IntRange(1),

@@ -123,9 +123,9 @@ class _Landing:
         self._memory = np.empty(0, np.uint8)
         self._vector = np.empty(_PIECES, _IOVEC)
 
-    def __del__(self) -> None:
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
         if self._file >= 0:  # -1 if the process had no descriptor left
-            os.close(self._file)
+            close(self._file)
 
     def copy_all(self, address: int, numbers: NDArray[np.uint64], size: int, out: NDArray[np.uint8]) -> bool:
         """Copy any number of elements like `copy`, in one call of the core. Return False also without the core."""

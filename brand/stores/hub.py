@@ -6,6 +6,7 @@ commit, so a data set that gets a new commit meanwhile does not change here.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +18,7 @@ from brand.stores.reasons import failed, missing
 from brand.stores.store import Traffic
 from brand.stores.url import Url, parse_url
 
+_BRACES: Final = re.compile(r"\{\d+\.\.\d+\}")
 _KINDS: Final = {"datasets": "dataset", "spaces": "space", "models": "model"}
 _HOSTS: Final = ("hf.co", "huggingface.co")
 """The Hub's own hosts, to which it redirects reads."""
@@ -64,9 +66,9 @@ def _asking(url: Url) -> Iterator[None]:
 
 
 def pattern_of(folder: str, names: str) -> str:
-    """Return the pattern of the files to download: `names` below a folder, or the folder itself if it is a pattern."""
-    if any(character in folder for character in "*?["):
-        return folder
+    """Return the pattern of the files to download: `names` below a folder, or `folder` if it names files itself."""
+    if folder.endswith(names.removeprefix("*")) or any(character in folder for character in "*?[{"):
+        return _BRACES.sub("*", folder)  # the Hub's library knows no braces
     return f"{folder}/*{names}" if folder else names
 
 

@@ -103,7 +103,13 @@ def test_what_names_nothing(url: str) -> None:
 
 @pytest.mark.parametrize(
     ("folder", "pattern"),
-    [("", "*.parquet"), ("data", "data/**.parquet"), ("data/train-*.parquet", "data/train-*.parquet")],
+    [
+        ("", "*.parquet"),
+        ("data", "data/**.parquet"),
+        ("data/train-*.parquet", "data/train-*.parquet"),
+        ("data/train-00000-of-00002.parquet", "data/train-00000-of-00002.parquet"),
+        ("data/train-{00000..00001}.parquet", "data/train-*.parquet"),
+    ],
 )
 def test_a_pattern_in_a_url_names_the_files_to_download(folder: str, pattern: str) -> None:
     """The advice for a data set with several splits is a URL with a pattern, which has to match its files."""

@@ -140,7 +140,7 @@ def open_hf(src: str | os.PathLike[str], choice: FieldMapping) -> Saved | Parque
     if (root / "dataset_dict.json").exists():
         splits = sorted(path.parent.name for path in root.glob("*/state.json"))
         raise UsageError(
-            f"{os.fspath(src)} has the splits {', '.join(splits)}: convert each of them, as {root / splits[0]}"
+            f"{os.fspath(src)} has the splits {', '.join(splits)}: convert each of them, as '{root / splits[0]}'"
             if splits
             else f"{os.fspath(src)} has no splits"
         )
