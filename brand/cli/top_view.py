@@ -141,7 +141,11 @@ def _details(facts: Facts, before: Facts | None, interval: float) -> list[tuple[
                 f"{facts['timeouts']:,} timeouts, {facts['remote_reads']:,} remote reads",
             ),
         ]
-    rows.append(("processes", _processes(facts["processes"])))
+    used = facts["processes"]
+    rows += [
+        ("processes", _processes(used)),
+        ("machine", f"{size(used['available'])} of {size(used['limit'])} of memory left"),
+    ]
     rows.append(("problems", "; ".join(facts["problems"]) or "none"))
     warnings = facts["recent_warnings"][:_MOST_WARNINGS]
     rows += [
@@ -180,8 +184,7 @@ def _nodes(cluster: Facts) -> str:
 
 def _processes(used: dict[str, int]) -> str:
     clients = f"{counted(used['client_processes'], 'client process', 'client processes')} {size(used['clients'])}"
-    left = f"{size(used['available'])} of {size(used['limit'])} left on this machine"
-    return f"server {size(used['server'])}, {clients}, memory for samples {size(used['arena'])}; {left}"
+    return f"server {size(used['server'])}, {clients}, memory for samples {size(used['arena'])}"
 
 
 def _memory(memory: dict[str, int]) -> RenderableType:

@@ -427,7 +427,7 @@ def test_the_memory_of_processes_is_shown() -> None:
     """With what is left."""
     shown = view(None)
     assert "processes server 30.0 MB, 4 client processes 1.0 GB, memory for samples 68.0 MB" in shown
-    assert "60.0 GB of 64.0 GB left on this machine" in shown
+    assert "machine 60.0 GB of 64.0 GB of memory left" in shown
 
 
 def test_each_of_several_jobs_has_a_line() -> None:
