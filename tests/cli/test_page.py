@@ -13,11 +13,12 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
+from torch.utils.data import DataLoader
 
 from brand.node.serve.http import HttpPort, derived_token
 from brand.testing.node import RunningServer, random_address, running_server
 from brand.testing.storage import BlockedStorage
-from brand.torch import BrandDataset, BrandLoader
+from brand.torch import BrandDataset, BrandLoader, BrandSampler
 from tests.browser import NEEDS_BROWSER, Browser, browser
 from tests.node.test_metrics import read
 from tests.support import LIMIT_S, brand, running_brand, wait_until
@@ -189,6 +190,24 @@ def test_the_page_says_when_the_server_is_gone(own_photos_set: Path, page: Brows
         finally:
             port.close()
         wait_until(lambda: page.text("#live") == "no connection", "the page says that, too")
+
+
+@pytest.mark.pages
+@NEEDS_BROWSER
+def test_a_plain_loader_has_no_pace(own_photos_set: Path, page: Browser) -> None:
+    """The page shows how far it has fetched, and says that this is not how far it has trained."""
+    with (
+        running_server(own_photos_set, memory=1.0) as server,
+        closing(HttpPort("0", "token", server.node.facts)) as port,
+    ):
+        data_set = BrandDataset(own_photos_set, fields=("index",), server=server.address)
+        batches = iter(DataLoader(data_set, 8, sampler=BrandSampler(data_set)))
+        next(batches)
+        shown(port, page)
+        assert page.text(".job .note") == "8 of 31 samples fetched"
+        assert "a plain DataLoader does not report it" in page.text(".job .figures")
+        assert page.text("#ranks").startswith("No BrandLoader has reported yet")
+        assert page.complaints() == []
 
 
 @pytest.mark.pages

@@ -8,7 +8,6 @@ import pytest
 
 from brand.node.serve.loops import CELL_S, SILENT_S
 from brand.node.serve.progress import FORGOTTEN_S, history, slow_rank, trainings
-from brand.node.wire.looping import StepTally
 
 
 def loop(rank: int = 0, ranks: int = 1, **more: Any) -> dict[str, Any]:
@@ -163,9 +162,8 @@ def test_one_rank_is_never_slow() -> None:
 
 def cell(number: int, seconds: float, samples: int, wait_s: float = 0.0, epoch: int = 0) -> dict[str, Any]:
     """A cell with one step."""
-    tally = StepTally()
-    tally.count("storage" if wait_s else "loop", wait_s, seconds, samples)
-    return {"number": number, "tally": tally, "epoch": epoch, "step": 1, "worst": None}
+    waits = {"storage" if wait_s else "loop": wait_s}
+    return {"number": number, "epoch": epoch, "seconds": seconds, "samples": samples, "waits": waits}
 
 
 def test_points_are_sums_over_ranks() -> None:

@@ -62,10 +62,8 @@ class _Loop:
         self.rows.append(_row(report))
         number = int(now_s // CELL_S)
         if not self.cells or self.cells[-1]["number"] != number:
-            self.cells.append({"number": number, "tally": StepTally(), "worst": None})
-        cell = self.cells[-1]
-        cell["tally"].add(report.tally)
-        cell |= {"epoch": report.epoch, "step": report.step, "worst": _longer(cell["worst"], _plain(report.worst))}
+            self.cells.append(_new_cell(number))
+        _add(self.cells[-1], report)
 
 
 class Loops(Reprs, shows="_loops"):
@@ -94,7 +92,11 @@ def shown(loop: Loop, cells: int) -> dict[str, Any]:
     """Return a loop of `Loops.facts` as users see it, with its last `cells` cells; if 0, also without its buckets."""
     inner = {"rows", "cells"} if cells else {"rows", "cells", "buckets", "seconds"}
     found = {name: value for name, value in loop.items() if name not in inner}
-    return found | {"cells": [_cell(cell) for cell in loop["cells"][-cells:]]} if cells else found
+    if not cells:
+        return found
+    return found | {
+        "cells": [{name: value for name, value in cell.items() if name != "waits"} for cell in loop["cells"][-cells:]]
+    }
 
 
 def recent(rows: Sequence[Row], over_s: float = LOOK_S) -> list[Row]:
@@ -207,20 +209,25 @@ def _row(report: LoopReport) -> dict[str, Any]:
     }
 
 
-def _cell(cell: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a cell as plain values: `step` is the number of batches at its end."""
-    tally: StepTally = cell["tally"]
-    return {
-        "number": cell["number"],
-        "epoch": cell["epoch"],
-        "step": cell["step"],
-        "steps": tally.steps,
-        "samples": tally.samples,
-        "seconds": round(tally.seconds, 4),
-        "wait_s": round(tally.wait_s, 4),
-        "cause": tally.cause,
-        "worst": cell["worst"],
-    }
+def _new_cell(number: int) -> dict[str, Any]:
+    """Return an empty cell: `step` is the number of batches at its end, `waits` has seconds by cause."""
+    place = {"number": number, "epoch": 0, "step": 0}
+    return {**place, "steps": 0, "samples": 0, "seconds": 0.0, "wait_s": 0.0, "cause": LOOP, "waits": {}, "worst": None}
+
+
+def _add(cell: dict[str, Any], report: LoopReport) -> None:
+    """Add the steps of a report to a cell."""
+    tally, waits = report.tally, cell["waits"]
+    for cause, each in tally.waits.items():
+        waits[cause] = waits.get(cause, 0.0) + each.seconds
+    cell |= {"epoch": report.epoch, "step": report.step, "worst": _longer(cell["worst"], _plain(report.worst))}
+    cell["steps"] += tally.steps
+    cell["samples"] += tally.samples
+    cell["seconds"] = round(cell["seconds"] + tally.seconds, 6)
+    cell["wait_s"] = round(sum(waits.values()), 6)
+    stalls = [cause for cause in waits if cause != LOOP]
+    hardly = not stalls or cell["wait_s"] <= HARDLY * cell["seconds"]
+    cell["cause"] = LOOP if hardly else max(stalls, key=waits.__getitem__)
 
 
 def _longer(one: dict[str, Any] | None, other: dict[str, Any] | None) -> dict[str, Any] | None:

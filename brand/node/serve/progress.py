@@ -70,7 +70,7 @@ def history(loops: Sequence[Loop]) -> dict[str, list[dict[str, Any]]]:
         before = -1
         for cell in loop["cells"]:
             number = cell["number"]
-            covered = max(1, round(cell["tally"].seconds / CELL_S))
+            covered = max(1, round(cell["seconds"] / CELL_S))
             for each in range(max(before + 1, number - covered + 1), number + 1):
                 points[loop["job"]][each].append(cell)
             before = number
@@ -192,13 +192,13 @@ def _slow(loop: Loop, text: str) -> dict[str, Any]:
 def _point(number: int, cells: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the point of the cells of all ranks at one time."""
     waits: defaultdict[str, float] = defaultdict(float)
-    tallies = [cell["tally"] for cell in cells if cell["tally"].seconds]
-    for tally in tallies:
-        for cause, each in tally.waits.items():
-            waits[cause] += each.seconds / tally.seconds / len(tallies)
+    stepping = [cell for cell in cells if cell["seconds"]]
+    for cell in stepping:
+        for cause, wait_s in cell["waits"].items():
+            waits[cause] += wait_s / cell["seconds"] / len(stepping)
     return {
         "number": number,
         "epoch": max(cell["epoch"] for cell in cells),
-        "samples_per_s": round(sum(tally.samples / tally.seconds for tally in tallies), 3),
+        "samples_per_s": round(sum(cell["samples"] / cell["seconds"] for cell in stepping), 3),
         "waits": {cause: round(part, 4) for cause, part in waits.items()},
     }
