@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 import shutil
 from pathlib import Path
@@ -63,6 +64,16 @@ def _readable_defaults(
     return signature and signature.replace("<factory>", "..."), returned
 
 
+def _download_of_the_repository(_app: object, page: str, source: list[str]) -> None:
+    """Let a link to a Markdown file outside `docs/`, such as `bench/README.md`, download the file."""
+
+    def link(match: re.Match[str]) -> str:
+        target = posixpath.normpath(posixpath.join("docs", posixpath.dirname(page), match[1]))
+        return match[0] if target.startswith("docs/") else f"](<path:{match[1]}>)"
+
+    source[0] = re.sub(r"\]\(((?:\.\./)+[\w/.-]+\.md)(?:#[\w-]+)?\)", link, source[0])
+
+
 def _markdown_too(app: object, exception: Exception | None) -> None:
     """Write each page as Markdown next to the HTML: `llms.txt` links to these pages."""
     if exception is None:
@@ -75,5 +86,6 @@ def setup(app: object) -> None:
     """Connect the functions of this file to Sphinx, which calls this function."""
     app.add_lexer("hex", TextLexer)  # type: ignore[attr-defined]
     app.connect("autodoc-process-signature", _readable_defaults)  # type: ignore[attr-defined]
+    app.connect("source-read", _download_of_the_repository)  # type: ignore[attr-defined]
     app.connect("build-finished", _markdown_too)  # type: ignore[attr-defined]
     app.connect("autodoc-process-docstring", _literal_drawings, priority=900)  # type: ignore[attr-defined]

@@ -256,12 +256,13 @@ def test_a_notebook_runs(notebook: Path, tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(tempfile, "tempdir", None)
     cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
     names: dict[str, Any] = {"__name__": "notebook"}
-    with contextlib.redirect_stdout(io.StringIO()):
+    with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
         for cell in cells:
             if cell["cell_type"] == "code":
                 assert cell["outputs"] == []
                 exec(compile("".join(cell["source"]), notebook.name, "exec"), names)
-    _end_servers()
+        _end_servers()
 
 
 @pytest.mark.parametrize(

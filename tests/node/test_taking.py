@@ -48,7 +48,7 @@ from brand.torch import BrandDataset, BrandLoader, BrandSampler
 from tests.made_orders import order_of
 from tests.node.conftest import SAMPLES, text
 from tests.node.packing import pack_draw, pages_of
-from tests.node.support import drawing, greeted
+from tests.node.support import RawClient, draw, drawing, greeted
 from tests.node.world import content
 from tests.rounds import examples
 from tests.support import LIMIT_S, wait_until
@@ -432,6 +432,29 @@ def test_a_client_that_lies_is_cut_off_and_nobody_else(texts: Path) -> None:
         good.send(pack_taken(number, 9, np.arange(5)))
         facts = good.stats()
         assert facts["direct_hits"] == 9
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("begun", [False, True])
+def test_direct_hits_that_overtake_the_beginning_of_an_epoch_are_not_left_out(texts: Path, begun: bool) -> None:
+    """An epoch begins again. A client has its first samples already, before the server has made the epoch ready.
+
+    Whether the message of the beginning was received before or after these direct hits.
+    """
+    with running_server(texts, memory=1.0) as server, RawClient(server.address) as client:
+        client.hello(StoredDataSet(texts).id, worker=(0, 1))
+        number = client.order(order_of(texts, StripePolicy(4, stripe=8)))
+        for epoch in (0, 1, 2):
+            client.begin(number, epoch)
+            draw(client, number, epoch, np.arange(20))
+        if begun:
+            client.begin(number, 0)
+        client.send(pack_taken(number, 0, np.arange(100)))
+        if not begun:
+            client.stats()
+            client.begin(number, 0)
+        for first in range(100, SAMPLES - 20, 20):
+            assert len(draw(client, number, 0, np.arange(first, first + 20)).places) == 20
 
 
 def _draw_until_killed(path: str, address: str, begun: Any) -> None:

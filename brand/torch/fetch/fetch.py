@@ -88,7 +88,7 @@ class Fetcher(Reprs, shows="data.name _orders _drawn"):
             if _tags.setdefault(tag, order) == order:
                 self._orders[tag] = order
                 return tag
-        raise UsageError(f"a process has tickets of {TAGS:,} orders at most")
+        raise UsageError(f"a process has samplers of {TAGS:,} orders at most")
 
     def order_of(self, tag: int) -> Order:
         """Return the order with this tag. Raises `UsageError` if there is none, `ServerError`."""
@@ -104,9 +104,9 @@ class Fetcher(Reprs, shows="data.name _orders _drawn"):
             direct = FromStorage(self.samples(asked), np.arange(len(asked)))
             return UndecodedSamples(self.decoding, asked, (), direct, {}, [Span("storage", start_s, time.monotonic())])
         if int(asked.min()) < TICKET:
-            raise UsageError("a batch mixes tickets of a BrandSampler with plain indices; use one or the other")
+            raise UsageError("a batch mixes positions of a BrandSampler with plain indices; use one or the other")
         if int(asked.min()) >> 32 != int(asked.max()) >> 32:
-            raise UsageError("a batch has tickets of one epoch and one sampler")
+            raise UsageError("a batch has positions of one epoch and one sampler")
         return self._draw(asked)
 
     def _draw(self, asked: NDArray[np.int64]) -> UndecodedSamples:
@@ -195,7 +195,7 @@ class Fetcher(Reprs, shows="data.name _orders _drawn"):
 
     def _order_by_tag(self, tag: int) -> Order:
         """Return the order that the server knows by this tag. Raises `UsageError`, `ServerError`."""
-        what = "this ticket comes from a BrandSampler of another BrandDataset object; give both the same one"
+        what = "this position comes from a BrandSampler of another BrandDataset object; give both the same one"
         if get_worker_info() is None:
             raise UsageError(what)
         try:

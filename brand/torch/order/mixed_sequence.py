@@ -66,7 +66,7 @@ class MixtureMembers(Reprs, shows="name _begun"):
         if tag not in self._member_of:  # the sampler was made, or loaded its state, after this worker started
             found = [number for number, port in enumerate(self.ports) if port.has_tag(tag)]
             if not found:
-                raise UsageError("this ticket comes from a BrandSampler of another Mixture; give both the same one")
+                raise UsageError("this position comes from a BrandSampler of another Mixture; give both the same one")
             self._member_of[tag] = found[0]
         return self._member_of[tag]
 

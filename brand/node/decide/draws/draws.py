@@ -108,7 +108,8 @@ class Draws(Reprs, shows="waiting _answers leases"):
         run.conduct.check()
         self._residents.mark_checked(right)
         self._counters.add_taken(len(positions))
-        if live is None:  # it was dropped meanwhile; the client's next draw begins it again
+        if live is None:  # it was dropped, and the client's next draw begins it again; or it is not ready yet
+            self._epochs.lives[key].note_overtaken()
             run.add_drawn(len(positions))
             return
         self._features.ask(key, positions, now_s)

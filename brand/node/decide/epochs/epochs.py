@@ -291,7 +291,7 @@ class Epochs(Reprs, shows="lives"):
             found = present[epoch.states.due(present)]
             epoch.states.mark_present(found)
             self._residents.refer(found)
-        begin = replace(begin, whole=begin.whole and begin.times <= 1)
+        begin = replace(begin, whole=begin.whole and begin.times <= 1 and not entry.overtaken)
         entry.activate(ActiveEpoch(epoch, Account(epoch.division), begin))
         return True
 

@@ -171,6 +171,8 @@ class EpochEntry(Reprs, shows="stage draws _takers"):
         """Draws that wait, in the order of arrival."""
         self._takers: dict[NodeNumber, SampleTaker] = {}
         """Nodes that can take samples of the epoch."""
+        self.overtaken = False
+        """Whether a client took samples directly while the epoch was not active: no account has them."""
 
     @property
     def live(self) -> ActiveEpoch | None:
@@ -258,6 +260,9 @@ class EpochEntry(Reprs, shows="stage draws _takers"):
 
     def _release(self) -> NDArray[Any]:
         return np.arange(0) if self.live is None else self.live.epoch.drop()
+
+    def note_overtaken(self) -> None:
+        self.overtaken = True
 
     def take(self, node: NodeNumber, taker: SampleTaker) -> None:
         """Add a node that can take samples."""
