@@ -23,7 +23,8 @@ from typing import Any
 import pytest
 
 from brand.node.serve.http import HttpPort
-from brand.node.serve.reports import HINTS, LONG_S, NAMES
+from brand.node.serve.loops import LONG_S
+from brand.node.serve.why import HINTS, NAMES
 from brand.node.wire.looping import LOOP
 from brand.testing.node import random_address, running_server
 from brand.testing.storage import BlockedStorage

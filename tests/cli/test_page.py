@@ -13,11 +13,12 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
+from torch.utils.data import DataLoader
 
 from brand.node.serve.http import HttpPort, derived_token
 from brand.testing.node import RunningServer, random_address, running_server
 from brand.testing.storage import BlockedStorage
-from brand.torch import BrandDataset, BrandLoader
+from brand.torch import BrandDataset, BrandLoader, BrandSampler
 from tests.browser import NEEDS_BROWSER, Browser, browser
 from tests.node.test_metrics import read
 from tests.support import LIMIT_S, brand, running_brand, wait_until
@@ -136,16 +137,42 @@ def test_the_page_names_what_a_training_waits_for(own_photos_set: Path, page: Br
         with training(BrandLoader(data_set, 8)):
             shown(port, page)
             wait_until(lambda: "is waiting for storage" in page.text("#what"), "the page names the cause")
-            assert page.text("#do").startswith("Storage is at its limit: more memory=")
+            assert page.text("#do").startswith("Reads from storage set the pace: more memory=")
             storage.release()
         wait_until(lambda: "waited" in page.text("#what"), "the page names the step")
         assert re.match(r"Step 0 waited .* for storage; \d+ % of the last", page.text("#what"))
         assert page.run("return document.querySelector('#what').dataset.cause") == "storage"
         assert page.run("return document.querySelectorAll('.rank canvas').length") == 1
-        last = "const c = document.querySelector('.rank canvas');"
-        pixel = page.run(f"{last} return [...c.getContext('2d').getImageData(c.width - 4, 9, 1, 1).data]")
-        assert pixel[0] > pixel[2]  # the colour of storage
+        canvas = "const c = document.querySelector('.rank canvas');"
+        row = page.run(f"{canvas} return [...c.getContext('2d').getImageData(0, 9, c.width, 1).data]")
+        assert any(red > blue for red, blue in zip(row[::4], row[2::4], strict=True))  # the colour of storage
         assert page.text("#live") == "live"
+        assert page.complaints() == []
+
+
+@NEEDS_BROWSER
+def test_the_page_shows_what_the_loop_has_taken(own_photos_set: Path, page: Browser) -> None:
+    """In the middle of an epoch that has been read ahead: progress, bars, and the values under the pointer."""
+    with (
+        running_server(own_photos_set, memory=1.0) as server,
+        closing(HttpPort("0", "token", server.node.facts)) as port,
+    ):
+        data_set = BrandDataset(own_photos_set, fields=("index",), server=server.address, job="lr-0.1")
+        batches = iter(BrandLoader(data_set, 8))
+        taken = sum(len(next(batches)[0]) for _ in range(2))
+        shown(port, page)
+        wait_until(lambda: page.text(".job .note").startswith(f"{taken} of 31 samples trained"), "the page knows")
+        assert page.text(".job .note") == f"{taken} of 31 samples trained, {31 - taken} more read ahead"
+        assert page.text(".job h2").split("\n")[0].startswith("lr-0.1, epoch 0")
+        widths = page.run("return [...document.querySelectorAll('.job .bar i')].map(i => parseFloat(i.style.width))")
+        assert widths == [pytest.approx(100 * part / 31, abs=0.01) for part in (taken, 31 - taken)]
+        assert page.run("return document.querySelectorAll('.chart svg').length") == 4
+        over = "const s = document.querySelector('.chart svg'), b = s.getBoundingClientRect();"
+        at = "{clientX: b.right - 8, clientY: b.top + 20, bubbles: true}"
+        page.run(f"{over} s.dispatchEvent(new PointerEvent('pointermove', {at}))")
+        assert "lr-0.1: " in page.text("#tip")
+        assert "s ago" in page.text("#tip")
+        assert page.run("return document.documentElement.scrollWidth <= innerWidth")
         assert page.complaints() == []
 
 
@@ -163,6 +190,24 @@ def test_the_page_says_when_the_server_is_gone(own_photos_set: Path, page: Brows
         finally:
             port.close()
         wait_until(lambda: page.text("#live") == "no connection", "the page says that, too")
+
+
+@pytest.mark.pages
+@NEEDS_BROWSER
+def test_a_plain_loader_has_no_pace(own_photos_set: Path, page: Browser) -> None:
+    """The page shows how far it has fetched, and says that this is not how far it has trained."""
+    with (
+        running_server(own_photos_set, memory=1.0) as server,
+        closing(HttpPort("0", "token", server.node.facts)) as port,
+    ):
+        data_set = BrandDataset(own_photos_set, fields=("index",), server=server.address)
+        batches = iter(DataLoader(data_set, 8, sampler=BrandSampler(data_set)))
+        next(batches)
+        shown(port, page)
+        assert page.text(".job .note") == "8 of 31 samples fetched"
+        assert "a plain DataLoader does not report it" in page.text(".job .figures")
+        assert page.text("#ranks").startswith("No BrandLoader has reported yet")
+        assert page.complaints() == []
 
 
 @pytest.mark.pages

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from brand import BrandDataset, BrandLoader
-from brand.cli import top
+from brand.cli import top, top_view
 from brand.cli.serve import as_memory
 from brand.node.client.connector import look_at
 from brand.node.wire.connection import listen, own_address, own_addresses, second_address
@@ -53,12 +53,22 @@ KEYS = {
         "sent",
     ),
     *("sent_bytes", "store", "prepared", "pending", "loops", "recent_warnings", "why"),
+    *("training", "storage", "processes", "problems"),
     *("storage_wait_s", "node_wait_s", "preparation_wait_s", "server_wait_s"),
     *("received", "received_bytes", "requests", "on_demand", "timeouts", "remote_reads"),
 }
 JOB = {
     **{"job": "lr-0.1", "epoch": 3, "position": 500, "samples": 1000, "drawn": 500, "rate": 1234.5, "shared": 0.25},
     **{"sets_the_pace": False, "pace": None, "behind": 0, "joins": []},
+}
+TRAINING = {
+    **{"job": "lr-0.1", "state": "training", "reports": True, "heard_s": 0.5, "busy_s": 0.0, "epoch": 3, "step": 10},
+    **{"taken": 250, "fetched": 500, "samples": 1000, "share": 0.25, "samples_per_s": 1234.5, "batches_per_s": 12.34},
+    **{"left_s": 75.0, "wait_share": 0.031, "ranks": 1, "ranks_here": 1, "slow_rank": None},
+}
+USED = {
+    **{"server": 30_000_000, "arena": 68_000_000, "clients": 1_000_000_000, "client_processes": 4},
+    **{"limit": 64_000_000_000, "available": 60_000_000_000},
 }
 
 
@@ -211,9 +221,10 @@ def test_one_look(server: RunningServer) -> None:
     lines = {line.split("  ")[0]: " ".join(line.split()) for line in answer.out.splitlines()}
     assert lines["data set"].startswith(f"data set {server.path}")
     assert f"{server.address}, process" in answer.out
-    assert re.search(r"draws [\d,]+/s, 31 in all, hit ratio 100.0 %", lines["draws"])
+    assert re.search(r"fetched [\d,]+/s, 31 in all, 100.0 % from memory, 0 direct reads, 0", lines["fetched"])
+    assert lines["epoch 0"].startswith(f"epoch 0 {40 * '█'} 100.0 %, 31 of 31")
+    assert lines["problems"] == "problems none"
     assert "0 in flight, read utilisation 100.0 %, amplification x" in " ".join(answer.out.split())
-    assert "direct reads 0, 0 samples replaced, 0 reads failed" in " ".join(answer.out.split())
     assert re.search(r"memory [\d.]+ kB █+", lines["memory"])
     assert [
         kind for kind in ("cached", "samples of this epoch", "being copied", "free") if kind not in answer.out
@@ -246,16 +257,17 @@ def test_a_look_disturbs_nothing(server: RunningServer) -> None:
     for _ in range(3):
         assert brand("top", server.address, "--once").code == 0
     after = server.facts()
-    for loop in (*before["loops"], *after["loops"]):
+    for loop in (*before["loops"], *after["loops"], *before["training"], *after["training"]):
         del loop["heard_s"]
-    assert {key for key in KEYS if before[key] != after[key]} <= {"uptime_s", "clients"}
+    assert {key for key in KEYS if before[key] != after[key]} <= {"uptime_s", "clients", "storage", "processes"}
 
 
 def test_before_the_first_draw(own_photos_set: Path) -> None:
     """Ratios of nothing are dashes, and null as JSON."""
     with running_server(own_photos_set, memory=1.0) as running:
         shown = brand("top", running.address, "--once")
-        assert "hit ratio -" in shown.out
+        assert "- from memory" in shown.out
+        assert "no BrandLoader has reported yet" in shown.out
         assert "read utilisation -, amplification -" in " ".join(shown.out.split())
         assert brand("top", running.address, "--json").json["hit_ratio"] is None
 
@@ -333,7 +345,7 @@ def test_a_terminal_shows_it_live_until_the_server_ends(own_photos_set: Path) ->
             wait_until(lambda: watched.done() or running.facts()["clients"] > 1, "brand top looks again")
         code, seen = watched.result(LIMIT_S)
     assert code == 0
-    assert plain(seen).count("hit ratio") > 1
+    assert plain(seen).count("from memory") > 1
     assert "the server has ended" in plain(seen)
 
 
@@ -347,6 +359,8 @@ def facts_of(**more: Any) -> dict[str, Any]:
         **{"replaced": [], "hit_ratio": 0.5, "read_utilisation": 1.0, "read_amplification": 1.25, "memory": memory},
         **{"jobs": [JOB], "wait_s": 5.0},
         **{"cache": None, "store": None, "cluster": None, "prepared": None},
+        **{"training": [TRAINING], "storage": {"text": "no reads in the last 10 s"}, "processes": USED},
+        **{"problems": [], "recent_warnings": []},
         **more,
     }
 
@@ -355,37 +369,74 @@ def view(before: dict[str, Any] | None, **more: Any) -> str:
     """What is drawn, without styles and with single blanks."""
     from rich.console import Console
 
-    console = Console(width=120, highlight=False)
+    console = Console(width=200, highlight=False)
     with console.capture() as capture:
-        console.print(top._view(facts_of(**more), before, 1.0))
+        console.print(top_view.view(facts_of(**more), before, 1.0))
     return re.sub(" +", " ", capture.get())
 
 
 def test_rates_are_those_since_the_last_look() -> None:
     """And since the server started, in the first one."""
-    assert "draws 500/s, 5,000 in all" in view(None)
-    assert "50 % of a client's time waited" in view(None)
-    later = view(facts_of(), uptime_s=12.0, draws=9000, wait_s=5.5)
-    assert "draws 2,000/s, 9,000 in all" in later
-    assert "25 % of a client's time waited" in later
+    assert "fetched 500/s, 5,000 in all" in view(None)
+    later = view(facts_of(), uptime_s=12.0, draws=9000)
+    assert "fetched 2,000/s, 9,000 in all" in later
 
 
 def test_the_view_shows_progress_and_memory() -> None:
-    """An epoch that began at a position counts from there; what is held is what is neither kept nor copied."""
+    """What the loop has taken, with what was read ahead as a lighter bar; how fast it is, and how long it takes."""
     shown = view(None)
-    assert re.search(r"epoch 3 █{20}░{20} 50 %", shown)
+    assert "epoch 3 " + 10 * "█" + 10 * "▒" + 20 * "░" + " 25.0 %, 250 of 1,000 samples, 250 more read ahead" in shown
+    assert "1 min 15 s left" in shown
+    assert "loop training, 1,234 samples/s, 12.3 batches/s over 10 s, waits for 3 % of its time" in shown
+    assert "ranks" not in shown
+    assert "storage no reads in the last 10 s" in shown
     assert "samples of this epoch 300 B" in shown
     assert "amplification x1.25" in shown
     assert "why step 3 waited 1.0 s for storage" in shown
 
 
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"state": "waiting", "samples_per_s": 0.0}, "loop waiting, 0 samples/s"),
+        ({"state": "busy", "busy_s": 95.0}, "loop in one step for 1 min 35 s, 1,234 samples/s"),
+        (
+            {"state": "paused", "samples_per_s": None, "heard_s": 90.0},
+            "loop paused, the last report was 1 min 30 s ago",
+        ),
+        ({"ranks": 8, "ranks_here": 4}, "ranks 4 of 8 here, none is slow"),
+        ({"ranks": 2, "ranks_here": 2, "slow_rank": {"rank": 1, "text": "rank 1 is 9 batches behind"}}, "rank 1 is 9"),
+        ({"reports": False, "taken": None, "share": None}, "50.0 %, 500 of 1,000 samples, fetched"),
+    ],
+)
+def test_states_of_a_training(change: dict[str, Any], says: str) -> None:
+    """Each with the number that matters."""
+    assert says in view(None, training=[TRAINING | change])
+
+
+def test_problems_are_shown_with_the_last_warnings() -> None:
+    """Of the log."""
+    warnings = [{"ago_s": 5.0 * number, "text": f"warning {number}"} for number in range(9)]
+    shown = view(None, problems=["3 large reads of the storage failed", "node 1"], recent_warnings=warnings)
+    assert "problems 3 large reads of the storage failed; node 1" in shown
+    assert "warnings 0.0 s ago: warning 0" in shown
+    assert "warning 3" not in shown
+
+
+def test_the_memory_of_processes_is_shown() -> None:
+    """With what is left."""
+    shown = view(None)
+    assert "processes server 30.0 MB, 4 client processes 1.0 GB, memory for samples 68.0 MB" in shown
+    assert "machine 60.0 GB of 64.0 GB of memory left" in shown
+
+
 def test_each_of_several_jobs_has_a_line() -> None:
     """With its rate, what it shared, and its place beside the others."""
     others = [JOB | {"sets_the_pace": True}, JOB | {"job": "b[x]", "joins": [[0, 0, 9, 1024]], "behind": 40}]
-    shown = view(None, jobs=others)
-    assert re.search(r"lr-0.1 █{20}░{20} 50 % of epoch 3, 1,23\d/s, 25.0 % shared, sets the pace", shown)
-    assert "b[x]" in shown
-    assert "25.0 % shared, 40 samples behind" in shown
+    shown = view(None, jobs=others, training=[TRAINING, TRAINING | {"job": "b[x]", "epoch": 7}])
+    assert "job lr-0.1, 25.0 % shared, sets the pace" in shown
+    assert "job b[x], 25.0 % shared, 40 samples behind" in shown
+    assert "epoch 7 " in shown
 
 
 def test_names_with_brackets_are_shown_as_they_are() -> None:
@@ -404,13 +455,13 @@ def test_what_the_store_was_asked_for_is_shown() -> None:
 
 def test_what_was_prepared_is_shown() -> None:
     """Per second since the last look; nothing where the server does not prepare."""
-    assert "prepared" not in view(None)
+    assert "decoded" not in view(None)
     counts = {"limit": 1 << 30, "used": 500_000_000, "wants": 1, "made": 900, "drawn": 1500, "raw": 7, "ended": 0}
     now = {"prepared": counts | {"preparers": 2}}
-    shown = "prepared 90/s, 150/s drawn, 7 drawn raw in all, 500.0 MB of 1.1 GB, 2 preparers"
+    shown = "decoded 90/s, 150/s fetched, 7 fetched encoded in all, 500.0 MB of 1.1 GB, 2 decode workers"
     assert shown in view(None, **now)
     before = facts_of() | {"prepared": counts | {"made": 700, "drawn": 1100}}
-    assert "prepared 100/s, 200/s drawn" in view(before, uptime_s=12.0, **now)
+    assert "decoded 100/s, 200/s fetched" in view(before, uptime_s=12.0, **now)
 
 
 def test_one_of_several_nodes_shows_the_others() -> None:

@@ -22,7 +22,7 @@ import pytest
 from hypothesis import given
 
 from brand.errors import ServerError, UsageError
-from brand.node.serve import http
+from brand.node.serve import http, loops
 from brand.node.serve.http import MOST_CONNECTIONS, MOST_HEAD, HttpPort, check_where, derived_token
 from brand.testing.node import RunningServer, running_server
 from tests.node.test_metrics import read, report_to
@@ -83,13 +83,13 @@ def descriptors() -> int:
 
 
 def test_the_statistics_are_those_of_the_server(served: tuple[RunningServer, HttpPort]) -> None:
-    """As JSON with the rows of each loop, and as Prometheus text."""
+    """As JSON with the cells of each loop, and as Prometheus text."""
     server, port = served
     report_to(server, "run", [("storage", 0.5)])
     facts = json.loads(get(port, "/stats.json")[1])
-    assert set(facts) == set(server.facts())
-    assert facts["loops"][0]["rows"][0]["worst"] is None
-    assert facts["loops"][0]["rows"][0]["cause"] == "storage"
+    assert set(facts) == set(server.facts()) | {"history"}
+    assert facts["loops"][0]["cells"][0]["worst"] is None
+    assert facts["loops"][0]["cells"][0]["cause"] == "storage"
     status, text, fields = get(port, "/metrics")
     assert (status, fields["Content-Type"]) == (200, "text/plain; version=0.0.4; charset=utf-8")
     assert read(text)["brand_loop_wait_seconds_sum"][("run", "run"), ("rank", "0"), ("cause", "storage")] == 0.5
@@ -110,19 +110,20 @@ def test_the_page_is_one_small_file_and_takes_nothing_from_elsewhere(served: tup
 
 
 @pytest.mark.slow
-def test_events_come_again_and_again(served: tuple[RunningServer, HttpPort]) -> None:
-    """The first one with all rows, later ones with the last."""
+def test_events_come_again_and_again(served: tuple[RunningServer, HttpPort], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first one with all cells, later ones with the last."""
+    monkeypatch.setattr(loops, "CELL_S", 1e-6)
     server, port = served
     for _ in range(8):
         report_to(server, "run", [("node", 0.1)])
-    rows: list[int] = []
+    cells: list[int] = []
     with urllib.request.urlopen(f"http://{port.address}/events?token={TOKEN}", timeout=LIMIT_S) as stream:
         assert stream.headers["Content-Type"] == "text/event-stream"
-        while len(rows) < 2:
+        while len(cells) < 2:
             line = stream.readline().decode()
             if line.startswith("data: "):
-                rows.append(len(json.loads(line[6:])["loops"][0]["rows"]))
-    assert rows == [8, 5]
+                cells.append(len(json.loads(line[6:])["loops"][0]["cells"]))
+    assert cells == [8, 3]
 
 
 @pytest.mark.parametrize("path", ["/", "/metrics", "/stats.json", "/events", "/nothing", "//", "/%00"])
@@ -155,7 +156,7 @@ def test_health_needs_no_token_and_is_that_of_the_loop(
     stuck = threading.Event()
     asks = threading.Thread(target=lambda: server.node._executor.ask(stuck.wait, LIMIT_S))
     asks.start()
-    with closing(HttpPort("0", TOKEN, lambda rows: server.node.facts(rows, limit_s=0.05))) as impatient:
+    with closing(HttpPort("0", TOKEN, lambda cells: server.node.facts(cells, limit_s=0.05))) as impatient:
         status, body, _ = get(impatient, "/healthz", token=None)
         assert (status, body) == (503, "the server's loop has not answered within 0.05 s\n")
         stuck.set()
@@ -170,7 +171,7 @@ def test_health_needs_no_token_and_is_that_of_the_loop(
 def test_statistics_that_cannot_be_had(served: tuple[RunningServer, HttpPort]) -> None:
     """Said so, also to a page that is open."""
 
-    def gone(rows: int) -> dict[str, Any]:
+    def gone(cells: int) -> dict[str, Any]:
         raise ServerError("no data server there")
 
     with closing(HttpPort("0", TOKEN, gone)) as port:
@@ -258,7 +259,7 @@ def test_a_client_that_takes_no_events_is_given_up(texts: Path, monkeypatch: pyt
     monkeypatch.setattr(http, "REQUEST_LIMIT_S", 0.5)
     monkeypatch.setattr(http, "EVERY_S", 0.001)
     facts = {"loops": [], "much": "x" * (1 << 20)}
-    with closing(HttpPort("0", TOKEN, lambda rows: facts)) as port:
+    with closing(HttpPort("0", TOKEN, lambda cells: facts)) as port:
         host, _, number = port.address.rpartition(":")
         with socket.create_connection((host, int(number)), timeout=LIMIT_S) as connection:
             connection.sendall(f"GET /events?token={TOKEN} HTTP/1.1\r\n\r\n".encode())
@@ -270,9 +271,9 @@ def test_statistics_are_asked_for_once_for_many(served: tuple[RunningServer, Htt
     """Requests that come at the same time share an answer of the loop."""
     asked: list[float] = []
 
-    def facts(rows: int) -> dict[str, Any]:
+    def facts(cells: int) -> dict[str, Any]:
         asked.append(time.monotonic())
-        return served[0].node.facts(rows)
+        return served[0].node.facts(cells)
 
     with closing(HttpPort("0", TOKEN, facts)) as port:
         threads = [threading.Thread(target=get, args=(port, "/stats.json")) for _ in range(8)]

@@ -17,7 +17,7 @@ def tally_of(steps: list[tuple[str, float, float]]) -> StepTally:
     """The tally of (cause, wait, training)."""
     tally = StepTally()
     for cause, wait_s, trained_s in steps:
-        tally.count(cause, wait_s, wait_s + trained_s)
+        tally.count(cause, wait_s, wait_s + trained_s, samples=4)
     return tally
 
 
@@ -40,7 +40,7 @@ def test_tallies_add_up(first: list[tuple[str, float, float]], second: list[tupl
     }
     assert merged.wait_s == pytest.approx(both.wait_s)
     new = both.since(before)
-    assert new.steps == len(second)
+    assert (new.steps, new.samples) == (len(second), 4 * len(second))
     assert new.wait_s == pytest.approx(sum(wait_s for _, wait_s, _ in second), abs=1e-6)
     assert before.steps == len(first)
 

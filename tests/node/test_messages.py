@@ -254,11 +254,12 @@ def test_loop(steps: list[tuple[str, float, float]], worst: Any, now: Any, epoch
     """`LOOP` there and back."""
     tally = looping.StepTally()
     for cause, wait_s, trained_s in steps:
-        tally.count(cause, wait_s, wait_s + trained_s)
-    report = LoopReport("run", 1, 3, epoch, step, tally, worst, now)
+        tally.count(cause, wait_s, wait_s + trained_s, samples=step)
+    extent = looping.IterationExtent(epoch, 2 * epoch, step)
+    report = LoopReport("run", 1, 3, epoch, step, 8 * step, extent, tally, worst, now)
     found = unpack(LoopReport, body_of(pack(report), Kind.LOOP))
     assert replace(found, tally=tally) == report
-    assert (found.tally.seconds, found.tally.waits) == (tally.seconds, tally.waits)
+    assert (found.tally.seconds, found.tally.waits, found.tally.samples) == (tally.seconds, tally.waits, tally.samples)
 
 
 @pytest.mark.slow
@@ -267,7 +268,8 @@ def test_a_loop_that_was_changed(data: Any) -> None:
     """Refused or taken; no other error, and what is taken can be added up."""
     tally = looping.StepTally()
     tally.count("storage", 0.5, 1.0)
-    report = LoopReport("run", 1, 3, 0, 7, tally, looping.Waiting(6, 0.5, "storage"))
+    extent = looping.IterationExtent(0, 100, 50)
+    report = LoopReport("run", 1, 3, 0, 7, 14, extent, tally, looping.Waiting(6, 0.5, "storage"))
     value = json.loads(body_of(pack(report), Kind.LOOP))
     name = data.draw(st.sampled_from(sorted(value)))
     inner = data.draw(st.one_of(VALUES, st.just({"storage": data.draw(VALUES)}), st.just({"storage": [0, [[-1, 1]]]})))

@@ -10,7 +10,7 @@ import pytest
 
 from brand.node.serve.metrics import prometheus
 from brand.node.wire.client_messages import pack
-from brand.node.wire.looping import LoopReport, StepTally
+from brand.node.wire.looping import IterationExtent, LoopReport, StepTally
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.testing.node import RunningServer, running_server
 from tests.node.support import RawClient
@@ -78,7 +78,7 @@ def _check_histograms(families: Families, names: list[str]) -> None:
 
 @pytest.fixture
 def told(texts: Path) -> Any:
-    """The facts of a server to which a rank has reported a loop, with its rows."""
+    """The facts of a server to which a rank has reported a loop, with its cells."""
     with running_server(texts) as server:
         report_to(server, 'a "job"\n\\ of 1', [("storage", 0.5), ("storage", 0.003), ("loop", 0.0001)])
         yield server.node.facts(10)
@@ -88,10 +88,11 @@ def report_to(server: RunningServer, run: str, waits: list[tuple[str, float]], r
     """Tell a server of steps of a rank of two."""
     tally = StepTally()
     for cause, wait_s in waits:
-        tally.count(cause, wait_s, wait_s + 0.1)
+        tally.count(cause, wait_s, wait_s + 0.1, samples=8)
+    extent = IterationExtent(100, 1100, 500)
     with RawClient(server.address) as client:
         client.hello(StoredDataSet(server.path).id)
-        client.send(pack(LoopReport(run, rank, 2, 3, 7, tally)))
+        client.send(pack(LoopReport(run, rank, 2, 3, 7, 56, extent, tally)))
         client.stats()
 
 
@@ -104,6 +105,9 @@ def test_the_text_is_what_the_facts_say(told: dict[str, Any]) -> None:
     counts = {labels[-1][1]: value for labels, value in buckets if labels[2][1] == "storage"}
     assert (counts["0.002"], counts["0.005"], counts["0.2"], counts["0.5"], counts["+Inf"]) == (0, 1, 1, 2, 2)
     assert found["brand_loop_step_seconds_total"][run] == pytest.approx(0.8031)
+    assert found["brand_loop_samples_total"][run] == 24
+    assert found["brand_run_taken_samples"][run[:1]] == 100 + round(1000 * 56 / 500)
+    assert found["brand_run_samples_per_second"][run[:1]] == pytest.approx(24 / 0.8031)
     assert found["brand_memory_limit_bytes"][()] == told["memory"]["limit"]
     assert sum(found["brand_memory_bytes"].values()) <= told["memory"]["limit"]
     assert found["brand_drawn_samples_total"][()] == told["draws"]

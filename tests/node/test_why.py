@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from brand.node.serve.reports import HINTS, why
+from brand.node.serve.why import HINTS, why
 from brand.node.wire.looping import ALL, CAUSES
 
 NO_DRAWS = {"storage": 0.0, "node": 0.0}
@@ -20,9 +20,11 @@ def row(
     return {"cause": cause, "wait_s": wait_s, "seconds": 1.0, "worst": longest}
 
 
-def loop(*rows: dict[str, Any], rank: int = 0, ranks: int = 1, now: Any = None, heard_s: float = 0.5) -> dict[str, Any]:
+def loop(
+    *rows: dict[str, Any], job: str = "run", rank: int = 0, ranks: int = 1, now: Any = None, heard_s: float = 0.5
+) -> dict[str, Any]:
     """A rank's loop."""
-    return {"rank": rank, "ranks": ranks, "now": now, "heard_s": heard_s, "rows": list(rows)}
+    return {"job": job, "rank": rank, "ranks": ranks, "now": now, "heard_s": heard_s, "rows": list(rows)}
 
 
 @pytest.mark.parametrize("cause", CAUSES)
@@ -42,6 +44,14 @@ def test_the_rank_that_waits_most_is_named() -> None:
     assert found["text"].startswith("step 1,203 of rank 1 waited 300 ms for collate")
 
 
+def test_the_job_is_named() -> None:
+    """If several train."""
+    found = why([loop(row("node", 0.2)), loop(row("collate", 0.3), job="lr-0.1")], NO_DRAWS)
+    assert found["text"].startswith("step 1,203 of job lr-0.1 waited 300 ms for collate")
+    ended = loop(row("node", 0.9), job="ended", heard_s=60.0)
+    assert "of job" not in why([loop(row("collate", 0.3)), ended], NO_DRAWS)["text"]
+
+
 def test_a_wait_under_way_comes_first() -> None:
     """Once it is long."""
     now = {"step": 7, "wait_s": 12.34, "cause": "storage"}
@@ -55,12 +65,12 @@ def test_only_the_last_seconds_count() -> None:
     old = [row("storage", 0.9, step=1)] * 9
     found = why([loop(*old, *[row("loop", 0.01)] * 10)], NO_DRAWS)
     assert (found["cause"], found["text"]) == ("loop", "no step is waiting")
-    assert why([loop(*old, heard_s=60.0)], NO_DRAWS)["text"] == "no rank trains at the moment"
+    assert why([loop(*old, heard_s=60.0)], NO_DRAWS)["text"] == "no job trains at the moment"
 
 
 def test_without_a_loop_that_reports() -> None:
     """A plain DataLoader: only the draws are known."""
     assert why([], NO_DRAWS)["text"] == "no BrandLoader has reported yet"
     found = why([], {"storage": 1.5, "node": 0.5})
-    assert found["text"] == "no BrandLoader reports; draws waited 2.0 s, most of it for storage"
+    assert found["text"] == "no BrandLoader reports; fetches waited 2.0 s, most of it for storage"
     assert found["cause"] is None

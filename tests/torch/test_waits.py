@@ -21,18 +21,19 @@ from torch.utils.data import DataLoader
 from brand.node.client.connector import look_at
 from brand.node.serve.metrics import prometheus
 from brand.node.wire.draw_messages import Held
-from brand.node.wire.looping import CAUSES, LOOP
+from brand.node.wire.looping import CAUSES, LOOP, IterationExtent
 from brand.testing.storage import BlockedStorage
 from brand.torch import BrandDataset, BrandLoader, BrandSampler
 from brand.torch.fetch.fetched import Span, spans_of
 from brand.torch.loader.iteration import PROFILED
-from brand.torch.loader.timing import BatchTimes, StepWaits
+from brand.torch.loader.timing import BatchTimes, LoopIdentity, StepWaits
 from tests.node.test_metrics import read
 from tests.support import wait_until
 from tests.tools.cluster import running_cluster
 from tests.torch.support import make_samples, make_set, served
 
 COUNT = 75
+LOOP_OF = LoopIdentity(0, 1, 0, IterationExtent(0, 75, 75))
 LONG_S = 0.5
 """How long a loop is made to wait: much longer than anything else that happens in a step."""
 
@@ -95,7 +96,7 @@ def told(loader: BrandLoader, cause: str) -> dict[str, Any]:
         return any(loop["causes"].get(cause, {}).get("wait_s", 0) > LONG_S for loop in facts["server"]["loops"])
 
     wait_until(known, "the server knows")
-    metrics = read(prometheus(look_at(facts["server"]["address"], rows=1)))
+    metrics = read(prometheus(look_at(facts["server"]["address"], cells=1)))
     waits = {labels[2][1]: seconds for labels, seconds in metrics["brand_loop_wait_seconds_sum"].items()}
     assert waits[cause] > LONG_S
     return facts
@@ -243,7 +244,7 @@ def test_a_plain_loader_has_the_draws_of_the_server(small: Path) -> None:
         facts = data_set.stats()
         assert facts["loops"] == []
         assert facts["storage_wait_s"] > 0
-        assert "no BrandLoader reports; draws waited" in facts["why"]["text"]
+        assert "no BrandLoader reports; fetches waited" in facts["why"]["text"]
         assert "for storage" in facts["why"]["text"]
 
 
@@ -331,13 +332,14 @@ def test_reports_are_what_is_new() -> None:
     waits = StepWaits()
     waits.begin("server")
     waits.taken(course(("storage", 0.0, 1.0), collate=(1.0, 1.0)), 0.0, 1.0, 0.1, 5)
-    assert waits.report(0, 1, 0, 1.0).tally.steps == 1
-    first = waits.report(0, 1, 0, 1.0)
+    assert waits.report(LOOP_OF, 1.0).tally.steps == 1
+    first = waits.report(LOOP_OF, 1.0)
     waits.sent(first)
     waits.taken(course(("node", 1.0, 1.5), collate=(1.5, 1.5)), 1.0, 1.5, 0.1, 5)
     waits.wait(2.0)
-    second = waits.report(0, 1, 0, 2.25)
+    second = waits.report(LOOP_OF, 2.25)
     assert (first.tally.steps, second.tally.steps, second.step) == (1, 1, 2)
+    assert (first.tally.samples, second.tally.samples, second.taken) == (5, 5, 10)
     assert first.worst is not None
     assert (first.worst.cause, first.worst.step) == ("storage", 0)
     assert second.worst is not None
@@ -345,5 +347,5 @@ def test_reports_are_what_is_new() -> None:
     assert second.now is not None
     assert (second.now.step, second.now.wait_s, second.now.cause) == (2, 0.25, "server")
     waits.sent(second)
-    last = waits.report(0, 1, 0, 3.0)
+    last = waits.report(LOOP_OF, 3.0)
     assert (last.tally.steps, last.worst) == (0, None)

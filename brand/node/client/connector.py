@@ -115,15 +115,15 @@ class Connector(Reprs, shows="spec.address attach"):
         return session
 
 
-def look_at(address: str, rows: int = 0) -> dict[str, Any]:
-    """Return counters of the server at an address, for any data set, with the last `rows` rows of each training loop.
+def look_at(address: str, cells: int = 0) -> dict[str, Any]:
+    """Return counters of the server at an address, for any data set, with the last `cells` cells of each training loop.
 
     Raises `ServerError` if there is no server.
     """
     try:
         connection = Session(address, None, None)
         try:
-            return unpack_json(connection.request(pack(AskStats(rows)), Kind.STATS))
+            return unpack_json(connection.request(pack(AskStats(cells)), Kind.STATS))
         finally:
             connection.close()
     except (ConnectionError, TimeoutError) as error:

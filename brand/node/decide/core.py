@@ -148,6 +148,12 @@ class Core(Reprs, shows="residents draws reads epochs"):
         self.draws.settle(now_s)
         self.draws.end_overdue(now_s)
 
+    @property
+    def used_bytes(self) -> int:
+        """Bytes of the memory for samples that are in use."""
+        allocator = self.residents.pool.allocator
+        return (allocator.count - 1 - allocator.free) * allocator.page
+
     def facts(self, mean_bytes: float, now_s: float) -> dict[str, Any]:
         """Return counters, memory by kind in bytes, and progress, as plain values."""
         allocator, residents = self.residents.pool.allocator, self.residents
@@ -156,7 +162,7 @@ class Core(Reprs, shows="residents draws reads epochs"):
             **self.counters.to_json(mean_bytes),
             "memory": {
                 "limit": allocator.bytes,
-                "used": (allocator.count - 1 - allocator.free) * page,
+                "used": self.used_bytes,
                 "cached": residents.kept_pages * page,
                 "leased": sum(int(residents.pages_of[p].sum()) for p in self.draws.leases.places()) * page,
                 "free": allocator.free * page,

@@ -9,7 +9,11 @@ executor        the threads
 decode_workers  the processes that decode samples
 decode_worker   such a process
 recording       a log of all decisions, and its replay
-reports         waits of training loops, and the reason for which a step waits
+reports         statistics that no decision depends on, made of the next four
+loops           what training loops report: their waits and their progress
+progress        how fast trainings are, how far, and which rank is slow
+why             why a step waits
+gauges          reads against the limit of the storage, and memory
 troubles        warnings about failing or slow storage
 repeats         limits the log lines about similar events
 http            the port for browsers and Prometheus

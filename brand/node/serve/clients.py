@@ -83,6 +83,11 @@ class Clients(Reprs, shows="_channels _numbers"):
         channel = self._channels.get(number)
         return 0 if channel is None else peer(channel.socket)[0]
 
+    def fetching_processes(self) -> set[int]:
+        """Return the ids of the processes that fetch: of ranks, and of workers of a `DataLoader`."""
+        found = {peer(channel.socket)[0] for channel in self if channel.drawer is not None}
+        return found - {0, os.getpid()}
+
     def send(self, channel: Channel, message: bytes, descriptors: Sequence[int] = ()) -> None:
         """Send a message. The first message of a connection may carry open files, `descriptors`."""
         if channel.send(message, descriptors):

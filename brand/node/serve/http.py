@@ -28,8 +28,8 @@ from typing import Any, Final
 from urllib.parse import parse_qs
 
 from brand.errors import BrandError, UsageError
+from brand.node.serve.loops import MOST_CELLS
 from brand.node.serve.metrics import CONTENT_TYPE, prometheus
-from brand.node.serve.reports import MOST_ROWS
 from brand.reprs import Reprs
 
 MOST_CONNECTIONS: Final = 32
@@ -42,8 +42,8 @@ EVERY_S: Final = 1.0
 """Seconds between two events of the page."""
 FRESH_S: Final = 0.5
 """Seconds for which statistics are used again."""
-_EVENT_ROWS: Final = 5
-"""Rows of each training loop in an event. The page has the earlier rows already."""
+_EVENT_CELLS: Final = 3
+"""Cells of each training loop in an event. The page has the earlier cells already."""
 _LINE: Final = re.compile(r"([A-Z]{1,16}) (/\S*) HTTP/1\.[01]")
 _TEXT: Final = "text/plain; charset=utf-8"
 _BEARER: Final = "bearer "
@@ -52,7 +52,7 @@ log = logging.getLogger("brand.node")
 
 
 class HttpPort(Reprs, shows="address _connections"):
-    """Serves the statistics that `facts(rows)` returns, with that many rows of each training loop, until `close`.
+    """Serves the statistics that `facts(cells)` returns, with that many cells of each training loop, until `close`.
 
     `where` is `[HOST:]PORT`; without a host, loopback. Raises `UsageError` if the text is invalid or the port is taken.
     `facts` raises TimeoutError or a `BrandError` if there are no statistics.
@@ -170,13 +170,13 @@ class HttpPort(Reprs, shows="address _connections"):
     def _stream(self, connection: socket.socket) -> None:
         """Send events until the client disconnects or the port closes."""
         connection.sendall(_front(200, "text/event-stream", {"X-Accel-Buffering": "no"}))
-        rows = MOST_ROWS
+        cells = MOST_CELLS
         while not self._ended.is_set():
             try:
                 facts = self._look()
-                loops = [{**loop, "rows": loop["rows"][-rows:]} for loop in facts["loops"]]
+                loops = [{**loop, "cells": loop["cells"][-cells:]} for loop in facts["loops"]]
                 event = f"data: {json.dumps({**facts, 'loops': loops})}\n\n"
-                rows = _EVENT_ROWS
+                cells = _EVENT_CELLS
             except (TimeoutError, BrandError) as error:
                 event = f"event: lost\ndata: {json.dumps(str(error))}\n\n"
             connection.sendall(event.encode())
@@ -186,7 +186,7 @@ class HttpPort(Reprs, shows="address _connections"):
         """Return statistics that are at most `FRESH_S` old."""
         with self._looking:
             if time.monotonic() - self._seen[0] > FRESH_S:
-                self._seen = time.monotonic(), self._facts(MOST_ROWS)
+                self._seen = time.monotonic(), self._facts(MOST_CELLS)
             return self._seen[1]
 
 

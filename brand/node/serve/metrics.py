@@ -21,11 +21,11 @@ _PLAIN: Final = {
     "uptime_s": ("uptime_seconds", "Seconds since the server started."),
     "data_bytes": ("data_set_bytes", "Size of the data set."),
     "clients": ("clients", "Connections of clients."),
-    "waiting": ("waiting_draws", "Draws that wait now."),
+    "waiting": ("waiting_draws", "Fetches that wait now."),
     "reading": ("storage_reads_in_flight", "Large reads under way."),
-    "draws": ("drawn_samples_total", "Samples drawn."),
-    "from_memory": ("drawn_from_memory_samples_total", "Samples drawn from memory."),
-    "direct": ("direct_read_samples_total", "Samples drawn that clients read directly."),
+    "draws": ("drawn_samples_total", "Samples that clients have fetched, also those that wait to be trained."),
+    "from_memory": ("drawn_from_memory_samples_total", "Samples fetched from memory."),
+    "direct": ("direct_read_samples_total", "Samples fetched that clients read directly."),
     "reads": ("storage_reads_total", "Large reads of the storage."),
     "read_bytes": ("storage_read_bytes_total", "Bytes of large reads of the storage."),
     "failed_reads": ("storage_failed_reads_total", "Large reads that failed."),
@@ -45,10 +45,12 @@ def _families(facts: Mapping[str, Any]) -> Iterator[str]:
     meaning = "Damaged samples that were replaced by other samples."
     yield _family("replaced_samples_total", meaning, [({}, len(facts["replaced"]))])
     waits = [({"cause": cause}, facts[f"{cause}_wait_s"]) for cause in _CAUSES]
-    yield _family("draw_wait_seconds_total", "Seconds that draws waited in the server.", waits)
+    yield _family("draw_wait_seconds_total", "Seconds that fetches waited in the server.", waits)
     yield from _memory(facts)
     yield from _traffic(facts)
+    yield from _resources(facts["storage"], facts["processes"])
     yield from _progress(facts["jobs"])
+    yield from _trainings(facts["training"])
     yield from _loops(facts["loops"])
 
 
@@ -73,7 +75,7 @@ def _traffic(facts: Mapping[str, Any]) -> Iterator[str]:
             yield _family(metric, "Bytes of the cache folder.", [({}, cache[name])])
     if prepared is not None:
         for name in ("made", "drawn", "raw"):
-            meaning = "Samples decoded by the server, drawn decoded, or drawn encoded."
+            meaning = "Samples decoded by the server, fetched decoded, or fetched encoded."
             yield _family(f"prepared_{name}_samples_total", meaning, [({}, prepared[name])])
     if cluster is not None:
         for name in ("sent", "received"):
@@ -87,8 +89,39 @@ def _progress(jobs: Iterable[Mapping[str, Any]]) -> Iterator[str]:
     runs = [({"run": job["job"]}, job) for job in jobs]
     for metric, meaning, name in (
         ("run_epoch", "The epoch of a run.", "epoch"),
-        ("run_position_samples", "Samples of the epoch that all ranks together have drawn.", "position"),
+        (
+            "run_position_samples",
+            "Samples of the epoch that all ranks together have fetched.",
+            "position",
+        ),
         ("run_epoch_samples", "Samples of an epoch.", "samples"),
+    ):
+        yield _family(metric, meaning, [(labels, job[name]) for labels, job in runs])
+
+
+def _resources(storage: Mapping[str, Any], processes: Mapping[str, int]) -> Iterator[str]:
+    """Yield the measured limit of the storage, and the memory of processes."""
+    meaning = "Bandwidth of the storage as `brand profile` measured it, for reads of the mean size of the last seconds."
+    yield _family("storage_limit_bytes_per_second", meaning, [({}, storage["limit_bytes_per_s"])])
+    kinds = [({"kind": kind}, processes.get(kind)) for kind in ("server", "arena", "clients")]
+    meaning = "Resident memory: of the server, of the memory for samples, and of all client processes."
+    yield _family("process_memory_bytes", meaning, kinds)
+    meaning = "Memory that the machine or the control group allows."
+    yield _family("machine_memory_limit_bytes", meaning, [({}, processes.get("limit"))])
+    meaning = "Memory that the machine or the control group has left."
+    yield _family("machine_memory_available_bytes", meaning, [({}, processes.get("available"))])
+
+
+def _trainings(trainings: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    runs = [({"run": job["job"]}, job) for job in trainings if job["reports"]]
+    for metric, meaning, name in (
+        ("run_taken_samples", "Samples of the epoch that the training loops have received.", "taken"),
+        (
+            "run_samples_per_second",
+            "Samples per second of the loops of this node, over ten seconds.",
+            "samples_per_s",
+        ),
+        ("run_left_seconds", "Seconds until the end of the epoch, at the pace of the last minute.", "left_s"),
     ):
         yield _family(metric, meaning, [(labels, job[name]) for labels, job in runs])
 
@@ -97,6 +130,8 @@ def _loops(loops: Iterable[Mapping[str, Any]]) -> Iterator[str]:
     ranks = [({"run": loop["job"], "rank": loop["rank"]}, loop) for loop in loops]
     meaning = "Seconds of all steps of a training loop, waits and training."
     yield _family("loop_step_seconds_total", meaning, [(labels, loop["seconds"]) for labels, loop in ranks])
+    meaning = "Samples that a training loop has received."
+    yield _family("loop_samples_total", meaning, [(labels, loop["samples"]) for labels, loop in ranks])
     meaning = "Batches of its epoch that a training loop has received."
     yield _family("loop_step", meaning, [(labels, loop["step"]) for labels, loop in ranks])
     meaning = "Seconds that a training loop has waited so far for its current batch."

@@ -19,7 +19,7 @@ from brand.node.decide.node_state import NodeState
 from brand.node.decide.stimuli import ClientDraws, ClientTakes, Stimulus
 from brand.node.memory.arena import Arenas
 from brand.node.serve.clients import Clients, Lifetime
-from brand.node.serve.reports import Reports
+from brand.node.serve.reports import Reports, problems
 from brand.node.setup.measure import MemoryLayout
 from brand.node.wire import messages
 from brand.node.wire.client_messages import (
@@ -125,8 +125,8 @@ class ClientRequests(Reprs, shows="_served.address greeted"):
             case PeerAddresses(addresses):
                 if self._exchange is not None:
                     self._exchange.connect({node: at for node, at in enumerate(addresses) if at is not None})
-            case AskStats(rows):
-                clients.send(channel, messages.pack_json(Kind.STATS, self.facts(len(clients), rows)))
+            case AskStats(cells):
+                clients.send(channel, messages.pack_json(Kind.STATS, self.facts(len(clients), cells)))
             case Replaced():
                 self._reports.replaced(request)
             case LoopReport():
@@ -212,21 +212,23 @@ class ClientRequests(Reprs, shows="_served.address greeted"):
             raise UsageError(f"epoch {epoch}: the last possible epoch is {MAX_EPOCH:,}")
         return key
 
-    def facts(self, clients: int, rows: int = 0) -> dict[str, Any]:
-        """Return statistics of the server, as plain values; `rows` as for `Loops.facts`."""
-        traffic = self._served.data.location.traffic
-        held = held_draws(self._state.core.epochs, time.monotonic())
-        waits = self._state.core.counters.draws.waits_by_cause()
-        return {
+    def facts(self, clients: int, cells: int = 0) -> dict[str, Any]:
+        """Return statistics of the server, as plain values; `cells` as for `Reports.facts`."""
+        traffic, core = self._served.data.location.traffic, self._state.core
+        held = held_draws(core.epochs, time.monotonic())
+        work = core.facts(self._served.data.mean_bytes, time.monotonic())
+        waits, reads = core.counters.draws.waits_by_cause(), core.counters.reads
+        found = {
             "data_set": self._served.data.name,
             "address": self._served.address,
             "process": os.getpid(),
             "uptime_s": time.monotonic() - self._started_s,
             "data_bytes": int(self._served.data.chunk_rows["file_size"].sum()),
             "clients": clients,
-            **self._reports.facts(held, waits, rows),
-            **self._state.core.facts(self._served.data.mean_bytes, time.monotonic()),
+            **self._reports.facts(held, waits, reads, work["jobs"], cells),
+            **work,
             "pending": held,
             "store": None if traffic is None else traffic.to_json(),
             "cluster": None if self._exchange is None else self._exchange.facts(),
         }
+        return found | {"problems": problems(found)}

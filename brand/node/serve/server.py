@@ -45,6 +45,7 @@ from brand.node.memory.pages import PagePool
 from brand.node.memory.residents import Residents
 from brand.node.serve.clients import Clients, Lifetime
 from brand.node.serve.executor import Executor, Readers
+from brand.node.serve.gauges import Gauges
 from brand.node.serve.reports import Reports
 from brand.node.serve.requests import ClientRequests, Served
 from brand.node.serve.troubles import Troubles
@@ -61,6 +62,7 @@ from brand.reprs import Reprs
 from brand.storage.dataset.cached import cached_samples
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.io.location import vector_reader
+from brand.storage.profile.profile import load_profile
 from brand.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -111,7 +113,8 @@ class NodeServer(Reprs, shows="address _clients _state"):
         except BaseException:
             self._clients.close()
             raise
-        best_depth, storage = choose_depth(data, None if cache is None else Path(cache.folder))
+        profile = load_profile(data.name)
+        best_depth, storage = choose_depth(data, profile, None if cache is None else Path(cache.folder))
         chunk_size = data.header.chunk_size
         through = use_page_cache(data, layout.allocator.bytes) if spec.page_cache is None else spec.page_cache
 
@@ -154,7 +157,8 @@ class NodeServer(Reprs, shows="address _clients _state"):
             leaves=shown is not None and folder is None and cached_samples(data) is not None,
         )
         self._lifetime = Lifetime(self._selector, spec.owners)
-        served, reports = Served(data, spec.address, layout, self._arenas), Reports(self._troubles)
+        self._gauges = Gauges(profile, self._clients.fetching_processes)
+        served, reports = Served(data, spec.address, layout, self._arenas), Reports(self._troubles, self._gauges)
         self._requests = ClientRequests(served, self._state, self._exchange, self._lifetime, reports, self._tell)
         self._stop = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         """Readable once the server has been stopped."""
@@ -174,12 +178,12 @@ class NodeServer(Reprs, shows="address _clients _state"):
         if self._exchange is not None:
             self._exchange.connect(addresses, watch)
 
-    def facts(self, rows: int = 0, limit_s: float = FACTS_LIMIT_S) -> dict[str, Any]:
-        """Return statistics (`docs/guides/monitor.md`), on request of another thread; `rows` as for `Loops.facts`.
+    def facts(self, cells: int = 0, limit_s: float = FACTS_LIMIT_S) -> dict[str, Any]:
+        """Return statistics (`docs/guides/monitor.md`), on request of another thread; `cells` as for `Reports.facts`.
 
         Raises TimeoutError if the loop does not answer in time, or has ended.
         """
-        return self._executor.ask(lambda: self._requests.facts(len(self._clients), rows), limit_s)
+        return self._executor.ask(lambda: self._requests.facts(len(self._clients), cells), limit_s)
 
     def trace(self, path: str | os.PathLike[str]) -> None:
         """Write reads and waits to a file for Perfetto (`Timeline`), before `run`. Raises `UsageError`."""
@@ -248,6 +252,7 @@ class NodeServer(Reprs, shows="address _clients _state"):
             self._do(instruction)
         self._clients.tend(now_s)
         self._troubles.tend(self._state.core.epochs, now_s)
+        self._gauges.tend(now_s, lambda: (self._state.core.counters.reads, self._state.core.used_bytes))
 
     def _do(self, instruction: Instruction) -> None:
         match instruction:

@@ -127,12 +127,12 @@ def choose_whole_unit(read_bytes: int, mean_bytes: float, chunk_size: int, secon
     return unit if seconds(size, unit) >= WHOLE_WORTH * seconds(size, 1) else 1
 
 
-def choose_depth(data: StoredDataSet, cache: Path | None) -> tuple[int, StorageFacts]:
+def choose_depth(data: StoredDataSet, profile: Profile | None, cache: Path | None) -> tuple[int, StorageFacts]:
     """Return the number of reads in flight, and the facts about the storage for decisions.
 
     As many reads as raise the throughput of the storage, or of the disk of the folder `cache` if those are more.
+    `profile` is that of the storage, if it is known.
     """
-    profile = load_profile(data.name)
     both = [profile] if cache is None else [profile, load_profile(cache)]
     return depth_of(both), StorageFacts(busy_bytes(profile), gap_bytes(profile, data.mean_bytes))
 

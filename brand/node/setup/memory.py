@@ -111,13 +111,18 @@ def _fraction(memory: str | int) -> float:
 
 def available_bytes(proc: Path = PROC, groups: Path = GROUPS) -> int:
     """Return the bytes that this process may still allocate, by the system's available memory and control groups."""
-    limits = [_meminfo_available(proc)]
+    return memory_left(proc, groups)[1]
+
+
+def memory_left(proc: Path = PROC, groups: Path = GROUPS) -> tuple[int, int]:
+    """Return the limit and the available bytes of the control group with the least memory left, or of the machine."""
+    limits = [_meminfo(proc)]
     for folder, version in group_folders("memory", proc, groups):
         limit, usage = _FILES[version]
         top, used = _number(folder / limit), _number(folder / usage)
         if top is not None and used is not None:
-            limits.append(max(0, top - used + _reclaimable(folder)))
-    return min(limits)
+            limits.append((top, max(0, top - used + _reclaimable(folder))))
+    return min(limits, key=lambda pair: pair[1])
 
 
 def group_bytes(proc: Path = PROC, groups: Path = GROUPS) -> int | None:
@@ -126,12 +131,14 @@ def group_bytes(proc: Path = PROC, groups: Path = GROUPS) -> int | None:
     return min((top for top in found if top is not None and top < _UNLIMITED), default=None)
 
 
-def _meminfo_available(proc: Path) -> int:
+def _meminfo(proc: Path) -> tuple[int, int]:
+    """Return the total and the available memory of the machine in bytes."""
     try:
-        match = re.search(r"^MemAvailable:\s+(\d+) kB", (proc / "meminfo").read_text(), re.MULTILINE)
+        found = dict(re.findall(r"^(\w+):\s+(\d+) kB", (proc / "meminfo").read_text(), re.MULTILINE))
     except OSError:
-        match = None
-    return int(match[1]) * 1024 if match else 4 << 30
+        found = {}
+    available = int(found.get("MemAvailable", 4 << 20)) * 1024
+    return int(found.get("MemTotal", available // 1024)) * 1024, available
 
 
 def _reclaimable(folder: Path) -> int:

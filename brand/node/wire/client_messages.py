@@ -54,7 +54,7 @@ _NUMBER: Final = whole(_MOST, -(1 << 63))
 _COUNT: Final = whole(_MOST)
 
 
-def _rows(name: str, data: Body) -> int:
+def _cells(name: str, data: Body) -> int:
     if len(data) not in (0, 4):
         raise ProtocolError(f"{name} of {len(data)} bytes")
     return int.from_bytes(data, "little")
@@ -210,9 +210,9 @@ class PeerAddresses:
 @described(Kind.STATS)
 @dataclass(frozen=True, slots=True)
 class AskStats:
-    """Asks for statistics, with that many rows of each training loop."""
+    """Asks for statistics, with that many cells of each training loop."""
 
-    rows: Annotated[int, FieldSpec(_rows, lambda rows: rows.to_bytes(4, "little") if rows else b"", rest=True)] = 0
+    cells: Annotated[int, FieldSpec(_cells, lambda cells: cells.to_bytes(4, "little") if cells else b"", rest=True)] = 0
 
 
 @described(Kind.REPORT, json_body=True)

@@ -4,7 +4,8 @@ A step is one batch: the loop waits for it, then trains it. Each step has one ca
 hardly waited, because the training itself sets the pace. `StepTally` counts steps by cause. Tallies of ranks and of
 times add up, so a server answers for all its ranks; differences of two tallies are tallies.
 
-A rank sends a LOOP about once a second: a tally of the steps since the last LOOP, and the loop's current wait.
+A rank sends a LOOP about once a second: a tally of the steps since the last LOOP, the loop's current wait, and how far
+the loop is in its epoch.
 """
 
 from __future__ import annotations
@@ -69,6 +70,8 @@ class StepTally(Reprs, shows="steps wait_s seconds cause"):
     seconds: float = 0.0
     """Seconds of all steps: waits and training."""
     waits: dict[str, CauseWaits] = field(default_factory=dict)
+    samples: int = 0
+    """Samples of all batches."""
 
     @property
     def steps(self) -> int:
@@ -85,13 +88,18 @@ class StepTally(Reprs, shows="steps wait_s seconds cause"):
             return LOOP
         return max(CAUSES, key=lambda cause: self.waits[cause].seconds if cause in self.waits else 0.0)
 
-    def count(self, cause: str, wait_s: float, seconds: float) -> None:
-        """Count a step: the loop waited `wait_s` for its batch. `seconds` is the wait plus the training before it."""
+    def count(self, cause: str, wait_s: float, seconds: float, samples: int = 0) -> None:
+        """Count a step: the loop waited `wait_s` for a batch of `samples` samples.
+
+        `seconds` is the wait plus the training before it.
+        """
         self.waits.setdefault(cause, CauseWaits()).count(wait_s)
         self.seconds += seconds
+        self.samples += samples
 
     def add(self, other: StepTally) -> None:
         self.seconds += other.seconds
+        self.samples += other.samples
         for cause, waits in other.waits.items():
             self.waits.setdefault(cause, CauseWaits()).add(waits)
 
@@ -104,7 +112,7 @@ class StepTally(Reprs, shows="steps wait_s seconds cause"):
         """Return the steps that are not in an earlier copy of this tally."""
         none = CauseWaits()
         waits = {cause: waits.since(before.waits.get(cause, none)) for cause, waits in self.waits.items()}
-        return StepTally(max(0.0, self.seconds - before.seconds), waits)
+        return StepTally(max(0.0, self.seconds - before.seconds), waits, self.samples - before.samples)
 
     def quantile(self, share: float) -> float | None:
         """Return the shortest time, up to the end of its bucket, that at most `share` of the steps waited.
@@ -124,6 +132,7 @@ class StepTally(Reprs, shows="steps wait_s seconds cause"):
         quantiles = {f"p{percent}_s": self.quantile(percent / 100) for percent in (50, 95, 99)}
         return {
             "steps": self.steps,
+            "samples": self.samples,
             "wait_s": round(self.wait_s, 6),
             "wait_share": round(self.wait_s / self.seconds, 4) if self.seconds else None,
             "cause": self.cause if self.steps else None,
@@ -134,6 +143,18 @@ class StepTally(Reprs, shows="steps wait_s seconds cause"):
                 if (waits := self.waits.get(cause)) is not None and waits.steps
             },
         }
+
+
+@dataclass(frozen=True, slots=True)
+class IterationExtent:
+    """The samples of an epoch that an iteration covers."""
+
+    start: int
+    """Samples of the epoch that all ranks together had received before the iteration."""
+    samples: int
+    """Samples of the whole epoch, for all ranks together."""
+    due: int
+    """Samples that this rank receives in the iteration."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +177,8 @@ def _tally(_: Any, value: dict[str, Any]) -> StepTally:
     waits = value.get("waits")
     if not isinstance(waits, dict) or not set(waits) <= set(ALL):
         raise ProtocolError("waits are by cause")
-    return StepTally(_seconds(value.get("seconds")), {cause: _waits(each) for cause, each in waits.items()})
+    samples = _WHOLE.checked("samples", value.get("samples"))
+    return StepTally(_seconds(value.get("seconds")), {cause: _waits(each) for cause, each in waits.items()}, samples)
 
 
 def _waits(value: Any) -> CauseWaits:
@@ -175,7 +197,7 @@ def _tally_entries(tally: StepTally) -> dict[str, Any]:
         cause: [waits.seconds, [[bucket, count] for bucket, count in enumerate(waits.counts) if count]]
         for cause, waits in tally.waits.items()
     }
-    return {"seconds": tally.seconds, "waits": waits}
+    return {"seconds": tally.seconds, "waits": waits, "samples": tally.samples}
 
 
 def _waiting(name: str, value: Any) -> Waiting:
@@ -185,6 +207,16 @@ def _waiting(name: str, value: Any) -> Waiting:
     raise ProtocolError(f"{name} has a step, seconds and a cause")
 
 
+def _extent(name: str, value: Any) -> IterationExtent:
+    match value:
+        case [start, samples, due]:
+            start, samples, due = (_WHOLE.checked(name, each) for each in (start, samples, due))
+            if start <= samples:
+                return IterationExtent(start, samples, due)
+    raise ProtocolError(f"{name} has a start, the samples of the epoch, and those of the rank")
+
+
+_EXTENT: Final = FieldSpec(_extent, lambda extent: [extent.start, extent.samples, extent.due])
 _WAITING: Final = maybe(FieldSpec(_waiting, lambda waiting: [waiting.step, waiting.wait_s, waiting.cause]))
 
 
@@ -199,6 +231,9 @@ class LoopReport:
     epoch: Annotated[int, _WHOLE]
     step: Annotated[int, _WHOLE]
     """Batches that the loop has received in this iteration."""
+    taken: Annotated[int, _WHOLE]
+    """Samples of these batches."""
+    extent: Annotated[IterationExtent, _EXTENT]
     tally: Annotated[StepTally, FieldSpec(_tally, _tally_entries, inner=True)]
     """The steps since the last report."""
     worst: Annotated[Waiting | None, _WAITING] = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import Any, Protocol
 
@@ -11,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import default_collate
 
+from brand.node.wire.looping import IterationExtent
 from brand.reprs import Reprs
 from brand.torch.fetch.fetched import Column, Columns
 from brand.torch.sampler.positions import Positions
@@ -36,6 +38,10 @@ class SamplerBatches(Protocol):
     @property
     def ranks(self) -> tuple[int, int]:
         """Rank and number of ranks among which the samples are divided, if there is an epoch."""
+
+    @property
+    def extent(self) -> IterationExtent:
+        """The samples that the iteration covers, if there is an epoch."""
 
     def begin(self) -> None:
         """Settle the epoch, and have the data server prefetch. A second call does nothing."""
@@ -74,6 +80,13 @@ class FixedSizeBatches(Reprs, shows="_ints size"):
     def ranks(self) -> tuple[int, int]:
         assert self.positions is not None
         return self.positions.ranks
+
+    @property
+    def extent(self) -> IterationExtent:
+        assert self.positions is not None
+        whole = self.positions.extent
+        left_out = whole.due % self.size if self._drop_last else 0
+        return replace(whole, due=whole.due - left_out)
 
     def begin(self) -> None:
         if self.positions is not None:

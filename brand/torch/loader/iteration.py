@@ -39,7 +39,7 @@ from brand.torch.job.ranks import find_rank
 from brand.torch.loader.batches import Ints, SamplerBatches, assemble, pinned
 from brand.torch.loader.seeding import SampleSeeds, seed_of, seed_of_job
 from brand.torch.loader.threads import Gate, PaceWindows
-from brand.torch.loader.timing import BatchTimes, Reporter, Stages, StepWaits
+from brand.torch.loader.timing import BatchTimes, LoopIdentity, Reporter, Stages, StepWaits
 from brand.torch.sampler.packed import PackedRows
 
 REQUEST: Final = 4096
@@ -181,14 +181,15 @@ class LoaderIteration(Reprs, shows="handed_out _requested _source"):
             self.close()
 
     def _begin(self) -> None:
-        """Prepare the measurements before the first batch. A rank that draws reports its waits to its server."""
+        """Prepare the measurements before the first batch. A rank that draws reports to its server."""
         self._pace.begin()
         epoch = self._source.epoch
         self._waits.begin("storage" if epoch is None else "server")
         if epoch is not None:
             ranks = self._source.ranks
             ranks = ranks if ranks[1] > 1 else find_rank(None, None)  # Accelerate deals to its ranks by itself
-            self._reporter = Reporter(self._data.tell_loop, self._waits, ranks, epoch)
+            loop = LoopIdentity(*ranks, epoch, self._source.extent)
+            self._reporter = Reporter(self._data.tell_loop, self._waits, loop)
 
     def _note(self, track: str, name: str, start_s: float, end_s: float | None = None, **facts: Any) -> None:
         """Add an event to the trace, if there is a trace. Without `end_s`, the event ends now."""

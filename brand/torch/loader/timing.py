@@ -16,9 +16,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Final
 
-from brand.node.wire.looping import CAUSES, HARDLY, LOOP, LoopReport, StepTally, Waiting
+from brand.node.wire.looping import CAUSES, HARDLY, LOOP, IterationExtent, LoopReport, StepTally, Waiting
 from brand.reprs import Reprs
 from brand.torch.fetch.fetched import Span
 
@@ -74,6 +75,16 @@ class BatchTimes(Reprs, shows="spans collate_s done_s"):
         return cause if shares[cause] > 0 else LOOP
 
 
+@dataclass(frozen=True, slots=True)
+class LoopIdentity:
+    """The rank and the iteration of a training loop."""
+
+    rank: int
+    ranks: int
+    epoch: int
+    extent: IterationExtent
+
+
 class StepWaits(Reprs, shows="_tally _last"):
     """The steps of one loader since it was made. The loop counts them; other threads may read the counts."""
 
@@ -85,20 +96,20 @@ class StepWaits(Reprs, shows="_tally _last"):
         self._worst: Waiting | None = None
         """The longest wait since the last report."""
         self._last: Waiting | None = None
-        self._step, self._asks = 0, "server"
-        """Number of batches of this iteration, and the assumed cause of a wait for an unanswered request."""
+        self._step, self._taken, self._asks = 0, 0, "server"
+        """Batches and samples of this iteration, and the assumed cause of a wait for an unanswered request."""
         self._waiting: tuple[float, BatchTimes | None] | None = None
         """The time since which the loop waits now, and the times of its batch, once its samples were fetched."""
-        self._samples = 0
         self._monitors: list[_Watch] = []
 
     def monitor(self, callback: Monitor, every: int) -> None:
         """See `BrandLoader.monitor`."""
-        self._monitors.append(_Watch(callback, every, self._tally.copy(), self._samples))
+        self._monitors.append(_Watch(callback, every, self._tally.copy()))
 
     def begin(self, asks: str) -> None:
         """Begin an iteration. `asks` is the assumed cause of a wait for a request that was not answered yet."""
-        self._step, self._asks = 0, asks
+        with self._lock:
+            self._step, self._taken, self._asks = 0, 0, asks
 
     def wait(self, since_s: float, times: BatchTimes | None = None) -> None:
         """Note that the loop waits for its next batch. `times` is the batch's, once its samples have been fetched."""
@@ -114,20 +125,21 @@ class StepWaits(Reprs, shows="_tally _last"):
         hardly = wait_s <= HARDLY * (wait_s + trained_s)
         last = Waiting(self._step, wait_s, LOOP if hardly else times.cause(start_s, end_s))
         with self._lock:
-            self._tally.count(last.cause, wait_s, wait_s + trained_s)
+            self._tally.count(last.cause, wait_s, wait_s + trained_s, samples)
             self._last, self._waiting = last, None
             self._worst = last if self._worst is None or wait_s > self._worst.wait_s else self._worst
             self._step += 1
-            self._samples += samples
+            self._taken += samples
         for watch in self._monitors:
-            watch.step(self._tally, self._samples)
+            watch.step(self._tally)
         return last
 
-    def report(self, rank: int, ranks: int, epoch: int, now_s: float) -> LoopReport:
+    def report(self, of: LoopIdentity, now_s: float) -> LoopReport:
         """Return the counts since the last report that was sent. If this report is sent, `sent` must follow."""
         with self._lock:
-            new = self._tally.since(self._reported)
-            return LoopReport("", rank, ranks, epoch, self._step, new, self._worst, self._now(now_s))
+            new, now = self._tally.since(self._reported), self._now(now_s)
+            place = self._step, self._taken, of.extent
+            return LoopReport("", of.rank, of.ranks, of.epoch, *place, new, self._worst, now)
 
     def sent(self, report: LoopReport) -> None:
         """Note that the server has received a report."""
@@ -150,17 +162,15 @@ class StepWaits(Reprs, shows="_tally _last"):
         return Waiting(self._step, max(0.0, now_s - since_s), self._asks if times is None else times.doing)
 
 
-class Reporter(Reprs, shows="_ranks _epoch _waits"):
-    """Reports the waits of the loop of `ranks` = (rank, number of ranks) in an epoch, once a second, until `close`.
+class Reporter(Reprs, shows="_of _waits"):
+    """Reports the waits and the progress of a loop once a second, until `close`.
 
     A thread calls `tell`, which sends on the connection that this process has anyway, gets no reply and starts no
     server. If the server is stuck, only this thread waits, never the training loop.
     """
 
-    def __init__(
-        self, tell: Callable[[LoopReport], bool], waits: StepWaits, ranks: tuple[int, int], epoch: int
-    ) -> None:
-        self._tell, self._waits, self._ranks, self._epoch = tell, waits, ranks, epoch
+    def __init__(self, tell: Callable[[LoopReport], bool], waits: StepWaits, of: LoopIdentity) -> None:
+        self._tell, self._waits, self._of = tell, waits, of
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="brand-report", daemon=True)
         self._thread.start()
@@ -176,7 +186,7 @@ class Reporter(Reprs, shows="_ranks _epoch _waits"):
         self._report()
 
     def _report(self) -> None:
-        report = self._waits.report(*self._ranks, self._epoch, time.monotonic())
+        report = self._waits.report(self._of, time.monotonic())
         if self._tell(report):
             self._waits.sent(report)
 
@@ -184,26 +194,26 @@ class Reporter(Reprs, shows="_ranks _epoch _waits"):
 class _Watch:
     """Calls a monitor after every `every` steps."""
 
-    def __init__(self, callback: Monitor, every: int, tally: StepTally, samples: int) -> None:
-        self._callback, self._every, self._tally, self._samples = callback, every, tally, samples
+    def __init__(self, callback: Monitor, every: int, tally: StepTally) -> None:
+        self._callback, self._every, self._tally = callback, every, tally
         self._missing = every
 
-    def step(self, tally: StepTally, samples: int) -> None:
+    def step(self, tally: StepTally) -> None:
         """Count a step."""
         self._missing -= 1
         if self._missing:
             return
-        new, before = tally.since(self._tally), self._samples
-        self._missing, self._tally, self._samples = self._every, tally.copy(), samples
-        self._callback(tally.steps, row_of(new, samples - before))
+        new = tally.since(self._tally)
+        self._missing, self._tally = self._every, tally.copy()
+        self._callback(tally.steps, row_of(new))
 
 
-def row_of(tally: StepTally, samples: int) -> dict[str, float]:
+def row_of(tally: StepTally) -> dict[str, float]:
     """Return the row of a monitor: numbers only, so that any log accepts them."""
     seconds = max(tally.seconds, 1e-9)
     return {
         "step_s": seconds / max(1, tally.steps),
-        "samples_per_s": samples / seconds,
+        "samples_per_s": tally.samples / seconds,
         "wait_share": tally.wait_s / seconds,
         **{f"wait_{name}": tally.quantile(share) or 0.0 for name, share in QUANTILES.items()},
         **{f"{cause}_s": tally.waits[cause].seconds if cause in tally.waits else 0.0 for cause in CAUSES},

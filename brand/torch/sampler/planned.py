@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from brand.errors import UsageError
 from brand.node.wire.drawing import Announcement
+from brand.node.wire.looping import IterationExtent
 from brand.node.wire.messages import UNTOLD
 from brand.orders.base.tickets import tickets
 from brand.orders.batches.batching import BatchLimits, PositionBatches
@@ -112,6 +113,15 @@ class PlannedBatches(SamplerIteration[PlannedSequence], Iterator[list[int]]):
         if self.count:
             dealing.sequence.begin(epoch, of.batches.first_from(start))
         self.epoch, self._of = epoch, of
+
+    @property
+    def extent(self) -> IterationExtent:
+        """The samples that the iteration covers, once it has begun."""
+        assert self._of is not None
+        batches = self._of.batches
+        sizes = np.diff(batches.ends, prepend=0)
+        due = int(sizes[self._numbers(0, self.count)].sum())
+        return IterationExtent(int(sizes[: self.start].sum()), len(batches.positions), due)
 
     @property
     def size(self) -> int:

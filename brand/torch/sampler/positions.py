@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from brand.errors import UsageError
 from brand.node.wire.drawing import Announcement
+from brand.node.wire.looping import IterationExtent
 from brand.orders.order import MAX_EPOCH
 from brand.reprs import Reprs
 from brand.torch.order.sequence import AccessSequence, whole
@@ -251,6 +252,11 @@ class Positions(SamplerIteration[AccessSequence], Iterator[int]):
             announcement = Announcement(epoch, start, *dealing.ranks, dealing.batch, dealing.dealt)
             mine = dealing.sequence.begin(announcement, goes_on=goes_on)
             self._mine = None if mine is None else self._with_tail(mine, dealing)
+
+    @property
+    def extent(self) -> IterationExtent:
+        """The samples that the iteration covers, once it has begun."""
+        return IterationExtent(self.start, self._samples, self.most)
 
     @property
     def ended(self) -> bool:
