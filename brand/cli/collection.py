@@ -11,7 +11,7 @@ from brand import collect
 from brand.chunker import Options, Report
 from brand.chunker.plan.report import OnProgress
 from brand.cli.convert import IMPORTS, TEXT_COLUMNS, TRANSCRIPTS, folder_verb, import_verb, names_of
-from brand.cli.dataset import FOLDER, options
+from brand.cli.dataset import COLLECTION, DATA_SET_IN_FOLDER, options
 from brand.cli.output import echo, meter, print_json, size
 from brand.collect.changes import read_column
 from brand.collect.home import unfinished
@@ -52,8 +52,8 @@ for _kind, _help in IMPORTS.items():
 
 
 @append.command()
-@click.argument("src", type=FOLDER)
-@click.argument("dst", type=FOLDER)
+@click.argument("src", type=DATA_SET_IN_FOLDER)
+@click.argument("dst", type=COLLECTION)
 @click.option("--copy", is_flag=True, help="Copy the files, instead of making hard links where that is possible.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, and no progress.")
 def dataset(src: Path, dst: Path, *, copy: bool, as_json: bool) -> None:
@@ -77,7 +77,7 @@ def dataset(src: Path, dst: Path, *, copy: bool, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("dst", type=FOLDER)
+@click.argument("dst", type=COLLECTION)
 @click.argument("column", metavar="NAME=FILE.npy")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def overlay(dst: Path, column: str, *, as_json: bool) -> None:
@@ -97,7 +97,7 @@ def overlay(dst: Path, column: str, *, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("dst", type=FOLDER)
+@click.argument("dst", type=COLLECTION)
 @click.option("--json", "as_json", is_flag=True, help="Print the versions as JSON.")
 def versions(dst: Path, *, as_json: bool) -> None:
     """List the versions of the collection DST, the latest last.
@@ -132,14 +132,15 @@ def wanted_of(keys: tuple[str, ...], key_file: Path | None, indices: tuple[int, 
         try:
             lines = [line for line in key_file.read_text(encoding="utf-8").splitlines() if line]
         except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(f"{key_file}: the keys cannot be read: {error}") from error
+            why = getattr(error, "strerror", None) or error
+            raise UsageError(f"{key_file}: the keys cannot be read: {why}") from error
     if not (keys or lines or indices):
         raise UsageError("no sample is named: give --key, --key-file or --index")
     return collect.NamedSamples((*keys, *lines), indices)
 
 
 @click.command()
-@click.argument("dst", type=FOLDER)
+@click.argument("dst", type=COLLECTION)
 @naming_options
 @click.option("--undo", is_flag=True, help="Take the deletion of these --index back, while their bytes are there.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, and no progress.")
@@ -174,7 +175,7 @@ def delete(
 
 
 @click.command()
-@click.argument("dst", type=FOLDER)
+@click.argument("dst", type=COLLECTION)
 @click.option(
     "--above",
     type=click.FloatRange(0, 1, max_open=True),
@@ -213,7 +214,7 @@ def compact(dst: Path, *, above: float, forget: bool, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("dst", type=FOLDER)
+@click.argument("dst", type=COLLECTION)
 @naming_options
 @click.option("--report", required=True, type=click.Path(), help="The new file for the report, in JSON.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report, and no progress.")

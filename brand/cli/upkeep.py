@@ -13,7 +13,7 @@ from brand.cli.output import chunk_run, duration, echo, meter, print_json, size,
 from brand.errors import FormatError, UsageError, counted
 from brand.formats.manifest import read_manifest
 from brand.orders.base.owners import MAX_NODES, owner_of_chunk
-from brand.storage.io.location import located
+from brand.storage.io.location import check_single, located
 from brand.storage.maintenance.copies import WAYS
 from brand.storage.maintenance.copying import copy as copy_data_set
 from brand.storage.maintenance.partition import PartitionMade
@@ -141,6 +141,7 @@ def partition(dst: Path, out: tuple[Path, ...], *, nodes: int, group_chunks: int
     consecutive chunks of its node. If the command was stopped, the same command continues it.
     """
     folders = _folders(out, nodes)
+    check_single(dst, "only a single data set is divided. Divide one of its segments,")
     header = read_manifest(dst).header
     group_chunks = min(group_chunks, header.chunks)
     owners = owner_of_chunk(header.chunks, group_chunks, nodes)
