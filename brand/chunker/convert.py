@@ -111,7 +111,7 @@ def convert_from(
         conversion = Conversion(work, spooled, kind, source.classes, options, on_progress)
         report = conversion.run(lambda folder: write_skipped(folder, problems))
     compared = f"Compared with the source: {counted(len(spooled), 'sample')}, {spooled.raw_bytes:,} bytes"
-    again = [f"{counted(found, 'part')} of the source found, from a run that was stopped"] if found else []
+    again = [f"{counted(found, 'shard')} of the source found, from a run that was stopped"] if found else []
     notes = (*source.notes, *again, compared)
     return replace(report, skipped=tuple(problems), notes=notes, seconds=time.monotonic() - started)
 

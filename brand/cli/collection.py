@@ -196,21 +196,25 @@ def compact(dst: Path, *, above: float, forget: bool, as_json: bool) -> None:
             str(dst), above=above, forget=forget, on_chunk=lambda at, of, count: show("compact", at, of, count, None)
         )
     if as_json:
-        facts = None if done is None else {"version": done.version.number, "parts": done.parts, "samples": done.samples}
+        facts = (
+            None
+            if done is None
+            else {"version": done.version.number, "segments": done.segments, "samples": done.samples}
+        )
         print_json({"path": str(dst), "done": facts, "freed": 0 if done is None else done.freed})
         return
     if done is None:
-        echo(f"Nothing to do: no part of {dst} has more than {100 * above:g} % deleted samples")
+        echo(f"Nothing to do: no segment of {dst} has more than {100 * above:g} % deleted samples")
         return
-    if done.parts:
+    if done.segments:
         echo(
-            f"{counted(done.parts, 'part')} written again without {counted(done.samples, 'deleted sample')}"
+            f"{counted(done.segments, 'segment')} rewritten without {counted(done.samples, 'deleted sample')}"
             f" ({size(done.bytes)}): version {done.version.number} of {dst}"
         )
     if forget:
         echo(f"All older versions are removed, and {size(done.freed)} are free again")
     else:
-        echo("Older versions keep the old parts: `brand compact --forget` removes both")
+        echo("Older versions keep the old segments: `brand compact --forget` removes both")
 
 
 @click.command()

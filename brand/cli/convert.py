@@ -17,7 +17,7 @@ from brand.chunker.importers.fields import FieldMapping
 from brand.chunker.plan.report import OnProgress
 from brand.cli.dataset import FOLDER, options
 from brand.cli.output import Meter, duration, echo, meter, print_json, size
-from brand.cli.several import convert_together, one_machine, print_part, several_machines
+from brand.cli.several import convert_together, one_machine, print_task, several_machines
 from brand.errors import MissingChunksError, counted
 from brand.formats.header import CODECS
 from brand.storage.io.location import check_single
@@ -93,7 +93,7 @@ def _run(
     if as_json:
         print_json(report.to_json())
     elif isinstance(report, TaskReport):
-        print_part(report)
+        print_task(report)
     else:
         print_report(report, noun)
 
@@ -267,7 +267,7 @@ def seal(dst: Path, as_json: bool) -> int:  # noqa: FBT001 - click passes option
         except MissingChunksError as error:
             if not as_json:
                 raise
-            print_json({"target": str(dst), "missing": list(error.chunks), "parts": error.parts})
+            print_json({"target": str(dst), "missing": list(error.chunks), "tasks": error.tasks})
             return 1
     if as_json:
         print_json(report.to_json())

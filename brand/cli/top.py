@@ -185,7 +185,7 @@ def _prepared(prepared: dict[str, int], before: dict[str, int] | None, seconds: 
     """Format the output of the decode workers, and the fraction of the fetched samples that they decoded."""
     earlier = before or {"made": 0, "drawn": 0}
     made, drawn = ((prepared[name] - earlier[name]) / seconds for name in ("made", "drawn"))
-    held = f"{size(prepared['used'])} of {size(prepared['limit'])}, {counted(prepared['preparers'], 'preparer')}"
+    held = f"{size(prepared['used'])} of {size(prepared['limit'])}, {counted(prepared['preparers'], 'decode worker')}"
     return f"{made:,.0f}/s, {drawn:,.0f}/s drawn, {prepared['raw']:,} drawn raw in all, {held}"
 
 

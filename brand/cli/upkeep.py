@@ -89,7 +89,7 @@ def verify(dst: Path | str, as_json: bool) -> int:  # noqa: FBT001 - click passe
         ]
         print_json({"path": str(dst), "samples": samples, "bytes": total, "errors": listed})
     elif not errors:
-        part = "" if share is None else f"share {share.node} of {share.nodes} and "
+        part = "" if share is None else f"partition {share.node} of {share.nodes} and "
         echo(
             f"{dst} is {part}whole: {counted(samples, 'sample')} in {counted(chunks, 'chunk')}, {size(total)},"
             " every checksum right"
@@ -149,10 +149,10 @@ def partition(dst: Path, out: tuple[Path, ...], *, nodes: int, group_chunks: int
         shares = divide(dst, folders, owners, group_chunks, copy=copy, on_chunk=summed(show, "partition"))
     if as_json:
         facts = [_facts(made) for made in shares]
-        print_json({"path": str(dst), "nodes": nodes, "group_chunks": group_chunks, "shares": facts})
+        print_json({"path": str(dst), "nodes": nodes, "group_chunks": group_chunks, "partitions": facts})
     else:
         held = f"{counted(header.samples, 'sample')} in {counted(header.chunks, 'chunk')}"
-        _print(f"{held} are now in {counted(nodes, 'share')}", shares)
+        _print(f"{held} are now in {counted(nodes, 'partition')}", shares)
 
 
 def _folders(out: tuple[Path, ...], nodes: int) -> list[Path]:
@@ -188,4 +188,4 @@ def _print(head: str, shares: list[PartitionMade]) -> None:
         echo(f"  node {made.share.node}: {chunks} ({held}) in {made.path}, {done}")
     if any(made.ways["linked"] for made in shares):
         echo("A linked chunk is a second name of the same file and takes no more space")
-    echo(f"Copy each to its node, unless it is there; `brand verify {shares[0].path}` checks a share")
+    echo(f"Copy each to its node, unless it is there; `brand verify {shares[0].path}` checks a partition")

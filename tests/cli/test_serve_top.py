@@ -407,7 +407,7 @@ def test_what_was_prepared_is_shown() -> None:
     assert "prepared" not in view(None)
     counts = {"limit": 1 << 30, "used": 500_000_000, "wants": 1, "made": 900, "drawn": 1500, "raw": 7, "ended": 0}
     now = {"prepared": counts | {"preparers": 2}}
-    shown = "prepared 90/s, 150/s drawn, 7 drawn raw in all, 500.0 MB of 1.1 GB, 2 preparers"
+    shown = "prepared 90/s, 150/s drawn, 7 drawn raw in all, 500.0 MB of 1.1 GB, 2 decode workers"
     assert shown in view(None, **now)
     before = facts_of() | {"prepared": counts | {"made": 700, "drawn": 1100}}
     assert "prepared 100/s, 200/s drawn" in view(before, uptime_s=12.0, **now)

@@ -1,7 +1,7 @@
 """Where is a data set stored, and which readers read its chunks there?
 
 All bytes of chunks are read through a `Location`: stripes, direct reads, samples for other nodes, tables and
-dictionaries. Manifest, share file and index are read from local files. A `FolderLocation` has them; a `Remote` has
+dictionaries. Manifest, partition file and index are read from local files. A `FolderLocation` has them; a `Remote` has
 copies of them. A `Collected` is a version of a collection, whose segments are folders.
 
 `photos.brand` names the present version of a collection, and `photos.brand@3` the third. The present version is the one
@@ -50,7 +50,7 @@ class Location(Protocol):
 
     @property
     def local(self) -> Path:
-        """Folder of this machine that has the manifest, the share file and the index, or copies of them.
+        """Folder of this machine that has the manifest, the partition file and the index, or copies of them.
 
         If there is a `version`, it is the folder of the collection.
         """
