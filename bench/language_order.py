@@ -17,7 +17,7 @@ cosine to a tenth. A seed decides weights and orders, so all orders of a seed st
 The evaluation set is an even sample of other documents: 200 sequences of each source. Losses are bits a byte; "by
 bytes" weighs a source by its fraction of the training set, "by source" weighs all sources alike. "against uniform" is
 the mean over the seeds of (loss / loss of `uniform` - 1). Intervals are 95 % confidence intervals (Student's t over the
-seeds). "neighbours" is the adjacent distance: the mean distance in the pass of two samples that are adjacent in the
+seeds). "adjacent distance" is the mean distance in the pass of two samples that are adjacent in the
 source, as a fraction of the pass; uniform is 0.333.
 """
 
@@ -80,7 +80,7 @@ class Run:
     """Fraction of the pass at each evaluation."""
     losses: list[list[float]]
     """Bits a byte at each evaluation, for each source."""
-    neighbours: float
+    adjacent_distance: float
     cpu_s: float
 
 
@@ -114,7 +114,7 @@ def run(name: str, seed: int, texts: Texts, scale: Scale) -> Run:
     torch.set_num_threads(1)
     samples = len(texts.train)
     order = ORDERS[name](samples, samples // scale.share, seed)
-    neighbours = measure(order, chunk_size=samples, batch=BATCH).neighbours  # raises if a sample is not drawn once
+    distance = measure(order, chunk_size=samples, batch=BATCH).adjacent_distance  # raises if a sample is not drawn once
     torch.manual_seed(seed)
     model = Model()
     optimizer = torch.optim.AdamW(model.parameters(), RATE)
@@ -132,7 +132,7 @@ def run(name: str, seed: int, texts: Texts, scale: Scale) -> Run:
         if step + 1 in ends:
             with torch.no_grad():
                 losses.append([float(model(source)) / math.log(2) for source in held])
-    return Run(name, seed, [end / steps for end in ends], losses, neighbours, time.process_time() - started)
+    return Run(name, seed, [end / steps for end in ends], losses, distance, time.process_time() - started)
 
 
 def run_all(texts: Texts, scale: Scale, processes: int) -> list[Run]:
@@ -169,7 +169,7 @@ def summary(runs: list[Run], texts: Texts) -> list[dict[str, Any]]:
     weightings = {"bytes": texts.share, "source": alike}
     weightings |= {name: [float(name == other) for other in texts.names] for name in texts.names}
     rows: list[dict[str, Any]] = [
-        {"order": name, "neighbours": float(np.mean([done.neighbours for done in runs if done.order == name]))}
+        {"order": name, "neighbours": float(np.mean([done.adjacent_distance for done in runs if done.order == name]))}
         for name in ORDERS
     ]
     for weighting, weights in weightings.items():
@@ -209,7 +209,7 @@ def tables(rows: list[dict[str, Any]], texts: Texts) -> str:
         [name, f"{100 * share:.1f} %", f"{rows[0][name]['loss']:.3f}", *(more(row, name) for row in rows[1:])]
         for name, share in zip(texts.names, texts.share, strict=True)
     ]
-    columns = ["order", "neighbours", "loss by bytes", "against uniform", "loss by source", "against uniform"]
+    columns = ["order", "adjacent distance", "loss by bytes", "against uniform", "loss by source", "against uniform"]
     by_source = ["source", "share", UNIFORM, *(row["order"] for row in rows[1:])]
     return table(columns, first) + "\n\n" + table(by_source, second)
 

@@ -94,7 +94,10 @@ def look(path: Path, length: str, memory: float, **limits: Any) -> dict[str, Any
         "random": random_padding(lengths),
         "over": over,
         "planned_s": planned_s,
-        "shuffling": {name: [found.pairs, found.mates, found.neighbours] for name, found in shuffles.items()},
+        "shuffling": {
+            name: [found.batch_collisions, found.chunk_distance, found.adjacent_distance]
+            for name, found in shuffles.items()
+        },
     }
 
 
@@ -151,7 +154,7 @@ def main() -> None:
         print(
             f"{row['limits']!s:34} memory {row['memory']:<4}  window {row['window']:>6,}  batches {row['batches']:,}  "
             f"padding {row['padding']:.1%} (random {row['random']:.1%})  over {row['over']}  {row['planned_s']:.2f} s\n"
-            f"    pairs, mates, neighbours: plain {plain}, planned {planned}"
+            f"    batch collisions, chunk distance, adjacent distance: plain {plain}, planned {planned}"
         )
     speed = speeds(documents, args.repeat)
     rates = ", ".join(f"{name} {rate:,.0f}" for name, rate in speed["texts_per_s"].items())

@@ -114,12 +114,12 @@ class InterruptedConversionError(BrandError):
 class MissingChunksError(InterruptedConversionError):
     """A conversion in tasks cannot be finished: chunks are missing, damaged, or of another data set.
 
-    Attributes: `chunks` (their numbers), and `parts`: task, such as `3/8`, -> the numbers of its chunks; empty if the
+    Attributes: `chunks` (their numbers), and `tasks`: task, such as `3/8`, -> the numbers of its chunks; empty if the
         conversion was not divided into tasks.
     """
 
-    def __init__(self, message: str, chunks: Sequence[int] = (), parts: Mapping[str, Sequence[int]] | None = None):
-        self.chunks, self.parts = tuple(chunks), dict(parts or {})
+    def __init__(self, message: str, chunks: Sequence[int] = (), tasks: Mapping[str, Sequence[int]] | None = None):
+        self.chunks, self.tasks = tuple(chunks), dict(tasks or {})
         super().__init__(message)
 
 

@@ -39,8 +39,10 @@ REPLACED = {
     r"mends?|mended": "repair, fix",
     r"neighbours": "adjacent distance",
     r"node servers?": "data server",
+    r"parts?(?= [\d.])|(old|older|other|\d+) parts?": "segment, task",
     r"pictures?": "image",
     r"preparers?": "decode worker",
+    r"shares?(?= [\d.]+ of)|\d+ shares?|share file": "partition",
     r"so many": "that many",
     r"stretch(es)?": "run, range",
     r"verbs?": "command",
@@ -81,6 +83,17 @@ def messages(tree: ast.AST) -> Iterator[str]:
                     yield "".join(str(v.value) if isinstance(v, ast.Constant) else "." for v in part.values)
                 elif isinstance(part, ast.Constant) and isinstance(part.value, str) and " " in part.value:
                     yield part.value
+
+
+def printed(tree: ast.AST) -> Iterator[str]:
+    """Yield the texts of lines for people, with a dot for each value in them, and the nouns that are counted there."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("echo", "counted"):
+            for part in node.args:
+                if isinstance(part, ast.JoinedStr):
+                    yield "".join(str(v.value) if isinstance(v, ast.Constant) else "." for v in part.values)
+                elif isinstance(part, ast.Constant) and isinstance(part.value, str):
+                    yield part.value if " " in part.value else f"7 {part.value}"
 
 
 def helps(command: click.Command, name: str, parent: click.Context | None = None) -> Iterator[tuple[str, str]]:
@@ -135,6 +148,17 @@ def test_messages_use_the_words_of_the_field() -> None:
     assert found == {}
 
 
+def test_printed_lines_use_the_words_of_the_field() -> None:
+    """Results of commands, and what messages count."""
+    found = {
+        f"{path.relative_to(ROOT)}: {text}": wrong
+        for path in MODULES
+        for text in printed(ast.parse(path.read_text()))
+        if (wrong := old_words(text))
+    }
+    assert found == {}
+
+
 def test_help_uses_the_words_of_the_field() -> None:
     """Each command and option."""
     found = {name: wrong for name, text in helps(cli, "brand") if (wrong := old_words(text))}
@@ -153,6 +177,10 @@ def test_a_page_uses_the_words_of_the_field(page: Path) -> None:
     ("text", "wrong"),
     [
         ("The node server draws a picture.", ["draws -> fetch", "node server -> data server", "picture -> image"]),
+        (
+            "Part 0/2 holds 3 shares; older parts remain",
+            ["Part -> segment, task", "3 shares -> partition"],
+        ),
         ("Of numbers the value is stored.", ["Of numbers the value is stored."]),
         ("What leaves the folder gives its blocks back.", ["What leaves the folder gives its blocks back."]),
         ("`draw` is code.", []),

@@ -19,7 +19,17 @@ from brand.chunker.importers.fields import FieldMapping
 from brand.chunker.importers.tables import table_of
 from brand.chunker.plan.plan import Options
 from brand.chunker.plan.report import OnProgress, Report, silent
-from brand.chunker.sources.request import FolderRequest, Target, find, folder_of, hinted, make_request, write_skipped
+from brand.chunker.sources.folders import check_unconverted
+from brand.chunker.sources.request import (
+    FolderRequest,
+    Target,
+    find,
+    folder_of,
+    hinted,
+    local_source,
+    make_request,
+    write_skipped,
+)
 from brand.chunker.sources.shards import Shards, exchange
 from brand.chunker.sources.source import IndexableSource, Source
 from brand.chunker.sources.spool import encoded, spool
@@ -88,6 +98,9 @@ def convert_from(
         raise UsageError("a dry run would read all of the source: dry runs are for folders of files only")
     if kind not in FORMATS:
         raise UsageError(f"{kind!r} is not a format that is converted; the formats are {', '.join(FORMATS)}")
+    if kind != "hf" or not is_url(src) or parse_url(os.fspath(src)).scheme != "hf":
+        src = local_source(src)
+        check_unconverted(Path(src))
     if not is_url(src) and not is_url(dst) and Path(dst).resolve().is_relative_to(Path(src).resolve()):
         raise UsageError(f"{os.fspath(dst)} is inside {os.fspath(src)}: choose a target outside of the source")
     source: Shards = open_shards(kind, src, choice or FieldMapping())
@@ -98,7 +111,7 @@ def convert_from(
         conversion = Conversion(work, spooled, kind, source.classes, options, on_progress)
         report = conversion.run(lambda folder: write_skipped(folder, problems))
     compared = f"Compared with the source: {counted(len(spooled), 'sample')}, {spooled.raw_bytes:,} bytes"
-    again = [f"{counted(found, 'part')} of the source found, from a run that was stopped"] if found else []
+    again = [f"{counted(found, 'shard')} of the source found, from a run that was stopped"] if found else []
     notes = (*source.notes, *again, compared)
     return replace(report, skipped=tuple(problems), notes=notes, seconds=time.monotonic() - started)
 

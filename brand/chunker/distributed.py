@@ -24,15 +24,15 @@ __all__ = ["Job", "PublishedChunk", "Task", "TaskReport", "plan_audio", "plan_im
 
 
 def plan_images(
-    src: Target, dst: Target, options: Options | None = None, *, parts: int = 0, on_progress: OnProgress = silent
+    src: Target, dst: Target, options: Options | None = None, *, tasks: int = 0, on_progress: OnProgress = silent
 ) -> Job:
     """Plan the conversion of an image folder, for several processes or machines that make its chunks with `run`.
 
     All machines see the folders `src` and `dst`. The first machine lists `src` and plans; the others load its plan.
-    `parts` is the number of tasks, for the messages of `seal`. Raises as `convert_images` does, and `TargetExistsError`
+    `tasks` is the number of tasks, for the messages of `seal`. Raises as `convert_images` does, and `TargetExistsError`
     if there is a plan that was made with other options or versions.
     """
-    return _plan(make_request(src, dst, "images", options), dst, parts, on_progress)
+    return _plan(make_request(src, dst, "images", options), dst, tasks, on_progress)
 
 
 def plan_audio(
@@ -42,14 +42,14 @@ def plan_audio(
     *,
     transcripts: Target | None = None,
     columns: Sequence[str] = (),
-    parts: int = 0,
+    tasks: int = 0,
     on_progress: OnProgress = silent,
 ) -> Job:
     """Plan the conversion of an audio folder, as `plan_images` does. Arguments are those of `convert_audio`."""
-    return _plan(make_request(src, dst, "audio", options, transcripts, columns), dst, parts, on_progress)
+    return _plan(make_request(src, dst, "audio", options, transcripts, columns), dst, tasks, on_progress)
 
 
-def _plan(request: FolderRequest, dst: Target, parts: int, on_progress: OnProgress) -> Job:
+def _plan(request: FolderRequest, dst: Target, tasks: int, on_progress: OnProgress) -> Job:
     if request.options.dry_run:
         raise UsageError("a dry run is of the whole conversion, in one process: leave out the division into tasks")
     folder = folder_of(dst)
@@ -58,4 +58,4 @@ def _plan(request: FolderRequest, dst: Target, parts: int, on_progress: OnProgre
             f"{os.fspath(dst)}: tasks write to a folder that all machines see. Convert into a folder, and copy the"
             f" data set then: `brand copy FOLDER {os.fspath(dst)}`"
         )
-    return plan(request, folder, parts, on_progress)
+    return plan(request, folder, tasks, on_progress)

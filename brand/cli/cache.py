@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from brand.cli.dataset import DATA_SET
+from brand.cli.dataset import CACHE_FOLDER, DATA_SET
 from brand.cli.output import echo, meter, print_json, size, summed
 from brand.cli.serve import check_cache
 from brand.errors import CacheError, UsageError, counted
@@ -29,7 +29,7 @@ def cache() -> None:
 
 
 @cache.command("list")
-@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+@click.argument("folder", metavar="DIR", type=CACHE_FOLDER)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def list_(folder: Path, as_json: bool) -> None:  # noqa: FBT001 - click passes options by name
     """List the data sets in the cache folder DIR.
@@ -79,7 +79,7 @@ def fill_(dst: Path | str, folder: str, as_json: bool) -> int:  # noqa: FBT001 -
 
 
 @cache.command("clear")
-@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+@click.argument("folder", metavar="DIR", type=CACHE_FOLDER)
 @click.option("--data-set", metavar="ID", help="Only the cache of this data set.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def clear(folder: Path, data_set: str | None, as_json: bool) -> int:  # noqa: FBT001 - click passes options by name

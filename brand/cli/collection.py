@@ -11,7 +11,7 @@ from brand import collect
 from brand.chunker import Options, Report
 from brand.chunker.plan.report import OnProgress
 from brand.cli.convert import IMPORTS, TEXT_COLUMNS, TRANSCRIPTS, folder_verb, import_verb, names_of
-from brand.cli.dataset import FOLDER, options
+from brand.cli.dataset import COLLECTION, DATA_SET_IN_FOLDER, options
 from brand.cli.output import echo, meter, print_json, size
 from brand.collect.changes import read_column
 from brand.collect.home import unfinished
@@ -52,8 +52,8 @@ for _kind, _help in IMPORTS.items():
 
 
 @append.command()
-@click.argument("src", type=FOLDER)
-@click.argument("dst", type=FOLDER)
+@click.argument("src", type=DATA_SET_IN_FOLDER)
+@click.argument("dst", type=COLLECTION)
 @click.option("--copy", is_flag=True, help="Copy the files, instead of making hard links where that is possible.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, and no progress.")
 def dataset(src: Path, dst: Path, *, copy: bool, as_json: bool) -> None:
@@ -77,7 +77,7 @@ def dataset(src: Path, dst: Path, *, copy: bool, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("dst", type=FOLDER)
+@click.argument("dst", type=COLLECTION)
 @click.argument("column", metavar="NAME=FILE.npy")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def overlay(dst: Path, column: str, *, as_json: bool) -> None:
@@ -97,7 +97,7 @@ def overlay(dst: Path, column: str, *, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("dst", type=FOLDER)
+@click.argument("dst", type=COLLECTION)
 @click.option("--json", "as_json", is_flag=True, help="Print the versions as JSON.")
 def versions(dst: Path, *, as_json: bool) -> None:
     """List the versions of the collection DST, the latest last.
@@ -132,14 +132,15 @@ def wanted_of(keys: tuple[str, ...], key_file: Path | None, indices: tuple[int, 
         try:
             lines = [line for line in key_file.read_text(encoding="utf-8").splitlines() if line]
         except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(f"{key_file}: the keys cannot be read: {error}") from error
+            why = getattr(error, "strerror", None) or error
+            raise UsageError(f"{key_file}: the keys cannot be read: {why}") from error
     if not (keys or lines or indices):
         raise UsageError("no sample is named: give --key, --key-file or --index")
     return collect.NamedSamples((*keys, *lines), indices)
 
 
 @click.command()
-@click.argument("dst", type=FOLDER)
+@click.argument("dst", type=COLLECTION)
 @naming_options
 @click.option("--undo", is_flag=True, help="Take the deletion of these --index back, while their bytes are there.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, and no progress.")
@@ -174,7 +175,7 @@ def delete(
 
 
 @click.command()
-@click.argument("dst", type=FOLDER)
+@click.argument("dst", type=COLLECTION)
 @click.option(
     "--above",
     type=click.FloatRange(0, 1, max_open=True),
@@ -195,25 +196,29 @@ def compact(dst: Path, *, above: float, forget: bool, as_json: bool) -> None:
             str(dst), above=above, forget=forget, on_chunk=lambda at, of, count: show("compact", at, of, count, None)
         )
     if as_json:
-        facts = None if done is None else {"version": done.version.number, "parts": done.parts, "samples": done.samples}
+        facts = (
+            None
+            if done is None
+            else {"version": done.version.number, "segments": done.segments, "samples": done.samples}
+        )
         print_json({"path": str(dst), "done": facts, "freed": 0 if done is None else done.freed})
         return
     if done is None:
-        echo(f"Nothing to do: no part of {dst} has more than {100 * above:g} % deleted samples")
+        echo(f"Nothing to do: no segment of {dst} has more than {100 * above:g} % deleted samples")
         return
-    if done.parts:
+    if done.segments:
         echo(
-            f"{counted(done.parts, 'part')} written again without {counted(done.samples, 'deleted sample')}"
+            f"{counted(done.segments, 'segment')} rewritten without {counted(done.samples, 'deleted sample')}"
             f" ({size(done.bytes)}): version {done.version.number} of {dst}"
         )
     if forget:
         echo(f"All older versions are removed, and {size(done.freed)} are free again")
     else:
-        echo("Older versions keep the old parts: `brand compact --forget` removes both")
+        echo("Older versions keep the old segments: `brand compact --forget` removes both")
 
 
 @click.command()
-@click.argument("dst", type=FOLDER)
+@click.argument("dst", type=COLLECTION)
 @naming_options
 @click.option("--report", required=True, type=click.Path(), help="The new file for the report, in JSON.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report, and no progress.")

@@ -17,9 +17,10 @@ from brand.chunker.importers.fields import FieldMapping
 from brand.chunker.plan.report import OnProgress
 from brand.cli.dataset import FOLDER, options
 from brand.cli.output import Meter, duration, echo, meter, print_json, size
-from brand.cli.several import convert_together, one_machine, print_part, several_machines
+from brand.cli.several import convert_together, one_machine, print_task, several_machines
 from brand.errors import MissingChunksError, counted
 from brand.formats.header import CODECS
+from brand.storage.io.location import check_single
 
 _UNITS: Final = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
 _SHOWN: Final = 10
@@ -92,7 +93,7 @@ def _run(
     if as_json:
         print_json(report.to_json())
     elif isinstance(report, TaskReport):
-        print_part(report)
+        print_task(report)
     else:
         print_report(report, noun)
 
@@ -259,13 +260,14 @@ def seal(dst: Path, as_json: bool) -> int:  # noqa: FBT001 - click passes option
     Exit code 1 means that chunks are missing or damaged; the report lists the tasks that make them. A second run
     changes nothing.
     """
+    check_single(dst, "`brand append` has finished its segments,")
     with meter(quiet=as_json) as show:
         try:
             report = seal_data_set(dst, _shown_by(show))
         except MissingChunksError as error:
             if not as_json:
                 raise
-            print_json({"target": str(dst), "missing": list(error.chunks), "parts": error.parts})
+            print_json({"target": str(dst), "missing": list(error.chunks), "tasks": error.tasks})
             return 1
     if as_json:
         print_json(report.to_json())

@@ -36,7 +36,8 @@ class _Folder(_Place):
         found = super().convert(value, param, ctx)
         if isinstance(found, Path):
             return found
-        raise UsageError(self._cure.format(verb="" if ctx is None else ctx.info_name, url=found))
+        command = "" if ctx is None else ctx.command_path.partition(" ")[2]
+        raise UsageError(self._cure.format(command=command, url=found))
 
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -55,7 +56,11 @@ def options(*added: Callable[[Any], Any]) -> Callable[[_F], _F]:
 
 DATA_SET: Final = _Place()
 DATA_SET_IN_FOLDER: Final = _Folder(
-    "`brand {verb}` works on a folder: copy the data set to one first, `brand copy {url} FOLDER`"
+    "`brand {command}` works on a folder: copy the data set to one first, `brand copy {url} FOLDER`"
 )
 """For commands that write into the data set, or link to its files."""
-FOLDER: Final = _Folder("{url}: `brand {verb}` writes to a folder of this machine, not to a store")
+FOLDER: Final = _Folder("{url}: `brand {command}` writes to a folder of this machine, not to a store")
+CACHE_FOLDER: Final = _Folder("{url}: a cache is a folder on a local disk, not in a store")
+COLLECTION: Final = _Folder(
+    "{url}: a collection is a folder of a file system, not of a store. `brand {command}` takes the path of that folder"
+)

@@ -84,7 +84,7 @@ def show_jobs(data: Data, asked: JobsQuery, plot: Path | None, *, as_json: bool)
         _draw(rows, figure)
         save_figure(figure, plot)
         if not as_json:
-            echo(f"The policies are drawn in {plot}")
+            echo(f"The plot of the policies is in {plot}")
 
 
 # -- what is asked -----------------------------------------------------------------------------------------------------
@@ -202,7 +202,7 @@ def _show(data: Data, asked: JobsQuery, planned: Sequence[_Planned], rows: list[
     echo("From the first draw to the last:" if ends else "While the fastest job could draw all samples once:")
     console.print(_rows_table(data, asked, rows))
     if any(row.policy == "coordl" for row in rows) and len({each.job.speed for each in planned}) > 1:
-        echo("With coordl all jobs go at the speed of the slowest one, so that they draw less in this time")
+        echo("With coordl all jobs go at the speed of the slowest one, so they fetch fewer samples in this time")
     if advice:
         echo(advice)
 

@@ -11,10 +11,11 @@ import click
 
 from brand.cli.dataset import DATA_SET
 from brand.cli.output import Meter, echo, empty_figure, meter, new_table, print_json, save_figure, size
-from brand.errors import counted
+from brand.errors import StorageError, counted
 from brand.formats.constants import MANIFEST_NAME
 from brand.formats.manifest import read_manifest
-from brand.storage.io.location import located
+from brand.storage.dataset.dataset import StoredDataSet
+from brand.storage.io.location import located, named_version
 from brand.storage.profile.probe import SECONDS, STORE_SECONDS, Measurement, Report, StoreProbe, take_measurement
 from brand.storage.profile.profile import ENOUGH, Profile, best_depth, save_profile, stripe_bytes, stripe_length
 from brand.stores.url import parse_url
@@ -57,7 +58,7 @@ def profile(path: Path | str, seconds: float | None, plot: Path | None, dry_run:
         _draw(measured.profile, figure)
         save_figure(figure, plot)
         if not as_json:
-            echo(f"The curves are drawn in {plot}")
+            echo(f"The plot of the curves is in {plot}")
 
 
 _Measure = Callable[[float | None, Report], Measurement]
@@ -69,13 +70,20 @@ def _in_store(url: str, *, quiet: bool) -> tuple[_Samples | None, _Measure]:
     samples, probe = _samples(location.local), StoreProbe(location)
     if not quiet:
         most = f"{counted(probe.requests, 'request')} and {size(probe.bytes)}"
-        echo(f"This asks {parse_url(url).root} for {most} at the most", err=True)
+        echo(f"This asks {parse_url(url).root} for at most {most}", err=True)
     return samples, lambda seconds, report: probe.measure(seconds=seconds or STORE_SECONDS, report=report)
 
 
 def _in_files(path: Path) -> tuple[_Samples | None, _Measure]:
-    samples = _samples(path)
-    return samples, lambda seconds, report: take_measurement(path, seconds=seconds or SECONDS, report=report)
+    collected = named_version(path.absolute())
+    if collected is None:
+        folder, samples = path, _samples(path)
+    else:
+        data = StoredDataSet(path)
+        folder, samples = collected[0], _Samples(data.mean_bytes, data.header.chunk_size)
+    if not folder.exists():
+        raise StorageError(f"{path}: there is no such file or folder: name a data set, a folder or a large file")
+    return samples, lambda seconds, report: take_measurement(folder, seconds=seconds or SECONDS, report=report)
 
 
 class _Samples(NamedTuple):

@@ -69,13 +69,13 @@ def convert_together(
     engine: str | None,
     address: str | None,
 ) -> Report | TaskReport | None:
-    """Convert with other machines; return None if no option asks for that. `plan(parts, on_progress)` makes the job."""
+    """Convert with other machines; return None if no option asks for that. `plan(tasks, on_progress)` makes the job."""
     if task is not None and engine is not None:
         raise UsageError("--task and --engine: an engine makes all tasks by itself, so give one of the two")
     if address is not None and engine is None:
         raise UsageError("--address is for --engine ray")
     if task is not None:
-        job = plan(parts=task.of, on_progress=on_progress)
+        job = plan(tasks=task.of, on_progress=on_progress)
         return replace(run_task(job, task, jobs=options.jobs, on_progress=on_progress), target=dst)
     if engine is None:
         return None
@@ -88,21 +88,22 @@ def convert_together(
     return replace(report, target=dst, chunks_found=found, seconds=time.monotonic() - started)
 
 
-def print_part(report: TaskReport) -> None:
+def print_task(report: TaskReport) -> None:
     if report.chunks:
         which = chunk_run(report.first, report.first + report.chunks - 1)
         echo(
-            f"Part {report.part}: {which} of {report.chunks_in_all:,} {_are(report.chunks)} in {report.target}:"
+            f"Task {report.task}: {which} of {report.chunks_in_all:,} {_are(report.chunks)} in {report.target}:"
             f" {counted(report.samples, 'sample')}, {size(report.source_bytes)}"
         )
     else:
-        echo(f"Part {report.part} is empty: there are only {counted(report.chunks_in_all, 'chunk')}")
+        chunks = counted(report.chunks_in_all, "chunk")
+        echo(f"Task {report.task} is empty: there {_are(report.chunks_in_all)} only {chunks}")
     if report.chunks_found:
         echo(f"{counted(report.chunks_found, 'chunk')} of them had been made before")
     then = f"`brand seal {report.target}` finishes the data set"
     if report.chunks_missing:
         lost = counted(report.chunks_missing, "chunk")
-        echo(f"{lost} of other parts {_are(report.chunks_missing)} still missing; once all are there, {then}")
+        echo(f"{lost} of other tasks {_are(report.chunks_missing)} still missing; once all are there, {then}")
     else:
         echo(f"All chunks are there: {then}")
     echo(f"Done in {duration(report.seconds)}")

@@ -64,13 +64,13 @@ def _facts(summary: Summary) -> Table:
     kept = "" if summary.compression == "none" else packed
     dictionary = f" with a dictionary of {size(summary.dictionary_bytes)}" if summary.dictionary_bytes else ""
     rows = {"data set": f"{summary.path}  (id {summary.id})"}
-    if (share := summary.share) is not None:
+    if (share := summary.partition) is not None:
         held = f"{chunk_run(share['first_chunk'], share['last_chunk'])}, {counted(share['samples'], 'sample')}"
-        rows["share"] = f"{share['node']} of {share['nodes']}, counted from 0: {held}"
+        rows["partition"] = f"{share['node']} of {share['nodes']}, counted from 0: {held}"
     if (told := summary.collection) is not None:
         deleted = f", {counted(told['deleted'], 'sample')} deleted" if told["deleted"] else ""
         columns = f", columns {', '.join(told['columns'])}" if told["columns"] else ""
-        rows["version"] = f"{told['version']}, of {counted(told['parts'], 'part')}{deleted}{columns}"
+        rows["version"] = f"{told['version']}, of {counted(told['segments'], 'segment')}{deleted}{columns}"
     rows |= {
         "samples": f"{summary.samples:,}, {size(mean)} on average, the largest {size(summary.largest_sample)}",
         "fields": ", ".join(f"{name}: {codec}" for name, codec in summary.schema.items()),

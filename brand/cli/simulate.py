@@ -143,7 +143,7 @@ def simulate(
         _draw(rows, figure)
         save_figure(figure, plot)
         if not as_json:
-            echo(f"The epochs are drawn in {plot}")
+            echo(f"The plot of the epochs is in {plot}")
 
 
 def _check_alone() -> None:

@@ -13,7 +13,7 @@ from brand.cli.output import chunk_run, duration, echo, meter, print_json, size,
 from brand.errors import FormatError, UsageError, counted
 from brand.formats.manifest import read_manifest
 from brand.orders.base.owners import MAX_NODES, owner_of_chunk
-from brand.storage.io.location import located
+from brand.storage.io.location import check_single, located
 from brand.storage.maintenance.copies import WAYS
 from brand.storage.maintenance.copying import copy as copy_data_set
 from brand.storage.maintenance.partition import PartitionMade
@@ -89,7 +89,7 @@ def verify(dst: Path | str, as_json: bool) -> int:  # noqa: FBT001 - click passe
         ]
         print_json({"path": str(dst), "samples": samples, "bytes": total, "errors": listed})
     elif not errors:
-        part = "" if share is None else f"share {share.node} of {share.nodes} and "
+        part = "" if share is None else f"partition {share.node} of {share.nodes} and "
         echo(
             f"{dst} is {part}whole: {counted(samples, 'sample')} in {counted(chunks, 'chunk')}, {size(total)},"
             " every checksum right"
@@ -141,6 +141,7 @@ def partition(dst: Path, out: tuple[Path, ...], *, nodes: int, group_chunks: int
     consecutive chunks of its node. If the command was stopped, the same command continues it.
     """
     folders = _folders(out, nodes)
+    check_single(dst, "only a single data set is divided. Divide one of its segments,")
     header = read_manifest(dst).header
     group_chunks = min(group_chunks, header.chunks)
     owners = owner_of_chunk(header.chunks, group_chunks, nodes)
@@ -148,10 +149,10 @@ def partition(dst: Path, out: tuple[Path, ...], *, nodes: int, group_chunks: int
         shares = divide(dst, folders, owners, group_chunks, copy=copy, on_chunk=summed(show, "partition"))
     if as_json:
         facts = [_facts(made) for made in shares]
-        print_json({"path": str(dst), "nodes": nodes, "group_chunks": group_chunks, "shares": facts})
+        print_json({"path": str(dst), "nodes": nodes, "group_chunks": group_chunks, "partitions": facts})
     else:
         held = f"{counted(header.samples, 'sample')} in {counted(header.chunks, 'chunk')}"
-        _print(f"{held} are now in {counted(nodes, 'share')}", shares)
+        _print(f"{held} are now in {counted(nodes, 'partition')}", shares)
 
 
 def _folders(out: tuple[Path, ...], nodes: int) -> list[Path]:
@@ -187,4 +188,4 @@ def _print(head: str, shares: list[PartitionMade]) -> None:
         echo(f"  node {made.share.node}: {chunks} ({held}) in {made.path}, {done}")
     if any(made.ways["linked"] for made in shares):
         echo("A linked chunk is a second name of the same file and takes no more space")
-    echo(f"Copy each to its node, unless it is there; `brand verify {shares[0].path}` checks a share")
+    echo(f"Copy each to its node, unless it is there; `brand verify {shares[0].path}` checks a partition")

@@ -125,7 +125,7 @@ def append_data_set(
     location = located(path)
     data = StoredDataSet(location)
     if not isinstance(location, FolderLocation) or data.share is not None:
-        what = "a collection" if data.version is not None else "a share" if data.share is not None else "in a store"
+        what = "a collection" if data.version is not None else "a partition" if data.share is not None else "in a store"
         raise UsageError(f"{os.fspath(path)} is {what}: only a whole data set in a folder becomes a segment")
     folder = collection_folder(collection, new=True)
     if _has_versions(folder):

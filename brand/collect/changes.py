@@ -180,7 +180,9 @@ def read_column(path: Path) -> NDArray[Any]:
     """Return the values in a .npy file. Raises `UsageError` if it cannot be read."""
     try:
         found = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+    except OSError as error:
+        raise UsageError(f"{path}: the column cannot be read: {error.strerror or error}") from error
+    except (ValueError, EOFError) as error:
         raise UsageError(f"{path} is not a .npy file of numbers: {error}") from error
     if not isinstance(found, np.ndarray):
         raise UsageError(f"{path} holds several arrays: save one with numpy.save")

@@ -96,7 +96,7 @@ def finish_destroying(folder: Path) -> dict[str, Any] | None:
         return None
     versions = [read_version(folder, number) for number in known]
     _remove(folder, [each for each in versions if each.number in old], [v for v in versions if v.number not in old])
-    for each in report["parts"]:  # if an earlier attempt was killed after the versions
+    for each in report["segments"]:  # if an earlier attempt was killed after the versions
         shutil.rmtree(folder / part_name(each["destroyed"]), ignore_errors=True)
     report |= {"finished": True}
     publish_bytes(to, json.dumps(report, indent=1, ensure_ascii=False).encode() + b"\n")

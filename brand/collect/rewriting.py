@@ -75,7 +75,7 @@ class Compacted:
     """The result of a compaction."""
 
     version: Version
-    parts: int
+    segments: int
     """Segments that were written again."""
     samples: int
     """Deleted samples that they no longer hold."""
@@ -112,7 +112,7 @@ def compact(
         writer = stack.enter_context(writing(folder))
         if done:
             samples = sum(len(each.left_out) for each in done)
-            note = f"compact {counted(len(done), 'part')}, {counted(samples, 'deleted sample')}"
+            note = f"compact {counted(len(done), 'segment')}, {counted(samples, 'deleted sample')}"
             version = publish_rewritten(writer, done, note)
         freed = forget_before(folder, version) if forget else 0
     return Compacted(version, len(done), sum(len(each.left_out) for each in done), stored, freed)
@@ -328,14 +328,14 @@ def _report(
             samples.append({"index": number, "key": found.keys.get(number), "chunk": chunk} | facts)
         files += _files(part.location.local, part.part.name)
     linked = sum(each["other_names"] > 0 for each in files)
-    remains = [f"{counted(linked, 'file')} below has another name: remove it there, too"] if linked else []
+    remains = [_other_names(linked)] if linked else []
     return {
         "collection": str(index.folder),
         "id": index.version.collection,
         "version": index.version.number + 1,
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "samples": samples,
-        "parts": [{"destroyed": part, "in_its_place": new.get(part)} for part in old],
+        "segments": [{"destroyed": part, "in_its_place": new.get(part)} for part in old],
         "files_destroyed": files,
         "files_written": [
             file for each in done if each.part is not None for file in _files(each.staged, part_name(each.part))
@@ -344,6 +344,14 @@ def _report(
         "same_bytes_elsewhere": _alike(index, found.indices, checksums),
         "remains_with_you": [*remains, *REMAINS],
     }
+
+
+def _other_names(files: int) -> str:
+    return (
+        f"{counted(files, 'destroyed file has', 'destroyed files have')} other names (hard links), so the bytes are"
+        " still on the disk: remove these names, too. `brand append dataset` links to the files of the data set that it"
+        " adds; in the report, `other_names` counts the names of each file"
+    )
 
 
 def _alike(index: JoinedIndex, indices: NDArray[np.int64], checksums: set[int]) -> list[int]:

@@ -260,7 +260,7 @@ def read_share(folder: Path, manifest: Manifest) -> Share | None:
     """Return the partition in a folder; None if the folder holds the whole data set. Raises a `FormatError`."""
     path = folder / SHARE_NAME
     try:
-        share = parse_share(read_limited(path, MAX_SHARE, "share file"), path)
+        share = parse_share(read_limited(path, MAX_SHARE, "partition file"), path)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -276,7 +276,7 @@ def read_share(folder: Path, manifest: Manifest) -> Share | None:
 
 def parse_share(data: bytes, path: Path) -> Share:
     """Parse and check a `share.json`. Raises `LayoutError`, `VersionError`, `ChecksumError`, `OversizedError`."""
-    value = parse_signed(data, path, marker=_SHARE_MARKER, name="share file", hint=_SHARE_HINT)
+    value = parse_signed(data, path, marker=_SHARE_MARKER, name="partition file", hint=_SHARE_HINT)
     try:
         share = Share(
             data_set_id=identity(value["id"]),
@@ -285,11 +285,11 @@ def parse_share(data: bytes, path: Path) -> Share:
             cuts=tuple(natural(cut, "a cut") for cut in value["cuts"]),
         )
     except (KeyError, TypeError, ValueError, RecursionError) as error:
-        raise LayoutError(f"the share file is malformed: {error!r}", path=path, hint=_SHARE_HINT) from error
+        raise LayoutError(f"the partition file is malformed: {error!r}", path=path, hint=_SHARE_HINT) from error
     if share.nodes > MAX_NODES or max(share.group_chunks, *share.cuts, 0) > MAX_CHUNKS:
-        raise OversizedError("the share file exceeds a limit of the format", path=path, hint=_SHARE_HINT)
+        raise OversizedError("the partition file exceeds a limit of the format", path=path, hint=_SHARE_HINT)
     if (fault := _fault(share)) is not None:
-        raise LayoutError(f"the share file is malformed: {fault}", path=path, hint=_SHARE_HINT)
+        raise LayoutError(f"the partition file is malformed: {fault}", path=path, hint=_SHARE_HINT)
     return share
 
 

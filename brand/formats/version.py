@@ -8,6 +8,7 @@ version, and the segments and lists that a version names are written before it. 
 from __future__ import annotations
 
 import io
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +20,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from brand.errors import LayoutError, MissingFileError, OversizedError, UnreadableError
+from brand.errors import LayoutError, MissingFileError, OversizedError, TargetExistsError, UnreadableError
 from brand.formats.constants import (
     MAX_MANIFEST,
     MAX_PARTS,
@@ -33,6 +34,8 @@ from brand.formats.manifest import identity, pack_signed, parse_signed, read_lim
 
 MARKER: Final = "brand-version"
 _DIGEST: Final = re.compile(r"[0-9a-f]{32}")
+PINNED: Final = re.compile(r"(.+)@(\d{1,10})")
+"""The path of a collection, and the number of a version."""
 _FILE: Final = re.compile(r"(\d{8,10})\.json")
 _HINT: Final = "`brand versions` lists the others"
 
@@ -150,6 +153,18 @@ def pack_version(version: Version) -> bytes:
 def version_name(number: int) -> str:
     """Return the path of a version below the folder of the collection."""
     return f"{VERSIONS_NAME}/{number:08d}.json"
+
+
+def collection_of(path: Path) -> Path | None:
+    """Return the folder of a collection if a path that does not exist names a version of it: `photos.brand@3`."""
+    match = None if os.path.lexists(path) else PINNED.fullmatch(str(path))
+    return Path(match[1]) if match is not None and (Path(match[1]) / VERSIONS_NAME).is_dir() else None
+
+
+def check_target_name(target: Path) -> None:
+    """Raise `TargetExistsError` if the name of a new data set is that of a version of a collection."""
+    if (collection := collection_of(target)) is not None:
+        raise TargetExistsError(f"{target} names a version of the collection {collection}. Choose another target")
 
 
 def version_number(file: str) -> int | None:

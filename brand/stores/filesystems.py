@@ -26,7 +26,7 @@ def open_file_system(url: Url, traffic: Traffic) -> FileSystemStore:
         raise missing(url, "fsspec and its library for this scheme", "fsspec") from None
     try:
         system, folder = url_to_fs(str(url))
-    except (ValueError, ImportError) as error:
+    except Exception as error:  # noqa: BLE001 - some libraries connect here, and each has errors of its own
         raise UsageError(f"{url}: {failed(error, '').strerror}") from None
     return FileSystemStore(url, traffic, system, str(folder))
 

@@ -6,9 +6,9 @@ A **place** is the position of a sample in storage: `place + 1` is the next samp
 global batch after global batch.
 
     measure(sequence)      one epoch: are samples that are stored together also delivered together?
-        pairs              batch collisions: within the batch of one training step
-        mates              chunk distance: in the epoch, for the samples of a chunk
-        neighbours         adjacent distance: in the epoch, for adjacent samples; the hardest figure to get right
+        batch_collisions   within the batch of one training step
+        chunk_distance     in the epoch, for the samples of a chunk
+        adjacent_distance  in the epoch, for adjacent samples; the hardest figure to get right
     uniformity(epochs)     two epochs and more: does an epoch predict anything about the next?
         repeats            the position of a sample predicts its next position
         drift              the position of a stored block predicts its next position: samples stored early are early
@@ -48,33 +48,35 @@ class Shuffling:
     """Samples of a chunk; the last chunk may be short."""
     batch: int
     """Samples of a batch; the last batch may be short."""
-    expected_pairs: float
-    """Pairs of one chunk within batches of a uniform shuffle. Chance moves `pairs` by about 1 / sqrt of it."""
-    pairs: float
-    """Pairs of one chunk within batches, over `expected_pairs`. 1 is uniform; above it, batches hold too many samples
-    of a chunk. nan for chunks or batches of one sample.
+    expected_collisions: float
+    """Pairs of one chunk within batches of a uniform shuffle. Chance moves `batch_collisions` by about
+    1 / sqrt of it."""
+    batch_collisions: float
+    """Pairs of one chunk within batches, over `expected_collisions`. 1 is uniform; above it, batches hold too many
+    samples of a chunk. nan for chunks or batches of one sample.
     """
-    mates: float
+    chunk_distance: float
     """Mean distance in the epoch of two samples of a chunk, over all such pairs, as a fraction of the epoch.
     `uniform_distance` is uniform; less is worse. nan for chunks of one sample.
     """
-    neighbours: float
+    adjacent_distance: float
     """Mean distance in the epoch of two adjacent samples of a chunk, as a fraction of the epoch."""
 
     @property
     def uniform_distance(self) -> float:
-        """Value of `mates` and `neighbours` for a uniform shuffle: (N + 1) / 3N, so 0.333; nan below two samples."""
+        """Value of both distances for a uniform shuffle: (N + 1) / 3N, so 0.333; nan below two samples."""
         return (self.samples + 1) / (3 * self.samples) if self.samples > 1 else _NAN
 
     def __str__(self) -> str:
-        distance = f"{self.uniform_distance:9.3f}"
-        chance = f" (± {self.expected_pairs**-0.5:.2g} by chance)" if self.expected_pairs else ""
+        uniform = f"{self.uniform_distance:9.3f}"
+        chance = f" (± {self.expected_collisions**-0.5:.2g} by chance)" if self.expected_collisions else ""
+        collisions = f"of one chunk in a batch, over uniform{chance}"
         return "\n".join(
             [
-                "             found  uniform",
-                f"pairs      {self.pairs:7.2f}     1.00   of one chunk in a batch, over uniform{chance}",
-                f"mates      {self.mates:7.3f}{distance}   distance of two samples of a chunk, share of the epoch",
-                f"neighbours {self.neighbours:7.3f}{distance}   the same for samples that are stored side by side",
+                "                    found  uniform",
+                f"batch collisions  {self.batch_collisions:7.2f}     1.00   {collisions}",
+                f"chunk distance    {self.chunk_distance:7.3f}{uniform}   of two samples of a chunk, over the epoch",
+                f"adjacent distance {self.adjacent_distance:7.3f}{uniform}   the same for samples stored side by side",
             ]
         )
 
@@ -109,10 +111,10 @@ class Uniformity:
     """How often two samples of a block are in the same bin, one in one epoch and one in another, over uniform."""
 
     def __str__(self) -> str:
-        head = "             found  uniform      p"
+        head = "                    found  uniform      p"
         repeats = f"a sample in the same 1/{self.bins} of two epochs, over uniform"
         lines = [
-            f"{name:10} {finding.value:7.2f}     1.00 {finding.p:6.3f}   {text}"
+            f"{name:17} {finding.value:7.2f}     1.00 {finding.p:6.3f}   {text}"
             for name, finding, text in (
                 ("repeats", self.repeats, repeats),
                 ("drift", self.drift, "the same for two samples that are stored not far apart"),
@@ -145,9 +147,9 @@ def measure(sequence: ArrayLike, *, chunk_size: int, batch: int, place_of: Array
         chunk_size,
         batch,
         0.0 if math.isnan(expected) else expected,
-        pairs=_ratio(sum(map(_equal_pairs, _rows(places // chunk, batch))), expected),
-        mates=_ratio(sum(map(_distances, _rows(positions, chunk))), of_one_chunk * samples),
-        neighbours=_ratio(sum(map(_steps, _rows(positions, chunk))), (samples - chunks) * samples),
+        batch_collisions=_ratio(sum(map(_equal_pairs, _rows(places // chunk, batch))), expected),
+        chunk_distance=_ratio(sum(map(_distances, _rows(positions, chunk))), of_one_chunk * samples),
+        adjacent_distance=_ratio(sum(map(_steps, _rows(positions, chunk))), (samples - chunks) * samples),
     )
 
 

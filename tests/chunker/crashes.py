@@ -29,7 +29,7 @@ _ENDED: Final = 77
 def _images_in_parts(source: Path, target: Path) -> None:
     if not (target / "brand.json").exists():
         for number in (1, 0):
-            run_task(plan_images(source, target, Options(chunk_size=8, jobs=1), parts=2), Task(number, 2), jobs=1)
+            run_task(plan_images(source, target, Options(chunk_size=8, jobs=1), tasks=2), Task(number, 2), jobs=1)
     seal(target)
 
 

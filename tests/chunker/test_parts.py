@@ -114,7 +114,7 @@ def test_clips_with_transcripts_and_companions_come_in_parts(clips: Path, tmp_pa
     more: dict[str, Any] = {"transcripts": source / "transcripts.tsv"}
     plain = convert_audio(source, tmp_path / "whole", some, **more)
     for number in range(3):
-        job = plan_audio(source, tmp_path / "set", some, parts=3, **more)
+        job = plan_audio(source, tmp_path / "set", some, tasks=3, **more)
         run_task(job, Task(number, 3), jobs=1)
     sealed = seal(tmp_path / "set")
     assert tree_digest(tmp_path / "set") == tree_digest(tmp_path / "whole")

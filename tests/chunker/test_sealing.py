@@ -25,7 +25,7 @@ PLAIN = Options(chunk_size=8, jobs=1)
 def target(fashion: Path, tmp_path: Path) -> Path:
     """600 pictures in 75 chunks, made in five parts, and not sealed."""
     place = tmp_path / "set"
-    job = plan_images(fashion / "test", place, PLAIN, parts=5)
+    job = plan_images(fashion / "test", place, PLAIN, tasks=5)
     for number in range(job.chunks):
         run(job, number)
     return place
@@ -45,7 +45,7 @@ def chunk(target: Path, number: int) -> Path:
 
 def make_again(fashion: Path, target: Path, *parts: int) -> None:
     for number in parts:
-        run_task(plan_images(fashion / "test", target, PLAIN, parts=5), Task(number, 5), jobs=1)
+        run_task(plan_images(fashion / "test", target, PLAIN, tasks=5), Task(number, 5), jobs=1)
 
 
 def test_missing_chunks_are_told_with_the_parts_that_make_them(
@@ -62,7 +62,7 @@ def test_missing_chunks_are_told_with_the_parts_that_make_them(
     assert "`brand convert ... --task 2/5` makes 2 chunks, the first is 31" in told.err
     listed = brand("seal", target, "--json")
     assert listed.code == 1
-    assert listed.json == {"target": str(target), "missing": [0, 31, 32], "parts": {"0/5": [0], "2/5": [31, 32]}}
+    assert listed.json == {"target": str(target), "missing": [0, 31, 32], "tasks": {"0/5": [0], "2/5": [31, 32]}}
     assert tree_digest(target) == before
     make_again(fashion, target, 0, 2)
     assert brand("seal", target).code == 0
@@ -161,7 +161,7 @@ def test_a_damaged_sample_is_found_where_nothing_was_kept(target: Path) -> None:
     chunk(target, 9).write_bytes(data)
     with pytest.raises(MissingChunksError) as caught:
         seal(target)
-    assert caught.value.parts == {"0/5": [9]}
+    assert caught.value.tasks == {"0/5": [9]}
     assert "the sample's bytes have changed" in "".join(caught.value.__notes__)
 
 
@@ -230,7 +230,7 @@ def test_without_parts_the_message_names_the_command(photos: Path, tmp_path: Pat
     run(job, 0)
     with pytest.raises(MissingChunksError) as caught:
         seal(job.target)
-    assert caught.value.parts == {}
+    assert caught.value.tasks == {}
     assert "run it again" in "".join(caught.value.__notes__)
     assert isinstance(caught.value, BrandError)
 

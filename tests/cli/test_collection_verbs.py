@@ -98,13 +98,13 @@ def test_samples_are_deleted_and_come_back(made: Path, tmp_path: Path) -> None:
         (["delete", "--key-file", "missing.txt"], "missing.txt: the keys cannot be read"),
         (["delete", "--undo", "--key", "a/3"], "--undo takes --index"),
         (["overlay", "score"], "write NAME=FILE.npy"),
-        (["overlay", "score=missing.npy"], "missing.npy is not a .npy file of numbers"),
+        (["overlay", "score=missing.npy"], "missing.npy: the column cannot be read"),
         (["overlay", "score="], "no column 'score'"),
         (["compact", "--above", "2"], "--above"),
         (["redact", "--index", "3"], "--report"),
         (["redact", "--report", "r.json"], "no sample is named"),
         (["unpack", "out"], "is a collection"),
-        (["reindex"], "is a collection, which has no index of its own"),
+        (["reindex"], "is a collection: each of its segments has an index of its own"),
         (["copy", "out"], "a collection"),
         (["convert", "images"], "is a collection, which is converted already"),
     ],
@@ -147,13 +147,13 @@ def test_a_column_is_added_and_removed(made: Path) -> None:
 def test_parts_are_compacted(made: Path) -> None:
     """Only where more than a fifth is deleted; with `--forget`, old versions go."""
     brand("delete", made, "--index", 0)
-    assert "no part of" in brand("compact", made).out
+    assert "no segment of" in brand("compact", made).out
     brand("delete", made, *(word for index in range(1, 6) for word in ("--index", index)))
     told = brand("compact", made)
-    assert "1 part written again without 6 deleted samples" in told.out
+    assert "1 segment rewritten without 6 deleted samples" in told.out
     assert "`brand compact --forget` removes both" in told.out
     forgot = brand("compact", made, "--forget", "--json").json
-    assert forgot["done"] == {"version": 5, "parts": 0, "samples": 0}
+    assert forgot["done"] == {"version": 5, "segments": 0, "samples": 0}
     assert forgot["freed"] > 0
     assert brand("compact", made, "--json").json == {"path": str(made), "done": None, "freed": 0}
 
@@ -179,7 +179,7 @@ def test_info_and_verify_know_versions(made: Path) -> None:
     assert (facts["samples"], facts["collection"]["version"], facts["collection"]["deleted"]) == (20, 3, 1)
     assert sum(facts["size_histogram"].values()) == 20
     assert brand("info", f"{made}@1", "--json").json["samples"] == 12
-    assert "version      3, of 2 parts, 1 sample deleted" in brand("info", made).out
+    assert "version      3, of 2 segments, 1 sample deleted" in brand("info", made).out
     assert f"{made} is whole: 21 samples in 4 chunks" in brand("verify", made).out
     version = StoredDataSet(made).version
     assert version is not None

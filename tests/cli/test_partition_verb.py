@@ -47,7 +47,7 @@ def test_partition_says_what_it_made(photos_set: Path, tmp_path: Path) -> None:
     """Each share with its chunks, samples and bytes, and how it was made; progress goes to stderr in plain lines."""
     told = brand("partition", photos_set, "--nodes", 3, tmp_path / "{node}")
     assert told.code == 0
-    assert "31 samples in 4 chunks are now in 3 shares\n" in told.out
+    assert "31 samples in 4 chunks are now in 3 partitions\n" in told.out
     held = [size(sum(path.stat().st_size for path in (tmp_path / f"{node}/chunks").iterdir())) for node in range(3)]
     assert f"  node 0: chunks 0 to 1 (16 samples, {held[0]}) in {tmp_path / '0'}, linked\n" in told.out
     assert f"  node 2: chunk 3 (7 samples, {held[2]}) in {tmp_path / '2'}, linked\n" in told.out
@@ -77,7 +77,7 @@ def test_partition_as_json(photos_set: Path, tmp_path: Path) -> None:
         "path": str(photos_set),
         "nodes": 2,
         "group_chunks": 3,
-        "shares": [
+        "partitions": [
             {
                 "path": str(tmp_path / "0"), "node": 0, "first_chunk": 0, "last_chunk": 2, "samples": 24,
                 "bytes": sum(sizes[:3]), "linked": 3, "copied": 0, "found": 0,
@@ -88,7 +88,7 @@ def test_partition_as_json(photos_set: Path, tmp_path: Path) -> None:
             },
         ],
     }  # fmt: skip
-    assert [share["found"] for share in brand(*command).json["shares"]] == [3, 1]
+    assert [share["found"] for share in brand(*command).json["partitions"]] == [3, 1]
 
 
 def test_groups_larger_than_the_data_set_are_one_group(photos_set: Path, tmp_path: Path) -> None:
@@ -101,15 +101,15 @@ def test_groups_larger_than_the_data_set_are_one_group(photos_set: Path, tmp_pat
 def test_info_shows_the_share(shares: Path) -> None:
     """For people, and as JSON."""
     told = brand("info", shares / "1").out
-    assert "share        1 of 3, counted from 0: chunk 2, 8 samples" in told
-    assert brand("info", shares / "1", "--json").json["share"]["first_chunk"] == 2
+    assert "partition    1 of 3, counted from 0: chunk 2, 8 samples" in told
+    assert brand("info", shares / "1", "--json").json["partition"]["first_chunk"] == 2
 
 
 def test_verify_says_that_a_share_is_whole(shares: Path) -> None:
     """And counts what it has; progress ends at 100 %."""
     told = brand("verify", shares / "0")
     assert told.code == 0
-    assert "0 is share 0 of 3 and whole: 16 samples in 2 chunks" in told.out
+    assert "0 is partition 0 of 3 and whole: 16 samples in 2 chunks" in told.out
     assert "verify: 16 of 16 (100 %)" in told.err
 
 
@@ -188,7 +188,7 @@ def test_a_bar_is_shown_on_a_terminal(photos_set: Path, tmp_path: Path) -> None:
     assert "partition" in told
     assert "100 %" in told
     assert "4 of 4" in told
-    assert told.rindex("4 of 4") < told.index("are now in 2 shares")
+    assert told.rindex("4 of 4") < told.index("are now in 2 partitions")
 
 
 def test_a_read_only_target_is_a_clear_error(photos_set: Path, tmp_path: Path, disk: Disk) -> None:

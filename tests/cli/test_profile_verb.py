@@ -50,6 +50,16 @@ def known(cache: Path, photos_set: Path, monkeypatch: pytest.MonkeyPatch) -> Mea
 
 
 @pytest.mark.usefixtures("known")
+@pytest.mark.parametrize("version", ["", "@1"])
+def test_a_version_of_a_collection(version: str, photos: Path, tmp_path: Path) -> None:
+    """It is measured as its collection, and has its stripe."""
+    assert brand("append", "images", photos, tmp_path / "grown", "-j1").code == 0
+    told = brand("profile", f"{tmp_path / 'grown'}{version}", "--dry-run")
+    assert told.code == 0, told.err
+    assert f"Data set {tmp_path / 'grown'}{version} (mean sample" in told.out
+
+
+@pytest.mark.usefixtures("known")
 def test_it_shows_table_curve_and_what_follows(photos_set: Path) -> None:
     """A dash where nothing was measured, bars across the line, and the stripe of this data set."""
     told = brand("profile", photos_set)
@@ -127,7 +137,7 @@ def test_curves_are_drawn(photos_set: Path, tmp_path: Path) -> None:
     told = brand("profile", photos_set, "--plot", tmp_path / "curves.png")
     assert told.code == 0, told.err
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
-    assert f"The curves are drawn in {tmp_path / 'curves.png'}" in told.out
+    assert f"The plot of the curves is in {tmp_path / 'curves.png'}" in told.out
 
 
 @pytest.mark.usefixtures("known")
@@ -167,7 +177,7 @@ def test_a_path_that_is_not_there(tmp_path: Path) -> None:
     """The message names it; as JSON too."""
     told = brand("profile", tmp_path / "nowhere")
     assert (told.code, told.out) == (1, "")
-    assert str(tmp_path / "nowhere") in told.err
+    assert f"{tmp_path / 'nowhere'}: there is no such file or folder: name a data set" in told.err
     assert brand("profile", tmp_path / "nowhere", "--json").json["error"]["type"] == "StorageError"
 
 

@@ -99,7 +99,7 @@ def test_a_picture_is_drawn(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     plot = tmp_path / "jobs.svg"
     told = brand("simulate", *IMAGINED[:4], "--memory", "0.1,0.5", "--job", "1", "--job", "1", "--plot", plot)
-    assert f"The policies are drawn in {plot}" in told.out
+    assert f"The plot of the policies is in {plot}" in told.out
     assert "<svg" in plot.read_text()
 
 

@@ -137,7 +137,7 @@ def test_a_compaction_leaves_out_deleted_bytes(made: Path) -> None:
     delete(made, NamedSamples(indices=[0, 19, 20, 34, 33, 32, 31, 30]))
     done = compact(made)
     assert done is not None
-    assert (done.parts, done.samples, done.freed) == (3, 8, 0)
+    assert (done.segments, done.samples, done.freed) == (3, 8, 0)
     after = StoredDataSet(made)
     kept = after.present()
     assert after.stored_bytes(after.places(kept)) == [stored[index] for index in kept]
@@ -166,7 +166,7 @@ def test_few_deleted_samples_are_not_worth_it(made: Path) -> None:
     assert compact(made, above=0.2) is None
     done = compact(made, above=0.1)
     assert done is not None
-    assert (done.parts, done.samples) == (1, 2)
+    assert (done.segments, done.samples) == (1, 2)
     for above in (-0.1, 1.0):
         with pytest.raises(UsageError, match="a fraction"):
             compact(made, above=above)
@@ -186,7 +186,7 @@ def test_old_versions_are_forgotten(made: Path) -> None:
     assert compact(made) is None
     again = compact(made, forget=True)
     assert again is not None
-    assert (again.parts, numbers(made)) == (0, [6])
+    assert (again.segments, numbers(made)) == (0, [6])
 
 
 def test_a_damaged_sample_is_not_copied(made: Path) -> None:

@@ -85,7 +85,7 @@ def test_the_same_bytes_elsewhere_are_reported(tmp_path: Path) -> None:
         append_data_set(tmp_path / name, tmp_path / "all")
     told = redact(tmp_path / "all", NamedSamples(indices=[0]), tmp_path / "report.json")
     assert told["same_bytes_elsewhere"] == [2]
-    assert "has another name" in told["remains_with_you"][0]
+    assert "other names (hard links), so the bytes are still on the disk" in told["remains_with_you"][0]
     assert all(each["other_names"] == 1 for each in told["files_destroyed"])
     assert StoredDataSet(tmp_path / "one").sample(0) == same
 

@@ -96,7 +96,7 @@ def test_damaged_bytes_are_an_error(share: Share, data: st.DataObject) -> None:
 
 
 def test_no_flipped_bit_is_missed() -> None:
-    """No bit of a share file is without a check."""
+    """No bit of a partition file is without a check."""
     data = bytearray(pack_share(GOOD))
     for bit in range(8 * len(data)):
         data[bit // 8] ^= 1 << bit % 8
@@ -164,9 +164,9 @@ def test_more_than_the_format_allows_is_an_oversized_error(change: dict[str, Any
 )
 def test_what_is_no_share_file_is_a_layout_error(data: bytes) -> None:
     """The manifest of a data set included."""
-    with pytest.raises(LayoutError, match="share file"):
+    with pytest.raises(LayoutError, match="partition file"):
         parse_share(data, NAME)
-    with pytest.raises(LayoutError, match="share file"):
+    with pytest.raises(LayoutError, match="partition file"):
         parse_share(changed(lambda value: value.update(format="brand")), NAME)
 
 

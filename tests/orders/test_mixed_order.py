@@ -150,9 +150,9 @@ def test_a_mixture_mixes_as_well_as_one_data_set() -> None:
         places[here] = orders[member].plan(0).sample_of[drawn_.position[here]] + first
     one = measure(Order("any", sum(sizes), 64, 1, policy).plan(0).sample_of, chunk_size=64, batch=256)
     both = measure(places, chunk_size=64, batch=256)
-    assert both.pairs < one.pairs + 0.1
-    assert both.mates > one.mates - 0.03
-    assert both.neighbours > one.neighbours - 0.03
+    assert both.batch_collisions < one.batch_collisions + 0.1
+    assert both.chunk_distance > one.chunk_distance - 0.03
+    assert both.adjacent_distance > one.adjacent_distance - 0.03
 
 
 def test_golden_draws() -> None:

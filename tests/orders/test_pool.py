@@ -90,9 +90,9 @@ def test_a_pool_mixes_as_badly_as_its_size_says(pool: int) -> None:
     samples, size = 512_000, 64
     drawn = Order("any", samples, size, 0, PoolPolicy(1, pool)).plan(0).sample_of
     found = measure(drawn, chunk_size=size, batch=256)
-    assert found.pairs == pytest.approx((samples - 1) / (pool * size - 1), rel=0.01)
-    assert found.mates == pytest.approx((pool * size + 1) / 3 / samples, rel=0.01)
-    assert found.neighbours == pytest.approx((pool * size + 1) / 3 / samples, rel=0.01)
+    assert found.batch_collisions == pytest.approx((samples - 1) / (pool * size - 1), rel=0.01)
+    assert found.chunk_distance == pytest.approx((pool * size + 1) / 3 / samples, rel=0.01)
+    assert found.adjacent_distance == pytest.approx((pool * size + 1) / 3 / samples, rel=0.01)
 
 
 @pytest.mark.slow
@@ -100,9 +100,9 @@ def test_a_pool_of_all_chunks_is_a_uniform_shuffle() -> None:
     """All figures are those of chance."""
     drawn = Order("any", 512_000, 64, 0, PoolPolicy(1, 8000)).plan(0).sample_of
     found = measure(drawn, chunk_size=64, batch=256)
-    assert found.pairs == pytest.approx(1, abs=4 * found.expected_pairs**-0.5)
-    assert found.mates == pytest.approx(1 / 3, rel=0.01)
-    assert found.neighbours == pytest.approx(1 / 3, rel=0.01)
+    assert found.batch_collisions == pytest.approx(1, abs=4 * found.expected_collisions**-0.5)
+    assert found.chunk_distance == pytest.approx(1 / 3, rel=0.01)
+    assert found.adjacent_distance == pytest.approx(1 / 3, rel=0.01)
 
 
 @pytest.mark.slow

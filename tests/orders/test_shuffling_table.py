@@ -43,7 +43,7 @@ TABLE = {
     ("stripes", 32, 8): (1.09, 0.299, None),
     ("stripes", 32, 16): (1.67, 0.260, None),
 }
-"""(protocol, n, stripe): pairs, mates, neighbours; n = 1 / memory."""
+"""(protocol, n, stripe): batch collisions, chunk distance, adjacent distance; n = 1 / memory."""
 
 
 def shuffling(protocol: str, n: int, stripe: int) -> tuple[Shuffling, float]:
@@ -54,7 +54,7 @@ def shuffling(protocol: str, n: int, stripe: int) -> tuple[Shuffling, float]:
     """
     policy = SlotPolicy(n) if protocol == "slots" else StripePolicy(n, stripe)
     drawn = Order("any", SAMPLES, CHUNK, 0, policy).plan(0).sample_of
-    everywhere = measure(drawn, chunk_size=SAMPLES, batch=BATCH).neighbours
+    everywhere = measure(drawn, chunk_size=SAMPLES, batch=BATCH).adjacent_distance
     return measure(drawn, chunk_size=CHUNK, batch=BATCH), everywhere
 
 
@@ -62,12 +62,12 @@ def shuffling(protocol: str, n: int, stripe: int) -> tuple[Shuffling, float]:
 @pytest.mark.parametrize("row", [row if row[1] == 16 else pytest.param(row, marks=pytest.mark.tables) for row in TABLE])
 def test_each_figure_is_that_of_the_table(row: tuple[str, int, int]) -> None:
     """Pairs of a chunk within a batch; distance of two samples of a chunk, and of two that lie side by side."""
-    pairs, mates, neighbours = TABLE[row]
+    collisions, chunk, adjacent = TABLE[row]
     found, everywhere = shuffling(*row)
-    assert found.pairs == pytest.approx(pairs, rel=0.05)
-    assert found.mates == pytest.approx(mates, rel=0.05)
-    if neighbours is not None:
-        assert everywhere == pytest.approx(neighbours, rel=0.05)
+    assert found.batch_collisions == pytest.approx(collisions, rel=0.05)
+    assert found.chunk_distance == pytest.approx(chunk, rel=0.05)
+    if adjacent is not None:
+        assert everywhere == pytest.approx(adjacent, rel=0.05)
 
 
 @pytest.mark.slow

@@ -104,9 +104,9 @@ def test_every_two_samples_follow_each_other_equally_often() -> None:
 
 @pytest.mark.slow
 def test_its_figures_are_those_of_chance() -> None:
-    """Pairs, mates and neighbours of a large data set: 1.00, 0.333, 0.333."""
+    """Batch collisions, chunk distance and adjacent distance of a large data set: 1.00, 0.333, 0.333."""
     drawn = Order("any", 512_000, 64, 0, UniformPolicy(1)).plan(0).sample_of
     found = measure(drawn, chunk_size=64, batch=256)
-    assert found.pairs == pytest.approx(1, abs=4 * found.expected_pairs**-0.5)
-    assert found.mates == pytest.approx(1 / 3, rel=0.01)
-    assert found.neighbours == pytest.approx(1 / 3, rel=0.01)
+    assert found.batch_collisions == pytest.approx(1, abs=4 * found.expected_collisions**-0.5)
+    assert found.chunk_distance == pytest.approx(1 / 3, rel=0.01)
+    assert found.adjacent_distance == pytest.approx(1 / 3, rel=0.01)

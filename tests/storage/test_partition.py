@@ -212,8 +212,8 @@ def test_a_summary_tells_the_share(seven: Path, tmp_path: Path) -> None:
     """Whose, of how many, which chunks; what is on disk is what is here, the rest is of the whole."""
     divide(seven, outs(tmp_path, 3), 2)
     facts = [summarise(StoredDataSet(folder)) for folder in (seven, *outs(tmp_path, 3))]
-    assert facts[0].share is None
-    assert facts[2].share == {
+    assert facts[0].partition is None
+    assert facts[2].partition == {
         "node": 1, "nodes": 3, "group_chunks": 2, "first_chunk": 4, "last_chunk": 5, "samples": 4,
     }  # fmt: skip
     assert {one.samples for one in facts} == {13}

@@ -101,7 +101,7 @@ def test_a_damaged_chunk_is_named_and_nothing_is_changed(
     [
         (lambda f: (f / ".brand-work").mkdir(), "not finished"),
         (lambda f: chunk(f, 0).unlink(), "no first chunk"),
-        (lambda f: shutil.rmtree(f / "chunks"), "no first chunk"),
+        (lambda f: shutil.rmtree(f / "chunks"), "no folder `chunks`"),
         (lambda f: shutil.rmtree(f), "no such folder"),
     ],
 )

@@ -51,7 +51,7 @@ def whole_chunks(samples: int, chunk: int, generator: np.random.Generator) -> Or
 
 
 def model(places: list[int], chunk_size: int, batch: int) -> tuple[float, float, float]:
-    """Pairs, mates and neighbours by the words of their definitions, one pair after the other."""
+    """Collisions, chunk distance and adjacent distance by the words of their definitions, one pair after the other."""
     samples = len(places)
     position = {place: at for at, place in enumerate(places)}
     apart, beside, within, possible = [], [], 0, 0
@@ -69,7 +69,7 @@ def model(places: list[int], chunk_size: int, batch: int) -> tuple[float, float,
 
 
 def figures(found: Shuffling) -> tuple[float, float, float]:
-    return found.pairs, found.mates, found.neighbours
+    return found.batch_collisions, found.chunk_distance, found.adjacent_distance
 
 
 @pytest.mark.slow
@@ -95,32 +95,34 @@ def test_place_of_says_where_an_id_lies(orders: tuple[list[int], list[int]], chu
 def test_a_uniform_shuffle_gives_the_uniform_values() -> None:
     """1.00, 0.333 and 0.333, within four standard errors of the mean of 20 epochs."""
     found = [measure(shuffled(20_000, seed), chunk_size=64, batch=256) for seed in range(20)]
-    pairs, mates, neighbours = np.array([figures(each) for each in found]).T
-    assert abs(pairs.mean() - 1) < 4 * found[0].expected_pairs ** -0.5 / 20**0.5
-    for distances in (mates, neighbours):
+    collisions, chunk, adjacent = np.array([figures(each) for each in found]).T
+    assert abs(collisions.mean() - 1) < 4 * found[0].expected_collisions ** -0.5 / 20**0.5
+    for distances in (chunk, adjacent):
         assert abs(distances.mean() - found[0].uniform_distance) < 4 * distances.std(ddof=1) / 20**0.5 < 0.002
     assert found[0].uniform_distance == pytest.approx(1 / 3, abs=1e-4)
 
 
 def test_chance_moves_pairs_as_far_as_is_said() -> None:
-    """The standard deviation of `pairs` over epochs is 1 / sqrt(expected_pairs)."""
+    """The standard deviation of `batch_collisions` over epochs is 1 / sqrt(expected_collisions)."""
     found = [measure(shuffled(4096, seed), chunk_size=CHUNK, batch=BATCH) for seed in range(300)]
-    assert np.std([each.pairs for each in found]) == pytest.approx(found[0].expected_pairs ** -0.5, rel=0.1)
+    assert np.std([each.batch_collisions for each in found]) == pytest.approx(
+        found[0].expected_collisions ** -0.5, rel=0.1
+    )
 
 
 def test_storage_order_is_as_bad_as_can_be() -> None:
-    """Whole chunks in each batch: pairs = (N - 1) / (batch - 1), mates = (C + 1) / 3N, neighbours = 1 / N."""
+    """Whole chunks in a batch: (N - 1) / (batch - 1) collisions, distances of (C + 1) / 3N and 1 / N."""
     found = measure(np.arange(4096), chunk_size=CHUNK, batch=BATCH)
     assert figures(found) == pytest.approx((4095 / 63, 17 / (3 * 4096), 1 / 4096))
-    assert found.expected_pairs == pytest.approx(4096 // 64 * math.comb(64, 2) * 15 / 4095)
+    assert found.expected_collisions == pytest.approx(4096 // 64 * math.comb(64, 2) * 15 / 4095)
 
 
 def test_a_shuffle_buffer_keeps_mates_as_far_apart_as_it_is_long() -> None:
-    """Both distances are buffer / N, and pairs about N / (2 x buffer): 25 times a uniform shuffle here."""
+    """Both distances are buffer / N, and collisions about N / (2 x buffer): 25 times a uniform shuffle here."""
     found = measure(through_buffer(50_000, 1000, seed=0), chunk_size=CHUNK, batch=BATCH)
-    assert found.mates == pytest.approx(1000 / 50_000, rel=0.05)
-    assert found.neighbours == pytest.approx(1000 / 50_000, rel=0.05)
-    assert found.pairs == pytest.approx(25, rel=0.1)
+    assert found.chunk_distance == pytest.approx(1000 / 50_000, rel=0.05)
+    assert found.adjacent_distance == pytest.approx(1000 / 50_000, rel=0.05)
+    assert found.batch_collisions == pytest.approx(25, rel=0.1)
 
 
 def test_halves_shuffled_apart_have_twice_the_pairs_and_half_the_distance() -> None:
@@ -132,8 +134,8 @@ def test_halves_shuffled_apart_have_twice_the_pairs_and_half_the_distance() -> N
 def test_a_chunk_as_long_as_the_epoch_is_measured_exactly() -> None:
     """Sums over all pairs of a million samples, which no 64-bit integer holds."""
     found = measure(shuffled(1_000_000, 0), chunk_size=10**30, batch=BATCH)
-    assert found.pairs == 1
-    assert found.mates == pytest.approx(found.uniform_distance, rel=1e-12)
+    assert found.batch_collisions == 1
+    assert found.chunk_distance == pytest.approx(found.uniform_distance, rel=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -307,15 +309,15 @@ def test_without_scipy_the_message_says_how_to_install_it(monkeypatch: pytest.Mo
 def test_each_measure_is_a_line_with_its_uniform_value_beside_it() -> None:
     """The tables, as people see them."""
     assert str(measure(np.arange(4096), chunk_size=CHUNK, batch=BATCH)).splitlines() == [
-        "             found  uniform",
-        "pairs        65.00     1.00   of one chunk in a batch, over uniform (± 0.046 by chance)",
-        "mates        0.001    0.333   distance of two samples of a chunk, share of the epoch",
-        "neighbours   0.000    0.333   the same for samples that are stored side by side",
+        "                    found  uniform",
+        "batch collisions    65.00     1.00   of one chunk in a batch, over uniform (± 0.046 by chance)",
+        "chunk distance      0.001    0.333   of two samples of a chunk, over the epoch",
+        "adjacent distance   0.000    0.333   the same for samples stored side by side",
     ]
     assert str(uniformity([np.arange(4096)] * 2)).splitlines() == [
-        "             found  uniform      p",
-        "repeats      16.00     1.00  0.000   a sample in the same 1/16 of two epochs, over uniform",
-        "drift        16.00     1.00  0.000   the same for two samples that are stored not far apart",
+        "                    found  uniform      p",
+        "repeats             16.00     1.00  0.000   a sample in the same 1/16 of two epochs, over uniform",
+        "drift               16.00     1.00  0.000   the same for two samples that are stored not far apart",
     ]
 
 

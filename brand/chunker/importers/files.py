@@ -254,6 +254,10 @@ def index_errors(path: Path, what: str) -> Iterator[None]:
     except UsageError:  # which is a ValueError
         raise
     except FileNotFoundError as error:
+        if not path.parent.exists():
+            raise SourceError(str(path.parent), "there is no such folder") from error
         raise SourceError(str(path), "there is no such file; it lists the files of the folder") from error
+    except NotADirectoryError as error:
+        raise SourceError(str(path.parent), f"it is a file, not a folder of {what}") from error
     except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
         raise SourceError(str(path), f"it is not an index of {what}: {error}") from error

@@ -91,7 +91,7 @@ class TaskReport:
 
     target: str
     """Folder of the data set."""
-    part: str
+    task: str
     """The task, as `3/8`."""
     first: int
     """Number of the first chunk of the task."""

@@ -21,6 +21,7 @@ from brand.chunker.plan.report import OnProgress, Problem, StageProgress
 from brand.chunker.sources.listing import SIDECARS, Listing, ListingWriter, SourceFile
 from brand.errors import SourceError, UsageError, counted
 from brand.formats.constants import MANIFEST_NAME, VERSIONS_NAME
+from brand.formats.version import collection_of
 from brand.printable import printable
 
 IGNORED: Final = frozenset({"Thumbs.db", "desktop.ini", "__MACOSX"})
@@ -49,7 +50,15 @@ class ScannedFolder(_Findings):
 def check_folder(root: Path) -> None:
     """Raise `UsageError` if a source is not a folder, or is a data set already."""
     if not root.is_dir():
+        check_unconverted(root)
         raise UsageError(f"{root}: there is no such folder" if not root.exists() else f"{root} is a file, not a folder")
+    check_unconverted(root)
+
+
+def check_unconverted(root: Path) -> None:
+    """Raise `UsageError` if a source is a data set already, or a version of a collection."""
+    if collection_of(root) is not None:
+        raise UsageError(f"{root} is a version of a collection, which is converted already: BrandDataset reads it")
     if (root / VERSIONS_NAME).is_dir() and not (root / MANIFEST_NAME).exists() and (root / "parts").is_dir():
         raise UsageError(f"{root} is a collection, which is converted already: BrandDataset reads it")
     if (root / MANIFEST_NAME).is_file():

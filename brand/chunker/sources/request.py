@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -32,12 +33,14 @@ from brand.errors import SourceError, UsageError, counted
 from brand.formats.constants import EXTRAS_NAME, SKIPPED_NAME, most_unpacked
 from brand.formats.media import HEAD_BYTES, has_soundfile, kind_of
 from brand.formats.publish import publish_bytes, storage_errors
+from brand.printable import printable
 from brand.stores.url import is_url, parse_url
 
 SKIP_HINT: Final = "--on-error skip leaves such files out and lists them"
 _FILES_A_TASK: Final = 32
 _LOOKED_AT: Final = 64
 """Number of inspected files, evenly spread over the folder."""
+_URL: Final = re.compile(r"([a-z][a-z0-9+.-]+):/+", re.IGNORECASE)
 _VERBS: Final = {"image": "`brand convert images` is for images", "audio": "`brand convert audio` is for audio files"}
 
 Bad = list[tuple[int, str]]
@@ -192,6 +195,51 @@ class FolderRequest:
     options: Options = field(default_factory=Options)
 
 
+def local_source(src: Target) -> str:
+    """Return the path of a source, which is on this machine. A URL `file://` names a path, too.
+
+    Raises `UsageError` for any other URL, with the command that copies it. A `Path` that was made from a URL has lost a
+    slash; it is a URL, too, unless there is such a file.
+    """
+    text = os.fspath(src)
+    found = _URL.match(text)
+    if found is None or (not isinstance(src, str) and Path(text).exists()):
+        return text
+    scheme, rest = found[1].lower(), text[found.end() :]
+    if scheme == "file":
+        return f"/{rest}"
+    url = f"{scheme}://{rest}"
+    raise UsageError(
+        f"{printable(url)}: a source is read from the disk of this machine. Copy it first, for example with"
+        f" {printable(_how_to_copy(scheme, rest))}, and convert the copy"
+    )
+
+
+def _how_to_copy(scheme: str, rest: str) -> str:
+    """Return the command that copies a URL to this machine: one file, or a folder; of a pattern, the folder of it."""
+    parent, _, name = rest.rpartition("/")
+    pattern = any(mark in name for mark in "*?{[")
+    one = bool(parent) and not pattern and "." in name
+    url = f"{scheme}://{parent if pattern and parent else rest}"
+    match scheme:
+        case "s3":
+            return f"`aws s3 cp {url} FOLDER/`" if one else f"`aws s3 sync {url} FOLDER`"
+        case "gs":
+            return f"`gcloud storage cp {url} FOLDER/`" if one else f"`gcloud storage rsync --recursive {url} FOLDER`"
+        case "az":
+            container, _, path = url.removeprefix("az://").partition("/")
+            some = f" --pattern '{path if one else f'{path}/*'}'" if path else ""
+            return f"`az storage blob download-batch --source {container} --destination FOLDER{some}`"
+        case "http" | "https" if rest.startswith("huggingface.co/datasets/"):
+            return f"`hf download --repo-type dataset {'/'.join(rest.split('/')[2:4])} --local-dir FOLDER`"
+        case "http" | "https":
+            return f"`curl --location --remote-name {url}`" if one else f"`wget --recursive --no-parent {url}`"
+        case "hf":
+            name = "/".join(rest.split("/")[1:3]) or "OWNER/NAME"
+            return f"`hf download --repo-type dataset {name.partition('@')[0]} --local-dir FOLDER`"
+    return "the program of that store"
+
+
 def make_request(
     src: Target,
     dst: Target,
@@ -205,11 +253,15 @@ def make_request(
         raise UsageError(f"columns={columns!r}: give a tuple of names, ({columns!r},)")
     if columns and table is None:
         raise UsageError("--columns names columns of a table: give the table with --transcripts")
-    root = Path(os.path.normpath(os.fspath(src)))
+    root = Path(os.path.normpath(local_source(src)))
     if not is_url(dst) and Path(dst).resolve().is_relative_to(root.resolve()):
         raise UsageError(f"{os.fspath(dst)} is inside {root}: choose a target outside of the source")
     check_folder(root)
-    return FolderRequest(root, kind, None if table is None else Path(table), tuple(columns), options or Options())
+    transcripts = None if table is None else Path(local_source(table))
+    if transcripts is not None and not transcripts.is_file():
+        what = "it is not a file" if transcripts.exists() else "there is no such file"
+        raise UsageError(f"{transcripts}: {what}: --transcripts names a table, TSV or CSV")
+    return FolderRequest(root, kind, transcripts, tuple(columns), options or Options())
 
 
 def folder_of(dst: Target) -> Path | None:

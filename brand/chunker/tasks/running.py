@@ -192,7 +192,7 @@ def run_task(job: Job, part: Task, *, jobs: int | None = None, on_progress: OnPr
         still = len(missing(place, job.chunks))
     return TaskReport(
         target=job.target,
-        part=str(part),
+        task=str(part),
         first=numbers.start,
         chunks=len(numbers),
         chunks_found=found,

@@ -36,6 +36,7 @@ from brand.formats.constants import MANIFEST_NAME, SHARED_PLAN_NAME, VERSIONS_NA
 from brand.formats.index import IndexBuilder, seal
 from brand.formats.manifest import Files, Manifest, read_manifest
 from brand.formats.publish import FolderTarget, Target, file_digest, publish_bytes, storage_errors
+from brand.formats.version import check_target_name
 from brand.version import __version__
 
 CLAIM_NAME: Final = "plan.json"
@@ -271,6 +272,7 @@ def _leave_nothing(place: Path, folder: Path) -> None:
 def check_folder_target(place: Path) -> None:
     """Raise `TargetExistsError` unless the target is new, empty, or an unfinished conversion."""
     if not os.path.lexists(place):
+        check_target_name(place)
         return
     if not place.is_dir():
         raise TargetExistsError(f"{place} exists and is not a folder. Choose another target, or remove it")

@@ -22,6 +22,7 @@ from brand.storage.cache.cachefolder import CacheFolder
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.io.vectored import DirectFiles, LocalFiles, VectorReader
 from brand.storage.profile.profile import bandwidth, load_profile, stripe_bytes
+from brand.stores.url import is_url
 
 OFF: Final = "off"
 """The state of a folder that is slower than the storage."""
@@ -57,6 +58,8 @@ class Cache:
     def __post_init__(self) -> None:
         if not os.fspath(self.folder):
             raise UsageError("cache='': name a folder on a local disk")
+        if is_url(self.folder):
+            raise UsageError(f"cache={self.folder!r}: a cache is a folder on a local disk, not in a store")
         _ = self.limit_bytes
         if self.placement not in get_args(Placement):
             allowed = ", ".join(map(repr, get_args(Placement)))

@@ -151,7 +151,10 @@ def parse_head(head: bytes | bytearray | memoryview, limit: int, order_limit: in
     """Return kind and length of the body, at most `limit` (an ORDER: `order_limit`). Raises `ProtocolError`."""
     length, kind, version = HEAD.unpack(head)
     if version != VERSION:
-        raise ProtocolError(f"the other side uses version {version} of the protocol, this side {VERSION}")
+        raise ProtocolError(
+            f"the other side uses version {version} of the protocol, this side {VERSION}: install one version of Brand"
+            " for the server and its clients"
+        )
     if kind not in Kind.__members__.values():
         raise ProtocolError(f"unknown kind of message: {kind}")
     limit = max(limit, order_limit) if kind == Kind.ORDER else limit

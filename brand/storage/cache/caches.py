@@ -164,7 +164,8 @@ def read_small(name: str, folder: int, shown: str, most: int) -> bytes:
 
 def _open_existing(folder: str) -> int:
     if not Path(folder).is_dir():
-        raise CacheError(f"{folder}: there is no such folder")
+        what = "it is a file, not a folder" if Path(folder).exists() else "there is no such folder"
+        raise CacheError(f"{folder}: {what}")
     return open_given(folder)
 
 

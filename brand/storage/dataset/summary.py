@@ -41,7 +41,7 @@ class Summary:
     """Samples of each class, in label order."""
     companions: dict[str, int]
     """Size of each companion file."""
-    share: dict[str, int] | None
+    partition: dict[str, int] | None
     """If this is the partition of one node: the node, the number of nodes, and the contents; else None.
 
     All other facts but `disk_bytes` describe the whole data set.
@@ -78,7 +78,7 @@ def summarise(data_set: Catalogue) -> Summary:
         size_histogram=_sizes(data_set),
         class_counts=_classes(data_set),
         companions={name: size for name, (size, _) in manifest.companions.items()},
-        share=None if data_set.share is None else _share(data_set.share, header),
+        partition=None if data_set.share is None else _partition(data_set.share, header),
         collection=None if data_set.version is None else _collection(data_set.version),
     )
 
@@ -90,12 +90,12 @@ def _collection(version: Version) -> dict[str, Any]:
         "indices": version.samples,
         "deleted": version.samples - version.present,
         "held": sum(part.samples for part in version.parts),
-        "parts": sum(part.id is not None for part in version.parts),
+        "segments": sum(part.id is not None for part in version.parts),
         "columns": sorted(version.overlays),
     }
 
 
-def _share(share: Share, header: Header) -> dict[str, int]:
+def _partition(share: Share, header: Header) -> dict[str, int]:
     return {
         "node": share.node,
         "nodes": share.nodes,

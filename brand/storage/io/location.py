@@ -1,7 +1,7 @@
 """Where is a data set stored, and which readers read its chunks there?
 
 All bytes of chunks are read through a `Location`: stripes, direct reads, samples for other nodes, tables and
-dictionaries. Manifest, share file and index are read from local files. A `FolderLocation` has them; a `Remote` has
+dictionaries. Manifest, partition file and index are read from local files. A `FolderLocation` has them; a `Remote` has
 copies of them. A `Collected` is a version of a collection, whose segments are folders.
 
 `photos.brand` names the present version of a collection, and `photos.brand@3` the third. The present version is the one
@@ -11,25 +11,22 @@ with the highest number, so no other record has to be kept in step with the fold
 from __future__ import annotations
 
 import os
-import re
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
-from brand.errors import MissingFileError, NotADataSetError, UnreadableError
+from brand.errors import MissingFileError, NotADataSetError, UnreadableError, UsageError
 from brand.formats.constants import MANIFEST_NAME, VERSIONS_NAME, chunk_name
 from brand.formats.manifest import read_manifest
-from brand.formats.version import Version, read_version, version_name, version_number
+from brand.formats.version import PINNED, Version, read_version, version_name, version_number
 from brand.storage.io.files import ChunkReader, RangeReader
 from brand.storage.io.remote import Remote, fetch_index
 from brand.storage.io.vectored import CopiedReads, DirectFiles, LocalFiles, VectorReader
 from brand.stores.store import Traffic
 from brand.stores.url import is_url, parse_url
-
-_PINNED: Final = re.compile(r"(.+)@(\d{1,10})")
 
 
 class Location(Protocol):
@@ -53,7 +50,7 @@ class Location(Protocol):
 
     @property
     def local(self) -> Path:
-        """Folder of this machine that has the manifest, the share file and the index, or copies of them.
+        """Folder of this machine that has the manifest, the partition file and the index, or copies of them.
 
         If there is a `version`, it is the folder of the collection.
         """
@@ -194,12 +191,15 @@ def is_collection(folder: Path) -> bool:
 def named_version(path: Path) -> tuple[Path, Version, bool] | None:
     """Return folder and version of the collection that a path names, and whether the path has the number.
 
-    None if the path does not name a collection. Raises a `FormatError` if the version cannot be read.
+    None if the path does not name a collection. Raises a `FormatError` if the version cannot be read, `UsageError` if
+    the path has the number of a version, and the data set is not a collection.
     """
     number: int | None = None
-    match = None if path.exists() else _PINNED.fullmatch(str(path))
+    match = None if path.exists() else PINNED.fullmatch(str(path))
     if match is not None:
         path, number = Path(match[1]), int(match[2])
+        if (path / MANIFEST_NAME).exists():
+            raise UsageError(f"{path} is not a collection, so it has no version {number}: name it without @{number}")
     if not is_collection(path):
         return None
     if number is None:
@@ -212,9 +212,15 @@ def named_version(path: Path) -> tuple[Path, Version, bool] | None:
     return path, read_version(path, number), True
 
 
+def check_single(path: Path, cure: str) -> None:
+    """Raise `UsageError` if a path names a collection, or a version of one. `cure` follows its name in the message."""
+    if (found := named_version(path.absolute())) is not None:
+        raise UsageError(f"{path} is a collection: {cure} the folders in {found[0]}/parts")
+
+
 def pinned(path: str, number: int) -> str:
     """Return the path that names this version, for a path that names the collection, or a version of it."""
-    match = _PINNED.fullmatch(path)
+    match = PINNED.fullmatch(path)
     return path if match is not None and int(match[2]) == number else f"{path}@{number}"
 
 

@@ -35,6 +35,8 @@ from brand.formats.chunk import claimed_by, pack_claim
 from brand.formats.constants import COPY_WORK_NAME, MANIFEST_NAME, MAX_MANIFEST, PREAMBLE_SIZE, SHARE_NAME, chunk_name
 from brand.formats.manifest import read_manifest
 from brand.formats.publish import FolderTarget, Target, publish_bytes
+from brand.formats.version import check_target_name
+from brand.storage.io.location import check_single
 from brand.storage.io.remote import no_data_set
 from brand.stores.opening import open_store
 from brand.stores.store import Store
@@ -116,7 +118,9 @@ class StoreOrigin:
 
 
 def open_origin(where: str | Path) -> Origin:
-    """Return the data set at a path or a URL. Raises `UsageError`."""
+    """Return the data set at a path or a URL. Raises `UsageError`, also for a collection."""
+    if isinstance(where, Path):
+        check_single(where, "copy its folder with rsync or `cp -r`, or copy one of its segments,")
     return StoreOrigin(open_store(where)) if isinstance(where, str) else FolderOrigin(where)
 
 
@@ -195,6 +199,7 @@ def claimed(where: str | Path, manifest: bytes, data_set_id: bytes) -> Iterator[
 
 @contextmanager
 def _claimed_folder(place: Path, manifest: bytes) -> Iterator[Destination]:
+    check_target_name(place)
     _check_folder(place, manifest)
     work = place / COPY_WORK_NAME
     work.mkdir(parents=True, exist_ok=True)

@@ -23,6 +23,7 @@ from brand.errors import TargetExistsError, UsageError, counted
 from brand.formats.constants import MANIFEST_NAME, SHARE_NAME, SHARE_WORK_NAME
 from brand.formats.manifest import Share, pack_share
 from brand.formats.publish import publish_file, storage_errors, sync_folder
+from brand.formats.version import check_target_name
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.io.frontback import OnChunk, silent
 from brand.storage.maintenance.copies import Way, place_files
@@ -119,6 +120,7 @@ def _check_apart(path: Path, outs: Sequence[Path]) -> None:
 
 def _check_target(out: Path, description: bytes) -> None:
     """Raise `TargetExistsError` unless `out` is new, empty, or this same partition, finished or not."""
+    check_target_name(out)
     if not os.path.lexists(out):
         return
     if not out.is_dir():

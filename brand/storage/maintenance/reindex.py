@@ -14,7 +14,7 @@ from brand.formats.manifest import Manifest
 from brand.formats.publish import FolderTarget, storage_errors
 from brand.storage.io.frontback import OnChunk, silent
 from brand.storage.io.fronts import open_front
-from brand.storage.io.location import FolderLocation, is_collection
+from brand.storage.io.location import FolderLocation, check_single
 
 
 def reindex(path: Path, on_chunk: OnChunk = silent) -> Manifest:
@@ -31,17 +31,19 @@ def reindex(path: Path, on_chunk: OnChunk = silent) -> Manifest:
     if (path / WORK_NAME).exists():
         how = "run the same `brand convert` command again, or `brand seal` if it was divided into tasks"
         raise NotADataSetError(f"its conversion is not finished: {how}", path=path)
+    check_single(path, "each of its segments has an index of its own. Name one of")
     if not path.is_dir():
-        raise NotADataSetError("there is no such folder", path=path)
+        what = "not a data set: it is a file, not a folder" if path.exists() else "there is no such folder"
+        raise NotADataSetError(what, path=path)
     if (path / SHARE_NAME).exists():
         raise UsageError(
             f"{path} is a partition, and its chunks alone are not enough to rebuild its index. Copy"
             f" {MANIFEST_NAME}, index and columns from another partition or from the undivided data set: they are equal"
             " in all"
         )
-    if is_collection(path):
-        raise UsageError(
-            f"{path} is a collection, which has no index of its own: give one of the folders in {path}/parts"
+    if not (path / "chunks").is_dir():
+        raise NotADataSetError(
+            "not a data set: there is no folder `chunks` in it", path=path, hint="`brand convert` makes one"
         )
     if not (path / chunk_name(0)).exists():
         raise NotADataSetError("there is no first chunk", path=path, expected=chunk_name(0), found="nothing")

@@ -26,6 +26,7 @@ from brand.formats.constants import EXTRAS_METHODS, EXTRAS_NAME, most_unpacked
 from brand.formats.contents import read_records
 from brand.formats.publish import digest_of, storage_errors
 from brand.formats.record import RecordDecoder
+from brand.formats.version import check_target_name
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.storage.io.frontback import OnChunk, blocks_of, file_of, front_to_back, silent
 from brand.storage.io.fronts import open_chunk, opened
@@ -57,7 +58,10 @@ def unpack(where: Where, out: Path, on_chunk: OnChunk = silent) -> int:
             f"{data_set.name} was made from Python samples, not from a folder: there are no files to restore."
             " `brand cat` prints single samples, BrandDataset reads them"
         )
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+    check_target_name(out)
+    if out.exists() and not out.is_dir():
+        raise TargetExistsError(f"{out} exists and is not a folder. Choose another target, or remove it")
+    if out.exists() and any(out.iterdir()):
         raise TargetExistsError(f"{out} exists and is not empty. Choose another target, or remove it")
     files = 0
     with storage_errors(out, "cannot write"):
