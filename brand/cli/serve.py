@@ -88,7 +88,7 @@ def check_cache(context: click.Context, option: click.Parameter, cache: str | No
         if cache is not None:
             parse_cache(cache)
     except UsageError as error:
-        raise UsageError(f"{option.opts[0] if option.opts[0].startswith('-') else 'DIR'}: {error}") from None
+        raise UsageError(f"{option.opts[0] if isinstance(option, click.Option) else cache}: {error}") from None
     return cache
 
 
