@@ -155,6 +155,42 @@ def test_a_state_is_refused_by_another_version(grown: Path, opened: Openings) ->
     BrandSampler(opened(f"{grown}@3"), seed=3).load_state_dict(state)
 
 
+@pytest.mark.slow
+def test_a_state_of_a_removed_version_begins_its_epoch_again(grown: Path, opened: Openings) -> None:
+    """The message does not advise to open the version; the code that it has works."""
+    state = BrandSampler(opened(grown), seed=3)._sequence.state_at(2, 48)
+    grow(grown, 120, 7)
+    compact(grown, forget=True)
+    data = opened(grown, fields=FIELDS, memory="1MB")
+    sampler = BrandSampler(data, seed=3)
+    why = r"there is no version 3 any more, since `brand compact --forget` or `brand redact` removed it, so .*migrate_state"
+    with pytest.raises(UsageError, match=why) as refused:
+        sampler.load_state_dict(state)
+    assert "open '" not in str(refused.value)
+    code = str(refused.value).split("`")[-2]
+    eval(f"sampler.{code}", {"brand": brand, "sampler": sampler, "state": state})
+    assert sorted(drawn(data, sampler, 2)) == data.present().tolist()
+
+
+@pytest.mark.slow
+def test_batches_of_another_version_begin_their_epoch_again(grown: Path, opened: Openings) -> None:
+    """A batch sampler has no `migrate_state`: its message says what works."""
+    plan = LengthBatchSampler(opened(grown), "number", batch_size=4)
+    loaded = {**plan.state_dict(), "epoch": 2, "batch": 5}
+    grow(grown, 120, 7)
+    data = opened(grown, fields=FIELDS, memory="1MB")
+    plan = LengthBatchSampler(data, "number", batch_size=4)
+    loader = BrandLoader(data, batch_sampler=plan)
+    with pytest.raises(UsageError, match=r"is of version 3 .*open '.*all@3'") as refused:
+        loader.load_state_dict(loaded)
+    code = str(refused.value).split("`")[-2]
+    assert "migrate_state" not in code
+    eval(f"loader.{code}", {"loader": loader})
+    found = [index for indices, _, _ in loader for index in indices.tolist()]
+    assert sorted(found) == data.present().tolist()
+    assert loader.state_dict()["epoch"] == 3
+
+
 def test_a_state_of_a_fork_is_refused(tmp_path: Path, opened: Openings) -> None:
     """Two copies of a collection that grew apart have versions of one number, and not of one id."""
     grow(tmp_path / "one", 0, 9)

@@ -178,7 +178,8 @@ class PlannedBatchSampler(DistributedSampler[list[int]]):
             if version != VERSION:
                 raise UsageError(f"a state of version {version}; this is version {VERSION}")
             if data_set != self._source.data.id:
-                raise UsageError(other_data_set(str(data_set), self._source.data, self._source.name))
+                begin = f"set_epoch({epoch})"
+                raise UsageError(other_data_set(str(data_set), self._source.data, self._source.name, begin))
             mine = None if self.order.subset is None else self.order.subset.digest
             if (theirs := state["order"].get("part")) != mine:
                 raise UsageError(f"the state is of {named(theirs)}, this plan of {named(mine)}: give the same subset=")
