@@ -57,7 +57,7 @@ def profile(path: Path | str, seconds: float | None, plot: Path | None, dry_run:
         _draw(measured.profile, figure)
         save_figure(figure, plot)
         if not as_json:
-            echo(f"The curves are drawn in {plot}")
+            echo(f"The curves are plotted in {plot}")
 
 
 _Measure = Callable[[float | None, Report], Measurement]
@@ -69,7 +69,7 @@ def _in_store(url: str, *, quiet: bool) -> tuple[_Samples | None, _Measure]:
     samples, probe = _samples(location.local), StoreProbe(location)
     if not quiet:
         most = f"{counted(probe.requests, 'request')} and {size(probe.bytes)}"
-        echo(f"This asks {parse_url(url).root} for {most} at the most", err=True)
+        echo(f"This asks {parse_url(url).root} for at most {most}", err=True)
     return samples, lambda seconds, report: probe.measure(seconds=seconds or STORE_SECONDS, report=report)
 
 

@@ -124,7 +124,7 @@ def _view(facts: dict[str, Any], before: dict[str, Any] | None, interval: float)
     rows = {
         "data set": f"{facts['data_set']}, {size(facts['data_bytes'])}",
         "server": f"{facts['address']}, process {facts['process']}, up {duration(facts['uptime_s'])}",
-        "draws": f"{rate('draws'):,.0f}/s, {facts['draws']:,} in all, hit ratio {_share(facts['hit_ratio'])}",
+        "fetched": f"{rate('draws'):,.0f}/s, {facts['draws']:,} in all, hit ratio {_share(facts['hit_ratio'])}",
         "reads": f"{rate('reads'):,.0f}/s, {size(rate('read_bytes'))}/s, {facts['reading']} in flight, "
         f"read utilisation {_share(facts['read_utilisation'])}, amplification {_ratio(facts['read_amplification'])}",
         "direct reads": f"{facts['direct']:,}, {len(facts['replaced'])} samples replaced, "
@@ -137,7 +137,7 @@ def _view(facts: dict[str, Any], before: dict[str, Any] | None, interval: float)
     if facts["cache"] is not None:
         rows["cache"] = _cache(facts["cache"], None if before is None else before["cache"], seconds)
     if facts["prepared"] is not None:
-        rows["prepared"] = _prepared(facts["prepared"], None if before is None else before["prepared"], seconds)
+        rows["decoded"] = _prepared(facts["prepared"], None if before is None else before["prepared"], seconds)
     if facts["cluster"] is not None:
         rows |= {
             "cluster": _nodes(facts["cluster"]),
@@ -185,8 +185,8 @@ def _prepared(prepared: dict[str, int], before: dict[str, int] | None, seconds: 
     """Format the output of the decode workers, and the fraction of the fetched samples that they decoded."""
     earlier = before or {"made": 0, "drawn": 0}
     made, drawn = ((prepared[name] - earlier[name]) / seconds for name in ("made", "drawn"))
-    held = f"{size(prepared['used'])} of {size(prepared['limit'])}, {counted(prepared['preparers'], 'preparer')}"
-    return f"{made:,.0f}/s, {drawn:,.0f}/s drawn, {prepared['raw']:,} drawn raw in all, {held}"
+    held = f"{size(prepared['used'])} of {size(prepared['limit'])}, {counted(prepared['preparers'], 'decode worker')}"
+    return f"{made:,.0f}/s, {drawn:,.0f}/s fetched decoded, {prepared['raw']:,} fetched encoded in all, {held}"
 
 
 def _nodes(cluster: dict[str, Any]) -> str:

@@ -127,7 +127,7 @@ def test_curves_are_drawn(photos_set: Path, tmp_path: Path) -> None:
     told = brand("profile", photos_set, "--plot", tmp_path / "curves.png")
     assert told.code == 0, told.err
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
-    assert f"The curves are drawn in {tmp_path / 'curves.png'}" in told.out
+    assert f"The curves are plotted in {tmp_path / 'curves.png'}" in told.out
 
 
 @pytest.mark.usefixtures("known")

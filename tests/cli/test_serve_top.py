@@ -211,7 +211,7 @@ def test_one_look(server: RunningServer) -> None:
     lines = {line.split("  ")[0]: " ".join(line.split()) for line in answer.out.splitlines()}
     assert lines["data set"].startswith(f"data set {server.path}")
     assert f"{server.address}, process" in answer.out
-    assert re.search(r"draws [\d,]+/s, 31 in all, hit ratio 100.0 %", lines["draws"])
+    assert re.search(r"fetched [\d,]+/s, 31 in all, hit ratio 100.0 %", lines["fetched"])
     assert "0 in flight, read utilisation 100.0 %, amplification x" in " ".join(answer.out.split())
     assert "direct reads 0, 0 samples replaced, 0 reads failed" in " ".join(answer.out.split())
     assert re.search(r"memory [\d.]+ kB █+", lines["memory"])
@@ -363,10 +363,10 @@ def view(before: dict[str, Any] | None, **more: Any) -> str:
 
 def test_rates_are_those_since_the_last_look() -> None:
     """And since the server started, in the first one."""
-    assert "draws 500/s, 5,000 in all" in view(None)
+    assert "fetched 500/s, 5,000 in all" in view(None)
     assert "50 % of a client's time waited" in view(None)
     later = view(facts_of(), uptime_s=12.0, draws=9000, wait_s=5.5)
-    assert "draws 2,000/s, 9,000 in all" in later
+    assert "fetched 2,000/s, 9,000 in all" in later
     assert "25 % of a client's time waited" in later
 
 
@@ -404,13 +404,13 @@ def test_what_the_store_was_asked_for_is_shown() -> None:
 
 def test_what_was_prepared_is_shown() -> None:
     """Per second since the last look; nothing where the server does not prepare."""
-    assert "prepared" not in view(None)
+    assert "decoded" not in view(None)
     counts = {"limit": 1 << 30, "used": 500_000_000, "wants": 1, "made": 900, "drawn": 1500, "raw": 7, "ended": 0}
     now = {"prepared": counts | {"preparers": 2}}
-    shown = "prepared 90/s, 150/s drawn, 7 drawn raw in all, 500.0 MB of 1.1 GB, 2 preparers"
+    shown = "decoded 90/s, 150/s fetched decoded, 7 fetched encoded in all, 500.0 MB of 1.1 GB, 2 decode workers"
     assert shown in view(None, **now)
     before = facts_of() | {"prepared": counts | {"made": 700, "drawn": 1100}}
-    assert "prepared 100/s, 200/s drawn" in view(before, uptime_s=12.0, **now)
+    assert "decoded 100/s, 200/s fetched decoded" in view(before, uptime_s=12.0, **now)
 
 
 def test_one_of_several_nodes_shows_the_others() -> None:

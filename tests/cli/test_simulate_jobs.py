@@ -19,7 +19,7 @@ def test_jobs_are_shown_one_by_one_and_together() -> None:
     assert first == "20,000 samples, 2.0 GB; memory 0.1"
     assert one.split()[:6] == ["100/s", "3", "min", "20", "s", "20,000"]
     assert other.split()[0] == "100/s,start=0.5"
-    assert said == "While the fastest job could draw all samples once:"
+    assert said == "While the fastest job could fetch all samples once:"
     assert follow.split()[0] == "follow"
     assert alone.split() == ["alone", "6,188", "3.6", "GB", "0.90", "1.00"]
     assert advice.startswith("Together these jobs read ")
@@ -90,7 +90,7 @@ def test_a_data_set_that_is_there_is_asked(photos_set: Path) -> None:
         "simulate", photos_set, "--memory", "0.5", "--job", "1,epochs=2", "--job", "1,epochs=2", "--decode", "1"
     )
     assert told.code == 0, told.err
-    assert "From the first draw to the last:" in told.out
+    assert "From the first fetch to the last:" in told.out
 
 
 @pytest.mark.slow
@@ -99,7 +99,7 @@ def test_a_picture_is_drawn(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     plot = tmp_path / "jobs.svg"
     told = brand("simulate", *IMAGINED[:4], "--memory", "0.1,0.5", "--job", "1", "--job", "1", "--plot", plot)
-    assert f"The policies are drawn in {plot}" in told.out
+    assert f"The policies are plotted in {plot}" in told.out
     assert "<svg" in plot.read_text()
 
 

@@ -62,5 +62,5 @@ def test_without_a_loop_that_reports() -> None:
     """A plain DataLoader: only the draws are known."""
     assert why([], NO_DRAWS)["text"] == "no BrandLoader has reported yet"
     found = why([], {"storage": 1.5, "node": 0.5})
-    assert found["text"] == "no BrandLoader reports; draws waited 2.0 s, most of it for storage"
+    assert found["text"] == "no BrandLoader reports; requests waited 2.0 s, most of it for storage"
     assert found["cause"] is None

@@ -243,7 +243,7 @@ def test_a_plain_loader_has_the_draws_of_the_server(small: Path) -> None:
         facts = data_set.stats()
         assert facts["loops"] == []
         assert facts["storage_wait_s"] > 0
-        assert "no BrandLoader reports; draws waited" in facts["why"]["text"]
+        assert "no BrandLoader reports; requests waited" in facts["why"]["text"]
         assert "for storage" in facts["why"]["text"]
 
 

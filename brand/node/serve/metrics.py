@@ -21,11 +21,11 @@ _PLAIN: Final = {
     "uptime_s": ("uptime_seconds", "Seconds since the server started."),
     "data_bytes": ("data_set_bytes", "Size of the data set."),
     "clients": ("clients", "Connections of clients."),
-    "waiting": ("waiting_draws", "Draws that wait now."),
+    "waiting": ("waiting_draws", "Requests for samples that wait now."),
     "reading": ("storage_reads_in_flight", "Large reads under way."),
-    "draws": ("drawn_samples_total", "Samples drawn."),
-    "from_memory": ("drawn_from_memory_samples_total", "Samples drawn from memory."),
-    "direct": ("direct_read_samples_total", "Samples drawn that clients read directly."),
+    "draws": ("drawn_samples_total", "Samples fetched."),
+    "from_memory": ("drawn_from_memory_samples_total", "Samples fetched from memory."),
+    "direct": ("direct_read_samples_total", "Samples fetched that clients read directly."),
     "reads": ("storage_reads_total", "Large reads of the storage."),
     "read_bytes": ("storage_read_bytes_total", "Bytes of large reads of the storage."),
     "failed_reads": ("storage_failed_reads_total", "Large reads that failed."),
@@ -45,7 +45,7 @@ def _families(facts: Mapping[str, Any]) -> Iterator[str]:
     meaning = "Damaged samples that were replaced by other samples."
     yield _family("replaced_samples_total", meaning, [({}, len(facts["replaced"]))])
     waits = [({"cause": cause}, facts[f"{cause}_wait_s"]) for cause in _CAUSES]
-    yield _family("draw_wait_seconds_total", "Seconds that draws waited in the server.", waits)
+    yield _family("draw_wait_seconds_total", "Seconds that requests for samples waited in the server.", waits)
     yield from _memory(facts)
     yield from _traffic(facts)
     yield from _progress(facts["jobs"])
@@ -73,7 +73,7 @@ def _traffic(facts: Mapping[str, Any]) -> Iterator[str]:
             yield _family(metric, "Bytes of the cache folder.", [({}, cache[name])])
     if prepared is not None:
         for name in ("made", "drawn", "raw"):
-            meaning = "Samples decoded by the server, drawn decoded, or drawn encoded."
+            meaning = "Samples decoded by the server, fetched decoded, or fetched encoded."
             yield _family(f"prepared_{name}_samples_total", meaning, [({}, prepared[name])])
     if cluster is not None:
         for name in ("sent", "received"):
@@ -87,7 +87,7 @@ def _progress(jobs: Iterable[Mapping[str, Any]]) -> Iterator[str]:
     runs = [({"run": job["job"]}, job) for job in jobs]
     for metric, meaning, name in (
         ("run_epoch", "The epoch of a run.", "epoch"),
-        ("run_position_samples", "Samples of the epoch that all ranks together have drawn.", "position"),
+        ("run_position_samples", "Samples of the epoch that all ranks together have fetched.", "position"),
         ("run_epoch_samples", "Samples of an epoch.", "samples"),
     ):
         yield _family(metric, meaning, [(labels, job[name]) for labels, job in runs])

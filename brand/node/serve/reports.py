@@ -199,7 +199,7 @@ def _without_loops(draws: Mapping[str, float]) -> dict[str, Any]:
     cause = max(draws, key=draws.__getitem__)
     if draws[cause] < 0.001:
         return {"cause": None, "text": "no BrandLoader has reported yet", "hint": ""}
-    text = f"no BrandLoader reports; draws waited {_time(sum(draws.values()))}, most of it for {NAMES[cause]}"
+    text = f"no BrandLoader reports; requests waited {_time(sum(draws.values()))}, most of it for {NAMES[cause]}"
     return {"cause": None, "text": text, "hint": "A plain DataLoader does not report how long its loop waited."}
 
 

@@ -102,5 +102,5 @@ class Troubles(Reprs, shows="_repeats.counted _told"):
         self._recent.append((now_s, text))
 
     def _sum_up(self, kind: str, count: int, seconds: float) -> None:
-        what = f"draws have waited longer than {LATE_S:.0f} s" if kind == "late" else "reads have failed"
+        what = f"requests have waited longer than {LATE_S:.0f} s" if kind == "late" else "reads have failed"
         log.warning("%d more %s within %.0f s; the last: %s", count, what, seconds, self._latest[kind])

@@ -31,7 +31,7 @@ from brand.orders.policies.uniform import UniformPolicy
 MOST_JOBS: Final = 255
 WINDOW: Final = 2048
 ONE_PACE: Final = (
-    "jobs in lock step draw the same samples: leave out subset=, or give order='shared', with which each job goes at "
+    "jobs in lock step fetch the same samples: leave out subset=, or give order='shared', with which each job goes at "
     "its own pace"
 )
 """The reason to refuse an order of a subset."""

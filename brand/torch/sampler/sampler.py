@@ -357,6 +357,6 @@ def migrate_state(state: Mapping[str, Any], sampler: BrandSampler) -> dict[str, 
             f"{sampler.seed} and shuffle={sampler.shuffle}"
         )
     if position:
-        said = "epoch %d begins again on %s: the first %d samples of it on version %d are drawn again"
+        said = "epoch %d begins again on %s: the first %d samples of it on version %d are fetched again"
         log.warning(said, epoch, source.name, position, number)
     return state_at(sampler, epoch, 0)
