@@ -35,7 +35,7 @@ def test_relative_speeds_have_relative_times() -> None:
 
 def test_lock_step_is_told_to_go_at_the_speed_of_the_slowest() -> None:
     """Only where speeds differ."""
-    said = "With coordl all jobs go at the speed of the slowest one"
+    said = "With coordl all jobs run at the speed of the slowest one"
     asked = *IMAGINED, "--policies", "coordl,alone", "--job", "2", "--job"
     assert said in brand("simulate", *asked, "1").out
     assert said not in brand("simulate", *asked, "2").out
