@@ -96,7 +96,7 @@ def print_part(report: TaskReport) -> None:
             f" {counted(report.samples, 'sample')}, {size(report.source_bytes)}"
         )
     else:
-        echo(f"Part {report.part} is empty: there are only {counted(report.chunks_in_all, 'chunk')}")
+        echo(f"Part {report.part} is empty: the data set has only {counted(report.chunks_in_all, 'chunk')}")
     if report.chunks_found:
         echo(f"{counted(report.chunks_found, 'chunk')} of them had been made before")
     then = f"`brand seal {report.target}` finishes the data set"

@@ -127,8 +127,8 @@ def _view(facts: dict[str, Any], before: dict[str, Any] | None, interval: float)
         "fetched": f"{rate('draws'):,.0f}/s, {facts['draws']:,} in all, hit ratio {_share(facts['hit_ratio'])}",
         "reads": f"{rate('reads'):,.0f}/s, {size(rate('read_bytes'))}/s, {facts['reading']} in flight, "
         f"read utilisation {_share(facts['read_utilisation'])}, amplification {_ratio(facts['read_amplification'])}",
-        "direct reads": f"{facts['direct']:,}, {len(facts['replaced'])} samples replaced, "
-        f"{facts['failed_reads']} reads failed",
+        "direct reads": f"{facts['direct']:,}, {counted(len(facts['replaced']), 'sample')} replaced, "
+        f"{counted(facts['failed_reads'], 'read')} failed",
         "clients": f"{facts['clients']}, {facts['waiting']} waiting, "
         f"{100 * rate('wait_s'):.0f} % of a client's time waited",
     }
@@ -144,7 +144,7 @@ def _view(facts: dict[str, Any], before: dict[str, Any] | None, interval: float)
             "sent": f"{rate('sent'):,.0f}/s, {size(rate('sent_bytes'))}/s, {facts['sent']:,} in all",
             "received": f"{rate('received'):,.0f}/s, {size(rate('received_bytes'))}/s, {facts['received']:,} in all",
             "asked for": f"{facts['requests']:,} as planned, {facts['on_demand']:,} on demand, "
-            f"{facts['timeouts']:,} timeouts, {facts['remote_reads']:,} remote reads",
+            f"{counted(facts['timeouts'], 'timeout')}, {counted(facts['remote_reads'], 'remote read')}",
         }
     rows["why"] = facts["why"]["text"]
     for name, value in rows.items():

@@ -166,7 +166,9 @@ class PlannedBatchSampler(DistributedSampler[list[int]]):
         present = self._upcoming.present
         if present is None or self._upcoming.replaces(present, ended=not batches and present.yielded >= present.count):
             if batches:
-                raise UsageError(f"{batches} batches cannot have been trained: no iteration has begun")
+                raise UsageError(
+                    f"{counted(batches, 'batch', 'batches')} cannot have been trained: no iteration has begun"
+                )
             return self._sequence.state_at(*self._upcoming.place())
         return present.state_dict() if batches is None else present.state(batches)
 

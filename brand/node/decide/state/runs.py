@@ -159,7 +159,10 @@ class Runs(UserDict[RunNumber, Run]):
         self._notices.append(text)
 
     def check_buffered(self, number: RunNumber, epoch: int, progress: EpochProgress) -> None:
-        """Add a notice, once in a run, if memory has no space for many samples of an epoch, of which half is fetched."""
+        """Add a notice, once in a run, if memory has no space for many samples of an epoch.
+
+        Half of the epoch is fetched.
+        """
         run, direct = self[number], progress.unbuffered
         if run.told_of_memory or direct < max(UNBUFFERED_LEAST, UNBUFFERED_SHARE * progress.total):
             return
