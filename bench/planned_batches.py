@@ -29,6 +29,7 @@ import numpy as np
 
 import brand
 from brand.chunker import convert_audio
+from brand.orders.batches.batching import PositionBatches
 from brand.testing.shuffling import measure
 
 BATCH: Final = 16
@@ -74,13 +75,7 @@ def look(path: Path, length: str, memory: float, **limits: Any) -> dict[str, Any
     sample_of, batches = plan.order.plan(0).sample_of, made.batches
     lengths = data.column(length)[data._source.data.indices(sample_of)]
     assert (np.bincount(batches.positions, minlength=len(data)) == 1).all()
-    used, chunk = batches.padded(lengths), plan.order.chunk_size
-    over = 0
-    if "batch_length" in limits:
-        over = int((used > limits["batch_length"]).sum())
-    if "pack" in limits:
-        over = int((batches.sums(lengths) > limits["pack"] * limits["rows"]).sum())
-    size = made.mean_samples
+    chunk, size = plan.order.chunk_size, made.mean_samples
     shuffles = {
         name: measure(places, chunk_size=chunk, batch=size)
         for name, places in (("plain", sample_of), ("planned", sample_of[batches.positions]))
@@ -92,13 +87,29 @@ def look(path: Path, length: str, memory: float, **limits: Any) -> dict[str, Any
         "batches": len(made),
         "padding": made.padding(),
         "random": random_padding(lengths),
-        "over": over,
+        "over": count_over(batches, lengths, **limits),
         "planned_s": planned_s,
         "shuffling": {
             name: [found.batch_collisions, found.chunk_distance, found.adjacent_distance]
             for name, found in shuffles.items()
         },
     }
+
+
+def count_over(
+    batches: PositionBatches,
+    lengths: np.ndarray,
+    *,
+    batch_size: float = np.inf,
+    batch_length: float = np.inf,
+    tokens_per_row: float = np.inf,
+    rows_per_batch: float = np.inf,
+) -> int:
+    """Return how many batches are over one of the limits, which have the names that the batch samplers use."""
+    over = batches.ends - batches.starts > batch_size
+    over |= batches.padded(lengths) > batch_length
+    over |= batches.sums(lengths) > tokens_per_row * rows_per_batch
+    return int(over.sum())
 
 
 def arrays(samples: list[tuple[np.ndarray]]) -> list[np.ndarray]:

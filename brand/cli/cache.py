@@ -44,9 +44,11 @@ def list_(folder: Path, as_json: bool) -> None:  # noqa: FBT001 - click passes o
     taken = size(sum(cached.bytes for cached in found))
     echo(f"{counted(len(found), 'data set')} in {folder}, {taken} on the disk")
     for cached in found:
-        of = "" if cached.facts is None else f" of {cached.facts.samples:,}"
+        held = counted(cached.held, "sample")
+        if cached.facts is not None:
+            held = f"{cached.held:,} of {counted(cached.facts.samples, 'sample')}"
         used = ", a server writes it" if cached.in_use else ""
-        echo(f"  {cached.data_set}  {cached.held:,}{of} samples, {size(cached.bytes)}{used}")
+        echo(f"  {cached.data_set}  {held}, {size(cached.bytes)}{used}")
 
 
 @cache.command("fill")

@@ -112,7 +112,7 @@ def versions(dst: Path, *, as_json: bool) -> None:
         return
     for line in found:
         gone = f", {line.samples - line.present:,} deleted" if line.samples > line.present else ""
-        facts = f"{line.present:,} samples{gone}, {size(line.stored_bytes)}"
+        facts = f"{counted(line.present, 'sample')}{gone}, {size(line.stored_bytes)}"
         echo(f"{line.number:>4}  {facts:<36}  {line.note}")
     for place in begun:
         echo(f"An append was stopped: run it again, or remove {place}")

@@ -154,7 +154,7 @@ def import_verb(kind: str, run: Run) -> Callable[..., None]:
         metavar="NAME=VALUE",
         multiple=True,
         callback=_pairs,
-        help="What stands for a missing value (default: it is an error).",
+        help="Value in place of a missing one (default: it is an error).",
     )
     @_on_error("sample")
     @one_machine

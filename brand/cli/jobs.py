@@ -199,7 +199,7 @@ def _show(data: Data, asked: JobsQuery, planned: Sequence[_Planned], rows: list[
     console = Console(highlight=False, width=_WIDTH)
     console.print(_jobs_table(data, planned, [row for row in rows if row.memory == rows[0].memory]))
     ends = planned[0].job.epochs is not None
-    echo("From the first draw to the last:" if ends else "While the fastest job could draw all samples once:")
+    echo("From the first fetch to the last:" if ends else "While the fastest job could fetch all samples once:")
     console.print(_rows_table(data, asked, rows))
     if any(row.policy == "coordl" for row in rows) and len({each.job.speed for each in planned}) > 1:
         echo("With coordl all jobs go at the speed of the slowest one, so they fetch fewer samples in this time")
@@ -210,7 +210,7 @@ def _show(data: Data, asked: JobsQuery, planned: Sequence[_Planned], rows: list[
 def _jobs_table(data: Data, planned: Sequence[_Planned], rows: list[_JobsRow]) -> Table:
     table, first = new_table(header=True), rows[0].sharing
     table.add_column("job")
-    for name in ("epoch", "draws", *(f"{row.policy} reads" for row in rows)):
+    for name in ("epoch", "fetched", *(f"{row.policy} reads" for row in rows)):
         table.add_column(name, justify="right")
     fastest = max(each.job.speed for each in planned)
     for at, each in enumerate(planned):
@@ -225,7 +225,7 @@ def _jobs_table(data: Data, planned: Sequence[_Planned], rows: list[_JobsRow]) -
 def _rows_table(data: Data, asked: JobsQuery, rows: list[_JobsRow]) -> Table:
     table, several = new_table(header=True), len(asked.memories) > 1
     threads = asked.decode_s > 0 and rows[0].per_s > 0
-    names = [*(["memory"] if several else []), "policy", "reads", "read", "per byte drawn", "decoded per sample"]
+    names = [*(["memory"] if several else []), "policy", "reads", "read", "per byte fetched", "decoded per sample"]
     for name in [*names, *(["decoding threads"] if threads else [])]:
         table.add_column(name, justify="left" if name == "policy" else "right")
     for row in rows:
@@ -242,5 +242,5 @@ def _draw(rows: list[_JobsRow], figure: Any) -> None:
     axes, memories = figure.subplots(), list(dict.fromkeys(row.memory for row in rows))
     for policy in dict.fromkeys(row.policy for row in rows):
         axes.plot(memories, [row.sharing.per_draw for row in rows if row.policy == policy], marker="o", label=policy)
-    axes.set(xlabel="memory", ylabel="bytes read for each byte drawn", ylim=(0, None))
+    axes.set(xlabel="memory", ylabel="bytes read for each byte fetched", ylim=(0, None))
     axes.legend()

@@ -88,7 +88,7 @@ def check_cache(context: click.Context, option: click.Parameter, cache: str | No
         if cache is not None:
             parse_cache(cache)
     except UsageError as error:
-        raise UsageError(f"{option.opts[0] if option.opts[0].startswith('-') else 'DIR'}: {error}") from None
+        raise UsageError(f"{option.opts[0] if isinstance(option, click.Option) else cache}: {error}") from None
     return cache
 
 
@@ -131,10 +131,12 @@ def tls_options(command: _F) -> _F:
 @memory_options
 @cache_option
 @decoding_options
-@click.option("--address", help="Where to listen, unix:@NAME. Default: a name made from the data set and the node.")
+@click.option(
+    "--address", help="Address to listen at, unix:@NAME. Default: a name made from the data set and the node."
+)
 @click.option("--node", type=click.IntRange(0), metavar="K", help="Which of several nodes this is, from 0.")
-@click.option("--peers", metavar="HOST:PORT,...", help="Where all nodes listen for each other, in order.")
-@click.option("--bind", metavar="HOST:PORT", help="Where this node listens, if not at its entry in --peers.")
+@click.option("--peers", metavar="HOST:PORT,...", help="Addresses at which nodes listen for each other, in order.")
+@click.option("--bind", metavar="HOST:PORT", help="Address to listen at, if not this node's entry in --peers.")
 @click.option(
     "--token-file",
     type=click.File(),
@@ -287,7 +289,9 @@ def say(line: str) -> None:
 @memory_options
 @cache_option
 @decoding_options
-@click.option("--address", help="Where nodes listen, unix:@NAME. Default: a name made from the data set and the node.")
+@click.option(
+    "--address", help="Address of each server, unix:@NAME. Default: a name made from the data set and the node."
+)
 @tls_options
 @http_option
 @click.option("--ssh", metavar="COMMAND", default="ssh", show_default=True, help="The ssh command, with its options.")

@@ -48,9 +48,11 @@ def info(dst: Path | str, as_json: bool) -> None:  # noqa: FBT001 - click passes
     console.print(_bars("sample sizes", sizes))
     if summary.class_counts is not None:
         classes = list(summary.class_counts.items())
-        console.print(_bars(f"{len(classes):,} classes", classes[:_CLASSES_SHOWN]))
+        console.print(_bars(counted(len(classes), "class", "classes"), classes[:_CLASSES_SHOWN]))
         if len(classes) > _CLASSES_SHOWN:
-            console.print(f"  and {len(classes) - _CLASSES_SHOWN:,} more classes (--json lists all)")
+            console.print(
+                f"  and {counted(len(classes) - _CLASSES_SHOWN, 'more class', 'more classes')} (--json lists all)"
+            )
 
 
 def _facts(summary: Summary) -> Table:
@@ -74,7 +76,7 @@ def _facts(summary: Summary) -> Table:
     rows |= {
         "samples": f"{summary.samples:,}, {size(mean)} on average, the largest {size(summary.largest_sample)}",
         "fields": ", ".join(f"{name}: {codec}" for name, codec in summary.schema.items()),
-        "chunks": f"{summary.chunks:,} of {summary.chunk_size:,} samples, {chunk} on average",
+        "chunks": f"{summary.chunks:,} of {counted(summary.chunk_size, 'sample')}, {chunk} on average",
         "compression": f"{summary.compression}{dictionary}{kept}",
         "on disk": f"{size(summary.disk_bytes)}, chunks and index",
         "made from": f"{summary.source.get('kind', '?')}, shuffled with seed {summary.seed}",

@@ -76,7 +76,7 @@ def _several(name: str, meaning: str) -> Callable[[_F], _F]:
 @_several("memory", "Memory of a node: 16GB, or a share of the data such as 0.25. Default: 0.25.")
 @_several("cache", "Room of a cache folder in each node: 100GB, a share of the data, or 0. Default: 0.")
 @_several("storage", f"{', '.join(BUILT_IN)}, MB/s, MB/s:operations/s, or a stored profile. Default: as measured.")
-@click.option("--cache-storage", default="nvme", show_default=True, help="What the cache folder lies on, as --storage.")
+@click.option("--cache-storage", default="nvme", show_default=True, help="Storage of the cache folder, as --storage.")
 @_several("order", "stripes, slots, uniform, or a baseline: pool:8 (chunks of a pool). Default: stripes.")
 @_several("stripe", "Samples of a stripe. Default: as Brand chooses for the storage.")
 @_several("nodes", "Nodes that train together. Default: 1.")
@@ -100,7 +100,9 @@ def _several(name: str, meaning: str) -> Callable[[_F], _F]:
 @click.option("--mean-bytes", metavar="SIZE", help="Without DST: mean stored size of a sample, such as 110kB.")
 @click.option("--sigma", metavar="SIZE", help="Without DST: standard deviation of the sizes. Default: all are equal.")
 @click.option("--job", metavar="JOB", multiple=True, help="One of several jobs that share a server: see below.")
-@click.option("--decoded-memory", metavar="SIZE:SIZE", help="Of jobs: memory for decoded samples, and the size of one.")
+@click.option(
+    "--decoded-memory", metavar="SIZE:SIZE", help="With --job: memory for decoded samples, and the size of one."
+)
 @click.option("--policies", metavar="A,B,...", help="Policies of the jobs. Default: see below.")
 @click.option("--plot", metavar="FILE", type=click.Path(path_type=Path), help="Plot the result: .png, .svg or .pdf.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")

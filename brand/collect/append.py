@@ -235,8 +235,8 @@ def _check_alike(known: StoredDataSet, data: StoredDataSet) -> None:
     again = "Convert its source with `brand append`, which takes them from the collection"
     if data.header.chunk_size != like.chunk_size:
         raise SchemaError(
-            f"{data.name} has {data.header.chunk_size:,} samples per chunk, and the collection {like.chunk_size:,}. "
-            f"{again}, or with --chunk-size {like.chunk_size}"
+            f"{data.name} has {counted(data.header.chunk_size, 'sample')} per chunk, and the collection "
+            f"{like.chunk_size:,}. {again}, or with --chunk-size {like.chunk_size}"
         )
     if data.dictionary != like.compression.dictionary:
         raise SchemaError(f"{data.name} is compressed with another dictionary than the collection. {again}")

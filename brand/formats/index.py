@@ -15,7 +15,15 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.errors import FormatError, LayoutError, MissingFileError, OversizedError, TruncatedError, UnreadableError
+from brand.errors import (
+    FormatError,
+    LayoutError,
+    MissingFileError,
+    OversizedError,
+    TruncatedError,
+    UnreadableError,
+    counted,
+)
 from brand.formats.arrays import ArrayFile, flush, gather, release, reserve, scatter
 from brand.formats.constants import (
     CHUNK_ROW,
@@ -107,7 +115,7 @@ class IndexBuilder:
         """Check that every sample has its place, and flush. Raises `LayoutError`."""
         if self.samples != self.header.samples:
             missing = self.header.samples - self.samples
-            raise LayoutError(f"{missing:,} samples of {self.header.samples:,} are in no chunk", path=self.target)
+            raise LayoutError(f"no chunk has {missing:,} of {counted(self.header.samples, 'sample')}", path=self.target)
         for array in self._arrays.values():
             flush(array)
         self._arrays.clear()

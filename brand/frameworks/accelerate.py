@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 
 from brand.errors import MissingExtraError, UsageError
 from brand.torch import BrandSampler
-from brand.torch.loader.loader import OwnBatches
+from brand.torch.loader.loader import BrandLoader, OwnBatches
 from brand.torch.sampler.batch_samplers import PlannedBatchSampler
 from brand.torch.sampler.sampler import is_announced, state_of_next
 
@@ -55,9 +55,10 @@ class PreparedLoader(DataLoaderStateMixin):  # type: ignore[misc]
                     "without preparing it, and keep its state_dict() next to the checkpoint"
                 )
         if not isinstance(loader.sampler, BrandSampler) or loader.batch_size is None:
+            other = "" if isinstance(loader, BrandLoader) else "; any other one is for accelerator.prepare(loader)"
             raise UsageError(
-                f"a loader with a {type(loader.sampler).__name__}: give a BrandLoader, or a DataLoader with "
-                "sampler=BrandSampler(dataset) and batch_size=; any other one is for accelerator.prepare(loader)"
+                f"a loader with a {type(loader.sampler).__name__}: give a BrandLoader or a DataLoader with "
+                f"sampler=BrandSampler(dataset) and batch_size={other}"
             )
         self.loader, self.dataset, self.batch_size = loader, loader.dataset, loader.batch_size
         self.sampler: BrandSampler = loader.sampler

@@ -152,7 +152,7 @@ def test_endings_of_one_kind_are_one_field_and_two_in_a_sample_are_two(tmp_path:
         ("jsonl", '{"a": 1e400, "b": NaN}\n{"a": [NaN], "b": 1}\n', "'a' is float in x.jsonl, line 1, and json"),
         ("jsonl", "\n\n", "there are no samples: every file is empty"),
         ("jsonl", '{"a": 1}\n{"a": 99999999999999999999}\n', "99999999999999999999 does not fit 64 bits"),
-        ("csv", "a,b\n1,2\n3\n", "x.csv: line 3: it has 1 cell, and there are 2 columns"),
+        ("csv", "a,b\n1,2\n3\n", "x.csv: line 3: it has 1 cell, and the header has 2 columns"),
         ("csv", "a,b\n1,2\n,4\n", "x.csv: line 3, field 'a': expected int, found NoneType"),
         ("csv", "a,a\n1,2\n", "two columns have the name 'a'"),
         ("csv", 'a,b\n1,"2\n', "x.csv: line 2: unexpected end of data"),

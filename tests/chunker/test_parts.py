@@ -449,7 +449,7 @@ def test_parts_of_a_store_are_refused_with_the_way_there(fashion: Path) -> None:
 def test_more_parts_than_chunks_leave_some_empty(photos: Path, tmp_path: Path) -> None:
     """31 pictures in four chunks, for six machines: two have nothing to do, and say so."""
     told = [part(photos, tmp_path / "set", f"{number}/6").out for number in range(6)]
-    assert sum("is empty: there are only 4 chunks" in out for out in told) == 2
+    assert sum("is empty: the data set has only 4 chunks" in out for out in told) == 2
     assert seal(tmp_path / "set").chunks == 4
 
 

@@ -89,7 +89,14 @@ def test_a_folder_without_caches(tmp_path: Path, verb: str) -> None:
 
 def test_wrong_use(photos_set: Path, tmp_path: Path) -> None:
     """A size that is none, a data set that is not there, a folder that others may write."""
-    assert brand("cache", "fill", photos_set, f"{tmp_path}:0GB").code == 2
+    for size, why in (
+        ("0GB", "at least one byte is needed"),
+        ("100", "give a size such as '8GB'"),
+        ("1x", "write it like 2GB, 500MB or 1.5GiB"),
+    ):
+        refused = brand("cache", "fill", photos_set, f"{tmp_path}:{size}")
+        assert (refused.code, refused.err.startswith(f"brand: {tmp_path}:{size}: ")) == (2, True), refused
+        assert refused.err.rstrip().endswith(why)
     brand("cache", "fill", photos_set, tmp_path)
     assert "holds no data set" in brand("cache", "clear", tmp_path, "--data-set", "abc").err
     tmp_path.chmod(0o777)

@@ -19,7 +19,7 @@ def test_jobs_are_shown_one_by_one_and_together() -> None:
     assert first == "20,000 samples, 2.0 GB; memory 0.1"
     assert one.split()[:6] == ["100/s", "3", "min", "20", "s", "20,000"]
     assert other.split()[0] == "100/s,start=0.5"
-    assert said == "While the fastest job could draw all samples once:"
+    assert said == "While the fastest job could fetch all samples once:"
     assert follow.split()[0] == "follow"
     assert alone.split() == ["alone", "6,188", "3.6", "GB", "0.90", "1.00"]
     assert advice.startswith("Together these jobs read ")
@@ -35,7 +35,7 @@ def test_relative_speeds_have_relative_times() -> None:
 
 def test_lock_step_is_told_to_go_at_the_speed_of_the_slowest() -> None:
     """Only where speeds differ."""
-    said = "With coordl all jobs go at the speed of the slowest one"
+    said = "With coordl all jobs run at the speed of the slowest one"
     asked = *IMAGINED, "--policies", "coordl,alone", "--job", "2", "--job"
     assert said in brand("simulate", *asked, "1").out
     assert said not in brand("simulate", *asked, "2").out
@@ -90,7 +90,7 @@ def test_a_data_set_that_is_there_is_asked(photos_set: Path) -> None:
         "simulate", photos_set, "--memory", "0.5", "--job", "1,epochs=2", "--job", "1,epochs=2", "--decode", "1"
     )
     assert told.code == 0, told.err
-    assert "From the first draw to the last:" in told.out
+    assert "From the first fetch to the last:" in told.out
 
 
 @pytest.mark.slow

@@ -99,7 +99,7 @@ def test_two_processes_that_draw_the_same_are_told_of_once() -> None:
     for _ in range(2):
         conduct.judge(account, 0)
         conduct.check()
-    assert [notice.startswith("in epoch 0, 40 positions were drawn") for notice in notices] == [True]
+    assert [notice.startswith("in epoch 0, 40 positions were fetched") for notice in notices] == [True]
 
 
 def test_what_is_drawn_by_others_is_not_judged() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from brand.errors import counted
 from brand.node.decide.node_state import AT_ONCE
 from brand.node.decide.state.choosing import ChooseCached
 from brand.node.decide.state.states import HELD
@@ -341,3 +342,31 @@ def test_a_rewind_and_a_skip_come_from_memory() -> None:
     for start in (0, 100, 40, 200):
         world_.begin(1, run, 0, start)
         assert draw(world_, 1, run, 0, range(start, min(SAMPLES, start + 60))) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("samples", "chunk_size", "pages", "said"),
+    [
+        (1200, 1200, 240, "in epoch 0, at least 1,200 of 1,200 samples are read one by one"),  # no stripe ever fits
+        (1200, 300, 240, "of 1,200 samples are read one by one"),
+        (1200, 8, 240, None),
+        (1200, 1200, 1200, None),
+    ],
+)
+def test_too_little_memory_for_the_stripes_is_told_once(
+    samples: int, chunk_size: int, pages: int, said: str | None
+) -> None:
+    """With the chunks and a way out, when half of an epoch is fetched."""
+    world_ = World([SIZE] * samples, chunk_size, pages + 1, 2)
+    run = world_.begun(1, group_chunks=min(3, samples // chunk_size), stripe=max(1, chunk_size // 4), seed=1)
+    notices = []
+    for epoch in range(2):
+        if epoch:
+            world_.begin(1, run, epoch)
+        direct = 1 - draw(world_, 1, run, epoch, range(samples), batch=20)
+        assert direct > 0.1 if said else direct < 0.1
+        notices += world_.core.epochs.runs.take_notices()
+    assert len(notices) == bool(said)
+    if said:
+        assert said in notices[0]
+        assert f"smaller --chunk-size: the data set has {counted(samples // chunk_size, 'chunk')} of" in notices[0]

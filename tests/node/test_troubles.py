@@ -92,7 +92,9 @@ def test_more_draws_that_wait_are_counted(caplog: pytest.LogCaptureFixture) -> N
     assert repr(log).startswith("Troubles(counted=1,")
     tend(made, log, EVERY_S)
     (line,) = told(caplog)
-    assert line.startswith("1 more draws have waited longer than 5 s within 30 s; the last: rank 1 of 2 (process 4002)")
+    assert line.startswith(
+        "1 more request has waited longer than 5 s within 30 s; the last: rank 1 of 2 (process 4002)"
+    )
     assert repr(log).startswith("Troubles(counted=0,")
 
 

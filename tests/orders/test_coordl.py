@@ -49,5 +49,5 @@ def test_what_cannot_be_is_refused() -> None:
         CoordlPolicy(4, 8, 0)
     with pytest.raises(ValueError, match="window=0"):
         CoordlPolicy(4, 8, 2, 0)
-    with pytest.raises(ValueError, match="jobs in lock step draw the same samples"):
+    with pytest.raises(ValueError, match="jobs in lock step fetch the same samples"):
         replace(ORDER, subset=Subset.of(np.arange(1000) % 2 == 0))

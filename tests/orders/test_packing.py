@@ -7,7 +7,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from brand.orders.batches.batching import best_fit, laid_out, packed
+from bench.planned_batches import count_over
+from brand.orders.batches.batching import PositionBatches, best_fit, laid_out, packed
 from tests.orders.test_batching import listed
 from tests.rounds import examples
 
@@ -138,3 +139,20 @@ def test_a_million_documents_leave_hardly_any_padding() -> None:
     lengths = np.random.default_rng(0).lognormal(4.5, 1.1, 1_000_000).astype(np.int64) % 8000 + 1
     batches = packed(lengths, 2048, 8, 1 << 16, 0, 0)
     assert 1 - lengths.sum() / (len(batches) * 2048 * 8) < 0.001
+
+
+@pytest.mark.parametrize(
+    ("limits", "over"),
+    [
+        ({"batch_size": 3}, 0),
+        ({"batch_size": 2}, 1),
+        ({"batch_length": 15}, 0),
+        ({"batch_length": 14}, 1),
+        ({"tokens_per_row": 5, "rows_per_batch": 2}, 1),
+        ({"tokens_per_row": 6, "rows_per_batch": 2}, 0),
+    ],
+)
+def test_the_benchmark_counts_batches_over_their_limit(limits: dict[str, int], over: int) -> None:
+    """By the names of the limits that the samplers have; the batches have lengths of 3, 4, 5 and of 1, 1."""
+    batches = PositionBatches(np.arange(5), np.array([3, 5]))
+    assert count_over(batches, np.array([3, 4, 5, 1, 1]), **limits) == over

@@ -39,7 +39,7 @@ def test_a_plan_of_a_part_is_the_plan_without_the_others(order: Order, epoch: in
     """The same order; each sample is in one read, which is due when the first of its samples is drawn, and tight."""
     mask = data.draw(parts_of(order.samples))
     if order.policy.foreseen is not None:
-        with pytest.raises(ValueError, match="several nodes do not draw a subset"):
+        with pytest.raises(ValueError, match="several nodes do not fetch a subset"):
             dataclasses.replace(order, subset=Subset.of(mask))
         return
     order = dataclasses.replace(order, subset=Subset.of(mask))
@@ -140,5 +140,5 @@ def test_an_order_names_its_part() -> None:
 
 def test_what_nodes_foresee_is_of_all_samples() -> None:
     """An order by which nodes foresee what others ask them for has no part."""
-    with pytest.raises(ValueError, match="several nodes do not draw a subset"):
+    with pytest.raises(ValueError, match="several nodes do not fetch a subset"):
         Order("any", 10, 4, 0, SlotPolicy(1, nodes=2, ranks=2, window=4, remote=4), PART)

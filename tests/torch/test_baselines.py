@@ -74,7 +74,7 @@ def test_a_pool_that_does_not_fit_says_which_one_does() -> None:
 @pytest.mark.parametrize("chunks", [0, -1, 626, 1.5, "8", None])
 def test_a_pool_of_a_number_that_is_none_is_refused(chunks: Any) -> None:
     """With the numbers that there are."""
-    with pytest.raises(UsageError, match="a pool has 1 to 625 chunks"):
+    with pytest.raises(UsageError, match="a pool has at most 625 chunks"):
         choose_order(FACTS, 0, Pool(chunks), 1.0, None)
 
 

@@ -538,32 +538,59 @@ def test_reprs_tell_the_state(data_set: BrandDataset) -> None:
 
 PREPARES = """
 import sys
-from accelerate import Accelerator
-from torch.utils.data import DataLoader
+from accelerate import Accelerator, skip_first_batches
+from torch.utils.data import DataLoader, RandomSampler
 from brand import LengthBatchSampler, BrandDataset, BrandLoader, BrandError
 from brand.frameworks.accelerate import prepare
 
+def batches(): return LengthBatchSampler(data, "count", batch_size=4)
+
+def prepares(loader): return list(accelerator.prepare(loader))
+
 accelerator, data = Accelerator(cpu=True), BrandDataset(sys.argv[1], fields=("index",))
+loader = BrandLoader(data, batch_sampler=batches())
 for make in (
-    lambda: prepare(accelerator, BrandLoader(data, batch_sampler=LengthBatchSampler(data, "count", batch_size=4))),
-    lambda: next(
-        iter(accelerator.prepare(DataLoader(data, batch_sampler=LengthBatchSampler(data, "count", batch_size=4))))
-    ),
+    lambda: prepare(accelerator, loader),
+    lambda: prepares(loader),
+    lambda: list(skip_first_batches(loader, 2)),
+    lambda: prepares(DataLoader(data, batch_sampler=batches())),
+    lambda: prepares(BrandLoader(data, 4, sampler=RandomSampler(data))),
+    lambda: prepare(accelerator, BrandLoader(data, 4, sampler=RandomSampler(data))),
 ):
     try:
         make()
     except BrandError as error:
         print(error)
+
+# As the messages advise.
+loader = BrandLoader(data, batch_sampler=batches())
+begun = iter(loader)
+next(begun), next(begun)
+state = loader.state_dict()
+again = BrandLoader(data, batch_sampler=batches())
+again.load_state_dict(state)
+whole = [batch.tolist() for (batch,) in BrandLoader(data, batch_sampler=batches())]
+print([batch.tolist() for (batch,) in again] == whole[2:], sorted(sum(whole, [])) == list(range(len(data))))
 """
 
 
 @pytest.mark.slow
-def test_accelerate_does_not_deal_out_the_batches_again(path: Path) -> None:
-    """Both ways to prepare a loader are refused, with what to do instead."""
+def test_accelerate_does_not_shard_the_batches_again(path: Path) -> None:
+    """Each way to prepare a loader is refused, and the advice works."""
     pytest.importorskip("accelerate")
     done = subprocess.run(
         [sys.executable, "-c", PREPARES, str(path)], capture_output=True, text=True, check=True, timeout=LIMIT_S
     )
-    ours, theirs = done.stdout.splitlines()
+    ours, theirs, skipped, plain, other, other_too, followed = done.stdout.splitlines()
     assert ours.startswith("a LengthBatchSampler gives each process its own batches: iterate over the loader itself")
-    assert theirs.endswith("a LengthBatchSampler gives each rank its own: leave out accelerator.prepare(loader)")
+    for refused in (theirs, skipped):
+        assert "accelerate.prepare(" not in refused
+        assert "iterate over the loader itself" in refused
+        assert "its state_dict()" in refused
+    assert plain.endswith("a LengthBatchSampler gives each rank its own: leave out accelerator.prepare(loader)")
+    for refused in (other, other_too):
+        assert "a loader with" in refused or "the loader with" in refused
+        assert "sampler=BrandSampler(dataset)" in refused
+    assert "accelerator.prepare(loader)" not in other_too
+    assert followed == "True True"
+    assert "AttributeError" not in done.stderr

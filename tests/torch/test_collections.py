@@ -19,6 +19,7 @@ from brand.orders.baselines import Pool
 from brand.testing.node import running_server
 from brand.torch import BrandDataset, BrandLoader, BrandSampler, LengthBatchSampler, Mixture
 from tests.collect.support import grow, samples
+from tests.support import brand as command
 from tests.torch.support import Openings, planned
 
 DELETED = (5, 61, 62, 119)
@@ -155,6 +156,42 @@ def test_a_state_is_refused_by_another_version(grown: Path, opened: Openings) ->
     BrandSampler(opened(f"{grown}@3"), seed=3).load_state_dict(state)
 
 
+@pytest.mark.slow
+def test_a_state_of_a_removed_version_begins_its_epoch_again(grown: Path, opened: Openings) -> None:
+    """The message does not advise to open the version; the code that it has works."""
+    state = BrandSampler(opened(grown), seed=3)._sequence.state_at(2, 48)
+    grow(grown, 120, 7)
+    compact(grown, forget=True)
+    data = opened(grown, fields=FIELDS, memory="1MB")
+    sampler = BrandSampler(data, seed=3)
+    why = r"there is no version 3 any more, since `brand compact --forget` or `brand redact` removed it, so .*migrate_"
+    with pytest.raises(UsageError, match=why) as refused:
+        sampler.load_state_dict(state)
+    assert "open '" not in str(refused.value)
+    code = str(refused.value).split("`")[-2]
+    eval(f"sampler.{code}", {"brand": brand, "sampler": sampler, "state": state})
+    assert sorted(drawn(data, sampler, 2)) == data.present().tolist()
+
+
+@pytest.mark.slow
+def test_batches_of_another_version_begin_their_epoch_again(grown: Path, opened: Openings) -> None:
+    """A batch sampler has no `migrate_state`: its message says what works."""
+    plan = LengthBatchSampler(opened(grown), "number", batch_size=4)
+    loaded = {**plan.state_dict(), "epoch": 2, "batch": 5}
+    grow(grown, 120, 7)
+    data = opened(grown, fields=FIELDS, memory="1MB")
+    plan = LengthBatchSampler(data, "number", batch_size=4)
+    loader = BrandLoader(data, batch_sampler=plan)
+    with pytest.raises(UsageError, match=r"is of version 3 .*open '.*all@3'") as refused:
+        loader.load_state_dict(loaded)
+    code = str(refused.value).split("`")[-2]
+    assert "migrate_state" not in code
+    eval(f"loader.{code}", {"loader": loader})
+    found = [index for indices, _, _ in loader for index in indices.tolist()]
+    assert sorted(found) == data.present().tolist()
+    assert loader.state_dict()["epoch"] == 3
+
+
 def test_a_state_of_a_fork_is_refused(tmp_path: Path, opened: Openings) -> None:
     """Two copies of a collection that grew apart have versions of one number, and not of one id."""
     grow(tmp_path / "one", 0, 9)
@@ -183,6 +220,22 @@ def test_a_state_is_rebased(grown: Path, opened: Openings, caplog: pytest.LogCap
     sampler.load_state_dict(new)
     assert sorted(drawn(data, sampler, 2)) == data.present().tolist()
     assert brand.migrate_state(new, sampler) == new
+
+
+def test_one_sample_is_no_plural(tmp_path: Path, opened: Openings, caplog: pytest.LogCaptureFixture) -> None:
+    """In messages and in what commands print."""
+    grow(tmp_path / "all", 0, 1)
+    data = opened(tmp_path / "all")
+    with pytest.raises(IndexError, match=r"the data set has 1 sample$"):
+        data[3]
+    assert "1 sample," in command("versions", tmp_path / "all").out
+    sampler = BrandSampler(data)
+    with pytest.raises(UsageError, match=r"^2 samples: this rank has 1 "):
+        _ = list(sampler), sampler.state_dict(samples=2)
+    state = sampler._sequence.state_at(0, 1)
+    grow(tmp_path / "all", 1, 1)
+    brand.migrate_state(state, BrandSampler(opened(tmp_path / "all")))
+    assert "the first 1 sample of it on version 1 will be fetched again" in caplog.text
 
 
 def test_what_cannot_be_rebased_is_refused(grown: Path, small: Path, opened: Openings) -> None:

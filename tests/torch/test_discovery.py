@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -15,8 +16,9 @@ import pytest
 import torch.distributed
 
 from brand.errors import ServerError, UsageError
+from brand.torch import BrandDataset
 from brand.torch.job import discovery
-from brand.torch.job.discovery import JobNodes, find_nodes
+from brand.torch.job.discovery import JobNodes, ServerResolver, find_nodes
 from brand.torch.job.ranks import master, node_by_launcher
 from tests.support import LIMIT_S
 
@@ -65,6 +67,10 @@ def test_a_store_that_nobody_names(environment: dict[str, str]) -> None:
         master(environment)
 
 
+def _resolver(path: Path, **options: Any) -> ServerResolver:
+    return BrandDataset(path, **options)._source.port.resolver
+
+
 def test_nodes_meet(store: Any) -> None:
     """All get the same token and learn where the others listen; a server that is started anew gets its old address."""
     jobs = [JobNodes("job", node, 3) for node in range(3)]
@@ -94,6 +100,66 @@ def test_two_that_say_they_are_the_same_node(store: Any, monkeypatch: pytest.Mon
         JobNodes("job", 0, 2).meet("127.0.0.1:1")
     with pytest.raises(ServerError, match="two nodes say that they are node 0"):
         JobNodes("job", 0, 2).meet("127.0.0.1:2")
+
+
+@pytest.mark.parametrize("which", ["memory=", "peer_memory=", "cache=", "MASTER_ADDR=", "the data set "])
+def test_nodes_with_other_options_learn_what_differs(
+    store: Any, monkeypatch: pytest.MonkeyPatch, small: Path, which: str
+) -> None:
+    """They look for each other under other names. What the other one has used before and is like here is not named."""
+    monkeypatch.setattr(discovery, "LIMIT_S", 0.2)
+    keys = _resolver(small, memory="1GB").job_keys()
+    assert set(keys) > {"memory=", "peer_memory=", "cache=", "MASTER_ADDR=", "the data set "}
+    other = {**keys, which: "another"}
+    for name, of, have in (("x", 1, dict.fromkeys(keys, "far")), ("y", 1, other), ("z", 0, keys)):
+        with pytest.raises(ServerError) as refused:
+            JobNodes(name, of, 2, keys=have).meet(f"127.0.0.1:{of + 1}")
+    ours = re.escape(f"{which}another (here {keys[which]})")
+    assert re.fullmatch(
+        f"no data server on node 1 within 0 s: node 1 has {ours}; give all of them the same", str(refused.value)
+    )
+
+
+def test_ranks_with_other_options_learn_what_differs(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same where ranks tell each other where they are."""
+    monkeypatch.setattr(discovery, "LIMIT_S", 0.2)
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(discovery, "_store_of_group", lambda: store)
+    with pytest.raises(ServerError, match="do all ranks fetch from the same data set"):
+        find_nodes(1, 2, "one", {"memory=": "0.5"})
+    with pytest.raises(
+        ServerError, match=r"rank 1 of 2 ranks has not .*: rank 1 has memory=0.5 \(here 0.25\); give all"
+    ):
+        find_nodes(0, 2, "other", {"memory=": "0.25"})
+
+
+@pytest.mark.parametrize("address", ["127.0.1.1:7000", "[::1]:7000"])
+def test_a_node_that_publishes_loopback(store: Any, monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+    """On several machines it is an error on each of them, with a way out; on one machine it is fine."""
+    monkeypatch.setenv("MASTER_ADDR", "node0")
+    monkeypatch.setattr(discovery, "master", lambda: ("127.0.0.1", store.port))
+    networks, here = {0: "here", 1: "there"}, threading.local()
+    monkeypatch.setattr(discovery, "this_network", lambda: networks[here.node])
+    said: dict[int, list[str]] = {0: [], 1: []}
+
+    def meet(name: str, node: int) -> None:
+        here.node = node
+        try:
+            said[node].append(str(JobNodes(name, node, 2).meet(address if node == 0 else "10.0.0.2:7000")))
+        except UsageError as error:
+            said[node].append(str(error))
+
+    for name in ("apart", "together"):
+        threads = [threading.Thread(target=meet, args=(name, node)) for node in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(LIMIT_S)
+        networks[1] = "here"
+    for node in range(2):
+        assert said[node][0].startswith(f"the data server of node 0 listens at {address}, which no other node reaches")
+        assert "MASTER_ADDR=node0 means loopback: set MASTER_ADDR" in said[node][0]
+    assert [said[node][1] for node in range(2)] == ["[None, '10.0.0.2:7000']", f"[{address!r}, None]"]
 
 
 @pytest.mark.slow

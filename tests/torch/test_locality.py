@@ -105,7 +105,7 @@ def test_a_state_is_at_the_end_of_a_batch(cluster: RunningCluster) -> None:
         for _ in range(3 * BATCH):
             next(taken)
         position = sampler.state_dict(samples=2 * BATCH)["position"]
-        with pytest.raises(UsageError, match="17 samples are no whole batches of 16") as error:
+        with pytest.raises(UsageError, match="17 samples cannot be divided into batches of 16") as error:
             sampler.state_dict(samples=17)
         return position, str(error.value)
 

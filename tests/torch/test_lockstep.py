@@ -89,7 +89,7 @@ def test_they_go_on_from_each_of_their_states(texts: Path) -> None:
 def test_what_cannot_be_is_refused(texts: Path) -> None:
     """A part, a number of jobs where none is counted, and none where they are."""
     with running_server(texts, memory=0.5) as server:
-        with pytest.raises(UsageError, match="jobs in lock step draw the same samples: leave out subset="):
+        with pytest.raises(UsageError, match="jobs in lock step fetch the same samples: leave out subset="):
             BrandSampler(job(server, "one"), subset=np.arange(100))
         for order, reason in {
             CoorDL(jobs=0): "jobs=0 of an order is not from 1 to 255",

@@ -439,7 +439,7 @@ def test_what_a_mixture_cannot_do_is_refused(
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("GROUP_RANK", "0")
     monkeypatch.setenv("GROUP_WORLD_SIZE", "2")
-    with pytest.raises(UsageError, match="a Mixture draws on one node"):
+    with pytest.raises(UsageError, match="a Mixture fetches on one node"):
         BrandSampler(mixture)
 
 

@@ -217,7 +217,7 @@ def test_plans_that_foresee_nodes_refuse_a_part(small: Path, monkeypatch: pytest
         monkeypatch.setenv(name, value)
     with running_cluster(small, nodes=2, memory=0.5) as cluster:
         data_set = BrandDataset(small, server=cluster.addresses[0], order="slots")
-        with pytest.raises(UsageError, match=r"several nodes do not draw a subset .* give order='stripes'"):
+        with pytest.raises(UsageError, match=r"several nodes do not fetch a subset .* give order='stripes'"):
             BrandSampler(data_set, subset=MASK)
 
 

@@ -206,7 +206,7 @@ def at_offsets(file: BinaryIO, samples: int, size: int | None) -> Iterator[bytes
     """
     (found,) = _U32.unpack(_exactly(file, _U32.size))
     if found != samples:
-        raise EOFError(f"it states {found:,} samples, and the index {samples:,}")
+        raise EOFError(f"it states {counted(found, 'sample')}, and the index {samples:,}")
     offsets = np.frombuffer(_exactly(file, 4 * (samples + 1)), "<u4").astype(np.int64)
     at = 4 * (samples + 2)
     ends = int(offsets[-1]) if size is None else size

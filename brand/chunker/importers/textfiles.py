@@ -192,7 +192,7 @@ class Csv(Shards):
             raise SourceError(file.name, _other_header(header, self._header, self._files[0].name))
         for line, row in reader:
             if len(row) != len(header):
-                cells = f"it has {counted(len(row), 'cell')}, and there are {counted(len(header), 'column')}"
+                cells = f"it has {counted(len(row), 'cell')}, and the header has {counted(len(header), 'column')}"
                 yield Bad(f"line {line}", cells, "A cell with the separator in it stands in quotes")
                 continue
             rows.append(row)

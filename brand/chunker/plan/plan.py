@@ -13,7 +13,7 @@ from typing import Final
 
 import xxhash
 
-from brand.errors import SchemaError, UsageError
+from brand.errors import SchemaError, UsageError, counted
 from brand.formats.compression import MODES, Compression, Mode, choose
 from brand.formats.constants import MAX_CHUNK_SAMPLES
 from brand.formats.header import Header, Schema, canonical_json, pack_header
@@ -135,8 +135,9 @@ class Like:
             return
         if known is None or classes is None or classes[: len(known)] != known:
             raise SchemaError(
-                f"the classes of the new samples do not begin with the {len(known or ())} classes of the collection, "
-                "so labels would change their meaning. `brand append images` and `brand append audio` give classes of "
+                "the classes of the new samples do not begin with the "
+                f"{counted(len(known or ()), 'class', 'classes')} of the collection, so labels would "
+                "change their meaning. `brand append images` and `brand append audio` give classes of "
                 "the same name their old numbers"
             )
 

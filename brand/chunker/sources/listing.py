@@ -22,7 +22,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from brand.errors import SourceError, UsageError
+from brand.errors import SourceError, UsageError, counted
 from brand.formats.arrays import flush, map_array, release
 from brand.formats.header import is_field_name
 from brand.printable import escaped
@@ -285,7 +285,9 @@ class _TableRows:
                     if not row:
                         continue
                     if len(row) <= max(taken):
-                        raise UsageError(f"{table}, line {reader.line_num}: {len(row)} columns, expected {len(first)}")
+                        raise UsageError(
+                            f"{table}, line {reader.line_num}: {counted(len(row), 'column')}, expected {len(first)}"
+                        )
                     yield reader.line_num, *(row[at] for at in taken)
         except FileNotFoundError:
             raise UsageError(f"{table}: there is no such table of transcripts") from None

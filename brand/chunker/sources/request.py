@@ -177,7 +177,11 @@ def misfit_hint(source: FolderSource) -> str:
     if source.file_field in kinds or not kinds:
         return ""
     what = {"image": "an image", "audio": "an audio file"}[source.file_field]
-    which = f"none of the {counted(total, 'file')}" if looked_at == total else f"none of {looked_at} inspected files"
+    which = (
+        f"none of the {counted(total, 'file')}"
+        if looked_at == total
+        else f"none of {counted(looked_at, 'inspected file')}"
+    )
     how = next((verb for kind, verb in _VERBS.items() if kind in kinds), "brand.pack takes samples of any kind")
     return f"In this folder {which} is {what}: {how}"
 

@@ -155,7 +155,7 @@ def _unfinished(place: Path, decided: JobDecisions, lost: list[int], reasons: li
         which = f"{counted(len(numbers), 'chunk')}, the first is {numbers[0]:,}"
         error.add_note(f"  `brand convert ... --task {part}` makes {which}")
     if len(parts) > _SHOWN:
-        error.add_note(f"  and {len(parts) - _SHOWN:,} more tasks; --json lists all")
+        error.add_note(f"  and {counted(len(parts) - _SHOWN, 'more task')}; --json lists all")
     return error
 
 

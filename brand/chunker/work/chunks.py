@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from brand.chunker.plan.plan import ChunkPlan, Layout, Options, make_plan
 from brand.chunker.sources.shuffle import open_order, write_order
 from brand.chunker.sources.source import Indices, Source
-from brand.errors import FormatError, SchemaError
+from brand.errors import FormatError, SchemaError, counted
 from brand.formats.arrays import release
 from brand.formats.chunk import front_size, pack_front, parse_preamble, read_front
 from brand.formats.compression import Compression, Compressor, Mode
@@ -230,7 +230,9 @@ def _check_labels(header: Header, indices: Indices, columns: NDArray[np.void]) -
     wrong = np.flatnonzero((labels < 0) | (labels >= len(header.classes)))
     if len(wrong):
         sample, label = int(indices[wrong[0]]), int(labels[wrong[0]])
-        raise SchemaError(f"sample {sample}: label {label} is not one of the {len(header.classes)} classes")
+        raise SchemaError(
+            f"sample {sample}: label {label} is not one of {counted(len(header.classes), 'class', 'classes')}"
+        )
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ class Cluster(Protocol):
         ...
 
     def meet(self, address: str) -> list[str | None]:
-        """Tell the other nodes the address of this node's server. Raises `ServerError`.
+        """Tell the other nodes the address of this node's server. Raises `ServerError`, `UsageError`.
 
         Returns the addresses of their servers, by node; None for this node.
         """

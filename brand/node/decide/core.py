@@ -136,7 +136,7 @@ class Core(Reprs, shows="residents draws reads epochs"):
             or self.residents.keep_less(self.data.chunk_size, share)
         )
         if not made_room and stuck is not None:
-            self.draws.answer(stuck, now_s)
+            self.draws.answer_stuck(stuck, now_s)
         return made_room or stuck is not None
 
     def tend(self, now_s: float) -> None:

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
+from brand.errors import counted
 from brand.node.decide.draws.job_stats import LATE_S, LateDraw, late_draws
 from brand.node.decide.epochs.epochs import Epochs
 from brand.node.serve.repeats import Repeats
@@ -102,5 +103,6 @@ class Troubles(Reprs, shows="_repeats.counted _told"):
         self._recent.append((now_s, text))
 
     def _sum_up(self, kind: str, count: int, seconds: float) -> None:
-        what = f"draws have waited longer than {LATE_S:.0f} s" if kind == "late" else "reads have failed"
-        log.warning("%d more %s within %.0f s; the last: %s", count, what, seconds, self._latest[kind])
+        noun, done = ("request", f"waited longer than {LATE_S:.0f} s") if kind == "late" else ("read", "failed")
+        what = f"{counted(count, f'more {noun}')} {'has' if count == 1 else 'have'} {done}"
+        log.warning("%s within %.0f s; the last: %s", what, seconds, self._latest[kind])

@@ -48,7 +48,7 @@ def memory_bytes(memory: Memory, all_bytes: int) -> int:
         if not 0 < memory <= 1:
             raise UsageError(f"memory={memory}: a float is a fraction of the data, above 0 and at most 1.0")
         return max(1, int(all_bytes * memory))
-    size = parse_size(memory) if isinstance(memory, str) else memory
+    size = parse_size(memory, ", or a fraction of the data as 0.25") if isinstance(memory, str) else memory
     if share := _fraction(memory):
         raise UsageError(f"memory={memory!r} is less than two bytes; for a fraction of the data give memory={share}")
     if size < 1:
@@ -81,17 +81,18 @@ def remote_bytes(remote: Memory, memory: int) -> int:
     return min(memory_bytes(REMOTE_SHARE if remote is None else remote, memory), memory // 2)
 
 
-def parse_size(text: str) -> int:
-    """Return the bytes of a text such as `2GB`, `500 MB`, `1.5GiB`. Raises `UsageError`."""
+def parse_size(text: str, otherwise: str = "") -> int:
+    """Return the bytes of a text such as `2GB`, `500 MB`, `1.5GiB`. Raises `UsageError`.
+
+    `otherwise` is added to the error: the other forms that the parameter may have.
+    """
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
     unit = _UNITS.get(match[2].lower()) if match else None
     if match is None or unit is None:
         if match is not None and match[2].lower() in ("k", "m", "g", "t", "ki", "mi", "gi", "ti"):
             begun = f"{match[1]}{match[2][0].upper()}"
             raise UsageError(f"{text!r} is not a size; write {begun}B (powers of 1,000) or {begun}iB (powers of 1,024)")
-        raise UsageError(
-            f"{text!r} is not a size; write it like 2GB, 500MB or 1.5GiB, or a fraction of the data as 0.25"
-        )
+        raise UsageError(f"{text!r} is not a size; write it like 2GB, 500MB or 1.5GiB{otherwise}")
     size = float(match[1]) * unit
     if size > _MOST:
         raise UsageError(f"{text!r} is more memory than any machine has")

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from brand.orders.base.plan import EpochPlan, planned_by, read_of_sample
 
 ONE_NODE: Final = (
-    "several nodes do not draw a subset of a data set together with order='slots': give order='stripes', or "
+    "several nodes do not fetch a subset of a data set together with order='slots': give order='stripes', or "
     "convert these samples to a data set of their own"
 )
 """The reason to refuse an order of a subset whose plans depend on the nodes."""

@@ -16,7 +16,7 @@ from typing import ClassVar, Final
 
 import numpy as np
 
-from brand.errors import UsageError
+from brand.errors import UsageError, counted
 from brand.orders.base.dtypes import Mask, index_dtype
 from brand.orders.base.joins import Join
 from brand.orders.base.mapping import Mapping
@@ -31,7 +31,7 @@ from brand.orders.policies.uniform import UniformPolicy
 MOST_JOBS: Final = 255
 WINDOW: Final = 2048
 ONE_PACE: Final = (
-    "jobs in lock step draw the same samples: leave out subset=, or give order='shared', with which each job goes at "
+    "jobs in lock step fetch the same samples: leave out subset=, or give order='shared', with which each job goes at "
     "its own pace"
 )
 """The reason to refuse an order of a subset."""
@@ -98,11 +98,15 @@ class Pool(OrderChoice):
         """
         given, most, held = self.chunks, setting.chunks, setting.held
         if not isinstance(given, int) or not 1 <= given <= most:
-            raise UsageError(f"Pool(chunks={given!r}): a pool has 1 to {most:,} chunks, as the data set has")
+            raise UsageError(
+                f"Pool(chunks={given!r}): a pool has at most {counted(most, 'chunk')}, as the data set has"
+            )
         fit = most if held >= setting.samples else int(held * setting.filled / setting.chunk_size)
         if given > fit:
             smaller = f"a pool of {fit:,} or fewer, or " if fit else ""
-            raise UsageError(f"Pool(chunks={given}): memory holds {fit:,} chunks of a pool: give {smaller}more memory=")
+            raise UsageError(
+                f"Pool(chunks={given}): memory holds {counted(fit, 'chunk')} of a pool: give {smaller}more memory="
+            )
         return PoolPolicy(setting.owned_chunks, given)
 
 

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from torch.utils.data import get_worker_info
 
-from brand.errors import UsageError
+from brand.errors import UsageError, counted
 from brand.node.setup.memory import memory_bytes
 from brand.node.wire.looping import LoopReport
 from brand.orders.base.tickets import TICKET, TICKETS_END
@@ -129,7 +129,7 @@ class SetSource(Reprs, SampleSource, shows="name _resolver"):
             return np.fromiter(map(operator.index, indices), np.int64, len(indices))
         except OverflowError:
             wrong = next(i for i in map(operator.index, indices) if not -length <= i < length)
-            raise IndexError(f"sample {wrong} is out of range: there are {length:,} samples") from None
+            raise IndexError(f"sample {wrong} is out of range: the data set has {counted(length, 'sample')}") from None
         except TypeError:
             kinds = {type(i).__name__ for i in indices} - {"int"}
             hint = "; torch.utils.data.Subset(ds, range(...)) is a part of it" if "slice" in kinds else ""
@@ -140,7 +140,7 @@ class SetSource(Reprs, SampleSource, shows="name _resolver"):
         length = len(self)
         if asked.size and not (-length <= asked.min() and asked.max() < length):
             wrong = int(asked[(asked < -length) | (asked >= length)][0])
-            raise IndexError(f"sample {wrong} is out of range: there are {length:,} samples")
+            raise IndexError(f"sample {wrong} is out of range: the data set has {counted(length, 'sample')}")
         return np.where(asked < 0, asked + length, asked)
 
 

@@ -15,6 +15,7 @@ the job's token: a process that reaches the store is part of the job, as for `to
 from __future__ import annotations
 
 import hashlib
+import ipaddress
 import json
 import logging
 import os
@@ -23,9 +24,9 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property
 from typing import Any, Final, Protocol
@@ -41,11 +42,20 @@ from brand.node.setup.caching import Cache
 from brand.node.setup.memory import Memory
 from brand.node.setup.server_spec import Member, ServerSpec, Tls
 from brand.node.wire.connection import own_address
+from brand.node.wire.network import split_address
 from brand.orders.order import Order, differences, disagreement
 from brand.reprs import Reprs
 from brand.storage.dataset.cached import cached_samples
 from brand.storage.dataset.dataset import StoredDataSet
-from brand.torch.job.ranks import find_rank, job_name, master, node_by_launcher, this_machine
+from brand.torch.job.ranks import (
+    find_rank,
+    job_facts,
+    job_name,
+    master,
+    node_by_launcher,
+    this_machine,
+    this_network,
+)
 
 log = logging.getLogger("brand")
 
@@ -56,6 +66,8 @@ LIMIT_S: Final = 60.0
 _STEP_S: Final = 0.05
 _GRACE_S: Final = 1.0
 """Additional seconds to wait for the store, so that PyTorch's own error is raised first."""
+
+_RESTARTS: Final = "TORCHELASTIC_RESTART_COUNT="
 
 _inherited: list[Any] = []
 """Stores to which the parent of this forked process is connected."""
@@ -122,11 +134,14 @@ class ServerResolver:
         if self.options.attached or job_name() is None:
             return None
         name = hashlib.blake2s(self._facts().encode(), digest_size=8).hexdigest()
-        node, nodes = node_by_launcher() or find_nodes(*find_rank(None, None), name) or (0, 1)
+        keys = self.job_keys()
+        node, nodes = node_by_launcher() or find_nodes(*find_rank(None, None), name, keys) or (0, 1)
         if self._data.share is not None:
             node = self._data.share.node
         options = self.options
-        return JobNodes(name, node, nodes, peer_memory=options.peer_memory, tls=options.tls) if nodes > 1 else None
+        if nodes == 1:
+            return None
+        return JobNodes(name, node, nodes, peer_memory=options.peer_memory, tls=options.tls, keys=keys)
 
     @property
     def nodes(self) -> int:
@@ -153,6 +168,14 @@ class ServerResolver:
         cache = "" if options.cache is None else f"|{options.cache.to_json()}"
         return f"{job_name()}|{self._data.id}|{options.memory}|{options.peer_memory}{cache}"
 
+    def job_keys(self) -> dict[str, str]:
+        """Return the facts of `_facts` by name, as texts for the user."""
+        options = self.options
+        cache = None if options.cache is None else options.cache.to_json()
+        given = {"memory=": options.memory, "peer_memory=": options.peer_memory, "cache=": cache}
+        job = {f"{name}=": value for name, value in job_facts().items()}
+        return job | {"the data set ": self._data.id} | {name: repr(value) for name, value in given.items()}
+
 
 class _Store(Protocol):
     """The methods that this module needs of a store of `torch.distributed`."""
@@ -172,6 +195,8 @@ class JobNodes(Reprs, shows="name node nodes"):
     nodes: int
     peer_memory: Memory = None
     tls: Tls | None = None
+    keys: Mapping[str, str] = field(default_factory=dict)
+    """The facts from which `name` is made, by name. Nodes with other facts do not find each other."""
 
     def member(self) -> Member:
         """Return this node's number, the job's token, and the address to listen at. Raises `ServerError`."""
@@ -182,34 +207,46 @@ class JobNodes(Reprs, shows="name node nodes"):
         return Member(self.node, self.nodes, token, bind or f"{_own_host()}:0", self.peer_memory, self.tls)
 
     def meet(self, address: str) -> list[str | None]:
-        """Publish the address of this node's server. Returns those of the others, by node. Raises `ServerError`."""
+        """Publish the address of this node's server. Returns those of the others, by node.
+
+        Raises `ServerError` if a node does not answer, `UsageError` if no other node can reach an address.
+        """
         store = _store()
         there = _text(store.compare_set(self._address(self.node), "", address))
         if there != address:
             raise ServerError(
                 f"two nodes say that they are node {self.node}: its server listens at {there}, and one at {address}"
             )
-        keys = [self._address(node) for node in range(self.nodes)]
-        _wait(lambda: store.check(keys), lambda: self._missing(store, keys))
-        return [None if node == self.node else _text(store.get(key)) for node, key in enumerate(keys)]
+        _publish_keys(store, f"node {self.node}", self.keys)
+        store.set(self._network(self.node), this_network())
+        keys = [key(node) for node in range(self.nodes) for key in (self._address, self._network)]
+        _wait(lambda: store.check(keys), lambda: self._missing(store))
+        addresses = [_text(store.get(self._address(node))) for node in range(self.nodes)]
+        if len({_text(store.get(self._network(node))) for node in range(self.nodes)}) > 1:
+            _check_reachable(addresses)
+        return [None if node == self.node else there for node, there in enumerate(addresses)]
 
-    def _missing(self, store: _Store, keys: list[str]) -> str:
-        missing = [str(node) for node, key in enumerate(keys) if not store.check([key])]
-        return f"no data server on {'node' if len(missing) == 1 else 'nodes'} {', '.join(missing)}"
+    def _missing(self, store: _Store) -> tuple[str, str]:
+        missing = [node for node in range(self.nodes) if not store.check([self._address(node)])]
+        named = f"{'node' if len(missing) == 1 else 'nodes'} {', '.join(map(str, missing))}"
+        return f"no data server on {named}", _difference(store, [f"node {node}" for node in missing], self.keys)
 
     def _address(self, node: int) -> str:
         return self._key(f"node/{node}")
+
+    def _network(self, node: int) -> str:
+        return self._key(f"network/{node}")
 
     def _key(self, what: str) -> str:
         return f"brand/{self.name}/{what}"
 
 
-def find_nodes(rank: int, replicas: int, name: str) -> tuple[int, int] | None:
+def find_nodes(rank: int, replicas: int, name: str, facts: Mapping[str, str] | None = None) -> tuple[int, int] | None:
     """Return the number of this node and the number of nodes, if the launcher does not say them: ranks tell each other.
 
     Nodes are numbered by their lowest rank. Before `torch.distributed` is initialised, the log has a warning and the
-    result is None: there is no store yet, and ranks may not wait for each other. Raises `ServerError` if a rank does
-    not answer in time.
+    result is None: there is no store yet, and ranks may not wait for each other. `facts` are those from which `name` is
+    made. Raises `ServerError` if a rank does not answer in time.
     """
     if not torch.distributed.is_initialized():
         log.warning(
@@ -220,12 +257,14 @@ def find_nodes(rank: int, replicas: int, name: str) -> tuple[int, int] | None:
         return None
     store = _store()
     keys = [f"brand/{name}/rank/{number}" for number in range(replicas)]
+    _publish_keys(store, f"rank {rank}", facts or {})
     store.set(keys[rank], this_machine())
 
-    def missing() -> str:
+    def missing() -> tuple[str, str]:
         ranks = [str(number) for number, key in enumerate(keys) if not store.check([key])]
         verb = "has" if len(ranks) == 1 else "have"
-        return f"rank {', '.join(ranks)} of {counted(replicas, 'rank')} {verb} not used the BrandDataset"
+        what = f"rank {', '.join(ranks)} of {counted(replicas, 'rank')} {verb} not used the BrandDataset"
+        return what, _difference(store, [f"rank {number}" for number in ranks], facts or {})
 
     _wait(lambda: store.check(keys), missing)
     machines = list(dict.fromkeys(_text(store.get(key)) for key in keys))
@@ -271,11 +310,61 @@ def _first_of_job(place: str, facts: str) -> str:
     return _text(_store().compare_set(f"brand/{name}/agree/{key}", "", facts))
 
 
-def _wait(done: Callable[[], bool], missing: Callable[[], str]) -> None:
+def _publish_keys(store: _Store, member: str, keys: Mapping[str, str]) -> None:
+    """Add the facts with which a node or rank looks for the others to those that it has published before.
+
+    Nodes with other facts do not wait for this node, so this entry, which has no such facts in its key, lets them say
+    why.
+    """
+    before, listed = "", [dict(keys)]
+    while (found := _text(store.compare_set(_keys_of(member), before, json.dumps(listed)))) != json.dumps(listed):
+        before, listed = found, json.loads(found)
+        if dict(keys) in listed:
+            return
+        listed.append(dict(keys))
+
+
+def _difference(store: _Store, members: Sequence[str], keys: Mapping[str, str]) -> str:
+    """Return how the facts of one of the missing nodes or ranks differ from `keys`; empty if none has published any."""
+    for member in members:
+        if not store.check([_keys_of(member)]):
+            continue
+        differing = [
+            [f"{name}{other.get(name)} (here {value})" for name, value in keys.items() if other.get(name) != value]
+            for other in json.loads(_text(store.get(_keys_of(member))))
+            if other.get(_RESTARTS) == keys.get(_RESTARTS)  # the store may outlive a restart
+        ]
+        if found := min(filter(None, differing), key=len, default=None):
+            return f"{member} has {', '.join(found)}; give all of them the same"
+    return ""
+
+
+def _keys_of(member: str) -> str:
+    return f"brand/keys/{member}"
+
+
+def _check_reachable(addresses: Sequence[str]) -> None:
+    """Raise `UsageError` if one of several machines has published a loopback address."""
+    for node, address in enumerate(addresses):
+        host, _ = split_address(address)
+        if ipaddress.ip_address(host.partition("%")[0]).is_loopback:
+            named = os.environ.get("MASTER_ADDR")
+            cause = f"MASTER_ADDR={named}" if named else "without MASTER_ADDR, its own name"
+            raise UsageError(
+                f"the data server of node {node} listens at {address}, which no other node reaches, because on that "
+                f"node {cause} means loopback: set MASTER_ADDR (torchrun: --master-addr, or --local-addr) to the IP "
+                "address of node 0, which `hostname -I` prints there"
+            )
+
+
+def _wait(done: Callable[[], bool], missing: Callable[[], tuple[str, str]]) -> None:
+    """Wait for other nodes. `missing` returns the nodes that are missing, and the reason if it is known."""
     end_s = time.monotonic() + LIMIT_S
     while not done():
         if time.monotonic() > end_s:
-            raise ServerError(f"{missing()} within {LIMIT_S:.0f} s: do all ranks fetch from the same data set?")
+            named, reason = missing()
+            reason = reason or "do all ranks fetch from the same data set?"
+            raise ServerError(f"{named} within {LIMIT_S:.0f} s: {reason}")
         time.sleep(_STEP_S)
 
 

@@ -45,7 +45,7 @@ def job_name(environment: Mapping[str, str] = os.environ) -> str | None:
     """Return a name that all ranks of one job on this node have in common; None if there is one process."""
     if _found(environment)[1] == 1:
         return None
-    facts = "|".join(f"{name}={environment.get(name, '')}" for name in _JOB)
+    facts = "|".join(f"{name}={value}" for name, value in job_facts(environment).items())
     return hashlib.blake2s(facts.encode(), digest_size=8).hexdigest()
 
 
@@ -72,8 +72,18 @@ def master(environment: Mapping[str, str] = os.environ) -> tuple[str, int]:
 
 def this_machine() -> str:
     """Return a name of this kernel and network namespace. Processes with the same name can share a data server."""
+    return f"{socket.gethostname()}|{this_network()}"
+
+
+def this_network() -> str:
+    """Return a name of this network namespace. Processes with the same name reach each other at loopback addresses."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return f"{socket.gethostname()}|{boot}|{Path('/proc/self/ns/net').readlink()}"
+    return f"{boot}|{Path('/proc/self/ns/net').readlink()}"
+
+
+def job_facts(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return the variables from which the name of the job is made."""
+    return {name: environment.get(name, "") for name in _JOB}
 
 
 def _found(environment: Mapping[str, str]) -> tuple[int, int]:

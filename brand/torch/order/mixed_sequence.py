@@ -30,7 +30,7 @@ MIXED_VERSION: Final = 3
 
 
 ONE_NODE: Final = (
-    "a Mixture draws on one node: on several nodes, a data server would not know what its ranks draw. Train on one "
+    "a Mixture fetches on one node: on several nodes, a data server would not know what its ranks fetch. Train on one "
     "node, or make one data set of all of them (docs/guides/mix.md)"
 )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -22,8 +23,11 @@ from brand.orders.base.tickets import tickets
 from brand.orders.order import MAX_SEED, Order
 from brand.reprs import Reprs
 from brand.storage.dataset.dataset import StoredDataSet
+from brand.storage.io.location import numbers
 from brand.torch.order.draw_port import DrawPort
 
+MIGRATE: Final = "load_state_dict(brand.migrate_state(state, sampler))"
+"""Code that begins the epoch of a state again on another version of a collection."""
 JOINED_VERSION: Final = 2
 """The version of states that store the joins of a job, or the samples that it has drawn."""
 
@@ -170,19 +174,26 @@ def whole(name: str, value: Any, most: int) -> int:
     return int(value)
 
 
-def other_data_set(found: str, data: StoredDataSet, name: str) -> str:
-    """Return why a state of the data set `found` is refused, and a remedy. `name` is that of `data` to users."""
+def other_data_set(found: str, data: StoredDataSet, name: str, begin: str = MIGRATE) -> str:
+    """Return why a state of the data set `found` is refused, and a remedy.
+
+    `name` is that of `data` to users. `begin` is the code that begins the epoch of the state again.
+    """
     version = data.version
     number = None if version is None else number_within(version.collection, found)
     if version is None or number is None:
         return f"the state is of data set {found}, this one is {data.id}"
     if number == version.number:
         return f"the state is of another collection, which has grown from the same beginning as {name}"
-    return (
-        f"the state is of version {number} of the collection, and this is {name}: open "
-        f"'{data.path}@{number}' to continue exactly where it stopped, or begin its epoch again on this "
-        "version, `load_state_dict(brand.migrate_state(state, sampler))`"
-    )
+    why = f"the state is of version {number} of the collection, and this is {name}: "
+    known = numbers(Path(data.path))
+    if number in known:
+        return (
+            f"{why}open '{data.path}@{number}' to continue exactly where it stopped, or begin its epoch again on this "
+            f"version, `{begin}`"
+        )
+    removed = " any more, since `brand compact --forget` or `brand redact` removed it" if number < known[-1] else ""
+    return f"{why}there is no version {number}{removed}, so begin its epoch again on this version, `{begin}`"
 
 
 def _learn_facts(port: DrawPort, order: Order, state: Mapping[str, Any]) -> None:

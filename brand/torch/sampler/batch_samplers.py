@@ -166,7 +166,9 @@ class PlannedBatchSampler(DistributedSampler[list[int]]):
         present = self._upcoming.present
         if present is None or self._upcoming.replaces(present, ended=not batches and present.yielded >= present.count):
             if batches:
-                raise UsageError(f"{batches} batches cannot have been trained: no iteration has begun")
+                raise UsageError(
+                    f"{counted(batches, 'batch', 'batches')} cannot have been trained: no iteration has begun"
+                )
             return self._sequence.state_at(*self._upcoming.place())
         return present.state_dict() if batches is None else present.state(batches)
 
@@ -178,7 +180,8 @@ class PlannedBatchSampler(DistributedSampler[list[int]]):
             if version != VERSION:
                 raise UsageError(f"a state of version {version}; this is version {VERSION}")
             if data_set != self._source.data.id:
-                raise UsageError(other_data_set(str(data_set), self._source.data, self._source.name))
+                begin = f"set_epoch({epoch})"
+                raise UsageError(other_data_set(str(data_set), self._source.data, self._source.name, begin))
             mine = None if self.order.subset is None else self.order.subset.digest
             if (theirs := state["order"].get("part")) != mine:
                 raise UsageError(f"the state is of {named(theirs)}, this plan of {named(mine)}: give the same subset=")

@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.errors import UsageError
+from brand.errors import UsageError, counted
 from brand.node.wire.drawing import Announcement
 from brand.node.wire.looping import IterationExtent
 from brand.node.wire.messages import UNTOLD
@@ -169,7 +169,7 @@ class PlannedBatches(SamplerIteration[PlannedSequence], Iterator[list[int]]):
     def state(self, trained: int) -> dict[str, Any]:
         """Return the loader state after `trained` batches of this iteration. Raises `UsageError` if there are fewer."""
         if not 0 <= trained <= self.count:
-            raise UsageError(f"{trained:,} batches: this rank has {self.count:,} in this iteration")
+            raise UsageError(f"{counted(trained, 'batch', 'batches')}: this rank has {self.count:,} in this iteration")
         if self._upcoming.replaces(self, ended=trained == self.count):
             return self._states.state_dict()
         return self._state_at(trained)

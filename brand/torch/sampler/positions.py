@@ -18,7 +18,7 @@ from typing import Any, Final, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.errors import UsageError
+from brand.errors import UsageError, counted
 from brand.node.wire.drawing import Announcement
 from brand.node.wire.looping import IterationExtent
 from brand.orders.order import MAX_EPOCH
@@ -299,10 +299,12 @@ class Positions(SamplerIteration[AccessSequence], Iterator[int]):
         if samples is None:
             return self._state_at(self._position, all_of_it=self.yielded >= self.count)
         if not 0 <= samples <= self.most:
-            raise UsageError(f"{samples:,} samples: this rank has {self.most:,} in this epoch")
+            raise UsageError(f"{counted(samples, 'sample')}: this rank has {self.most:,} in this epoch")
         dealing = self._begun_dealing
         if dealing.batch and samples % dealing.batch and samples != self.count:
-            raise UsageError(f"{samples:,} samples are no whole batches of {dealing.batch}, as `locality` needs")
+            raise UsageError(
+                f"{counted(samples, 'sample')} cannot be divided into batches of {dealing.batch}, as `locality` needs"
+            )
         return self._state_at(self.start + samples * dealing.replicas * dealing.dealt, all_of_it=samples == self.most)
 
     @property

@@ -15,7 +15,7 @@ from typing import Any, Final
 from numpy.typing import ArrayLike
 from torch.utils.data import DistributedSampler
 
-from brand.errors import UsageError
+from brand.errors import UsageError, counted
 from brand.formats.version import number_within
 from brand.orders.base.tickets import MAX_POSITIONS
 from brand.orders.order import MAX_EPOCH, MAX_SEED
@@ -135,7 +135,7 @@ class BrandSampler(DistributedSampler[int]):
         restart = lightning_restart()
         if restart is not None:
             self._check_restart(restart, epoch)
-        self._upcoming.set_epoch(epoch, lambda loaded: f"{self._sequence.samples - loaded.at} samples")
+        self._upcoming.set_epoch(epoch, lambda loaded: counted(self._sequence.samples - loaded.at, "sample"))
 
     def set_weights(self, weights: Mapping[Any, float], *, epoch: int, position: int = 0) -> None:
         """Set the weights of a `Mixture` from a position of an epoch on.
@@ -266,8 +266,8 @@ class BrandSampler(DistributedSampler[int]):
         wrapping, skipped = wrapping_of(self), torchdata_skips()
         if skipped and wrapping is None:
             raise UsageError(
-                f"a StatefulDataLoader skips {skipped} batches, to resume a run. A BrandSampler goes on from its "
-                "state, which fits any epoch: use StatefulDataLoader(dataset, batch_size, "
+                f"a StatefulDataLoader skips {counted(skipped, 'batch', 'batches')}, to resume a run. A BrandSampler "
+                "goes on from its state, which fits any epoch: use StatefulDataLoader(dataset, batch_size, "
                 "sampler=BrandSampler(dataset)), without batch_sampler= (docs/guides/frameworks.md)"
             )
         if wrapping is None:
@@ -279,7 +279,9 @@ class BrandSampler(DistributedSampler[int]):
                 )
             return 1
         if wrapping.skipped:
-            raise UsageError(f"{wrapping.skipped} batches are skipped, to resume a run. {_FROM_A_STATE}")
+            raise UsageError(
+                f"Accelerate skips {counted(wrapping.skipped, 'batch', 'batches')}, to resume a run. {_FROM_A_STATE}"
+            )
         if wrapping.processes > 1 and self._ranks()[1] > 1:
             raise UsageError(
                 f"this BrandSampler shards positions to {self._ranks()[1]} ranks, and Accelerate deals its batches "
@@ -357,6 +359,6 @@ def migrate_state(state: Mapping[str, Any], sampler: BrandSampler) -> dict[str, 
             f"{sampler.seed} and shuffle={sampler.shuffle}"
         )
     if position:
-        said = "epoch %d begins again on %s: the first %d samples of it on version %d are drawn again"
-        log.warning(said, epoch, source.name, position, number)
+        said = "epoch %d begins again on %s: the first %s of it on version %d will be fetched again"
+        log.warning(said, epoch, source.name, counted(position, "sample"), number)
     return state_at(sampler, epoch, 0)

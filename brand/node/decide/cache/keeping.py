@@ -128,9 +128,9 @@ class Placing(Reprs, shows="_aim"):
         if capacity.unit_bytes >= CACHED_BYTES and seen <= MOST_SEEN:
             return False
         self._say(
-            f"{len(ranks.here)} of {ranks.replicas} ranks draw here, but {capacity.unit} neighbouring samples are "
-            "cached together, so the cache folder holds a random choice (placement 'even'). The next use can decide "
-            "only for single samples of 64 KiB or more, with order='uniform'"
+            f"this node has {len(ranks.here)} of {ranks.replicas} ranks, but samples are cached "
+            f"{capacity.unit} at a time, so the cache folder holds a random choice (placement 'even'). "
+            "The next use can decide only for single samples of 64 KiB or more, with order='uniform'"
         )
         return True
 

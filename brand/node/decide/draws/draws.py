@@ -131,6 +131,7 @@ class Draws(Reprs, shows="waiting _answers leases"):
             live.judge(run.conduct, epoch_number)
         if live.begun and epoch.progress.half_done:
             self._epochs.want((number, epoch_number + 1))  # to be read ahead
+            self._epochs.runs.check_buffered(number, epoch_number, epoch.progress)
 
     # -- draws that wait ---------------------------------------------------------------------------------------------
 
@@ -188,6 +189,14 @@ class Draws(Reprs, shows="waiting _answers leases"):
         assert live is not None  # no draw is answered before its plan is made
         self._remove(draw)
         self._answer(draw, live, now_s)
+
+    def answer_stuck(self, draw: Draw, now_s: float) -> None:
+        """Answer a draw that waits for reads for which memory has no space."""
+        live = self._epochs.get(draw.key)
+        assert live is not None  # as in `answer`
+        missing = live.epoch.states.waited_for(live.epoch.plan.sample_of[draw.positions])
+        live.epoch.progress.add_unbuffered(int(missing.sum()))
+        self.answer(draw, now_s)
 
     def _remove(self, draw: Draw) -> None:
         self._epochs.lives[draw.key].draws.remove(draw)

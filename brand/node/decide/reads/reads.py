@@ -223,7 +223,9 @@ class Reads(Reprs, shows="under_way no_room"):
         if not fitting:
             if self._will_have_room(int(needed[0])):
                 return None
-            epoch.states.release(held[:end][absent[:end]])  # they never fit: direct reads report the reason
+            unfit = held[:end][absent[:end]]
+            epoch.states.release(unfit)  # they never fit: direct reads report the reason
+            epoch.progress.add_unbuffered(len(unfit))
         epoch.reads.pop(max(1, fitting))
         found: list[Stripe] = []
         for number, start, end in zip(numbers[:fitting], [0, *ends.tolist()], ends.tolist(), strict=False):
@@ -258,6 +260,7 @@ class Reads(Reprs, shows="under_way no_room"):
             if self._will_have_room(int(needed[0])):
                 return None
             epoch.states.release(places[:1])  # it never fits
+            epoch.progress.add_unbuffered(1)
             fitting, due = 1, np.zeros_like(due)
         epoch.reads.pop(fitting)
         places, due, present = places[:fitting], due[:fitting], present[:fitting]

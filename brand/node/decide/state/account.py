@@ -172,8 +172,8 @@ class Conduct(Reprs, shows="_trainings _fault"):
         if account.mostly_repeated and not self._told_of_repeats:
             self._told_of_repeats = True
             self._notices.append(
-                f"in epoch {epoch}, {account.repeated:,} positions were drawn by one training process after another "
-                "had drawn them: each trains on the samples of the other. Leave out num_replicas= and rank= of the "
+                f"in epoch {epoch}, {account.repeated:,} positions were fetched by one training process after another "
+                "had fetched them: each trains on the samples of the other. Leave out num_replicas= and rank= of the "
                 "BrandSampler, or give each process its own rank. (This message is not repeated.)"
             )
 

@@ -94,6 +94,8 @@ class EpochProgress(Reprs, shows="drawn sent total start"):
         """Samples that this node has sent to other nodes, or will not send."""
         self.total = 0
         """Samples that ranks of this node will draw in all, or this node will send."""
+        self.unbuffered = 0
+        """Samples that clients read directly, because memory has no space for their reads."""
         self._asked: dict[int, int] = {}
         """The highest position that each rank has asked for."""
         self.elsewhere: dict[NodeNumber, int] = {}
@@ -110,6 +112,9 @@ class EpochProgress(Reprs, shows="drawn sent total start"):
     def add_drawn(self, rank: int, positions: NDArray[np.int64]) -> None:
         self._asked[rank] = max(self._asked.get(rank, -1), int(positions.max()))
         self.drawn += len(positions)
+
+    def add_unbuffered(self, samples: int) -> None:
+        self.unbuffered += samples
 
     def add_sent(self, samples: int) -> None:
         self.sent += samples

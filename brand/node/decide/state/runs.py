@@ -7,15 +7,21 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from brand.errors import UsageError
+from brand.errors import UsageError, counted
 from brand.node.decide.state.account import Conduct
-from brand.node.decide.state.epoch import Division
+from brand.node.decide.state.epoch import Division, EpochProgress
 from brand.node.wire.drawing import Begin
 from brand.node.wire.numbers import ClientNumber, NodeNumber, RunNumber
 from brand.orders.order import Order, disagreement
 
 MAX_RUNS: Final = 1024
 """The most runs that a server has at a time."""
+UNBUFFERED_SHARE: Final = 0.1
+"""A notice is written if memory has no space for this fraction of an epoch's samples,"""
+UNBUFFERED_LEAST: Final = 256
+"""and for at least this many samples."""
+FEW_CHUNKS: Final = 256
+"""In a data set of fewer chunks, smaller chunks need clearly less memory for the same shuffle."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +54,8 @@ class Run:
     """Samples of this node that ranks have drawn here or that were sent to other nodes."""
     drawn: int = 0
     """Samples that ranks of this node have drawn."""
+    told_of_memory: bool = False
+    """Whether the user was told that memory is too small for the reads of the order."""
     agreed: set[int] = field(default_factory=set)
     """Epochs that all ranks have begun in the same way as the ranks of this node. Some may have gone on since."""
 
@@ -149,6 +157,27 @@ class Runs(UserDict[RunNumber, Run]):
 
     def notice(self, text: str) -> None:
         self._notices.append(text)
+
+    def check_buffered(self, number: RunNumber, epoch: int, progress: EpochProgress) -> None:
+        """Add a notice, once in a run, if memory has no space for many samples of an epoch.
+
+        Half of the epoch is fetched.
+        """
+        run, direct = self[number], progress.unbuffered
+        if run.told_of_memory or direct < max(UNBUFFERED_LEAST, UNBUFFERED_SHARE * progress.total):
+            return
+        run.told_of_memory = True
+        samples, chunk_size = self._sizes
+        chunks, cure = -(-samples // chunk_size), "Give more memory="
+        if chunks < FEW_CHUNKS:
+            cure += (
+                ", or convert with a smaller --chunk-size: the data set has "
+                f"{counted(chunks, 'chunk')} of {counted(min(samples, chunk_size), 'sample')}"
+            )
+        self._notices.append(
+            f"in epoch {epoch}, at least {direct:,} of {progress.total:,} samples are read one by one, because memory "
+            f"has no space for whole stripes of a chunk. {cure}. (This message is not repeated.)"
+        )
 
     def knows(self, client: ClientNumber, run: RunNumber) -> bool:
         return run in self and client in self[run].clients
