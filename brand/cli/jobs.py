@@ -202,7 +202,7 @@ def _show(data: Data, asked: JobsQuery, planned: Sequence[_Planned], rows: list[
     echo("From the first fetch to the last:" if ends else "While the fastest job could fetch all samples once:")
     console.print(_rows_table(data, asked, rows))
     if any(row.policy == "coordl" for row in rows) and len({each.job.speed for each in planned}) > 1:
-        echo("With coordl all jobs go at the speed of the slowest one, so they fetch fewer samples in this time")
+        echo("With coordl all jobs run at the speed of the slowest one, so they fetch fewer samples in this time")
     if advice:
         echo(advice)
 

@@ -52,6 +52,7 @@ from brand.torch.job.ranks import (
     job_facts,
     job_name,
     master,
+    named_master,
     node_by_launcher,
     this_machine,
     this_network,
@@ -348,7 +349,7 @@ def _check_reachable(addresses: Sequence[str]) -> None:
     for node, address in enumerate(addresses):
         host, _ = split_address(address)
         if ipaddress.ip_address(host.partition("%")[0]).is_loopback:
-            named = os.environ.get("MASTER_ADDR")
+            named = named_master()
             cause = f"MASTER_ADDR={named}" if named else "without MASTER_ADDR, its own name"
             raise UsageError(
                 f"the data server of node {node} listens at {address}, which no other node reaches, because on that "

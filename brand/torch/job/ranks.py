@@ -61,6 +61,11 @@ def node_by_launcher(environment: Mapping[str, str] = os.environ) -> tuple[int, 
     return (0, 1) if found is None and on_loopback else found
 
 
+def named_master(environment: Mapping[str, str] = os.environ) -> str | None:
+    """Return the host of the job's store as the environment names it; None if it does not."""
+    return environment.get("MASTER_ADDR")
+
+
 def master(environment: Mapping[str, str] = os.environ) -> tuple[str, int]:
     """Return the host and port of the job's store. Raises `UsageError` if the environment does not have them."""
     host, port = environment.get("MASTER_ADDR", ""), environment.get("MASTER_PORT", "")

@@ -68,6 +68,9 @@ class Run:
     def add_drawn(self, samples: int) -> None:
         self.drawn += samples
 
+    def note_told_of_memory(self) -> None:
+        self.told_of_memory = True
+
     def add_client(self, client: ClientNumber, tag: int | None, turn: int | None) -> None:
         """Add a client of the run, which may name its tag and the number of its sampler (`turn`)."""
         self.clients.add(client)
@@ -166,7 +169,7 @@ class Runs(UserDict[RunNumber, Run]):
         run, direct = self[number], progress.unbuffered
         if run.told_of_memory or direct < max(UNBUFFERED_LEAST, UNBUFFERED_SHARE * progress.total):
             return
-        run.told_of_memory = True
+        run.note_told_of_memory()
         samples, chunk_size = self._sizes
         chunks, cure = -(-samples // chunk_size), "Give more memory="
         if chunks < FEW_CHUNKS:
