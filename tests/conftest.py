@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import importlib
 import os
 import shutil
+import sys
 import tempfile
 import zipfile
 from collections.abc import Iterator
@@ -29,8 +33,8 @@ ROOT = Path(__file__).resolve().parent.parent
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """`-n auto`: two workers for each core, because many tests wait for processes."""
-    return 2 * len(os.sched_getaffinity(0))
+    """`-n auto`: two workers for each core and two more, because many tests wait for processes."""
+    return 2 * len(os.sched_getaffinity(0)) + 2
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -44,9 +48,31 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     rounds.deal(metafunc)
 
 
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Share the compiling of the test modules between the workers: each one begins with other modules.
+
+    All workers import all modules, and the one that comes first compiles a module for all. In one order they would
+    compile each module at the same time.
+    """
+    worker = getattr(session.config, "workerinput", None)
+    if worker is None or sys.dont_write_bytecode:
+        return
+    modules = sorted(path.relative_to(ROOT) for path in ROOT.glob("tests/**/test_*.py"))
+    for module in modules[int(worker["workerid"].removeprefix("gw")) :: worker["workercount"]]:
+        with contextlib.suppress(pytest.skip.Exception):
+            importlib.import_module(".".join(module.with_suffix("").parts))
+
+
+def pytest_collection_finish() -> None:
+    """What is collected stays until the end: the garbage collector need not walk through it again and again."""
+    gc.collect()
+    gc.freeze()
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """A case of a test runs in one place."""
+    """A case of a test runs in one place; tests of chance, the longest ones, run first, so that no worker ends late."""
     places.leave_out(config, items)
+    items.sort(key=lambda item: item.get_closest_marker("rounds") is None)
 
 
 @pytest.fixture(params=["folder", "store"])

@@ -105,7 +105,8 @@ with StoreProcess(sys.argv[1], 2) as store:
         store.read("none", 1)
     except FileNotFoundError:
         print(store._process.pid, flush=True)
-    time.sleep(1000)
+    while True:
+        time.sleep(0.1)  # a Ctrl-C that comes just before a sleep ends none: it is seen after it
 """
 
 

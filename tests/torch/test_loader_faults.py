@@ -302,7 +302,8 @@ else:
 for number, batch in enumerate(loader):
     if number == 3:
         tell()
-        time.sleep(1000)
+        while True:
+            time.sleep(0.1)  # a Ctrl-C that comes just before a sleep ends none: it is seen after it
 """
 
 
