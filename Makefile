@@ -24,7 +24,7 @@ export PYTHONDONTWRITEBYTECODE :=
 help:
 	@echo "make demo    convert, look at, verify and train from a small real data set"
 	@echo "make quick   all tests but the slow ones: less than a minute"
-	@echo "make test    all tests but those of the next lines: about eleven minutes on two cores"
+	@echo "make test    all tests but those of the next lines: about ten minutes on two cores"
 	@echo "make tables  the published figures that make test leaves out"
 	@echo "make frameworks  trainings in Lightning, Accelerate, the Hugging Face Trainer and others; conversions on Ray"
 	@echo "make release-tests  the wheel in a new environment, with packages from the registry"
