@@ -96,8 +96,7 @@ def print_task(report: TaskReport) -> None:
             f" {counted(report.samples, 'sample')}, {size(report.source_bytes)}"
         )
     else:
-        chunks = counted(report.chunks_in_all, "chunk")
-        echo(f"Task {report.task} is empty: there {_are(report.chunks_in_all)} only {chunks}")
+        echo(f"Task {report.task} is empty: the data set has only {counted(report.chunks_in_all, 'chunk')}")
     if report.chunks_found:
         echo(f"{counted(report.chunks_found, 'chunk')} of them had been made before")
     then = f"`brand seal {report.target}` finishes the data set"

@@ -324,7 +324,7 @@ def test_an_error_late_in_the_source_keeps_what_is_finished(
     assert "29.jsonl: line 401: it is no JSON" in told.err
     (copy / "29.jsonl").write_text(whole)
     told = brand(*command, "--json")
-    assert "29 parts of the source found, from a run that was stopped" in told.json["notes"]
+    assert "29 shards of the source found, from a run that was stopped" in told.json["notes"]
     assert tree_digest(target) == undisturbed
 
 
