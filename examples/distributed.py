@@ -23,7 +23,7 @@ def main() -> None:
 
     torch.distributed.init_process_group("gloo")
     rank, ranks = torch.distributed.get_rank(), torch.distributed.get_world_size()
-    data = BrandDataset(args.path, fields=("index",), memory=0.25)
+    data = BrandDataset(args.path, fields=("index",), memory=1.0)
     loader = BrandLoader(data, batch_size=64, sampler=BrandSampler(data, seed=0))
     for epoch in range(2):
         loader.set_epoch(epoch)
