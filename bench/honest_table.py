@@ -53,7 +53,7 @@ _BLOCK: Final = re.compile(r"(?<=<!-- results: )([\w.-]+)( -->\n).*?(?=<!-- end 
 _README_TABLE: Final = re.compile(r"(?<=<!-- the table -->\n).*?(?=<!-- end of the table -->)", re.DOTALL)
 
 _LEFT_PX, _TOP_PX, _BAR_PX, _STEP_PX = 190, 54, 560, 34
-"""Of the chart: where bars begin, the longest bar, and from one bar to the next."""
+"""The chart, in pixels: left end of the bars, top of the first one, length of the longest one, and their distance."""
 
 Content = Mapping[str, Any]
 

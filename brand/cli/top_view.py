@@ -1,4 +1,4 @@
-"""What does `brand top` print? The facts of a data server as lines of text, with bars."""
+"""The text of `brand top`: the facts of a data server as lines, with bars."""
 
 from __future__ import annotations
 
