@@ -36,7 +36,7 @@ BATCH = 256
 def draw(cluster: RunningCluster, order: Order, epochs: int, *, locality: bool) -> list[dict[str, Any]]:
     """Draw epochs on all nodes. Return the sums of all nodes' counters after the first batch and after each epoch."""
     step, counted = threading.Barrier(NODES), []
-    names = ("draws", "sent", "sent_bytes", "requests", "on_demand", "timeouts", "direct", "reads")
+    names = ("fetched", "sent", "sent_bytes", "requests", "on_demand", "timeouts", "direct", "reads")
 
     def count() -> None:
         facts = [cluster.facts(node) for node in range(NODES)]

@@ -219,10 +219,10 @@ def facts_of(servers: Mapping[str, str]) -> dict[str, float]:
     for server, data in servers.items():
         data_set = BrandDataset(data, server=server)
         facts, mean = data_set._source.port.client.stats(), data_set._source.mean_bytes
-        found["drawn"] += facts["draws"]
-        found["drawn_bytes"] += facts["draws"] * mean
+        found["drawn"] += facts["fetched"]
+        found["drawn_bytes"] += facts["fetched"] * mean
         found["read_bytes"] += facts["read_bytes"] + facts["direct"] * mean
-        found["made"] += (facts["prepared"] or {"made": 0})["made"]
+        found["made"] += (facts["decoding"] or {"decoded": 0})["decoded"]
         data_set._source.port.client.close()
     return found
 

@@ -32,9 +32,10 @@ def main() -> None:
         torch.distributed.all_gather_object(of_all, drawn)
         if rank == 0:
             shares = " + ".join(str(len(share)) for share in of_all)
-            print(f"epoch {epoch}: {shares} draws, {len(set().union(*of_all)):,} samples, {len(loader)} batches a rank")
+            different = len(set().union(*of_all))
+            print(f"epoch {epoch}: {shares} samples, {different:,} different ones, {len(loader)} batches a rank")
     if rank == 0:
-        print("this node's server:", data.stats()["draws"], "draws in all")
+        print("this node's server:", data.stats()["fetched"], "samples fetched in all")
     torch.distributed.destroy_process_group()
 
 

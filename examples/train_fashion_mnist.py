@@ -127,7 +127,9 @@ def main() -> None:
     print(f"test accuracy {accuracy(model, test_loader):.4f}")
     if isinstance(train_data, BrandDataset) and (done := train_data.stats()):
         share = done["read_amplification"]
-        print(f"{done['draws']:,} draws, {done['reads']:,} large reads, {share:.2f} bytes read for each one delivered")
+        print(
+            f"{done['fetched']:,} samples in {done['reads']:,} large reads, {share:.2f} bytes read for each delivered"
+        )
 
 
 if __name__ == "__main__":

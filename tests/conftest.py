@@ -33,8 +33,8 @@ ROOT = Path(__file__).resolve().parent.parent
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """`-n auto`: two workers for each core and two more, because many tests wait for processes."""
-    return 2 * len(os.sched_getaffinity(0)) + 2
+    """`-n auto`: two workers for each core, because many tests wait for processes."""
+    return 2 * len(os.sched_getaffinity(0))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

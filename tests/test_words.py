@@ -192,3 +192,12 @@ def test_a_page_uses_the_words_of_the_field(page: Path) -> None:
 def test_an_old_word_is_found(text: str, wrong: list[str]) -> None:
     """The check can fail."""
     assert old_words(text) == wrong
+
+
+def test_keys_of_statistics_and_metrics_have_the_words_of_the_field() -> None:
+    """`tests/cli/test_serve_top.py` compares the keys with the page that lists them."""
+    page = (ROOT / "docs" / "reference" / "statistics.md").read_text()
+    names = re.findall(r"`([a-z_]+)`", page)
+    words = {word for name in names for word in name.split("_")}
+    assert {"fetched", "decoding"} <= words
+    assert not words & {"draw", "draws", "drawn", "made", "prepared", "preparation", "preparers", "wants"}

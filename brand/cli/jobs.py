@@ -153,11 +153,11 @@ def _facts(row: _JobsRow, data: Data, asked: JobsQuery) -> dict[str, Any]:
         "policy": row.policy,
         "reads": round(found.operations),
         "read_bytes": _read_bytes(found, data),
-        "read_per_byte_drawn": found.per_draw,
-        "prepared_per_draw": found.prepared_per_draw,
+        "read_per_byte_fetched": found.per_draw,
+        "decoded_per_sample": found.prepared_per_draw,
         "decoding_threads": row.per_s * found.prepared_per_draw * asked.decode_s or None,
         "jobs": [
-            {"epoch": epoch, "draws": round(drawn * data.samples), "read_per_byte_drawn": read / drawn}
+            {"epoch": epoch, "fetched": round(drawn * data.samples), "read_per_byte_fetched": read / drawn}
             for epoch, drawn, read in zip(found.epochs, found.draws, found.reads, strict=True)
         ],
     }

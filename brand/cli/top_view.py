@@ -120,7 +120,7 @@ def _details(facts: Facts, before: Facts | None, interval: float) -> list[tuple[
         ),
         (
             "fetched",
-            f"{rate('draws'):,.0f}/s, {facts['draws']:,} in all, {_share(facts['hit_ratio'])} from memory, "
+            f"{rate('fetched'):,.0f}/s, {facts['fetched']:,} in all, {_share(facts['hit_ratio'])} from memory, "
             f"{facts['direct']:,} direct reads, {facts['waiting']} waiting",
         ),
     ]
@@ -128,8 +128,8 @@ def _details(facts: Facts, before: Facts | None, interval: float) -> list[tuple[
         rows.append(("store", _store(facts["store"], None if before is None else before["store"], seconds)))
     if facts["cache"] is not None:
         rows.append(("cache", _cache(facts["cache"], None if before is None else before["cache"], seconds)))
-    if facts["prepared"] is not None:
-        rows.append(("decoded", _decoded(facts["prepared"], None if before is None else before["prepared"], seconds)))
+    if facts["decoding"] is not None:
+        rows.append(("decoded", _decoded(facts["decoding"], None if before is None else before["decoding"], seconds)))
     if facts["cluster"] is not None:
         rows += [
             ("cluster", _nodes(facts["cluster"])),
@@ -170,10 +170,10 @@ def _cache(cache: Facts, before: Facts | None, seconds: float) -> str:
 
 def _decoded(decoded: dict[str, int], before: dict[str, int] | None, seconds: float) -> str:
     """Format the output of the decode workers, and the fraction of the fetched samples that they decoded."""
-    earlier = before or {"made": 0, "drawn": 0}
-    made, fetched = ((decoded[name] - earlier[name]) / seconds for name in ("made", "drawn"))
-    held = f"{size(decoded['used'])} of {size(decoded['limit'])}, {counted(decoded['preparers'], 'decode worker')}"
-    return f"{made:,.0f}/s, {fetched:,.0f}/s fetched, {decoded['raw']:,} fetched encoded in all, {held}"
+    earlier = before or {"decoded": 0, "fetched_decoded": 0}
+    made, fetched = ((decoded[name] - earlier[name]) / seconds for name in ("decoded", "fetched_decoded"))
+    held = f"{size(decoded['used'])} of {size(decoded['limit'])}, {counted(decoded['workers'], 'decode worker')}"
+    return f"{made:,.0f}/s, {fetched:,.0f}/s fetched, {decoded['fetched_encoded']:,} fetched encoded in all, {held}"
 
 
 def _nodes(cluster: Facts) -> str:

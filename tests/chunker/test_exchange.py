@@ -304,7 +304,7 @@ def test_killed_at_any_moment_it_goes_on(
         assert told.code == 0, told.err
         notes = [note for note in told.json["notes"] if "of the source found" in note]
         assert notes == (
-            [f"{there} part{'s' * (there > 1)} of the source found, from a run that was stopped"] * (there > 0)
+            [f"{there} shard{'s' * (there > 1)} of the source found, from a run that was stopped"] * (there > 0)
         )
     assert tree_digest(target) == undisturbed
 

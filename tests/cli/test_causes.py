@@ -114,7 +114,7 @@ def loader_of(path: Path, address: str, **how: Any) -> BrandLoader:
 def world_of(cause: str, path: Path) -> Iterator[World]:
     """A training that `hold` makes wait for this."""
     gate = Gate()
-    if cause == "preparation":
+    if cause == "decode":
         with in_a_process(path, gate, transform={"key": gate.passes}) as world:
             yield world
     elif cause == "collate":
@@ -163,11 +163,11 @@ def said(page: Browser, pattern: str, cause: str) -> re.Match[str] | None:
 def waits_now(world: World, cause: str, at_least_s: float) -> bool:
     """Whether the loop has waited for so long by now. It does not know yet what the server makes it wait for."""
     now = world.loader._instruments.waits.to_json(time.monotonic())["now"]
-    known = cause if cause in ("preparation", "collate") else "server"
+    known = cause if cause in ("decode", "collate") else "server"
     return now is not None and now["cause"] == known and now["wait_s"] > at_least_s
 
 
-@pytest.mark.parametrize("cause", ["storage", "node", "preparation", "collate", "server"])
+@pytest.mark.parametrize("cause", ["storage", "node", "decode", "collate", "server"])
 def test_a_cause_is_named_by_all_within_its_step(cause: str, path: Path, page: Browser) -> None:
     """While it lasts, and of the step that has waited for it."""
     with (

@@ -114,9 +114,9 @@ def test_nodes_that_prepare(own_photos_set: Path) -> None:
     with launching(own_photos_set, "--local", 2, *options) as (addresses, _):
         check_draws([own_photos_set] * 2, addresses, DecodeSpecs({"image": DecodeImage(size=(16, 24))}))
         for address in addresses:
-            facts = look_at(address)["prepared"]
-            assert (facts["preparers"], facts["limit"], facts["ended"]) == (1, 1_998_848, 0)
-            assert facts["drawn"] > facts["raw"]
+            facts = look_at(address)["decoding"]
+            assert (facts["workers"], facts["limit"], facts["ended"]) == (1, 1_998_848, 0)
+            assert facts["fetched_decoded"] > facts["fetched_encoded"]
 
 
 @pytest.mark.slow

@@ -26,7 +26,7 @@ from tests.support import LIMIT_S, brand, running_brand, wait_until
 from tests.tools.cluster import running_cluster
 
 KEYS = {
-    *("data_set", "address", "process", "uptime_s", "data_bytes", "clients", "replaced", "draws", "from_memory"),
+    *("data_set", "address", "process", "uptime_s", "data_bytes", "clients", "replaced", "fetched", "from_memory"),
     *(
         "direct_hits",
         "direct",
@@ -52,13 +52,13 @@ KEYS = {
         "cluster",
         "sent",
     ),
-    *("sent_bytes", "store", "prepared", "pending", "loops", "recent_warnings", "why"),
+    *("sent_bytes", "store", "decoding", "pending", "loops", "recent_warnings", "why"),
     *("training", "storage", "processes", "problems"),
-    *("storage_wait_s", "node_wait_s", "preparation_wait_s", "server_wait_s"),
+    *("storage_wait_s", "node_wait_s", "decode_wait_s", "server_wait_s"),
     *("received", "received_bytes", "requests", "on_demand", "timeouts", "remote_reads"),
 }
 JOB = {
-    **{"job": "lr-0.1", "epoch": 3, "position": 500, "samples": 1000, "drawn": 500, "rate": 1234.5, "shared": 0.25},
+    **{"job": "lr-0.1", "epoch": 3, "position": 500, "samples": 1000, "fetched": 500, "rate": 1234.5, "shared": 0.25},
     **{"sets_the_pace": False, "pace": None, "behind": 0, "joins": []},
 }
 TRAINING = {
@@ -121,7 +121,7 @@ def test_it_serves_until_it_is_stopped(own_photos_set: Path, how: signal.Signals
     assert re.fullmatch(rf"serving {own_photos_set} with [\d.]+ kB for samples, process {process.pid}", lines[0])
     assert lines[1:] == [f'attach with: BrandDataset("{own_photos_set}", server="{address}")']
     with serving(own_photos_set, "--address", address) as (where, _):
-        assert look_at(where)["draws"] == 0
+        assert look_at(where)["fetched"] == 0
 
 
 @pytest.mark.slow
@@ -198,7 +198,7 @@ def test_it_outlives_those_that_attach(own_photos_set: Path) -> None:
         for _ in range(2):
             assert drawn(where, own_photos_set) == list(range(31))
         assert process.poll() is None
-        assert look_at(where)["draws"] == 62
+        assert look_at(where)["fetched"] == 62
 
 
 @pytest.mark.slow
@@ -245,7 +245,7 @@ def test_all_counters_as_json(server: RunningServer) -> None:
     assert (answer.code, answer.err) == (0, "")
     facts = answer.json
     assert set(facts) == set(server.facts()) == KEYS
-    assert (facts["draws"], facts["from_memory"], facts["direct"]) == (31, 31, 0)
+    assert (facts["fetched"], facts["from_memory"], facts["direct"]) == (31, 31, 0)
     assert facts["address"] == server.address
     page = (Path(__file__).parents[2] / "docs" / "reference" / "statistics.md").read_text(encoding="utf-8")
     assert [key for key in KEYS if f"`{key}`" not in page] == []
@@ -355,10 +355,10 @@ def facts_of(**more: Any) -> dict[str, Any]:
     return {
         **dict.fromkeys(KEYS, 0),
         "why": {"cause": "storage", "text": "step 3 waited 1.0 s for storage", "hint": ""},
-        **{"data_set": "/a[b]/set.brand", "address": "unix:@x", "uptime_s": 10.0, "draws": 5000, "reads": 100},
+        **{"data_set": "/a[b]/set.brand", "address": "unix:@x", "uptime_s": 10.0, "fetched": 5000, "reads": 100},
         **{"replaced": [], "hit_ratio": 0.5, "read_utilisation": 1.0, "read_amplification": 1.25, "memory": memory},
         **{"jobs": [JOB], "wait_s": 5.0},
-        **{"cache": None, "store": None, "cluster": None, "prepared": None},
+        **{"cache": None, "store": None, "cluster": None, "decoding": None},
         **{"training": [TRAINING], "storage": {"text": "no reads in the last 10 s"}, "processes": USED},
         **{"problems": [], "recent_warnings": []},
         **more,
@@ -456,11 +456,19 @@ def test_what_the_store_was_asked_for_is_shown() -> None:
 def test_what_was_prepared_is_shown() -> None:
     """Per second since the last look; nothing where the server does not prepare."""
     assert "decoded" not in view(None)
-    counts = {"limit": 1 << 30, "used": 500_000_000, "wants": 1, "made": 900, "drawn": 1500, "raw": 7, "ended": 0}
-    now = {"prepared": counts | {"preparers": 2}}
+    counts = {
+        "limit": 1 << 30,
+        "used": 500_000_000,
+        "specs": 1,
+        "decoded": 900,
+        "fetched_decoded": 1500,
+        "fetched_encoded": 7,
+        "ended": 0,
+    }
+    now = {"decoding": counts | {"workers": 2}}
     shown = "decoded 90/s, 150/s fetched, 7 fetched encoded in all, 500.0 MB of 1.1 GB, 2 decode workers"
     assert shown in view(None, **now)
-    before = facts_of() | {"prepared": counts | {"made": 700, "drawn": 1100}}
+    before = facts_of() | {"decoding": counts | {"decoded": 700, "fetched_decoded": 1100}}
     assert "decoded 100/s, 200/s fetched" in view(before, uptime_s=12.0, **now)
 
 

@@ -76,10 +76,10 @@ def test_each_memory_and_policy_makes_a_row_of_json() -> None:
     assert found["jobs"][1] == {"job": "500/s", "speed": 500, "start": 0, "subset": 1, "epochs": None}
     for row in found["rows"]:
         shared = row["policy"] != "alone"
-        assert row["prepared_per_draw"] == pytest.approx(0.5 if shared else 1, abs=0.01)
+        assert row["decoded_per_sample"] == pytest.approx(0.5 if shared else 1, abs=0.01)
         assert row["decoding_threads"] == pytest.approx(2 if shared else 4, abs=0.05)
-        assert row["read_bytes"] == pytest.approx(row["read_per_byte_drawn"] * 4e9)
-        assert [job["draws"] for job in row["jobs"]] == [20_000, 20_000]
+        assert row["read_bytes"] == pytest.approx(row["read_per_byte_fetched"] * 4e9)
+        assert [job["fetched"] for job in row["jobs"]] == [20_000, 20_000]
     assert found["advice"].startswith("Together these jobs read ")
 
 

@@ -143,4 +143,4 @@ def test_ranks_and_jobs_of_any_speed_are_all_prepared_for(count: int) -> None:
             world.now_s += 0.1
             assert np.count_nonzero(world.answered[-1].state & PREPARED) == len(positions)
     facts = world.preparing.facts()
-    assert (facts["drawn"], facts["raw"]) == (280, 0)
+    assert (facts["fetched_decoded"], facts["fetched_encoded"]) == (280, 0)

@@ -55,7 +55,7 @@ def test_a_plan_then_reads() -> None:
     answer = made.answered[-1]
     assert answer.held.server == pytest.approx(2.0)
     assert answer.held.storage >= 3.0
-    assert (answer.held.node, answer.held.preparation) == (0.0, 0.0)
+    assert (answer.held.node, answer.held.decode) == (0.0, 0.0)
     counters = made.core.counters.draws
     assert counters.waits_by_cause() == answer.held._asdict()
     assert sum(answer.held) == pytest.approx(counters.wait_s)

@@ -63,7 +63,7 @@ def test_an_owner_that_is_no_process(texts: Path, owner: Any) -> None:
         with RawClient(server.address) as client:
             client.send(messages.pack_json(Kind.HELLO, {"data_set": StoredDataSet(texts).id, "owner": owner}))
             assert client.receive()[0] in (Kind.HELLO, Kind.FAILED)
-        assert server.facts()["draws"] == 0
+        assert server.facts()["fetched"] == 0
 
 
 @pytest.mark.parametrize("group_chunks", [10**12, 10**30])

@@ -242,7 +242,7 @@ def test_slow_clients_hold_up_nothing(served: tuple[RunningServer, HttpPort], mo
             connection.sendall(b"G")
         wait_until(lambda: f"connections={MOST_CONNECTIONS} items" in repr(port), "all are connected")
         assert raw(port, b"").startswith(b"HTTP/1.1 503 ")
-        assert server.node.facts()["draws"] == 0  # the loop goes on
+        assert server.node.facts()["fetched"] == 0  # the loop goes on
         for connection in slow:
             answer = b""
             with contextlib.suppress(ConnectionError):

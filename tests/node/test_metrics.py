@@ -110,7 +110,7 @@ def test_the_text_is_what_the_facts_say(told: dict[str, Any]) -> None:
     assert found["brand_run_samples_per_second"][run[:1]] == pytest.approx(24 / 0.8031)
     assert found["brand_memory_limit_bytes"][()] == told["memory"]["limit"]
     assert sum(found["brand_memory_bytes"].values()) <= told["memory"]["limit"]
-    assert found["brand_drawn_samples_total"][()] == told["draws"]
+    assert found["brand_fetched_samples_total"][()] == told["fetched"]
     assert "brand_node_sent_bytes_total" not in found
 
 
@@ -121,7 +121,7 @@ def test_what_is_only_there_sometimes(told: dict[str, Any]) -> None:
     more = {
         "store": {"requests": 3, "bytes": 4},
         "cache": {"read_bytes": 5, "written_bytes": 6, "used": 7},
-        "prepared": {"made": 8, "drawn": 9, "raw": 10},
+        "decoding": {"decoded": 8, "fetched_decoded": 9, "fetched_encoded": 10},
         "cluster": {"reachable": [1], "sent_bytes": {"1": 11}, "received_bytes": {"1": 12}},
         "loops": [loop],
         "jobs": [job],

@@ -148,8 +148,8 @@ def test_pictures_are_those_that_a_client_makes(pictures: Path, how: DecodeImage
     with preparing(pictures) as server:
         for _ in range(2):
             assert same(epoch(server, {"image": how}), made_by_the_client(pictures, {"image": how}))
-        facts = server.facts()["prepared"]
-    assert (facts["made"], facts["drawn"], facts["raw"], facts["ended"]) == (120, 240, 0, 0)
+        facts = server.facts()["decoding"]
+    assert (facts["decoded"], facts["fetched_decoded"], facts["fetched_encoded"], facts["ended"]) == (120, 240, 0, 0)
 
 
 @pytest.mark.slow
@@ -158,8 +158,8 @@ def test_clips_are_those_that_a_client_makes(clips_set: Path, how: DecodeAudio) 
     """As pictures are."""
     with preparing(clips_set, memory="40MB") as server:
         assert same(epoch(server, {"audio": how}), made_by_the_client(clips_set, {"audio": how}))
-        facts = server.facts()["prepared"]
-    assert facts["raw"] == 0 < facts["drawn"]
+        facts = server.facts()["decoding"]
+    assert facts["fetched_encoded"] == 0 < facts["fetched_decoded"]
 
 
 @pytest.mark.slow
@@ -168,7 +168,7 @@ def test_photos_that_ship_with_the_repository(photos_set: Path) -> None:
     how: dict[str, Preparation] = {"image": DecodeImage(shorter=128)}
     with preparing(photos_set, memory="300kB") as server:
         assert same(epoch(server, how), made_by_the_client(photos_set, how))
-        facts = server.facts()["prepared"]
+        facts = server.facts()["decoding"]
     assert facts["used"] <= facts["limit"] <= 300_000
 
 
@@ -180,8 +180,8 @@ def test_a_sample_with_two_prepared_fields(tmp_path: Path) -> None:
     how: dict[str, Preparation] = {"two": DecodeImage(size=(5, 6)), "one": DecodeImage(shorter=9, mode="L")}
     with preparing(tmp_path / "set") as server:
         assert same(epoch(server, how), made_by_the_client(tmp_path / "set", how))
-        facts = server.facts()["prepared"]
-    assert (facts["made"], facts["drawn"], facts["wants"]) == (80, 40, 2)
+        facts = server.facts()["decoding"]
+    assert (facts["decoded"], facts["fetched_decoded"], facts["specs"]) == (80, 40, 2)
 
 
 @pytest.mark.slow
@@ -191,8 +191,8 @@ def test_two_runs_share_what_is_prepared(pictures: Path) -> None:
     with preparing(pictures, memory="20MB") as server:
         for prepare in (shared, shared, {"image": DecodeImage(shorter=8)}):
             assert same(epoch(server, dict(prepare)), made_by_the_client(pictures, dict(prepare)))
-        facts = server.facts()["prepared"]
-    assert (facts["made"], facts["drawn"]) == (240, 360)
+        facts = server.facts()["decoding"]
+    assert (facts["decoded"], facts["fetched_decoded"]) == (240, 360)
 
 
 @pytest.mark.slow
@@ -217,10 +217,10 @@ def test_hostile_files_cost_nothing(tmp_path: Path, hostile: bytes) -> None:
             epoch(server, {"image": SMALL}, batch=8)
         found = epoch(server, {"image": SMALL}, batch=8, on_error="skip")
         assert len(found) == 39
-        facts = server.facts()["prepared"]
+        facts = server.facts()["decoding"]
         assert len(processes(server)) == 2
     assert facts["ended"] == 0
-    assert facts["made"] == 39
+    assert facts["decoded"] == 39
 
 
 @pytest.mark.slow
@@ -237,7 +237,7 @@ def test_a_preparer_that_hangs_is_ended(pictures: Path, monkeypatch: pytest.Monk
                 os.kill(processes(server)[0], signal.SIGSTOP)
         data._source.port.client.close()
         assert same(found, made_by_the_client(pictures, how))
-        assert server.facts()["prepared"]["ended"] == 1
+        assert server.facts()["decoding"]["ended"] == 1
 
 
 @pytest.mark.slow
@@ -248,7 +248,7 @@ def test_preparers_that_are_killed_cost_no_sample(pictures: Path, caplog: pytest
     with caplog.at_level(logging.WARNING), preparing(pictures, memory="100kB", preparers=2) as server:
         data = BrandDataset(pictures, server=server.address, decode=how, fields=("index", "image"))
         loader = BrandLoader(data, 6)
-        while server.facts()["prepared"]["preparers"] or not server.facts()["prepared"]["ended"]:
+        while server.facts()["decoding"]["workers"] or not server.facts()["decoding"]["ended"]:
             found = dict[int, Any]()
             for indices, images in loader:
                 found |= {n: {"image": image} for n, image in zip(indices.tolist(), images.numpy(), strict=True)}
@@ -257,7 +257,7 @@ def test_preparers_that_are_killed_cost_no_sample(pictures: Path, caplog: pytest
                         os.kill(process, signal.SIGKILL)
             assert same(found, expected)
         data._source.port.client.close()
-        assert server.facts()["prepared"]["ended"] == 6
+        assert server.facts()["decoding"]["ended"] == 6
     assert "clients decode these samples themselves" in caplog.text
 
 
@@ -317,8 +317,8 @@ def test_a_client_with_other_decoders_prepares_for_itself(
     monkeypatch.setattr(requests, "decoders", lambda codec: decoders(codec) | {"Pillow": "1.0"})
     with caplog.at_level(logging.WARNING), preparing(pictures) as server:
         assert same(epoch(server, {"image": SMALL}), made_by_the_client(pictures, {"image": SMALL}))
-        facts = server.facts()["prepared"]
-    assert (facts["made"], facts["drawn"], facts["raw"], facts["preparers"]) == (0, 0, 0, 0)
+        facts = server.facts()["decoding"]
+    assert (facts["decoded"], facts["fetched_decoded"], facts["fetched_encoded"], facts["workers"]) == (0, 0, 0, 0)
     assert caplog.text.count("the data server does not prepare") == 1
     assert "it decodes image with {'Pillow': '1.0'" in caplog.text
 
@@ -366,7 +366,7 @@ def test_a_server_that_does_not_prepare_says_so(pictures: Path) -> None:
             run = client.order(order_of(pictures))
             client.send(pack_wants(run, (DecodeSpec("image", SMALL),), {"image": decoders("image")}))
             assert "start it with --decoded-memory" in client.answer(Kind.PREPARE)["why"]
-        assert server.facts()["prepared"] is None
+        assert server.facts()["decoding"] is None
 
 
 @pytest.mark.slow
@@ -379,8 +379,8 @@ def test_a_server_that_cannot_start_preparers(pictures: Path, monkeypatch: pytes
     with preparing(pictures) as server:
         monkeypatch.setattr(subprocess, "Popen", fails)
         assert same(epoch(server, {"image": SMALL}), made_by_the_client(pictures, {"image": SMALL}))
-        facts = server.facts()["prepared"]
-    assert (facts["drawn"], facts["preparers"]) == (0, 0)
+        facts = server.facts()["decoding"]
+    assert (facts["fetched_decoded"], facts["workers"]) == (0, 0)
 
 
 # -- what a preparer does with a batch ------------------------------------------------------------------------------
@@ -563,17 +563,17 @@ def test_a_common_server_prepares_from_the_second_job_on(pictures: Path) -> None
         for indices, images in BrandLoader(data, 8):
             found |= {n: {"image": image} for n, image in zip(indices.tolist(), images.numpy(), strict=True)}
         assert same(found, expected)
-        facts: dict[str, Any] = data.stats()["prepared"]
+        facts: dict[str, Any] = data.stats()["decoding"]
         return facts
 
     one, two = (BrandDataset(pictures, job=name, **more) for name in ("one", "two"))
     try:
         facts = drawn(one)
-        assert (facts["made"], facts["drawn"], facts["preparers"]) == (0, 0, 0)
+        assert (facts["decoded"], facts["fetched_decoded"], facts["workers"]) == (0, 0, 0)
         facts = drawn(two)
-        assert facts["made"] == 120
-        assert facts["drawn"] > 0 < facts["preparers"]
-        assert drawn(one)["made"] == 120
+        assert facts["decoded"] == 120
+        assert facts["fetched_decoded"] > 0 < facts["workers"]
+        assert drawn(one)["decoded"] == 120
     finally:
         os.kill(one.stats()["process"], signal.SIGTERM)
         one._source.port.client.close()
@@ -601,5 +601,5 @@ def test_garbage_from_a_raw_client(pictures: Path) -> None:
                 client.hello(StoredDataSet(pictures).id)
                 client.send(messages.frame(Kind.PREPARE, rng.bytes(size)))
                 assert client.receive()[0] == Kind.FAILED
-        assert server.facts()["prepared"]["wants"] == 0
+        assert server.facts()["decoding"]["specs"] == 0
     assert HEADER.itemsize % 8 == 0, "values are aligned"

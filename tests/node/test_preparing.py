@@ -128,7 +128,7 @@ def test_samples_are_prepared_in_draw_order_and_once() -> None:
     assert set(world.made.values()) == {1}
     assert len(world.made) == 120
     facts = world.preparing.facts()
-    assert (facts["made"], facts["drawn"], facts["raw"]) == (120, 120, 0)
+    assert (facts["decoded"], facts["fetched_decoded"], facts["fetched_encoded"]) == (120, 120, 0)
 
 
 @pytest.mark.slow
@@ -156,7 +156,7 @@ def test_a_small_memory_is_used_again() -> None:
         world.settle()
         world.now_s += 0.2
         world.quiet()
-    assert world.preparing.facts()["raw"] < 40
+    assert world.preparing.facts()["fetched_encoded"] < 40
     assert len(world.made) > 80
 
 
@@ -172,7 +172,7 @@ def test_what_a_client_copies_stays_until_it_is_released() -> None:
     for _ in range(5):
         world.now_s += 2.0
         world.quiet()
-    assert world.preparing.facts()["made"] > 12
+    assert world.preparing.facts()["decoded"] > 12
     world.release(next(iter(world.held)))  # compares what was copied with what is there now
 
 
@@ -302,8 +302,8 @@ def test_a_next_epoch_does_not_keep_this_one_from_being_prepared(second: int, mo
             world.settle()
             world.quiet()
     facts = world.preparing.facts()
-    assert facts["raw"] == 0
-    assert facts["made"] <= most
+    assert facts["fetched_encoded"] == 0
+    assert facts["decoded"] <= most
 
 
 def test_one_job_alone_prepares_for_itself_until_another_wants_the_same() -> None:

@@ -86,7 +86,7 @@ def test_epoch_after_epoch_from_memory(texts: Path) -> None:
         for epoch in range(3):
             assert take(data_set, sampler) == planned(sampler, texts, epoch)
         facts = server.facts()
-    assert facts["draws"] == 3 * SAMPLES
+    assert facts["fetched"] == 3 * SAMPLES
     assert facts["direct"] == 0
     assert facts["failed_reads"] == 0
 

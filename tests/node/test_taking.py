@@ -381,7 +381,7 @@ def test_epochs_in_memory_need_no_answers(texts: Path, memory: float) -> None:
             plan = StoredDataSet(texts).indices(sampler.order.plan(epoch).sample_of).tolist()
             assert drawn(data_set, iter(sampler)) == plan
         facts = data_set.stats()
-    assert facts["draws"] == 4 * SAMPLES
+    assert facts["fetched"] == 4 * SAMPLES
     assert facts["from_memory"] + facts["direct"] == 4 * SAMPLES
     if memory == 1.0:
         assert facts["direct_hits"] >= 3 * (SAMPLES - 37)
@@ -550,7 +550,7 @@ def test_a_loader_counts_all_that_it_took(texts: Path) -> None:
             for _ in range(3):
                 assert sum(len(batch[0]) for batch in loader) == SAMPLES
             facts = data_set.stats()
-        assert facts["draws"] == facts["from_memory"] + facts["direct"] == 3 * SAMPLES
+        assert facts["fetched"] == facts["from_memory"] + facts["direct"] == 3 * SAMPLES
         assert facts["direct_hits"] > SAMPLES
 
 
@@ -641,7 +641,7 @@ def test_data_in_the_page_cache_are_not_read_into_memory(tmp_path: Path, monkeyp
             assert found == plan
         wait_until(lambda: data_set.stats()["reading"] == 0, "the last reads")
         facts = data_set.stats()
-    assert facts["draws"] == facts["from_memory"] + facts["direct"] == 3 * samples
+    assert facts["fetched"] == facts["from_memory"] + facts["direct"] == 3 * samples
     assert facts["failed_reads"] == 0
     in_memory = facts["memory"]["cached"]
     assert facts["read_bytes"] <= 2 * in_memory + 10_000, "what it read is what it keeps"

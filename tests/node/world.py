@@ -817,4 +817,4 @@ class World:
         assert {run for run, _ in core.epochs.lives} <= known
         given = core.counters.draws.from_memory + core.counters.draws.direct
         waiting = sum(len(draw.positions) for draw in core.draws.waiting)
-        assert core.counters.draws.draws == given + waiting + self.unanswered
+        assert core.counters.draws.fetched == given + waiting + self.unanswered

@@ -35,7 +35,7 @@ def test_every_sample_once(texts: Path, protocol: str, nodes: int, on_each: int)
         counts = {len(np.concatenate(rank.drawn[2])) for rank in drawing}
         assert max(counts) - min(counts) <= 1
         facts = [server.facts() for server in found]
-        assert sum(fact["draws"] for fact in facts) == 3 * order.samples
+        assert sum(fact["fetched"] for fact in facts) == 3 * order.samples
         assert all(fact["received"] for fact in facts)
 
 

@@ -46,7 +46,7 @@ def test_two_jobs_on_two_nodes_share_reads(texts: Path) -> None:
         check_jobs(drawing, epochs)
         facts = [server.facts() for server in found]
     read = sum(fact["read_bytes"] for fact in facts) / facts[0]["data_bytes"]
-    drawn = sum(fact["draws"] for fact in facts) / order.samples
+    drawn = sum(fact["fetched"] for fact in facts) / order.samples
     assert drawn == 2 * epochs
     assert read / drawn < 0.7, "each job reads for itself"
 

@@ -192,7 +192,7 @@ def test_undisturbed_ranks_in_step_get_every_sample_from_memory(order: dict[str,
         cluster.rest()
     for world in cluster.worlds:
         counters = world.core.counters
-        assert (counters.draws.draws, counters.draws.direct, counters.nodes.timeouts) == (96, 0, 0)
+        assert (counters.draws.fetched, counters.draws.direct, counters.nodes.timeouts) == (96, 0, 0)
         assert counters.nodes.received > 20
     cluster.end()
 

@@ -529,6 +529,13 @@ def test_a_folder_that_others_may_write_is_refused(some_set: Path, tmp_path: Pat
     assert f"other users may write to {bad}" in refused(folder, data)
 
 
+def test_a_data_set_is_no_folder_for_caches(some_set: Path) -> None:
+    """Two data sets named in place of one and a folder: nothing is written into the second one."""
+    before = sorted(some_set.iterdir())
+    assert refused(some_set, StoredDataSet(some_set)).startswith(f"{some_set} is a data set, not a folder for caches")
+    assert sorted(some_set.iterdir()) == before
+
+
 def test_a_folder_for_all_users_is_none_of_theirs(some_set: Path, tmp_path: Path) -> None:
     """As in /tmp, each user may only exchange what is their own; what Brand makes there is closed to others."""
     data, folder = StoredDataSet(some_set), tmp_path / "cache"

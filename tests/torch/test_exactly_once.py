@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -25,7 +22,6 @@ from brand.storage.dataset.dataset import StoredDataSet
 from brand.torch import BrandDataset, BrandLoader, BrandSampler
 from tests import places
 from tests.rounds import examples
-from tests.support import LIMIT_S, free_port
 from tests.torch.support import (
     MANY_WORKERS,
     Openings,
@@ -38,7 +34,7 @@ from tests.torch.support import (
     served,
     sized_samples,
 )
-from tests.torch.training import run_ranks
+from tests.torch.training import run_ranks, two_ranks
 
 pytestmark = places.EVERYWHERE
 
@@ -259,28 +255,15 @@ def test_two_ranks_share_a_server(small: Path, tmp_path: Path) -> None:
 @pytest.mark.slow
 @places.IN_A_FOLDER
 @pytest.mark.parametrize("order", ["uniform", "slots"])
-def test_ranks_with_other_memory_draw_one_order(small: Path, tmp_path: Path, order: str) -> None:
+def test_ranks_with_other_memory_draw_one_order(small: Path, order: str) -> None:
     """They have a server each. If memory decides the order, no server sees that each would draw half of another one."""
-    script = tmp_path / "train.py"
-    script.write_text(RANK)
-    job = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "TORCHELASTIC_RUN_ID": "a"}
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, str(script), str(small), order, str(0.5 + rank / 2)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=os.environ | job | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
-        )
-        for rank in range(2)
-    ]
-    told = [rank.communicate(timeout=LIMIT_S) for rank in ranks]
-    drawn = [index for out, _ in told for index in json.loads(out)]
+    told = two_ranks(RANK, small, order)
+    drawn = [index for _, out, _ in told for index in json.loads(out)]
     if order == "uniform":
         assert len(drawn) == 76
         assert set(drawn) == set(range(75))
     else:
-        assert any("two ranks of one job disagree: " in errors for _, errors in told)
+        assert any("two ranks of one job disagree: " in errors for _, _, errors in told)
         assert len(drawn) == len(set(drawn))
 
 
@@ -292,7 +275,7 @@ from brand import BrandDataset, BrandLoader
 dist.init_process_group("gloo")
 drawn = []
 try:
-    data_set = BrandDataset(sys.argv[1], fields=("index",), order=sys.argv[2], memory=float(sys.argv[3]))
+    data_set = BrandDataset(sys.argv[1], fields=("index",), order=sys.argv[2], memory=0.5 + dist.get_rank() / 2)
     for (indices,) in BrandLoader(data_set, 5):
         drawn += indices.tolist()
 except Exception as error:

@@ -164,4 +164,4 @@ def test_a_batch_that_is_kept_does_not_change(
                 assert pictured.dtype == torch.uint8
                 for row in pictured.numpy():
                     assert np.array_equal(row, expected[int(row.flat[0])]["image"])
-        assert data_set.stats()["prepared"]["raw"] == 0
+        assert data_set.stats()["decoding"]["fetched_encoded"] == 0

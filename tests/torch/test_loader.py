@@ -350,7 +350,7 @@ def test_an_iterator_that_is_never_used_starts_nothing(small: Path) -> None:
         loader = BrandLoader(data_set, 2, prefetch_batches=1)
         running = iter(loader)
         assert loader_threads("brand-draw") == []
-        assert data_set.stats().get("draws", 0) == 0
+        assert data_set.stats().get("fetched", 0) == 0
         next(running)
         assert loader_threads("brand-draw")
 
@@ -419,7 +419,7 @@ def test_what_is_ahead_is_bounded(small: Path, batch: int, ahead: int) -> None:
             for _ in range(take):
                 taken += len(next(running)[0])
             least = min(COUNT, taken + ahead * batch)
-            wait_until(lambda least=least: data_set.stats()["draws"] >= least, "as much is ahead")  # type: ignore[misc]
+            wait_until(lambda least=least: data_set.stats()["fetched"] >= least, "as much is ahead")  # type: ignore[misc]
             assert settled(data_set) <= taken + (ahead + max(1, ahead // 2)) * batch
         running.close()  # type: ignore[attr-defined]
 
@@ -428,7 +428,7 @@ def settled(data_set: BrandDataset) -> int:
     """Samples drawn so far, when no more are drawn."""
     drawn, since_s = -1, time.monotonic()
     while time.monotonic() - since_s < 0.35:
-        now = data_set.stats()["draws"]
+        now = data_set.stats()["fetched"]
         if now != drawn:
             drawn, since_s = now, time.monotonic()
         time.sleep(0.01)
@@ -472,7 +472,7 @@ def test_stages_say_where_the_time_goes(small: Path) -> None:
     }
     assert all(facts[f"{name}_s"] >= 0 for name in NAMES)
     assert facts["slowest"] in {*NAMES}
-    assert facts["server"]["draws"] == COUNT
+    assert facts["server"]["fetched"] == COUNT
     text = repr(loader.stages)
     assert all(name in text for name in NAMES)
     assert text.splitlines()[-1] == f"slowest: {facts['slowest']}"

@@ -7,8 +7,6 @@ import logging
 import os
 import pickle
 import signal
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from itertools import chain, islice
@@ -27,8 +25,8 @@ from brand.orders.mixtures.mixed_order import MixedOrder
 from brand.storage.dataset.dataset import StoredDataSet
 from brand.torch import BrandDataset, BrandLoader, BrandSampler, Mixture
 from tests import places
-from tests.support import LIMIT_S, free_port
 from tests.torch.support import MANY_WORKERS, Openings, make_samples, make_set
+from tests.torch.training import two_ranks
 
 pytestmark = places.EVERYWHERE
 
@@ -258,7 +256,7 @@ def test_stats_tell_shares_and_each_server(mixture: Mixture) -> None:
     list(loader)
     told = loader.stats()["server"]
     assert [said["share"] for said in told.values()] == [0.6, 0.4]
-    assert [said["server"]["draws"] for said in told.values()] == [60, 40]
+    assert [said["server"]["fetched"] for said in told.values()] == [60, 40]
     assert list(told) == [member.name for member in mixture.members]
     assert all(said["server"]["loops"] for said in told.values())
 
@@ -332,28 +330,14 @@ def test_a_mixture_is_pickled(sets: list[Path], mixture: Mixture) -> None:
 @pytest.mark.slow
 @places.IN_A_FOLDER
 @pytest.mark.parametrize("same", [True, False])
-def test_ranks_whose_weights_differ_are_refused(tmp_path: Path, small: Path, smaller: Path, same: bool) -> None:
+def test_ranks_whose_weights_differ_are_refused(small: Path, smaller: Path, same: bool) -> None:
     """Real processes: each would draw its part of another sequence."""
-    script = tmp_path / "train.py"
-    script.write_text(RANKS)
-    command = [sys.executable, str(script), str(small), str(smaller), str(same)]
-    job = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "TORCHELASTIC_RUN_ID": "a"}
-    ranks = [
-        subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=os.environ | job | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
-        )
-        for rank in range(2)
-    ]
-    said = [rank.communicate(timeout=LIMIT_S) for rank in ranks]
-    assert all(rank.returncode == 0 for rank in ranks) == same, said
+    ended = two_ranks(RANKS, small, smaller, str(same))
+    assert all(status == 0 for status, _, _ in ended) == same, ended
     if same:
-        assert "shares [(6, 4)]" in said[0][0]
+        assert "shares [(6, 4)]" in ended[0][1]
     else:
-        assert any("two ranks of one job disagree: the weights of a Mixture are" in errors for _, errors in said)
+        assert any("two ranks of one job disagree: the weights of a Mixture are" in errors for _, _, errors in ended)
 
 
 RANKS = """

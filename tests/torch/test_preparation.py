@@ -60,8 +60,10 @@ def test_batches_are_of_prepared_samples(pictures: Path, kind: int, prepared: Pr
             assert found.keys() == expected.keys()
             assert all(np.array_equal(found[index], expected[index]) for index in expected)
         assert np.array_equal(data_set[3][1], expected[3])
-        facts = data_set.stats()["prepared"]
-        assert (None if facts is None else (facts["made"], facts["raw"])) == (prepared and (len(expected), 0))
+        facts = data_set.stats()["decoding"]
+        assert (None if facts is None else (facts["decoded"], facts["fetched_encoded"])) == (
+            prepared and (len(expected), 0)
+        )
 
 
 def test_transforms_come_after(pictures: Path) -> None:

@@ -273,7 +273,7 @@ def test_looking_at_a_sample_disturbs_no_draw(small: Path) -> None:
             assert records([data_set[7]]) == [SAMPLES[7]]
             assert records([data_set[-1]]) == [SAMPLES[74]]
         assert sorted(found) == SAMPLES
-        assert data_set.stats()["draws"] == 75
+        assert data_set.stats()["fetched"] == 75
 
 
 def test_neither_opening_nor_sampling_starts_a_server(small: Path) -> None:

@@ -227,9 +227,9 @@ def test_each_job_gets_what_it_would_get_alone(pictures: Path) -> None:
                 found[number] += batch
             if step == 4:
                 os.kill(preparers_of(server)[0], signal.SIGKILL)
-        facts = server.facts()["prepared"]
+        facts = server.facts()["decoding"]
     assert facts["ended"] >= 1
-    assert facts["drawn"] > 0
+    assert facts["fetched_decoded"] > 0
     for number, (kind, part) in enumerate(zip(kinds, parts, strict=True)):
         wanted = np.flatnonzero(np.ones(len(exact), np.bool_) if part is None else part).tolist()
         assert sorted(sample[0] for sample in found[number]) == wanted

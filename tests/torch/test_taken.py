@@ -71,7 +71,7 @@ def test_progress_is_what_the_loop_has_taken(small: Path) -> None:
     with served(small) as data_set:
         loop = Loop(BrandLoader(data_set, 5))
         loop.take(4)
-        wait_until(lambda: data_set.stats()["draws"] == COUNT, "all samples are fetched")
+        wait_until(lambda: data_set.stats()["fetched"] == COUNT, "all samples are fetched")
         found = known(data_set, loop.samples)
         assert (found["step"], found["fetched"], found["samples"]) == (loop.steps, COUNT, COUNT)
         assert found["share"] == pytest.approx(loop.samples / COUNT, rel=1e-5)

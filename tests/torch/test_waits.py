@@ -136,11 +136,11 @@ def test_another_node_that_does_not_send(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("cause", ["preparation", "collate"])
+@pytest.mark.parametrize("cause", ["decode", "collate"])
 def test_work_in_the_training_process(small: Path, cause: str) -> None:
     """A transform, or the function that puts batches together, stands still in the middle of an epoch."""
     gate = Gate()
-    how: dict[str, Any] = {"transform": {"key": gate.passes}} if cause == "preparation" else {}
+    how: dict[str, Any] = {"transform": {"key": gate.passes}} if cause == "decode" else {}
     with served(small, **how) as data_set:
         loader = BrandLoader(data_set, 5, prefetch_batches=2, collate_fn=gate.passes if cause == "collate" else None)
         batches = iter(loader)
@@ -304,10 +304,10 @@ def course(*spans: tuple[str, float, float], collate: tuple[float, float]) -> Ba
     [
         (0.0, 10.0, "storage"),
         (4.0, 10.0, "node"),
-        (6.5, 10.0, "preparation"),
+        (6.5, 10.0, "decode"),
         (8.4, 10.0, "collate"),
         (10.0, 10.5, LOOP),
-        (-5.0, 1.0, "preparation"),
+        (-5.0, 1.0, "decode"),
     ],
 )
 def test_the_cause_is_what_took_longest_while_the_loop_waited(start_s: float, end_s: float, cause: str) -> None:

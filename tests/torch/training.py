@@ -17,7 +17,7 @@ from typing import Any
 from torch.utils.data import DataLoader
 
 from brand.torch import BrandDataset, BrandLoader, BrandSampler
-from tests.support import LIMIT_S
+from tests.support import LIMIT_S, free_port
 from tests.torch.support import records_of
 
 
@@ -63,6 +63,29 @@ def run_ranks(count: int, path: Path, folder: Path, *options: str) -> list[dict[
             rank.kill()
             rank.wait()
     return [json.loads(out.read_text()) for out in outs]
+
+
+def two_ranks(code: str, *arguments: str | Path) -> list[tuple[int, str, str]]:
+    """The exit status, output and errors of two processes of one job, which both run `code`."""
+    job = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    job |= {"TORCHELASTIC_RUN_ID": secrets.token_hex(8)}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-W", "error", "-c", code, *map(str, arguments)],
+            env=os.environ | job | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    try:
+        told = [rank.communicate(timeout=LIMIT_S) for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.wait()
+    return [(rank.returncode, *texts) for rank, texts in zip(ranks, told, strict=True)]
 
 
 if __name__ == "__main__":

@@ -168,12 +168,12 @@ class Core(Reprs, shows="residents draws reads epochs"):
                 "free": allocator.free * page,
             },
             "cache": self.caching.facts(),
-            "prepared": None if self._decodes is None else self._decodes.facts(),
+            "decoding": None if self._decodes is None else self._decodes.facts(),
             "reading": self.reads.under_way,
             "waiting": len(self.draws.waiting),
             "jobs": jobs(self.epochs, now_s),
             "epochs": [
-                {"run": run, "epoch": epoch, "drawn": at.drawn, "samples": len(residents.pages_of), "start": at.start}
+                {"run": run, "epoch": epoch, "fetched": at.drawn, "samples": len(residents.pages_of), "start": at.start}
                 for (run, epoch), at in ((key, live.epoch.progress) for key, live in active)
             ],
         }

@@ -21,17 +21,17 @@ _PLAIN: Final = {
     "uptime_s": ("uptime_seconds", "Seconds since the server started."),
     "data_bytes": ("data_set_bytes", "Size of the data set."),
     "clients": ("clients", "Connections of clients."),
-    "waiting": ("waiting_draws", "Fetches that wait now."),
+    "waiting": ("waiting_fetches", "Fetches that wait now."),
     "reading": ("storage_reads_in_flight", "Large reads under way."),
-    "draws": ("drawn_samples_total", "Samples that clients have fetched, also those that wait to be trained."),
-    "from_memory": ("drawn_from_memory_samples_total", "Samples fetched from memory."),
+    "fetched": ("fetched_samples_total", "Samples that clients have fetched, also those that wait to be trained."),
+    "from_memory": ("fetched_from_memory_samples_total", "Samples fetched from memory."),
     "direct": ("direct_read_samples_total", "Samples fetched that clients read directly."),
     "reads": ("storage_reads_total", "Large reads of the storage."),
     "read_bytes": ("storage_read_bytes_total", "Bytes of large reads of the storage."),
     "failed_reads": ("storage_failed_reads_total", "Large reads that failed."),
     "timeouts": ("node_timeout_samples_total", "Samples that another node did not send in time."),
 }
-_CAUSES: Final = ("storage", "node", "preparation", "server")
+_CAUSES: Final = ("storage", "node", "decode", "server")
 
 
 def prometheus(facts: Mapping[str, Any]) -> str:
@@ -45,7 +45,7 @@ def _families(facts: Mapping[str, Any]) -> Iterator[str]:
     meaning = "Damaged samples that were replaced by other samples."
     yield _family("replaced_samples_total", meaning, [({}, len(facts["replaced"]))])
     waits = [({"cause": cause}, facts[f"{cause}_wait_s"]) for cause in _CAUSES]
-    yield _family("draw_wait_seconds_total", "Seconds that fetches waited in the server.", waits)
+    yield _family("fetch_wait_seconds_total", "Seconds that fetches waited in the server.", waits)
     yield from _memory(facts)
     yield from _traffic(facts)
     yield from _resources(facts["storage"], facts["processes"])
@@ -65,7 +65,7 @@ def _memory(facts: Mapping[str, Any]) -> Iterator[str]:
 
 def _traffic(facts: Mapping[str, Any]) -> Iterator[str]:
     """Yield the metrics of object store, cache folder, decode workers and other nodes, if there are any."""
-    store, cache, prepared, cluster = (facts[name] for name in ("store", "cache", "prepared", "cluster"))
+    store, cache, decoding, cluster = (facts[name] for name in ("store", "cache", "decoding", "cluster"))
     if store is not None:
         yield _family("store_requests_total", "Requests to the object store.", [({}, store["requests"])])
         yield _family("store_bytes_total", "Bytes from the object store.", [({}, store["bytes"])])
@@ -73,10 +73,13 @@ def _traffic(facts: Mapping[str, Any]) -> Iterator[str]:
         for name in ("read_bytes", "written_bytes", "used"):
             metric = "cache_used_bytes" if name == "used" else f"cache_{name}_total"
             yield _family(metric, "Bytes of the cache folder.", [({}, cache[name])])
-    if prepared is not None:
-        for name in ("made", "drawn", "raw"):
-            meaning = "Samples decoded by the server, fetched decoded, or fetched encoded."
-            yield _family(f"prepared_{name}_samples_total", meaning, [({}, prepared[name])])
+    if decoding is not None:
+        for name, meaning in (
+            ("decoded", "Samples that decode workers have decoded."),
+            ("fetched_decoded", "Samples fetched that they had decoded."),
+            ("fetched_encoded", "Samples fetched from memory that clients decode."),
+        ):
+            yield _family(f"{name}_samples_total", meaning, [({}, decoding[name])])
     if cluster is not None:
         for name in ("sent", "received"):
             samples = [({"node": node}, size) for node, size in cluster[f"{name}_bytes"].items()]

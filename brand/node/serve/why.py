@@ -13,7 +13,7 @@ ABSENT_S: Final = 15.0
 NAMES: Final = {
     "storage": "storage",
     "node": "another node",
-    "preparation": "decoding and transforms",
+    "decode": "decoding and transforms",
     "collate": "collate",
     "server": "the data server",
     LOOP: "nothing",
@@ -22,7 +22,7 @@ HINTS: Final = {
     "storage": "Reads from storage set the pace: more `memory=` caches more of the data, and a cache folder on a local "
     "disk helps from the second epoch on. `brand profile` measures how fast the storage is.",
     "node": "Another node sends late: check its storage, and the network between the two nodes.",
-    "preparation": "Copying, decoding and transforms set the pace: more `num_workers=`, `decode=`, smaller images, or "
+    "decode": "Copying, decoding and transforms set the pace: more `num_workers=`, `decode=`, smaller images, or "
     "a cheaper transform.",
     "collate": "Putting batches together sets the pace: a cheaper `collate_fn`, or more `num_workers=`.",
     "server": "The data server answers late: its processors are busy, it makes a plan, or other ranks have not begun.",

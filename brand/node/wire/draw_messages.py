@@ -41,7 +41,7 @@ class Held(NamedTuple):
     """A read of this node's storage."""
     node: float = 0.0
     """A sample that another node sends."""
-    preparation: float = 0.0
+    decode: float = 0.0
     """A decode worker of the server."""
     server: float = 0.0
     """The plan of the epoch, ranks that have not begun it, or jobs that share."""

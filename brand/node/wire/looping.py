@@ -20,7 +20,7 @@ from brand.node.wire.described import FieldSpec, described, maybe, text, whole
 from brand.node.wire.messages import MAX_NAME, MAX_REPLICAS, Kind
 from brand.reprs import Reprs
 
-CAUSES: Final = ("storage", "node", "preparation", "collate", "server")
+CAUSES: Final = ("storage", "node", "decode", "collate", "server")
 """Causes for which a loop can wait: a read of the storage, a sample from another node, copying, decoding and
 transforming, collating the batch, and the data server itself.
 """

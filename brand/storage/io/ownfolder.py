@@ -14,6 +14,7 @@ import stat
 from typing import Final
 
 from brand.errors import CacheError
+from brand.formats.constants import MANIFEST_NAME
 from brand.formats.publish import storage_reason
 
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -23,8 +24,11 @@ _OTHERS: Final = stat.S_IWGRP | stat.S_IWOTH
 def open_given(folder: str) -> int:
     """Return a descriptor of the folder that the user gives. It is made if only its last component is missing.
 
-    Raises `CacheError` if another user could exchange its contents.
+    Raises `CacheError` if another user could exchange its contents, or if it is a data set: a cache inside it would be
+    copied and deleted with it.
     """
+    if os.path.lexists(os.path.join(folder, MANIFEST_NAME)):
+        raise CacheError(f"{folder} is a data set, not a folder for caches: give a folder on a local disk")
     try:
         make_folder(folder)
         descriptor = os.open(folder, _FOLDER)

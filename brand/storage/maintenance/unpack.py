@@ -55,7 +55,7 @@ def unpack(where: Where, out: Path, on_chunk: OnChunk = silent) -> int:
     field = data_set.header.source.get("file_field")
     if not field:
         raise UsageError(
-            f"{data_set.name} was made from Python samples, not from a folder: there are no files to restore."
+            f"{data_set.name} was not made from a folder of files: there are none to restore."
             " `brand cat` prints single samples, BrandDataset reads them"
         )
     check_target_name(out)

@@ -187,11 +187,11 @@ class MixtureSource(Reprs, SampleSource, shows="name weights seed _samples"):
     def stats(self) -> dict[str, Any]:
         """See `Mixture.stats`."""
         found = {member.name: member.stats() for member in self._sources}
-        draws = sum(said.get("draws", 0) for said in found.values())
-        if not draws:
+        fetched = sum(said.get("fetched", 0) for said in found.values())
+        if not fetched:
             return {}
         return {
-            name: {"share": round(said["draws"] / draws, 6), "server": said} if said else {}
+            name: {"share": round(said["fetched"] / fetched, 6), "server": said} if said else {}
             for name, said in found.items()
         }
 

@@ -62,7 +62,7 @@ class BatchTimes(Reprs, shows="spans collate_s done_s"):
     @property
     def doing(self) -> str:
         """The cause for which the batch waits now that its samples have been fetched."""
-        return "collate" if self.collate_s < float("inf") else "preparation"
+        return "collate" if self.collate_s < float("inf") else "decode"
 
     def cause(self, start_s: float, end_s: float) -> str:
         """Return the cause for which the batch waited longest between two times; `LOOP` if it was done before."""
@@ -70,7 +70,7 @@ class BatchTimes(Reprs, shows="spans collate_s done_s"):
         for span in (*self.spans, Span("collate", self.collate_s, self.done_s)):
             shares[span.cause] += max(0.0, min(end_s, span.end_s) - max(start_s, span.start_s))
         # The rest is work in this process: copying samples, decoding, transforming.
-        shares["preparation"] += max(0.0, min(end_s, self.done_s) - start_s - sum(shares.values()))
+        shares["decode"] += max(0.0, min(end_s, self.done_s) - start_s - sum(shares.values()))
         cause = max(shares, key=shares.__getitem__)
         return cause if shares[cause] > 0 else LOOP
 

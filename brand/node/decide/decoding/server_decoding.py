@@ -116,7 +116,7 @@ class ServerDecoding(Reprs, shows="memory workers _batches specs"):
             return NOTHING
         prepared = np.logical_and.reduce([self.memory[want].states(here) == MADE for want in wants])
         made = here[prepared]
-        self._counts.update(drawn=len(made), raw=len(here) - len(made))
+        self._counts.update(fetched_decoded=len(made), fetched_encoded=len(here) - len(made))
         if not len(made):
             return NOTHING
         found = [self.memory[want].lease(made) for want in wants]
@@ -172,7 +172,7 @@ class ServerDecoding(Reprs, shows="memory workers _batches specs"):
         assert batch.heads is not None
         assert batch.counts is not None
         self.memory[batch.want].put(batch.places, batch.heads, batch.counts)
-        self._counts["made"] += len(batch.places)
+        self._counts["decoded"] += len(batch.places)
         self.workers.on_copied(batch.preparer, number, now_s)
 
     def on_worker_end(self, preparer: int, now_s: float) -> None:
@@ -196,11 +196,11 @@ class ServerDecoding(Reprs, shows="memory workers _batches specs"):
         return {
             "limit": allocator.bytes,
             "used": (allocator.count - 1 - allocator.free) * allocator.page,
-            "wants": len(self.specs),
-            "made": counts["made"],
-            "drawn": counts["drawn"],
-            "raw": counts["raw"],
-            "preparers": self.workers.alive,
+            "specs": len(self.specs),
+            "decoded": counts["decoded"],
+            "fetched_decoded": counts["fetched_decoded"],
+            "fetched_encoded": counts["fetched_encoded"],
+            "workers": self.workers.alive,
             "ended": self.workers.ended_in_all,
         }
 

@@ -232,7 +232,7 @@ class Draws(Reprs, shows="waiting _answers leases"):
         if not self._agreed(draw, live, now_s) or self._features.is_held_back(draw, now_s):
             return "server"
         if self._decodes is not None and self._decodes.waits(draw.client, draw.key[0], places):
-            return "preparation"
+            return "decode"
         return None
 
     def _agreed(self, draw: Draw, live: ActiveEpoch, now_s: float) -> bool:

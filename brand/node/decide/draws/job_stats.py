@@ -52,7 +52,7 @@ def _job(epochs: Epochs, number: RunNumber, now_s: float) -> dict[str, Any]:
         "epoch": key[1],
         "position": live.epoch.progress.everywhere(live.epoch.here),
         "samples": run.order.draws,
-        "drawn": pulse.drawn,
+        "fetched": pulse.drawn,
         "rate": 0.0 if pulse.idle(now_s) else round(pulse.rate or 0.0, 1),
         "sets_the_pace": False,
         "pace": None,

@@ -15,8 +15,8 @@ from brand.node.wire.draw_messages import NOT_HELD, Held
 class DrawCounters:
     """Draws of this node's clients, since the server started."""
 
-    draws: int = 0
-    """Drawn samples."""
+    fetched: int = 0
+    """Samples that clients have fetched."""
     from_memory: int = 0
     """Drawn samples that were in the server's memory."""
     direct_hits: int = 0
@@ -31,7 +31,7 @@ class DrawCounters:
     """Seconds of `wait_s` for reads of this node's storage."""
     node_wait_s: float = 0.0
     """Seconds of `wait_s` for samples of other nodes."""
-    preparation_wait_s: float = 0.0
+    decode_wait_s: float = 0.0
     """Seconds of `wait_s` for decode workers."""
     server_wait_s: float = 0.0
     """Seconds of `wait_s` for plans, for ranks that had not begun, and for jobs that share."""
@@ -40,11 +40,11 @@ class DrawCounters:
         return {cause: getattr(self, f"{cause}_wait_s") for cause in Held._fields}
 
     def add_drawn(self, samples: int) -> None:
-        self.draws += samples
+        self.fetched += samples
 
     def add_taken(self, samples: int) -> None:
         """Count samples that a client has copied itself."""
-        self.draws += samples
+        self.fetched += samples
         self.from_memory += samples
         self.direct_hits += samples
 
@@ -57,7 +57,7 @@ class DrawCounters:
         self.wait_s += wait_s
         self.storage_wait_s += held.storage
         self.node_wait_s += held.node
-        self.preparation_wait_s += held.preparation
+        self.decode_wait_s += held.decode
         self.server_wait_s += held.server
 
 
@@ -166,12 +166,12 @@ class Counters:
         were loaded. `read_amplification`: bytes read from storage, also directly, over bytes drawn here or sent away.
         """
         draws, reads, nodes = self.draws, self.reads, self.nodes
-        used = (draws.draws - nodes.received + nodes.sent) * mean_bytes
+        used = (draws.fetched - nodes.received + nodes.sent) * mean_bytes
         return {
             **asdict(draws),
             **asdict(reads),
             **asdict(nodes),
-            "hit_ratio": draws.from_memory / draws.draws if draws.draws else None,
+            "hit_ratio": draws.from_memory / draws.fetched if draws.fetched else None,
             "read_utilisation": reads.buffered / reads.read_samples if reads.read_samples else None,
             "read_amplification": (reads.read_bytes + draws.direct * mean_bytes) / used if used > 0 else None,
         }

@@ -35,7 +35,7 @@ from brand.reprs import Reprs
 
 PART: Final = 1 << 18
 """About the number of samples of one step of building an epoch, which takes a few milliseconds."""
-Cause = Literal["storage", "node", "preparation", "server"]
+Cause = Literal["storage", "node", "decode", "server"]
 """Cause of a draw's wait: a field of `Held`."""
 
 
