@@ -378,7 +378,7 @@ def view(before: dict[str, Any] | None, **more: Any) -> str:
 def test_rates_are_those_since_the_last_look() -> None:
     """And since the server started, in the first one."""
     assert "fetched 500/s, 5,000 in all" in view(None)
-    later = view(facts_of(), uptime_s=12.0, draws=9000)
+    later = view(facts_of(), uptime_s=12.0, fetched=9000)
     assert "fetched 2,000/s, 9,000 in all" in later
 
 
