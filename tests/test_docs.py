@@ -63,7 +63,7 @@ _VARIES = re.compile(
     r"\d+(\.\d+)? (s|B|kB|MB|%)|\b[0-9a-f]{16,32}\b|0x[0-9A-Fa-f]+|(?<=\"seconds\": )[\d.]+|(?<=_bytes\": )\d+"
     r"|(?<=decode it: ).*|process \d+|@brand-\d+-|[\d,.]+(?=/s\b)|(?<=_s\": )[\d.]+|(?<=\"process\": )\d+"
     r"|(?<=\"waited\": )\d+|(?<=amplification x)[\d.]+"
-    r"|(?<=\nclients )\d+|(?<=\"clients\": )\d+|\d+(?= in flight)|(?<=B )█+(?=\n)"
+    r"|(?<=\nclients )\d+|(?<=\"clients\": )\d+|\d+(?= in flight)|[\d.]+ GB of [\d.]+ GB of memory|(?<=B )█+(?=\n)"
 )
 """Durations, rates, sizes, ids, addresses, processes, and what Pillow says: they differ between machines and versions
 of libraries."""
@@ -240,9 +240,13 @@ def _end_servers() -> None:
 @pytest.mark.slow
 @pytest.mark.pages
 @pytest.mark.parametrize("name", [name for name in DOCUMENTS if name not in TIMED])
-def test_a_page_shows_what_happens(name: str, tmp_path: Path) -> None:
-    """Every block of the page prints what the page says it prints."""
-    shown, fresh = (DOCS / name).read_text(encoding="utf-8"), fresh_page(name, tmp_path)
+def test_a_page_shows_what_happens(name: str) -> None:
+    """Every block of the page prints what the page says it prints.
+
+    In a folder whose path is always as long: tables cut a path that does not fit.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        shown, fresh = (DOCS / name).read_text(encoding="utf-8"), fresh_page(name, Path(folder))
     assert fresh == shown, "\n".join(difflib.unified_diff(shown.splitlines(), fresh.splitlines(), lineterm="", n=0))
 
 

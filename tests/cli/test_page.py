@@ -80,7 +80,7 @@ def test_top_shows_the_page_of_any_server(own_photos_set: Path) -> None:
         assert sum(len(indices) for (indices,) in loader) == 31
         with running_brand("top", server.address, "--web") as process:
             url = first_line(process)
-            assert read(fetch(url, "/metrics"))["brand_drawn_samples_total"][()] == 31
+            assert read(fetch(url, "/metrics"))["brand_fetched_samples_total"][()] == 31
             assert "<script>" in fetch(url, "/")
             process.send_signal(signal.SIGINT)
             assert process.wait(LIMIT_S) == 0

@@ -130,7 +130,7 @@ def test_what_is_only_there_sometimes(told: dict[str, Any]) -> None:
     assert found["brand_node_received_bytes_total"] == {(("node", "1"),): 12}
     assert found["brand_store_bytes_total"][()] == 4
     assert found["brand_cache_used_bytes"][()] == 7
-    assert found["brand_prepared_raw_samples_total"][()] == 10
+    assert found["brand_fetched_encoded_samples_total"][()] == 10
     assert found["brand_run_position_samples"] == {(("run", "run"),): 100}
     assert next(iter(found["brand_loop_waiting_seconds"].values())) == 1.5
 
