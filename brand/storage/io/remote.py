@@ -100,7 +100,11 @@ class _StoreReader:
 
 def no_data_set(url: str) -> NotADataSetError:
     what = "not a data set: there is no brand.json, which a conversion writes last"
-    return NotADataSetError(what, path=url, hint="Is the URL right, and the conversion finished?")
+    return NotADataSetError(
+        what,
+        path=url,
+        hint="Is the URL right, and the conversion finished? Tar and Parquet files must be converted first",
+    )
 
 
 def fetch_index(url: str) -> Path:
