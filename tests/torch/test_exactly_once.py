@@ -267,6 +267,41 @@ def test_ranks_with_other_memory_draw_one_order(small: Path, order: str) -> None
         assert len(drawn) == len(set(drawn))
 
 
+@pytest.mark.slow
+@places.IN_A_FOLDER
+@pytest.mark.parametrize("nodes", [1, 2])
+@pytest.mark.parametrize("place", ["epoch", "position"])
+def test_ranks_must_begin_at_the_same_place(small: Path, nodes: int, place: str) -> None:
+    """A rank that has loaded no checkpoint would train its part of an epoch in which no other rank is."""
+    told = two_ranks(BEGINNING, small, place, nodes)
+    refused = [errors for _, _, errors in told if "two ranks of one job disagree: " in errors]
+    assert len(refused) == 1
+    other = {"epoch": "epoch 1, position 0", "position": "epoch 0, position 10"}[place]
+    assert other in refused[0] and "epoch 0, position 0" in refused[0]
+
+
+BEGINNING = """
+import os, sys
+path, place, nodes = sys.argv[1], sys.argv[2], int(sys.argv[3])
+rank = int(os.environ["RANK"])
+os.environ |= {"GROUP_WORLD_SIZE": str(nodes), "GROUP_RANK": str(rank % nodes)}
+import torch.distributed as dist
+from brand import BrandDataset, BrandLoader
+from brand.torch.job import discovery
+
+discovery.LIMIT_S = 2.0
+dist.init_process_group("gloo")
+try:
+    loader = BrandLoader(BrandDataset(path, fields=("index",), memory=0.5), 5)
+    if rank == 1 and place == "epoch":
+        loader.set_epoch(1)
+    elif rank == 1:
+        loader.load_state_dict(loader.state_dict() | {"position": 10})
+    next(iter(loader))
+except Exception as error:
+    print(error, file=sys.stderr)
+dist.barrier()
+"""
 RANK = """
 import json, sys
 import torch.distributed as dist

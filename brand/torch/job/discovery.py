@@ -299,6 +299,21 @@ def check_same_order(number: int, order: Order) -> None:
         raise disagreement(differ)
 
 
+def check_same_begin(number: int, order: Order, epoch: int, position: int) -> None:
+    """Raise `UsageError` if another rank of the job has first begun this sampler elsewhere; `number` names the sampler.
+
+    A data server compares the positions at which ranks begin one epoch. It cannot compare ranks in different epochs,
+    because a fast rank may be in a later epoch than the others. But all begin the training at the same place.
+    """
+    mine = f"epoch {epoch}, position {position:,}"
+    theirs = _first_of_job(f"begin|{order.data_set}|{number}", mine)
+    if theirs != mine:
+        raise UsageError(
+            f"two ranks of one job disagree: a BrandSampler begins at {mine} here and at {theirs} there; load the same "
+            "state and set the same epoch on all ranks"
+        )
+
+
 def _first_of_job(place: str, facts: str) -> str:
     """Return the facts that the first rank of the job wrote for a place: `facts`, if no rank was earlier.
 

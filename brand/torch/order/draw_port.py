@@ -32,7 +32,7 @@ from brand.orders.policies.registry import OrderOption
 from brand.reprs import Reprs
 from brand.storage.dataset.catalogue import Catalogue
 from brand.torch.fetch.fetch import Fetcher
-from brand.torch.job.discovery import check_same_order
+from brand.torch.job.discovery import check_same_begin, check_same_order
 from brand.torch.job.ranks import find_rank, node_by_launcher
 
 _APART: Final = (
@@ -108,6 +108,9 @@ class DrawPort(Reprs, shows="name resolver"):
         number = order_number(order, origin) if shared else None
         if number is not None:
             check_same_order(number, order)
+            if number not in _begun:  # later, a rank may begin an epoch again that others do not
+                check_same_begin(number, order, announcement.epoch, announcement.position)
+                _begun.add(number)
         return self.client.begin(order, self.tag_of(order), announcement, number)
 
     def continue_with(self, tag: int, epoch: int) -> None:
@@ -121,6 +124,8 @@ class DrawPort(Reprs, shows="name resolver"):
 
 _orders: dict[tuple[str, str], list[Order]] = {}
 """Orders that this process has begun to draw with other ranks, by data set and origin of the sampler."""
+_begun: set[int] = set()
+"""Numbers of the orders that this process has begun to draw with other ranks (`order_number`)."""
 
 
 def origin_here() -> str:
