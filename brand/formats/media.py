@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import io
 import math
-import struct
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -17,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.errors import MissingExtraError
+from brand.errors import BrandError, MissingExtraError, cause_of, missing_extra
 from brand.formats.values import Buffer
 
 if TYPE_CHECKING:
@@ -56,8 +54,6 @@ _CONTAINERS: Final[dict[str, tuple[bytes, ...]]] = {
     "audio/wav": (b"RIFF", b"RIFX", b"RF64"),
     "audio/aiff": (b"FORM",),
 }
-_ERRORS: Final = (OSError, SyntaxError, ValueError, EOFError, IndexError, TypeError, KeyError, struct.error, zlib.error)
-"""Errors that Pillow raises for bad input."""
 
 
 class Waveform(NamedTuple):
@@ -103,10 +99,8 @@ def check_image(data: Buffer) -> None:
 def decode_audio(data: Buffer) -> Waveform:
     """Return all frames as float32. Raises ValueError if libsndfile cannot, `MissingExtraError` without soundfile."""
     library = soundfile()
-    try:
-        samples, rate = library.read(io.BytesIO(data), dtype="float32", always_2d=True)
-    except (library.SoundFileError, ValueError, TypeError, EOFError, MemoryError) as error:
-        raise ValueError(f"libsndfile cannot decode it: {error}") from error
+    with soundfile_errors():
+        samples, rate = library.read(_Contents(data), dtype="float32", always_2d=True)
     return Waveform(np.ascontiguousarray(samples.T), int(rate))
 
 
@@ -117,9 +111,10 @@ def duration(data: Buffer) -> float:
     """
     library = soundfile()
     try:
-        facts = library.info(io.BytesIO(data))
-        return facts.frames / facts.samplerate if facts.frames >= 0 else math.nan
-    except (library.SoundFileError, ValueError, TypeError, EOFError, MemoryError, ZeroDivisionError):
+        with soundfile_errors():
+            facts = library.info(_Contents(data))
+            return facts.frames / facts.samplerate if facts.frames >= 0 else math.nan
+    except ValueError:
         return math.nan
 
 
@@ -139,20 +134,47 @@ def pillow_errors() -> Iterator[None]:
         yield
     except UnidentifiedImageError as error:  # the error's own text holds a memory address
         raise ValueError("Pillow cannot decode it: the image format is unknown") from error
+    except BrandError:
+        raise
     except (Image.DecompressionBombError, MemoryError) as error:
-        raise ValueError(f"Pillow refuses it: {error}") from error
-    except _ERRORS as error:
-        raise ValueError(f"Pillow cannot decode it: {error}") from error
+        raise ValueError(f"Pillow refuses it: {cause_of(error)}") from error
+    except Exception as error:  # each decoder of Pillow, and each plug-in, raises errors of its own
+        raise ValueError(f"Pillow cannot decode it: {cause_of(error)}") from error
+
+
+@contextmanager
+def soundfile_errors() -> Iterator[None]:
+    """Turn every error of soundfile and libsndfile into a ValueError."""
+    try:
+        yield
+    except BrandError:
+        raise
+    except Exception as error:
+        # The prefix of soundfile's text holds a memory address.
+        why = getattr(error, "error_string", None) or cause_of(error)
+        raise ValueError(f"libsndfile cannot decode it: {why.removeprefix('Error : ').rstrip(' .')}") from error
+
+
+class _Contents(io.BytesIO):
+    """A file in memory for libsndfile, which seeks anywhere in a damaged one.
+
+    An exception in a callback would be printed to standard error.
+    """
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        """Move as `BytesIO` does; do nothing if the place is before the beginning."""
+        try:
+            return super().seek(offset, whence)
+        except (ValueError, OverflowError):
+            return -1
 
 
 def soundfile() -> Any:
     """Return the library that decodes audio. Raises `MissingExtraError`."""
     try:
         import soundfile as library
-    except ImportError as error:
-        raise MissingExtraError(
-            "decoding audio needs the package soundfile: pip install 'brand-data[audio]'"
-        ) from error
+    except (ImportError, OSError) as error:  # OSError: the package is installed, and libsndfile is not
+        raise missing_extra(error, "decoding audio needs the package soundfile", "'brand-data[audio]'") from error
     return library
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.errors import MissingExtraError, SchemaError, UsageError
+from brand.errors import MissingExtraError, SchemaError, UsageError, cause_of, missing_extra
 from brand.formats.header import Schema
 from brand.formats.media import as_rgb, decode_audio, open_image, pillow_errors, soundfile
 from brand.formats.values import Buffer
@@ -110,7 +110,7 @@ class DecodeImage:
 
             width, height = (-(-side // factor) for side in size)
             pixels = simplejpeg.decode_jpeg(data, "RGB", min_height=height, min_width=width)
-        except (ImportError, ValueError):
+        except Exception:  # noqa: BLE001 - simplejpeg may be missing, or refuse the file in any way
             return None  # Pillow decodes some files that simplejpeg refuses, and its error names the fault
         made = Image.fromarray(pixels)
         return made if self.mode == "RGB" else made.convert("L")
@@ -141,7 +141,7 @@ class DecodeAudio:
         clip = decode_audio(data)
         samples = clip.samples.mean(axis=0, keepdims=True, dtype=np.float32) if self.mono else clip.samples
         if self.rate is not None and self.rate != clip.rate:
-            samples = np.ascontiguousarray(_soxr().resample(samples.T, clip.rate, self.rate).T)
+            samples = _resampled(samples, clip.rate, self.rate)
         return samples[0] if self.mono else samples
 
 
@@ -209,9 +209,20 @@ def decoders(codec: str) -> dict[str, str]:
     return {name: str(version) for name, version in {"Pillow": PIL.__version__, "simplejpeg": fast, **parts}.items()}
 
 
+def _resampled(samples: NDArray[np.float32], rate: int, to: int) -> NDArray[np.float32]:
+    """Return samples, shape (channels, frames), at another rate. Raises ValueError, `MissingExtraError`."""
+    library = _soxr()
+    try:
+        return np.ascontiguousarray(library.resample(samples.T, rate, to).T)
+    except Exception as error:
+        raise ValueError(
+            f"soxr cannot convert it from {rate:,} to {to:,} frames a second: {cause_of(error)}"
+        ) from error
+
+
 def _soxr() -> Any:
     try:
         import soxr
     except ImportError as error:
-        raise MissingExtraError("another rate= needs the package soxr: pip install 'brand-data[audio]'") from error
+        raise missing_extra(error, "another rate= needs the package soxr", "'brand-data[audio]'") from error
     return soxr

@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from brand.errors import SchemaError
+from brand.errors import SchemaError, cause_of
 from brand.formats.constants import ARRAY_DTYPES, MAX_DIMENSIONS
 
 _FILES: Final = ("image", "audio")
@@ -154,12 +154,12 @@ def encode_column(name: str, codec: str, values: Sequence[Any], called: Sequence
     try:
         # str.encode itself refuses other types, and is three times as fast as a check beforehand.
         return list(map(str.encode if codec == "str" else encode, values))
-    except (TypeError, ValueError, RecursionError):
+    except Exception:  # also RuntimeError, which PyTorch raises for a tensor that needs a gradient
         for position, value in enumerate(values):
             try:
                 encode(value)
-            except (TypeError, ValueError, RecursionError) as error:
-                what = f"{error}{instead(codec, value) if isinstance(error, TypeError) else ''}"
+            except Exception as error:
+                what = f"{error}{instead(codec, value)}" if isinstance(error, TypeError) else cause_of(error)
                 raise SchemaError(f"{called[position]}, field {name!r} ({codec}): {what}") from error
         raise
 
@@ -209,6 +209,6 @@ def _unchanged(image: Any) -> bytes | None:
         with type(image)(io.BytesIO(contents)) as again:
             same = (again.mode, again.size, again.tobytes()) == (image.mode, image.size, image.tobytes())
             same = same and again.getpalette() == image.getpalette()
-    except (OSError, ValueError, SyntaxError):
+    except Exception:  # noqa: BLE001 - the file may be another one now, and any error of its decoder says so
         return None
     return contents if same else None

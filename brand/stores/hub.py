@@ -34,8 +34,8 @@ def open_hub(url: Url, traffic: Traffic, patience_s: float | None = None) -> Clo
     kind, repository, revision, folder = _parts(url)
     with _asking(url):
         commit = HfApi().repo_info(repository, repo_type=kind, revision=revision, timeout=30).sha
+        token = get_token()
     prefix = "" if kind == "model" else f"{url.host}/"
-    token = get_token()
     headers = {"authorization": f"Bearer {token}"} if token else {}
     base = parse_url("/".join(part for part in (f"{ENDPOINT}/{prefix}{repository}/resolve/{commit}", folder) if part))
     return open_cloud(base, traffic, patience_s, headers, _HOSTS)

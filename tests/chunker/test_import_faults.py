@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import struct
+import subprocess
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import zstandard
 
@@ -77,13 +80,94 @@ def test_a_broken_tar_file_names_the_sample(data: bytes, says: str, tmp_path: Pa
     assert not (tmp_path / "set").exists()
 
 
-def test_a_link_in_a_tar_file_is_refused(tmp_path: Path) -> None:
-    """Its contents are elsewhere."""
+SPECIAL = [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE]
+
+
+@pytest.mark.parametrize("kind", SPECIAL)
+def test_a_link_in_a_tar_file_is_one_bad_sample(kind: bytes, tmp_path: Path) -> None:
+    """Its contents are elsewhere. The other samples of the archive are read, and the message names the link."""
     with tarfile.open(tmp_path / "x.tar", "w") as tar:
-        member = tarfile.TarInfo("a.png")
-        member.type, member.linkname = tarfile.SYMTYPE, "/etc/passwd"
-        tar.addfile(member)
-    assert "'a.png' is a link" in imported("webdataset", tmp_path / "x.tar", tmp_path / "set").err
+        for name in ("a.txt", "b.txt", "c.txt"):
+            member = tarfile.TarInfo(name)
+            if name == "b.txt":
+                member.type, member.linkname = kind, "a.txt"
+                tar.addfile(member)
+            else:
+                member.size = 1
+                tar.addfile(member, io.BytesIO(name[:1].encode()))
+    told = imported("webdataset", tmp_path / "x.tar", tmp_path / "set").err
+    assert "x.tar: sample 'b': its file .txt is a link or a special file, which has no contents in the archive" in told
+    assert imported("webdataset", tmp_path / "x.tar", tmp_path / "set", "--on-error", "skip").code == 0
+    assert [sample["text"] for sample in samples_of(tmp_path / "set")] == ["a", "c"]
+    assert "x.tar, sample 'b'\tits file .txt is a link" in (tmp_path / "set" / "skipped.tsv").read_text()
+
+
+def test_an_archive_is_made_again_without_links_as_the_message_says(tmp_path: Path) -> None:
+    """Symbolic and hard links, with the options of the message."""
+    folder = tmp_path / "source"
+    folder.mkdir()
+    (folder / "a.txt").write_text("a")
+    (folder / "b.txt").symlink_to("a.txt")
+    (folder / "c.txt").hardlink_to(folder / "a.txt")
+    names = ["a.txt", "b.txt", "c.txt"]
+    subprocess.run(["tar", "-cf", tmp_path / "x.tar", "-C", folder, *names], check=True)
+    told = imported("webdataset", tmp_path / "x.tar", tmp_path / "set").err
+    options = re.search(r"tar (--[\w-]+ --[\w-]+) makes an archive without links", told)
+    assert options is not None, told
+    subprocess.run(["tar", *options[1].split(), "-cf", tmp_path / "x.tar", "-C", folder, *names], check=True)
+    assert imported("webdataset", tmp_path / "x.tar", tmp_path / "set").code == 0
+    assert [sample["text"] for sample in samples_of(tmp_path / "set")] == ["a", "a", "a"]
+
+
+def test_a_link_without_an_ending_is_no_sample(tmp_path: Path) -> None:
+    """As a folder: it is not a file that could be one."""
+    with tarfile.open(tmp_path / "x.tar", "w") as tar:
+        link = tarfile.TarInfo("latest")
+        link.type, link.linkname = tarfile.SYMTYPE, "a"
+        tar.addfile(link)
+    (tmp_path / "x.tar").write_bytes((tmp_path / "x.tar").read_bytes() + WHOLE)
+    assert imported("webdataset", tmp_path / "x.tar", tmp_path / "set").code == 0
+    assert len(samples_of(tmp_path / "set")) == 3
+
+
+@pytest.mark.parametrize("kind", ["png", "wav"])
+def test_an_empty_file_in_a_tar_is_refused(kind: str, tmp_path: Path) -> None:
+    """No decoder opens 0 bytes."""
+    whole = {"png": PNG, "wav": WAV}[kind]
+    (tmp_path / "x.tar").write_bytes(tar_of({f"a.{kind}": whole, f"b.{kind}": b"", f"c.{kind}": whole}))
+    told = imported("webdataset", tmp_path / "x.tar", tmp_path / "set")
+    assert told.code == 1
+    assert "x.tar: sample 'b', field" in told.err
+    assert "its contents are empty" in told.err
+    told = imported("webdataset", tmp_path / "x.tar", tmp_path / "set", "--on-error", "skip")
+    assert (told.code, len(samples_of(tmp_path / "set"))) == (0, 2)
+
+
+def test_names_with_dots_that_make_one_sample_are_told_with_a_count(tmp_path: Path) -> None:
+    """As webdataset cuts names, so that the user sees it before the training."""
+    pictures = {f"photo.{day}-{n}.txt": b"x" for n in range(5) for day in ("mon", "tue")}
+    (tmp_path / "x.tar").write_bytes(tar_of(pictures))
+    told = imported("webdataset", tmp_path / "x.tar", tmp_path / "set")
+    assert told.code == 0
+    assert len(samples_of(tmp_path / "set")) == 1
+    assert "10 files such as photo.mon-0.txt and photo.tue-0.txt are one sample 'photo'" in told.out
+    (tmp_path / "y.tar").write_bytes(tar_of({name.replace(".", "-", 1): data for name, data in pictures.items()}))
+    told = imported("webdataset", tmp_path / "y.tar", tmp_path / "cured")
+    assert (told.code, len(samples_of(tmp_path / "cured"))) == (0, 10)
+    assert "first dot" not in told.out
+
+
+def test_a_damaged_array_in_a_tar_is_one_bad_sample(tmp_path: Path) -> None:
+    """Its head is Python, so NumPy raises SyntaxError and others for it."""
+    buffer = io.BytesIO()
+    np.save(buffer, np.arange(3))
+    whole, files = buffer.getvalue(), dict[str, bytes]()
+    for at in range(len(whole)):
+        files[f"{at:04d}.npy"] = whole[:at] + b"(" + whole[at + 1 :]
+    (tmp_path / "x.tar").write_bytes(tar_of({"whole.npy": whole, **files}))
+    told = imported("webdataset", tmp_path / "x.tar", tmp_path / "set", "--on-error", "skip")
+    assert told.code == 0, told.err
+    assert samples_of(tmp_path / "set")[0]["npy"].tolist() == [0, 1, 2]
 
 
 def test_archives_behind_each_other_are_read_to_the_end(tmp_path: Path) -> None:

@@ -22,8 +22,8 @@ from typing import Any, Final
 import numpy as np
 
 from brand.chunker.importers.fields import FieldMapping, Fields, choose, codec_of_bytes, is_taken
-from brand.chunker.sources.shards import Block, Shard, Shards
-from brand.errors import MissingExtraError, SourceError
+from brand.chunker.sources.shards import Bad, Block, Shard, Shards
+from brand.errors import BrandError, SourceError, cause_of, missing_extra
 from brand.formats.record import Numbered
 
 _ARRAYS: Final = ("Array2D", "Array3D", "Array4D", "Array5D")
@@ -38,8 +38,8 @@ def arrow() -> Any:
         import pyarrow.ipc
         import pyarrow.parquet
     except ImportError as error:
-        raise MissingExtraError(
-            "reading Parquet and Arrow needs the package pyarrow: pip install 'brand-data[parquet]'"
+        raise missing_extra(
+            error, "reading Parquet and Arrow needs the package pyarrow", "'brand-data[parquet]'"
         ) from error
     return pyarrow
 
@@ -173,16 +173,30 @@ class ArrowFields:
                 continue
             raise SourceError(name, f"{differs}; it is not as in {first}", hint=hint)
 
-    def blocks(self, batches: Iterable[Any], row: int = 0) -> Iterator[Block]:
-        """Yield the rows of record batches as blocks; `row` is the number of the first row in messages."""
+    def blocks(self, batches: Iterable[Any], row: int = 0) -> Iterator[Block | Bad]:
+        """Yield the rows of record batches as blocks; `row` is the number of the first row in messages.
+
+        A row with a value that Python cannot hold is a `Bad`.
+        """
         for batch in batches:
-            called = Numbered(range(row, row + batch.num_rows), "row")
-            columns = {}
-            for (column, _), (_, codec) in zip(self._renamed, self.fields.schema.fields, strict=True):
-                layout = self._layouts[column][1]
-                columns[column] = values_of(batch.column(column), layout, codec, self._natural[column])
-            yield self.fields.block(columns, called)
+            try:
+                yield self._block(batch, row)
+            except BrandError:
+                raise
+            except Exception as error:  # noqa: BLE001 - Arrow raises errors of many kinds for values of a damaged file
+                if batch.num_rows == 1:
+                    yield Bad(f"row {row}", f"a value cannot be read: {cause_of(error)}")
+                else:
+                    yield from self.blocks((batch.slice(at, 1) for at in range(batch.num_rows)), row)
             row += batch.num_rows
+
+    def _block(self, batch: Any, row: int) -> Block:
+        called = Numbered(range(row, row + batch.num_rows), "row")
+        columns = {}
+        for (column, _), (_, codec) in zip(self._renamed, self.fields.schema.fields, strict=True):
+            layout = self._layouts[column][1]
+            columns[column] = values_of(batch.column(column), layout, codec, self._natural[column])
+        return self.fields.block(columns, called)
 
 
 def _features(schema: Any) -> Mapping[str, Any]:
@@ -216,11 +230,12 @@ class ArrowShards(Shards):
 @contextmanager
 def arrow_errors(name: str, what: str) -> Iterator[None]:
     """Turn an error of Arrow about the file `name` into a `SourceError` that says `what` the fault is."""
-    library = arrow()
     try:
         yield
-    except (library.ArrowException, OSError) as error:
-        raise SourceError(name, f"{what}: {error}") from error
+    except BrandError:
+        raise
+    except Exception as error:
+        raise SourceError(name, f"{what}: {cause_of(error)}") from error
 
 
 def intact(name: str, what: str, batches: Iterator[Any]) -> Iterator[Any]:

@@ -14,7 +14,6 @@ import lzma
 import os
 import re
 import struct
-import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -26,17 +25,16 @@ import numpy as np
 import zstandard
 
 from brand.chunker.importers.fields import LOOKED_AT, codec_of_bytes
-from brand.errors import SourceError, UsageError, counted
+from brand.errors import BrandError, SourceError, cause_of, counted
 from brand.formats.constants import MAX_SAMPLE
 
 BUFFER_BYTES: Final = 1 << 20
 COMPRESSED: Final = (".gz", ".zst", ".bz2", ".xz")
+_UNPACKED: Final = (*COMPRESSED, ".tgz")
 _BRACES: Final = re.compile(r"\{(\d+)\.\.(\d+)\}")
 _MOST_OF_BRACES: Final = 1_000_000
 _PACKED_BYTES: Final = 1 << 14
 """Bytes of a zstd frame that are unpacked in one call."""
-_DAMAGED: Final = (EOFError, zlib.error, lzma.LZMAError, zstandard.ZstdError)
-"""The errors of the libraries, in addition to OSError, for compressed bytes that are damaged or truncated."""
 
 _U32: Final = struct.Struct("<I")
 _PIXELS: Final = struct.Struct("<III")
@@ -126,16 +124,17 @@ def reading(path: Path, name: str, *, packed: str | None = None) -> Iterator[Bin
 
     An error inside of the block becomes a `SourceError` that names the file.
     """
+    suffix = path.suffix if packed is None else packed
     try:
-        suffix = path.suffix if packed is None else packed
         with path.open("rb", buffering=BUFFER_BYTES) as file, _unpacked(suffix, file) as stream:
             yield stream
-    except SourceError:
+    except BrandError:
         raise
     except OSError as error:
-        raise SourceError(name, f"cannot be read: {error.strerror or error}") from error
-    except _DAMAGED as error:
-        raise SourceError(name, f"its compressed bytes are damaged or truncated: {error}") from error
+        raise SourceError(name, f"cannot be read: {error.strerror or cause_of(error)}") from error
+    except Exception as error:
+        what = "its compressed bytes are damaged or truncated" if suffix in _UNPACKED else "cannot be read"
+        raise SourceError(name, f"{what}: {cause_of(error)}") from error
 
 
 def _unpacked(suffix: str, file: BinaryIO) -> AbstractContextManager[Any]:
@@ -251,7 +250,7 @@ def index_errors(path: Path, what: str) -> Iterator[None]:
     """Turn an error into a `SourceError`: `path`, which lists the files of a folder, cannot be read, or is invalid."""
     try:
         yield
-    except UsageError:  # which is a ValueError
+    except BrandError:
         raise
     except FileNotFoundError as error:
         if not path.parent.exists():
@@ -259,5 +258,5 @@ def index_errors(path: Path, what: str) -> Iterator[None]:
         raise SourceError(str(path), "there is no such file; it lists the files of the folder") from error
     except NotADirectoryError as error:
         raise SourceError(str(path.parent), f"it is a file, not a folder of {what}") from error
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
-        raise SourceError(str(path), f"it is not an index of {what}: {error}") from error
+    except Exception as error:  # the index may hold anything in place of what is read from it
+        raise SourceError(str(path), f"it is not an index of {what}: {cause_of(error)}") from error

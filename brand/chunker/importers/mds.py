@@ -21,7 +21,6 @@ import os
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,8 +28,8 @@ import numpy as np
 
 from brand.chunker.importers.fields import FieldMapping, choose, is_taken
 from brand.chunker.importers.files import at_offsets, below, index_errors, listed_file, pixels, reading, scalar, settled
-from brand.chunker.sources.shards import Block, Shard, Shards
-from brand.errors import SourceError, UsageError
+from brand.chunker.sources.shards import Bad, Block, Shard, Shards
+from brand.errors import SourceError, UsageError, cause_of
 from brand.formats.record import Numbered
 
 _SCALARS: Final = [f"{kind}{bits}" for kind in ("uint", "int", "float") for bits in (8, 16, 32, 64)]
@@ -76,41 +75,53 @@ class Mds(Shards):
         taken = {c: e for c, e in self._encodings.items() if is_taken(c, choice)}
         self._readers = {column: _reader(column, encoding) for column, encoding in taken.items()}
         codecs = {column: codec for column, (codec, _) in self._readers.items()}
-        self._fields = choose(settled(codecs, self._rows(0)), choice)
+        self._fields = choose(settled(codecs, (row for row in self._rows(0) if not isinstance(row, Bad))), choice)
         files = ((shard.file, shard.samples) for shard in self._shards)
         shards = (Shard(file.name, file.bytes, file.mark, samples) for file, samples in files)
         super().__init__(shards, self._fields.schema, self._fields.choice, self._fields.renamed)
 
-    def read(self, number: int) -> Iterator[Block]:
+    def read(self, number: int) -> Iterator[Block | Bad]:
         """Yield the samples of one shard, as `Shards.read` does."""
-        done, rows = 0, self._rows(number)
-        while some := list(islice(rows, self._shards[number].at_once)):
-            yield self._fields.block_of_rows(some, Numbered(range(done, done + len(some))))
-            done += len(some)
+        rows, places = list[dict[str, Any]](), list[int]()
+        for position, row in enumerate(self._rows(number)):
+            if isinstance(row, Bad):
+                yield row
+                continue
+            rows.append(row)
+            places.append(position)
+            if len(rows) == self._shards[number].at_once:
+                yield self._fields.block_of_rows(rows, Numbered(places))
+                rows, places = [], []
+        if rows:
+            yield self._fields.block_of_rows(rows, Numbered(places))
 
-    def _rows(self, number: int) -> Iterator[dict[str, Any]]:
+    def _rows(self, number: int) -> Iterator[dict[str, Any] | Bad]:
         """Yield the samples of a shard. Raises `SourceError` if the shard is damaged."""
         shard = self._shards[number]
         head = struct.Struct(f"<{sum(size is None for size in shard.sizes)}I")
         with reading(shard.file.path, shard.file.name, packed=shard.packed) as file:
-            position = -1
             try:
-                for data in at_offsets(file, shard.samples, shard.raw_bytes):
-                    position += 1
-                    variable, start = iter(head.unpack_from(data)), head.size
-                    row = {}
-                    for column, size in zip(self._encodings, shard.sizes, strict=True):
-                        end = start + (next(variable) if size is None else size)
-                        if column in self._readers:
-                            row[column] = self._readers[column][1](data[start:end])
-                        start = end
-                    if start != len(data):
-                        raise ValueError(f"its columns end at byte {start} of {len(data)}")
+                for position, data in enumerate(at_offsets(file, shard.samples, shard.raw_bytes)):
+                    try:
+                        row: dict[str, Any] | Bad = self._row(shard.sizes, head, data)
+                    except Exception as error:  # noqa: BLE001 - readers of damaged values raise many kinds
+                        row = Bad(f"sample {position}", f"it cannot be read: {cause_of(error)}")
                     yield row
             except EOFError as error:
                 raise SourceError(shard.file.name, str(error)) from error
-            except (ValueError, struct.error, KeyError) as error:
-                raise SourceError(shard.file.name, f"sample {position} cannot be read: {error}") from error
+
+    def _row(self, sizes: Sequence[int | None], head: struct.Struct, data: bytes) -> dict[str, Any]:
+        """Return a sample. Raises ValueError if the sizes of its columns do not fit, and what the readers raise."""
+        variable, start = iter(head.unpack_from(data)), head.size
+        row = {}
+        for column, size in zip(self._encodings, sizes, strict=True):
+            end = start + (next(variable) if size is None else size)
+            if column in self._readers:
+                row[column] = self._readers[column][1](data[start:end])
+            start = end
+        if start != len(data):
+            raise ValueError(f"its columns end at byte {start} of {len(data)}")
+        return row
 
 
 class _ShardFacts:

@@ -19,7 +19,7 @@ from typing import Any, Final
 from brand.chunker.importers.arrow import ArrowFields, ArrowShards, arrow, arrow_errors, intact
 from brand.chunker.importers.fields import LOOKED_AT, FieldMapping
 from brand.chunker.importers.files import ImportFile, find_files, index_errors, listed_file
-from brand.chunker.sources.shards import Block, Shard
+from brand.chunker.sources.shards import Bad, Block, Shard
 from brand.errors import SourceError, UsageError
 from brand.stores.url import is_url, parse_url
 
@@ -43,7 +43,7 @@ class Parquet(ArrowShards):
         self._stretches: list[tuple[ImportFile, list[int]]] = []
         shards, columns = [], None
         for file in files:
-            with _opened(file) as parquet:
+            with arrow_errors(file.name, _DAMAGED), _opened(file) as parquet:
                 schema = parquet.schema_arrow
                 if columns is None:
                     columns = ArrowFields(schema, partial(_first, parquet), choice)
@@ -55,10 +55,10 @@ class Parquet(ArrowShards):
             raise SourceError(files[0].name, "there are no rows in it, nor in any other file")
         super().__init__(shards, columns)
 
-    def read(self, number: int) -> Iterator[Block]:
+    def read(self, number: int) -> Iterator[Block | Bad]:
         """Yield the rows of one shard, as `Shards.read` does."""
         file, groups = self._stretches[number]
-        with _opened(file) as parquet:
+        with arrow_errors(file.name, _DAMAGED), _opened(file) as parquet:
             facts = [parquet.metadata.row_group(group) for group in range(groups[-1] + 1)]
             row = sum(group.num_rows for group in facts[: groups[0]])
             mean = sum(facts[g].total_byte_size for g in groups) // max(1, sum(facts[g].num_rows for g in groups))
@@ -108,7 +108,7 @@ class Saved(ArrowShards):
             raise SourceError(str(state), "its rows are in another order: call flatten_indices() and save it again")
         if not self._files:
             raise SourceError(str(state), "it lists no files")
-        with library.OSFile(str(self._files[0].path)) as file:
+        with arrow_errors(self._files[0].name, _DAMAGED), library.OSFile(str(self._files[0].path)) as file:
             reader = _stream(self._files[0], file)
             schema = reader.schema
             first = next(intact(self._files[0].name, _DAMAGED, reader), None)
@@ -116,10 +116,10 @@ class Saved(ArrowShards):
         shards = (Shard(file.name, file.bytes, file.mark) for file in self._files)
         super().__init__(shards, ArrowFields(schema, rows.select, choice))
 
-    def read(self, number: int) -> Iterator[Block]:
+    def read(self, number: int) -> Iterator[Block | Bad]:
         """Yield the rows of one shard, as `Shards.read` does."""
         file, row = self._files[number], 0
-        with arrow().OSFile(str(file.path)) as stream:
+        with arrow_errors(file.name, _DAMAGED), arrow().OSFile(str(file.path)) as stream:
             reader = _stream(file, stream)
             self._columns.check(file.name, reader.schema, self._files[0].name)
             for batch in intact(file.name, _DAMAGED, reader):

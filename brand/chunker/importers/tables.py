@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from brand.chunker.importers.arrow import ArrowFields, arrow
+from brand.chunker.importers.arrow import ArrowFields, arrow, intact
 from brand.chunker.importers.fields import (
     LOOKED_AT,
     ROWS_LOOKED_AT,
@@ -25,7 +25,7 @@ from brand.chunker.importers.fields import (
     codec_of_value,
     common_codec,
 )
-from brand.chunker.sources.shards import Block
+from brand.chunker.sources.shards import Bad, Block
 from brand.errors import SchemaError, UsageError
 from brand.formats.header import Schema
 from brand.formats.record import Numbered
@@ -86,7 +86,16 @@ def _arrow(
 ) -> Table:
     choice, order = _choice(arrow_schema.names, schema), None if schema is None else tuple(schema)
     columns = ArrowFields(arrow_schema, first_rows, choice, order=order)
-    return Table(columns.fields, rows, columns.blocks(batches), columns.classes)
+    found = columns.blocks(intact("the table", "its rows cannot be read", batches))
+    return Table(columns.fields, rows, _good(found), columns.classes)
+
+
+def _good(blocks: Iterator[Block | Bad]) -> Iterator[Block]:
+    """Yield the blocks. Raises `SchemaError` for a row that cannot be read."""
+    for block in blocks:
+        if isinstance(block, Bad):
+            raise SchemaError(f"{block.called}: {block.reason}")
+        yield block
 
 
 def _pandas(frame: Any, schema: Mapping[str, str] | None) -> Table:

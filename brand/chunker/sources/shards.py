@@ -237,7 +237,7 @@ def _check_files(schema: Schema, block: Block) -> None:
     for name, codec in schema.variable:
         if codec in ("image", "audio"):
             for called, data in zip(block.called, block.columns[name], strict=True):
-                found = other_kind(codec, data) if isinstance(data, bytes) and data else ""
+                found = ("empty" if not data else other_kind(codec, data)) if isinstance(data, bytes) else ""
                 if found:
                     raise SchemaError(f"{called}, field {name!r} ({codec}): its contents are {found}")
 

@@ -235,8 +235,15 @@ class IndexableSource(Source):
     def records(self, indices: Indices) -> Records:
         """Get the items, and encode them."""
         few = [int(i) for i in indices]
-        samples: list[Mapping[str, Any]] = [self.samples[i] for i in few]
-        return encode_records(self.schema, samples, few)
+        return encode_records(self.schema, list(map(self._sample, few)), few)
+
+    def _sample(self, index: int) -> Mapping[str, Any]:
+        try:
+            sample: Mapping[str, Any] = self.samples[index]
+        except Exception as error:
+            error.add_note(f"while reading sample {index}")
+            raise
+        return sample
 
     def fingerprint(self, *, times: bool) -> str:  # noqa: ARG002 - an indexable has no dates
         """Return a digest of the length, the only known fact; the plan adds the records of the probe."""

@@ -304,9 +304,21 @@ def spool(
     return source_of(folder, schema, [part])
 
 
+def _noted(samples: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """Yield the samples. An error of the iterable gets a note with the number of the sample."""
+    number = 0
+    try:
+        for sample in samples:
+            yield sample
+            number += 1
+    except Exception as error:
+        error.add_note(f"while reading sample {number}")
+        raise
+
+
 def encoded(samples: Iterable[Mapping[str, Any]], schema: Schema) -> Iterator[Records]:
     """Yield the records of an iterable, for `spool`. Raises `SchemaError`, which names the sample at fault."""
-    iterator, first = iter(samples), 0
+    iterator, first = _noted(samples), 0
     while block := list(islice(iterator, SAMPLES_A_STEP)):
         yield encode_records(schema, block, range(first, first + len(block)))
         first += len(block)
