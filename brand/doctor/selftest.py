@@ -87,7 +87,7 @@ def judge(lines: list[dict[str, Any]], ending: str) -> Iterator[CheckResult]:
     """Yield a result for each completed step, and one for the step at which the process ended too early. Pure."""
     for line in lines:
         if "missing" in line:
-            told, _, cure = line["missing"].partition(": ")  # as in `brand.torch needs PyTorch: pip install ...`
+            told, _, cure = line["missing"].rpartition(": ")  # as in `brand.torch needs PyTorch: pip install ...`
             yield CheckResult(_PART, line["step"], "missing", told, cure)
             return
         if "error" in line:
