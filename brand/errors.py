@@ -357,6 +357,8 @@ def _with_subclasses(cls: type[BrandError]) -> list[type[BrandError]]:
 
 _FACTS = ("path", "chunk", "sample", "expected", "found", "hint")
 _SENT = {
-    cls.__name__: cls for root in (UsageError, StorageError, ServerError, FormatError) for cls in _with_subclasses(root)
+    cls.__name__: cls
+    for root in (UsageError, StorageError, ServerError, CacheError, MissingExtraError, FormatError)
+    for cls in _with_subclasses(root)
 }
 """Errors that a process may raise if another process sends their name."""

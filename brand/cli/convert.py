@@ -282,7 +282,7 @@ def names_of(columns: str | None) -> tuple[str, ...]:
 
 def print_report(report: Report, noun: str = "file") -> None:
     """Print the result of a conversion or of its dry run; `noun` names one item of the source."""
-    would = "would become" if report.dry_run else "are now"
+    would = "would become" if report.dry_run else "is now" if report.samples == 1 else "are now"
     classes = "" if report.classes is None else f" in {counted(len(report.classes), 'class', 'classes')}"
     packed = "not compressed"
     if report.compression == "zstd":

@@ -43,6 +43,7 @@ from brand.formats.constants import (
     WORK_NAME,
     column_name,
 )
+from brand.formats.endings import command_for
 from brand.formats.header import Header, canonical_json, check_major, natural
 
 _MARKER: Final = "brand"
@@ -207,7 +208,7 @@ def _why_not(folder: Path) -> str:
         )
     if (folder / "chunks").is_dir():
         return "the manifest brand.json is missing: `brand reindex` rebuilds it from the chunks"
-    return "not a data set: there is no brand.json in it. Make one with `brand convert images` or `brand convert audio`"
+    return f"not a data set: there is no brand.json in it. {command_for(folder)}"
 
 
 def _files(value: Mapping[str, Any]) -> dict[str, tuple[int, str]]:

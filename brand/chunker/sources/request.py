@@ -31,6 +31,7 @@ from brand.chunker.sources.source import FolderSource
 from brand.chunker.sources.workers import run_tasks
 from brand.errors import SourceError, UsageError, counted
 from brand.formats.constants import EXTRAS_NAME, SKIPPED_NAME, most_unpacked
+from brand.formats.endings import kind_by_names
 from brand.formats.media import HEAD_BYTES, has_soundfile, kind_of
 from brand.formats.publish import publish_bytes, storage_errors
 from brand.printable import printable
@@ -166,11 +167,12 @@ def _decode_some(source: FolderSource, first: int) -> Bad:
 
 def misfit_hint(source: FolderSource) -> str:
     """Return advice for the user if no inspected file is of the kind that is converted; else an empty text."""
-    total, kinds = len(source), set[str]()
+    total, kinds, names = len(source), set[str](), list[str]()
     looked_at = min(total, _LOOKED_AT)
     for index in np.linspace(0, max(0, total - 1), looked_at, dtype=np.int64).tolist():
+        names.append(source.listing.key(index))
         try:
-            with (source.root / source.listing.key(index)).open("rb") as file:
+            with (source.root / names[-1]).open("rb") as file:
                 kinds.add((kind_of(file.read(HEAD_BYTES)) or "").partition("/")[0])
         except OSError:
             continue
@@ -182,7 +184,11 @@ def misfit_hint(source: FolderSource) -> str:
         if looked_at == total
         else f"none of {counted(looked_at, 'inspected file')}"
     )
-    how = next((verb for kind, verb in _VERBS.items() if kind in kinds), "brand.pack takes samples of any kind")
+    importer = kind_by_names(names)
+    otherwise = "brand.pack takes samples of any kind"
+    if importer not in (None, *FIELDS):
+        otherwise = f"`brand convert {importer}` reads files such as {printable(names[0])}"
+    how = next((verb for kind, verb in _VERBS.items() if kind in kinds), otherwise)
     return f"In this folder {which} is {what}: {how}"
 
 
