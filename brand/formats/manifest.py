@@ -21,7 +21,15 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from brand.errors import ChecksumError, ForeignFileError, LayoutError, NotADataSetError, OversizedError, UnreadableError
+from brand.errors import (
+    BrandError,
+    ChecksumError,
+    ForeignFileError,
+    LayoutError,
+    NotADataSetError,
+    OversizedError,
+    UnreadableError,
+)
 from brand.formats.constants import (
     CHUNKS_NAME,
     COPY_WORK_NAME,
@@ -45,6 +53,7 @@ from brand.formats.constants import (
 )
 from brand.formats.endings import command_for
 from brand.formats.header import Header, canonical_json, check_major, natural
+from brand.formats.publish import remedy_for
 
 _MARKER: Final = "brand"
 # A newer minor version may add files, so unknown names are accepted; paths outside the data set are not.
@@ -150,6 +159,11 @@ def read_manifest(folder: Path) -> Manifest:
         raise NotADataSetError(_why_not(folder), path=folder) from None
     except (NotADirectoryError, IsADirectoryError):
         raise NotADataSetError("not a data set: a data set is a folder with a file brand.json", path=folder) from None
+    except BrandError:  # some of them are OSErrors, too
+        raise
+    except OSError as error:
+        hint = remedy_for(error, "")
+        raise UnreadableError(f"cannot be read: {error.strerror}", path=path, hint=hint) from error
 
 
 def parse_manifest(data: bytes, path: str | Path) -> Manifest:
@@ -265,7 +279,8 @@ def read_share(folder: Path, manifest: Manifest) -> Share | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise UnreadableError(f"cannot be read: {error.strerror}", path=path) from error
+        hint = remedy_for(error, "")
+        raise UnreadableError(f"cannot be read: {error.strerror}", path=path, hint=hint) from error
     for what, expected, found in (
         ("a partition of another data set", manifest.data_set_id.hex(), share.data_set_id.hex()),
         ("a partition of another number of chunks", manifest.header.chunks, share.cuts[-1]),

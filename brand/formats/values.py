@@ -24,6 +24,8 @@ _FILES: Final = ("image", "audio")
 Buffer = bytes | bytearray | memoryview
 _JSON: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
 _DTYPE_NUMBERS: Final = {dtype: number for number, dtype in ARRAY_DTYPES.items()}
+_NUMBERS: Final = ("I", "F", "I;16B", "I;16L", "I;16N")
+"""Modes of Pillow whose pixels RGB would clip."""
 _PNG_MODES: Final = ("1", "L", "LA", "P", "RGB", "RGBA", "I;16")
 """Modes of Pillow that PNG stores without loss."""
 
@@ -179,9 +181,8 @@ def file_of(image: Any) -> bytes:
     if contents is not None:
         return contents
     if image.mode not in _PNG_MODES:
-        raise TypeError(
-            f"PNG cannot store pixels of mode {image.mode}: give image.convert('RGB'), or the bytes of a file"
-        )
+        rgb = "image.convert('RGB')" if image.mode not in _NUMBERS else "np.asarray(image) for an 'ndarray' field"
+        raise TypeError(f"PNG cannot store pixels of mode {image.mode}: give {rgb}, or the bytes of a file")
     buffer = io.BytesIO()
     image.save(buffer, "PNG")
     return buffer.getvalue()

@@ -28,7 +28,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from brand.chunker.importers.arrow import ArrowFields, ArrowShards, arrow, arrow_errors
+from brand.chunker.importers.arrow import ArrowFields, ArrowShards, arrow, arrow_errors, validated
 from brand.chunker.importers.fields import LOOKED_AT, FieldMapping, choose, is_taken
 from brand.chunker.importers.files import at_offsets, below, index_errors, listed_file, pixels, reading, scalar, settled
 from brand.chunker.sources.shards import Bad, Block, Shard, Shards
@@ -41,6 +41,7 @@ _NUMPY: Final = "i1,i2,i4,i8,u1,u2,u4,u8,f2,f4,f8,c8,c16,?"
 _BLOCK_BYTES: Final = 4 << 20
 
 _FLAT: Final = {"no_header_numpy": _NUMPY, "no_header_tensor": _TORCH}
+_LOOKED_AT_CHUNKS: Final = 3
 _MAGIC: Final = b"LDARW01\0"
 _END: Final = struct.Struct("<I8s")
 _FILE: Final = b"ARROW1"
@@ -231,10 +232,10 @@ class LitDataRows(ArrowShards):
                 raise SourceError(shard.name, "it does not end with rows of Arrow, as the first chunk does")
             rows = library.BufferReader(whole.slice(start, size))
             if whole.slice(start, len(_FILE)).to_pybytes() != _FILE:
-                yield from library.ipc.open_stream(rows)
+                yield from validated(library.ipc.open_stream(rows))
                 return
             reader = library.ipc.open_file(rows)
-            yield from map(reader.get_batch, range(reader.num_record_batches))
+            yield from validated(map(reader.get_batch, range(reader.num_record_batches)))
 
 
 def open_litdata(src: str | os.PathLike[str], choice: FieldMapping) -> LitData | LitDataRows:
@@ -244,11 +245,21 @@ def open_litdata(src: str | os.PathLike[str], choice: FieldMapping) -> LitData |
 
 
 def _has_rows(root: Path) -> bool:
-    """Return whether the first chunk ends with rows of Arrow. If it cannot be read, `LitData` reports the error."""
+    """Return whether any of the first chunks ends with rows of Arrow: one may be damaged.
+
+    If none can be read, `LitData` reports the error.
+    """
     try:
-        told = json.loads((root / "index.json").read_bytes())
-        with below(root, str(told["chunks"][0]["filename"])).open("rb") as file:
+        names = [str(chunk["filename"]) for chunk in json.loads((root / "index.json").read_bytes())["chunks"]]
+    except Exception:  # noqa: BLE001 - the index may hold anything in place of what is read from it
+        return False
+    return any(_ends_with_rows(root, name) for name in names[:_LOOKED_AT_CHUNKS])
+
+
+def _ends_with_rows(root: Path, name: str) -> bool:
+    try:
+        with below(root, name).open("rb") as file:
             file.seek(-len(_MAGIC), os.SEEK_END)
             return file.read() == _MAGIC
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError):
+    except (OSError, ValueError):
         return False

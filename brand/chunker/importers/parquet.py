@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from brand.chunker.importers.arrow import ArrowFields, ArrowShards, arrow, arrow_errors, intact
+from brand.chunker.importers.arrow import ArrowFields, ArrowShards, arrow, arrow_errors, intact, validated
 from brand.chunker.importers.fields import LOOKED_AT, FieldMapping
 from brand.chunker.importers.files import ImportFile, find_files, index_errors, listed_file
 from brand.chunker.sources.shards import Bad, Block, Shard
@@ -111,7 +111,7 @@ class Saved(ArrowShards):
         with arrow_errors(self._files[0].name, _DAMAGED), library.OSFile(str(self._files[0].path)) as file:
             reader = _stream(self._files[0], file)
             schema = reader.schema
-            first = next(intact(self._files[0].name, _DAMAGED, reader), None)
+            first = next(intact(self._files[0].name, _DAMAGED, validated(reader)), None)
         rows = schema.empty_table() if first is None else library.Table.from_batches([first.slice(0, LOOKED_AT)])
         shards = (Shard(file.name, file.bytes, file.mark) for file in self._files)
         super().__init__(shards, ArrowFields(schema, rows.select, choice))
@@ -122,7 +122,7 @@ class Saved(ArrowShards):
         with arrow_errors(file.name, _DAMAGED), arrow().OSFile(str(file.path)) as stream:
             reader = _stream(file, stream)
             self._columns.check(file.name, reader.schema, self._files[0].name)
-            for batch in intact(file.name, _DAMAGED, reader):
+            for batch in intact(file.name, _DAMAGED, validated(reader)):
                 step = max(1, min(_BATCH_ROWS, _BATCH_BYTES * batch.num_rows // max(1, batch.nbytes)))
                 cut = (batch.slice(start, step) for start in range(0, batch.num_rows, step))
                 yield from self._columns.blocks(cut, row)
