@@ -45,6 +45,8 @@ class Parquet(ArrowShards):
         for file in files:
             with arrow_errors(file.name, _DAMAGED), _opened(file) as parquet:
                 schema = parquet.schema_arrow
+                if not schema.names:
+                    raise SourceError(file.name, "it has no columns")
                 if columns is None:
                     columns = ArrowFields(schema, partial(_first, parquet), choice)
                 columns.check(file.name, schema, files[0].name, "--columns takes only those that all files have")
@@ -113,6 +115,8 @@ class Saved(ArrowShards):
             schema = reader.schema
             first = next(intact(self._files[0].name, _DAMAGED, validated(reader)), None)
         rows = schema.empty_table() if first is None else library.Table.from_batches([first.slice(0, LOOKED_AT)])
+        if not schema.names:
+            raise SourceError(self._files[0].name, "it has no columns")
         shards = (Shard(file.name, file.bytes, file.mark) for file in self._files)
         super().__init__(shards, ArrowFields(schema, rows.select, choice))
 

@@ -408,5 +408,5 @@ def _chosen(length: Any, condition: str) -> str:
     if length is None:  # bytes of samples are no column
         return " with subset="
     if isinstance(length, str):
-        return f": subset=ds.column({length!r}) {condition}, where ds is the data set"
-    return f": subset=lengths {condition}, where lengths is the array that you gave as length="
+        return f" with subset=ds.column({length!r}) {condition}, where ds is the data set"
+    return f" with subset=lengths {condition}, where lengths is the array that you gave as length="
