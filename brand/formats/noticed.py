@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import repeat
 from typing import Any, Final
 
 import numpy as np
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 
 from brand.formats import heads
 from brand.formats.header import Schema, natural
-from brand.formats.heads import traits_of
+from brand.formats.heads import plain_kinds, traits_of
 from brand.formats.record import Records, payloads
 from brand.printable import printable
 
@@ -81,22 +82,26 @@ def has_images(schema: Schema) -> bool:
 
 def look(schema: Schema, records: Records, indices: NDArray[np.integer[Any]]) -> Counts:
     """Count the traits of the images of some records, whose samples have these public indices."""
-    found: Counts = {}
-    keys: Records | None = None
+    found: dict[tuple[str, str], tuple[int, int]] = {}
     for name, codec in schema.variable:
         if codec != "image":
             continue
-        for position, image in enumerate(payloads(schema, records, name).pieces()):
-            for trait in traits_of(image):
-                count, first, key = found.get((name, trait), (0, -1, ""))
-                index = int(indices[position])
-                if first < 0 or index < first:
-                    if keys is None and "key" in schema.names:
-                        keys = payloads(schema, records, "key")
-                    key = str(index) if keys is None else bytes(keys.view(position)).decode(errors="replace")
-                    first = index
-                found[name, trait] = count + 1, first, key
-    return found
+        images = payloads(schema, records, name)
+        kinds = plain_kinds(images)
+        groups = [np.flatnonzero(kinds == kind) for kind in np.unique(kinds[kinds > 0])]
+        some = [(traits_of(images.view(int(each[0]))), len(each), int(each[indices[each].argmin()])) for each in groups]
+        others = np.flatnonzero(kinds == 0)
+        some += zip(map(traits_of, images[others].pieces()), repeat(1), others.tolist())
+        for traits, more, best in some:
+            for trait in traits:
+                count, first = found.get((name, trait), (0, best))
+                found[name, trait] = count + more, best if indices[best] < indices[first] else first
+    keys = payloads(schema, records, "key") if found and "key" in schema.names else None
+    made: Counts = {}
+    for which, (count, position) in found.items():
+        index = int(indices[position])
+        made[which] = count, index, str(index) if keys is None else bytes(keys.view(position)).decode(errors="replace")
+    return made
 
 
 def added(*counts: Counts) -> Counts:
