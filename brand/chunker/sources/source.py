@@ -23,6 +23,7 @@ from brand.chunker.sources.listing import SIDECARS
 from brand.errors import SourceError
 from brand.formats.header import Schema
 from brand.formats.media import check_image, decode_audio, duration, other_kind
+from brand.formats.noticed import Noticed
 from brand.formats.record import Records, encode_records, head_struct, record_parts
 
 Indices = NDArray[np.integer[Any]]
@@ -43,6 +44,8 @@ class Source(ABC):
     file_field: str = ""
     """Field that holds a source file's bytes; empty if there is none."""
 
+    noticed: Sequence[Noticed] = ()
+    """Facts about the source that its records do not show, such as skipped rows. They are stored in the manifest."""
     stretches: tuple[int, ...]
     """Samples in each stretch that is shuffled with random numbers of its own; their sum is the length."""
 
