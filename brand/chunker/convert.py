@@ -19,6 +19,7 @@ from brand.chunker.importers.fields import FieldMapping
 from brand.chunker.importers.tables import table_of
 from brand.chunker.plan.plan import Options
 from brand.chunker.plan.report import OnProgress, Report, silent
+from brand.chunker.sources.blocks import encoded
 from brand.chunker.sources.folders import check_unconverted
 from brand.chunker.sources.request import (
     FolderRequest,
@@ -32,7 +33,7 @@ from brand.chunker.sources.request import (
 )
 from brand.chunker.sources.shards import Shards, exchange
 from brand.chunker.sources.source import IndexableSource, Source
-from brand.chunker.sources.spool import encoded, spool
+from brand.chunker.sources.spool import spool
 from brand.chunker.work.store_work import open_store_work
 from brand.chunker.work.work import Work, open_folder_work
 from brand.errors import SchemaError, SourceError, UsageError, counted
@@ -142,7 +143,8 @@ def pack(
             A table needs none: then each column is a field, and its type determines the codec.
         classes: Names of the values of the `int` field `label`.
         seed: Seed of the shuffle.
-        chunk_size: Samples per chunk (default: 64, or the number that makes the mean chunk 4 MiB).
+        chunk_size: Samples per chunk (default: 64, or the number that makes the mean chunk at least 4 and at most 256
+            MiB).
         chunk_bytes: Target for the mean chunk instead, in stored bytes.
         compression: `auto` (zstandard if it saves 10 %), `zstd` or `none`.
         jobs: Processes (default: one per core). The result does not depend on it.
