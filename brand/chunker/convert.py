@@ -17,6 +17,7 @@ from brand.chunker.conductor import Conversion
 from brand.chunker.importers import FORMATS, open_shards
 from brand.chunker.importers.fields import FieldMapping
 from brand.chunker.importers.tables import table_of
+from brand.chunker.importers.tokens import TokenOptions, open_tokens
 from brand.chunker.plan.plan import Options
 from brand.chunker.plan.report import OnProgress, Report, silent
 from brand.chunker.sources.blocks import encoded
@@ -115,6 +116,27 @@ def convert_from(
     again = [f"{counted(found, 'shard')} of the source found, from a run that was stopped"] if found else []
     notes = (*source.notes, *again, compared)
     return replace(report, skipped=tuple(problems), notes=notes, seconds=time.monotonic() - started)
+
+
+def convert_tokens(
+    src: Target,
+    dst: Target,
+    options: Options | None = None,
+    *,
+    tokens: TokenOptions | None = None,
+    on_progress: OnProgress = silent,
+) -> Report:
+    """Convert token files of language models: `.bin` with or without `.idx`, `.npy`, `.npz`; a file or a pattern.
+
+    Samples have `tokens`, an array of shape (tokens,) of the file's type; and `count`, the number of tokens, if each
+    sample is a document. With `tokens.block`, each sample has that many tokens. Raises as `convert_images` does.
+    """
+    started, options, tokens = time.monotonic(), options or Options(), tokens or TokenOptions()
+    with _open_work(dst, options) as work, storage_errors(work.name, "cannot write"):
+        source = open_tokens(local_source(src), tokens, work.folder)
+        report = Conversion(work, source, "tokens", None, options, on_progress).run()
+    notes = (f"{counted(source.tokens, 'token')} in {counted(len(source.files), 'file')}",)
+    return replace(report, notes=notes, seconds=time.monotonic() - started)
 
 
 def pack(
