@@ -14,6 +14,7 @@ arrays        one array in a file, also mapped
 publish       files that appear whole or not at all
 heads         properties of an image that its head tells
 noticed       facts with counts that a conversion noticed
+endings       which `brand convert` command reads files with these names, for hints
 media         detection of image and audio files, and decoding
 preparation   decoding and resizing of images and audio, before any random transform
 """

@@ -32,7 +32,9 @@ from PIL import Image
 
 from brand import pack
 from brand.chunker import Options, Report, convert_audio, convert_from, convert_images
+from brand.chunker.convert import convert_tokens
 from brand.chunker.importers.fields import FieldMapping
+from brand.chunker.importers.tokens import TokenOptions
 from brand.errors import BrandError, DecodeError
 from brand.torch import BrandDataset, BrandLoader, BrandSampler
 
@@ -227,6 +229,10 @@ def container_kinds(sources: Path) -> dict[str, tuple[str, dict[str, bytes], str
         ("csv", "tsv", table.replace(b",", b"\t")), ("csv", "csv.xz", lzma.compress(table)),
     ):  # fmt: skip
         found[name] = (kind, {f"x.{name}": contents}, f"x.{name}")
+    for ending, save in (("npy", np.save), ("npz", lambda to, tokens: np.savez(to, tokens=tokens))):
+        tokens = io.BytesIO()
+        save(tokens, np.arange(4000, dtype=np.uint16))
+        found[ending] = ("tokens", {f"x.{ending}": tokens.getvalue()}, f"x.{ending}")
     for name in ("mds", "mds-zstd", "litdata", "litdata-zstd", "litdata-rows", "hf"):
         files = {path.name: path.read_bytes() for path in sorted((sources / name).iterdir())}
         found[name] = (name.partition("-")[0], files, next(file for file in files if not file.endswith("json")))
@@ -245,7 +251,11 @@ def container(kind: tuple[str, dict[str, bytes], str], count: int, place: Path) 
         for name, data in files.items():
             (source / name).write_bytes(spoiled(data, rng) if name == victim else data)
         try:
-            report = convert_from(importer, source, place / "made.brand", Options(skip_errors=True, jobs=1))
+            if importer == "tokens":
+                tokens = TokenOptions(block=64)
+                report = convert_tokens(source / victim, place / "made.brand", Options(jobs=1), tokens=tokens)
+            else:
+                report = convert_from(importer, source, place / "made.brand", Options(skip_errors=True, jobs=1))
             ended["skip" if report.skipped else "sample"] += 1
         except BrandError as error:
             # A damaged index may name any file, and a source of which nothing is left is named as a whole.
