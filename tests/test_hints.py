@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -418,3 +419,107 @@ def test_a_tensor_that_is_no_array_names_the_sample(tmp_path: Path, value: Calla
         pack(samples, tmp_path / "set", {"x": "ndarray"}, jobs=1)
     with pytest.raises(SchemaError, match=r"sample 0, field 'x': expected float"):
         pack([{"x": value(torch)}], tmp_path / "set", {"x": "float"}, jobs=1)
+
+
+def test_a_path_that_the_system_refuses_is_one_line(tmp_path: Path) -> None:
+    """No traceback: a name may be too long for any command."""
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "a.png").write_bytes(png(4, 9))
+    name = tmp_path / ("x" * 300)
+    for command in ("append", "convert"):
+        told = brand(command, "images", tmp_path / "source", name)
+        assert (told.code, told.err.count("Traceback")) == (1, 0)
+        assert "the name is too long for this file system" in told.err
+
+
+@pytest.mark.slow
+def test_a_full_disk_is_told_by_append(texts: Path, tmp_path: Path) -> None:
+    """Where the files of a data set are copied, and not linked."""
+    if subprocess.run(["unshare", "-Urm", "true"], check=False, capture_output=True).returncode:
+        pytest.skip("this machine lets nobody make namespaces")
+    (tmp_path / "disk").mkdir()
+    script = 'mount -t tmpfs -o size=8k tmpfs "$1" && exec "$2" -m brand append dataset "$3" "$1/set"'
+    command = ["unshare", "-Urm", "sh", "-c", script, "sh", tmp_path / "disk", sys.executable, texts]
+    told = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert told.returncode == 1
+    assert "no space left on the device. Free some space and run the same command again" in told.stderr
+    assert "Traceback" not in told.stderr
+
+
+class Awkward:
+    """A value that raises whatever is done with it."""
+
+    def __array__(self, *_: object, **__: object) -> None:
+        raise ZeroDivisionError("no array")
+
+    def __len__(self) -> int:
+        raise LookupError("no length")
+
+    def __float__(self) -> float:
+        raise AttributeError("no float")
+
+
+@pytest.mark.parametrize("codec", ["ndarray", "str", "bytes", "image", "audio", "json", "int", "float"])
+def test_a_value_that_raises_names_the_sample(codec: str, tmp_path: Path) -> None:
+    """Any exception, by any codec."""
+    with pytest.raises(SchemaError, match="sample 0, field 'x'"):
+        pack([{"x": Awkward()}], tmp_path / "set", {"x": codec}, jobs=1)
+
+
+def test_a_truncated_pillow_image_names_the_sample(tmp_path: Path) -> None:
+    """It is changed, so its pixels must be read when it is packed; Pillow raises OSError then."""
+    whole = io.BytesIO()
+    Image.effect_noise((64, 64), 50).save(whole, "PNG")
+    broken = Image.open(io.BytesIO(whole.getvalue()[:2000]))
+    broken.seek(0)
+    broken.tile.append(broken.tile[0])
+    broken.fp = None
+    with pytest.raises(SchemaError, match=r"sample 0, field 'x' \(image\): "):
+        pack([{"x": broken}], tmp_path / "set", {"x": "image"}, jobs=1)
+
+
+@pytest.mark.parametrize(
+    "error", [KeyError("x"), ZeroDivisionError("y"), AssertionError(), RuntimeError(""), RecursionError("deep")]
+)
+def test_any_error_of_a_plug_in_of_pillow_is_a_value_error(error: Exception) -> None:
+    """Also one without a text."""
+    from brand.formats.media import check_image, decode_image
+
+    def accept(prefix: bytes) -> bool:
+        return prefix.startswith(b"PLUGIN")
+
+    def opened(*_: object) -> Image.Image:
+        raise error
+
+    Image.register_open("TESTED", opened, accept)  # type: ignore[arg-type]
+    try:
+        for decode in (decode_image, check_image):
+            with pytest.raises(ValueError, match=rf"^Pillow cannot decode it: .*{type(error).__name__}|^Pillow cannot"):
+                decode(b"PLUGIN" + bytes(100))
+    finally:
+        Image.ID.remove("TESTED")
+        Image.OPEN.pop("TESTED")
+
+
+def test_an_image_that_is_too_large_is_refused() -> None:
+    """Before memory is taken for its pixels."""
+    from brand.formats.media import decode_image
+
+    head = io.BytesIO()
+    Image.new("L", (1, 1)).save(head, "PNG")
+    data = bytearray(head.getvalue())
+    data[16:24] = (100_000).to_bytes(4, "big") * 2
+    import zlib
+
+    data[29:33] = zlib.crc32(data[12:29]).to_bytes(4, "big")
+    with pytest.raises(ValueError, match="Pillow refuses it"):
+        decode_image(bytes(data))
+
+
+def test_deep_json_in_a_tar_is_one_bad_sample(tmp_path: Path) -> None:
+    """Python raises RecursionError."""
+    files = {"a.json": b"[1]", "b.json": b"[" * 100_000, "c.json": b"[3]"}
+    (tmp_path / "x.tar").write_bytes(tar_of(files))
+    told = brand("convert", "webdataset", tmp_path / "x.tar", tmp_path / "set", "--on-error", "skip")
+    assert told.code == 0, told.err
+    assert len(StoredDataSet(tmp_path / "set")) == 2

@@ -38,6 +38,7 @@ from brand.errors import SchemaError, UsageError, counted
 from brand.formats.compression import Compression
 from brand.formats.constants import MANIFEST_NAME
 from brand.formats.manifest import read_manifest
+from brand.formats.publish import storage_errors
 from brand.formats.version import PartOf, Version
 from brand.printable import printable
 from brand.storage.dataset.dataset import StoredDataSet
@@ -159,7 +160,7 @@ def append_data_set(
     def on_placed(number: int, _: object) -> None:
         on_chunk(number + 1, data.header.chunks, int(data.chunk_rows["file_size"][number]))
 
-    with staged(folder, "data-set") as work:
+    with staged(folder, "data-set") as work, storage_errors(folder, "cannot write to"):
         chunks = range(data.header.chunks)
         place_files(data, work / "made", chunks, work / "copy", copy=copy, on_placed=on_placed)
         with writing(folder) as writer:
