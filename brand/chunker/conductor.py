@@ -76,8 +76,8 @@ class Conversion:
     def _write_chunks(self, plan: ChunkPlan, builder: IndexBuilder) -> int:
         """Make all chunks in workers; publish and index each finished one. Returns how many an earlier run had made."""
         packer = Packer(plan, self.source, self.work.earlier(plan), self.work.folder)
-        processes = self.options.processes
-        at_once = max(self.work.least_publishers, processes)
+        processes = self.options.processes_for(plan.raw_bytes // plan.header.samples)
+        at_once = self.work.publishers(processes, plan.stored_bytes // plan.header.chunks)
         most = max(at_once, _UNPUBLISHED * processes)
         done = done_bytes = found = 0
         chunks = run_tasks(pack_chunk, packer, range(plan.header.chunks), jobs=processes)

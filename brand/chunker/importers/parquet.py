@@ -13,6 +13,7 @@ import os
 import re
 from collections.abc import Iterator
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -73,9 +74,9 @@ def _opened(file: ImportFile) -> Any:
         return arrow().parquet.ParquetFile(file.path, buffer_size=_READ_BYTES, pre_buffer=False)
 
 
-def _first(parquet: Any, names: list[str]) -> Any:
-    batches = parquet.iter_batches(LOOKED_AT, columns=names, use_threads=False)
-    return next(batches, None) or parquet.schema_arrow.empty_table()
+def _first(parquet: Any, names: list[str]) -> Iterator[Any]:
+    yield from islice(parquet.iter_batches(1, columns=names, use_threads=False), LOOKED_AT)
+    arrow().default_memory_pool().release_unused()  # a page may be large, and worker processes would copy it
 
 
 def _cuts(metadata: Any) -> list[tuple[list[int], int, int]]:
@@ -111,9 +112,9 @@ class Saved(ArrowShards):
             reader = _stream(self._files[0], file)
             schema = reader.schema
             first = next(intact(self._files[0].name, _DAMAGED, reader), None)
-        rows = schema.empty_table() if first is None else library.Table.from_batches([first.slice(0, LOOKED_AT)])
+        batches = [] if first is None else [first.slice(0, LOOKED_AT)]
         shards = (Shard(file.name, file.bytes, file.mark) for file in self._files)
-        super().__init__(shards, ArrowFields(schema, rows.select, choice))
+        super().__init__(shards, ArrowFields(schema, lambda names: (batch.select(names) for batch in batches), choice))
 
     def read(self, number: int) -> Iterator[Block]:
         """Yield the rows of one shard, as `Shards.read` does."""

@@ -24,6 +24,9 @@ LEAST_BYTES: Final = 4 << 20
 """The smallest mean chunk: if samples are small, a chunk holds more than the usual number."""
 MOST_BYTES: Final = 256 << 20
 """The largest mean chunk: if samples are large, a chunk holds fewer than the usual number, at least one."""
+_SAMPLES_BYTES: Final = 1 << 30
+_SAMPLES_HELD: Final = 3
+"""Samples that a worker process holds if they are large: as the source gives it, as a record, and one being written."""
 _MARGIN: Final = 0.97
 """Estimated sizes are multiplied by this factor, so that the mean chunk reaches `LEAST_BYTES` in spite of errors."""
 
@@ -225,6 +228,13 @@ class Options:
     def processes(self) -> int:
         """Number of worker processes."""
         return self.jobs or default_jobs()
+
+    def processes_for(self, sample_bytes: int) -> int:
+        """Return the number of worker processes for samples of this mean size.
+
+        If the user names none, the processes together hold about 1 GiB of samples, or one process holds three.
+        """
+        return self.jobs or max(1, min(default_jobs(), _SAMPLES_BYTES // max(1, _SAMPLES_HELD * sample_bytes)))
 
     @property
     def decode_all(self) -> bool:

@@ -10,7 +10,7 @@ the next block.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from sys import getsizeof
 from typing import Any, Final
 
@@ -23,6 +23,8 @@ from brand.formats.record import Records, encode_records
 
 BLOCK_BYTES: Final = 4 << 20
 MOST_SAMPLES: Final = 1024
+_PLAIN: Final = ("str", "bytes", "audio")
+"""Codecs of values whose length is their size."""
 _FIRST_SAMPLES: Final = 16
 _GROWTH: Final = 8
 _UNKNOWN: Final = (TypeError, KeyError, IndexError, AttributeError, ValueError)
@@ -35,8 +37,8 @@ def encoded(
 
     Raises `SchemaError`, which names the sample at fault.
     """
-    sizes = [(name, _SIZES.get(codec, bytes_of_tree)) for name, codec in schema.variable]
-    nested = any(codec not in _KNOWN for _, codec in schema.variable)
+    sizes = [(name, len if codec in _PLAIN else bytes_of) for name, codec in schema.variable]
+    nested = any(codec not in (*_PLAIN, "image") for _, codec in schema.variable)
     most = _FIRST_SAMPLES if nested else MOST_SAMPLES
     block: list[Mapping[str, Any]] = []
     done = held = 0
@@ -73,33 +75,18 @@ def cut(sizes: NDArray[np.integer[Any]], most: int = MOST_SAMPLES) -> list[tuple
     ]
 
 
-def bytes_of_array(value: Any) -> int:
-    """Return the bytes of an array or a tensor; for lists of numbers, about those of the lists."""
-    size = getattr(value, "nbytes", None)
-    return bytes_of_tree(value) if size is None else int(size)
-
-
-def bytes_of_tree(value: Any) -> int:
-    """Return about how many bytes a nested value holds, as its two outermost levels tell."""
-    if isinstance(value, dict):
-        return sum(map(getsizeof, value.values()))
-    return sum(map(getsizeof, value)) if isinstance(value, list | tuple) else getsizeof(value)
-
-
-def bytes_of_file(value: Any) -> int:
-    """Return the bytes of a file's contents, or of the pixels of a Pillow image."""
-    if isinstance(value, bytes):
+def bytes_of(value: Any) -> int:
+    """Return about how many bytes a value holds; for nested values, as their two outermost levels tell."""
+    if isinstance(value, str | bytes):
         return len(value)
-    size = getattr(value, "size", None)  # of Pillow: width and height; pixels have up to four bytes
-    return 4 * size[0] * size[1] if isinstance(size, tuple) and len(size) == 2 else len(value)
-
-
-_KNOWN: Final = ("str", "bytes", "image", "audio")
-"""Codecs of values whose size is known before they are encoded."""
-_SIZES: Final[dict[str, Callable[[Any], int]]] = {
-    "str": len,
-    "bytes": len,
-    "ndarray": bytes_of_array,
-    "image": bytes_of_file,
-    "audio": len,
-}
+    size = getattr(value, "nbytes", None)  # of arrays, tensors and views of memory
+    if size is not None:
+        return int(size)
+    size = getattr(value, "size", None)  # of a Pillow image: width and height; pixels have up to four bytes
+    if isinstance(size, tuple) and len(size) == 2:
+        return 4 * int(size[0]) * int(size[1])
+    if isinstance(value, Mapping):
+        value = value.values()
+    elif not isinstance(value, list | tuple):
+        return getsizeof(value)
+    return sum(map(getsizeof, value))

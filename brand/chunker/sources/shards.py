@@ -95,6 +95,8 @@ class Shards(ABC):
 
     kind: ClassVar[str]
     """The source's format, by its name in the header and in the command."""
+    sample_bytes: int = 0
+    """Mean size of the first samples; 0 if the shards' sizes and numbers of samples tell it, or if they are small."""
 
     def __init__(
         self,
@@ -177,7 +179,8 @@ def exchange(
     totals = [shard.samples for shard in source.shards]
     total = None if None in totals else sum(number or 0 for number in totals)
     total_bytes = sum(map(plan.bytes, range(len(stretches))))
-    for number, (part, was_there) in run_tasks(make_part, plan, range(len(stretches)), jobs=options.processes):
+    jobs = options.processes_for(source.sample_bytes or (0 if not total else total_bytes // total))
+    for number, (part, was_there) in run_tasks(make_part, plan, range(len(stretches)), jobs=jobs):
         parts[number] = part
         found += was_there
         samples += part.samples
