@@ -16,7 +16,7 @@ from brand.chunker.distributed import seal as seal_data_set
 from brand.chunker.importers.fields import FieldMapping
 from brand.chunker.plan.report import OnProgress
 from brand.cli.dataset import FOLDER, options
-from brand.cli.output import Meter, duration, echo, meter, print_json, size
+from brand.cli.output import Meter, duration, echo, meter, noticed_line, print_json, size
 from brand.cli.several import convert_together, one_machine, print_task, several_machines
 from brand.errors import MissingChunksError, counted
 from brand.formats.header import CODECS
@@ -303,6 +303,8 @@ def print_report(report: Report, noun: str = "file") -> None:
         echo(f"{counted(report.chunks_found, 'chunk')} found, from a run that was stopped")
     for note in report.notes:
         echo(note)
+    for fact in report.noticed:
+        echo(noticed_line(fact))
     if report.skipped:
         echo(
             f"{counted(len(report.skipped), noun)} cannot be used"

@@ -313,6 +313,23 @@ def _decoded(decode: Callable[[Buffer], Any], payloads: Records) -> list[Any]:
     return list(map(decode, pieces))
 
 
+def payloads(schema: Schema, records: Records, name: str) -> Records:
+    """Return the payloads of one variable field, without a copy. Raises ValueError if a record is too short for it."""
+    layout = _head_dtype(schema)
+    if len(records) and int(records.sizes.min()) < layout.itemsize:
+        raise ValueError(f"a record of {int(records.sizes.min())} bytes is too short for its head of {layout.itemsize}")
+    heads = windows(records.memory, layout.itemsize)[records.starts].view(layout)
+    begin = records.starts + layout.itemsize
+    for other, _ in schema.variable:
+        size = heads[f"length of {other}"].astype(np.int64)
+        if other == name:
+            break
+        begin = begin + size
+    if (begin + size > records.starts + records.sizes).any():
+        raise ValueError(f"field {name!r} does not end within its record")
+    return Records(records.memory, begin, size)
+
+
 def fixed_columns(schema: Schema, records: Records) -> NDArray[np.void]:
     """Return the fixed fields of many records as one structured array (8 bytes a field). No other field is decoded."""
     dtype = fixed_dtype(schema)

@@ -25,6 +25,7 @@ from brand.errors import SourceError
 from brand.formats.contents import cut_blocks
 from brand.formats.header import Schema
 from brand.formats.media import check_image, decode_audio, duration, other_kind
+from brand.formats.noticed import Noticed
 from brand.formats.record import Records, encode_records, head_struct, record_parts
 
 Indices = NDArray[np.integer[Any]]
@@ -47,6 +48,8 @@ class Source(ABC):
     file_field: str = ""
     """Field that holds a source file's bytes; empty if there is none."""
 
+    noticed: Sequence[Noticed] = ()
+    """Facts about the source that its records do not show, such as skipped rows. They are stored in the manifest."""
     stretches: tuple[int, ...]
     """Samples in each stretch that is shuffled with random numbers of its own; their sum is the length."""
 

@@ -35,6 +35,7 @@ from brand.errors import SourceError
 from brand.formats.arrays import gather, map_array, release
 from brand.formats.contents import cut_blocks
 from brand.formats.header import Schema
+from brand.formats.noticed import Noticed, from_json, merged
 from brand.formats.publish import file_digest, publish_bytes, storage_errors
 from brand.formats.record import Records
 from brand.formats.values import LARGE, Buffer
@@ -67,6 +68,8 @@ class SortedPart:
     """Checksums of the two files as they were written."""
     problems: tuple[Problem, ...] = ()
     """Samples that were left out."""
+    noticed: tuple[Noticed, ...] = ()
+    """Facts that the reader of the source has told."""
 
 
 class PartWriter(Reprs, shows="_records.name samples _held"):
@@ -105,7 +108,7 @@ class PartWriter(Reprs, shows="_records.name samples _held"):
         self._hand_over()
         return True
 
-    def finish(self, problems: Sequence[Problem] = ()) -> SortedPart:
+    def finish(self, problems: Sequence[Problem] = (), noticed: Sequence[Noticed] = ()) -> SortedPart:
         """Write the collected records, and return the facts of the part. Raises `StorageError`."""
         self._hand_over()
         self._await_run()
@@ -114,7 +117,8 @@ class PartWriter(Reprs, shows="_records.name samples _held"):
             self._spans.flush()
         self._digest.update(self.samples.to_bytes(8, "little"))
         files = self._of_records.hexdigest() + self._of_spans.hexdigest()
-        return SortedPart(self.samples, self._written, self.raw_bytes, self._digest.hexdigest(), files, tuple(problems))
+        digest = self._digest.hexdigest()
+        return SortedPart(self.samples, self._written, self.raw_bytes, digest, files, tuple(problems), merged(noticed))
 
     def _hand_over(self) -> None:
         """Pass the collected records to the thread, which writes one run at a time."""
@@ -174,7 +178,8 @@ def find_part(folder: Path, number: int, identity: str) -> SortedPart | None:
         if told["identity"] != identity:
             return None
         facts = told["part"]
-        part = SortedPart(**facts | {"problems": tuple(Problem(**problem) for problem in facts["problems"])})
+        listed = {"problems": tuple(Problem(**problem) for problem in facts["problems"])}
+        part = SortedPart(**facts | listed | {"noticed": from_json(facts["noticed"])})
         found = "".join(file_digest(path)[1] for path in part_files(folder, number))
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return None
@@ -192,8 +197,12 @@ class SpoolSource(Source):
     A record has an address: the files of records share one address space, with a gap between them.
     """
 
-    def __init__(self, folder: Path, schema: Schema, parts: Sequence[SortedPart]) -> None:
+    def __init__(
+        self, folder: Path, schema: Schema, parts: Sequence[SortedPart], noticed: Sequence[Noticed] = ()
+    ) -> None:
+        """`noticed` are facts that were known before the parts were made."""
         self.folder, self.schema = folder, schema
+        self.noticed = merged([*noticed, *(fact for part in parts for fact in part.noticed)])
         self.stretches = tuple(part.samples for part in parts)
         self._raw_bytes = sum(part.raw_bytes for part in parts)
         digests = [part.digest for part in parts]
@@ -277,9 +286,14 @@ def _read_whole(file: Any, memory: memoryview, path: Path) -> None:
         memory = memory[count:]
 
 
-def source_of(folder: Path, schema: Schema, parts: Sequence[SortedPart]) -> SpoolSource:
-    """Return the source of finished parts, in order. Writes all their spans to one file. Raises `StorageError`."""
-    source, path = SpoolSource(folder, schema, parts), folder / "spans.bin"
+def source_of(
+    folder: Path, schema: Schema, parts: Sequence[SortedPart], noticed: Sequence[Noticed] = ()
+) -> SpoolSource:
+    """Return the source of finished parts, in order. Writes all their spans to one file. Raises `StorageError`.
+
+    `noticed` are facts that were known before the parts were made.
+    """
+    source, path = SpoolSource(folder, schema, parts, noticed), folder / "spans.bin"
     with storage_errors(path, "cannot write"), path.open("wb") as file:
         for number, base in enumerate(source._bases.tolist()):
             _, spans = part_files(folder / PARTS_NAME, number)
