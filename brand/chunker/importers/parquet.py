@@ -12,6 +12,7 @@ import json
 import os
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -68,15 +69,21 @@ class Parquet(ArrowShards):
             yield from self._columns.blocks(intact(file.name, "it is damaged", batches), row)
 
 
-def _opened(file: ImportFile) -> Any:
-    """Open a Parquet file as a context. Raises `SourceError` if it cannot be read."""
+@contextmanager
+def _opened(file: ImportFile) -> Iterator[Any]:
+    """Open a Parquet file as a context. Raises `SourceError` if it cannot be read.
+
+    Frees the memory of Arrow afterwards: pages may be large, and each process would keep its own.
+    """
     with arrow_errors(file.name, "it is not a whole Parquet file"):
-        return arrow().parquet.ParquetFile(file.path, buffer_size=_READ_BYTES, pre_buffer=False)
+        opened = arrow().parquet.ParquetFile(file.path, buffer_size=_READ_BYTES, pre_buffer=False)
+    with opened as parquet:
+        yield parquet
+    arrow().default_memory_pool().release_unused()
 
 
 def _first(parquet: Any, names: list[str]) -> Iterator[Any]:
-    yield from islice(parquet.iter_batches(1, columns=names, use_threads=False), LOOKED_AT)
-    arrow().default_memory_pool().release_unused()  # a page may be large, and worker processes would copy it
+    return islice(parquet.iter_batches(1, columns=names, use_threads=False), LOOKED_AT)
 
 
 def _cuts(metadata: Any) -> list[tuple[list[int], int, int]]:

@@ -129,7 +129,8 @@ def _row_bytes(frame: Any) -> NDArray[np.int64]:
         if series.dtype == object:
             sizes += np.fromiter(map(bytes_of, series), np.int64, len(series))
         elif hasattr(series.dtype, "pyarrow_dtype"):
-            sizes += value_bytes(arrow().array(series.array))
+            chunks = series.array.__arrow_array__().chunks
+            sizes += np.concatenate([np.empty(0, np.int64), *map(value_bytes, chunks)])
     return sizes
 
 

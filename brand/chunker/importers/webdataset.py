@@ -241,16 +241,13 @@ class WebDataset(Shards):
     def __init__(self, src: str | os.PathLike[str], choice: FieldMapping) -> None:
         self._files = find_files(src, [*with_compressed(".tar"), ".tgz"], "tar file")
         seen: list[Sample] = []
-        read = 0
         for file in self._files:
             for key, files in islice(_samples(file), FILES_LOOKED_AT):
-                read += sum(map(len, files.values()))
                 seen.append((key, {ending: data[:HEAD_BYTES] for ending, data in files.items()}))
             if seen:
                 break
         if not seen:
             raise SourceError(os.fspath(src), "the tar files hold no samples: no file `NAME.ENDING` is in them")
-        self.sample_bytes = read // len(seen)
         self._clashing = {name for _, files in seen for name, count in Counter(map(_usual, files)).items() if count > 1}
         columns: dict[str, list[str]] = {}
         for _, files in seen:

@@ -25,8 +25,6 @@ LEAST_BYTES: Final = 4 << 20
 MOST_BYTES: Final = 256 << 20
 """The largest mean chunk: if samples are large, a chunk holds fewer than the usual number, at least one."""
 _SAMPLES_BYTES: Final = 1 << 30
-_SAMPLES_HELD: Final = 3
-"""Samples that a worker process holds if they are large: as the source gives it, as a record, and one being written."""
 _MARGIN: Final = 0.97
 """Estimated sizes are multiplied by this factor, so that the mean chunk reaches `LEAST_BYTES` in spite of errors."""
 
@@ -229,12 +227,12 @@ class Options:
         """Number of worker processes."""
         return self.jobs or default_jobs()
 
-    def processes_for(self, sample_bytes: int) -> int:
-        """Return the number of worker processes for samples of this mean size.
+    def processes_for(self, held_bytes: int) -> int:
+        """Return the number of worker processes, each of which holds this many bytes of samples.
 
-        If the user names none, the processes together hold about 1 GiB of samples, or one process holds three.
+        If the user gives no number, the processes together hold at most 1 GiB, unless one alone holds more.
         """
-        return self.jobs or max(1, min(default_jobs(), _SAMPLES_BYTES // max(1, _SAMPLES_HELD * sample_bytes)))
+        return self.jobs or max(1, min(default_jobs(), _SAMPLES_BYTES // max(1, held_bytes)))
 
     @property
     def decode_all(self) -> bool:
