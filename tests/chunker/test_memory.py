@@ -194,7 +194,7 @@ STREAMS: dict[str, tuple[str, list[dict[str, Any]]]] = {
 
 @pytest.mark.parametrize("stream", STREAMS)
 def test_a_block_ends_when_its_samples_hold_some_megabytes(stream: str) -> None:
-    """The records are those of one call for all samples. A block exceeds the limit by one sample, or sixteen of JSON."""
+    """The records are those of one call for all samples. A block exceeds the limit by one sample, of JSON by 16."""
     codec, samples = STREAMS[stream]
     schema = Schema.parse({"x": codec})
     blocks = list(encoded(iter(samples), schema))

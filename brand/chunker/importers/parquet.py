@@ -77,9 +77,11 @@ def _opened(file: ImportFile) -> Iterator[Any]:
     """
     with arrow_errors(file.name, "it is not a whole Parquet file"):
         opened = arrow().parquet.ParquetFile(file.path, buffer_size=_READ_BYTES, pre_buffer=False)
-    with opened as parquet:
-        yield parquet
-    arrow().default_memory_pool().release_unused()
+    try:
+        with opened as parquet:
+            yield parquet
+    finally:
+        arrow().default_memory_pool().release_unused()
 
 
 def _first(parquet: Any, names: list[str]) -> Iterator[Any]:

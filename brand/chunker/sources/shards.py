@@ -192,7 +192,7 @@ def exchange(
     totals = [shard.samples for shard in source.shards]
     total = None if None in totals else sum(number or 0 for number in totals)
     total_bytes = sum(map(plan.bytes, range(len(stretches))))
-    jobs = options.processes_for(_SAMPLES_HELD * _sample_bytes(source))
+    jobs = options.processes_for(_SAMPLES_HELD * (total_bytes // total if total else _sample_bytes(source)))
     for number, (part, was_there) in run_tasks(make_part, plan, range(len(stretches)), jobs=jobs):
         parts[number] = part
         found += was_there
@@ -208,7 +208,7 @@ def exchange(
 
 
 def _sample_bytes(source: Shards) -> int:
-    """Return the mean size of the samples of the first block; 0 if it cannot be read, which `make_part` will report."""
+    """Return the mean size of the samples of the first block; 0 if it cannot be read, which `make_part` reports."""
     with suppress(SourceError):
         for block in source.read(0):
             if isinstance(block, Block) and len(block):
