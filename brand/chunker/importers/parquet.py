@@ -111,7 +111,7 @@ class Saved(ArrowShards):
     kind = "hf"
 
     def __init__(self, root: Path, choice: FieldMapping) -> None:
-        library, state = arrow(), root / "state.json"
+        state = root / "state.json"
         with index_errors(state, "Arrow files"):
             told = json.loads(state.read_bytes())
             self._files = [listed_file(root, str(file["filename"]), state.name) for file in told["_data_files"]]
