@@ -157,6 +157,11 @@ def import_verb(kind: str, run: Run) -> Callable[..., None]:
         help="Value in place of a missing one (default: it is an error).",
     )
     @_on_error("sample")
+    @click.option(
+        "--validate/--no-validate",
+        default=None,
+        help="Decode every image and audio file, too (default: only its first bytes are looked at).",
+    )
     @one_machine
     @_JSON
     def verb(

@@ -30,8 +30,9 @@ from brand.chunker.sources.listing import join_table, not_taken
 from brand.chunker.sources.source import FolderSource
 from brand.chunker.sources.workers import run_tasks
 from brand.errors import SourceError, UsageError, counted
+from brand.formats.audio import INSTALL_FFMPEG, has_soundfile, missing_decoder
 from brand.formats.constants import EXTRAS_NAME, SKIPPED_NAME, most_unpacked
-from brand.formats.media import HEAD_BYTES, has_soundfile, kind_of
+from brand.formats.media import HEAD_BYTES, kind_of
 from brand.formats.publish import publish_bytes, storage_errors
 from brand.printable import printable
 from brand.stores.url import is_url, parse_url
@@ -166,14 +167,8 @@ def _decode_some(source: FolderSource, first: int) -> Bad:
 
 def misfit_hint(source: FolderSource) -> str:
     """Return advice for the user if no inspected file is of the kind that is converted; else an empty text."""
-    total, kinds = len(source), set[str]()
-    looked_at = min(total, _LOOKED_AT)
-    for index in np.linspace(0, max(0, total - 1), looked_at, dtype=np.int64).tolist():
-        try:
-            with (source.root / source.listing.key(index)).open("rb") as file:
-                kinds.add((kind_of(file.read(HEAD_BYTES)) or "").partition("/")[0])
-        except OSError:
-            continue
+    total, heads = len(source), _heads(source)
+    looked_at, kinds = len(heads), {(kind_of(head) or "").partition("/")[0] for head in heads}
     if source.file_field in kinds or not kinds:
         return ""
     what = {"image": "an image", "audio": "an audio file"}[source.file_field]
@@ -184,6 +179,15 @@ def misfit_hint(source: FolderSource) -> str:
     )
     how = next((verb for kind, verb in _VERBS.items() if kind in kinds), "brand.pack takes samples of any kind")
     return f"In this folder {which} is {what}: {how}"
+
+
+def _heads(source: FolderSource) -> list[bytes]:
+    """Return the first bytes of some files, evenly spread over the folder."""
+    heads = []
+    for index in np.linspace(0, max(0, len(source) - 1), min(len(source), _LOOKED_AT), dtype=np.int64).tolist():
+        with suppress(OSError), (source.root / source.listing.key(index)).open("rb") as file:
+            heads.append(file.read(HEAD_BYTES))
+    return heads
 
 
 @dataclass(frozen=True)
@@ -326,5 +330,9 @@ def hinted(source: FolderSource, *, skipping: bool) -> Iterator[None]:
     try:
         yield
     except SourceError as error:
-        otherwise = "--validate finds such files beforehand" if skipping else SKIP_HINT
-        raise SourceError(error.path, error.reason, hint=misfit_hint(source) or otherwise) from error
+        hint = "--validate finds such files beforehand" if skipping else SKIP_HINT
+        if error.reason.endswith(INSTALL_FFMPEG):
+            heads = _heads(source)
+            such = sum(map(bool, map(missing_decoder, heads)))
+            hint = f"{such:,} of {counted(len(heads), 'inspected file')} are such; {hint}"
+        raise SourceError(error.path, error.reason, hint=misfit_hint(source) or hint) from error
