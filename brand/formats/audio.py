@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import io
 import math
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from mmap import mmap
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -20,8 +20,6 @@ from numpy.typing import NDArray
 from brand.errors import MissingExtraError
 from brand.formats.audiostreams import Stream, streams
 from brand.formats.values import Buffer
-
-Samples = NDArray[np.float32]
 
 _FFMPEG: Final[tuple[tuple[int, bytes, str], ...]] = (
     (4, b"ftyp", "mov"),
@@ -43,6 +41,8 @@ INSTALL_FFMPEG: Final = "pip install 'brand-data[av]'"
 _UNKNOWN: Final = 1 << 48
 """libsndfile states at least this many frames if it does not know the number."""
 _AT_ONCE: Final = 1 << 20
+_HEAD_BYTES: Final = 64
+_NAMED: Final = "libsndfile cannot decode it: "
 _ESTIMATED: Final = ("MPEG_LAYER_I", "MPEG_LAYER_II")
 """Subtypes whose length libsndfile estimates, and in which it does not find a frame exactly."""
 _BEFORE: Final = {"MP3": 64 * 1152}
@@ -66,18 +66,12 @@ def decode_audio(data: Buffer, offset: float = 0.0, seconds: float | None = None
     A stretch that the end of the file cuts is shorter. Raises ValueError if no decoder can read all of it, or if
     `offset` is not within the file; `MissingExtraError` if a package is missing.
     """
-    library, data = soundfile(), bytes(data)
-    demuxer = demuxer_of(data)
-    if demuxer is None:
-        with _errors("libsndfile", library.SoundFileError):
-            samples, rate = _by_libsndfile(library, streams(data), offset, seconds)
-    else:
-        whole, rate = _by_ffmpeg(data, demuxer)
-        begin, end = _stretch(rate, offset, seconds)
-        samples = whole[:, begin:end]
-    if offset and not samples.shape[1]:
-        raise ValueError(f"it has no frames from {offset:g} s on")
-    return Waveform(np.ascontiguousarray(samples), rate)
+    with opened(bytes(data)) as audio:
+        begin = round(offset * audio.rate)
+        if offset and begin >= audio.frames:
+            raise ValueError(f"it has no frames from {offset:g} s on")
+        end = audio.frames if seconds is None else min(audio.frames, begin + round(seconds * audio.rate))
+        return Waveform(np.ascontiguousarray(audio.read(begin, end).T), audio.rate)
 
 
 def duration(data: Buffer) -> float:
@@ -85,15 +79,100 @@ def duration(data: Buffer) -> float:
 
     Decodes nothing, unless FFmpeg has to. Raises ValueError if no decoder opens it, and `MissingExtraError`.
     """
-    library, data = soundfile(), bytes(data)
-    demuxer = demuxer_of(data)
+    with opened(bytes(data)) as audio:
+        return audio.frames / audio.rate if audio.ends() else math.nan
+
+
+class OpenAudio:
+    """An open audio file, whose streams are one sequence of frames."""
+
+    def __init__(self, library: Any, parts: list[Stream]) -> None:
+        self._library, self._parts = library, parts
+        self._files: list[Any] = []
+        try:
+            self._files += map(self._open, parts)
+            self._lengths = [_count(file, part.skip) for file, part in zip(self._files, parts, strict=True)]
+        except Exception:
+            self.close()
+            raise
+        self.rate, self.channels = self._files[0].samplerate, self._files[0].channels
+        self.subtype: str = self._files[0].subtype
+        """The name that libsndfile gives the coding of the samples."""
+        self.frames = sum(self._lengths)
+
+    def _open(self, part: Stream) -> Any:
+        return self._library.SoundFile(part.data if isinstance(part.data, mmap) else io.BytesIO(part.data))
+
+    def close(self) -> None:
+        for file in self._files:
+            file.close()
+
+    def ends(self) -> bool:
+        """Whether the last frame decodes, and all streams have one rate and number of channels."""
+        try:
+            last = self._files[-1]
+            if self.frames and last.seekable() and last.format not in _COUNTED:
+                self.read(self.frames - 1, self.frames)
+            self._check_alike()
+        except ValueError:
+            return False
+        return True
+
+    def read(self, begin: int, end: int, dtype: str = "float32") -> NDArray[Any]:
+        """Return frames, shape (frames, channels). Raises ValueError if one of them does not decode."""
+        with libsndfile_errors():
+            self._check_alike()
+            found, at = [], 0
+            for file, part, length in zip(self._files, self._parts, self._lengths, strict=True):
+                low, high = max(begin - at, 0), min(end - at, length)
+                if high > low and file.seekable() and file.subtype not in _ESTIMATED:
+                    found.append(_read(file, part.skip + low, high - low, dtype))
+                elif high > low:
+                    with self._open(part) as again:
+                        found.append(_read_from_front(again, part.skip + low, high - low, dtype))
+                at += length
+        if len(found) == 1:
+            return found[0]
+        return np.concatenate(found) if found else np.zeros((0, self.channels), dtype)
+
+    def _check_alike(self) -> None:
+        if any((file.samplerate, file.channels) != (self.rate, self.channels) for file in self._files):
+            raise ValueError("libsndfile cannot decode it: its streams differ in rate or channels")
+
+
+class DecodedAudio:
+    """A file that FFmpeg has decoded, with the interface of `OpenAudio`."""
+
+    subtype = "FFMPEG"
+
+    def __init__(self, samples: NDArray[np.float32], rate: int) -> None:
+        self._samples, self.rate = samples, rate
+        self.frames, self.channels = samples.shape
+
+    def ends(self) -> bool:
+        """Whether the last frame decodes: it did."""
+        return True
+
+    def read(self, begin: int, end: int, dtype: str = "float32") -> NDArray[Any]:
+        """Return frames, shape (frames, channels)."""
+        some = self._samples[begin:end]
+        return some if dtype == "float32" else np.clip(np.rint(some * 32768), -32768, 32767).astype(dtype)
+
+
+@contextmanager
+def opened(data: bytes | mmap) -> Iterator[OpenAudio | DecodedAudio]:
+    """Open an audio file that is in memory or mapped. Raises ValueError, `MissingExtraError`."""
+    library = soundfile()
+    demuxer = demuxer_of(data[:_HEAD_BYTES])
     if demuxer is not None:
-        whole, rate = _by_ffmpeg(data, demuxer)
-        return float(whole.shape[1] / rate)
-    with _errors("libsndfile", library.SoundFileError):
-        lengths = [_length(library, part) for part in streams(data)]
-    rate = lengths[0][1][0]
-    return math.nan if len({kind for _, kind in lengths}) > 1 else sum(frames for frames, _ in lengths) / rate
+        yield DecodedAudio(*_by_ffmpeg(bytes(data), demuxer))
+        return
+    with libsndfile_errors():
+        audio = OpenAudio(library, streams(data))
+    try:
+        yield audio
+    finally:
+        audio.close()
 
 
 def demuxer_of(data: bytes) -> str | None:
@@ -138,42 +217,20 @@ def ffmpeg() -> Any | None:
 
 
 @contextmanager
-def _errors(name: str, known: type[Exception]) -> Iterator[None]:
-    """Turn every error of a decoder into a ValueError that begins with its name."""
+def libsndfile_errors() -> Iterator[None]:
+    """Turn every error of libsndfile into a ValueError."""
+    library = soundfile()
     try:
         yield
-    except known as error:  # the text of libsndfile's error may hold a memory address
+    except library.SoundFileError as error:  # its text may hold a memory address
         why = str(getattr(error, "error_string", error)).removeprefix("Error : ").strip().rstrip(".")
-        raise ValueError(f"{name} cannot decode it: {why}") from error
+        raise ValueError(f"libsndfile cannot decode it: {why}") from error
     except Exception as error:
-        raise ValueError(f"{name} cannot decode it: {error}") from error
+        why = str(error).removeprefix(_NAMED)
+        raise ValueError(f"{_NAMED}{why}") from error
 
 
-def _stretch(rate: int, offset: float, seconds: float | None) -> tuple[int, int]:
-    """Return the first frame, and the one after the last, of a stretch; the file may end earlier."""
-    begin = round(offset * rate)
-    return begin, sys.maxsize if seconds is None else begin + round(seconds * rate)
-
-
-def _by_libsndfile(library: Any, parts: list[Stream], offset: float, seconds: float | None) -> tuple[Samples, int]:
-    """Return the frames of a stretch, shape (channels, frames), and the rate."""
-    found, kind, at, begin, end = list[Samples](), (0, 0), 0, 0, 0
-    for part in parts:
-        with library.SoundFile(io.BytesIO(part.data)) as file:
-            if not found:
-                kind = (file.samplerate, file.channels)
-                begin, end = _stretch(file.samplerate, offset, seconds)
-            elif (file.samplerate, file.channels) != kind:
-                raise ValueError("its streams differ in rate or channels")
-            first, frames = max(begin - at, 0), _frames(file, part)
-            found.append(_read(file, part.skip + first, max(0, min(end - at, frames) - first)))
-            at += frames
-        if at >= end:
-            break
-    return np.concatenate(found, axis=1) if len(found) > 1 else found[0], kind[0]
-
-
-def _frames(file: Any, part: Stream) -> int:
+def _count(file: Any, skip: int) -> int:
     """Return the number of frames of a stream; decodes it if the head does not state them."""
     stated: int = file.frames
     if stated >= _UNKNOWN or file.subtype in _ESTIMATED:
@@ -181,48 +238,40 @@ def _frames(file: Any, part: Stream) -> int:
         while count := len(file.read(_AT_ONCE, dtype="float32", always_2d=True)):
             stated += count
         file.seek(0)
-    return max(0, stated - part.skip)
+    return max(0, stated - skip)
 
 
-def _read(file: Any, begin: int, count: int) -> Samples:
-    """Return `count` frames from `begin` on, shape (channels, frames). Raises ValueError if there are fewer."""
-    before = 0
-    if begin and count:
-        seeks = file.seekable() and file.subtype not in _ESTIMATED
-        before = min(begin, _BEFORE.get(file.format, 0)) if seeks else begin
-        if seeks:
-            file.seek(begin - before)
-    samples: Samples = file.read(before + count, dtype="float32", always_2d=True)[before:]
+def _read(file: Any, begin: int, count: int, dtype: str) -> NDArray[Any]:
+    """Seek and return `count` frames from `begin` on. Raises ValueError if there are fewer."""
+    before = min(begin, _BEFORE.get(file.format, 0))
+    if file.tell() != begin - before:
+        file.seek(begin - before)
+    return _read_from_front(file, before, count, dtype)
+
+
+def _read_from_front(file: Any, before: int, count: int, dtype: str) -> NDArray[Any]:
+    """Return the next `count` frames but for the first `before`, shape (frames, channels)."""
+    samples: NDArray[Any] = file.read(before + count, dtype=dtype, always_2d=True)[before:]
     if len(samples) < count:
         missing_s = (count - len(samples)) / file.samplerate
         raise ValueError(f"it ends {missing_s:.3f} s before the end that its head states")
-    return samples.T
+    return samples
 
 
-def _length(library: Any, part: Stream) -> tuple[float, tuple[int, int]]:
-    """Return the frames of a stream, nan if the last one does not decode, and its rate and channels."""
-    with library.SoundFile(io.BytesIO(part.data)) as file:
-        kind, frames = (file.samplerate, file.channels), float(_frames(file, part))
-        if frames and file.seekable() and file.format not in _COUNTED:
-            try:
-                _read(file, int(frames) - 1, 1)
-            except (library.SoundFileError, ValueError):
-                return math.nan, kind
-        return frames, kind
-
-
-def _by_ffmpeg(data: bytes, demuxer: str) -> tuple[Samples, int]:
-    """Return all frames of a file, shape (channels, frames), and the rate. Raises `MissingExtraError`, ValueError."""
+def _by_ffmpeg(data: bytes, demuxer: str) -> tuple[NDArray[np.float32], int]:
+    """Return all frames of a file, shape (frames, channels), and the rate. Raises `MissingExtraError`, ValueError."""
     library = ffmpeg()
     if library is None:
         raise MissingExtraError(missing_decoder(data))
-    with _errors("FFmpeg", library.error.FFmpegError), library.open(io.BytesIO(data), format=demuxer) as file:
-        if not file.streams.audio:
-            raise ValueError("it has no audio")
-        same = library.AudioResampler(format="fltp")
-        stream = file.streams.audio[0]
-        frames = (converted for frame in file.decode(stream) for converted in same.resample(frame))
-        found = [frame.to_ndarray() for frame in frames]
-        if not found:
-            raise ValueError("it has no frames")
-        return np.concatenate(found, axis=1), int(stream.codec_context.sample_rate)
+    try:
+        with library.open(io.BytesIO(data), format=demuxer) as file:
+            if not file.streams.audio:
+                raise ValueError("it has no audio")
+            same, stream = library.AudioResampler(format="fltp"), file.streams.audio[0]
+            frames = (converted for frame in file.decode(stream) for converted in same.resample(frame))
+            found = [frame.to_ndarray().T for frame in frames]
+            if not found:
+                raise ValueError("it has no frames")
+            return np.concatenate(found), int(stream.codec_context.sample_rate)
+    except Exception as error:
+        raise ValueError(f"FFmpeg cannot decode it: {error}") from error

@@ -4,7 +4,7 @@ libsndfile decodes the first stream of a file, and no more frames than its head 
 streams (chained Ogg, joined MP3 files), and some heads state no number or a wrong one: a recorder that was stopped
 leaves 0, a program that writes to a pipe leaves "unknown", a cut MP3 keeps the number of the whole, and the number of
 an MP3 without a Xing head is an estimate. `streams` divides such a file and corrects the heads. It counts the frames
-without decoding them. Pure.
+without decoding them. Pure. Files are bytes, or mapped.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import struct
 from collections.abc import Iterator
+from mmap import mmap
 from typing import Final, NamedTuple
 
 _FLAC_HEAD: Final = 42
@@ -39,12 +40,12 @@ _LAME_PADDING: Final = 141
 class Stream(NamedTuple):
     """A file of one stream, whose head states its length."""
 
-    data: bytes
+    data: bytes | mmap
     skip: int = 0
     """Frames at its begin, a frame being one sample of each channel, that are not in the original."""
 
 
-def streams(data: bytes) -> list[Stream]:
+def streams(data: bytes | mmap) -> list[Stream]:
     """Return the streams of a file; a file that libsndfile reads as a whole is returned as it is."""
     if data[:4] == b"OggS":
         return _cut(data, _links(data))
@@ -57,14 +58,14 @@ def streams(data: bytes) -> list[Stream]:
     return [Stream(data)]
 
 
-def _cut(data: bytes, begins: list[int]) -> list[Stream]:
+def _cut(data: bytes | mmap, begins: list[int]) -> list[Stream]:
     """Return the parts of a file that begin at these offsets."""
     if len(begins) < 2:
         return [Stream(data)]
     return [Stream(data[begin:end]) for begin, end in zip(begins, [*begins[1:], len(data)], strict=True)]
 
 
-def _links(data: bytes) -> list[int]:
+def _links(data: bytes | mmap) -> list[int]:
     """Return where the links of a chained Ogg file begin: at the first page of a stream that follows other pages."""
     begins, at, within = [0], 0, False
     while at >= 0 and at + 27 <= len(data):
@@ -80,7 +81,7 @@ def _links(data: bytes) -> list[int]:
     return begins
 
 
-def _finished_wav(data: bytes) -> bytes:
+def _finished_wav(data: bytes | mmap) -> bytes | mmap:
     """Return a WAV file whose chunk of samples has its size, if its writer did not come to state it."""
     at = 12
     while at + 8 <= len(data):
@@ -96,7 +97,7 @@ def _finished_wav(data: bytes) -> bytes:
     return data
 
 
-def _counted_flac(data: bytes) -> bytes:
+def _counted_flac(data: bytes | mmap) -> bytes | mmap:
     """Return a FLAC file whose head states the number of samples, if the last frame tells an unknown number."""
     if len(data) < _FLAC_HEAD or data[4] & 0x7F or int.from_bytes(data[21:26], "big") & ((1 << 36) - 1):
         return data
@@ -107,7 +108,7 @@ def _counted_flac(data: bytes) -> bytes:
     return data[:21] + (kept | total).to_bytes(5, "big") + data[26:]
 
 
-def _flac_samples(data: bytes) -> int | None:
+def _flac_samples(data: bytes | mmap) -> int | None:
     """Return the number of samples up to the end of the last frame."""
     fixed_size, at = int.from_bytes(data[8:10], "big"), len(data)
     while (at := data.rfind(b"\xff", _FLAC_HEAD, at)) >= 0:
@@ -201,7 +202,7 @@ class _Run(NamedTuple):
     xing: bool
 
 
-def _mpeg_streams(data: bytes) -> list[Stream]:
+def _mpeg_streams(data: bytes | mmap) -> list[Stream]:
     if _is_as_stated(data):
         return [Stream(data)]
     runs = list(_runs(data))
@@ -210,7 +211,7 @@ def _mpeg_streams(data: bytes) -> list[Stream]:
     return [_with_head(data, run) for run in runs]
 
 
-def _is_as_stated(data: bytes) -> bool:
+def _is_as_stated(data: bytes | mmap) -> bool:
     """Return whether the file has one Xing head, which states the bytes that there are."""
     at = 0
     if data[:3] == b"ID3":
@@ -225,18 +226,18 @@ def _is_as_stated(data: bytes) -> bool:
     return end == len(data) or (end == len(data) - 128 and data[end : end + 3] == b"TAG")
 
 
-def _after_tag(data: bytes, at: int) -> int:
+def _after_tag(data: bytes | mmap, at: int) -> int:
     """Return where the tag ID3 at this offset ends."""
     return at + 10 + functools.reduce(lambda total, byte: total << 7 | byte & 0x7F, data[at + 6 : at + 10], 0)
 
 
-def _facts(data: bytes, at: int) -> _Mpeg:
+def _facts(data: bytes | mmap, at: int) -> _Mpeg:
     facts = _mpeg(data[at : at + 4])
     assert facts is not None, "a run begins with a frame"
     return facts
 
 
-def _runs(data: bytes) -> Iterator[_Run]:
+def _runs(data: bytes | mmap) -> Iterator[_Run]:
     """Yield the stretches of frames; a new one begins at each Xing head, tag, or damaged place."""
     at, begin, frames, kind, xing = 0, -1, 0, -1, False
     heads = _xing_heads(data)
@@ -260,7 +261,7 @@ def _runs(data: bytes) -> Iterator[_Run]:
             return
 
 
-def _xing_heads(data: bytes) -> set[int]:
+def _xing_heads(data: bytes | mmap) -> set[int]:
     """Return where frames with a Xing head may begin."""
     found = set[int]()
     for mark in _XING:
@@ -274,7 +275,7 @@ def _xing_heads(data: bytes) -> set[int]:
     return found
 
 
-def _next_frame(data: bytes, at: int) -> int:
+def _next_frame(data: bytes | mmap, at: int) -> int:
     """Return where the next frame begins after a tag or a damaged place; -1 if there is none."""
     if data[at : at + 3] == b"ID3" and at + 10 <= len(data):
         at = _after_tag(data, at)
@@ -290,7 +291,7 @@ def _next_frame(data: bytes, at: int) -> int:
     return -1
 
 
-def _with_head(data: bytes, run: _Run) -> Stream:
+def _with_head(data: bytes | mmap, run: _Run) -> Stream:
     """Return a run of frames with a Xing head that states their number."""
     facts = _facts(data, run.begin)
     if not run.xing:
