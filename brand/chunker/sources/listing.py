@@ -46,6 +46,9 @@ SIDECARS: Final = {".txt": 1, ".lab": 2}
 """Suffix of a transcript next to an audio file -> its bit in `sidecar`. The first suffix found is used."""
 
 
+TEXTS_OF_FOLDER: Final = ".trans.txt"
+"""End of the name of a table that has the texts of the audio files next to it, one per line, as LibriSpeech has it."""
+
 PATH_NAMES: Final = ("path", "file", "filename", "file_name", "audio", "clip", "wav")
 TEXT_NAMES: Final = ("text", "transcript", "transcription", "sentence")
 RESERVED: Final = ("index", "key", "audio", "label", "duration", "text")
@@ -62,6 +65,8 @@ class SourceFile(NamedTuple):
     size: int
     modified_ns: int
     sidecar: int = 0
+    text: str = ""
+    """Transcript from a table next to the file."""
 
 
 class ListingWriter:
@@ -71,6 +76,7 @@ class ListingWriter:
         self.folder, self.count = folder, 0
         self._names: BinaryIO = (folder / "names.bin").open("wb")
         self._entries: BinaryIO = (folder / "entries.bin").open("wb")
+        self._texts: BinaryIO | None = None  # opened at the first text: most folders have none
         self._name_at = 0
 
     def add(self, files: list[SourceFile]) -> None:
@@ -84,6 +90,13 @@ class ListingWriter:
         rows["size"] = [file.size for file in files]
         rows["modified_ns"] = [file.modified_ns for file in files]
         rows["sidecar"] = [file.sidecar for file in files]
+        if any(file.text for file in files):
+            self._texts = self._texts or (self.folder / "texts.bin").open("wb")
+            texts = [file.text.encode() for file in files]
+            text_sizes = np.fromiter(map(len, texts), np.int64, len(texts))
+            rows["text_at"] = self._texts.tell() + np.cumsum(text_sizes) - text_sizes
+            rows["text_size"] = text_sizes
+            self._texts.write(b"".join(texts))
         self._names.write(b"".join(names))
         self._entries.write(rows.tobytes())
         self._name_at += int(sizes.sum())
@@ -93,6 +106,8 @@ class ListingWriter:
         """Finish writing, and open the listing."""
         self._names.close()
         self._entries.close()
+        if self._texts is not None:
+            self._texts.close()
         return Listing(self.folder)
 
 

@@ -76,6 +76,7 @@ def write_extras(into: Path, folder: ScannedFolder, source: FolderSource, table:
     names = []
     if table is not None and table.resolve().is_relative_to(folder.root.resolve()):
         names.append(table.resolve().relative_to(folder.root.resolve()).as_posix())
+    names += folder.tables
     empty = [f"{name}/" for name in sorted(folder.empty_folders)]
     if not names and not empty and not source.listing.entries["sidecar"].any():
         return []
@@ -312,8 +313,11 @@ def find(request: FolderRequest, scratch: Path, memo: Memo, on_progress: OnProgr
         told, left = join_table(table, request.root, folder.listing, unusable, request.columns)
         notes += [not_taken(table, left)] if left else []
         without = len(folder.listing) - told
-        notes += [f"{counted(without, 'audio file')} without a transcript; the text is empty there"] if without else []
-    with_text = table is not None or bool(folder.listing.entries["sidecar"].any())
+        notes += _without_text(without)
+    with_text = table is not None or bool(folder.tables) or bool(folder.listing.entries["sidecar"].any())
+    if with_text and table is None:
+        entries = folder.listing.entries
+        notes += _without_text(int(((entries["sidecar"] == 0) & (entries["text_size"] == 0)).sum()))
     with_duration = request.kind == "audio" and has_soundfile()
     if request.kind == "audio" and not with_duration:
         notes.append(
@@ -322,6 +326,10 @@ def find(request: FolderRequest, scratch: Path, memo: Memo, on_progress: OnProgr
     source = FolderSource(folder, FIELDS[request.kind], with_text=with_text, with_duration=with_duration)
     problems = leave_out_unusable(memo, folder, source, options, on_progress)
     return FoundFiles(folder, source, table, tuple(sorted(problems, key=lambda problem: problem.path)), tuple(notes))
+
+
+def _without_text(count: int) -> list[str]:
+    return [f"{counted(count, 'audio file')} without a transcript; the text is empty there"] if count else []
 
 
 @contextmanager
@@ -335,4 +343,6 @@ def hinted(source: FolderSource, *, skipping: bool) -> Iterator[None]:
             heads = _heads(source)
             such = sum(map(bool, map(missing_decoder, heads)))
             hint = f"{such:,} of {counted(len(heads), 'inspected file')} are such; {hint}"
+        elif source.file_field == "audio" and error.reason.endswith(" text"):
+            hint = f"If it has the texts of audio files, --transcripts names it. {SKIP_HINT}, without their texts"
         raise SourceError(error.path, error.reason, hint=misfit_hint(source) or hint) from error
