@@ -208,7 +208,8 @@ def images(src: str, dst: str, options: Options, on_progress: OnProgress, **toge
 TRANSCRIPTS: Final = click.option(
     "--transcripts",
     type=click.Path(),
-    help="TSV or CSV of path and text (default: name.txt or name.lab next to name.wav).",
+    help="TSV or CSV of path and text, or a manifest: NeMo, Lhotse, Kaldi (folder), LJSpeech, Common Voice. Default:"
+    " name.txt or name.lab next to name.wav, and *.trans.txt as in LibriSpeech.",
 )
 TEXT_COLUMNS: Final = click.option(
     "--columns", metavar="NAME,...", help="Other columns of that table to take, each as a field of text."

@@ -45,6 +45,8 @@ _HEAD_BYTES: Final = 64
 _NAMED: Final = "libsndfile cannot decode it: "
 _ESTIMATED: Final = ("MPEG_LAYER_I", "MPEG_LAYER_II")
 """Subtypes whose length libsndfile estimates, and in which it does not find a frame exactly."""
+_OPENED_AGAIN: Final = (*_ESTIMATED, "GSM610", "VORBIS")
+"""Subtypes of which only the first read is right: they do not seek, or libsndfile then seeks to other frames."""
 _BEFORE: Final = {"MP3": 64 * 1152}
 """Format -> frames that are decoded before a stretch, because a frame depends on those before it."""
 _COUNTED: Final = ("OGG", "MP3")
@@ -101,7 +103,9 @@ class OpenAudio:
         self.frames = sum(self._lengths)
 
     def _open(self, part: Stream) -> Any:
-        return self._library.SoundFile(part.data if isinstance(part.data, mmap) else io.BytesIO(part.data))
+        source = part.data if isinstance(part.data, mmap) else io.BytesIO(part.data)
+        source.seek(0)  # a mapped file may have been read
+        return self._library.SoundFile(source)
 
     def close(self) -> None:
         for file in self._files:
@@ -125,11 +129,11 @@ class OpenAudio:
             found, at = [], 0
             for file, part, length in zip(self._files, self._parts, self._lengths, strict=True):
                 low, high = max(begin - at, 0), min(end - at, length)
-                if high > low and file.seekable() and file.subtype not in _ESTIMATED:
-                    found.append(_read(file, part.skip + low, high - low, dtype))
-                elif high > low:
+                if high > low and file.subtype in _OPENED_AGAIN:
                     with self._open(part) as again:
-                        found.append(_read_from_front(again, part.skip + low, high - low, dtype))
+                        found.append(_read(again, part.skip + low, high - low, dtype))
+                elif high > low:
+                    found.append(_read(file, part.skip + low, high - low, dtype))
                 at += length
         if len(found) == 1:
             return found[0]
@@ -155,8 +159,7 @@ class DecodedAudio:
 
     def read(self, begin: int, end: int, dtype: str = "float32") -> NDArray[Any]:
         """Return frames, shape (frames, channels)."""
-        some = self._samples[begin:end]
-        return some if dtype == "float32" else np.clip(np.rint(some * 32768), -32768, 32767).astype(dtype)
+        return self._samples[begin:end].astype(dtype, copy=False)
 
 
 @contextmanager
@@ -242,15 +245,11 @@ def _count(file: Any, skip: int) -> int:
 
 
 def _read(file: Any, begin: int, count: int, dtype: str) -> NDArray[Any]:
-    """Seek and return `count` frames from `begin` on. Raises ValueError if there are fewer."""
-    before = min(begin, _BEFORE.get(file.format, 0))
-    if file.tell() != begin - before:
+    """Return `count` frames from `begin` on, shape (frames, channels). Raises ValueError if there are fewer."""
+    before = begin
+    if file.seekable() and file.subtype not in _ESTIMATED:
+        before = min(begin, _BEFORE.get(file.format, 0))
         file.seek(begin - before)
-    return _read_from_front(file, before, count, dtype)
-
-
-def _read_from_front(file: Any, before: int, count: int, dtype: str) -> NDArray[Any]:
-    """Return the next `count` frames but for the first `before`, shape (frames, channels)."""
     samples: NDArray[Any] = file.read(before + count, dtype=dtype, always_2d=True)[before:]
     if len(samples) < count:
         missing_s = (count - len(samples)) / file.samplerate

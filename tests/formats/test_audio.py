@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brand.errors import MissingExtraError
-from brand.formats.audio import decode_audio, duration, missing_decoder
+from brand.formats.audio import decode_audio, duration, missing_decoder, opened
 from brand.formats.audiostreams import streams
 from tests.tools.audiofiles import (
     RATE,
@@ -213,3 +213,19 @@ def test_real_files_are_returned_as_they_are(clips: Path) -> None:
         data = path.read_bytes()
         assert [stream.data is data for stream in streams(data)] == [True]
         assert duration(data) == soundfile.info(str(path)).duration
+
+
+@pytest.mark.parametrize(
+    "kind", [("OGG", "VORBIS", RATE), ("OGG", "OPUS", 48_000), ("FLAC", None, RATE), ("MP3", None, RATE)]
+)
+@pytest.mark.parametrize("seconds", [0.7, 4, 9])
+def test_an_open_file_has_the_frames_of_the_whole(kind: tuple[str, str | None, int], seconds: float) -> None:
+    """In any order: libsndfile itself finds other frames of an Ogg file after it has read some."""
+    form, subtype, rate = kind
+    data = written(tone(seconds, rate), form, subtype, rate)
+    whole = decode_audio(data).samples
+    chance = np.random.default_rng(3)
+    with opened(data) as audio:
+        for _ in range(20):
+            begin, end = sorted(int(at) for at in chance.integers(0, audio.frames, 2))
+            np.testing.assert_allclose(audio.read(begin, end).T, whole[:, begin:end], atol=1e-5)

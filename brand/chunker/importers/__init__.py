@@ -6,6 +6,8 @@ litdata     the folders of LitData
 parquet     Parquet files, and data sets of Hugging Face
 textfiles   JSON Lines, CSV and TSV
 tables      a table given to `pack`
+manifests   the rows of manifests of speech
+utterances  the utterances that a manifest lists
 arrow       the common part of Parquet, Hugging Face and tables in memory
 fields      from the columns of a source to fields
 files       the files of a source, also compressed ones

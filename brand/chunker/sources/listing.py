@@ -220,7 +220,7 @@ def join_table(
     find = _Finder(listing)
     entries = map_array(listing.folder / listing.entries_name, ENTRY, "r+")
     sizes = listing.new_columns(tuple(columns))
-    rows = _TableRows(table, tuple(columns))
+    rows = TableRows(table, tuple(columns))
     bases = (os.path.abspath(root) + "/", str(root.resolve()) + "/", "./")
     told = np.zeros(len(listing), bool)
     with (listing.folder / "texts.bin").open("wb") as texts:
@@ -273,7 +273,7 @@ class _Finder:
         return index if index >= 0 and self._listing.key(index) == key else None
 
 
-class _TableRows:
+class TableRows:
     """(line, path, text, value of each wanted column) of each row of the table."""
 
     def __init__(self, table: Path, columns: tuple[str, ...]) -> None:

@@ -267,9 +267,9 @@ def make_request(
         raise UsageError(f"{os.fspath(dst)} is inside {root}: choose a target outside of the source")
     check_folder(root)
     transcripts = None if table is None else Path(local_source(table))
-    if transcripts is not None and not transcripts.is_file():
-        what = "it is not a file" if transcripts.exists() else "there is no such file"
-        raise UsageError(f"{transcripts}: {what}: --transcripts names a table, TSV or CSV")
+    if transcripts is not None and not transcripts.is_file() and not (transcripts / "wav.scp").is_file():
+        what = "it is not a file, nor a folder with wav.scp" if transcripts.exists() else "there is no such file"
+        raise UsageError(f"{transcripts}: {what}: --transcripts names a table, or a manifest of speech")
     return FolderRequest(root, kind, transcripts, tuple(columns), options or Options())
 
 
