@@ -16,7 +16,7 @@ from typing import Any
 from brand.chunker.conductor import Conversion
 from brand.chunker.importers import FORMATS, open_shards
 from brand.chunker.importers.fields import FieldMapping
-from brand.chunker.importers.manifests import Manifest, kind_of_manifest
+from brand.chunker.importers.manifests import SpeechManifest, kind_of_manifest
 from brand.chunker.importers.tables import table_of
 from brand.chunker.importers.utterances import Utterances
 from brand.chunker.plan.plan import Options
@@ -85,7 +85,7 @@ def convert_audio(
     if request.table is None or (kind := kind_of_manifest(request.table)) is None:
         return _convert_folder(request, dst, on_progress)
     _check_dry_run(request.options)
-    source = Utterances(Manifest(kind, request.table, request.columns), request.root)
+    source = Utterances(SpeechManifest(kind, request.table, request.columns), request.root)
     return _convert_shards("audio", source, dst, request.options, on_progress, started)
 
 

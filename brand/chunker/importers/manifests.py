@@ -56,7 +56,7 @@ class Utterance:
 Rows = Iterator[Utterance | Bad]
 
 
-class Manifest:
+class SpeechManifest:
     """A manifest; its rows can be read once."""
 
     def __init__(self, kind: str, path: Path, columns: Sequence[str]) -> None:
@@ -124,7 +124,7 @@ def _number(name: str, value: Any, missing: float) -> float:
     return seconds
 
 
-def _of_json(manifest: Manifest) -> Rows:
+def _of_json(manifest: SpeechManifest) -> Rows:
     others: dict[str, Any] | None = None
     for called, row in _objects(manifest.path):
         if isinstance(row, str):
@@ -177,7 +177,7 @@ def _parsed(line: str) -> dict[str, Any] | str:
     return row if isinstance(row, dict) else f"it holds a {type(row).__name__}, and an object was expected"
 
 
-def _line(manifest: Manifest, called: str, row: dict[str, Any]) -> Utterance:
+def _line(manifest: SpeechManifest, called: str, row: dict[str, Any]) -> Utterance:
     """Return the row of NeMo, or any other row with a path and a text."""
     path = next((name for name in _PATHS if name in row), None)
     if path is None:
@@ -193,7 +193,7 @@ def _line(manifest: Manifest, called: str, row: dict[str, Any]) -> Utterance:
     return Utterance(called, "", row[path], (said or "").strip(), begin, seconds, None, values)
 
 
-def _cut(manifest: Manifest, called: str, row: dict[str, Any]) -> Utterance:
+def _cut(manifest: SpeechManifest, called: str, row: dict[str, Any]) -> Utterance:
     """Return a cut of Lhotse."""
     if row.get("type", "MonoCut") != "MonoCut" or "recording" not in row:
         raise ValueError(f"it is a {row.get('type')} without a recording of its own: only MonoCut is read")
@@ -205,7 +205,9 @@ def _cut(manifest: Manifest, called: str, row: dict[str, Any]) -> Utterance:
     return Utterance(called, str(row["id"]), *path[:1], text.strip(), begin, seconds, path[1], values)
 
 
-def _supervision(manifest: Manifest, called: str, row: dict[str, Any], recordings: Mapping[str, Any]) -> Utterance:
+def _supervision(
+    manifest: SpeechManifest, called: str, row: dict[str, Any], recordings: Mapping[str, Any]
+) -> Utterance:
     """Return a supervision of Lhotse."""
     if row["recording_id"] not in recordings:
         raise ValueError(f"there is no recording {row['recording_id']!r}")
@@ -244,7 +246,7 @@ def _recordings(supervisions: Path) -> dict[str, Any]:
     return {row["id"]: row for _, row in _objects(path) if isinstance(row, dict) and "id" in row}
 
 
-def _of_kaldi(manifest: Manifest) -> Rows:
+def _of_kaldi(manifest: SpeechManifest) -> Rows:
     folder = manifest.path
     files = dict(_pairs(folder / "wav.scp"))
     texts = dict(_pairs(folder / "text")) if (folder / "text").is_file() else {}
@@ -293,7 +295,7 @@ def _segment(text: str) -> tuple[str, float, float]:
     return words[0], begin, end - begin
 
 
-def _of_ljspeech(manifest: Manifest) -> Rows:
+def _of_ljspeech(manifest: SpeechManifest) -> Rows:
     names = ("id", "transcript", "normalized")
     with _text(manifest.path) as file:
         for number, line in enumerate(file, 1):
@@ -311,14 +313,14 @@ def _of_ljspeech(manifest: Manifest) -> Rows:
 _SUFFIXES: Final = (".wav", ".flac", ".mp3", ".ogg", ".opus")
 
 
-def _of_common_voice(manifest: Manifest) -> Rows:
+def _of_common_voice(manifest: SpeechManifest) -> Rows:
     rows = TableRows(manifest.path, manifest.columns)
     for line, path, text, *values in rows:
         yield Utterance(f"line {line}", "", path.strip(), text.strip(), values=tuple(value.strip() for value in values))
     manifest.seen.update(dict.fromkeys([*manifest.columns, *rows.left]))
 
 
-_KINDS: Final[dict[str, tuple[Callable[[Manifest], Rows], tuple[str, ...]]]] = {
+_KINDS: Final[dict[str, tuple[Callable[[SpeechManifest], Rows], tuple[str, ...]]]] = {
     "json": (_of_json, ("",)),
     "kaldi": (_of_kaldi, ("",)),
     "ljspeech": (_of_ljspeech, ("wavs", "")),

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from brand.chunker.importers.manifests import Manifest, Utterance
+from brand.chunker.importers.manifests import SpeechManifest, Utterance
 from brand.chunker.sources.listing import RESERVED, not_taken
 from brand.chunker.sources.shards import Bad, Block, Shard, Shards
 from brand.chunker.sources.source import DURATION
@@ -56,7 +56,7 @@ class Utterances(Shards):
 
     kind = "audio"
 
-    def __init__(self, manifest: Manifest, root: Path) -> None:
+    def __init__(self, manifest: SpeechManifest, root: Path) -> None:
         self._measured = has_soundfile()
         self._files: dict[str, _File | None] = {}
         self._rows: list[Utterance | Bad] = []
