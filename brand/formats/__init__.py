@@ -12,6 +12,8 @@ index         the .npy files that follow from the tables
 version       the versions of a collection
 arrays        one array in a file, also mapped
 publish       files that appear whole or not at all
+heads         properties of an image that its head tells
+noticed       facts with counts that a conversion noticed
 media         detection of image and audio files, and decoding of images
 audio         lengths of audio files, and decoding
 audiostreams  the streams of an audio file, with heads that state their lengths

@@ -36,6 +36,7 @@ _SIGNATURES: Final[tuple[tuple[int, bytes, str], ...]] = (
     (4, b"ftypM4A ", "audio/mp4"),
     (4, b"ftypM4B ", "audio/mp4"),
     (0, b"#!AMR", "audio/amr"),
+    (4, b"ftypavis", "image/avif"),
     (0, b"P5\n", "image/pnm"),
     (0, b"P6\n", "image/pnm"),
     (0, b"BM", "image/bmp"),

@@ -45,7 +45,11 @@ def folder(tmp_path: Path) -> Path:
 def test_a_clip_is_measured(folder: Path, tmp_path: Path) -> None:
     """Of any kind and rate; nan where a file does not decode to its end, which `verify` and a plan can tell."""
     target = tmp_path / "clips.brand"
-    convert_audio(folder, target, options())
+    report = convert_audio(folder, target, options())
+    says = "1 audio file does not decode to its end, and has the duration nan: --on-error skip leaves such files out"
+    assert [(fact.what, fact.example, fact.text) for fact in report.noticed] == [
+        ("unknown_durations", "one/7.flac", says)
+    ]
     data = BrandDataset(target)
     assert list(data.schema) == ["audio", "label", "duration", "key"]
     np.testing.assert_array_equal(data.column("duration"), [0.5, 1.25, 0.0, 2.0, 0.75, 1.5, np.nan])

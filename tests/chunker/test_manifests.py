@@ -158,6 +158,18 @@ def test_cuts_of_lossy_and_odd_recordings_are_where_they_belong(contents: bytes,
         np.testing.assert_allclose(data[i]["audio"].samples[0], expected, atol=1 / 32768)
 
 
+def test_rounded_segments_are_counted(tmp_path: Path) -> None:
+    """In the report and in the data set."""
+    source = tmp_path / "source"
+    long_recording(source, mp3(4))
+    report = convert_audio(source, tmp_path / "out.brand", options(), transcripts=nemo(source))
+    assert [fact.text for fact in report.noticed] == [
+        "4 segments cut from recordings",
+        "4 segments of lossy recordings are rounded to 16 bits",
+    ]
+    assert "4 segments of lossy recordings are rounded" in brand("info", tmp_path / "out.brand").out
+
+
 def test_a_row_of_a_whole_file_keeps_its_bytes(source: Path) -> None:
     """Without a stretch, with `null`, or with the length of the file as another tool rounds it."""
     stretches: list[dict[str, Any]] = [
@@ -302,7 +314,7 @@ def test_columns_of_a_manifest_become_fields(source: Path) -> None:
     data = BrandDataset(source.parent / "n.brand")
     assert (data[0]["speaker"], data[0]["tokens"]) == ("Ann", "[1, 2]")
     assert "The column age of manifest.json is not read; --columns age adds it" in report.notes
-    assert "3 segments cut from recordings" in report.notes
+    assert [(fact.count, fact.text) for fact in report.noticed] == [(4, "4 segments cut from recordings")]
     convert_audio(source, source.parent / "c.brand", options(), transcripts=lhotse_cuts(source), columns=["speaker"])
     assert BrandDataset(source.parent / "c.brand")[1]["speaker"] == "sp1"
     convert_audio(source, source.parent / "k.brand", options(), transcripts=kaldi(source), columns=["utt2spk"])
@@ -392,7 +404,7 @@ def test_the_command_and_append_take_manifests(source: Path) -> None:
     told = brand("convert", "audio", source, source.parent / "out.brand", "-j", 1, "--transcripts", manifest)
     assert told.code == 0
     assert "4 samples are now 1 chunk" in told.out
-    assert "3 segments cut from recordings" in told.out
+    assert "4 segments cut from recordings" in told.out
     refused: list[Outcome] = [
         brand("convert", "audio", source, source.parent / "no.brand", "--transcripts", manifest, *more)
         for more in (["--task", "0/2"], ["--dry-run"])

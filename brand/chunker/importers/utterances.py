@@ -13,6 +13,7 @@ import mmap
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,6 +26,8 @@ from brand.chunker.sources.source import DURATION
 from brand.errors import MissingExtraError, SourceError, UsageError, counted
 from brand.formats.audio import DecodedAudio, OpenAudio, duration, has_soundfile, opened, soundfile
 from brand.formats.header import Schema
+from brand.formats.noticed import Noticed
+from brand.printable import printable
 
 _SHARD_ROWS: Final = 64
 _SHARD_BYTES: Final = 64 << 20
@@ -45,6 +48,11 @@ _FORMS: Final = {
 """Coding of a recording -> type of its values, and format and coding of its segments; others have 16 bits."""
 _LOSSY: Final = ("VORBIS", "OPUS", "MPEG_LAYER_I", "MPEG_LAYER_II", "MPEG_LAYER_III", "FFMPEG")
 _FLAC_CHANNELS: Final = 8
+_CUT: Final = Noticed("segments", 1, "", "{count} segment[s] cut from [its recording|recordings]")
+_ROUNDED: Final = Noticed(
+    "segments_rounded", 1, "", "{count} segment[s] of lossy recordings [is|are] rounded to 16 bits"
+)
+
 _FLAC_RATE: Final = 655_350
 
 _File = tuple[str, int, int]
@@ -72,7 +80,6 @@ class Utterances(Shards):
         if missing:
             there = ", ".join(manifest.seen) or "none"
             raise UsageError(f"--columns {missing[0]}: {manifest.path} has no such column; there are {there}")
-        segments = sum(isinstance(row, Utterance) and row.begin > 0 for row in self._rows)
         if not self._measured and any(isinstance(row, Utterance) and _is_stretch(row) for row in self._rows):
             soundfile()
         self._root, self._manifest = root, manifest.path.name
@@ -82,8 +89,7 @@ class Utterances(Shards):
         self._columns = manifest.columns
         shards = [self._shard(low, high) for low, high in self._cuts]
         empty = sum(isinstance(row, Utterance) and not row.text for row in self._rows)
-        notes = [f"{counted(segments, 'segment')} cut from recordings"] if segments else []
-        notes += [f"{counted(empty, 'row')} without a text; the text is empty there"] if empty else []
+        notes = [f"{counted(empty, 'row')} without a text; the text is empty there"] if empty else []
         if not self._measured:
             notes.append("No field `duration`: pip install 'brand-data[audio]' before converting, to measure the audio")
         left = [name for name in manifest.seen if name not in manifest.columns]
@@ -96,7 +102,7 @@ class Utterances(Shards):
         size = sum(file[1] for file in files.values() if file is not None)
         return Shard(self._manifest, size, repr((rows, list(files.values()))), high - low)
 
-    def read(self, number: int) -> Iterator[Block | Bad]:
+    def read(self, number: int) -> Iterator[Block | Bad | Noticed]:
         """Yield the utterances of one shard, as `Shards.read` does."""
         low, high = self._cuts[number]
         samples: list[dict[str, Any]] = []
@@ -108,10 +114,11 @@ class Utterances(Shards):
                     yield row
                     continue
                 try:
-                    sample = self._sample(row, recordings)
+                    sample, facts = self._sample(row, recordings)
                 except (ValueError, MissingExtraError) as error:
                     yield Bad(row.called, f"{row.path}: {error}")
                     continue
+                yield from facts
                 samples.append(sample)
                 called.append(row.called)
                 held += len(sample["audio"])
@@ -124,20 +131,16 @@ class Utterances(Shards):
     def _block(self, samples: list[dict[str, Any]], called: list[str]) -> Block:
         return Block({name: [sample[name] for sample in samples] for name in self.schema.names}, called)
 
-    def _sample(self, row: Utterance, recordings: _Recordings) -> dict[str, Any]:
-        """Return a sample. Raises ValueError if the row cannot be used, `SourceError` if a file has changed."""
+    def _sample(self, row: Utterance, recordings: _Recordings) -> tuple[dict[str, Any], list[Noticed]]:
+        """Return a sample, and facts about it. Raises ValueError if the row cannot be used, `SourceError` if a file has changed."""
         file = self._files[row.path]
         if file is None:
             raise ValueError("there is no such audio file in the folder, nor next to the manifest")
-        audio, seconds, cut = _audio_of(row, file, recordings, measure=self._measured)
+        audio, seconds, facts = _audio_of(row, file, recordings, measure=self._measured)
+        key = self._key(row, file[0], cut=bool(facts))
         values = dict(zip(self._columns, row.values, strict=True))
-        return {
-            "audio": audio,
-            "duration": seconds,
-            "text": row.text,
-            **values,
-            "key": self._key(row, file[0], cut=cut),
-        }
+        sample = {"audio": audio, "duration": seconds, "text": row.text, **values, "key": key}
+        return sample, [replace(fact, example=printable(key)) for fact in facts]
 
     def _key(self, row: Utterance, path: str, *, cut: bool) -> str:
         if row.key:
@@ -213,11 +216,13 @@ def _check_unchanged(descriptor: int, file: _File) -> None:
         raise SourceError(file[0], "the file changed while it was being converted")
 
 
-def _audio_of(row: Utterance, file: _File, recordings: _Recordings, *, measure: bool) -> tuple[bytes, float, bool]:
-    """Return the file of a sample, its seconds, and whether it is a segment."""
+def _audio_of(
+    row: Utterance, file: _File, recordings: _Recordings, *, measure: bool
+) -> tuple[bytes, float, list[Noticed]]:
+    """Return the file of a sample, its seconds, and facts about a segment; whole files have none."""
     if not _is_stretch(row):
         data = _whole(file)
-        return data, duration(data) if measure else math.nan, False
+        return data, duration(data) if measure else math.nan, []
     audio = recordings.open(file)
     total = audio.frames / audio.rate
     end = total if math.isnan(row.seconds) else row.begin + row.seconds
@@ -226,13 +231,14 @@ def _audio_of(row: Utterance, file: _File, recordings: _Recordings, *, measure: 
     channel = None if audio.channels == 1 else row.channel
     if row.begin == 0 and channel is None and end >= total - SAME_S:
         data = _whole(file)
-        return data, duration(data), False
+        return data, duration(data), []
     if channel is not None and channel >= audio.channels:
         raise ValueError(f"the row says channel {channel}, and the recording has {audio.channels}")
     first, last = round(row.begin * audio.rate), min(audio.frames, round(end * audio.rate))
     if last <= first:
         raise ValueError(f"the row says {row.begin:g} to {end:g} s, which is no frame")
-    return _written(audio, first, last, channel), (last - first) / audio.rate, True
+    facts = [_CUT, _ROUNDED] if audio.subtype in _LOSSY else [_CUT]
+    return _written(audio, first, last, channel), (last - first) / audio.rate, facts
 
 
 def _whole(file: _File) -> bytes:
