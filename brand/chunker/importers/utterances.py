@@ -132,7 +132,10 @@ class Utterances(Shards):
         return Block({name: [sample[name] for sample in samples] for name in self.schema.names}, called)
 
     def _sample(self, row: Utterance, recordings: _Recordings) -> tuple[dict[str, Any], list[Noticed]]:
-        """Return a sample, and facts about it. Raises ValueError if the row cannot be used, `SourceError` if a file has changed."""
+        """Return a sample, and facts about it.
+
+        Raises ValueError if the row cannot be used, `SourceError` if a file has changed.
+        """
         file = self._files[row.path]
         if file is None:
             raise ValueError("there is no such audio file in the folder, nor next to the manifest")
