@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from brand import BrandDataset
+from brand import BrandDataset, BrandLoader, DecodeAudio, LengthBatchSampler
 from brand.chunker import convert_audio
 from brand.chunker.distributed import plan_audio
 from brand.errors import SourceError, UsageError
@@ -432,3 +432,19 @@ def test_a_recording_that_changes_is_told(source: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(utterances, "_found", changing)
     with pytest.raises(SourceError, match=r"long\.wav: the file changed while it was being converted"):
         convert(source, manifest)
+
+
+@pytest.mark.parametrize("kind", SEGMENTS)
+def test_two_epochs_of_training_deliver_each_segment_with_its_text(kind: str, source: Path) -> None:
+    """Bucketed by duration, at another rate, a stretch at most."""
+    data = convert(source, SEGMENTS[kind](source))
+    decode = {"audio": DecodeAudio(rate=8000, seconds=0.75)}
+    data = BrandDataset(source.parent / "out.brand", fields=("audio", "text"), decode=decode)
+    expected = {text: min(6000, round(length * 8000)) for text, length in zip(WORDS, LENGTHS, strict=True)}
+    sampler = LengthBatchSampler(data, "duration", batch_length=2.5, seed=1)
+    loader = BrandLoader(data, batch_sampler=sampler, collate_fn=list)
+    for epoch in range(2):
+        loader.set_epoch(epoch)
+        found = {text: len(wave) for batch in loader for wave, text in batch}
+        assert found.keys() == expected.keys()
+        assert all(abs(found[text] - expected[text]) <= 1 for text in found)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import xxhash
 
 from brand.chunker.importers.manifests import SpeechManifest, Utterance
 from brand.chunker.sources.listing import RESERVED, not_taken
@@ -100,7 +101,8 @@ class Utterances(Shards):
         rows = self._rows[low:high]
         files = {row.path: self._files[row.path] for row in rows if isinstance(row, Utterance)}
         size = sum(file[1] for file in files.values() if file is not None)
-        return Shard(self._manifest, size, repr((rows, list(files.values()))), high - low)
+        mark = xxhash.xxh3_128_hexdigest(repr((rows, list(files.values()))).encode("utf-8", "surrogateescape"))
+        return Shard(self._manifest, size, mark, high - low)
 
     def read(self, number: int) -> Iterator[Block | Bad | Noticed]:
         """Yield the utterances of one shard, as `Shards.read` does."""
