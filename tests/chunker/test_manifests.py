@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import soundfile
+import zstandard
 
 from brand import BrandDataset, BrandLoader, DecodeAudio, LengthBatchSampler
 from brand.chunker import convert_audio
@@ -284,7 +285,7 @@ def test_kaldi_without_segments_has_whole_recordings(source: Path) -> None:
     (folder / "text").write_text("long all of it\nlost a text\n")
     report = convert_audio(source, source.parent / "b.brand", options(skip_errors=True), transcripts=folder)
     assert [(p.path.rpartition(", ")[2], p.reason.partition(":")[0]) for p in report.skipped] == [
-        ("line 2", "its recording is a command, and a file was expected"),
+        ("sph", "its recording is a command, and a file was expected"),
         ("lost", "there is no such utterance in segments or wav.scp"),
     ]
 
@@ -344,8 +345,65 @@ def test_ljspeech(tmp_path: Path) -> None:
     assert [data[i]["key"] for i in range(3)] == [f"wavs/LJ001-000{n}.wav" for n in (1, 2, 3)]
     assert data.column("duration").tolist() == [0.5, 1.0, 1.5]
     table.write_text("LJ001-0002|b\nLJ001-0001|a|b|c\n")
-    with pytest.raises(SourceError, match="line 2: it has 4 columns, and 2 or 3 were expected"):
+    with pytest.raises(SourceError, match="line 2: it has 4 columns, and 2 were expected"):
         convert_audio(root / "wavs", tmp_path / "b.brand", options(), transcripts=table)
+
+
+def test_a_path_with_two_columns_is_no_ljspeech(tmp_path: Path) -> None:
+    """The third column may be a speaker, which would become the text; with one column there is no doubt."""
+    root, table = ljspeech(tmp_path)
+    table.write_text("wavs/LJ001-0001.wav|a text|speaker 5\n")
+    with pytest.raises(UsageError, match="expected a column of paths"):
+        convert_audio(root, tmp_path / "no.brand", options(labels=False), transcripts=table)
+    table.write_text("wavs/LJ001-0001.wav|a text\r\nwavs/LJ001-0003.wav|\r\n")
+    report = convert_audio(root, tmp_path / "out.brand", options(), transcripts=table)
+    assert BrandDataset(tmp_path / "out.brand")[0]["text"] == "a text"
+    assert "1 row without a text; the text is empty there" in report.notes
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("m.json", '\ufeff{"audio_filepath": "audio/long.wav", "text": "a"}\r\n'),
+        ("m.json", '[{"audio_filepath": "audio/long.wav", "text": "a"}]'),
+        ("m.ndjson", '\n{"audio": "audio/long.wav", "sentence": " a "}\n\n'),
+        ("metadata.jsonl", '{"file_name": "audio/long.wav", "transcription": "a", "duration": null}'),
+        ("m.jsonl.zst", '{"audio_filepath": "audio/long.wav", "text": "a"}\n'),
+    ],
+)
+def test_json_as_other_tools_write_it(name: str, text: str, source: Path) -> None:
+    """With a byte order mark, as an array, with other names, compressed."""
+    data = text.encode()
+    (source / name).write_bytes(zstandard.compress(data) if name.endswith(".zst") else data)
+    sample = convert(source, source / name)[0]
+    assert (sample["text"], sample["key"], sample["duration"]) == ("a", "audio/long.wav", 4.0)
+
+
+@pytest.mark.parametrize(
+    ("row", "says"),
+    [
+        ({"audio": {"path": "audio/long.wav"}, "text": "a"}, "audio is a dict, and one path was expected"),
+        ({"audio_filepath": "audio", "text": "a"}, "there is no such audio file"),
+        ({"audio_filepath": "audio/\0.wav", "text": "a"}, "there is no such audio file"),
+        ({"id": "a", "recording_id": 5, "start": 0, "duration": 1}, "expected 'x.json'|not next to it"),
+        ({"id": "a", "start": 0, "duration": 1, "type": "MonoCut", "features": {}}, "only MonoCut is read"),
+        ({"id": "a", "type": "MonoCut", "recording": {"sources": []}}, "it has no 'start'|no file"),
+        ({"text": "a"}, "it names no audio file"),
+    ],
+)
+def test_rows_that_are_no_utterances(row: dict[str, Any], says: str, source: Path) -> None:
+    with pytest.raises((SourceError, UsageError), match=says):
+        convert(source, lines(source / "m.json", [row]))
+
+
+def test_a_kaldi_file_with_a_name_twice_is_refused(source: Path) -> None:
+    """Kaldi wants its files sorted and unique; texts keep their spaces and tabs."""
+    folder = kaldi(source)
+    (folder / "text").write_text("cut-0\tone  and\tmore \ncut-0 two\n")
+    with pytest.raises(SourceError, match=r"text, line 2: 'cut-0' is named a second time"):
+        convert(source, folder)
+    (folder / "text").write_text("cut-0\tone  and\tmore \n")
+    assert convert(source, folder)[0]["text"] == "one  and\tmore"
 
 
 @pytest.mark.parametrize("below", ["en", "en/clips"])

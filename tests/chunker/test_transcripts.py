@@ -130,6 +130,17 @@ def test_a_row_of_no_clip_or_of_a_clip_twice_is_a_source_error(folder: Path, tab
         convert(folder, table)
 
 
+def test_a_name_without_folder_and_suffix_is_that_of_one_file(folder: Path) -> None:
+    """As in transcripts.txt of Multilingual LibriSpeech; two files of that name are not guessed between."""
+    assert convert(folder, "digits__1\tuno\nun\tun\n") == {
+        "a/digits__1.wav": "uno", "a/digits__2.wav": "", "a/digits__3.wav": "", "b/un.wav": "un",
+    }  # fmt: skip
+    shutil.rmtree(folder.parent / "out.brand")
+    shutil.copy(folder / "a/digits__1.wav", folder / "b")
+    with pytest.raises(SourceError, match=r"line 1.*there is no audio file 'digits__1'"):
+        convert(folder, "digits__1\tuno\nun\tun\n")
+
+
 @pytest.mark.parametrize(
     ("table", "named"),
     [

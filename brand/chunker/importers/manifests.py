@@ -21,12 +21,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TextIO
 
-from brand.chunker.importers.files import reading
+from brand.chunker.importers.files import reading, with_compressed
 from brand.chunker.sources.listing import PATH_NAMES, TEXT_NAMES, TableRows
 from brand.chunker.sources.shards import Bad
 from brand.errors import SourceError, UsageError, counted
 
-_JSON: Final = (".json", ".jsonl", ".ndjson", ".json.gz", ".jsonl.gz", ".ndjson.gz")
+_JSON: Final = tuple(with_compressed(".json", ".jsonl", ".ndjson"))
 _PATHS: Final = ("audio_filepath", *PATH_NAMES)
 _NEMO: Final = ("offset", "duration")
 _LINE_BYTES: Final = 1 << 16
@@ -91,7 +91,8 @@ def kind_of_manifest(path: Path) -> str | None:
     cells = first.split("|")
     header = {*PATH_NAMES, *TEXT_NAMES} & {cell.strip().lower() for cell in cells}
     if len(cells) in (2, 3) and not header and not {",", "\t"} & set(cells[0]):
-        return "ljspeech"
+        # A path and two columns is no LJSpeech: one of the columns may be a speaker.
+        return "ljspeech" if len(cells) == 2 or not _has_suffix(first) else None
     return None
 
 
@@ -248,14 +249,14 @@ def _recordings(supervisions: Path) -> dict[str, Any]:
 
 def _of_kaldi(manifest: SpeechManifest) -> Rows:
     folder = manifest.path
-    files = dict(_pairs(folder / "wav.scp"))
-    texts = dict(_pairs(folder / "text")) if (folder / "text").is_file() else {}
-    columns = [dict(_pairs(folder / name)) for name in manifest.columns]
+    files = _table(folder / "wav.scp")
+    texts = _table(folder / "text") if (folder / "text").is_file() else {}
+    columns = [_table(folder / name) for name in manifest.columns]
     manifest.seen.update(dict.fromkeys(manifest.columns))
-    segments = list(_pairs(folder / "segments")) if (folder / "segments").is_file() else None
+    segments = _table(folder / "segments") if (folder / "segments").is_file() else None
     named = set[str]()
-    for number, (key, rest) in enumerate(segments if segments is not None else files.items(), 1):
-        called = f"{'wav.scp' if segments is None else 'segments'}, line {number}"
+    for key, rest in (files if segments is None else segments).items():
+        called = f"{'wav.scp' if segments is None else 'segments'}, {key}"
         try:
             recording, begin, seconds = (key, 0.0, math.nan) if segments is None else _segment(rest)
             if recording not in files:
@@ -274,12 +275,17 @@ def _of_kaldi(manifest: SpeechManifest) -> Rows:
             yield Bad(f"text, {key}", "there is no such utterance in segments or wav.scp")
 
 
-def _pairs(path: Path) -> Iterator[tuple[str, str]]:
+def _table(path: Path) -> dict[str, str]:
+    """Return the lines of a file of Kaldi, by their first words. Raises `SourceError` if one comes twice."""
+    found: dict[str, str] = {}
     with _text(path) as file:
-        for line in file:
-            key, _, rest = line.strip().replace("\t", " ", 1).partition(" ")
+        for number, line in enumerate(file, 1):
+            key, *rest = line.split(None, 1)[:2] or [""]
+            if key in found:
+                raise SourceError(f"{path}, line {number}", f"{key!r} is named a second time")
             if key:
-                yield key, rest.strip()
+                found[key] = rest[0].strip() if rest else ""
+    return found
 
 
 def _segment(text: str) -> tuple[str, float, float]:
@@ -296,18 +302,23 @@ def _segment(text: str) -> tuple[str, float, float]:
 
 
 def _of_ljspeech(manifest: SpeechManifest) -> Rows:
-    names = ("id", "transcript", "normalized")
+    names, width = ("id", "transcript", "normalized"), 0
     with _text(manifest.path) as file:
         for number, line in enumerate(file, 1):
             cells = line.rstrip("\r\n").split("|")
             if not any(cells):
                 continue
-            if len(cells) not in (2, 3) or not cells[0]:
-                yield Bad(f"line {number}", f"it has {counted(len(cells), 'column')}, and 2 or 3 were expected")
+            width = width or len(cells)
+            if len(cells) != width or not cells[0]:
+                yield Bad(f"line {number}", f"it has {counted(len(cells), 'column')}, and {width} were expected")
                 continue
             values = manifest.values(dict(zip(names, cells, strict=False)), ("id", names[len(cells) - 1]))
-            name = cells[0] if Path(cells[0]).suffix.lower() in _SUFFIXES else f"{cells[0]}.wav"
+            name = cells[0] if _has_suffix(line) else f"{cells[0]}.wav"
             yield Utterance(f"line {number}", "", name, cells[-1].strip(), values=values)
+
+
+def _has_suffix(line: str) -> bool:
+    return Path(line.partition("|")[0]).suffix.lower() in _SUFFIXES
 
 
 _SUFFIXES: Final = (".wav", ".flac", ".mp3", ".ogg", ".opus")

@@ -11,6 +11,7 @@ import io
 import math
 import mmap
 import os
+import stat
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -117,7 +118,7 @@ class Utterances(Shards):
                     continue
                 try:
                     sample, facts = self._sample(row, recordings)
-                except (ValueError, MissingExtraError) as error:
+                except (ValueError, OSError, MissingExtraError) as error:
                     yield Bad(row.called, f"{row.path}: {error}")
                     continue
                 yield from facts
@@ -167,6 +168,8 @@ def _found(path: str, bases: Sequence[Path]) -> _File | None:
         try:
             facts = Path(name).stat()
         except (OSError, ValueError):
+            continue
+        if not stat.S_ISREG(facts.st_mode):
             continue
         return name, facts.st_size, facts.st_mtime_ns
     return None
@@ -247,12 +250,9 @@ def _audio_of(
 
 
 def _whole(file: _File) -> bytes:
-    try:
-        with open(file[0], "rb") as stream:
-            _check_unchanged(stream.fileno(), file)
-            return stream.read()
-    except OSError as error:
-        raise ValueError(f"cannot be read: {error.strerror}") from error
+    with open(file[0], "rb") as stream:
+        _check_unchanged(stream.fileno(), file)
+        return stream.read()
 
 
 def _written(audio: OpenAudio | DecodedAudio, first: int, last: int, channel: int | None) -> bytes:

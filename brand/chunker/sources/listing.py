@@ -260,17 +260,40 @@ def not_taken(table: Path, left: Sequence[str]) -> str:
 
 
 class _Finder:
-    """Key -> index, by hashed key."""
+    """Key -> index, by hashed key. A name without folder and suffix finds the one file that is called so."""
 
     def __init__(self, listing: Listing) -> None:
-        hashes = np.fromiter((_hash(listing.key(i)) for i in range(len(listing))), np.uint64, len(listing))
-        self._listing, self._order = listing, np.argsort(hashes, kind="stable")
-        self._hashes = hashes[self._order]
+        self._listing = listing
+        self._by_key = _Hashed(listing.key(index) for index in range(len(listing)))
 
     def __call__(self, key: str) -> int | None:
-        at = int(np.searchsorted(self._hashes, np.uint64(_hash(key))))
-        index = int(self._order[at]) if at < len(self._order) else -1
-        return index if index >= 0 and self._listing.key(index) == key else None
+        found = [index for index in self._by_key.find(key) if self._listing.key(index) == key]
+        if not found and "/" not in key:
+            found = [index for index in self._by_stem.find(key) if _stem(self._listing.key(index)) == key]
+        return found[0] if len(found) == 1 else None
+
+    @cached_property
+    def _by_stem(self) -> _Hashed:
+        return _Hashed(_stem(self._listing.key(index)) for index in range(len(self._listing)))
+
+
+class _Hashed:
+    """The positions of texts, by hashed text."""
+
+    def __init__(self, texts: Iterator[str]) -> None:
+        hashes = np.fromiter(map(_hash, texts), np.uint64)
+        self._order = np.argsort(hashes, kind="stable")
+        self._hashes = hashes[self._order]
+
+    def find(self, text: str) -> list[int]:
+        """Return the positions of texts with the hash of this one."""
+        low, high = (np.searchsorted(self._hashes, np.uint64(_hash(text)), side) for side in ("left", "right"))
+        found: list[int] = self._order[low:high].tolist()
+        return found
+
+
+def _stem(key: str) -> str:
+    return os.path.splitext(key.rpartition("/")[2])[0]
 
 
 class TableRows:
