@@ -17,6 +17,7 @@ from brand.chunker.conductor import Conversion
 from brand.chunker.importers import FORMATS, open_shards
 from brand.chunker.importers.fields import FieldMapping
 from brand.chunker.importers.manifests import SpeechManifest, kind_of_manifest
+from brand.chunker.importers.objects import connections
 from brand.chunker.importers.tables import table_of
 from brand.chunker.importers.tokens import TokenOptions, open_tokens
 from brand.chunker.importers.utterances import Utterances
@@ -109,12 +110,14 @@ def convert_from(
     _check_dry_run(options)
     if kind not in FORMATS:
         raise UsageError(f"{kind!r} is not a format that is converted; the formats are {', '.join(FORMATS)}")
-    if kind != "hf" or not is_url(src) or parse_url(os.fspath(src)).scheme != "hf":
+    if not _is_streamed(kind, src):
         src = local_source(src)
         check_unconverted(Path(src))
     if not is_url(src) and not is_url(dst) and Path(dst).resolve().is_relative_to(Path(src).resolve()):
         raise UsageError(f"{os.fspath(dst)} is inside {os.fspath(src)}: choose a target outside of the source")
-    return _convert_shards(kind, open_shards(kind, src, choice or FieldMapping()), dst, options, on_progress, started)
+    with connections():
+        source: Shards = open_shards(kind, src, choice or FieldMapping())
+        return _convert_shards(kind, source, dst, options, on_progress, started)
 
 
 def _check_dry_run(options: Options) -> None:
@@ -135,6 +138,12 @@ def _convert_shards(
     again = [f"{counted(found, 'shard')} of the source found, from a run that was stopped"] if found else []
     notes = (*source.notes, *again, compared)
     return replace(report, skipped=tuple(problems), notes=notes, seconds=time.monotonic() - started)
+
+
+def _is_streamed(kind: str, src: Target) -> bool:
+    """Return whether an importer reads a URL itself: the Hub's for `hf`, those of other stores for other formats."""
+    scheme = os.fspath(src).partition("://")[0].lower()
+    return is_url(src) and scheme != "file" and (scheme == "hf") == (kind == "hf")
 
 
 def convert_tokens(
