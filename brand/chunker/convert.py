@@ -33,6 +33,7 @@ from brand.chunker.sources.request import (
 from brand.chunker.sources.shards import Shards, exchange
 from brand.chunker.sources.source import IndexableSource, Source
 from brand.chunker.sources.spool import encoded, spool
+from brand.chunker.sources.texttable import Dialect
 from brand.chunker.work.store_work import open_store_work
 from brand.chunker.work.work import Work, open_folder_work
 from brand.errors import SchemaError, SourceError, UsageError, counted
@@ -66,6 +67,7 @@ def convert_audio(
     *,
     transcripts: Target | None = None,
     columns: Sequence[str] = (),
+    dialect: Dialect | None = None,
     on_progress: OnProgress = silent,
 ) -> Report:
     """Convert an audio folder.
@@ -73,10 +75,10 @@ def convert_audio(
     Samples have `audio` (the file's bytes), `label` if there are class folders, `duration` (seconds, from the file's
     header; nan if libsndfile cannot open it; no such field without the package soundfile), `text` if there are
     transcripts, and `key`. `transcripts` is a TSV or CSV of path and text; without it, `clip.txt` or `clip.lab` holds
-    the text of `clip.wav`. `columns` names other columns of the table, which become `str` fields. Raises as
-    `convert_images` does.
+    the text of `clip.wav`. `columns` names other columns of the table, which become `str` fields. `dialect` is the form
+    of the table (`brand.chunker.sources.texttable`). Raises as `convert_images` does.
     """
-    return _convert_folder(make_request(src, dst, "audio", options, transcripts, columns), dst, on_progress)
+    return _convert_folder(make_request(src, dst, "audio", options, transcripts, columns, dialect), dst, on_progress)
 
 
 def convert_from(
@@ -107,12 +109,12 @@ def convert_from(
     if options.like is not None:  # before all of it is read
         options.like.check(source.schema, source.classes)
     with _open_work(dst, options) as work:
-        spooled, problems, found = exchange(source, options, work.folder, on_progress)
+        spooled, problems, found, remarks = exchange(source, options, work.folder, on_progress)
         conversion = Conversion(work, spooled, kind, source.classes, options, on_progress)
         report = conversion.run(lambda folder: write_skipped(folder, problems))
     compared = f"Compared with the source: {counted(len(spooled), 'sample')}, {spooled.raw_bytes:,} bytes"
     again = [f"{counted(found, 'shard')} of the source found, from a run that was stopped"] if found else []
-    notes = (*source.notes, *again, compared)
+    notes = (*source.notes, *map(str, remarks), *again, compared)
     return replace(report, skipped=tuple(problems), notes=notes, seconds=time.monotonic() - started)
 
 

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from brand.chunker.plan.plan import Options
 from brand.chunker.plan.report import OnProgress, TaskReport, silent
 from brand.chunker.sources.request import FolderRequest, Target, folder_of, make_request
+from brand.chunker.sources.texttable import Dialect
 from brand.chunker.tasks.planning import Job, plan
 from brand.chunker.tasks.running import PublishedChunk, Task, run, run_task
 from brand.chunker.tasks.sealing import seal
@@ -42,11 +43,12 @@ def plan_audio(
     *,
     transcripts: Target | None = None,
     columns: Sequence[str] = (),
+    dialect: Dialect | None = None,
     tasks: int = 0,
     on_progress: OnProgress = silent,
 ) -> Job:
     """Plan the conversion of an audio folder, as `plan_images` does. Arguments are those of `convert_audio`."""
-    return _plan(make_request(src, dst, "audio", options, transcripts, columns), dst, tasks, on_progress)
+    return _plan(make_request(src, dst, "audio", options, transcripts, columns, dialect), dst, tasks, on_progress)
 
 
 def _plan(request: FolderRequest, dst: Target, tasks: int, on_progress: OnProgress) -> Job:

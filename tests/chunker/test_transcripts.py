@@ -136,7 +136,7 @@ def test_a_row_of_no_clip_or_of_a_clip_twice_is_a_source_error(folder: Path, tab
         ("a\tb\tc\n1\t2\t3\n", "column of paths"),
         ("path\tspeaker\tage\n", "one of texts"),
         ("", "found nothing"),
-        ("path\ttext\na/digits__1.wav\n", "line 2.*1 column,"),
+        ("path\ttext\na/digits__1.wav\n", "line 2.*1 cell,"),
         (b"path\ttext\na/digits__1.wav\t" + b"\xff\xfe\n", "UTF-8"),
     ],
 )

@@ -28,8 +28,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from brand.chunker.importers.arrow import ArrowFields, ArrowShards, arrow
-from brand.chunker.importers.fields import LOOKED_AT, FieldMapping, choose, is_taken
+from brand.chunker.importers.arrow import ArrowFields, ArrowShards, arrow, first_arrays
+from brand.chunker.importers.fields import FieldMapping, choose, is_read
 from brand.chunker.importers.files import at_offsets, below, index_errors, listed_file, pixels, reading, scalar, settled
 from brand.chunker.sources.shards import Block, Shard, Shards
 from brand.errors import SourceError, UsageError
@@ -65,7 +65,7 @@ class LitData(Shards):
             self._offered = dict(zip(names, formats, strict=True))
         if not self._chunks:
             raise SourceError(str(index), "it lists no chunks")
-        taken = {name: kind for name, kind in self._offered.items() if is_taken(name, choice)}
+        taken = {name: kind for name, kind in self._offered.items() if is_read(name, choice)}
         self._readers = {name: _reader(name, kind) for name, kind in taken.items()}
         codecs = {name: codec for name, (codec, _) in self._readers.items()}
         self._fields = choose(settled(codecs, (row for row, _ in self._sized(0))), choice)
@@ -202,8 +202,10 @@ class LitDataRows(ArrowShards):
         first = next(self._batches(0), None)
         if first is None:
             raise SourceError(self._chunks[0][1].name, "it holds no rows")
-        rows = arrow().Table.from_batches([first.slice(0, LOOKED_AT)])
-        super().__init__((shard for _, shard in self._chunks), ArrowFields(first.schema, rows.select, choice))
+        super().__init__(
+            (shard for _, shard in self._chunks),
+            ArrowFields(first.schema, lambda name: first_arrays(first.column(name)), choice),
+        )
 
     def read(self, number: int) -> Iterator[Block]:
         """Yield the samples of one shard, as `Shards.read` does."""

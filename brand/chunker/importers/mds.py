@@ -27,7 +27,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from brand.chunker.importers.fields import FieldMapping, choose, is_taken
+from brand.chunker.importers.fields import FieldMapping, choose, is_read
 from brand.chunker.importers.files import at_offsets, below, index_errors, listed_file, pixels, reading, scalar, settled
 from brand.chunker.sources.shards import Block, Shard, Shards
 from brand.errors import SourceError, UsageError
@@ -73,7 +73,7 @@ class Mds(Shards):
                 raise SourceError(
                     shard.file.name, f"its columns are not those of {self._shards[0].file.name}: {shard.encodings}"
                 )
-        taken = {c: e for c, e in self._encodings.items() if is_taken(c, choice)}
+        taken = {c: e for c, e in self._encodings.items() if is_read(c, choice)}
         self._readers = {column: _reader(column, encoding) for column, encoding in taken.items()}
         codecs = {column: codec for column, (codec, _) in self._readers.items()}
         self._fields = choose(settled(codecs, self._rows(0)), choice)

@@ -16,9 +16,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from brand.chunker.importers.arrow import ArrowFields, ArrowShards, arrow, arrow_errors, intact
-from brand.chunker.importers.fields import LOOKED_AT, FieldMapping
+from brand.chunker.importers.arrow import ArrowFields, ArrowShards, arrow, arrow_errors, first_arrays, intact
+from brand.chunker.importers.fields import FieldMapping
 from brand.chunker.importers.files import ImportFile, find_files, index_errors, listed_file
+from brand.chunker.importers.natural import LOOKED_AT
 from brand.chunker.sources.shards import Block, Shard
 from brand.errors import SourceError, UsageError
 from brand.stores.url import is_url, parse_url
@@ -74,9 +75,9 @@ def _opened(file: ImportFile) -> Any:
         return arrow().parquet.ParquetFile(file.path, buffer_size=_READ_BYTES, pre_buffer=False)
 
 
-def _first(parquet: Any, names: list[str]) -> Any:
-    batches = parquet.iter_batches(LOOKED_AT, columns=names, use_threads=False)
-    return next(batches, None) or parquet.schema_arrow.empty_table()
+def _first(parquet: Any, name: str) -> Iterator[Any]:
+    for batch in parquet.iter_batches(LOOKED_AT, columns=[name], use_threads=False):
+        yield batch.column(name)
 
 
 def _cuts(metadata: Any) -> list[tuple[list[int], int, int]]:
@@ -111,10 +112,9 @@ class Saved(ArrowShards):
         with library.OSFile(str(self._files[0].path)) as file:
             reader = _stream(self._files[0], file)
             schema = reader.schema
-            first = next(intact(self._files[0].name, _DAMAGED, reader), None)
-        rows = schema.empty_table() if first is None else library.Table.from_batches([first.slice(0, LOOKED_AT)])
+            first = next(intact(self._files[0].name, _DAMAGED, reader), None) or schema.empty_table()
         shards = (Shard(file.name, file.bytes, file.mark) for file in self._files)
-        super().__init__(shards, ArrowFields(schema, rows.select, choice))
+        super().__init__(shards, ArrowFields(schema, lambda name: first_arrays(first.column(name)), choice))
 
     def read(self, number: int) -> Iterator[Block]:
         """Yield the rows of one shard, as `Shards.read` does."""

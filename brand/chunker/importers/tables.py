@@ -8,29 +8,22 @@ samples of it. Libraries are recognized by the names of their classes, so that n
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
-from brand.chunker.importers.arrow import ArrowFields, arrow
-from brand.chunker.importers.fields import (
-    LOOKED_AT,
-    ROWS_LOOKED_AT,
-    FieldMapping,
-    Fields,
-    choose,
-    codec_of_bytes,
-    codec_of_value,
-    common_codec,
-)
-from brand.chunker.sources.shards import Block
+from brand.chunker.importers.arrow import ArrowFields, arrow, first_arrays
+from brand.chunker.importers.fields import FieldMapping, Fields, choose
+from brand.chunker.importers.natural import LOOKED_AT, ROWS_LOOKED_AT, common_codec, fits_of_values, kind_of_value
+from brand.chunker.sources.shards import Bad, Block
 from brand.errors import SchemaError, UsageError
 from brand.formats.header import Schema
 from brand.formats.record import Numbered
 
 _ROWS_AT_ONCE: Final = 1024
+_MOST_INT: Final = (1 << 63) - 1
 _ROWS: Final = {("polars", "DataFrame"): "table.to_arrow()", ("polars", "LazyFrame"): "table.collect().to_arrow()"}
 """Library and class of a table -> code that makes a table that `pack` accepts."""
 
@@ -40,7 +33,8 @@ class Table:
     """A table as fields."""
 
     fields: Fields
-    rows: int
+    rows: int | None
+    """None if that is not known before all are read."""
     blocks: Iterator[Block]
     """All rows, in order."""
     classes: tuple[str, ...] | None = None
@@ -57,12 +51,11 @@ def table_of(samples: Any, schema: Mapping[str, str] | None) -> Table | None:
     if ("pyarrow", "Table") in kinds or ("pyarrow", "RecordBatch") in kinds:
         table = samples if hasattr(samples, "to_batches") else arrow().Table.from_batches([samples])
         batches = iter(table.to_batches(max_chunksize=_ROWS_AT_ONCE))
-        return _arrow(table.schema, lambda names: table.select(names).slice(0, LOOKED_AT), len(table), batches, schema)
+        return _arrow(table.schema, lambda name: first_arrays(table.column(name)), len(table), batches, schema)
     if ("datasets", "Dataset") in kinds:
-        stored = samples.with_format("arrow")  # the stored values, without decoding
-        batches = (batch for some in stored.iter(_ROWS_AT_ONCE) for batch in some.to_batches())
-        arrow_schema = samples.features.arrow_schema
-        return _arrow(arrow_schema, lambda names: stored[:LOOKED_AT].select(names), len(samples), batches, schema)
+        return _hugging_face(samples, schema)
+    if ("datasets", "IterableDataset") in kinds:
+        return _hugging_face_stream(samples, schema)
     _refuse(samples, kinds)
     return None
 
@@ -79,13 +72,13 @@ def _choice(names: Sequence[str], schema: Mapping[str, str] | None) -> FieldMapp
 
 def _arrow(
     arrow_schema: Any,
-    first_rows: Callable[[list[str]], Any],
-    rows: int,
+    first_values: Callable[[str], Iterable[Any]],
+    rows: int | None,
     batches: Iterator[Any],
     schema: Mapping[str, str] | None,
 ) -> Table:
     choice, order = _choice(arrow_schema.names, schema), None if schema is None else tuple(schema)
-    columns = ArrowFields(arrow_schema, first_rows, choice, order=order)
+    columns = ArrowFields(arrow_schema, first_values, choice, order=order)
     return Table(columns.fields, rows, columns.blocks(batches), columns.classes)
 
 
@@ -94,31 +87,95 @@ def _pandas(frame: Any, schema: Mapping[str, str] | None) -> Table:
     if len(set(names)) < len(names) or any(not isinstance(name, str) for name in frame.columns):
         raise UsageError("the names of the table's columns must be texts, and no two alike: table.columns = [...]")
     choice = _choice(names, schema)
-    natural = {name: _codec(frame[name]) for name in names}
-    fields = choose(((name, natural[name]) for name in schema or names), choice)
+    kinds = {name: _kinds(frame[name]) for name in names}
+    natural = {name: _codec(frame[name], kinds[name], choice) for name in names}
+    fields = choose(((name, natural[name]) for name in schema or names), choice, fits_of_values(kinds))
 
     def blocks() -> Iterator[Block]:
         for start in range(0, len(frame), _ROWS_AT_ONCE):
             some = frame.iloc[start : start + _ROWS_AT_ONCE]
             called = Numbered(range(start, start + len(some)), "row")
-            yield fields.block({column: _values(some[column]) for column in fields.columns}, called)
+            for block in fields.checked({column: _values(some[column]) for column in fields.columns}, called):
+                if isinstance(block, Bad):
+                    raise SchemaError(f"{block.called}, {block.reason}; name the field's codec in a schema")
+                yield block
 
     return Table(fields, len(frame), blocks())
 
 
-def _codec(series: Any) -> str:
-    if series.dtype.kind in "iub":
-        return "int"
+def _kinds(series: Any) -> list[str]:
+    """Return the kinds of the first values of a column; of one of numbers those that its dtype tells."""
+    if series.dtype.kind == "u":
+        return ["huge" if len(series) and (series.max() > _MOST_INT) else "int"]
+    if series.dtype.kind in "ib":
+        return ["int"]
     if series.dtype.kind == "f":
-        return "float"
+        return ["float"]
+    return [kind_of_value(value) for value in _values(series.iloc[:ROWS_LOOKED_AT])]
+
+
+def _codec(series: Any, kinds: Sequence[str], choice: FieldMapping) -> str:
+    common = common_codec(kinds)
+    if common is not None:
+        return common
+    if series.name in choice.codecs:
+        return choice.codecs[series.name]
     values = [value for value in _values(series.iloc[:ROWS_LOOKED_AT]) if value is not None]
-    if values and all(isinstance(value, bytes) for value in values):
-        return codec_of_bytes(values[:LOOKED_AT])
-    common = common_codec(map(codec_of_value, values))
-    if common is None:
-        kinds = ", ".join(sorted({type(value).__name__ for value in values}))
-        raise SchemaError(f"column {series.name!r} holds values of several kinds ({kinds}): name its codec in a schema")
-    return common
+    names = ", ".join(sorted({type(value).__name__ for value in values}))
+    if len({type(value) for value in values}) == 1:
+        raise SchemaError(f"column {series.name!r} holds values of the class {names}, which no codec stores")
+    raise SchemaError(f"column {series.name!r} holds values of several kinds ({names}): name its codec in a schema")
+
+
+def _hugging_face(samples: Any, schema: Mapping[str, str] | None) -> Table | None:
+    """Return a `Dataset` as a table of its stored values, without decoding; None if a transform makes its samples."""
+    shown = samples.format
+    if shown["type"] == "custom":
+        if schema is None:
+            raise UsageError(
+                "samples is a Dataset with a transform, which makes other columns: give pack a schema, and the"
+                " transform is applied; or samples.with_format(None), which stores the columns as they are"
+            )
+        return None
+    if shown["format_kwargs"]:
+        told = ", ".join(f"{name}={value!r}" for name, value in shown["format_kwargs"].items())
+        raise UsageError(
+            f"samples has the format {shown['type']!r} with {told}, which pack does not apply: give"
+            " samples.with_format(None), which stores the columns as they are, or samples.map(...)"
+        )
+    names = shown["columns"]
+    stored = samples.select_columns(names) if set(names) < set(samples.column_names) else samples
+    stored = stored.with_format("arrow")
+    batches = (batch for some in stored.iter(_ROWS_AT_ONCE) for batch in some.to_batches())
+
+    def first(name: str) -> Iterator[Any]:
+        column = stored.select_columns([name])
+        for start in range(0, min(len(stored), ROWS_LOOKED_AT), LOOKED_AT):
+            yield from column[start : start + LOOKED_AT].column(name).chunks
+
+    return _arrow(stored.features.arrow_schema, first, len(stored), batches, schema)
+
+
+def _hugging_face_stream(samples: Any, schema: Mapping[str, str] | None) -> Table | None:
+    """Return an `IterableDataset` as a table of its stored values; None if its features are not known.
+
+    Files in columns of known features are not decoded.
+    """
+    if samples.features is None:
+        if schema is None:
+            raise UsageError(
+                "samples is an IterableDataset that does not know its features: give pack a schema; or give the"
+                " features to map or from_generator (features=...), and files in it are stored without decoding"
+            )
+        return None
+    stored = samples.with_format("arrow")
+
+    def first(name: str) -> Iterator[Any]:
+        for some in stored.select_columns([name]).take(ROWS_LOOKED_AT).iter(LOOKED_AT):
+            yield from some.column(name).chunks
+
+    batches = (batch for some in stored.iter(_ROWS_AT_ONCE) for batch in some.to_batches())
+    return _arrow(samples.features.arrow_schema, first, None, batches, schema)
 
 
 def _values(series: Any) -> Any:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from brand.printable import escaped, printable
@@ -45,6 +45,31 @@ class Problem:
     def of(cls, name: str, reason: str) -> Problem:
         """Return a problem from any name and any reason; escapes the name, and puts the reason on one line."""
         return cls(escaped(name), printable(" ".join(reason.split())))
+
+
+@dataclass(frozen=True, slots=True)
+class Remark:
+    """A fact about samples that are used, which their user may want to know."""
+
+    what: str
+    """Name of the fact; equal ones are counted together."""
+    count: int
+    example: str
+    """The first place in the source."""
+    text: str
+    """The fact, as the sentence goes on after the count."""
+
+    def __str__(self) -> str:
+        return f"{self.count:,} {self.text} (the first: {printable(self.example)})"
+
+
+def together(remarks: Iterable[Remark]) -> tuple[Remark, ...]:
+    """Return remarks with the counts of equal facts added up; each keeps its first example."""
+    found: dict[str, Remark] = {}
+    for remark in remarks:
+        first = found.get(remark.what)
+        found[remark.what] = remark if first is None else replace(first, count=first.count + remark.count)
+    return tuple(found.values())
 
 
 @dataclass(frozen=True)

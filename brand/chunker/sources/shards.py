@@ -22,7 +22,7 @@ from typing import Any, ClassVar, Final
 import xxhash
 
 from brand.chunker.plan.plan import Options
-from brand.chunker.plan.report import OnProgress, Problem, StageProgress
+from brand.chunker.plan.report import OnProgress, Problem, Remark, StageProgress, together
 from brand.chunker.sources.shuffle import SortKeys
 from brand.chunker.sources.spool import (
     PARTS_NAME,
@@ -42,7 +42,7 @@ from brand.formats.record import encode_columns
 
 LEAST_BYTES: Final = 32 << 20
 """The fewest stored bytes of a stretch; smaller shards are joined."""
-_VERSION: Final = 3
+_VERSION: Final = 4
 """Version of the form of parts. Increase it when the form changes, so that parts of earlier versions are made again."""
 SKIP_HINT: Final = "--on-error skip leaves such samples out and lists them"
 
@@ -112,7 +112,7 @@ class Shards(ABC):
         self.notes, self.classes = tuple(notes), classes
 
     @abstractmethod
-    def read(self, number: int) -> Iterator[Block | Bad]:
+    def read(self, number: int) -> Iterator[Block | Bad | Remark]:
         """Yield the samples of one shard, in order, in bounded memory.
 
         Raises `SourceError` that names the shard if the rest of it cannot be read.
@@ -161,10 +161,11 @@ class ExchangeContext:
 
 def exchange(
     source: Shards, options: Options, folder: Path, on_progress: OnProgress
-) -> tuple[SpoolSource, list[Problem], int]:
+) -> tuple[SpoolSource, list[Problem], int, tuple[Remark, ...]]:
     """Write all parts below the work folder `folder`.
 
-    Returns them as one source, the samples that were left out, and the number of parts that an earlier run had made.
+    Returns them as one source, the samples that were left out, the number of parts that an earlier run had made, and
+    facts about the samples.
     Raises `SourceError`, `StorageError`, `InterruptedConversionError`.
     """
     stretches = cut_stretches([shard.bytes for shard in source.shards], LEAST_BYTES)
@@ -187,7 +188,9 @@ def exchange(
         raise SourceError("samples", "there are none: every shard is empty, or all samples were left out")
     on_progress(StageProgress("spool", samples, samples, total_bytes, total_bytes))
     ordered = [parts[number] for number in range(len(stretches))]
-    return source_of(folder, source.schema, ordered), [p for part in ordered for p in part.problems], found
+    problems = [problem for part in ordered for problem in part.problems]
+    remarks = together(remark for part in ordered for remark in part.remarks)
+    return source_of(folder, source.schema, ordered), problems, found, remarks
 
 
 def make_part(plan: ExchangeContext, number: int) -> tuple[SortedPart, bool]:
@@ -201,14 +204,17 @@ def make_part(plan: ExchangeContext, number: int) -> tuple[SortedPart, bool]:
         return found, True
     keys = SortKeys(plan.seed, number)
     with storage_errors(plan.folder, "cannot write"), PartWriter(plan.folder, number, keys) as writer:
-        problems = list[Problem]()
+        problems, remarks = list[Problem](), list[Remark]()
         for shard_number in plan.stretches[number]:
             shard = plan.source.shards[shard_number]
             before = writer.samples + len(problems)
             for block in plan.source.read(shard_number):
-                problems += _take(plan, shard, writer, block)
+                if isinstance(block, Remark):
+                    remarks.append(block)
+                else:
+                    problems += _take(plan, shard, writer, block)
             _compare(shard, writer.samples + len(problems) - before)
-        part = writer.finish(problems)
+        part = writer.finish(problems, together(remarks))
     publish_part(plan.folder, number, identity, part)
     return part, False
 

@@ -28,7 +28,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from brand.chunker.plan.report import OnProgress, Problem, StageProgress
+from brand.chunker.plan.report import OnProgress, Problem, Remark, StageProgress
 from brand.chunker.sources.shuffle import SortKeys, sorted_places
 from brand.chunker.sources.source import Indices, Source
 from brand.errors import SourceError
@@ -67,6 +67,8 @@ class SortedPart:
     """Checksums of the two files as they were written."""
     problems: tuple[Problem, ...] = ()
     """Samples that were left out."""
+    remarks: tuple[Remark, ...] = ()
+    """Facts about the samples."""
 
 
 class PartWriter(Reprs, shows="_records.name samples _held"):
@@ -105,7 +107,7 @@ class PartWriter(Reprs, shows="_records.name samples _held"):
         self._hand_over()
         return True
 
-    def finish(self, problems: Sequence[Problem] = ()) -> SortedPart:
+    def finish(self, problems: Sequence[Problem] = (), remarks: Sequence[Remark] = ()) -> SortedPart:
         """Write the collected records, and return the facts of the part. Raises `StorageError`."""
         self._hand_over()
         self._await_run()
@@ -114,7 +116,8 @@ class PartWriter(Reprs, shows="_records.name samples _held"):
             self._spans.flush()
         self._digest.update(self.samples.to_bytes(8, "little"))
         files = self._of_records.hexdigest() + self._of_spans.hexdigest()
-        return SortedPart(self.samples, self._written, self.raw_bytes, self._digest.hexdigest(), files, tuple(problems))
+        told = (tuple(problems), tuple(remarks))
+        return SortedPart(self.samples, self._written, self.raw_bytes, self._digest.hexdigest(), files, *told)
 
     def _hand_over(self) -> None:
         """Pass the collected records to the thread, which writes one run at a time."""
@@ -166,7 +169,9 @@ def find_part(folder: Path, number: int, identity: str) -> SortedPart | None:
         if told["identity"] != identity:
             return None
         facts = told["part"]
-        part = SortedPart(**facts | {"problems": tuple(Problem(**problem) for problem in facts["problems"])})
+        problems = tuple(Problem(**problem) for problem in facts["problems"])
+        remarks = tuple(Remark(**remark) for remark in facts["remarks"])
+        part = SortedPart(**facts | {"problems": problems, "remarks": remarks})
         found = "".join(file_digest(path)[1] for path in part_files(folder, number))
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return None

@@ -1,0 +1,276 @@
+"""The rows of a CSV or TSV file: cells, and the line at which each row begins.
+
+    separator    `Dialect.separator`, or a tab for `.tsv`, or the most frequent of , ; tab | in the first line
+    quotes       `Dialect.quote`, or none if the separator is a tab, or double quotes
+
+A file with tabs is read literally: a quote is a character as any other. A row that cannot be used (another number of
+cells, bytes that are not UTF-8, a quote that is not closed) is one bad row: reading continues with the line after the
+one at which the row began, so an open quote does not swallow the rows that follow it.
+"""
+
+from __future__ import annotations
+
+import csv
+import shlex
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from brand.chunker.plan.report import Remark
+from brand.chunker.sources.encoding import BOM, check_encoding, not_utf8
+from brand.errors import SourceError, UsageError, counted
+
+QUOTES: Final = ("none", "double", "single")
+MOST_CHARACTERS: Final = 64 << 20
+"""The longest row of several lines."""
+_NAMED: Final = {"tab": "\t", "\\t": "\t", "space": " "}
+_SEPARATORS: Final = ",;\t|"
+_CHARACTERS: Final = {"double": '"', "single": "'", "none": None}
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """The options of a user for the form of a table in text. An empty one is found from the file."""
+
+    separator: str = ""
+    """One character between cells, or `tab`, `space`."""
+    quote: str = ""
+    """`none`: quotes are characters as any other; `double` or `single`: a cell may be in such quotes."""
+    escape: str = ""
+    """A character that makes the one after it literal, such as a backslash."""
+
+    def __post_init__(self) -> None:
+        if self.quote not in ("", *QUOTES):
+            raise UsageError(f"--quote {self.quote}: give one of {', '.join(QUOTES)}")
+        separator = _NAMED.get(self.separator, self.separator)
+        if len(separator) > 1 or separator in ("\n", "\r"):
+            raise UsageError(f"--separator {self.separator!r}: give one character, or tab, or space")
+        object.__setattr__(self, "separator", separator)
+        if len(self.escape) > 1 or self.escape in ("\n", "\r"):
+            raise UsageError(f"--escape {self.escape!r}: give one character")
+        characters = [c for c in (separator, self.escape, _CHARACTERS.get(self.quote)) if c]
+        if len(set(characters)) < len(characters):
+            raise UsageError("--separator, --quote and --escape name one character twice")
+
+
+class Fault(NamedTuple):
+    """Why a row cannot be used."""
+
+    reason: str
+    hint: str = ""
+
+
+Row = tuple[int, list[str], Fault | None]
+"""The line at which a row begins (from 1), its cells, and the reason if it cannot be used."""
+
+
+class TextTable:
+    """The rows of one table below its header. Each row that can be used has as many cells as the header."""
+
+    def __init__(self, path: Path, name: str, lines: Iterable[bytes], dialect: Dialect) -> None:
+        """Read the header of the file at `path`, of which `lines` are the lines. Raises `SourceError`, `UsageError`."""
+        self.path, self.name = path, name
+        self._literal_quotes: list[int] = []
+        """Lines of rows with cells in quotes, in a table that is read literally."""
+        self._rows_in_quotes: list[int] = []
+        """Lines of rows with a quoted cell that holds lines with as many cells as a row."""
+        self._lines = iter(lines)
+        self._line = 1
+        """The line at which the next row begins."""
+        self._again: deque[str] = deque()
+        self._held: list[str] = []
+        """Lines of the row that is being read."""
+        self._damaged = False
+        self._width = 0
+        first = next(self._lines, b"")
+        check_encoding(path, name, first)
+        first = first.removeprefix(BOM)
+        if b"\r" in first.rstrip(b"\r\n") and not first.endswith(b"\n"):
+            hint = f"Convert it first: tr '\\r' '\\n' < {shlex.quote(path.name)} > {shlex.quote(f'unix-{path.name}')}"
+            raise SourceError(name, "its lines end with CR, as on old Macs", hint=hint)
+        self._lines = chain([first] if first else [], self._lines)
+        self.separator = dialect.separator or _separator(path, first.decode("utf-8", "replace"))
+        literal = self.separator == "\t" or dialect.escape == '"'
+        self._quote = _CHARACTERS[dialect.quote or ("none" if literal else "double")]
+        self._escape = dialect.escape or None
+        self._rows = self._literal() if self._quote is None and self._escape is None else self._quoted()
+        self.header_line, header, fault = next(self._rows, (0, list[str](), None))
+        if fault is not None:
+            raise SourceError(name, f"line {self.header_line}: {fault.reason}", hint=fault.hint)
+        self.header: Sequence[str] = header
+        if not dialect.quote and self._quote is None and header and all(map(_is_quoted, header)):
+            raise UsageError(
+                f"{name}: the names of its columns are in quotes, and a table with tabs is read literally: give --quote"
+                " double to read cells in quotes, or --quote none if the quotes belong to the names"
+            )
+
+    def __iter__(self) -> Iterator[Row]:
+        return self._rows
+
+    @property
+    def remarks(self) -> tuple[Remark, ...]:
+        """Facts about the rows that were read, which their user may want to know."""
+        told = (
+            (
+                "quoted_cells",
+                self._literal_quotes,
+                "rows have cells in quotes, and the quotes are kept: --quote double removes them",
+            ),
+            (
+                "rows_in_quotes",
+                self._rows_in_quotes,
+                "rows have a cell in quotes that holds lines like rows: --quote none reads quotes as characters",
+            ),
+        )
+        return tuple(Remark(what, len(at), f"{self.name}, line {at[0]}", text) for what, at, text in told if at)
+
+    def _literal(self) -> Iterator[Row]:
+        """Yield the rows of a table in which each line is a row."""
+        separator = self.separator
+        for text in self._feed():
+            line, self._line = self._line, self._line + 1
+            self._held.clear()
+            text = text.removesuffix("\n").removesuffix("\r")
+            if not text:
+                continue
+            cells = text.split(separator)
+            if self._damaged and not _is_whole(text):
+                yield line, [], self._broken([text])
+                continue
+            self._width = self._width or len(cells)
+            if len(cells) != self._width:
+                yield line, [], self._other_width(cells)
+                continue
+            if '"' in text and any(map(_is_quoted, cells)):
+                self._literal_quotes.append(line)
+            yield line, cells, None
+
+    def _quoted(self) -> Iterator[Row]:
+        """Yield the rows of a table in which a quote or an escape may continue a row on the next line."""
+        csv.field_size_limit(MOST_CHARACTERS)
+        held = self._held
+        while True:
+            try:
+                for cells in self._reader():
+                    line = self._line
+                    if len(held) == 1 and len(cells) == self._width and not self._damaged:
+                        self._line += 1
+                        held.clear()
+                        yield line, cells, None
+                    elif cells:
+                        self._width = self._width or len(cells)
+                        yield self._checked(cells)
+                    else:
+                        self._line += len(held)
+                        held.clear()
+                return
+            except (csv.Error, _TooLong) as error:
+                yield self._failed(str(error))
+
+    def _reader(self) -> Any:
+        return csv.reader(
+            self._feed(),
+            delimiter=self.separator,
+            quotechar=self._quote or '"',
+            quoting=csv.QUOTE_NONE if self._quote is None else csv.QUOTE_MINIMAL,
+            escapechar=self._escape,
+            strict=True,
+        )
+
+    def _feed(self) -> Iterator[str]:
+        """Yield the lines of the file as text, those that are read again first, and hold them in `_held`."""
+        held, again, size = self._held, self._again, 0
+        while True:
+            if again:
+                text = again.popleft()
+            elif (line := next(self._lines, None)) is not None:
+                try:
+                    text = line.decode()
+                except UnicodeDecodeError:
+                    text, self._damaged = line.decode("utf-8", "surrogateescape"), True
+            else:
+                return
+            size = size + len(text) if held else len(text)
+            held.append(text)
+            if size > MOST_CHARACTERS and len(held) > 1:
+                raise _TooLong
+            yield text
+
+    def _checked(self, cells: list[str]) -> Row:
+        """Return a row of several lines, or one that may be bad."""
+        line, held = self._line, self._held
+        if self._damaged and not all(map(_is_whole, held)):
+            fault = self._broken(held)
+        elif len(cells) != self._width:
+            fault = self._other_width(cells)
+        else:
+            inner = (text.rstrip("\r\n").count(self.separator) + 1 for text in held[1:-1])
+            if self._width > 1 and any(count == self._width for count in inner):
+                self._rows_in_quotes.append(line)
+            self._line += len(held)
+            held.clear()
+            return line, cells, None
+        self._resume()
+        return line, [], fault
+
+    def _failed(self, error: str) -> Row:
+        """Return the bad row at which reading failed."""
+        line, last = self._line, self._line + len(self._held) - 1
+        hint = "A quote inside of a quoted cell is doubled; --escape and --quote name other forms"
+        if self._quote is None:
+            error, hint = "an escape at the end of a line continues the row, which does not end", ""
+        elif last > line or "unexpected end" in error:
+            error = f"a quote that opens in it is not closed properly up to line {last}"
+            hint = "--quote none reads quotes as characters"
+        elif "new-line" in error:
+            error, hint = "it has a carriage return outside of quotes", ""
+        self._resume()
+        return line, [], Fault(error, hint)
+
+    def _resume(self) -> None:
+        """Continue after the first line of the row that was read."""
+        self._again.extendleft(reversed(self._held[1:]))
+        self._line += 1
+        self._held.clear()
+
+    def _other_width(self, cells: Sequence[str]) -> Fault:
+        reason = f"it has {counted(len(cells), 'cell')}, and the header has {counted(self._width, 'column')}"
+        if len(self._held) > 1:
+            last = self._line + len(self._held) - 1
+            more = f"; a quote that opens in it continues it to line {last}"
+            return Fault(reason + more, "--quote none reads quotes as characters")
+        if self._quote is None:
+            return Fault(reason, "--quote double reads cells in quotes, which may hold the separator")
+        return Fault(reason, "A cell with the separator in it stands in quotes")
+
+    def _broken(self, lines: Sequence[str]) -> Fault:
+        broken = next(text for text in lines if not _is_whole(text))
+        return Fault(*not_utf8(self.path, broken.encode("utf-8", "surrogateescape")))
+
+
+class _TooLong(Exception):
+    """A row is longer than `MOST_CHARACTERS`."""
+
+
+def _is_whole(text: str) -> bool:
+    """Whether all bytes of a decoded line were UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _is_quoted(cell: str) -> bool:
+    return len(cell) > 1 and cell[0] == '"' == cell[-1]
+
+
+def _separator(path: Path, first: str) -> str:
+    """Return a tab for TSV files; else the most frequent separator outside of quotes in the first line."""
+    if ".tsv" in (suffix.lower() for suffix in path.suffixes):
+        return "\t"
+    outside = "".join(first.split('"')[::2])
+    return max(_SEPARATORS, key=outside.count)
