@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from brand.chunker.importers.fields import FieldMapping, choose
 from brand.chunker.importers.files import ImportFile, find_files, reading, with_compressed
-from brand.chunker.importers.natural import ROWS_LOOKED_AT, common_codec, fits_of_cells, kind_of_cell
+from brand.chunker.importers.natural import ROWS_LOOKED_AT, Misfit, common_codec, fits_of_cells, kind_of_cell
 from brand.chunker.plan.report import Remark
 from brand.chunker.sources.shards import Bad, Block, Shard, Shards
 from brand.chunker.sources.texttable import Dialect, TextTable
@@ -89,7 +89,7 @@ def _json(cell: str) -> Any:
     try:
         return json.loads(cell) if cell else None
     except (ValueError, RecursionError):
-        return cell
+        return Misfit(cell)
 
 
 def _header_and_columns(files: Sequence[ImportFile], dialect: Dialect) -> tuple[Sequence[str], dict[str, str]]:

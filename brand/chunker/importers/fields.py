@@ -149,9 +149,10 @@ class Fields:
             fit = self.fits.get(column)
             if fit is None:
                 made[name] = self._converted(name, codec, columns[column])
-                continue
-            made[name] = self._filled(name, _fitted(columns[column], fit))
-            _note_misfits(wrong, name, codec, made[name], called)
+            else:
+                made[name] = self._filled(name, _fitted(columns[column], fit))
+            if fit is not None or codec in ("json", "ndarray"):
+                _note_misfits(wrong, name, codec, made[name], called, parsed=fit is None)
         for name, members, dtype in self.packs:
             for column in members:
                 fitted[column] = self._filled(name, _fitted(columns[column], self.fits.get(column)))
@@ -192,19 +193,28 @@ def _fitted(values: Sequence[Any], fit: Fit | None) -> Sequence[Any]:
     return [None if value is None else fit(value) for value in values]
 
 
-def _note_misfits(wrong: dict[int, Bad], name: str, codec: str, values: Sequence[Any], called: Sequence[str]) -> None:
-    """Add the samples with a misfit among the values of a field to `wrong`, by position."""
+def _note_misfits(
+    wrong: dict[int, Bad], name: str, codec: str, values: Sequence[Any], called: Sequence[str], *, parsed: bool = False
+) -> None:
+    """Add the samples with a misfit among the values of a field to `wrong`, by position.
+
+    `parsed`: the values are cells that the user declares as JSON.
+    """
     if isinstance(values, np.ndarray) or Misfit not in set(map(type, values)):
         return
-    for position, value in enumerate(values):
-        if isinstance(value, Misfit):
-            value = value.value
+    for position, misfit in enumerate(values):
+        if not isinstance(misfit, Misfit):
+            continue
+        value = misfit.value
+        cure = "str" if parsed else _codec_for_both(codec, value)
+        if parsed:
+            found = f"it is no JSON: {value!r:.40}"
+        elif codec == "int" and isinstance(value, int):
+            found = f"{value} does not fit 64 bits"
+        else:
             found = f"expected {codec}, as in the first rows, found {type(value).__name__} ({value!r:.40})"
-            if codec == "int" and isinstance(value, int):
-                found = f"{value} does not fit 64 bits"
-            cure = _codec_for_both(codec, value)
-            hint = f"--field {name}={cure} stores {'all as text' if cure == 'str' else f'the field as {cure}'}"
-            wrong.setdefault(position, Bad(called[position], f"field {name!r}: {found}", hint))
+        hint = f"--field {name}={cure} stores {'all as text' if cure == 'str' else f'the field as {cure}'}"
+        wrong.setdefault(position, Bad(called[position], f"field {name!r}: {found}", hint))
 
 
 def _codec_for_both(codec: str, value: Any) -> str:
