@@ -26,8 +26,9 @@ import numpy as np
 from brand.chunker.importers.fields import FieldMapping, Fields, choose, is_read
 from brand.chunker.importers.natural import LOOKED_AT, ROWS_LOOKED_AT, codec_of_bytes
 from brand.chunker.importers.times import UNITS, duration_text, moment_text, plain_text
-from brand.chunker.sources.shards import Block, Shard, Shards
+from brand.chunker.sources.shards import Bad, Block, Shard, Shards
 from brand.errors import MissingExtraError, SourceError
+from brand.formats.header import FIXED
 from brand.formats.media import HEAD_BYTES
 from brand.formats.record import Numbered
 
@@ -101,7 +102,7 @@ def values_of(column: Any, layout: str, codec: str, natural: str) -> Any:
     if layout == "file" and codec != "json":
         # A file that is stored elsewhere is only named. Its name is refused, with a message that explains it.
         return [value and (value["path"] if value["bytes"] is None else value["bytes"]) for value in column.to_pylist()]
-    if layout == "number" and column.null_count == 0 and codec == natural:
+    if layout == "number" and column.null_count == 0 and codec == natural and codec in FIXED:
         exact = np.int64 if codec == "int" else np.float64
         values = column.to_numpy(zero_copy_only=False)
         if np.can_cast(values.dtype, exact):
@@ -177,11 +178,20 @@ def _leaves(column: Any, decimals: Callable[[Any], Any]) -> list[Any]:
     if types.is_temporal(kind):
         try:
             return [plain_text(value) for value in column.to_pylist()]
-        except (ValueError, OverflowError):  # a year that Python does not have
-            return [value and value.replace(" ", "T") for value in column.cast("string").to_pylist()]
+        except (ValueError, OverflowError):
+            return list(map(_moment, column))
     if types.is_decimal(kind):
         return [None if value is None else decimals(value) for value in column.to_pylist()]
     return column.to_pylist()  # type: ignore[no-any-return]
+
+
+def _moment(scalar: Any) -> Any:
+    """Return a point in time as text, also in a year that Python does not have."""
+    try:
+        return plain_text(scalar.as_py())
+    except (ValueError, OverflowError):
+        whole, _, fraction = scalar.cast("string").as_py().replace(" ", "T").partition(".")
+        return f"{whole}.{fraction.rstrip('0')}".rstrip(".")
 
 
 def _arrays(column: Any) -> Any:
@@ -241,7 +251,7 @@ class ArrowFields:
                 continue
             raise SourceError(name, f"{differs}; it is not as in {first}", hint=hint)
 
-    def blocks(self, batches: Iterable[Any], row: int = 0) -> Iterator[Block]:
+    def blocks(self, batches: Iterable[Any], row: int = 0) -> Iterator[Block | Bad]:
         """Yield the rows of record batches as blocks; `row` is the number of the first row in messages."""
         for batch in batches:
             called = Numbered(range(row, row + batch.num_rows), "row")
@@ -251,7 +261,7 @@ class ArrowFields:
             for column, _, codec in self.fields.pairs:
                 layout = self._layouts[column][1]
                 columns[column] = values_of(batch.column(column), layout, codec, self._natural[column])
-            yield self.fields.block(columns, called)
+            yield from self.fields.checked(columns, called)
             row += batch.num_rows
 
 

@@ -132,10 +132,9 @@ class Fields:
 
     def block(self, columns: Mapping[str, Sequence[Any]], called: Sequence[str]) -> Block:
         """Return samples as a block of fields, from the source's columns; converts what each codec can be made of."""
-        made = {name: self._converted(name, codec, columns[column]) for column, name, codec in self.pairs}
-        for name, members, dtype in self.packs:
-            made[name] = _stacked([self._filled(name, columns[column]) for column in members], dtype)
-        return Block(made, called)
+        return Block(
+            {name: self._converted(name, codec, columns[column]) for column, name, codec in self.pairs}, called
+        )
 
     def checked(self, columns: Mapping[str, Sequence[Any]], called: Sequence[str]) -> Iterator[Block | Bad]:
         """Yield samples as a block of fields, and each sample with a value that its natural codec does not take as bad.
@@ -144,7 +143,6 @@ class Fields:
         """
         made: dict[str, Sequence[Any]] = {}
         wrong: dict[int, Bad] = {}
-        fitted: dict[str, Sequence[Any]] = {}
         for column, name, codec in self.pairs:
             fit = self.fits.get(column)
             if fit is None:
@@ -154,10 +152,11 @@ class Fields:
             if fit is not None or codec in ("json", "ndarray"):
                 _note_misfits(wrong, name, codec, made[name], called, parsed=fit is None)
         for name, members, dtype in self.packs:
+            numbers = []
             for column in members:
-                fitted[column] = self._filled(name, _fitted(columns[column], self.fits.get(column)))
-                _note_misfits(wrong, column, "float" if dtype.kind == "f" else "int", fitted[column], called)
-            made[name] = _stacked([fitted[column] for column in members], dtype)
+                values = self._filled(name, _fitted(columns[column], self.fits.get(column)))
+                numbers.append(_numbers(wrong, name, column, values, dtype, called))
+            made[name] = list(np.stack(numbers, axis=1))
         if not wrong:
             yield Block(made, called)
             return
@@ -224,16 +223,28 @@ def _codec_for_both(codec: str, value: Any) -> str:
     return "float" if codec == "int" and isinstance(value, float) else "str"
 
 
-def _stacked(members: Sequence[Sequence[Any]], dtype: np.dtype[Any]) -> list[Any]:
-    """Return one array a sample, with a value from each member; the value itself if it is no such number."""
-    rows: list[Any] = []
-    if all(isinstance(values, np.ndarray) for values in members):
-        made = np.stack(members, axis=1)
-        return list(made.astype(dtype)) if made.dtype != dtype else list(made)
-    for row in zip(*(values.tolist() if isinstance(values, np.ndarray) else values for values in members), strict=True):
-        bad = next((value for value in row if isinstance(value, bool) or not isinstance(value, int | float)), 0)
-        rows.append(np.array(row, dtype) if isinstance(bad, int | float) and not isinstance(bad, bool) else bad)
-    return rows
+def _numbers(
+    wrong: dict[int, Bad],
+    field: str,
+    column: str,
+    values: Sequence[Any],
+    dtype: np.dtype[Any],
+    called: Sequence[str],
+) -> np.ndarray[Any, Any]:
+    """Return a column of an array as numbers of a dtype; add the samples in which it is none to `wrong`."""
+    if not isinstance(values, np.ndarray):
+        _note_misfits(wrong, column, "float" if dtype.kind == "f" else "int", values, called)
+        missing = [position for position, value in enumerate(values) if value is None]
+        for position in missing:
+            reason, hint = f"field {field!r}: column {column!r} is missing", f"--null {field}=VALUE replaces it"
+            wrong.setdefault(position, Bad(called[position], reason, hint))
+        values = np.array([0 if value is None or isinstance(value, Misfit) else value for value in values])
+    if dtype.kind == "f" and values.dtype.kind in "iu":
+        exact = values.astype(dtype).astype(values.dtype) == values
+        for position in np.flatnonzero(~exact).tolist():
+            reason = f"field {field!r}: {values[position]} of column {column!r} cannot be stored as {dtype}"
+            wrong.setdefault(position, Bad(called[position], reason, f"Leave {column} out of --pack-columns"))
+    return values.astype(dtype)
 
 
 def choose(

@@ -31,7 +31,7 @@ import numpy as np
 from brand.chunker.importers.arrow import ArrowFields, ArrowShards, arrow, first_arrays
 from brand.chunker.importers.fields import FieldMapping, choose, is_read
 from brand.chunker.importers.files import at_offsets, below, index_errors, listed_file, pixels, reading, scalar, settled
-from brand.chunker.sources.shards import Block, Shard, Shards
+from brand.chunker.sources.shards import Bad, Block, Shard, Shards
 from brand.errors import SourceError, UsageError
 from brand.formats.record import Numbered
 
@@ -72,7 +72,7 @@ class LitData(Shards):
         shards = (shard for _, shard in self._chunks)
         super().__init__(shards, self._fields.schema, self._fields.choice, self._fields.renamed)
 
-    def read(self, number: int) -> Iterator[Block]:
+    def read(self, number: int) -> Iterator[Block | Bad]:
         """Yield the samples of one shard, as `Shards.read` does."""
         rows: list[dict[str, Any]] = []
         first = held = 0
@@ -207,7 +207,7 @@ class LitDataRows(ArrowShards):
             ArrowFields(first.schema, lambda name: first_arrays(first.column(name)), choice),
         )
 
-    def read(self, number: int) -> Iterator[Block]:
+    def read(self, number: int) -> Iterator[Block | Bad]:
         """Yield the samples of one shard, as `Shards.read` does."""
         yield from self._columns.blocks(self._checked(number))
 

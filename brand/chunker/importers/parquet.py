@@ -20,7 +20,7 @@ from brand.chunker.importers.arrow import ArrowFields, ArrowShards, arrow, arrow
 from brand.chunker.importers.fields import FieldMapping
 from brand.chunker.importers.files import ImportFile, find_files, index_errors, listed_file
 from brand.chunker.importers.natural import LOOKED_AT
-from brand.chunker.sources.shards import Block, Shard
+from brand.chunker.sources.shards import Bad, Block, Shard
 from brand.errors import SourceError, UsageError
 from brand.stores.url import is_url, parse_url
 
@@ -56,7 +56,7 @@ class Parquet(ArrowShards):
             raise SourceError(files[0].name, "there are no rows in it, nor in any other file")
         super().__init__(shards, columns)
 
-    def read(self, number: int) -> Iterator[Block]:
+    def read(self, number: int) -> Iterator[Block | Bad]:
         """Yield the rows of one shard, as `Shards.read` does."""
         file, groups = self._stretches[number]
         with _opened(file) as parquet:
@@ -116,7 +116,7 @@ class Saved(ArrowShards):
         shards = (Shard(file.name, file.bytes, file.mark) for file in self._files)
         super().__init__(shards, ArrowFields(schema, lambda name: first_arrays(first.column(name)), choice))
 
-    def read(self, number: int) -> Iterator[Block]:
+    def read(self, number: int) -> Iterator[Block | Bad]:
         """Yield the rows of one shard, as `Shards.read` does."""
         file, row = self._files[number], 0
         with arrow().OSFile(str(file.path)) as stream:

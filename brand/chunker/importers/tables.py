@@ -79,7 +79,7 @@ def _arrow(
 ) -> Table:
     choice, order = _choice(arrow_schema.names, schema), None if schema is None else tuple(schema)
     columns = ArrowFields(arrow_schema, first_values, choice, order=order)
-    return Table(columns.fields, rows, columns.blocks(batches), columns.classes)
+    return Table(columns.fields, rows, _without_bad(columns.blocks(batches)), columns.classes)
 
 
 def _pandas(frame: Any, schema: Mapping[str, str] | None) -> Table:
@@ -91,16 +91,21 @@ def _pandas(frame: Any, schema: Mapping[str, str] | None) -> Table:
     natural = {name: _codec(frame[name], kinds[name], choice) for name in names}
     fields = choose(((name, natural[name]) for name in schema or names), choice, fits_of_values(kinds))
 
-    def blocks() -> Iterator[Block]:
+    def blocks() -> Iterator[Block | Bad]:
         for start in range(0, len(frame), _ROWS_AT_ONCE):
             some = frame.iloc[start : start + _ROWS_AT_ONCE]
             called = Numbered(range(start, start + len(some)), "row")
-            for block in fields.checked({column: _values(some[column]) for column in fields.columns}, called):
-                if isinstance(block, Bad):
-                    raise SchemaError(f"{block.called}, {block.reason}; name the field's codec in a schema")
-                yield block
+            yield from fields.checked({column: _values(some[column]) for column in fields.columns}, called)
 
-    return Table(fields, len(frame), blocks())
+    return Table(fields, len(frame), _without_bad(blocks()))
+
+
+def _without_bad(blocks: Iterable[Block | Bad]) -> Iterator[Block]:
+    """Yield the blocks. Raises `SchemaError` for a sample that cannot be used."""
+    for block in blocks:
+        if isinstance(block, Bad):
+            raise SchemaError(f"{block.called}, {block.reason}; name the field's codec in a schema")
+        yield block
 
 
 def _kinds(series: Any) -> list[str]:
@@ -111,7 +116,9 @@ def _kinds(series: Any) -> list[str]:
         return ["int"]
     if series.dtype.kind == "f":
         return ["float"]
-    return [kind_of_value(value) for value in _values(series.iloc[:ROWS_LOOKED_AT])]
+    kinds = [kind_of_value(value) for value in _values(series.iloc[:ROWS_LOOKED_AT])]
+    found = [kind for kind in kinds if kind != "null"]
+    return found[:LOOKED_AT] if {"image", "audio", "bytes"} & set(found) and common_codec(found) else kinds
 
 
 def _codec(series: Any, kinds: Sequence[str], choice: FieldMapping) -> str:
