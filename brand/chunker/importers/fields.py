@@ -232,19 +232,22 @@ def _numbers(
     called: Sequence[str],
 ) -> np.ndarray[Any, Any]:
     """Return a column of an array as numbers of a dtype; add the samples in which it is none to `wrong`."""
-    if not isinstance(values, np.ndarray):
+    if isinstance(values, np.ndarray):
+        numbers = values
+    else:
         _note_misfits(wrong, column, "float" if dtype.kind == "f" else "int", values, called)
         missing = [position for position, value in enumerate(values) if value is None]
         for position in missing:
             reason, hint = f"field {field!r}: column {column!r} is missing", f"--null {field}=VALUE replaces it"
             wrong.setdefault(position, Bad(called[position], reason, hint))
-        values = np.array([0 if value is None or isinstance(value, Misfit) else value for value in values])
-    if dtype.kind == "f" and values.dtype.kind in "iu":
-        exact = values.astype(dtype).astype(values.dtype) == values
+        numbers = np.array([0 if value is None or isinstance(value, Misfit) else value for value in values])
+    if dtype.kind == "f" and numbers.dtype.kind in "iu":
+        exact = numbers.astype(dtype).astype(numbers.dtype) == numbers
         for position in np.flatnonzero(~exact).tolist():
-            reason = f"field {field!r}: {values[position]} of column {column!r} cannot be stored as {dtype}"
+            reason = f"field {field!r}: {numbers[position]} of column {column!r} cannot be stored as {dtype}"
             wrong.setdefault(position, Bad(called[position], reason, f"Leave {column} out of --pack-columns"))
-    return values.astype(dtype)
+    made: np.ndarray[Any, Any] = numbers.astype(dtype)
+    return made
 
 
 def choose(
