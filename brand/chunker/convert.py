@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -16,10 +16,11 @@ from typing import Any
 from brand.chunker.conductor import Conversion
 from brand.chunker.importers import FORMATS, open_shards
 from brand.chunker.importers.fields import FieldMapping
-from brand.chunker.importers.tables import table_of
+from brand.chunker.importers.tables import Table, table_of
 from brand.chunker.plan.plan import Options
 from brand.chunker.plan.report import OnProgress, Report, silent
 from brand.chunker.sources.folders import check_unconverted
+from brand.chunker.sources.pictures import PictureCount
 from brand.chunker.sources.request import (
     FolderRequest,
     Target,
@@ -40,7 +41,7 @@ from brand.errors import SchemaError, SourceError, UsageError, counted
 from brand.formats.compression import Mode
 from brand.formats.header import Schema
 from brand.formats.publish import storage_errors
-from brand.formats.record import encode_columns
+from brand.formats.record import Records, encode_columns
 from brand.stores.url import is_url, parse_url
 
 
@@ -178,15 +179,24 @@ def pack_samples(
     if names is not None and ("label", "int") not in parsed.fields:
         raise SchemaError("classes name the values of an 'int' field 'label', and the schema has none")
     started = time.monotonic()
+    pictures = PictureCount(parsed)
     with _open_work(dst, options) as work:
         if table is not None:
-            rows = (encode_columns(parsed, block.columns, block.called) for block in table.blocks)
+            rows = _table_records(table, pictures)
             source: Source = spool(rows, parsed, options.seed, work.folder, total=table.rows, on_progress=on_progress)
         else:
-            source = _python_source(samples, parsed, options.seed, work, on_progress)
+            source = _python_source(samples, parsed, options.seed, work, pictures, on_progress)
         report = Conversion(work, source, "python", names, options, on_progress).run()
-    renamed = () if table is None else tuple(table.fields.renamed)
-    return replace(report, notes=renamed, seconds=time.monotonic() - started)
+    notes = () if table is None else tuple(table.fields.renamed)
+    return replace(report, notes=(*notes, *map(str, pictures.remarks())), seconds=time.monotonic() - started)
+
+
+def _table_records(table: Table, pictures: PictureCount) -> Iterator[Records]:
+    first = 0
+    for block in table.blocks:
+        pictures.of_columns(block.columns, first)
+        first += len(block)
+        yield encode_columns(table.fields.schema, block.columns, block.called)
 
 
 def _open_work(dst: Target, options: Options) -> AbstractContextManager[Work]:
@@ -196,7 +206,9 @@ def _open_work(dst: Target, options: Options) -> AbstractContextManager[Work]:
     return open_store_work(str(parse_url(os.fspath(dst))), options.processes, dry_run=options.dry_run)
 
 
-def _python_source(samples: Any, schema: Schema, seed: int, work: Work, on_progress: OnProgress) -> Source:
+def _python_source(
+    samples: Any, schema: Schema, seed: int, work: Work, pictures: PictureCount, on_progress: OnProgress
+) -> Source:
     """Return the source of the samples that `pack` is given.
 
     Lists are spooled, too: each forked worker that reads items of a large list would copy the list, page by page.
@@ -204,9 +216,11 @@ def _python_source(samples: Any, schema: Schema, seed: int, work: Work, on_progr
     sized = hasattr(samples, "__len__")
     if not sized or not hasattr(samples, "__getitem__") or isinstance(samples, list | tuple | Mapping):
         total = len(samples) if sized else None
-        return spool(encoded(samples, schema), schema, seed, work.folder, total=total, on_progress=on_progress)
+        counted_samples = pictures.of_samples(samples)
+        return spool(encoded(counted_samples, schema), schema, seed, work.folder, total=total, on_progress=on_progress)
     if not len(samples):
         raise SourceError("samples", "there are none")
+    pictures.of_first(samples)
     return IndexableSource(samples, schema)
 
 

@@ -216,6 +216,12 @@ def is_picture(value: Any) -> bool:
     return any(kind.__module__ == "PIL.Image" and kind.__name__ == "Image" for kind in type(value).__mro__)
 
 
+def has_file(image: Any) -> bool:
+    """Return whether a Pillow image knows the file that it was opened from, so that `file_of` may return its bytes."""
+    file = getattr(image, "fp", None)
+    return bool(getattr(image, "filename", "")) or (file is not None and not file.closed)
+
+
 def file_of(image: Any) -> bytes:
     """Return the bytes that are stored for a Pillow image. Raises TypeError for pixels that PNG cannot store.
 

@@ -388,7 +388,7 @@ def test_wide_tables_become_arrays(tmp_path: Path) -> None:
         (("v=b,a",), [[2.5, 1.0], [4.0, 3.0]], ""),
         (("v=a,c",), None, "column 'c' is str, and an array holds numbers"),
         (("v=a,z",), None, "the source has no column 'z'"),
-        (("v=a,d",), None, "field 'v' (ndarray): "),
+        (("v=a,d",), None, "field 'v': column 'd' is missing. --null v=VALUE replaces it"),
     ],
 )
 def test_packed_columns(more: tuple[str, ...], values: Any, says: str, tmp_path: Path) -> None:

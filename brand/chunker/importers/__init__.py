@@ -8,6 +8,7 @@ csvfiles    CSV and TSV
 jsonfiles   JSON Lines, and JSON files of arrays
 jsonvalues  the values of a JSON file, one at a time
 tables      a table given to `pack`
+huggingface the data sets of Hugging Face that `pack` is given
 arrow       the common part of Parquet, Hugging Face and tables in memory
 times       dates, times and durations as texts
 fields      from the columns of a source to fields

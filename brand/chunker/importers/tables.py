@@ -10,12 +10,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
 
 from brand.chunker.importers.arrow import ArrowFields, arrow, first_arrays
 from brand.chunker.importers.fields import FieldMapping, Fields, choose
+from brand.chunker.importers.huggingface import first_of_rows, first_of_stream, stored_rows, stored_stream
 from brand.chunker.importers.natural import LOOKED_AT, ROWS_LOOKED_AT, common_codec, fits_of_values, kind_of_value
 from brand.chunker.sources.shards import Bad, Block
 from brand.errors import SchemaError, UsageError
@@ -135,54 +137,21 @@ def _codec(series: Any, kinds: Sequence[str], choice: FieldMapping) -> str:
 
 
 def _hugging_face(samples: Any, schema: Mapping[str, str] | None) -> Table | None:
-    """Return a `Dataset` as a table of its stored values, without decoding; None if a transform makes its samples."""
-    shown = samples.format
-    if shown["type"] == "custom":
-        if schema is None:
-            raise UsageError(
-                "samples is a Dataset with a transform, which makes other columns: give pack a schema, and the"
-                " transform is applied; or samples.with_format(None), which stores the columns as they are"
-            )
+    stored = stored_rows(samples, has_schema=schema is not None)
+    if stored is None:
         return None
-    if shown["format_kwargs"]:
-        told = ", ".join(f"{name}={value!r}" for name, value in shown["format_kwargs"].items())
-        raise UsageError(
-            f"samples has the format {shown['type']!r} with {told}, which pack does not apply: give"
-            " samples.with_format(None), which stores the columns as they are, or samples.map(...)"
-        )
-    names = shown["columns"]
-    stored = samples.select_columns(names) if set(names) < set(samples.column_names) else samples
-    stored = stored.with_format("arrow")
-    batches = (batch for some in stored.iter(_ROWS_AT_ONCE) for batch in some.to_batches())
-
-    def first(name: str) -> Iterator[Any]:
-        column = stored.select_columns([name])
-        for start in range(0, min(len(stored), ROWS_LOOKED_AT), LOOKED_AT):
-            yield from column[start : start + LOOKED_AT].column(name).chunks
-
-    return _arrow(stored.features.arrow_schema, first, len(stored), batches, schema)
+    return _arrow(stored.features.arrow_schema, partial(first_of_rows, stored), len(stored), _batches(stored), schema)
 
 
 def _hugging_face_stream(samples: Any, schema: Mapping[str, str] | None) -> Table | None:
-    """Return an `IterableDataset` as a table of its stored values; None if its features are not known.
-
-    Files in columns of known features are not decoded.
-    """
-    if samples.features is None:
-        if schema is None:
-            raise UsageError(
-                "samples is an IterableDataset that does not know its features: give pack a schema; or give the"
-                " features to map or from_generator (features=...), and files in it are stored without decoding"
-            )
+    stored = stored_stream(samples, has_schema=schema is not None)
+    if stored is None:
         return None
-    stored = samples.with_format("arrow")
+    return _arrow(samples.features.arrow_schema, partial(first_of_stream, stored), None, _batches(stored), schema)
 
-    def first(name: str) -> Iterator[Any]:
-        for some in stored.select_columns([name]).take(ROWS_LOOKED_AT).iter(LOOKED_AT):
-            yield from some.column(name).chunks
 
-    batches = (batch for some in stored.iter(_ROWS_AT_ONCE) for batch in some.to_batches())
-    return _arrow(samples.features.arrow_schema, first, None, batches, schema)
+def _batches(stored: Any) -> Iterator[Any]:
+    return (batch for some in stored.iter(_ROWS_AT_ONCE) for batch in some.to_batches())
 
 
 def _values(series: Any) -> Any:
