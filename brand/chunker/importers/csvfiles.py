@@ -30,7 +30,6 @@ from brand.formats.record import Numbered
 LINES_OF_OTHERS: Final = 20
 """Rows of each file but the first from which columns are inferred, of up to `OTHERS` files."""
 OTHERS: Final = 100
-_BLOCK_CHARACTERS: Final = 2 << 20
 _PARSED: Final = ("json", "ndarray")
 
 
@@ -51,28 +50,18 @@ class Csv(Shards):
     def read(self, number: int) -> Iterator[Block | Bad | Remark]:
         """Yield the samples of one shard, as `Shards.read` does."""
         file = self._files[number]
-        rows: list[list[str]] = []
-        places: list[int] = []
-        held = 0
         with _table(file, self._dialect) as table:
             header = table.header
             if header and sorted(header) != sorted(self._header):
                 raise SourceError(file.name, _other_header(header, self._header, self._files[0].name))
-            for line, row, fault in table:
+            for lines, rows, fault in table.batches():
                 if fault is not None:
-                    yield Bad(f"line {line}", fault.reason, fault.hint)
-                    continue
-                rows.append(row)
-                places.append(line)
-                held += sum(map(len, row))
-                if held >= _BLOCK_CHARACTERS:
-                    yield from self._blocks(header, rows, places)
-                    rows, places, held = [], [], 0
-            if rows:
-                yield from self._blocks(header, rows, places)
+                    yield Bad(f"line {lines[0]}", fault.reason, fault.hint)
+                else:
+                    yield from self._blocks(header, rows, lines)
             yield from table.remarks
 
-    def _blocks(self, header: Sequence[str], rows: list[list[str]], places: list[int]) -> Iterator[Block | Bad]:
+    def _blocks(self, header: Sequence[str], rows: list[list[str]], lines: Sequence[int]) -> Iterator[Block | Bad]:
         columns: dict[str, Sequence[Any]] = dict(zip(header, map(list, zip(*rows, strict=True)), strict=True))
         for column, _, codec in self._fields.pairs:
             if codec in _PARSED:
@@ -82,7 +71,7 @@ class Csv(Shards):
         for _, members, _ in self._fields.packs:
             for column in members:
                 columns[column] = [cell or None for cell in columns[column]]
-        yield from self._fields.checked(columns, Numbered(places, "line"))
+        yield from self._fields.checked(columns, Numbered(lines, "line"))
 
 
 def _json(cell: str) -> Any:

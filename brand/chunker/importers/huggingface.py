@@ -77,7 +77,7 @@ def stored_stream(samples: Any, *, has_schema: bool) -> Any | None:
         return None
     stored = samples
     if _DECODES in repr(samples.features):
-        stored = samples.decode(False) if hasattr(samples, "decode") else samples
+        stored = samples.decode(enable=False) if hasattr(samples, "decode") else samples
         if not _is_whole(getattr(stored, "_ex_iterable", None)):
             if not has_schema:
                 raise UsageError(

@@ -14,16 +14,17 @@ import csv
 import shlex
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, BinaryIO, Final, NamedTuple
 
 from brand.chunker.plan.report import Remark
 from brand.chunker.sources.encoding import BOM, check_encoding, not_utf8
 from brand.errors import SourceError, UsageError, counted
 
 QUOTES: Final = ("none", "double", "single")
+_CHUNK_BYTES: Final = 1 << 20
 MOST_CHARACTERS: Final = 64 << 20
 """The longest row of several lines."""
 _NAMED: Final = {"tab": "\t", "\\t": "\t", "space": " "}
@@ -67,37 +68,43 @@ Row = tuple[int, list[str], Fault | None]
 """The line at which a row begins (from 1), its cells, and the reason if it cannot be used."""
 
 
+Batch = tuple[Sequence[int], list[list[str]], Fault | None]
+"""Lines at which rows begin, and their cells; or the line of one row, and the reason why it cannot be used."""
+
+
 class TextTable:
     """The rows of one table below its header. Each row that can be used has as many cells as the header."""
 
-    def __init__(self, path: Path, name: str, lines: Iterable[bytes], dialect: Dialect) -> None:
-        """Read the header of the file at `path`, of which `lines` are the lines. Raises `SourceError`, `UsageError`."""
-        self.path, self.name = path, name
+    def __init__(self, path: Path, name: str, stream: BinaryIO, dialect: Dialect) -> None:
+        """Read the header of the file at `path`, which is open as `stream`. Raises `SourceError`, `UsageError`."""
+        self.path, self.name, self._stream = path, name, stream
         self._literal_quotes: list[int] = []
         """Lines of rows with cells in quotes, in a table that is read literally."""
         self._rows_in_quotes: list[int] = []
         """Lines of rows with a quoted cell that holds lines with as many cells as a row."""
-        self._lines = iter(lines)
         self._line = 1
         """The line at which the next row begins."""
         self._again: deque[str] = deque()
+        """Lines to read before those of the stream."""
         self._held: list[str] = []
         """Lines of the row that is being read."""
         self._damaged = False
+        """Whether lines that are not UTF-8 were read."""
         self._width = 0
-        first = next(self._lines, b"")
+        first = stream.readline()
         check_encoding(path, name, first)
         first = first.removeprefix(BOM)
         if b"\r" in first.rstrip(b"\r\n") and not first.endswith(b"\n"):
             hint = f"Convert it first: tr '\\r' '\\n' < {shlex.quote(path.name)} > {shlex.quote(f'unix-{path.name}')}"
             raise SourceError(name, "its lines end with CR, as on old Macs", hint=hint)
-        self._lines = chain([first] if first else [], self._lines)
+        if first:
+            self._again.append(self._text(first))
         self.separator = dialect.separator or _separator(path, first.decode("utf-8", "replace"))
         literal = self.separator == "\t" or dialect.escape == '"'
         self._quote = _CHARACTERS[dialect.quote or ("none" if literal else "double")]
         self._escape = dialect.escape or None
-        self._rows = self._literal() if self._quote is None and self._escape is None else self._quoted()
-        self.header_line, header, fault = next(self._rows, (0, list[str](), None))
+        self._is_literal = self._quote is None and self._escape is None
+        self.header_line, header, fault = next(self._singly(), (0, list[str](), None))
         if fault is not None:
             raise SourceError(name, f"line {self.header_line}: {fault.reason}", hint=fault.hint)
         self.header: Sequence[str] = header
@@ -108,7 +115,67 @@ class TextTable:
             )
 
     def __iter__(self) -> Iterator[Row]:
-        return self._rows
+        for lines, rows, fault in self.batches():
+            if fault is not None:
+                yield lines[0], [], fault
+            for line, cells in zip(lines, rows, strict=False):
+                yield line, cells, None
+
+    def batches(self) -> Iterator[Batch]:
+        """Yield the rows in batches, and each bad row as one of its own."""
+        while self._again or (chunk := self._stream.readlines(_CHUNK_BYTES)):
+            first = self._line
+            rows = None if self._again else self._together(chunk)
+            if rows is not None:
+                self._line += len(rows)
+                yield range(first, self._line), rows, None
+                continue
+            lines, rows = [], []
+            for line, cells, fault in self._singly():
+                if fault is None:
+                    lines.append(line)
+                    rows.append(cells)
+                else:
+                    if rows:
+                        yield lines, rows, None
+                    yield [line], [], fault
+                    lines, rows = [], []
+                if not self._again:
+                    break
+            if rows:
+                yield lines, rows, None
+
+    def _together(self, chunk: list[bytes]) -> list[list[str]] | None:
+        """Return the rows of lines if each of them is one row; else None, and the lines are to be read again."""
+        try:
+            text = b"".join(chunk).decode()
+        except UnicodeDecodeError:
+            self._again.extend(map(self._text, chunk))
+            return None
+        lines = text.split("\n")
+        if not lines[-1]:
+            lines.pop()
+        rows: list[list[str]] = []
+        if self._is_literal:
+            lines = [line.removesuffix("\r") for line in lines] if "\r" in text else lines
+            rows = [line.split(self.separator) for line in lines]
+        elif self._quote is not None and self._quote not in text and self._escape is None and "\r" not in text:
+            rows = [line.split(self.separator) for line in lines]
+        else:
+            with suppress(csv.Error):
+                rows = list(self._reader(lines))
+        if len(rows) != len(lines) or set(map(len, rows)) != {self._width} or (self._width == 1 and "" in lines):
+            self._again.extend(map(self._text, chunk))
+            return None
+        if self._is_literal and '"' in text:
+            for number, cells in enumerate(rows, self._line):
+                if any(map(_is_quoted, cells)):
+                    self._literal_quotes.append(number)
+        return rows
+
+    def _singly(self) -> Iterator[Row]:
+        """Yield the rows one by one. The caller may stop after any row."""
+        return self._literal() if self._is_literal else self._quoted()
 
     @property
     def remarks(self) -> tuple[Remark, ...]:
@@ -150,11 +217,10 @@ class TextTable:
 
     def _quoted(self) -> Iterator[Row]:
         """Yield the rows of a table in which a quote or an escape may continue a row on the next line."""
-        csv.field_size_limit(MOST_CHARACTERS)
         held = self._held
         while True:
             try:
-                for cells in self._reader():
+                for cells in self._reader(self._feed()):
                     line = self._line
                     if len(held) == 1 and len(cells) == self._width and not self._damaged:
                         self._line += 1
@@ -170,9 +236,10 @@ class TextTable:
             except (csv.Error, _TooLong) as error:
                 yield self._failed(str(error))
 
-    def _reader(self) -> Any:
+    def _reader(self, lines: Iterable[str]) -> Any:
+        csv.field_size_limit(MOST_CHARACTERS)
         return csv.reader(
-            self._feed(),
+            lines,
             delimiter=self.separator,
             quotechar=self._quote or '"',
             quoting=csv.QUOTE_NONE if self._quote is None else csv.QUOTE_MINIMAL,
@@ -180,17 +247,21 @@ class TextTable:
             strict=True,
         )
 
+    def _text(self, line: bytes) -> str:
+        try:
+            return line.decode()
+        except UnicodeDecodeError:
+            self._damaged = True
+            return line.decode("utf-8", "surrogateescape")
+
     def _feed(self) -> Iterator[str]:
         """Yield the lines of the file as text, those that are read again first, and hold them in `_held`."""
         held, again, size = self._held, self._again, 0
         while True:
             if again:
                 text = again.popleft()
-            elif (line := next(self._lines, None)) is not None:
-                try:
-                    text = line.decode()
-                except UnicodeDecodeError:
-                    text, self._damaged = line.decode("utf-8", "surrogateescape"), True
+            elif line := self._stream.readline():
+                text = self._text(line)
             else:
                 return
             size = size + len(text) if held else len(text)
