@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,12 @@ from typing import Any
 from brand.chunker.conductor import Conversion
 from brand.chunker.importers import FORMATS, open_shards
 from brand.chunker.importers.fields import FieldMapping
+from brand.chunker.importers.objects import connections
 from brand.chunker.importers.tables import Table, table_of
+from brand.chunker.importers.tokens import TokenOptions, open_tokens
 from brand.chunker.plan.plan import Options
 from brand.chunker.plan.report import OnProgress, Report, silent
+from brand.chunker.sources.blocks import encoded
 from brand.chunker.sources.folders import check_unconverted
 from brand.chunker.sources.pictures import PictureCount
 from brand.chunker.sources.request import (
@@ -33,7 +36,7 @@ from brand.chunker.sources.request import (
 )
 from brand.chunker.sources.shards import Shards, exchange
 from brand.chunker.sources.source import IndexableSource, Source
-from brand.chunker.sources.spool import encoded, spool
+from brand.chunker.sources.spool import spool
 from brand.chunker.sources.texttable import Dialect
 from brand.chunker.work.store_work import open_store_work
 from brand.chunker.work.work import Work, open_folder_work
@@ -101,22 +104,51 @@ def convert_from(
         raise UsageError("a dry run would read all of the source: dry runs are for folders of files only")
     if kind not in FORMATS:
         raise UsageError(f"{kind!r} is not a format that is converted; the formats are {', '.join(FORMATS)}")
-    if kind != "hf" or not is_url(src) or parse_url(os.fspath(src)).scheme != "hf":
+    if not _is_streamed(kind, src):
         src = local_source(src)
         check_unconverted(Path(src))
     if not is_url(src) and not is_url(dst) and Path(dst).resolve().is_relative_to(Path(src).resolve()):
         raise UsageError(f"{os.fspath(dst)} is inside {os.fspath(src)}: choose a target outside of the source")
-    source: Shards = open_shards(kind, src, choice or FieldMapping())
-    if options.like is not None:  # before all of it is read
-        options.like.check(source.schema, source.classes)
-    with _open_work(dst, options) as work:
-        spooled, problems, found, remarks = exchange(source, options, work.folder, on_progress)
+    with ExitStack() as stack:
+        stack.enter_context(connections())
+        source: Shards = open_shards(kind, src, choice or FieldMapping())
+        if options.like is not None:  # before all of it is read
+            options.like.check(source.schema, source.classes)
+        work = stack.enter_context(_open_work(dst, options))
+        spooled, problems, found = exchange(source, options, work.folder, on_progress)
         conversion = Conversion(work, spooled, kind, source.classes, options, on_progress)
         report = conversion.run(lambda folder: write_skipped(folder, problems))
     compared = f"Compared with the source: {counted(len(spooled), 'sample')}, {spooled.raw_bytes:,} bytes"
     again = [f"{counted(found, 'shard')} of the source found, from a run that was stopped"] if found else []
-    notes = (*source.notes, *map(str, remarks), *again, compared)
+    notes = (*source.notes, *again, compared)
     return replace(report, skipped=tuple(problems), notes=notes, seconds=time.monotonic() - started)
+
+
+def _is_streamed(kind: str, src: Target) -> bool:
+    """Return whether an importer reads a URL itself: the Hub's for `hf`, those of other stores for other formats."""
+    scheme = os.fspath(src).partition("://")[0].lower()
+    return is_url(src) and scheme != "file" and (scheme == "hf") == (kind == "hf")
+
+
+def convert_tokens(
+    src: Target,
+    dst: Target,
+    options: Options | None = None,
+    *,
+    tokens: TokenOptions | None = None,
+    on_progress: OnProgress = silent,
+) -> Report:
+    """Convert token files of language models: `.bin` with or without `.idx`, `.npy`, `.npz`; a file or a pattern.
+
+    Samples have `tokens`, an array of shape (tokens,) of the file's type; and `count`, the number of tokens, if each
+    sample is a document. With `tokens.block`, each sample has that many tokens. Raises as `convert_images` does.
+    """
+    started, options, tokens = time.monotonic(), options or Options(), tokens or TokenOptions()
+    with _open_work(dst, options) as work, storage_errors(work.name, "cannot write"):
+        source = open_tokens(local_source(src), tokens, work.folder)
+        report = Conversion(work, source, "tokens", None, options, on_progress).run()
+    notes = (f"{counted(source.tokens, 'token')} in {counted(len(source.files), 'file')}",)
+    return replace(report, notes=notes, seconds=time.monotonic() - started)
 
 
 def pack(
@@ -145,7 +177,8 @@ def pack(
             A table needs none: then each column is a field, and its type determines the codec.
         classes: Names of the values of the `int` field `label`.
         seed: Seed of the shuffle.
-        chunk_size: Samples per chunk (default: 64, or the number that makes the mean chunk 4 MiB).
+        chunk_size: Samples per chunk (default: 64, or the number that makes the mean chunk at least 4 and at most 256
+            MiB).
         chunk_bytes: Target for the mean chunk instead, in stored bytes.
         compression: `auto` (zstandard if it saves 10 %), `zstd` or `none`.
         jobs: Processes (default: one per core). The result does not depend on it.
@@ -183,12 +216,20 @@ def pack_samples(
     with _open_work(dst, options) as work:
         if table is not None:
             rows = _table_records(table, pictures)
-            source: Source = spool(rows, parsed, options.seed, work.folder, total=table.rows, on_progress=on_progress)
+            source: Source = spool(
+                rows,
+                parsed,
+                options.seed,
+                work.folder,
+                total=table.rows,
+                on_progress=on_progress,
+                noticed=pictures.noticed,
+            )
         else:
             source = _python_source(samples, parsed, options.seed, work, pictures, on_progress)
         report = Conversion(work, source, "python", names, options, on_progress).run()
-    notes = () if table is None else tuple(table.fields.renamed)
-    return replace(report, notes=(*notes, *map(str, pictures.remarks())), seconds=time.monotonic() - started)
+    renamed = () if table is None else tuple(table.fields.renamed)
+    return replace(report, notes=renamed, seconds=time.monotonic() - started)
 
 
 def _table_records(table: Table, pictures: PictureCount) -> Iterator[Records]:
@@ -216,12 +257,12 @@ def _python_source(
     sized = hasattr(samples, "__len__")
     if not sized or not hasattr(samples, "__getitem__") or isinstance(samples, list | tuple | Mapping):
         total = len(samples) if sized else None
-        counted_samples = pictures.of_samples(samples)
-        return spool(encoded(counted_samples, schema), schema, seed, work.folder, total=total, on_progress=on_progress)
+        records = encoded(pictures.of_samples(samples), schema)
+        return spool(records, schema, seed, work.folder, total=total, on_progress=on_progress, noticed=pictures.noticed)
     if not len(samples):
         raise SourceError("samples", "there are none")
     pictures.of_first(samples)
-    return IndexableSource(samples, schema)
+    return IndexableSource(samples, schema, pictures.noticed())
 
 
 def _convert_folder(request: FolderRequest, dst: Target, on_progress: OnProgress) -> Report:

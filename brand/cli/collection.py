@@ -14,11 +14,13 @@ from brand.cli.convert import (
     IMPORTS,
     TABLE_FORM,
     TEXT_COLUMNS,
+    TOKENS_HELP,
     TRANSCRIPTS,
     dialect_of,
     folder_verb,
     import_verb,
     names_of,
+    token_verb,
 )
 from brand.cli.dataset import COLLECTION, DATA_SET_IN_FOLDER, options
 from brand.cli.output import echo, meter, print_json, size
@@ -69,6 +71,9 @@ def audio(
 for _kind, _help in IMPORTS.items():
     _said = f"{_help.replace('Convert', 'Add', 1)} They become samples of the collection DST. {_THEN}"
     append.command(_kind, help=_said)(import_verb(_kind, collect.append_from))
+
+_said = f"{TOKENS_HELP.replace('Convert', 'Add', 1)} They become samples of the collection DST. {_THEN}"
+append.command("tokens", help=_said)(token_verb(collect.append_tokens))
 
 
 @append.command()

@@ -72,7 +72,7 @@ def test_records_come_back_equal_for_any_division(texts: list[list[str]], run: i
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
         patch.setattr(spool_module, "RUN_BYTES", run)
         patch.setattr(shards_module, "LEAST_BYTES", least)
-        source, problems, found, _ = exchange(Texts(texts), Options(seed, jobs=1), Path(folder), silent)
+        source, problems, found = exchange(Texts(texts), Options(seed, jobs=1), Path(folder), silent)
         expected = records_of(texts)
         assert (len(source), problems, found) == (len(expected), [], 0)
         everything = np.arange(len(expected))
@@ -106,7 +106,7 @@ def test_the_first_stretch_is_shuffled_as_an_iterable_is() -> None:
 def test_what_cannot_be_used_is_left_out_and_listed(tmp_path: Path) -> None:
     """Or ends the import with an error that names it."""
     texts = [["a", "!", "b"], ["c"], ["!", "d"]]
-    source, problems, _, _ = exchange(Texts(texts), Options(jobs=1, skip_errors=True), tmp_path, silent)
+    source, problems, _ = exchange(Texts(texts), Options(jobs=1, skip_errors=True), tmp_path, silent)
     assert list(source.records(np.arange(4))) == records_of(texts)
     assert [(p.path, p.reason) for p in problems] == [("0, sample 1", "it shouts"), ("2, sample 0", "it shouts")]
     with pytest.raises(SourceError, match=r"^0: sample 1: it shouts\. --on-error skip leaves"):
@@ -123,7 +123,7 @@ def test_finished_parts_are_found_where_nothing_else_was_asked_for(
     texts = [[f"{n} {m}" for m in range(5)] for n in range(4)]
 
     def found(texts: list[list[str]], seed: int = 0) -> int:
-        source, _, number, _ = exchange(Texts(texts), Options(seed, jobs=1), tmp_path, silent)
+        source, _, number = exchange(Texts(texts), Options(seed, jobs=1), tmp_path, silent)
         assert list(source.records(np.arange(len(source)))) == records_of(texts)
         return number
 
@@ -146,7 +146,7 @@ def test_a_damaged_part_is_made_again(name: str, tmp_path: Path) -> None:
             path.unlink()
         else:
             path.write_bytes(damaged)
-        source, _, found, _ = exchange(Texts(texts), Options(jobs=1), tmp_path, silent)
+        source, _, found = exchange(Texts(texts), Options(jobs=1), tmp_path, silent)
         assert found == 0
         assert list(source.records(np.arange(3))) == records_of(texts)
     assert find_part(tmp_path / "parts", 0, "another identity") is None
@@ -181,7 +181,7 @@ def test_a_shard_with_another_number_of_samples_than_its_index_says_is_refused(t
 def test_chunks_that_hold_something_else_than_was_read_are_not_sealed(tmp_path: Path) -> None:
     """Samples and bytes are compared before the manifest is written."""
     with open_folder_work(tmp_path / "set") as work:
-        source, _, _, _ = exchange(Texts([["a", "b"]]), Options(jobs=1), work.folder, silent)
+        source, _, _ = exchange(Texts([["a", "b"]]), Options(jobs=1), work.folder, silent)
         source._raw_bytes += 1
         with pytest.raises(SourceError, match="the chunks hold 2 samples of 26 bytes, and 2 of 27 bytes were read"):
             Conversion(work, source, "jsonl", None, Options(jobs=1), silent).run()
@@ -241,7 +241,7 @@ def test_a_step_that_goes_wrong_is_found(step: str, tmp_path: Path, monkeypatch:
         return order
 
     monkeypatch.setattr(where, step, joined if step == "joined" else places)
-    source, _, _, _ = exchange(Texts(texts), Options(jobs=1), tmp_path, silent)
+    source, _, _ = exchange(Texts(texts), Options(jobs=1), tmp_path, silent)
     with pytest.raises(SourceError, match="differs from that of the source"):
         source.records(np.arange(len(source)))
 

@@ -72,7 +72,7 @@ def test_files_are_stored_as_they_are(kind: str, rows: datasets.Dataset, tmp_pat
         stored = rows_of(tmp_path / target)
         assert [row["y"] for row in stored] == [int(row["y"]) for row in shown]
         assert all(row["img"] == jpeg(row["y"]) for row in stored)
-        assert report.notes == ()
+        assert [fact.what for fact in report.noticed] == []
 
 
 DECODED: dict[str, Callable[[Any], Any]] = {
@@ -97,7 +97,7 @@ def test_decoded_files_are_refused_or_stored_without_loss(kind: str, rows: datas
     stored = rows_of(tmp_path / "told")
     shown = [np.asarray(row["img"]).tolist() for row in DECODED[kind](rows)]
     assert [np.asarray(Image.open(io.BytesIO(row["img"]))).tolist() for row in stored] == shown
-    assert kind == "of a generator of images" or f"{len(stored)} images are encoded as PNG" in report.notes[0]
+    assert kind == "of a generator of images" or f"{len(stored)} images are encoded as PNG" in report.noticed[0].text
 
 
 def test_a_transform_is_applied_or_refused(rows: datasets.Dataset, tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_a_transform_is_applied_or_refused(rows: datasets.Dataset, tmp_path: Pat
         stored = rows_of(target)
         assert [row["y"] for row in stored] == [10 * n for n in range(COUNT)]
         assert [Image.open(io.BytesIO(row["img"])).size for row in stored] == [(8, 8)] * COUNT
-        assert f"{COUNT} images are encoded as PNG" in report.notes[0]
+        assert f"{COUNT} images are encoded as PNG" in report.noticed[0].text
     pack(rows.with_transform(smaller).with_format(None), tmp_path / "plain", jobs=1)
     assert rows_of(tmp_path / "plain")[3]["img"] == jpeg(3)
 
@@ -136,12 +136,12 @@ def test_the_columns_of_a_format_count(rows: datasets.Dataset, tmp_path: Path) -
 def test_lists_of_decoded_images_are_counted(rows: datasets.Dataset, tmp_path: Path) -> None:
     """Rows that the caller takes from a data set himself; files that he opened are none."""
     report = pack([rows[n] for n in range(5)], tmp_path / "rows", SCHEMA, jobs=1)
-    assert "5 images are encoded as PNG" in report.notes[0]
-    assert "(the first: sample 0)" in report.notes[0]
+    assert "5 images are encoded as PNG" in report.noticed[0].text
+    assert report.noticed[0].example == "sample 0"
     (tmp_path / "a.jpg").write_bytes(jpeg(0))
     with Image.open(tmp_path / "a.jpg") as image:
         report = pack([{"img": image, "y": 0}], tmp_path / "file", SCHEMA, jobs=1)
-    assert report.notes == ()
+    assert [fact.what for fact in report.noticed] == []
     assert rows_of(tmp_path / "file")[0]["img"] == jpeg(0)
 
 

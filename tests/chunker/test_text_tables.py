@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import gzip
 import io
-import json
 import random
 import subprocess
 from pathlib import Path
@@ -18,7 +17,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brand.chunker.importers.fields import FieldMapping, choose, fields_told
-from brand.chunker.plan.report import Remark, together
 from brand.chunker.sources.texttable import MOST_CHARACTERS, Dialect, TextTable
 from brand.errors import SourceError, UsageError
 from brand.storage.dataset.dataset import StoredDataSet
@@ -41,7 +39,7 @@ def codecs_of(target: Path) -> dict[str, str]:
 
 def table(text: str | bytes, dialect: Dialect | None = None, name: str = "x.csv") -> TextTable:
     data = text if isinstance(text, bytes) else text.encode()
-    return TextTable(Path(name), name, io.BytesIO(data), dialect or Dialect())
+    return TextTable(name, name, io.BytesIO(data), dialect or Dialect())
 
 
 QUOTES = [
@@ -164,8 +162,8 @@ def test_rows_inside_of_a_quoted_cell_are_told(tmp_path: Path) -> None:
     """Such a table is valid, so it is read; the report says that it may be meant otherwise."""
     (tmp_path / "x.csv").write_text('a,b\n1,"x\n2,y\n3,z"\n4,w\n')
     told = converted(tmp_path / "x.csv")
-    assert "1 rows have a cell in quotes that holds lines like rows: --quote none" in told.out
-    assert "(the first: x.csv, line 2)" in told.out
+    assert "1 row has a cell in quotes that holds lines like rows: --quote none" in told.out
+    assert "x.csv, line 2" in told.out
     assert [row["b"] for row in rows_of(tmp_path / "set")] == ["x\n2,y\n3,z", "w"]
 
 
@@ -440,10 +438,3 @@ def test_any_text_ends_and_no_line_is_lost(text: str) -> None:
     whole = list(csv.reader(io.StringIO(f"a,b\n{text}\n"), strict=False))
     if '"' not in text:
         assert len(lines) == len([row for row in whole[1:] if row])
-
-
-def test_remarks_are_counted_together() -> None:
-    """Over the parts of a source."""
-    made = together([Remark("x", 2, "a", "are"), Remark("y", 1, "b", "is"), Remark("x", 3, "c", "are")])
-    assert list(map(str, made)) == ["5 are (the first: a)", "1 is (the first: b)"]
-    assert json.dumps([remark.what for remark in made]) == '["x", "y"]'

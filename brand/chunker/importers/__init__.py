@@ -1,4 +1,4 @@
-"""Data that other tools have written, as `Shards`. One module per format maps its fields to those of a sample.
+"""Data that other tools have written, mostly as `Shards`. One module per format maps its fields to those of a sample.
 
 webdataset  tar files
 mds         the folders of mosaicml-streaming
@@ -7,6 +7,7 @@ parquet     Parquet files, and data sets of Hugging Face
 csvfiles    CSV and TSV
 jsonfiles   JSON Lines, and JSON files of arrays
 jsonvalues  the values of a JSON file, one at a time
+tokens      token files of language models, read in any order
 tables      a table given to `pack`
 huggingface the data sets of Hugging Face that `pack` is given
 arrow       the common part of Parquet, Hugging Face and tables in memory
@@ -14,6 +15,7 @@ times       dates, times and durations as texts
 fields      from the columns of a source to fields
 natural     the codecs that the first values of a column give it
 files       the files of a source, also compressed ones
+objects     the files of a source in a store, read as streams
 """
 
 from __future__ import annotations

@@ -19,19 +19,25 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import accumulate, islice
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from brand.chunker.importers.fields import FieldMapping, Fields, choose, is_read
 from brand.chunker.importers.natural import LOOKED_AT, ROWS_LOOKED_AT, codec_of_bytes
+from brand.chunker.importers.objects import SourcePath
 from brand.chunker.importers.times import UNITS, duration_text, moment_text, plain_text
+from brand.chunker.sources.blocks import cut
 from brand.chunker.sources.shards import Bad, Block, Shard, Shards
 from brand.errors import MissingExtraError, SourceError
 from brand.formats.header import FIXED
 from brand.formats.media import HEAD_BYTES
 from brand.formats.record import Numbered
 
+MOST_ROWS: Final = 1 << 15
+"""The most rows of a block; with few columns of numbers, that is less than a block may hold."""
 _ARRAYS: Final = ("Array2D", "Array3D", "Array4D", "Array5D")
 _MEDIA: Final = {"Image": "image", "Audio": "audio"}
 
@@ -48,6 +54,11 @@ def arrow() -> Any:
             "reading Parquet and Arrow needs the package pyarrow: pip install 'brand-data[parquet]'"
         ) from error
     return pyarrow
+
+
+def arrow_file(path: SourcePath) -> Any:
+    """Open a file for Arrow: mapped, or as a stream if it is in a store. Raises OSError."""
+    return arrow().memory_map(str(path)) if isinstance(path, Path) else arrow().PythonFile(path.open(), "r")
 
 
 def layout_of(kind: Any, feature: Mapping[str, Any]) -> tuple[str, str]:
@@ -209,6 +220,31 @@ def _arrays(column: Any) -> Any:
     return _with_nulls(column, np.split(values, np.cumsum(lengths)[:-1]))
 
 
+def row_bytes(batch: Any) -> NDArray[np.int64]:
+    """Return about how many bytes each row of a record batch holds."""
+    return sum((_sizes(column) for column in batch.columns), np.zeros(batch.num_rows, np.int64))
+
+
+def _sizes(column: Any) -> NDArray[np.int64]:
+    """Return the bytes of each value of a column: exact for binary values, texts, lists of numbers, and structs."""
+    types, kind = arrow().types, column.type
+    if isinstance(column, arrow().ExtensionArray):
+        return _sizes(column.storage)
+    if types.is_struct(kind):
+        return sum(map(_sizes, column.flatten()), np.zeros(len(column), np.int64))
+    width, lengths = 1, None
+    if types.is_list(kind) or types.is_large_list(kind):
+        width = max(1, kind.value_type.bit_width // 8) if _is_number(kind.value_type) else 8
+        lengths = arrow().compute.list_value_length(column)
+    elif types.is_binary(kind) or types.is_large_binary(kind) or types.is_string(kind) or types.is_large_string(kind):
+        lengths = arrow().compute.binary_length(column)
+    if lengths is None:
+        mean = 0 if types.is_dictionary(kind) else column.nbytes // max(1, len(column))
+        return np.full(len(column), mean, np.int64)
+    sizes: NDArray[np.int64] = lengths.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    return width * sizes
+
+
 class ArrowFields:
     """The fields of an Arrow schema."""
 
@@ -252,17 +288,23 @@ class ArrowFields:
             raise SourceError(name, f"{differs}; it is not as in {first}", hint=hint)
 
     def blocks(self, batches: Iterable[Any], row: int = 0) -> Iterator[Block | Bad]:
-        """Yield the rows of record batches as blocks; `row` is the number of the first row in messages."""
+        """Yield the rows of record batches as blocks of some megabytes, or of one row if that is larger.
+
+        `row` is the number of the first row in messages.
+        """
         for batch in batches:
-            called = Numbered(range(row, row + batch.num_rows), "row")
-            columns: dict[str, Any] = {}
-            for _, members, _ in self.fields.packs:
-                columns |= {column: numbers_of(batch.column(column)) for column in members}
-            for column, _, codec in self.fields.pairs:
-                layout = self._layouts[column][1]
-                columns[column] = values_of(batch.column(column), layout, codec, self._natural[column])
-            yield from self.fields.checked(columns, called)
+            for low, high in cut(row_bytes(batch.select(list(self.fields.columns))), MOST_ROWS):
+                yield from self._blocks(batch.slice(low, high - low), row + low)
             row += batch.num_rows
+
+    def _blocks(self, batch: Any, row: int) -> Iterator[Block | Bad]:
+        columns: dict[str, Any] = {}
+        for _, members, _ in self.fields.packs:
+            columns |= {column: numbers_of(batch.column(column)) for column in members}
+        for column, _, codec in self.fields.pairs:
+            layout = self._layouts[column][1]
+            columns[column] = values_of(batch.column(column), layout, codec, self._natural[column])
+        yield from self.fields.checked(columns, Numbered(range(row, row + batch.num_rows), "row"))
 
 
 def _features(schema: Any) -> Mapping[str, Any]:

@@ -21,10 +21,10 @@ from typing import Any, Final
 from brand.chunker.importers.fields import FieldMapping, choose
 from brand.chunker.importers.files import ImportFile, find_files, reading, with_compressed
 from brand.chunker.importers.natural import ROWS_LOOKED_AT, Misfit, common_codec, fits_of_cells, kind_of_cell
-from brand.chunker.plan.report import Remark
 from brand.chunker.sources.shards import Bad, Block, Shard, Shards
 from brand.chunker.sources.texttable import Dialect, TextTable
 from brand.errors import SourceError
+from brand.formats.noticed import Noticed
 from brand.formats.record import Numbered
 
 LINES_OF_OTHERS: Final = 20
@@ -47,7 +47,7 @@ class Csv(Shards):
         told = f"{self._fields.choice} {choice.dialect}"
         super().__init__(shards, self._fields.schema, told, self._fields.renamed)
 
-    def read(self, number: int) -> Iterator[Block | Bad | Remark]:
+    def read(self, number: int) -> Iterator[Block | Bad | Noticed]:
         """Yield the samples of one shard, as `Shards.read` does."""
         file = self._files[number]
         with _table(file, self._dialect) as table:
@@ -59,7 +59,7 @@ class Csv(Shards):
                     yield Bad(f"line {lines[0]}", fault.reason, fault.hint)
                 else:
                     yield from self._blocks(header, rows, lines)
-            yield from table.remarks
+            yield from table.noticed
 
     def _blocks(self, header: Sequence[str], rows: list[list[str]], lines: Sequence[int]) -> Iterator[Block | Bad]:
         columns: dict[str, Sequence[Any]] = dict(zip(header, map(list, zip(*rows, strict=True)), strict=True))
@@ -110,7 +110,7 @@ def _together(kinds: set[str]) -> str:
 def _table(file: ImportFile, dialect: Dialect) -> Iterator[TextTable]:
     """Open a table. Raises `SourceError`, `UsageError`."""
     with reading(file.path, file.name) as stream:
-        yield TextTable(file.path, file.name, stream, dialect)
+        yield TextTable(file.path.name, file.name, stream, dialect)
 
 
 def _other_header(header: Sequence[str], expected: Sequence[str], name: str) -> str:

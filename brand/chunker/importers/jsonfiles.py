@@ -17,17 +17,17 @@ import os
 from collections.abc import Iterator, Sequence
 from functools import lru_cache, partial
 from itertools import islice
-from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from brand.chunker.importers.fields import FieldMapping, choose, is_read
 from brand.chunker.importers.files import BUFFER_BYTES, COMPRESSED, ImportFile, find_files, reading, with_compressed
 from brand.chunker.importers.jsonvalues import Item, has_lines, line_items, stream_items, without_nan
 from brand.chunker.importers.natural import ROWS_LOOKED_AT, common_codec, fits_of_values, kind_of_value
-from brand.chunker.plan.report import Remark
+from brand.chunker.importers.objects import SourcePath
 from brand.chunker.sources.encoding import check_encoding
 from brand.chunker.sources.shards import Bad, Block, Shard, Shards
 from brand.errors import SourceError, UsageError
+from brand.formats.noticed import Noticed
 from brand.formats.record import Numbered
 
 STRETCH_BYTES: Final = 64 << 20
@@ -35,6 +35,7 @@ LINES_OF_OTHERS: Final = 20
 """Samples of each file but the first from which columns are inferred, of up to `OTHERS` files."""
 OTHERS: Final = 100
 _BLOCK_BYTES: Final = 2 << 20
+_NAN: Final = "{count} value[s] [is|are] NaN, which JSON does not have: [it is|they are] null"
 _KEEP_NAN: Final = ("float", "ndarray")
 
 
@@ -54,7 +55,7 @@ class JsonLines(Shards):
         shards = (Shard(file.name, high - low, f"{file.mark} {low} {high}") for file, low, high in self._stretches)
         super().__init__(shards, self._fields.schema, self._fields.choice, self._fields.renamed)
 
-    def read(self, number: int) -> Iterator[Block | Bad | Remark]:
+    def read(self, number: int) -> Iterator[Block | Bad | Noticed]:
         """Yield the samples of one shard, as `Shards.read` does."""
         file, low, high = self._stretches[number]
         word = "line" if self._lined[file.path] else "item"
@@ -85,7 +86,7 @@ class JsonLines(Shards):
         if rows:
             yield from self._fields.checked(self._fields.columns_of(rows), Numbered(places, word, before))
         if nulls:
-            yield Remark("json_nan", nulls, first_null, "values are NaN, which JSON does not have: they are null")
+            yield Noticed("json_nan", nulls, first_null, _NAN)
 
     def _items(self, file: ImportFile, low: int, high: int) -> Iterator[Item]:
         with reading(file.path, file.name) as stream:
@@ -95,7 +96,7 @@ class JsonLines(Shards):
             if low:
                 stream.seek(low)
             limit = None if file.path.suffix in COMPRESSED else high - low
-            yield from line_items(file.path, stream, limit, first=not low)
+            yield from line_items(file.path.name, stream, limit, first=not low)
 
     def _why_not(self, row: dict[str, Any]) -> str:
         if not self._some and not row.keys() <= self._all:
@@ -166,13 +167,13 @@ def _is_lined(file: ImportFile) -> bool:
     """Return whether each line of a file is a sample. Raises `SourceError` if it is no text in UTF-8."""
     with reading(file.path, file.name) as stream:
         head = stream.read(8)
-        check_encoding(file.path, file.name, head)
+        check_encoding(file.path.name, file.name, head)
     with reading(file.path, file.name) as stream:
         return has_lines(stream)
 
 
 @lru_cache(maxsize=8)
-def _lines_before(path: Path, start: int) -> int:
+def _lines_before(path: SourcePath, start: int) -> int:
     count = 0
     with path.open("rb") as file:
         while start > 0 and (data := file.read(min(start, BUFFER_BYTES))):

@@ -9,7 +9,6 @@ import codecs
 import json
 import math
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from brand.chunker.sources.encoding import BOM, not_utf8
@@ -42,7 +41,7 @@ class _Decoder:
         return float(name)
 
 
-def line_items(path: Path, stream: BinaryIO, limit: int | None, *, first: bool) -> Iterator[Item]:
+def line_items(file: str, stream: BinaryIO, limit: int | None, *, first: bool) -> Iterator[Item]:
     """Yield the lines that are not empty of a file of which each line is a sample, from up to `limit` bytes.
 
     `first`: the stream is at the front of the file. Numbers count from the first line that is read.
@@ -62,7 +61,7 @@ def line_items(path: Path, stream: BinaryIO, limit: int | None, *, first: bool) 
             try:
                 row = decode(text.decode())
             except UnicodeDecodeError:
-                row = ". ".join(not_utf8(path, text))
+                row = ". ".join(not_utf8(file, text))
             except (ValueError, RecursionError) as error:
                 row = _why_no_json(error, text.decode())
             else:

@@ -16,10 +16,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from brand.chunker.importers.arrow import ArrowFields, ArrowShards, arrow, arrow_errors, first_arrays, intact
+from brand.chunker.importers.arrow import (
+    MOST_ROWS,
+    ArrowFields,
+    ArrowShards,
+    arrow,
+    arrow_errors,
+    arrow_file,
+    first_arrays,
+    intact,
+)
 from brand.chunker.importers.fields import FieldMapping
 from brand.chunker.importers.files import ImportFile, find_files, index_errors, listed_file
 from brand.chunker.importers.natural import LOOKED_AT
+from brand.chunker.importers.objects import ObjectPath
 from brand.chunker.sources.shards import Bad, Block, Shard
 from brand.errors import SourceError, UsageError
 from brand.stores.url import is_url, parse_url
@@ -27,7 +37,6 @@ from brand.stores.url import is_url, parse_url
 STRETCH_BYTES: Final = 64 << 20
 """Bytes of the row groups of a shard together, before compression; a larger row group is a shard of its own."""
 _BATCH_BYTES: Final = 4 << 20
-_BATCH_ROWS: Final = 1 << 15
 _READ_BYTES: Final = 1 << 20
 _DAMAGED: Final = "it is damaged or truncated"
 _SPLIT: Final = re.compile(r"(?:^|[^a-z])(train|validation|valid|val|dev|test)(?=$|[^a-z])")
@@ -63,7 +72,7 @@ class Parquet(ArrowShards):
             facts = [parquet.metadata.row_group(group) for group in range(groups[-1] + 1)]
             row = sum(group.num_rows for group in facts[: groups[0]])
             mean = sum(facts[g].total_byte_size for g in groups) // max(1, sum(facts[g].num_rows for g in groups))
-            rows = max(1, min(_BATCH_ROWS, _BATCH_BYTES // max(1, mean)))
+            rows = max(1, min(MOST_ROWS, _BATCH_BYTES // max(1, mean)))
             names = list(self._columns.fields.columns)
             batches = parquet.iter_batches(rows, row_groups=groups, columns=names, use_threads=False)
             yield from self._columns.blocks(intact(file.name, "it is damaged", batches), row)
@@ -72,7 +81,8 @@ class Parquet(ArrowShards):
 def _opened(file: ImportFile) -> Any:
     """Open a Parquet file as a context. Raises `SourceError` if it cannot be read."""
     with arrow_errors(file.name, "it is not a whole Parquet file"):
-        return arrow().parquet.ParquetFile(file.path, buffer_size=_READ_BYTES, pre_buffer=False)
+        opened = file.path.open() if isinstance(file.path, ObjectPath) else file.path
+        return arrow().parquet.ParquetFile(opened, buffer_size=_READ_BYTES, pre_buffer=False)
 
 
 def _first(parquet: Any, name: str) -> Iterator[Any]:
@@ -101,7 +111,8 @@ class Saved(ArrowShards):
     kind = "hf"
 
     def __init__(self, root: Path, choice: FieldMapping) -> None:
-        library, state = arrow(), root / "state.json"
+        arrow()
+        state = root / "state.json"
         with index_errors(state, "Arrow files"):
             told = json.loads(state.read_bytes())
             self._files = [listed_file(root, str(file["filename"]), state.name) for file in told["_data_files"]]
@@ -109,7 +120,7 @@ class Saved(ArrowShards):
             raise SourceError(str(state), "its rows are in another order: call flatten_indices() and save it again")
         if not self._files:
             raise SourceError(str(state), "it lists no files")
-        with library.OSFile(str(self._files[0].path)) as file:
+        with arrow_file(self._files[0].path) as file:
             reader = _stream(self._files[0], file)
             schema = reader.schema
             first = next(intact(self._files[0].name, _DAMAGED, reader), None) or schema.empty_table()
@@ -119,13 +130,11 @@ class Saved(ArrowShards):
     def read(self, number: int) -> Iterator[Block | Bad]:
         """Yield the rows of one shard, as `Shards.read` does."""
         file, row = self._files[number], 0
-        with arrow().OSFile(str(file.path)) as stream:
+        with arrow_file(file.path) as stream:  # a batch, which may be large, is read as its rows are
             reader = _stream(file, stream)
             self._columns.check(file.name, reader.schema, self._files[0].name)
             for batch in intact(file.name, _DAMAGED, reader):
-                step = max(1, min(_BATCH_ROWS, _BATCH_BYTES * batch.num_rows // max(1, batch.nbytes)))
-                cut = (batch.slice(start, step) for start in range(0, batch.num_rows, step))
-                yield from self._columns.blocks(cut, row)
+                yield from self._columns.blocks([batch], row)
                 row += batch.num_rows
 
 

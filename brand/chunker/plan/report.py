@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from typing import Any
 
+from brand.formats.noticed import Noticed
 from brand.printable import escaped, printable
 
 
@@ -47,31 +48,6 @@ class Problem:
         return cls(escaped(name), printable(" ".join(reason.split())))
 
 
-@dataclass(frozen=True, slots=True)
-class Remark:
-    """A fact about samples that are used, which their user may want to know."""
-
-    what: str
-    """Name of the fact; equal ones are counted together."""
-    count: int
-    example: str
-    """The first place in the source."""
-    text: str
-    """The fact, as the sentence goes on after the count."""
-
-    def __str__(self) -> str:
-        return f"{self.count:,} {self.text} (the first: {printable(self.example)})"
-
-
-def together(remarks: Iterable[Remark]) -> tuple[Remark, ...]:
-    """Return remarks with the counts of equal facts added up; each keeps its first example."""
-    found: dict[str, Remark] = {}
-    for remark in remarks:
-        first = found.get(remark.what)
-        found[remark.what] = remark if first is None else replace(first, count=first.count + remark.count)
-    return tuple(found.values())
-
-
 @dataclass(frozen=True)
 class Report:
     """The result of a conversion, or of a dry run (`dry_run`)."""
@@ -98,6 +74,8 @@ class Report:
     """Files of the source that were left out, by path."""
     notes: tuple[str, ...] = ()
     """Facts that the user may want to know, in sentences."""
+    noticed: tuple[Noticed, ...] = ()
+    """What was noticed about the source and the samples, with counts; also in the manifest."""
     chunks_found: int = 0
     """Chunks that an earlier, interrupted run had finished."""
     seconds: float = 0.0
@@ -107,7 +85,7 @@ class Report:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values for `--json`."""
-        return asdict(self)
+        return asdict(self) | {"noticed": [fact.to_json() for fact in self.noticed]}
 
 
 @dataclass(frozen=True)

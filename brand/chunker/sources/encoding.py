@@ -6,7 +6,7 @@ All readers of text files (tables, JSON) ask here, so that each message names th
 from __future__ import annotations
 
 import shlex
-from pathlib import Path
+from pathlib import PurePath
 from typing import Final
 
 from brand.errors import SourceError
@@ -23,18 +23,21 @@ _PACKED: Final = {b"\x1f\x8b": "gz", b"\x28\xb5\x2f\xfd": "zst", b"BZh": "bz2", 
 _READERS: Final = {".gz": "zcat", ".zst": "zstdcat", ".bz2": "bzcat", ".xz": "xzcat"}
 
 
-def check_encoding(path: Path, name: str, head: bytes) -> None:
-    """Check the first bytes of a text file, decompressed. Raises `SourceError` if they are not those of UTF-8 text."""
+def check_encoding(file: str, name: str, head: bytes) -> None:
+    """Check the first bytes of a text file, decompressed. `file` is its name without folders, `name` that in messages.
+
+    Raises `SourceError` if they are not those of UTF-8 text.
+    """
     wide = next((kind for mark, kind in _MARKS.items() if head.startswith(mark)), None) or _without_mark(head[:8])
     if wide is not None:
-        raise SourceError(name, f"it is text in {wide.upper()}, and UTF-8 is read", hint=converted(path, wide))
+        raise SourceError(name, f"it is text in {wide.upper()}, and UTF-8 is read", hint=converted(file, wide))
     packed = next((kind for mark, kind in _PACKED.items() if head.startswith(mark)), None)
     if packed == "zip":
-        raise SourceError(name, "it is a zip archive", hint=f"Unpack it first: unzip {shlex.quote(path.name)}")
+        raise SourceError(name, "it is a zip archive", hint=f"Unpack it first: unzip {shlex.quote(file)}")
     if packed is not None:
         what = f"its contents are compressed ({packed}), and its name does not say so"
-        told = f"{path.name}.{packed}"
-        raise SourceError(name, what, hint=f"Rename it: mv {shlex.quote(path.name)} {shlex.quote(told)}")
+        told = f"{file}.{packed}"
+        raise SourceError(name, what, hint=f"Rename it: mv {shlex.quote(file)} {shlex.quote(told)}")
 
 
 def _without_mark(head: bytes) -> str | None:
@@ -49,17 +52,18 @@ def _without_mark(head: bytes) -> str | None:
     return None
 
 
-def converted(path: Path, encoding: str) -> str:
+def converted(file: str, encoding: str) -> str:
     """Return advice: the command that converts a file to UTF-8."""
-    suffix = path.suffix if path.suffix in _READERS else ""
-    target = shlex.quote(f"utf8-{path.name.removesuffix(suffix)}")
-    source = shlex.quote(path.name)
+    suffix = PurePath(file).suffix
+    suffix = suffix if suffix in _READERS else ""
+    target = shlex.quote(f"utf8-{file.removesuffix(suffix)}")
+    source = shlex.quote(file)
     if suffix:
         return f"Convert it first: {_READERS[suffix]} {source} | iconv -f {encoding} -t utf-8 > {target}"
     return f"Convert it first: iconv -f {encoding} -t utf-8 {source} > {target}"
 
 
-def not_utf8(path: Path, line: bytes) -> tuple[str, str]:
+def not_utf8(file: str, line: bytes) -> tuple[str, str]:
     """Return in words why a line is not UTF-8, and advice."""
     try:
         line.decode()
@@ -67,4 +71,4 @@ def not_utf8(path: Path, line: bytes) -> tuple[str, str]:
         reason = f"it is not UTF-8: {error.reason} at byte {error.start + 1}"
     else:
         reason = "it is not UTF-8"
-    return reason, f"If the file is in Latin-1, for example: {converted(path, 'latin1')}"
+    return reason, f"If the file is in Latin-1, for example: {converted(file, 'latin1')}"

@@ -20,11 +20,11 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from brand.chunker.plan.report import Remark
 from brand.chunker.sources.texttable import Dialect, TextTable
 from brand.errors import SourceError, UsageError
 from brand.formats.arrays import flush, map_array, release
 from brand.formats.header import is_field_name
+from brand.formats.noticed import Noticed
 from brand.printable import escaped
 
 ENTRY: Final = np.dtype(
@@ -237,7 +237,7 @@ def join_table(
     flush(entries)
     flush(sizes)
     notes = [_not_taken(table, rows.left)] if rows.left else []
-    return int(told.sum()), [*notes, *map(str, rows.remarks)]
+    return int(told.sum()), [*notes, *(fact.text for fact in rows.noticed)]
 
 
 def _not_taken(table: Path, left: Sequence[str]) -> str:
@@ -271,14 +271,14 @@ class _TableRows:
         self._table, self._columns, self._dialect = table, columns, dialect
         self.left: list[str] = []
         """Names of the columns that were not chosen; known after the first row is read."""
-        self.remarks: tuple[Remark, ...] = ()
+        self.noticed: tuple[Noticed, ...] = ()
         """Facts about the rows; known after all are read."""
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
         table = self._table
         try:
             with table.open("rb") as file:
-                rows = TextTable(table, str(table), file, self._dialect)
+                rows = TextTable(table.name, str(table), file, self._dialect)
                 first = list(rows.header)
                 path_at, text_at, has_head = _columns_of(table, first)
                 taken = (path_at, text_at, *self._places(first if has_head else []))
@@ -289,7 +289,7 @@ class _TableRows:
                     if fault is not None:
                         raise UsageError(f"{table}, line {line}: {fault.reason}. {fault.hint}".rstrip(". "))
                     yield line, *(row[at] for at in taken)
-                self.remarks = rows.remarks
+                self.noticed = rows.noticed
         except SourceError as error:
             raise UsageError(f"not a table in UTF-8: {error}") from error
         except FileNotFoundError:

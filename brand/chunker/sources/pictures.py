@@ -6,15 +6,15 @@ They are counted, so that the report says so: the PNG of a photo has several tim
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
-from brand.chunker.plan.report import Remark
 from brand.formats.header import Schema
+from brand.formats.noticed import Noticed
 from brand.formats.values import has_file, is_picture
 
-_TEXT = (
-    "images are encoded as PNG, which is lossless, and often has ten times the bytes of a JPEG: give the bytes of the"
-    " files in {field!r} to store these. A data set of the library datasets gives them if decode(False) is called"
+_TEXT: Final = (
+    "{count} image[s] [is|are] encoded as PNG, which is lossless, and often has ten times the bytes of a JPEG: give the"
+    " bytes of the files to store these. A data set of the library datasets gives them if decode(False) is called"
     " before map and filter"
 )
 
@@ -24,40 +24,39 @@ class PictureCount:
 
     def __init__(self, schema: Schema) -> None:
         self._fields = [name for name, codec in schema.variable if codec == "image"]
-        self._count, self._example, self._field = 0, "", ""
+        self._count, self._example = 0, ""
 
-    def of_samples(self, samples: Iterable[Any]) -> Iterator[Any]:
-        """Yield samples, and count in them."""
-        if not self._fields:
-            yield from samples
-            return
+    def of_samples(self, samples: Iterable[Any]) -> Iterable[Any]:
+        """Return the samples; those that have images are counted while they are read."""
+        return self._counted(samples) if self._fields else samples
+
+    def _counted(self, samples: Iterable[Any]) -> Iterator[Any]:
         for number, sample in enumerate(samples):
             if isinstance(sample, Mapping):
                 for name in self._fields:
-                    self._look(name, sample.get(name), number)
+                    self._look(sample.get(name), number)
             yield sample
 
     def of_columns(self, columns: Mapping[str, Sequence[Any]], first: int) -> None:
         """Count in the columns of samples; `first` is the number of the first one."""
         for name in self._fields:
             for number, value in enumerate(columns[name], first):
-                self._look(name, value, number)
+                self._look(value, number)
 
-    def remarks(self) -> list[Remark]:
+    def noticed(self) -> tuple[Noticed, ...]:
         """Return the count as a fact for the report; none if it is 0."""
-        text = _TEXT.format(field=self._field)
-        return [Remark("encoded_as_png", self._count, self._example, text)] if self._count else []
+        return (Noticed("encoded_as_png", self._count, self._example, _TEXT),) if self._count else ()
 
     def of_first(self, samples: Any) -> None:
         """Look at the first of the samples of an object with an index, whose other samples workers make."""
         if self._fields:
             sample = samples[0]
             for name in self._fields if isinstance(sample, Mapping) else ():
-                self._look(name, sample.get(name), 0)
+                self._look(sample.get(name), 0)
             self._count *= len(samples)
 
-    def _look(self, name: str, value: Any, number: int) -> None:
+    def _look(self, value: Any, number: int) -> None:
         if is_picture(value) and not has_file(value):
             self._count += 1
             if self._count == 1:
-                self._example, self._field = f"sample {number}", name
+                self._example = f"sample {number}"

@@ -16,17 +16,21 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import PurePath
 from typing import Any, BinaryIO, Final, NamedTuple
 
-from brand.chunker.plan.report import Remark
 from brand.chunker.sources.encoding import BOM, check_encoding, not_utf8
 from brand.errors import SourceError, UsageError, counted
+from brand.formats.noticed import Noticed
 
 QUOTES: Final = ("none", "double", "single")
 _CHUNK_BYTES: Final = 1 << 20
 MOST_CHARACTERS: Final = 64 << 20
 """The longest row of several lines."""
+_KEPT_QUOTES: Final = "{count} row[s] [has|have] cells in quotes, and the quotes are kept: --quote double removes them"
+_IN_QUOTES: Final = (
+    "{count} row[s] [has|have] a cell in quotes that holds lines like rows: --quote none reads quotes as characters"
+)
 _NAMED: Final = {"tab": "\t", "\\t": "\t", "space": " "}
 _SEPARATORS: Final = ",;\t|"
 _CHARACTERS: Final = {"double": '"', "single": "'", "none": None}
@@ -75,9 +79,12 @@ Batch = tuple[Sequence[int], list[list[str]], Fault | None]
 class TextTable:
     """The rows of one table below its header. Each row that can be used has as many cells as the header."""
 
-    def __init__(self, path: Path, name: str, stream: BinaryIO, dialect: Dialect) -> None:
-        """Read the header of the file at `path`, which is open as `stream`. Raises `SourceError`, `UsageError`."""
-        self.path, self.name, self._stream = path, name, stream
+    def __init__(self, file: str, name: str, stream: BinaryIO, dialect: Dialect) -> None:
+        """Read the header of an open file, whose name is `file`, and `name` in messages.
+
+        Raises `SourceError`, `UsageError`.
+        """
+        self._file, self.name, self._stream = file, name, stream
         self._literal_quotes: list[int] = []
         """Lines of rows with cells in quotes, in a table that is read literally."""
         self._rows_in_quotes: list[int] = []
@@ -92,14 +99,14 @@ class TextTable:
         """Whether lines that are not UTF-8 were read."""
         self._width = 0
         first = stream.readline()
-        check_encoding(path, name, first)
+        check_encoding(file, name, first)
         first = first.removeprefix(BOM)
         if b"\r" in first.rstrip(b"\r\n") and not first.endswith(b"\n"):
-            hint = f"Convert it first: tr '\\r' '\\n' < {shlex.quote(path.name)} > {shlex.quote(f'unix-{path.name}')}"
+            hint = f"Convert it first: tr '\\r' '\\n' < {shlex.quote(file)} > {shlex.quote(f'unix-{file}')}"
             raise SourceError(name, "its lines end with CR, as on old Macs", hint=hint)
         if first:
             self._again.append(self._text(first))
-        self.separator = dialect.separator or _separator(path, first.decode("utf-8", "replace"))
+        self.separator = dialect.separator or _separator(file, first.decode("utf-8", "replace"))
         literal = self.separator == "\t" or dialect.escape == '"'
         self._quote = _CHARACTERS[dialect.quote or ("none" if literal else "double")]
         self._escape = dialect.escape or None
@@ -178,21 +185,13 @@ class TextTable:
         return self._literal() if self._is_literal else self._quoted()
 
     @property
-    def remarks(self) -> tuple[Remark, ...]:
-        """Facts about the rows that were read, which their user may want to know."""
-        told = (
-            (
-                "quoted_cells",
-                self._literal_quotes,
-                "rows have cells in quotes, and the quotes are kept: --quote double removes them",
-            ),
-            (
-                "rows_in_quotes",
-                self._rows_in_quotes,
-                "rows have a cell in quotes that holds lines like rows: --quote none reads quotes as characters",
-            ),
+    def noticed(self) -> tuple[Noticed, ...]:
+        """Facts about the rows that were read."""
+        found = (
+            ("quoted_cells", self._literal_quotes, _KEPT_QUOTES),
+            ("rows_in_quotes", self._rows_in_quotes, _IN_QUOTES),
         )
-        return tuple(Remark(what, len(at), f"{self.name}, line {at[0]}", text) for what, at, text in told if at)
+        return tuple(Noticed(what, len(at), f"{self.name}, line {at[0]}", text) for what, at, text in found if at)
 
     def _literal(self) -> Iterator[Row]:
         """Yield the rows of a table in which each line is a row."""
@@ -319,7 +318,7 @@ class TextTable:
 
     def _broken(self, lines: Sequence[str]) -> Fault:
         broken = next(text for text in lines if not _is_whole(text))
-        return Fault(*not_utf8(self.path, broken.encode("utf-8", "surrogateescape")))
+        return Fault(*not_utf8(self._file, broken.encode("utf-8", "surrogateescape")))
 
 
 class _TooLong(Exception):
@@ -339,9 +338,9 @@ def _is_quoted(cell: str) -> bool:
     return len(cell) > 1 and cell[0] == '"' == cell[-1]
 
 
-def _separator(path: Path, first: str) -> str:
+def _separator(file: str, first: str) -> str:
     """Return a tab for TSV files; else the most frequent separator outside of quotes in the first line."""
-    if ".tsv" in (suffix.lower() for suffix in path.suffixes):
+    if ".tsv" in (suffix.lower() for suffix in PurePath(file).suffixes):
         return "\t"
     outside = "".join(first.split('"')[::2])
     return max(_SEPARATORS, key=outside.count)
