@@ -36,6 +36,10 @@ class _Decoder:
         made = json.JSONDecoder(parse_constant=self._constant)
         self.decode, self.raw_decode = made.decode, made.raw_decode
 
+    def reset(self) -> None:
+        """Forget what was seen, before the next value."""
+        self.has_nan = False
+
     def _constant(self, name: str) -> float:
         self.has_nan = True
         return float(name)
@@ -56,7 +60,7 @@ def line_items(file: str, stream: BinaryIO, limit: int | None, *, first: bool) -
         if number == 1 and first:
             text = text.removeprefix(BOM)
         if text:
-            decoder.has_nan = False
+            decoder.reset()
             row: Any
             try:
                 row = decode(text.decode())
@@ -89,7 +93,7 @@ def stream_items(name: str, stream: BinaryIO) -> Iterator[Item]:
             text.skip()
         else:
             number += 1
-            decoder.has_nan = False
+            decoder.reset()
             value, size = text.value(decoder, number)
             wants_comma = in_array
             yield number, value if isinstance(value, dict) else _no_object(value), size, decoder.has_nan
