@@ -61,18 +61,18 @@ class Dialect:
             raise UsageError("--separator, --quote and --escape name one character twice")
 
 
-class Fault(NamedTuple):
+class RowFault(NamedTuple):
     """Why a row cannot be used."""
 
     reason: str
     hint: str = ""
 
 
-Row = tuple[int, list[str], Fault | None]
+Row = tuple[int, list[str], RowFault | None]
 """The line at which a row begins (from 1), its cells, and the reason if it cannot be used."""
 
 
-Batch = tuple[Sequence[int], list[list[str]], Fault | None]
+Batch = tuple[Sequence[int], list[list[str]], RowFault | None]
 """Lines at which rows begin, and their cells; or the line of one row, and the reason why it cannot be used."""
 
 
@@ -298,7 +298,7 @@ class TextTable:
         elif "new-line" in error:
             error, hint = "it has a carriage return outside of quotes", ""
         self._resume()
-        return line, [], Fault(error, hint)
+        return line, [], RowFault(error, hint)
 
     def _resume(self) -> None:
         """Continue after the first line of the row that was read."""
@@ -306,19 +306,19 @@ class TextTable:
         self._line += 1
         self._held.clear()
 
-    def _other_width(self, cells: Sequence[str]) -> Fault:
+    def _other_width(self, cells: Sequence[str]) -> RowFault:
         reason = f"it has {counted(len(cells), 'cell')}, and the header has {counted(self._width, 'column')}"
         if len(self._held) > 1:
             last = self._line + len(self._held) - 1
             more = f"; a quote that opens in it continues it to line {last}"
-            return Fault(reason + more, "--quote none reads quotes as characters")
+            return RowFault(reason + more, "--quote none reads quotes as characters")
         if self._quote is None:
-            return Fault(reason, "--quote double reads cells in quotes, which may hold the separator")
-        return Fault(reason, "A cell with the separator in it stands in quotes")
+            return RowFault(reason, "--quote double reads cells in quotes, which may hold the separator")
+        return RowFault(reason, "A cell with the separator in it stands in quotes")
 
-    def _broken(self, lines: Sequence[str]) -> Fault:
+    def _broken(self, lines: Sequence[str]) -> RowFault:
         broken = next(text for text in lines if not _is_whole(text))
-        return Fault(*not_utf8(self._file, broken.encode("utf-8", "surrogateescape")))
+        return RowFault(*not_utf8(self._file, broken.encode("utf-8", "surrogateescape")))
 
 
 class _TooLong(Exception):
