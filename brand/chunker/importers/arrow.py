@@ -222,16 +222,16 @@ def _arrays(column: Any) -> Any:
 
 def row_bytes(batch: Any) -> NDArray[np.int64]:
     """Return about how many bytes each row of a record batch holds."""
-    return sum((_sizes(column) for column in batch.columns), np.zeros(batch.num_rows, np.int64))
+    return sum((value_bytes(column) for column in batch.columns), np.zeros(batch.num_rows, np.int64))
 
 
-def _sizes(column: Any) -> NDArray[np.int64]:
-    """Return the bytes of each value of a column: exact for binary values, texts, lists of numbers, and structs."""
+def value_bytes(column: Any) -> NDArray[np.int64]:
+    """Return the bytes of each value of an array: exact for binary values, texts, lists of numbers, and structs."""
     types, kind = arrow().types, column.type
     if isinstance(column, arrow().ExtensionArray):
-        return _sizes(column.storage)
+        return value_bytes(column.storage)
     if types.is_struct(kind):
-        return sum(map(_sizes, column.flatten()), np.zeros(len(column), np.int64))
+        return sum(map(value_bytes, column.flatten()), np.zeros(len(column), np.int64))
     width, lengths = 1, None
     if types.is_list(kind) or types.is_large_list(kind):
         width = max(1, kind.value_type.bit_width // 8) if _is_number(kind.value_type) else 8
@@ -326,9 +326,8 @@ def _codec_of_first(arrays: Iterable[Any], layout: str) -> str:
     if layout == "number":
         values = islice((value for array in arrays for value in array.to_pylist()), ROWS_LOOKED_AT)
         return "int" if all(value is None or value < 1 << 63 for value in values) else "str"
-    rows = islice((value for array in arrays for value in _plain(array).to_pylist()), ROWS_LOOKED_AT)
-    contents = (value["bytes"] if value and layout == "file" else value for value in rows)
-    return codec_of_bytes(islice((bytes(some[:HEAD_BYTES]) for some in contents if some), LOOKED_AT))
+    heads = islice((head for array in arrays for head in _heads(_plain(array), layout)), ROWS_LOOKED_AT)
+    return codec_of_bytes(islice((head for head in heads if head), LOOKED_AT))
 
 
 def first_arrays(column: Any) -> Iterator[Any]:
@@ -344,6 +343,13 @@ def _dtype(kind: Any) -> np.dtype[Any]:
     kind = kind.value_type if arrow().types.is_dictionary(kind) else getattr(kind, "storage_type", kind)
     dtype: np.dtype[Any] = np.dtype(kind.to_pandas_dtype())
     return dtype
+
+
+def _heads(column: Any, layout: str) -> Iterator[bytes | None]:
+    """Yield the first bytes of each value: the values may be large."""
+    for value in column:
+        contents = value["bytes"] if layout == "file" and value.is_valid else value
+        yield contents.as_buffer()[:HEAD_BYTES].to_pybytes() if contents.is_valid else None
 
 
 class ArrowShards(Shards):

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from brand.chunker.importers.natural import LOOKED_AT, ROWS_LOOKED_AT
+from brand.chunker.importers.natural import ROWS_LOOKED_AT
 from brand.errors import UsageError
 from brand.formats.values import is_picture
 
@@ -110,13 +110,13 @@ def _holds_picture(value: Any) -> bool:
 
 
 def first_of_rows(stored: Any, name: str) -> Iterator[Any]:
-    """Yield a column of a `Dataset` that gives Arrow in arrays of a few values, from its front."""
+    """Yield a column of a `Dataset` that gives Arrow in arrays of one value, from its front."""
     column = stored.select_columns([name])
-    for start in range(0, min(len(stored), ROWS_LOOKED_AT), LOOKED_AT):
-        yield from column[start : start + LOOKED_AT].column(name).chunks
+    for row in range(min(len(stored), ROWS_LOOKED_AT)):
+        yield from column[row : row + 1].column(name).chunks
 
 
 def first_of_stream(stored: Any, name: str) -> Iterator[Any]:
-    """Yield a column of an `IterableDataset` that gives Arrow in arrays of a few values, from its front."""
-    for some in stored.take(ROWS_LOOKED_AT).iter(LOOKED_AT):
+    """Yield a column of an `IterableDataset` that gives Arrow in arrays of one value, from its front."""
+    for some in stored.take(ROWS_LOOKED_AT).iter(1):
         yield from some.column(name).chunks

@@ -12,6 +12,7 @@ import json
 import os
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -28,7 +29,6 @@ from brand.chunker.importers.arrow import (
 )
 from brand.chunker.importers.fields import FieldMapping
 from brand.chunker.importers.files import ImportFile, find_files, index_errors, listed_file
-from brand.chunker.importers.natural import LOOKED_AT
 from brand.chunker.importers.objects import ObjectPath
 from brand.chunker.sources.shards import Bad, Block, Shard
 from brand.errors import SourceError, UsageError
@@ -78,15 +78,24 @@ class Parquet(ArrowShards):
             yield from self._columns.blocks(intact(file.name, "it is damaged", batches), row)
 
 
-def _opened(file: ImportFile) -> Any:
-    """Open a Parquet file as a context. Raises `SourceError` if it cannot be read."""
+@contextmanager
+def _opened(file: ImportFile) -> Iterator[Any]:
+    """Open a Parquet file as a context. Raises `SourceError` if it cannot be read.
+
+    Frees the memory of Arrow afterwards: pages may be large, and each process would keep its own.
+    """
     with arrow_errors(file.name, "it is not a whole Parquet file"):
-        opened = file.path.open() if isinstance(file.path, ObjectPath) else file.path
-        return arrow().parquet.ParquetFile(opened, buffer_size=_READ_BYTES, pre_buffer=False)
+        source = file.path.open() if isinstance(file.path, ObjectPath) else file.path
+        opened = arrow().parquet.ParquetFile(source, buffer_size=_READ_BYTES, pre_buffer=False)
+    try:
+        with opened as parquet:
+            yield parquet
+    finally:
+        arrow().default_memory_pool().release_unused()
 
 
 def _first(parquet: Any, name: str) -> Iterator[Any]:
-    for batch in parquet.iter_batches(LOOKED_AT, columns=[name], use_threads=False):
+    for batch in parquet.iter_batches(1, columns=[name], use_threads=False):
         yield batch.column(name)
 
 

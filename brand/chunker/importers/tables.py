@@ -14,11 +14,13 @@ from functools import partial
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from brand.chunker.importers.arrow import ArrowFields, arrow, first_arrays
+from brand.chunker.importers.arrow import ArrowFields, arrow, first_arrays, value_bytes
 from brand.chunker.importers.fields import FieldMapping, Fields, choose
 from brand.chunker.importers.huggingface import first_of_rows, first_of_stream, stored_rows, stored_stream
 from brand.chunker.importers.natural import LOOKED_AT, ROWS_LOOKED_AT, common_codec, fits_of_values, kind_of_value
+from brand.chunker.sources.blocks import BLOCK_BYTES, bytes_of, cut
 from brand.chunker.sources.shards import Bad, Block
 from brand.errors import SchemaError, UsageError
 from brand.formats.header import Schema
@@ -95,9 +97,10 @@ def _pandas(frame: Any, schema: Mapping[str, str] | None) -> Table:
 
     def blocks() -> Iterator[Block | Bad]:
         for start in range(0, len(frame), _ROWS_AT_ONCE):
-            some = frame.iloc[start : start + _ROWS_AT_ONCE]
-            called = Numbered(range(start, start + len(some)), "row")
-            yield from fields.checked({column: _values(some[column]) for column in fields.columns}, called)
+            rows = frame.iloc[start : start + _ROWS_AT_ONCE][list(fields.columns)]
+            for low, high in cut(_row_bytes(rows)):
+                some, called = rows.iloc[low:high], Numbered(range(start + low, start + high), "row")
+                yield from fields.checked({column: _values(some[column]) for column in fields.columns}, called)
 
     return Table(fields, len(frame), _without_bad(blocks()))
 
@@ -108,6 +111,18 @@ def _without_bad(blocks: Iterable[Block | Bad]) -> Iterator[Block]:
         if isinstance(block, Bad):
             raise SchemaError(f"{block.called}, {block.reason}; name the field's codec in a schema")
         yield block
+
+
+def _row_bytes(frame: Any) -> NDArray[np.int64]:
+    """Return about how many bytes each row holds. Values that are not Python objects yet are not made."""
+    sizes = np.zeros(len(frame), np.int64)
+    for _, series in frame.items():
+        if series.dtype == object:
+            sizes += np.fromiter(map(bytes_of, series), np.int64, len(series))
+        elif hasattr(series.dtype, "pyarrow_dtype"):
+            chunks = series.array.__arrow_array__().chunks
+            sizes += np.concatenate([np.empty(0, np.int64), *map(value_bytes, chunks)])
+    return sizes
 
 
 def _kinds(series: Any) -> list[str]:
@@ -140,18 +155,32 @@ def _hugging_face(samples: Any, schema: Mapping[str, str] | None) -> Table | Non
     stored = stored_rows(samples, has_schema=schema is not None)
     if stored is None:
         return None
-    return _arrow(stored.features.arrow_schema, partial(first_of_rows, stored), len(stored), _batches(stored), schema)
+    mean = stored.data.nbytes // max(1, len(stored.data))
+    rows = max(1, min(_ROWS_AT_ONCE, BLOCK_BYTES // max(1, mean)))
+    batches = (batch for some in stored.iter(rows) for batch in some.to_batches())
+    return _arrow(stored.features.arrow_schema, partial(first_of_rows, stored), len(stored), batches, schema)
 
 
 def _hugging_face_stream(samples: Any, schema: Mapping[str, str] | None) -> Table | None:
     stored = stored_stream(samples, has_schema=schema is not None)
     if stored is None:
         return None
-    return _arrow(samples.features.arrow_schema, partial(first_of_stream, stored), None, _batches(stored), schema)
+    arrow_schema, first = samples.features.arrow_schema, partial(first_of_stream, stored)
+    return _arrow(arrow_schema, first, None, _stream_batches(stored), schema)
 
 
-def _batches(stored: Any) -> Iterator[Any]:
-    return (batch for some in stored.iter(_ROWS_AT_ONCE) for batch in some.to_batches())
+def _stream_batches(stored: Any) -> Iterator[Any]:
+    """Yield the rows of a stream in batches that are bounded by bytes, however large a row is."""
+    held: list[Any] = []
+    size = 0
+    for row in stored.iter(1):
+        held.append(row)
+        size += row.nbytes
+        if size >= BLOCK_BYTES or len(held) >= _ROWS_AT_ONCE:
+            yield from arrow().concat_tables(held).combine_chunks().to_batches()
+            held, size = [], 0
+    if held:
+        yield from arrow().concat_tables(held).combine_chunks().to_batches()
 
 
 def _values(series: Any) -> Any:
