@@ -26,8 +26,9 @@ import numpy as np
 from brand.chunker.plan.plan import Options
 from brand.chunker.plan.report import OnProgress, Problem, StageProgress
 from brand.chunker.sources.folders import ScannedFolder, check_folder, scan_folder
-from brand.chunker.sources.listing import join_table, not_taken
+from brand.chunker.sources.listing import join_table
 from brand.chunker.sources.source import FolderSource
+from brand.chunker.sources.texttable import Dialect
 from brand.chunker.sources.workers import run_tasks
 from brand.errors import SourceError, UsageError, counted
 from brand.formats.audio import INSTALL_FFMPEG, has_soundfile, missing_decoder
@@ -201,6 +202,8 @@ class FolderRequest:
     """Table of transcripts."""
     columns: tuple[str, ...] = ()
     """Other columns of the table that become fields."""
+    dialect: Dialect = field(default_factory=Dialect)
+    """The form of the table."""
     options: Options = field(default_factory=Options)
 
 
@@ -256,12 +259,15 @@ def make_request(
     options: Options | None,
     table: Target | None = None,
     columns: Sequence[str] = (),
+    dialect: Dialect | None = None,
 ) -> FolderRequest:
     """Check the arguments of the user. Raises `UsageError` if one is wrong."""
     if isinstance(columns, str):
         raise UsageError(f"columns={columns!r}: give a tuple of names, ({columns!r},)")
     if columns and table is None:
         raise UsageError("--columns names columns of a table: give the table with --transcripts")
+    if dialect not in (None, Dialect()) and table is None:
+        raise UsageError("--separator, --quote and --escape are for a table: give the table with --transcripts")
     root = Path(os.path.normpath(local_source(src)))
     if not is_url(dst) and Path(dst).resolve().is_relative_to(root.resolve()):
         raise UsageError(f"{os.fspath(dst)} is inside {root}: choose a target outside of the source")
@@ -270,7 +276,7 @@ def make_request(
     if transcripts is not None and not transcripts.is_file() and not (transcripts / "wav.scp").is_file():
         what = "it is not a file, nor a folder with wav.scp" if transcripts.exists() else "there is no such file"
         raise UsageError(f"{transcripts}: {what}: --transcripts names a table, or a manifest of speech")
-    return FolderRequest(root, kind, transcripts, tuple(columns), options or Options())
+    return FolderRequest(root, kind, transcripts, tuple(columns), dialect or Dialect(), options or Options())
 
 
 def folder_of(dst: Target) -> Path | None:
@@ -310,8 +316,8 @@ def find(request: FolderRequest, scratch: Path, memo: Memo, on_progress: OnProgr
         notes.append(f"{counted(folder.ignored, 'hidden file or folder', 'hidden files or folders')} ignored")
     if table is not None:
         unusable = {problem.path for problem in folder.problems}
-        told, left = join_table(table, request.root, folder.listing, unusable, request.columns)
-        notes += [not_taken(table, left)] if left else []
+        told, more = join_table(table, request.root, folder.listing, unusable, request.columns, request.dialect)
+        notes += more
         without = len(folder.listing) - told
         notes += _without_text(without)
     with_text = table is not None or bool(folder.tables) or bool(folder.listing.entries["sidecar"].any())

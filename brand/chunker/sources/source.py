@@ -256,8 +256,8 @@ def _read_large(descriptor: int, size: int) -> memoryview:
 class IndexableSource(Source):
     """Anything with `len` and `[i]` that returns dicts. Each worker asks for its own items."""
 
-    def __init__(self, samples: Any, schema: Schema) -> None:
-        self.samples, self.schema, self.stretches = samples, schema, (len(samples),)
+    def __init__(self, samples: Any, schema: Schema, noticed: Sequence[Noticed] = ()) -> None:
+        self.samples, self.schema, self.stretches, self.noticed = samples, schema, (len(samples),), noticed
 
     def records(self, indices: Indices) -> Records:
         """Get the items, and encode them."""
