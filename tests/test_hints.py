@@ -39,7 +39,7 @@ from brand.errors import (
     pack_error,
     unpack_error,
 )
-from brand.formats.media import decode_audio, soundfile
+from brand.formats.audio import decode_audio, soundfile
 from brand.formats.publish import remedy_for
 from brand.formats.values import file_of
 from brand.storage.dataset.dataset import StoredDataSet
@@ -398,7 +398,7 @@ def test_a_text_that_is_no_utf8_is_one_bad_row(tmp_path: Path) -> None:
     assert brand("convert", "parquet", tmp_path / "x.parquet", tmp_path / "set", "--on-error", "skip").code == 0
     data = library.open(tmp_path / "set")
     assert [data.sample(index)["text"] for index in range(len(data))] == ["a", "c"]
-    with pytest.raises(SchemaError, match="row 1: a value cannot be read"):
+    with pytest.raises(SchemaError, match="row 1, a value cannot be read"):
         pack(pyarrow.parquet.read_table(tmp_path / "x.parquet"), tmp_path / "packed", jobs=1)
 
 

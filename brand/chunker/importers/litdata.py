@@ -27,8 +27,16 @@ from typing import Any, Final
 
 import numpy as np
 
-from brand.chunker.importers.arrow import ArrowFields, ArrowShards, arrow, arrow_errors, arrow_file, validated
-from brand.chunker.importers.fields import LOOKED_AT, FieldMapping, choose, is_taken
+from brand.chunker.importers.arrow import (
+    ArrowFields,
+    ArrowShards,
+    arrow,
+    arrow_errors,
+    arrow_file,
+    first_arrays,
+    validated,
+)
+from brand.chunker.importers.fields import FieldMapping, choose, is_read
 from brand.chunker.importers.files import (
     at_offsets,
     below,
@@ -41,6 +49,7 @@ from brand.chunker.importers.files import (
     source_path,
 )
 from brand.chunker.importers.objects import SourcePath
+from brand.chunker.sources.blocks import BLOCK_BYTES
 from brand.chunker.sources.shards import Bad, Block, Shard, Shards
 from brand.errors import SourceError, UsageError, cause_of
 from brand.formats.record import Numbered
@@ -48,7 +57,6 @@ from brand.formats.record import Numbered
 _TORCH: Final = "f4,f4,f8,f8,c8,c8,c16,c16,f2,f2,bf16,u1,i1,i2,i2,i4,i4,i8,i8,?,u2"
 _NUMPY: Final = "i1,i2,i4,i8,u1,u2,u4,u8,f2,f4,f8,c8,c16,?"
 """Dtypes by their number in LitData, from 0 on."""
-_BLOCK_BYTES: Final = 4 << 20
 
 _FLAT: Final = {"no_header_numpy": _NUMPY, "no_header_tensor": _TORCH}
 _LOOKED_AT_CHUNKS: Final = 3
@@ -76,7 +84,7 @@ class LitData(Shards):
             self._offered = dict(zip(names, formats, strict=True))
         if not self._chunks:
             raise SourceError(str(index), "it lists no chunks")
-        taken = {name: kind for name, kind in self._offered.items() if is_taken(name, choice)}
+        taken = {name: kind for name, kind in self._offered.items() if is_read(name, choice)}
         self._readers = {name: _reader(name, kind) for name, kind in taken.items()}
         codecs = {name: codec for name, (codec, _) in self._readers.items()}
         first = (row for row, _ in self._sized(0) if not isinstance(row, Bad))
@@ -94,7 +102,7 @@ class LitData(Shards):
             rows.append(row)
             places.append(position)
             held += size
-            if held >= _BLOCK_BYTES:
+            if held >= BLOCK_BYTES:
                 yield self._fields.block_of_rows(rows, Numbered(places))
                 rows, places, held = [], [], 0
         if rows:
@@ -219,8 +227,8 @@ class LitDataRows(ArrowShards):
         first = next(self._batches(0), None)
         if first is None:
             raise SourceError(self._chunks[0][1].name, "it holds no rows")
-        rows = arrow().Table.from_batches([first.slice(0, LOOKED_AT)])
-        super().__init__((shard for _, shard in self._chunks), ArrowFields(first.schema, rows.select, choice))
+        columns = ArrowFields(first.schema, lambda name: first_arrays(first.column(name)), choice)
+        super().__init__((shard for _, shard in self._chunks), columns)
 
     def read(self, number: int) -> Iterator[Block | Bad]:
         """Yield the samples of one shard, as `Shards.read` does."""

@@ -25,7 +25,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from brand.chunker.importers.fields import FieldMapping, choose, is_taken
+from brand.chunker.importers.fields import FieldMapping, choose, is_read
 from brand.chunker.importers.files import (
     at_offsets,
     below,
@@ -38,6 +38,7 @@ from brand.chunker.importers.files import (
     source_path,
 )
 from brand.chunker.importers.objects import SourcePath
+from brand.chunker.sources.blocks import BLOCK_BYTES, MOST_SAMPLES
 from brand.chunker.sources.shards import Bad, Block, Shard, Shards
 from brand.errors import SourceError, UsageError, cause_of
 from brand.formats.record import Numbered
@@ -82,31 +83,33 @@ class Mds(Shards):
                 raise SourceError(
                     shard.file.name, f"its columns are not those of {self._shards[0].file.name}: {shard.encodings}"
                 )
-        taken = {c: e for c, e in self._encodings.items() if is_taken(c, choice)}
+        taken = {c: e for c, e in self._encodings.items() if is_read(c, choice)}
         self._readers = {column: _reader(column, encoding) for column, encoding in taken.items()}
         codecs = {column: codec for column, (codec, _) in self._readers.items()}
-        self._fields = choose(settled(codecs, (row for row in self._rows(0) if not isinstance(row, Bad))), choice)
+        first = (row for row, _ in self._sized(0) if not isinstance(row, Bad))
+        self._fields = choose(settled(codecs, first), choice)
         files = ((shard.file, shard.samples) for shard in self._shards)
         shards = (Shard(file.name, file.bytes, file.mark, samples) for file, samples in files)
         super().__init__(shards, self._fields.schema, self._fields.choice, self._fields.renamed)
 
     def read(self, number: int) -> Iterator[Block | Bad]:
         """Yield the samples of one shard, as `Shards.read` does."""
-        rows, places = list[dict[str, Any]](), list[int]()
-        for position, row in enumerate(self._rows(number)):
+        rows, places, held = list[dict[str, Any]](), list[int](), 0
+        for position, (row, size) in enumerate(self._sized(number)):
             if isinstance(row, Bad):
                 yield row
                 continue
             rows.append(row)
             places.append(position)
-            if len(rows) == self._shards[number].at_once:
+            held += size
+            if held >= BLOCK_BYTES or len(rows) >= MOST_SAMPLES:
                 yield self._fields.block_of_rows(rows, Numbered(places))
-                rows, places = [], []
+                rows, places, held = [], [], 0
         if rows:
             yield self._fields.block_of_rows(rows, Numbered(places))
 
-    def _rows(self, number: int) -> Iterator[dict[str, Any] | Bad]:
-        """Yield the samples of a shard. Raises `SourceError` if the shard is damaged."""
+    def _sized(self, number: int) -> Iterator[tuple[dict[str, Any] | Bad, int]]:
+        """Yield the samples of a shard, and their stored sizes. Raises `SourceError` if the shard is damaged."""
         shard = self._shards[number]
         head = struct.Struct(f"<{sum(size is None for size in shard.sizes)}I")
         with reading(shard.file.path, shard.file.name, packed=shard.packed) as file:
@@ -116,7 +119,7 @@ class Mds(Shards):
                         row: dict[str, Any] | Bad = self._row(shard.sizes, head, data)
                     except Exception as error:  # noqa: BLE001 - readers of damaged values raise many kinds
                         row = Bad(f"sample {position}", f"it cannot be read: {cause_of(error)}")
-                    yield row
+                    yield row, len(data)
             except EOFError as error:
                 raise SourceError(shard.file.name, str(error)) from error
 
@@ -153,7 +156,6 @@ class _ShardFacts:
         self.raw_bytes, self.samples, expected = int(raw["bytes"]), int(told["samples"]), int(facts["bytes"])
         self.encodings: dict[str, str] = dict(zip(told["column_names"], told["column_encodings"], strict=True))
         self.sizes: Sequence[int | None] = [None if not size else int(size) for size in told["column_sizes"]]
-        self.at_once = max(1, min(1024, (self.samples << 22) // max(1, self.raw_bytes)))
         self.file = listed_file(root, str(facts["basename"]))
         if self.file.bytes != expected:
             what = f"it has {self.file.bytes:,} bytes, and index.json says {expected:,}"

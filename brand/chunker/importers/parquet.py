@@ -12,6 +12,7 @@ import json
 import os
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -23,10 +24,11 @@ from brand.chunker.importers.arrow import (
     arrow,
     arrow_errors,
     arrow_file,
+    first_arrays,
     intact,
     validated,
 )
-from brand.chunker.importers.fields import LOOKED_AT, FieldMapping
+from brand.chunker.importers.fields import FieldMapping
 from brand.chunker.importers.files import ImportFile, find_files, index_errors, listed_file
 from brand.chunker.importers.objects import ObjectPath
 from brand.chunker.sources.shards import Bad, Block, Shard
@@ -79,16 +81,25 @@ class Parquet(ArrowShards):
             yield from self._columns.blocks(intact(file.name, "it is damaged", batches), row)
 
 
-def _opened(file: ImportFile) -> Any:
-    """Open a Parquet file as a context. Raises `SourceError` if it cannot be read."""
+@contextmanager
+def _opened(file: ImportFile) -> Iterator[Any]:
+    """Open a Parquet file as a context. Raises `SourceError` if it cannot be read.
+
+    Frees the memory of Arrow afterwards: pages may be large, and each process would keep its own.
+    """
     with arrow_errors(file.name, "it is not a whole Parquet file"):
-        opened = file.path.open() if isinstance(file.path, ObjectPath) else file.path
-        return arrow().parquet.ParquetFile(opened, buffer_size=_READ_BYTES, pre_buffer=False)
+        source = file.path.open() if isinstance(file.path, ObjectPath) else file.path
+        opened = arrow().parquet.ParquetFile(source, buffer_size=_READ_BYTES, pre_buffer=False)
+    try:
+        with opened as parquet:
+            yield parquet
+    finally:
+        arrow().default_memory_pool().release_unused()
 
 
-def _first(parquet: Any, names: list[str]) -> Any:
-    batches = parquet.iter_batches(LOOKED_AT, columns=names, use_threads=False)
-    return next(batches, None) or parquet.schema_arrow.empty_table()
+def _first(parquet: Any, name: str) -> Iterator[Any]:
+    for batch in parquet.iter_batches(1, columns=[name], use_threads=False):
+        yield batch.column(name)
 
 
 def _cuts(metadata: Any) -> list[tuple[list[int], int, int]]:
@@ -112,7 +123,8 @@ class Saved(ArrowShards):
     kind = "hf"
 
     def __init__(self, root: Path, choice: FieldMapping) -> None:
-        library, state = arrow(), root / "state.json"
+        arrow()
+        state = root / "state.json"
         with index_errors(state, "Arrow files"):
             told = json.loads(state.read_bytes())
             self._files = [listed_file(root, str(file["filename"]), state.name) for file in told["_data_files"]]
@@ -123,12 +135,11 @@ class Saved(ArrowShards):
         with arrow_errors(self._files[0].name, _DAMAGED), arrow_file(self._files[0].path) as file:
             reader = _stream(self._files[0], file)
             schema = reader.schema
-            first = next(intact(self._files[0].name, _DAMAGED, validated(reader)), None)
-        rows = schema.empty_table() if first is None else library.Table.from_batches([first.slice(0, LOOKED_AT)])
+            first = next(intact(self._files[0].name, _DAMAGED, validated(reader)), None) or schema.empty_table()
         if not schema.names:
             raise SourceError(self._files[0].name, "it has no columns")
         shards = (Shard(file.name, file.bytes, file.mark) for file in self._files)
-        super().__init__(shards, ArrowFields(schema, rows.select, choice))
+        super().__init__(shards, ArrowFields(schema, lambda name: first_arrays(first.column(name)), choice))
 
     def read(self, number: int) -> Iterator[Block | Bad]:
         """Yield the rows of one shard, as `Shards.read` does."""
