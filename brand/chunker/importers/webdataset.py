@@ -287,7 +287,7 @@ class WebDataset(Shards):
                 yield row
                 continue
             rows.append(row)
-            held += sum(len(data or b"") for data in files.values())
+            held += sum(map(len, filter(None, files.values())))
             if held >= _BLOCK_BYTES or len(rows) >= _BLOCK_SAMPLES:
                 yield self._block(rows)
                 rows, held = [], 0

@@ -10,7 +10,8 @@ the next block.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from sys import getsizeof
 from typing import Any, Final
@@ -21,7 +22,6 @@ from numpy.typing import NDArray
 from brand.formats.contents import cut_blocks
 from brand.formats.header import Schema
 from brand.formats.record import Records, encode_records
-from brand.reprs import Reprs
 
 BLOCK_BYTES: Final = 4 << 20
 MOST_SAMPLES: Final = 1024
@@ -35,31 +35,6 @@ _NUMBER_BYTES: Final = 32
 """Bytes of a Python number and its place in a list."""
 
 
-class Noted(Reprs, shows="_done"):
-    """The samples of a user's iterable. Its errors get a note with the number of the sample.
-
-    `numbers` are the indices of the samples; None: from 0 on. No sample is referred to after it was returned, because
-    it may be large.
-    """
-
-    def __init__(self, samples: Iterable[Mapping[str, Any]], numbers: Sequence[int] | None = None) -> None:
-        self._samples, self._numbers, self._done = iter(samples), numbers, 0
-
-    def __iter__(self) -> Iterator[Mapping[str, Any]]:
-        return self
-
-    def __next__(self) -> Mapping[str, Any]:
-        try:
-            sample = next(self._samples)
-        except StopIteration:
-            raise
-        except Exception as error:
-            error.add_note(f"while reading sample {_called(self._numbers, self._done, 1)[0]}")
-            raise
-        self._done += 1
-        return sample
-
-
 def encoded(
     samples: Iterable[Mapping[str, Any]], schema: Schema, numbers: Sequence[int] | None = None
 ) -> Iterator[Records]:
@@ -67,9 +42,9 @@ def encoded(
 
     Raises `SchemaError`, which names the sample at fault.
     """
-    iterator, pull = Noted(samples, numbers), _Pull(schema)
+    iterator, pull = iter(samples), _Pull(schema)
     most, done = (1 if pull.nested else MOST_SAMPLES), 0
-    while block := pull.next(iterator, most):
+    while block := pull.next(iterator, most, partial(_called, numbers, done)):
         records = encode_records(schema, block, _called(numbers, done, len(block)))
         if pull.nested:
             most = min(MOST_SAMPLES, _GROWTH * most, max(1, BLOCK_BYTES // max(1, int(records.sizes.max()))))
@@ -87,23 +62,32 @@ class _Pull:
             [name for name, codec in schema.variable if _KINDS.get(codec, 2) == kind] for kind in range(3)
         )
 
-    def next(self, iterator: Iterator[Mapping[str, Any]], most: int) -> list[Mapping[str, Any]]:
-        """Return the next samples: `most`, or those that hold `BLOCK_BYTES`; an empty list at the end."""
+    def next(
+        self, iterator: Iterator[Mapping[str, Any]], most: int, called: Callable[[int], Sequence[int]]
+    ) -> list[Mapping[str, Any]]:
+        """Return the next samples: `most`, or those that hold `BLOCK_BYTES`; an empty list at the end.
+
+        `called` returns the numbers of so many samples. An error of the iterator gets a note with that of the sample.
+        """
         block: list[Mapping[str, Any]] = []
         plain, single, nested, held = self.plain, self.single, self.nested, 0
-        for sample in islice(iterator, most):
-            block.append(sample)
-            try:
-                for name in plain:
-                    held += len(sample[name])
-                for name in single:
-                    held += bytes_of(sample[name])
-                if nested and not len(block) % _SELDOM:
-                    held += _SELDOM * sum(bytes_of(sample[name]) for name in nested)
-            except Exception:  # noqa: BLE001 - encoding refuses the sample, or finds its size
-                break
-            if held >= BLOCK_BYTES:
-                break
+        try:
+            for sample in islice(iterator, most):
+                block.append(sample)
+                try:
+                    for name in plain:
+                        held += len(sample[name])
+                    for name in single:
+                        held += bytes_of(sample[name])
+                    if nested and not len(block) % _SELDOM:
+                        held += _SELDOM * sum(bytes_of(sample[name]) for name in nested)
+                except Exception:  # noqa: BLE001 - encoding refuses the sample, or finds its size
+                    break
+                if held >= BLOCK_BYTES:
+                    break
+        except Exception as error:
+            error.add_note(f"while reading sample {called(len(block) + 1)[-1]}")
+            raise
         return block
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, Final
 
@@ -17,7 +17,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from brand.chunker.sources.blocks import Noted, encoded
+from brand.chunker.sources.blocks import encoded
 from brand.chunker.sources.folders import ScannedFolder
 from brand.chunker.sources.listing import SIDECARS
 from brand.errors import SourceError
@@ -262,7 +262,14 @@ class IndexableSource(Source):
     def records(self, indices: Indices) -> Records:
         """Get the items, and encode them."""
         few = [int(i) for i in indices]
-        return encode_records(self.schema, list(Noted((self.samples[i] for i in few), few)), few)
+        samples = list[Mapping[str, Any]]()
+        try:
+            for index in few:
+                samples.append(self.samples[index])
+        except Exception as error:
+            error.add_note(f"while reading sample {few[len(samples)]}")
+            raise
+        return encode_records(self.schema, samples, few)
 
     def blocks(self, indices: Indices) -> Iterator[Records]:
         """Yield the records as `Source.blocks` does: the items themselves tell their sizes."""
